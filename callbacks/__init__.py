@@ -1,0 +1,1 @@
+"""What watches a run: each file one Lightning callback."""

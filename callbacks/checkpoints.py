@@ -1,0 +1,96 @@
+"""Checkpoints from which a killed run goes on bit for bit."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+from lightning.pytorch.callbacks import Checkpoint
+
+
+class Checkpoints(Checkpoint):
+    """Keeps the newest ``last-<step>.ckpt`` and ``best.ckpt``, written atomically by Lightning.
+
+    Lightning's ModelCheckpoint has one trigger an instance and may save after the last batch of an epoch but
+    before its validation, from where a resumed run validates at another time than an undisturbed one. Here a
+    save that falls on an epoch's end waits for the validation; by being a ``Checkpoint``, it comes after all
+    other callbacks.
+
+    Args:
+        folder: where checkpoints go.
+        every_minutes: save when this much time has passed since the last save, between any two batches.
+        every_n_steps: also save every so many optimiser steps; None: by time alone.
+        keep: number of newest checkpoints kept; two, so that a damaged one leaves another.
+        best: metric whose maximum is kept as ``best.ckpt``; None keeps none.
+
+    Raises:
+        ValueError: if a number is not positive.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        every_minutes: float = 5.0,
+        every_n_steps: int | None = None,
+        keep: int = 2,
+        best: str | None = "val/accuracy",
+    ) -> None:
+        if every_minutes <= 0 or keep < 1 or (every_n_steps is not None and every_n_steps < 1):
+            raise ValueError("checkpoints.every_minutes, every_n_steps and keep must be positive")
+        self.folder = folder
+        self.every_minutes = every_minutes
+        self.every_n_steps = every_n_steps
+        self.keep = keep
+        self.best = best
+        self.best_value: float | None = None
+        self._saved_at = time.monotonic()
+        self._saved_step = -1
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._saved_at = time.monotonic()
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        accumulating = (batch_idx + 1) % trainer.accumulate_grad_batches
+        if not trainer.is_last_batch and not accumulating and self._due(trainer):
+            self.save(trainer)
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        value = trainer.callback_metrics.get(self.best) if self.best else None
+        if value is not None and (self.best_value is None or float(value) > self.best_value):
+            self.best_value = float(value)
+            trainer.save_checkpoint(self.folder / "best.ckpt", weights_only=True)
+        if self._due(trainer) or trainer.should_stop or trainer.current_epoch + 1 == trainer.max_epochs:
+            self.save(trainer)
+
+    def save(self, trainer: L.Trainer) -> None:
+        """Writes ``last-<step>.ckpt`` and lets go of all but the newest ``keep``."""
+        if trainer.global_step == self._saved_step:
+            return
+        for logger in trainer.loggers:
+            logger.save()
+        trainer.save_checkpoint(self.folder / f"last-{trainer.global_step:09d}.ckpt")
+        self._saved_step = trainer.global_step
+        self._saved_at = time.monotonic()
+        if trainer.is_global_zero:
+            for path in sorted(self.folder.glob("last-*.ckpt"))[: -self.keep]:
+                path.unlink()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"best_value": self.best_value}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.best_value = state_dict["best_value"]
+
+    def _due(self, trainer: L.Trainer) -> bool:
+        by_time = time.monotonic() - self._saved_at > 60 * self.every_minutes
+        by_step = self.every_n_steps is not None and trainer.global_step % self.every_n_steps == 0
+        # Rank 0's clock decides for all, since all have to save together.
+        return (
+            bool(trainer.strategy.broadcast(by_time)) or by_step
+            if trainer.world_size > 1
+            else by_time or by_step
+        )

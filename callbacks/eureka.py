@@ -1,0 +1,98 @@
+"""Detects the Eureka-moment; the one place where it is found, everything else reads it from the summary."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import lightning as L
+from lightning.pytorch.callbacks import Callback
+
+
+@dataclass
+class Moment:
+    """Where in training a Eureka-moment came.
+
+    Attributes:
+        epoch: epochs trained when it was seen (the paper's Eureka-epoch; 1 is the first).
+        step: optimiser steps.
+        wall_seconds: seconds of training, interruptions left out.
+        samples: training samples seen.
+        accuracy: validation accuracy there.
+    """
+
+    epoch: int
+    step: int
+    wall_seconds: float
+    samples: int
+    accuracy: float
+
+
+class EurekaMoment(Callback):
+    """The first validation whose accuracy exceeds a threshold that the prior p(z) alone cannot pass.
+
+    Source: Eureka-moments in Transformers, section 4 ("Metrics"): 70 %.
+
+    Args:
+        threshold: accuracy to exceed.
+        metric: logged metric that is compared.
+        stop_after: stop training this many epochs after the moment; None trains on to the end.
+
+    Raises:
+        ValueError: if the threshold is no accuracy or ``stop_after`` is negative.
+    """
+
+    def __init__(
+        self, threshold: float = 0.7, metric: str = "val/accuracy", stop_after: int | None = None
+    ) -> None:
+        if not 0 < threshold < 1:
+            raise ValueError(f"callbacks.eureka.threshold must be between 0 and 1, got {threshold}")
+        if stop_after is not None and stop_after < 0:
+            raise ValueError(f"callbacks.eureka.stop_after must not be negative, got {stop_after}")
+        self.threshold = threshold
+        self.metric = metric
+        self.stop_after = stop_after
+        self.moment: Moment | None = None
+        self._seconds_before = 0.0
+        self._started = time.monotonic()
+
+    @property
+    def wall_seconds(self) -> float:
+        """Seconds of training so far, over all parts of an interrupted run."""
+        return self._seconds_before + time.monotonic() - self._started
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._started = time.monotonic()
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if trainer.sanity_checking:
+            return
+        if self.metric not in trainer.callback_metrics:
+            raise KeyError(
+                f"callbacks.eureka.metric={self.metric} is not logged; logged: {sorted(trainer.callback_metrics)}"
+            )
+        epoch = trainer.current_epoch + 1
+        accuracy = float(trainer.callback_metrics[self.metric])
+        if self.moment is None and accuracy > self.threshold:
+            samples = trainer.global_step * trainer.accumulate_grad_batches * _samples_per_step(trainer)
+            self.moment = Moment(epoch, trainer.global_step, round(self.wall_seconds, 3), samples, accuracy)
+        if self.moment and self.stop_after is not None and epoch >= self.moment.epoch + self.stop_after:
+            trainer.should_stop = True
+
+    def state_dict(self) -> dict[str, Any]:
+        moment = asdict(self.moment) if self.moment else None
+        return {"moment": moment, "wall_seconds": self.wall_seconds}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.moment = Moment(**state_dict["moment"]) if state_dict["moment"] else None
+        self._seconds_before = state_dict["wall_seconds"]
+
+
+def _samples_per_step(trainer: L.Trainer) -> int:
+    return int(trainer.datamodule.samples_per_step)  # type: ignore[attr-defined]
+
+
+def find_moment(callbacks: list[Callback]) -> EurekaMoment | None:
+    """The Eureka callback among ``callbacks``, if there is one."""
+    return next((callback for callback in callbacks if isinstance(callback, EurekaMoment)), None)

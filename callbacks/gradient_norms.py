@@ -1,0 +1,51 @@
+"""Mean |gradient| of W_Q, W_K and W_V in every layer."""
+
+from __future__ import annotations
+
+import lightning as L
+import torch
+from lightning.pytorch.callbacks import Callback
+from torch.optim import Optimizer
+
+
+class GradientNorms(Callback):
+    """Logs ``gradient/<q|k|v>/layer_<i>``, the mean absolute gradient of each projection.
+
+    Read after the backward pass and unscaling, before the optimiser step. Per layer, one transfer to the host.
+
+    Source: Eureka-moments in Transformers, Figures 4 and 14 ("L1 gradient norm").
+
+    Args:
+        every_n_steps: cadence in optimiser steps.
+
+    Raises:
+        ValueError: if the cadence is not positive.
+    """
+
+    def __init__(self, every_n_steps: int = 50) -> None:
+        if every_n_steps < 1:
+            raise ValueError(
+                f"callbacks.gradient_norms.every_n_steps must be at least 1, got {every_n_steps}"
+            )
+        self.every_n_steps = every_n_steps
+
+    def on_before_optimizer_step(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: Optimizer
+    ) -> None:
+        if trainer.global_step % self.every_n_steps or not trainer.is_global_zero:
+            return
+        values = gradient_norms(pl_module.model)  # type: ignore[arg-type]
+        for logger in trainer.loggers:
+            logger.log_metrics({**values, "epoch": trainer.current_epoch}, step=trainer.global_step)
+
+
+def gradient_norms(model: torch.nn.Module) -> dict[str, float]:
+    """``gradient/<q|k|v>/layer_<i>`` -> mean |gradient|; layers without a gradient are left out."""
+    names: list[str] = []
+    norms: list[torch.Tensor] = []
+    layers = model.attention_layers() if hasattr(model, "attention_layers") else []
+    for index, layer in enumerate(layers):
+        for name, gradient in (layer.projection_gradients() or {}).items():
+            names.append(f"gradient/{name}/layer_{index}")
+            norms.append(gradient.detach().float().abs().mean())
+    return dict(zip(names, torch.stack(norms).tolist(), strict=True)) if norms else {}

@@ -1,0 +1,130 @@
+"""One progress bar for a whole run, with the live accuracy and the state of the Eureka-moment."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+import lightning as L
+from lightning.pytorch.callbacks import ProgressBar
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from callbacks.eureka import find_moment
+
+
+class EurekaProgress(ProgressBar):
+    """Steps of the whole run, not of an epoch: an epoch of the reasoning task is one step.
+
+    On a terminal a live bar; elsewhere (a log file, SLURM) a line every ``line_every_seconds``.
+
+    Args:
+        refresh_per_second: redraws of the live bar.
+        line_every_seconds: cadence of plain lines.
+
+    Raises:
+        ValueError: if a cadence is not positive.
+    """
+
+    def __init__(self, refresh_per_second: float = 5.0, line_every_seconds: float = 30.0) -> None:
+        super().__init__()
+        if refresh_per_second <= 0 or line_every_seconds <= 0:
+            raise ValueError("callbacks.progress: refresh_per_second and line_every_seconds must be positive")
+        self.refresh_per_second = refresh_per_second
+        self.line_every_seconds = line_every_seconds
+        self._enabled = True
+        self._progress: Progress | None = None
+        self._task: Any = None
+        self._total = 0
+        self._first_step = 0
+        self._started = 0.0
+        self._drawn = 0.0
+
+    def enable(self) -> None:
+        self._enabled = True
+
+    def disable(self) -> None:
+        self._enabled = False
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._total = int(trainer.estimated_stepping_batches)
+        self._first_step = trainer.global_step
+        self._started = time.monotonic()
+        self._drawn = 0.0
+        if not self._enabled or not sys.stderr.isatty():
+            return
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.percentage:>3.0f}%"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[state]}"),
+            console=Console(stderr=True),
+            refresh_per_second=self.refresh_per_second,
+        )
+        self._task = self._progress.add_task("", total=self._total, completed=trainer.global_step, state="")
+        self._progress.start()
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        self._draw(trainer)
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if not trainer.sanity_checking:
+            self._draw(trainer, moment=True)
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._draw(trainer, now=True)
+        self._stop()
+
+    def on_exception(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
+    ) -> None:
+        self._stop()
+
+    def _stop(self) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = None
+
+    def _draw(self, trainer: L.Trainer, now: bool = False, moment: bool = False) -> None:
+        if not self._enabled:
+            return
+        pause = 1 / self.refresh_per_second if self._progress else self.line_every_seconds
+        found = find_moment(trainer.callbacks)  # type: ignore[attr-defined]
+        # The moment itself is news: it does not wait for its turn.
+        news = moment and found is not None and found.moment is not None
+        news = news and found.moment.step == trainer.global_step  # type: ignore[union-attr]
+        if not (now or news) and time.monotonic() - self._drawn < pause:
+            return
+        self._drawn = time.monotonic()
+        epoch = f"epoch {min(trainer.current_epoch + 1, trainer.max_epochs or 1)}/{trainer.max_epochs}"
+        state = state_of(trainer)
+        if self._progress is not None:
+            self._progress.update(self._task, completed=trainer.global_step, description=epoch, state=state)
+        else:
+            seconds = time.monotonic() - self._started
+            rate = (trainer.global_step - self._first_step) / seconds if seconds > 0 else 0.0
+            left = (self._total - trainer.global_step) / rate if rate > 0 else float("nan")
+            place = f"step {trainer.global_step}/{self._total}"
+            print(
+                f"{epoch}  {place}  {rate:.2f} steps/s  {left / 60:.0f} min left  {state}",
+                file=sys.stderr,
+                flush=True,
+            )
+
+
+def state_of(trainer: L.Trainer) -> str:
+    """Accuracy and Eureka state in one short line."""
+    accuracy = trainer.callback_metrics.get("val/accuracy")
+    text = f"accuracy {float(accuracy):.1%}" if accuracy is not None else "accuracy -"
+    eureka = find_moment(trainer.callbacks)  # type: ignore[attr-defined]
+    if eureka is None:
+        return text
+    if eureka.moment is None:
+        return f"{text}, no Eureka-moment yet"
+    return f"{text}, Eureka-moment at epoch {eureka.moment.epoch}"

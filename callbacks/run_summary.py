@@ -1,0 +1,129 @@
+"""``summary.json``: what was run, how it ended, its Eureka-moment; the file that reports read."""
+
+from __future__ import annotations
+
+import math
+import resource
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.utilities import rank_zero_only
+
+from callbacks.eureka import find_moment
+from callbacks.throughput import Throughput
+from lab.files import write_json
+from lab.provenance import now
+
+
+class RunSummary(Callback):
+    """Writes the summary atomically at the start, while training and at the end, however it ends.
+
+    Args:
+        path: the file.
+        what: fixed fields (experiment, softmax, seed, overrides, command, ...), plain values.
+        every_seconds: least time between two writes while training.
+    """
+
+    def __init__(self, path: Path, what: dict[str, Any], every_seconds: float = 30.0) -> None:
+        self.path = path
+        self.what = what
+        self.every_seconds = every_seconds
+        self.started = now()
+        self._seconds_before = 0.0
+        self._clock = time.monotonic()
+        self._written = -math.inf
+        self._best: dict[str, float] | None = None
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._clock = time.monotonic()
+        self.write(trainer, "running")
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if time.monotonic() - self._written > self.every_seconds:
+            self.write(trainer, "running")
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        accuracy = trainer.callback_metrics.get("val/accuracy")
+        if accuracy is None or trainer.sanity_checking:
+            return
+        if self._best is None or float(accuracy) > self._best["accuracy"]:
+            self._best = {"accuracy": float(accuracy), "epoch": trainer.current_epoch + 1}
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.write(trainer, "running")
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"seconds": self._seconds, "best": self._best}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._seconds_before = state_dict["seconds"]
+        self._best = state_dict["best"]
+
+    @property
+    def _seconds(self) -> float:
+        return self._seconds_before + time.monotonic() - self._clock
+
+    @rank_zero_only
+    def write(self, trainer: L.Trainer | None, status: str, error: str | None = None) -> None:
+        """Writes the summary now; ``trainer`` is None for a run that failed before it had one."""
+        self._written = time.monotonic()
+        summary: dict[str, Any] = {"status": status, **self.what, "started": self.started, "written": now()}
+        if trainer is not None:
+            summary |= self._progress(trainer)
+        if error is not None:
+            summary["error"] = error
+        write_json(self.path, _plain(summary))
+
+    def _progress(self, trainer: L.Trainer) -> dict[str, Any]:
+        eureka = find_moment(trainer.callbacks)  # type: ignore[attr-defined]
+        speed = next((c.samples_per_second for c in trainer.callbacks if isinstance(c, Throughput)), None)  # type: ignore[attr-defined]
+        data: Any = getattr(trainer, "datamodule", None)
+        samples = (
+            trainer.global_step * trainer.accumulate_grad_batches * (data.samples_per_step if data else 0)
+        )
+        metrics = {name: float(value) for name, value in sorted(trainer.callback_metrics.items())}
+        moment = asdict(eureka.moment) if eureka and eureka.moment else None
+        return {
+            "epochs": trainer.current_epoch,
+            "max_epochs": trainer.max_epochs,
+            "steps": trainer.global_step,
+            "samples": samples,
+            "wall_seconds": round(self._seconds, 3),
+            "samples_per_second": speed,
+            "eureka": {
+                "happened": moment is not None,
+                "threshold": eureka.threshold if eureka else None,
+                **(moment or {}),
+            },
+            "best": self._best,
+            "metrics": metrics,
+            "peak_memory_bytes": peak_memory(),
+        }
+
+
+def peak_memory() -> dict[str, int]:
+    """Peak resident memory of this process and, on a GPU, peak allocated device memory, in bytes."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    peak = {"host": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit}
+    if torch.cuda.is_available():
+        peak["device"] = torch.cuda.max_memory_allocated()
+    return peak
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no NaN and no infinity: they become null."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

@@ -1,0 +1,68 @@
+"""A picture of a few training scenes with their labels, at the start of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.loggers import TensorBoardLogger
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from lab.files import write_atomically
+
+
+class SampleScenes(Callback):
+    """Writes ``pictures/scenes.png`` into the run folder and the same to TensorBoard.
+
+    Args:
+        folder: where the picture goes.
+        count: number of scenes.
+
+    Raises:
+        ValueError: if ``count`` is not positive.
+    """
+
+    def __init__(self, folder: str, count: int = 8) -> None:
+        if count < 1:
+            raise ValueError(f"callbacks.sample_scenes.count must be at least 1, got {count}")
+        self.folder = Path(folder)
+        self.count = count
+
+    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        data: Any = trainer.datamodule  # type: ignore[attr-defined]
+        if not trainer.is_global_zero or not hasattr(data, "composed"):
+            return
+        # A batch of its own, by (seed, epoch, step): looking does not use up training data.
+        batch = data.composed(data.draw_train(0, 0), normalise=False)
+        count = min(self.count, len(batch["y"]))
+        names, locations = data.class_names, data.locations
+        titles = [
+            f"{names[int(batch['y'][i])]}\n({locations[int(batch['latents']['target_location'][i])]})"
+            for i in range(count)
+        ]
+        figure = scenes_figure(batch["x"][:count], titles)
+        path = self.folder / "scenes.png"
+        write_atomically(path, lambda file: figure.savefig(file, format="png", dpi=120))
+        for logger in trainer.loggers:
+            if isinstance(logger, TensorBoardLogger):
+                logger.experiment.add_figure("scenes", figure, global_step=trainer.global_step)
+
+
+def scenes_figure(pictures_BCHW: Tensor, titles: Sequence[str]) -> Figure:
+    """A grid of pictures, colours in [0, 1], each under its title."""
+    columns = min(4, len(titles))
+    rows = -(-len(titles) // columns)
+    figure = Figure(figsize=(2.2 * columns, 2.6 * rows), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(rows, columns, squeeze=False).flatten()
+    for axis in axes:
+        axis.set_axis_off()
+    for axis, picture, title in zip(axes, pictures_BCHW, titles, strict=False):
+        axis.imshow(picture.clamp(0, 1).permute(1, 2, 0).cpu().numpy(), interpolation="nearest")
+        axis.set_title(title, fontsize=9)
+    return figure

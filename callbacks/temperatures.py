@@ -1,0 +1,48 @@
+"""Temperatures of every layer over training: scheduled, learned or fixed."""
+
+from __future__ import annotations
+
+import lightning as L
+from lightning.pytorch.callbacks import Callback
+
+
+class Temperatures(Callback):
+    """Logs what every temperature rule says of itself once an epoch, on rank 0.
+
+    A scalar comes as ``temperature/<name>/layer_<i>``; a vector (one value a head, say) as its mean and
+    spread and, up to 32 values, each ``.../head_<h>``.
+
+    Source: "Introducing a learnable temperature" shows mean and spread per layer.
+
+    Args:
+        every_n_epochs: cadence.
+
+    Raises:
+        ValueError: if the cadence is not positive.
+    """
+
+    def __init__(self, every_n_epochs: int = 1) -> None:
+        if every_n_epochs < 1:
+            raise ValueError(
+                f"callbacks.temperatures.every_n_epochs must be at least 1, got {every_n_epochs}"
+            )
+        self.every_n_epochs = every_n_epochs
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if trainer.current_epoch % self.every_n_epochs or not trainer.is_global_zero:
+            return
+        values: dict[str, float] = {}
+        rules = pl_module.model.rules() if hasattr(pl_module.model, "rules") else []  # type: ignore[operator]
+        for index, rule in enumerate(rules):
+            for name, value in rule.temperatures().items():
+                key = f"temperature/{name}/layer_{index}"
+                numbers = value.float().flatten().tolist()
+                if len(numbers) == 1:
+                    values[key] = numbers[0]
+                    continue
+                values[f"{key}/mean"] = sum(numbers) / len(numbers)
+                values[f"{key}/spread"] = float(value.float().std())
+                if len(numbers) <= 32:
+                    values |= {f"{key}/head_{head}": number for head, number in enumerate(numbers)}
+        for logger in trainer.loggers:
+            logger.log_metrics({**values, "epoch": trainer.current_epoch}, step=trainer.global_step - 1)

@@ -1,0 +1,59 @@
+"""Training speed in samples a second."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import lightning as L
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.utilities import rank_zero_only
+
+
+class Throughput(Callback):
+    """Logs ``samples_per_second`` of training over a window of steps; validation is not counted.
+
+    Lightning's ThroughputMonitor needs the batch size from every batch and waits for the device at each
+    step; this one reads a clock once a window.
+
+    Args:
+        every_n_steps: length of the window in optimiser steps.
+
+    Raises:
+        ValueError: if the window is not positive.
+    """
+
+    def __init__(self, every_n_steps: int = 50) -> None:
+        if every_n_steps < 1:
+            raise ValueError(f"callbacks.throughput.every_n_steps must be at least 1, got {every_n_steps}")
+        self.every_n_steps = every_n_steps
+        self.samples_per_second: float | None = None
+        self._started: float | None = None
+        self._from_step = 0
+        self._paused = 0.0
+        self._pause_started = 0.0
+
+    @rank_zero_only
+    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._pause_started = time.perf_counter()
+
+    @rank_zero_only
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._paused += time.perf_counter() - self._pause_started
+
+    @rank_zero_only
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        steps = trainer.global_step - self._from_step
+        if self._started is not None and steps < self.every_n_steps:
+            return
+        now = time.perf_counter()
+        if self._started is not None:
+            data: Any = trainer.datamodule  # type: ignore[attr-defined]
+            samples = steps * data.samples_per_step * trainer.accumulate_grad_batches
+            self.samples_per_second = samples / (now - self._started - self._paused)
+            values = {"samples_per_second": self.samples_per_second, "epoch": trainer.current_epoch}
+            for logger in trainer.loggers:
+                logger.log_metrics(values, step=trainer.global_step - 1)
+        self._started, self._from_step, self._paused = now, trainer.global_step, 0.0

@@ -1,0 +1,1 @@
+"""Image sources, tasks, scene composition and data modules."""

@@ -1,0 +1,103 @@
+"""Lightning data module of the reasoning task: all inputs "a b c d =", full-batch training."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lightning as L
+import torch
+from torch import Tensor
+
+from datasets.loading import StepLoader, step_reached
+from datasets.seeding import generator_of
+
+Batch = dict[str, Any]
+
+
+def reasoning_table(numbers: int = 11) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    """All numbers^4 inputs of f(a, b, c, d) = c if exactly one of a and b is even, else d.
+
+    Source: Eureka-moments in Transformers, section 4 ("Reasoning task") and A.16.
+
+    Returns:
+        tokens [n, 5] int64 (the last one, ``numbers``, stands for "="), labels [n], latents name -> [n].
+    """
+    digits = torch.cartesian_prod(*[torch.arange(numbers)] * 4)
+    a, b, c, d = digits.unbind(1)
+    location = ((a + b) % 2 == 0).long()
+    tokens = torch.cat([digits, torch.full((len(digits), 1), numbers)], dim=1)
+    latents = {
+        "indicator_1": a % 2,
+        "indicator_2": b % 2,
+        "target_location": location,
+        "target_1": c,
+        "target_2": d,
+    }
+    return tokens, torch.where(location == 0, c, d), latents
+
+
+class ReasoningData(L.LightningDataModule):
+    """One batch an epoch: a share of all inputs, the rest validates.
+
+    A batch is ``{"x": [B, 5] int64, "y": [B] int64, "latents": {name: [B] int64}}``, as in the vision tasks.
+
+    Args:
+        numbers: a, b, c and d are drawn from 0 ... numbers - 1 (11 in the paper).
+        train_share: share of all inputs trained on (0.3 in the paper: 4,392 of 14,641).
+        seed: seed of the split.
+
+    Raises:
+        ValueError: if there are fewer than two numbers or a split would be empty.
+    """
+
+    def __init__(self, numbers: int = 11, train_share: float = 0.3, seed: int = 0) -> None:
+        super().__init__()
+        if numbers < 2:
+            raise ValueError(f"data.numbers must be at least 2, got {numbers}")
+        size = numbers**4
+        # A.16 trains on 4,392 of 14,641: the share rounded down.
+        self.batch_size = int(train_share * size)
+        if not 0 < self.batch_size < size:
+            raise ValueError(f"data.train_share must leave inputs on both sides, got {train_share}")
+        self.numbers = numbers
+        self.seed = seed
+        self.locations = ("c", "d")
+        self.class_names = tuple(str(number) for number in range(numbers))
+        tokens, labels, latents = reasoning_table(numbers)
+        order = torch.randperm(size, generator=generator_of("reasoning", seed))
+        self._batches: dict[str, Batch] = {}
+        parts = {"train": order[: self.batch_size], "validation": order[self.batch_size :]}
+        for name, rows in parts.items():
+            part = {key: value[rows] for key, value in latents.items()}
+            self._batches[name] = {"x": tokens[rows], "y": labels[rows], "latents": part}
+
+    def model_arguments(self) -> dict[str, int]:
+        """What a model has to know of the data: tokens ("=" included), length of an input, number of labels."""
+        return {"tokens": self.numbers + 1, "context": 5, "num_classes": self.numbers}
+
+    @property
+    def samples_per_step(self) -> int:
+        """Training samples of one step: the full batch."""
+        return self.batch_size
+
+    def batch(self, split: str) -> Batch:
+        """The whole of a split (``train`` or ``validation``) as one batch."""
+        return self._batches[split]
+
+    def train_dataloader(self) -> StepLoader:
+        return StepLoader(lambda *_: self._shard("train"), 1, lambda: step_reached(self.trainer))
+
+    def val_dataloader(self) -> StepLoader:
+        return StepLoader(lambda *_: self._shard("validation"), 1)
+
+    def _shard(self, split: str) -> Batch:
+        """This process's share of the full batch."""
+        batch = self._batches[split]
+        world, rank = (self.trainer.world_size, self.trainer.global_rank) if self.trainer else (1, 0)
+        if world == 1:
+            return batch
+        return {
+            "x": batch["x"][rank::world],
+            "y": batch["y"][rank::world],
+            "latents": {name: value[rank::world] for name, value in batch["latents"].items()},
+        }

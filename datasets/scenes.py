@@ -1,0 +1,187 @@
+"""A scene is four tiles on a square canvas; scenes are composed in whole batches on the training device.
+
+Shapes: B scenes, T = 4 tiles in row-major order (top-left, top-right, bottom-left, bottom-right),
+C = 3 colour channels, S = tile side in pixels; the canvas is 2S x 2S.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+TILES = ("top_left", "top_right", "bottom_left", "bottom_right")
+TOP_LEFT, TOP_RIGHT, BOTTOM_LEFT, BOTTOM_RIGHT = range(4)
+
+WHITE = (1.0, 1.0, 1.0)
+RED = (1.0, 0.0, 0.0)
+BLUE = (0.0, 0.0, 1.0)
+
+# One value per tile and RGB channel (reference: "Main task, as it was really trained"; paper, A.14).
+COLOR_NOISE_STD = 0.05
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
+
+class LabelledImages(Protocol):
+    """What a bank is filled from: uint8 ``pixels`` [n, C, H, W], int64 ``labels`` [n], ``class_names``."""
+
+    @property
+    def pixels(self) -> Tensor: ...
+
+    @property
+    def labels(self) -> Tensor: ...
+
+    @property
+    def class_names(self) -> tuple[str, ...]: ...
+
+
+@dataclass
+class Scenes:
+    """Random draws that fully describe a batch of scenes; small enough to travel, composed on the device.
+
+    Attributes:
+        images: [B, T] int64, index into the bank for each tile.
+        colors: [B, T, 3] float32, the factor on each tile's grey values, noise included; 0 is a black tile.
+        latents: name -> [B] int64. Two-step tasks have at least ``indicator_1``, ``indicator_2`` (classes),
+            ``target_1``, ``target_2`` (classes), ``target_location`` (which of the task's ``locations`` is
+            right), and ``<part>_tile``, the tile that each part stands on.
+    """
+
+    images: Tensor
+    colors: Tensor
+    latents: dict[str, Tensor]
+
+    def __len__(self) -> int:
+        return self.images.shape[0]
+
+
+class ImageBank:
+    """All images of a split in one uint8 tensor, so that a whole batch of mixed tiles is one gather.
+
+    Args:
+        sources: name -> images; every image is resized once to ``tile_size`` (area interpolation).
+        tile_size: side of a tile in pixels.
+
+    Raises:
+        ValueError: if no source is given or ``tile_size`` is not positive.
+    """
+
+    def __init__(self, sources: Mapping[str, LabelledImages], tile_size: int) -> None:
+        if not sources:
+            raise ValueError("an image bank needs at least one source of images, got none")
+        if tile_size < 1:
+            raise ValueError(f"tile_size must be at least 1 pixel, got {tile_size}")
+        self.tile_size = tile_size
+        channels = max(images.pixels.shape[1] for images in sources.values())
+        resized = [
+            _resize(images.pixels, tile_size).expand(-1, channels, -1, -1) for images in sources.values()
+        ]
+        self.pixels = torch.cat(resized).contiguous()
+        self.labels = torch.cat([images.labels for images in sources.values()])
+        self.class_names = {name: images.class_names for name, images in sources.items()}
+        sizes = [len(images.labels) for images in sources.values()]
+        starts = [sum(sizes[:i]) for i in range(len(sizes))]
+        self._ranges = {n: (a, a + size) for n, a, size in zip(sources, starts, sizes, strict=True)}
+        self._of_classes: dict[tuple[str, tuple[int, ...]], Tensor] = {}
+
+    def size(self, source: str) -> int:
+        """Number of images of a source."""
+        start, stop = self._range(source)
+        return stop - start
+
+    def walk(self, source: str, order: Tensor) -> Tensor:
+        """Bank indices of the images ``order`` [B] (taken modulo the size) of a source."""
+        start, stop = self._range(source)
+        return start + order % (stop - start)
+
+    def draw(
+        self,
+        source: str,
+        shape: Sequence[int],
+        generator: torch.Generator,
+        classes: Sequence[int] | None = None,
+    ) -> Tensor:
+        """Bank indices, shape ``shape``, drawn uniformly from the images of a source (of some classes)."""
+        start, stop = self._range(source)
+        if classes is None:
+            return torch.randint(start, stop, tuple(shape), generator=generator)
+        key = (source, tuple(classes))
+        if key not in self._of_classes:
+            members = torch.isin(self.labels[start:stop], torch.tensor(classes)).nonzero().flatten() + start
+            if not len(members):
+                raise ValueError(f"source {source!r} has no image of the classes {list(classes)}")
+            self._of_classes[key] = members
+        members = self._of_classes[key]
+        return members[torch.randint(len(members), tuple(shape), generator=generator)]
+
+    def _range(self, source: str) -> tuple[int, int]:
+        if source not in self._ranges:
+            raise ValueError(
+                f"the task asks for images {source!r}, but the data holds {sorted(self._ranges)}"
+            )
+        return self._ranges[source]
+
+
+def _resize(pixels: Tensor, side: int) -> Tensor:
+    if pixels.shape[-2:] == (side, side):
+        return pixels
+    mode = "area" if side < min(pixels.shape[-2:]) else "bilinear"
+    align = None if mode == "area" else False
+    chunks = [
+        F.interpolate(c.float(), (side, side), mode=mode, align_corners=align)
+        .round()
+        .clamp(0, 255)
+        .to(torch.uint8)
+        for c in pixels.split(8192)
+    ]
+    return torch.cat(chunks)
+
+
+def tint(palette: Tensor, choice: Tensor, generator: torch.Generator) -> Tensor:
+    """Tile colours with their noise: ``palette[choice] + N(0, 0.05)``, one value per tile and channel.
+
+    Args:
+        palette: [P, 3] colours.
+        choice: [B, T] int64 index into the palette.
+
+    Returns:
+        [B, T, 3] float32, not clipped (reference: "No clipping").
+    """
+    colors = palette[choice]
+    return colors + COLOR_NOISE_STD * torch.randn(colors.shape, generator=generator)
+
+
+def compose(pixels: Tensor, images_BT: Tensor, colors_BT3: Tensor, normalise: bool = True) -> Tensor:
+    """Pictures of scenes: every tile is grey value times colour, then ImageNet mean/std normalisation.
+
+    One gather and one fused multiply-add per tile, written straight into the canvas: with a = colour / std
+    and b = -mean / std, a pixel is grey * a + b.
+
+    Args:
+        pixels: [n, 1 or 3, S, S] uint8 bank on the device of the result.
+        images_BT: [B, 4] int64 bank indices.
+        colors_BT3: [B, 4, 3] float32.
+        normalise: False gives the colours in [0, 1] (before noise), for pictures made for people.
+
+    Returns:
+        [B, 3, 2S, 2S] float32.
+    """
+    side = pixels.shape[-1]
+    device = pixels.device
+    mean = torch.tensor(IMAGENET_MEAN if normalise else (0.0, 0.0, 0.0), device=device)
+    std = torch.tensor(IMAGENET_STD if normalise else (1.0, 1.0, 1.0), device=device)
+    gain_BT3 = colors_BT3 / (255.0 * std)
+    bias = (-mean / std).view(1, 3, 1, 1)
+    canvas = torch.empty(len(images_BT), 3, 2 * side, 2 * side, device=device)
+    for tile in range(4):
+        row, column = divmod(tile, 2)
+        place = canvas[:, :, row * side : (row + 1) * side, column * side : (column + 1) * side]
+        grey = pixels.index_select(0, images_BT[:, tile]).float()
+        torch.addcmul(bias, grey, gain_BT3[:, tile, :, None, None], out=place)
+    return canvas

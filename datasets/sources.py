@@ -1,0 +1,104 @@
+"""Images by name: MNIST, Fashion-MNIST and what else torchvision has with classes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+import torchvision
+from filelock import FileLock
+from torch import Tensor
+
+Split = Literal["train", "test"]
+
+
+@dataclass(frozen=True)
+class Images:
+    """Images of one split.
+
+    Attributes:
+        pixels: [n, C, H, W] uint8, C = 1 or 3.
+        labels: [n] int64.
+        class_names: names by label.
+    """
+
+    pixels: Tensor
+    labels: Tensor
+    class_names: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if self.pixels.dtype != torch.uint8 or self.pixels.ndim != 4 or self.pixels.shape[1] not in (1, 3):
+            raise ValueError(
+                f"pixels must be uint8 of shape [n, 1 or 3, H, W], got {self.pixels.dtype} {list(self.pixels.shape)}"
+            )
+        if self.labels.dtype != torch.int64 or self.labels.shape != self.pixels.shape[:1]:
+            raise ValueError(
+                f"labels must be int64 of shape [{len(self.pixels)}], got {self.labels.dtype} {list(self.labels.shape)}"
+            )
+        if len(self.labels) and not 0 <= int(self.labels.min()) <= int(self.labels.max()) < len(
+            self.class_names
+        ):
+            raise ValueError(f"labels must lie in 0 ... {len(self.class_names) - 1}, one for each class name")
+
+
+class TorchvisionSource:
+    """A data set of torchvision with ``train`` and ``download`` arguments: MNIST, FashionMNIST, CIFAR10, ...
+
+    Args:
+        name: class in ``torchvision.datasets``.
+        root: folder that holds, or will hold, the data in torchvision's layout.
+        download: fetch what is missing; existing files are never written again.
+
+    Raises:
+        ValueError: if torchvision has no such data set.
+    """
+
+    def __init__(self, name: str, root: str, download: bool = False) -> None:
+        if not hasattr(torchvision.datasets, name):
+            raise ValueError(
+                f"torchvision.datasets has no {name!r}; MNIST and FashionMNIST are two that it has"
+            )
+        self.name = name
+        self.root = Path(root).expanduser()
+        self.download = download
+
+    def load(self, split: Split) -> Images:
+        """All images of a split.
+
+        Raises:
+            FileNotFoundError: if they are not there and may not, or could not, be downloaded.
+        """
+        make = getattr(torchvision.datasets, self.name)
+        train = split == "train"
+        try:
+            data = make(str(self.root), train=train, download=False)
+        except RuntimeError as missing:
+            if not self.download:
+                raise FileNotFoundError(
+                    f"no {self.name} in {self.root.absolute()}: name the folder with paths.data, let the lab "
+                    "download it with data.source.digits.download=true, or use drawn images with data/source=drawn"
+                ) from missing
+            data = self._fetched(make, train)
+        return _as_images(data)
+
+    def _fetched(self, make: type, train: bool) -> object:
+        self.root.mkdir(parents=True, exist_ok=True)
+        try:
+            # Processes that start together wait for the first one's download.
+            with FileLock(self.root / f".{self.name}.lock"):
+                return make(str(self.root), train=train, download=True)
+        except (OSError, RuntimeError) as error:
+            raise FileNotFoundError(
+                f"{self.name} could not be downloaded to {self.root.absolute()} ({error}): put it there by hand in "
+                "torchvision's layout, or use drawn images with data/source=drawn"
+            ) from error
+
+
+def _as_images(data: object) -> Images:
+    pixels = torch.as_tensor(data.data)  # type: ignore[attr-defined]
+    # MNIST and its kin are [n, H, W], CIFAR is [n, H, W, 3].
+    pixels = pixels.unsqueeze(1) if pixels.ndim == 3 else pixels.permute(0, 3, 1, 2)
+    labels = torch.as_tensor(data.targets, dtype=torch.int64)  # type: ignore[attr-defined]
+    return Images(pixels.contiguous(), labels, tuple(data.classes))  # type: ignore[attr-defined]

@@ -1,0 +1,167 @@
+"""Lightning data module of the indicator-target vision tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, Protocol
+
+import lightning as L
+import torch
+from torch import Tensor
+
+from datasets.loading import StepLoader, step_reached
+from datasets.scenes import ImageBank, LabelledImages, compose
+from datasets.seeding import generator_of
+from datasets.tasks.task import Task
+
+Split = Literal["train", "test"]
+Batch = dict[str, Any]
+
+
+class Source(Protocol):
+    """A named set of images with a train and a test split."""
+
+    def load(self, split: Split) -> LabelledImages: ...
+
+
+class VisionData(L.LightningDataModule):
+    """Fresh training scenes for ever, one fixed set of validation scenes; composed on the training device.
+
+    A batch is ``{"x": [B, 3, H, W] float32, "y": [B] int64, "latents": {name: [B] int64}}``. The loader only
+    draws random numbers on the CPU, from (seed, epoch, step, rank); pixels are gathered and coloured in
+    :meth:`on_after_batch_transfer`, where the source images live as uint8.
+
+    Args:
+        task: sampler and rule.
+        source: name -> source of images, as the task names them.
+        batch_size: scenes a batch and process.
+        epoch_size: scenes an epoch over all processes (60,000 in the paper; the last partial batch is left).
+        validation_size: scenes of the fixed validation set (10,000 in the paper), from the test split.
+        tile_size: side of one of the four tiles in pixels; the canvas is twice as wide.
+        seed: seed of the training scenes.
+        validation_seed: seed of the validation scenes; the same for all runs, so that seeds are comparable.
+        validation_batch_size: scenes a validation batch; None is twice ``batch_size`` (no gradients).
+
+    Raises:
+        ValueError: if a size is not positive, or an epoch is shorter than one batch of all processes.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        source: Mapping[str, Source],
+        batch_size: int = 512,
+        epoch_size: int = 60_000,
+        validation_size: int = 10_000,
+        tile_size: int = 28,
+        seed: int = 0,
+        validation_seed: int = 0,
+        validation_batch_size: int | None = None,
+    ) -> None:
+        super().__init__()
+        for name, value in (("batch_size", batch_size), ("epoch_size", epoch_size), ("tile_size", tile_size)):
+            if value < 1:
+                raise ValueError(f"data.{name} must be at least 1, got {value}")
+        if validation_size < 1 or (validation_batch_size is not None and validation_batch_size < 1):
+            raise ValueError("data.validation_size and data.validation_batch_size must be at least 1")
+        self.task = task
+        self.source = dict(source)
+        self.batch_size = batch_size
+        self.epoch_size = epoch_size
+        self.validation_size = validation_size
+        self.validation_batch_size = validation_batch_size or 2 * batch_size
+        self.tile_size = tile_size
+        self.seed = seed
+        self.validation_seed = validation_seed
+        self.banks: dict[Split, ImageBank] = {}
+        self._pixels: dict[tuple[Split, torch.device], Tensor] = {}
+        self._walk: tuple[int, Tensor] | None = None
+
+    @property
+    def locations(self) -> tuple[str, ...]:
+        """What the latent ``target_location`` chooses between."""
+        return self.task.locations
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the labels; known after :meth:`setup`."""
+        return self.task.class_names or tuple(self.bank("train").class_names[self.task.label_source])
+
+    def model_arguments(self) -> dict[str, int]:
+        """What a model has to know of the data: side of the canvas in pixels, number of labels."""
+        return {"image_size": 2 * self.tile_size, "num_classes": len(self.class_names)}
+
+    @property
+    def samples_per_step(self) -> int:
+        """Training samples of one batch over all processes."""
+        return self.batch_size * self._world_size
+
+    def setup(self, stage: str | None = None) -> None:
+        for split in ("train", "test"):
+            self.bank(split)
+
+    def bank(self, split: Split) -> ImageBank:
+        """The images of a split, loaded at first use."""
+        if split not in self.banks:
+            images = {name: source.load(split) for name, source in self.source.items()}
+            self.banks[split] = ImageBank(images, self.tile_size)
+        return self.banks[split]
+
+    def train_dataloader(self) -> StepLoader:
+        steps = self.epoch_size // self.samples_per_step
+        if steps < 1:
+            raise ValueError(
+                f"data.epoch_size ({self.epoch_size}) is smaller than one batch of all processes "
+                f"({self.samples_per_step}): lower data.batch_size or raise data.epoch_size"
+            )
+        return StepLoader(self.draw_train, steps, lambda: step_reached(self.trainer))
+
+    def val_dataloader(self) -> StepLoader:
+        batches = -(-self.validation_size // self.validation_batch_size)
+        mine = range(self._rank, batches, self._world_size)
+        return StepLoader(lambda _, step: self.draw_validation(mine[step]), len(mine))
+
+    def draw_train(self, epoch: int, step: int) -> Batch:
+        """The draws of one training batch of this process; a pure function of its place in training."""
+        if self._walk is None or self._walk[0] != epoch:
+            size = self.bank("train").size(self.task.label_source)
+            self._walk = (epoch, torch.randperm(size, generator=generator_of("walk", self.seed, epoch)))
+        order = self._walk[1]
+        start = (step * self._world_size + self._rank) * self.batch_size
+        walk = order[torch.arange(start, start + self.batch_size) % len(order)]
+        return self._draw("train", walk, generator_of("train", self.seed, epoch, step, self._rank))
+
+    def draw_validation(self, index: int) -> Batch:
+        """The draws of validation batch ``index`` of the fixed set, whatever the number of processes."""
+        start = index * self.validation_batch_size
+        walk = torch.arange(start, min(start + self.validation_batch_size, self.validation_size))
+        return self._draw("test", walk, generator_of("validation", self.validation_seed, index))
+
+    def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
+        if "images" not in batch:
+            return batch
+        return self.composed(batch)
+
+    def composed(self, draws: Batch, normalise: bool = True) -> Batch:
+        """The batch ``{"x", "y", "latents"}`` of draws, on the device that the draws are on."""
+        images, colors, latents = draws["images"], draws["colors"], draws["latents"]
+        x = compose(self._pixels_on(draws["split"], images.device), images, colors, normalise)
+        return {"x": x, "y": self.task.label(latents), "latents": latents}
+
+    def _draw(self, split: Split, walk: Tensor, generator: torch.Generator) -> Batch:
+        scenes = self.task.sample(self.bank(split), walk, generator)
+        return {"split": split, "images": scenes.images, "colors": scenes.colors, "latents": scenes.latents}
+
+    def _pixels_on(self, split: Split, device: torch.device) -> Tensor:
+        key = (split, device)
+        if key not in self._pixels:
+            self._pixels[key] = self.bank(split).pixels.to(device)
+        return self._pixels[key]
+
+    @property
+    def _world_size(self) -> int:
+        return self.trainer.world_size if self.trainer else 1
+
+    @property
+    def _rank(self) -> int:
+        return self.trainer.global_rank if self.trainer else 0

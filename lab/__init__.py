@@ -1,0 +1,1 @@
+"""The laboratory: softmax temperature rules, attention, models, training and measurement."""

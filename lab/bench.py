@@ -1,0 +1,122 @@
+"""Speed and memory of the lab: `python -m lab.bench` measures, prints a table and saves it.
+
+Every measurement runs in a process of its own. `--quick` gives a glance in a minute or two; the whole takes
+about half an hour on two CPU cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from lab import provenance
+from lab.benchmarks.cases import GROUPS, Case, Row, cases
+from lab.benchmarks.report import number, save, show
+from lab.benchmarks.worker import measure_apart
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line; exits with one sentence if it asks for what cannot be."""
+    parser = argparse.ArgumentParser("python -m lab.bench", description=__doc__)
+    parser.add_argument(
+        "--quick", action="store_true", help="fewer settings, short measurements, small batches"
+    )
+    parser.add_argument("--only", nargs="+", choices=GROUPS, metavar="GROUP", help=f"of {', '.join(GROUPS)}")
+    parser.add_argument(
+        "--batch-size", type=int, help="for every group (default: 512 composed, 64 trained, ...)"
+    )
+    parser.add_argument("--threads", type=int, default=None, help="CPU threads (default: torch's)")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument("--seconds-per-measurement", type=float, help="default 6, with --quick 0.5")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        help="path of the saved tables without ending (default: results/benchmark/<what ran>)",
+    )
+    options = parser.parse_args(arguments)
+    if options.batch_size is not None and options.batch_size < 1:
+        parser.error(f"--batch-size must be at least 1, got {options.batch_size}")
+    if options.threads is not None and options.threads < 1:
+        parser.error(f"--threads must be at least 1, got {options.threads}")
+    if options.seconds_per_measurement is None:
+        options.seconds_per_measurement = 0.5 if options.quick else 6.0
+    if not 0 <= options.seconds_per_measurement < float("inf"):
+        parser.error(f"--seconds-per-measurement must not be negative, got {options.seconds_per_measurement}")
+    if options.device == "cuda" and not torch.cuda.is_available():
+        parser.error("--device cuda: torch sees no GPU here; leave the option out to measure on the CPU")
+    if options.device == "auto":
+        options.device = "cuda" if torch.cuda.is_available() else "cpu"
+    options.threads = options.threads or torch.get_num_threads()
+    options.only = [group for group in GROUPS if not options.only or group in options.only]
+    if options.out is None:
+        options.out = Path("results/benchmark") / default_name(options)
+    elif options.out.suffix in (".json", ".csv", ".md"):
+        options.out = options.out.with_suffix("")
+    try:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        parser.error(f"--out: cannot write to {options.out.parent}: {error.strerror}")
+    return options
+
+
+def default_name(options: argparse.Namespace) -> str:
+    """Named by what was measured, so that a glance never overwrites a whole table."""
+    parts = [options.device]
+    if len(options.only) < len(GROUPS):
+        parts += options.only
+    return "_".join([*parts, "quick"] if options.quick else parts)
+
+
+def run(plan: Sequence[Case], console: Console) -> tuple[list[Row], bool]:
+    """Measures the cases one after the other; on Ctrl-C returns what there is, and False."""
+    rows: list[Row] = []
+    try:
+        for place, case in enumerate(plan, start=1):
+            new = measure_apart(case)
+            rows += new
+            told = ", ".join(row.error or f"{number(row.median or 0.0)} {row.unit}" for row in new)
+            console.print(f"{place}/{len(plan)} {case}: {told}", markup=False, highlight=False)
+    except KeyboardInterrupt:
+        console.print("Interrupted: what was measured so far is kept.")
+        return rows, False
+    return rows, True
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; returns 1 if a case gave no number or was not reached, else 0."""
+    options = parse(arguments)
+    console = Console()
+    facts = {
+        **provenance.provenance(),
+        "device": options.device,
+        "threads": options.threads,
+        "seconds_per_measurement": options.seconds_per_measurement,
+        # Other work on the machine makes every number worse; the reader should know.
+        "load": round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else None,
+    }
+    plan = list(
+        cases(
+            options.only,
+            options.device,
+            options.threads,
+            options.seconds_per_measurement,
+            options.batch_size,
+            options.quick,
+        )
+    )
+    rows, complete = run(plan, console)
+    facts["complete"] = complete
+    show(rows, facts, console)
+    paths = save(options.out, rows, facts)
+    console.print(f"Saved {', '.join(map(str, paths))}", markup=False, highlight=False, soft_wrap=True)
+    return 0 if complete and not any(row.error for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,124 @@
+"""What is measured: a case is one process, a row one number of it; plain values, so that both travel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+GROUPS = ("compose", "train", "ratio", "attention")
+SOFTMAXES = ("softmax", "norm_softmax", "learnable_temperature", "adaptive_temperature")
+PATHS = ("fused", "explicit")
+PRECISIONS = ("float32", "bfloat16")
+MODES = ("eager", "compile")
+# Compact ViT at patches of 14, 7 and 4 pixels (+ CLS), then image sizes beyond the papers'.
+TOKENS = (17, 65, 197, 577, 1025)
+BATCH_SIZES = {"compose": 512, "train": 64, "ratio": 64, "attention": 16}
+QUICK_BATCH_SIZES = {"compose": 512, "train": 8, "ratio": 8, "attention": 4}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One measurement.
+
+    Attributes:
+        group: one of GROUPS.
+        quantity: what is timed; "" where the group says it all.
+        softmax: temperature rule; "" where there is none.
+        path: "fused" or "explicit" attention; "" where there is none.
+        precision: "float32" or "bfloat16" (autocast).
+        mode: "eager" or "compile" (torch.compile).
+        tokens: sequence length N; 0 where it is the model's own.
+        batch: samples a step.
+        device: "cpu" or "cuda".
+        threads: CPU threads.
+        seconds: how long to measure, warm-up not counted.
+        quick: small banks and few rounds.
+    """
+
+    group: str
+    quantity: str = ""
+    softmax: str = ""
+    path: str = ""
+    precision: str = "float32"
+    mode: str = "eager"
+    tokens: int = 0
+    batch: int = 1
+    device: str = "cpu"
+    threads: int = 1
+    seconds: float = 1.0
+    quick: bool = False
+
+    def setting(self) -> dict[str, Any]:
+        """What a row of the table repeats of its case."""
+        names = ("group", "softmax", "path", "precision", "mode", "tokens", "batch")
+        return {name: getattr(self, name) for name in names}
+
+    def __str__(self) -> str:
+        shape = [f"N={self.tokens}"] if self.tokens else []
+        words = [self.group, self.quantity, self.softmax, self.path, self.precision, self.mode, *shape]
+        return " ".join(word for word in words if word)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One number of the table: median and quartiles over ``rounds`` timed rounds.
+
+    ``peak_mib`` is the process's largest resident set during the timed rounds (GPU: the most that torch had
+    allocated), ``growth_mib`` the part of it that was not there before the case built anything. ``error``
+    tells why there is no number.
+    """
+
+    group: str
+    quantity: str
+    softmax: str
+    path: str
+    precision: str
+    mode: str
+    tokens: int
+    batch: int
+    unit: str
+    median: float | None = None
+    lower_quartile: float | None = None
+    upper_quartile: float | None = None
+    rounds: int = 0
+    peak_mib: float | None = None
+    growth_mib: float | None = None
+    error: str = ""
+
+
+def cases(
+    groups: Sequence[str],
+    device: str,
+    threads: int,
+    seconds: float,
+    batch: int | None = None,
+    quick: bool = False,
+) -> Iterator[Case]:
+    """The cases of these groups, in the order of the table; ``batch`` None takes each group's own size."""
+    for group in groups:
+        size = batch or (QUICK_BATCH_SIZES if quick else BATCH_SIZES)[group]
+        for setting in _settings(group, quick):
+            yield Case(
+                group, **setting, batch=size, device=device, threads=threads, seconds=seconds, quick=quick
+            )
+
+
+def _settings(group: str, quick: bool) -> Iterator[dict[str, Any]]:
+    softmaxes = SOFTMAXES[:2] if quick else SOFTMAXES
+    precisions = PRECISIONS[:1] if quick else PRECISIONS
+    modes = MODES[:1] if quick else MODES
+    if group == "compose":
+        yield from ({"quantity": quantity} for quantity in ("composition", "draws and composition"))
+    elif group == "train":
+        for softmax, path, precision, mode in product(softmaxes, PATHS, precisions, modes):
+            yield {"softmax": softmax, "path": path, "precision": precision, "mode": mode}
+    elif group == "ratio":
+        for precision, mode in product(precisions, modes):
+            yield {"softmax": "norm_softmax", "path": "fused", "precision": precision, "mode": mode}
+    elif group == "attention":
+        for tokens, softmax, path in product(TOKENS[:2] if quick else TOKENS, softmaxes, PATHS):
+            yield {"softmax": softmax, "path": path, "tokens": tokens}
+    else:
+        raise ValueError(f"there is no group {group!r} of measurements; there are {', '.join(GROUPS)}")

@@ -1,0 +1,207 @@
+"""The measurements: every group builds what it times from the lab's own parts.
+
+Shapes: B batch, H heads, N tokens, D head dimension.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+
+import torch
+from timm.optim import create_optimizer_v2
+from torch import Tensor
+
+import lab.attention
+from datasets.drawn import DrawnDigits, DrawnGarments
+from datasets.scenes import compose
+from datasets.tasks.main import MainTask
+from datasets.vision import VisionData
+from lab.benchmarks.cases import Case, Row
+from lab.benchmarks.timing import (
+    MIB,
+    Step,
+    forget_peak,
+    memory_now,
+    peak_memory,
+    quartiles,
+    synchronise,
+    timed_rounds,
+)
+from lab.models.compact_vit import CompactViT
+from lab.module import TwoStepModule
+from lab.optim import OptimConfig
+from lab.softmax.adaptive import AdaptiveTemperature
+from lab.softmax.fixed import Fixed
+from lab.softmax.learnable import LearnableTemperature
+from lab.softmax.norm import NormSoftmax
+from lab.softmax.rule import TemperatureRule
+
+RULES: dict[str, Callable[..., TemperatureRule]] = {
+    "softmax": Fixed,
+    "norm_softmax": NormSoftmax,
+    "learnable_temperature": LearnableTemperature,
+    # At inference only, a training step would never see it.
+    "adaptive_temperature": partial(AdaptiveTemperature, when="always"),
+}
+HEADS, HEAD_DIM = 4, 64  # the compact ViT's
+IMAGE_SIZE, CLASSES = 56, 10
+WARM_UP_ROUNDS = 2
+
+
+def measure(case: Case) -> list[Row]:
+    """The rows of a case, measured in this process.
+
+    Raises:
+        ValueError: for a group, a softmax or a path that does not exist.
+    """
+    torch.manual_seed(0)
+    torch.set_num_threads(case.threads)
+    groups = {"compose": _compose, "train": _train, "ratio": _ratio, "attention": _attention}
+    if case.group not in groups:
+        raise ValueError(f"there is no group {case.group!r} of measurements; there are {', '.join(groups)}")
+    if case.softmax and case.softmax not in RULES:
+        raise ValueError(f"there is no softmax {case.softmax!r} to measure; there are {', '.join(RULES)}")
+    with _path(case.path):
+        return groups[case.group](case)
+
+
+def _compose(case: Case) -> list[Row]:
+    before = memory_now(case.device)
+    # The whole 60,000 images of each source: a small bank would live in the processor's cache.
+    sizes = {"train_size": 1000, "test_size": 10} if case.quick else {}
+    sources = {"digits": DrawnDigits(**sizes), "garments": DrawnGarments(**sizes)}
+    data = VisionData(MainTask(), sources, batch_size=case.batch)
+    pixels = data.bank("train").pixels.to(case.device)
+    if case.quantity == "composition":
+        draws = _to(data.draw_train(0, 0), case.device)
+        step: Step = partial(compose, pixels, draws["images"], draws["colors"])
+    else:
+        numbers = iter(range(2**62))
+
+        def step() -> dict:
+            return data.composed(_to(data.draw_train(0, next(numbers)), case.device))
+
+    (times,), memory = _run(case, [step], before, minimum=5)
+    return [_row(case, case.quantity, "samples/s", [case.batch / t for t in times], memory)]
+
+
+def _train(case: Case) -> list[Row]:
+    before = memory_now(case.device)
+    (times,), memory = _run(case, [training_step(case, case.softmax)], before, minimum=5)
+    return [_row(case, "training", "images/s", [case.batch / t for t in times], memory)]
+
+
+def _ratio(case: Case) -> list[Row]:
+    before = memory_now(case.device)
+    steps = [training_step(case, softmax) for softmax in (case.softmax, "softmax")]
+    (ours, plain), memory = _run(case, steps, before, minimum=11, alternate=True)
+    ratios = [a / b for a, b in zip(ours, plain, strict=True)]
+    return [_row(case, "step time / softmax's", "x", ratios, memory)]
+
+
+def training_step(case: Case, softmax: str) -> Step:
+    """Forward, loss, backward and AdamW step of the compact ViT, as the lab's module does them.
+
+    The batch is noise of the pictures' shape, made once: composition has its own row.
+    """
+    model = CompactViT(softmax=RULES[softmax])
+    optim = OptimConfig(lr=5e-4, weight_decay=0.05, label_smoothing=0.1)
+    module = TwoStepModule(model, optim, num_classes=CLASSES).to(case.device).train()
+    optimizer = create_optimizer_v2(model, opt=optim.name, lr=optim.lr, weight_decay=optim.weight_decay)
+    if case.mode == "compile":
+        module.model.compile()
+    batch = {
+        "x": torch.randn(case.batch, 3, IMAGE_SIZE, IMAGE_SIZE, device=case.device),
+        "y": torch.randint(CLASSES, (case.batch,), device=case.device),
+        "latents": {},
+    }
+
+    def step() -> None:
+        with torch.autocast(case.device, torch.bfloat16, enabled=case.precision == "bfloat16"):
+            loss = module.training_step(batch, 0)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return step
+
+
+def _attention(case: Case) -> list[Row]:
+    before = memory_now(case.device)
+    shape = (case.batch, HEADS, case.tokens, HEAD_DIM)
+    q_BHND, k_BHND, v_BHND = (torch.randn(shape, device=case.device, requires_grad=True) for _ in range(3))
+    rule = RULES[case.softmax](heads=HEADS, head_dim=HEAD_DIM).to(case.device).train()
+    inputs = [q_BHND, k_BHND, v_BHND, *(p for p in rule.parameters() if p.requires_grad)]
+    ahead_BHND = torch.randn(shape, device=case.device)
+    result: list[Tensor] = []
+
+    def forward() -> None:
+        result[:] = [lab.attention.attend(q_BHND, k_BHND, v_BHND, rule)]
+
+    def backward() -> None:
+        torch.autograd.grad(result, inputs, [ahead_BHND])
+
+    times, memory = _run(case, [forward, backward], before, minimum=5)
+    rows = zip(("forward", "backward"), times, strict=True)
+    return [_row(case, quantity, "ms", [1000 * t for t in seconds], memory) for quantity, seconds in rows]
+
+
+def _run(
+    case: Case, steps: Sequence[Step], before: int, minimum: int, alternate: bool = False
+) -> tuple[list[list[float]], tuple[int, int]]:
+    """Warm-up, then timed rounds; with peak memory and its growth over ``before``, in bytes."""
+    for _ in range(WARM_UP_ROUNDS):
+        for step in steps:
+            step()
+    synchronise(case.device)
+    forget_peak(case.device)
+    times = timed_rounds(steps, case.seconds, 3 if case.quick else minimum, case.device, alternate)
+    peak = peak_memory(case.device)
+    return times, (peak, max(0, peak - before))
+
+
+def _row(case: Case, quantity: str, unit: str, values: Sequence[float], memory: tuple[int, int]) -> Row:
+    lower, median, upper = quartiles(values)
+    peak, growth = (round(n / MIB, 1) for n in memory)
+    return Row(
+        **case.setting(),
+        quantity=quantity or case.quantity,
+        unit=unit,
+        median=median,
+        lower_quartile=lower,
+        upper_quartile=upper,
+        rounds=len(values),
+        peak_mib=peak,
+        growth_mib=growth,
+    )
+
+
+def _to(draws: dict, device: str) -> dict:
+    moved = {name: value.to(device) if isinstance(value, Tensor) else value for name, value in draws.items()}
+    moved["latents"] = {name: value.to(device) for name, value in draws["latents"].items()}
+    return moved
+
+
+@contextmanager
+def _path(path: str) -> Iterator[None]:
+    """Sends every attention layer of this process down the fused or the explicit path.
+
+    The lab takes the explicit path only to record; timing a training step on it needs this detour.
+    """
+    if path not in ("", "fused", "explicit"):
+        raise ValueError(f"there is no attention path {path!r}; there are fused and explicit")
+    fused = lab.attention.attend
+
+    def explicit(
+        q_BHND: Tensor, k_BHMD: Tensor, v_BHMD: Tensor, rule: TemperatureRule, mask: Tensor | None = None
+    ) -> Tensor:
+        return lab.attention.attend_explicit(q_BHND, k_BHMD, v_BHMD, rule, mask).z
+
+    if path == "explicit":
+        lab.attention.attend = explicit
+    try:
+        yield
+    finally:
+        lab.attention.attend = fused

@@ -1,0 +1,168 @@
+"""The benchmark's table: on the screen, as Markdown, CSV and JSON; and what the lab has to reach."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from lab.benchmarks.cases import BATCH_SIZES, Row
+from lab.files import write_json, write_text
+
+TITLES = {
+    "compose": "Composition of 56x56 scenes",
+    "train": "Training steps of the compact ViT (forward, loss, backward, AdamW)",
+    "ratio": "Step time of NormSoftmax over plain softmax, steps interleaved in one process",
+    "attention": "Attention alone, 4 heads x 64, float32",
+}
+COLUMNS = ("quantity", "softmax", "path", "precision", "mode", "tokens", "batch")
+NOTES = (
+    "Medians over timed rounds after warm-up, in brackets the quartiles; every case runs in a process of its "
+    "own. Peak is the largest resident set of that process during the timed rounds (on a GPU: what torch had "
+    "allocated), growth its part above the bare process; after torch.compile both hold the compiler too. "
+    "bfloat16 is autocast. Heat treatment moves the tau of these rules once an epoch; its steps are theirs. "
+    "adaptive_temperature is measured with when=always."
+)
+
+
+@dataclass(frozen=True)
+class Target:
+    """A number that the lab has to reach: ``reached`` is None where the table cannot tell."""
+
+    name: str
+    wanted: str
+    measured: str
+    reached: bool | None
+
+
+def targets(rows: Sequence[Row]) -> list[Target]:
+    """The project's speed targets, set for two CPU cores, judged by the rows that there are."""
+    composed = [row for row in rows if row.group == "compose" and row.quantity == "composition"]
+    trained = [row for row in rows if row.group == "train" and row.batch == BATCH_SIZES["train"]]
+    ratios = [row for row in rows if row.group == "ratio" and row.batch == BATCH_SIZES["ratio"]]
+    fastest = max((row.median for row in trained if row.median is not None), default=None)
+    slowest = max((row.median for row in ratios if row.median is not None), default=None)
+    samples = max((row.median for row in composed if row.median is not None), default=None)
+    return [
+        _target("composed samples/s", samples, at_least=50_000),
+        _target(f"trained images/s, best setting, batch {BATCH_SIZES['train']}", fastest, at_least=55),
+        _target(
+            f"NormSoftmax step / softmax step, worst setting, batch {BATCH_SIZES['ratio']}",
+            slowest,
+            at_most=1.15,
+        ),
+    ]
+
+
+def _target(
+    name: str, value: float | None, at_least: float | None = None, at_most: float | None = None
+) -> Target:
+    wanted = f"at least {at_least:,.0f}" if at_least is not None else f"at most {at_most}"
+    if value is None:
+        return Target(name, wanted, "not measured", None)
+    reached = value >= at_least if at_least is not None else value <= (at_most or 0.0)
+    return Target(name, wanted, number(value), reached)
+
+
+def number(value: float) -> str:
+    """At least three figures, no exponent."""
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.3f}"
+
+
+def table_of(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
+    """Head and cells of one group's table; columns that say nothing in this group are left out."""
+    told = [name for name in COLUMNS if any(getattr(row, name) for row in rows)]
+    head = [*told, "median", "quartiles", "unit", "peak MiB", "growth MiB"]
+    return head, [[*(_cell(getattr(row, name)) for name in told), *_numbers(row)] for row in rows]
+
+
+def _cell(value: object) -> str:
+    return str(value or "")
+
+
+def _numbers(row: Row) -> list[str]:
+    if row.median is None or row.lower_quartile is None or row.upper_quartile is None:
+        return ["-", f"failed: {row.error}", "", "", ""]
+    spread = f"[{number(row.lower_quartile)}, {number(row.upper_quartile)}]"
+    memory = [number(mib) if mib is not None else "" for mib in (row.peak_mib, row.growth_mib)]
+    return [number(row.median), spread, row.unit, *memory]
+
+
+def show(rows: Sequence[Row], facts: dict[str, Any], console: Console) -> None:
+    """Prints machine, tables and targets."""
+    console.print(_headline(facts), markup=False, highlight=False)
+    for group, members in _groups(rows).items():
+        head, cells = table_of(members)
+        table = Table(title=TITLES[group], title_justify="left")
+        for name in head:
+            right = name in ("tokens", "batch", "median", "quartiles", "peak MiB", "growth MiB")
+            table.add_column(name, justify="right" if right else "left", overflow="fold")
+        for line in cells:
+            table.add_row(*(cell.replace("[", r"\[") for cell in line))
+        console.print(table)
+    for target in targets(rows):
+        console.print(_sentence(target), markup=False, highlight=False)
+
+
+def save(stem: Path, rows: Sequence[Row], facts: dict[str, Any]) -> list[Path]:
+    """Writes ``stem``.json, .csv and .md, each atomically; returns their paths."""
+    paths = [stem.with_name(stem.name + suffix) for suffix in (".json", ".csv", ".md")]
+    judged = [asdict(target) for target in targets(rows)]
+    write_json(paths[0], {**facts, "targets": judged, "rows": [asdict(row) for row in rows]})
+    write_text(paths[1], _csv(rows))
+    write_text(paths[2], _markdown(rows, facts))
+    return paths
+
+
+def _csv(rows: Sequence[Row]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, [field.name for field in fields(Row)], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(asdict(row) for row in rows)
+    return text.getvalue()
+
+
+def _markdown(rows: Sequence[Row], facts: dict[str, Any]) -> str:
+    lines = ["# Benchmark", "", *(f"- {fact}" for fact in _headline(facts).splitlines()), ""]
+    lines += [*(f"- {_sentence(target)}" for target in targets(rows)), ""]
+    for group, members in _groups(rows).items():
+        head, cells = table_of(members)
+        lines += [f"## {TITLES[group]}", ""]
+        lines += [_line(head), _line(["---"] * len(head)), *map(_line, cells), ""]
+    return "\n".join([*lines, NOTES, ""])
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
+
+
+def _sentence(target: Target) -> str:
+    verdict = {True: "reached", False: "not reached", None: "cannot tell"}[target.reached]
+    return f"Target {verdict}: {target.name} {target.wanted}, measured {target.measured}."
+
+
+def _headline(facts: dict[str, Any]) -> str:
+    machine, versions, git = facts["machine"], facts["versions"], facts["git"]
+    gpu = f", {machine['gpu']}" if facts["device"] == "cuda" else ""
+    commit = f"{git['commit'][:12]}{' with changes' if git['modified'] else ''}" if git["commit"] else "none"
+    lines = [
+        f"Command: {facts['command']}",
+        f"Date: {facts['started']}; commit: {commit}",
+        f"Machine: {machine['processor']}, {machine['cores']} cores, {machine['memory_gib']} GiB{gpu}, "
+        f"{machine['system']}; busy with {facts['load']} processes at the start",
+        f"torch {versions['torch']}, timm {versions['timm']}, Python {versions['python']}; "
+        f"device {facts['device']}, {facts['threads']} threads",
+    ]
+    return "\n".join(lines if facts["complete"] else [*lines, "Interrupted: the tables are not complete."])
+
+
+def _groups(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    return {group: mine for group in TITLES if (mine := [row for row in rows if row.group == group])}

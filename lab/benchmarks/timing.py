@@ -1,0 +1,91 @@
+"""Timed rounds and peak memory of this process."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import quantiles
+
+import psutil
+import torch
+
+Step = Callable[[], object]
+MIB = 2**20
+
+
+def timed_rounds(
+    steps: Sequence[Step], seconds: float, minimum: int, device: str, alternate: bool = False
+) -> list[list[float]]:
+    """Runs every step once a round, until ``seconds`` have gone by and at least ``minimum`` rounds are done.
+
+    Args:
+        steps: what to time.
+        alternate: every second round runs the steps backwards (A B, B A), so that neither always comes first.
+            Off where a step needs the one before it (backward after forward).
+
+    Returns:
+        One list of seconds per step, all of the same length.
+    """
+    times: list[list[float]] = [[] for _ in steps]
+    begin = time.perf_counter()
+    while len(times[0]) < minimum or time.perf_counter() - begin < seconds:
+        order = list(range(len(steps)))
+        if alternate and len(times[0]) % 2:
+            order.reverse()
+        for index in order:
+            start = time.perf_counter()
+            steps[index]()
+            synchronise(device)
+            times[index].append(time.perf_counter() - start)
+    return times
+
+
+def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
+    """Lower quartile, median, upper quartile; a single value is all three."""
+    if len(values) == 1:
+        return values[0], values[0], values[0]
+    lower, median, upper = quantiles(values, n=4, method="inclusive")
+    return lower, median, upper
+
+
+def synchronise(device: str) -> None:
+    """Waits for the GPU, where there is one: its kernels return before they are done."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def memory_now(device: str) -> int:
+    """Bytes held now: resident set of the process, or torch's allocations on the GPU."""
+    return torch.cuda.memory_allocated() if device == "cuda" else psutil.Process().memory_info().rss
+
+
+def forget_peak(device: str) -> None:
+    """Starts peak memory afresh, so that warm-up and compilation do not count.
+
+    Linux only; elsewhere the peak of a process cannot be reset and includes its warm-up.
+    """
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+        return
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return
+
+
+def peak_memory(device: str) -> int:
+    """Bytes held at most since :func:`forget_peak`."""
+    if device == "cuda":
+        return torch.cuda.max_memory_allocated()
+    try:
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

@@ -1,0 +1,78 @@
+"""Checks a Hydra command line before Hydra does, to answer a wrong name with the valid ones."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+from hydra import compose, initialize_config_dir
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from lab.config import CONFIGS, explain_key
+
+
+def check_overrides(arguments: list[str]) -> None:
+    """Exits with one sentence if the overrides among ``arguments`` do not compose.
+
+    Sweeps (``seed=1,2,3``) are tried with their first value. Hydra's own flags pass.
+    """
+    if any(
+        argument in ("--help", "-h", "--hydra-help", "--version", "--info", "--resolve")
+        for argument in arguments
+    ):
+        return
+    typed = [argument for argument in arguments if "=" in argument and not argument.startswith("-")]
+    typed += [argument for argument in arguments if argument.startswith("~") and "=" not in argument]
+    problem = problem_with(typed)
+    if problem:
+        print(f"error: {problem}", file=sys.stderr)
+        sys.exit(1)
+
+
+def problem_with(overrides: list[str]) -> str | None:
+    """What is wrong with these overrides, in one sentence; None if they compose."""
+    try:
+        parsed = OverridesParser.create().parse_overrides(overrides)
+        single = []
+        for override in parsed:
+            if override.is_sweep_override():
+                key = override.input_line.split("=", 1)[0]
+                single.append(f"{key}={next(iter(override.sweep_string_iterator()))}")
+            else:
+                single.append(override.input_line or "")
+        with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+            try:
+                compose("train", overrides=single)
+            except HydraException as error:
+                return _explained(error, single)
+    except (HydraException, OmegaConfBaseException) as error:
+        return _one_line(str(error))
+    return None
+
+
+def _explained(error: Exception, overrides: list[str]) -> str:
+    """Hydra's words, and the valid keys where a key is wrong."""
+    text = str(error)
+    wrong = re.search(r"Could not override '([^']+)'", text)
+    if wrong is None:
+        return _one_line(text)
+    key = wrong.group(1)
+    groups = [o for o in overrides if "." not in o.split("=")[0] and o.split("=")[0] != key]
+    for kept in (groups, []):
+        try:
+            config = compose("train", overrides=kept)
+        except HydraException:
+            continue
+        OmegaConf.set_struct(config, False)
+        return f"{explain_key(config, key)}"
+    return _one_line(text)
+
+
+def _one_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return " ".join(
+        line.replace("\t", ", ") for line in lines if "full_key" not in line and "object_type" not in line
+    )

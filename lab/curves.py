@@ -1,0 +1,67 @@
+"""Accuracy curves of several runs in one picture, with the chance line and the Eureka-moments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from lab.files import write_atomically
+from lab.metrics_log import read_metrics
+from lab.run import read_summary
+
+
+def accuracy_figure(
+    runs: Mapping[str, Path], chance: float, chance_label: str, axis: str = "epoch", title: str = ""
+) -> Figure:
+    """Validation accuracy against epochs.
+
+    Args:
+        runs: name in the legend -> run folder.
+        chance: accuracy that the prior p(z) alone gives, in [0, 1].
+        chance_label: its name in the legend.
+        axis: name of the horizontal axis.
+
+    Raises:
+        ValueError: if a run has no validation accuracy yet.
+    """
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    axes.axhline(100 * chance, color="0.5", linestyle="--", linewidth=1, label=chance_label)
+    for name, folder in runs.items():
+        rows = [row for row in read_metrics(folder / "metrics.csv") if "val/accuracy" in row]
+        if not rows:
+            raise ValueError(f"{folder} has no validation accuracy yet")
+        (line,) = axes.plot(
+            [row["epoch"] + 1 for row in rows], [100 * row["val/accuracy"] for row in rows], label=name
+        )
+        moment = read_summary(folder).get("eureka", {})
+        if moment.get("happened"):
+            mark_moment(axes, moment, line.get_color())
+    axes.set(xlabel=axis, ylabel="validation accuracy in %", ylim=(0, 102), title=title)
+    axes.grid(alpha=0.3)
+    axes.legend(loc="lower right")
+    return figure
+
+
+def mark_moment(axes: Any, moment: Mapping[str, Any], color: Any) -> None:
+    """A star at a Eureka-moment and a line down to its epoch."""
+    epoch, accuracy = moment["epoch"], 100 * moment["accuracy"]
+    axes.plot([epoch, epoch], [0, accuracy], color=color, linestyle=":", linewidth=1)
+    axes.plot([epoch], [accuracy], marker="*", markersize=14, color=color, markeredgecolor="white")
+    axes.annotate(
+        f"Eureka-moment\nepoch {epoch:,}",
+        (epoch, accuracy),
+        xytext=(10, -30),
+        textcoords="offset points",
+        color=color,
+    )
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """Writes a figure atomically as PNG."""
+    write_atomically(path, lambda file: figure.savefig(file, format="png", dpi=130))

@@ -1,0 +1,85 @@
+"""A Lightning logger that keeps every logged number in one ``metrics.csv``."""
+
+from __future__ import annotations
+
+import csv
+import io
+import time
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch.loggers import Logger
+from lightning.pytorch.utilities import rank_zero_only
+
+from lab.files import write_text
+
+
+class MetricsLog(Logger):
+    """One row a step, one column a metric; rewritten atomically, at most every ``flush_seconds``.
+
+    Lightning's own CSV logger opens a new folder for a resumed run and appends in place, so that a killed
+    run leaves half a line. This one goes on with the rows of the run before.
+
+    Args:
+        path: the file.
+        resume_step: optimiser steps of the checkpoint that training goes on from; rows beyond it were
+            logged by a run that was killed and are taken back. They come again.
+        flush_seconds: least time between two writes.
+    """
+
+    def __init__(self, path: Path, resume_step: int = 0, flush_seconds: float = 10.0) -> None:
+        super().__init__()
+        self.path = path
+        self.flush_seconds = flush_seconds
+        self._rows: dict[int, dict[str, Any]] = {}
+        self._written = time.monotonic()
+        if resume_step > 0:
+            for row in read_metrics(path):
+                if row["step"] < resume_step:
+                    self._rows[int(row["step"])] = row
+
+    @property
+    def name(self) -> str:
+        return "metrics"
+
+    @property
+    def version(self) -> str:
+        return ""
+
+    @rank_zero_only
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        self._rows.setdefault(step or 0, {"step": step or 0}).update(
+            {k: float(v) for k, v in metrics.items()}
+        )
+        if time.monotonic() - self._written > self.flush_seconds:
+            self.save()
+
+    @rank_zero_only
+    def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
+        """The configuration has its own file in the run folder."""
+
+    @rank_zero_only
+    def save(self) -> None:
+        """Writes the file now."""
+        columns = dict.fromkeys(
+            ["step", "epoch", *sorted({key for row in self._rows.values() for key in row})]
+        )
+        text = io.StringIO()
+        writer = csv.DictWriter(text, list(columns), restval="", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(self._rows[step] for step in sorted(self._rows))
+        write_text(self.path, text.getvalue())
+        self._written = time.monotonic()
+
+    @rank_zero_only
+    def finalize(self, status: str) -> None:
+        self.save()
+
+
+def read_metrics(path: Path) -> list[dict[str, float]]:
+    """Rows of a ``metrics.csv``; a metric that a row does not have is left out of it."""
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        return [{key: float(value) for key, value in row.items() if value} for row in csv.DictReader(file)]

@@ -1,0 +1,1 @@
+"""Models: each exposes ``attention_layers()``, ``rules()`` and ``no_weight_decay()``."""

@@ -1,0 +1,106 @@
+"""The compact ViT of the vision tasks: timm's VisionTransformer under any temperature rule."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from timm.models import register_model
+from timm.models.vision_transformer import VisionTransformer
+from torch import nn
+
+from lab.attention import Attention
+from lab.models.parts import Observable, RuleFactory, make_rules
+from lab.softmax.rule import TemperatureRule
+
+
+class CompactViT(Observable, VisionTransformer):
+    """Pre-norm ViT with learned positions and a CLS head; 3,750,666 parameters by default.
+
+    Source: Eureka-moments in Transformers, section 4 ("Models") and Table 3; Hassani et al. 2021; reference.
+
+    Args:
+        image_size: side of the canvas in pixels.
+        patch_size: side of a patch in pixels; must divide the canvas.
+        depth: number of layers.
+        heads: heads a layer.
+        head_dim: dimension of a head; the width is heads x head_dim.
+        mlp_ratio: hidden width of the MLP over the width.
+        num_classes: number of labels.
+        drop_path_rate: stochastic depth of the last layer, rising linearly from 0 at the first.
+        qkv_bias: bias of the query, key and value projections.
+        softmax: makes the temperature rule of a layer; None is plain softmax.
+
+    Raises:
+        ValueError: if a size is not positive or the patches do not fit the canvas.
+    """
+
+    def __init__(
+        self,
+        image_size: int = 56,
+        patch_size: int = 4,
+        depth: int = 7,
+        heads: int = 4,
+        head_dim: int = 64,
+        mlp_ratio: float = 2.0,
+        num_classes: int = 10,
+        drop_path_rate: float = 0.1,
+        qkv_bias: bool = False,
+        softmax: RuleFactory | None = None,
+    ) -> None:
+        sizes = {
+            "patch_size": patch_size,
+            "depth": depth,
+            "heads": heads,
+            "head_dim": head_dim,
+            "mlp_ratio": mlp_ratio,
+        }
+        for name, value in sizes.items():
+            if value <= 0:
+                raise ValueError(f"model.{name} must be positive, got {value}")
+        if image_size % patch_size:
+            raise ValueError(
+                f"model.patch_size={patch_size} does not divide the canvas of {image_size} pixels"
+            )
+        super().__init__(
+            img_size=image_size,
+            patch_size=patch_size,
+            depth=depth,
+            num_heads=heads,
+            embed_dim=heads * head_dim,
+            mlp_ratio=mlp_ratio,
+            num_classes=num_classes,
+            drop_path_rate=drop_path_rate,
+            qkv_bias=qkv_bias,
+            norm_layer=partial(nn.LayerNorm, eps=1e-6),
+            attn_layer=_attention_with(make_rules(softmax, heads, head_dim)),
+        )
+
+    def no_weight_decay(self) -> set[str]:
+        """timm's position embedding and CLS token, and learned temperatures."""
+        return set(super().no_weight_decay()) | self.rule_parameters()
+
+
+def _attention_with(rules: Any) -> type[nn.Module]:
+    """A class that timm's blocks make their attention of, each with the next rule."""
+
+    class RuledAttention(Attention):
+        def __init__(self, dim: int, num_heads: int, **options: Any) -> None:
+            rule: TemperatureRule = next(rules)
+            known = ("qkv_bias", "proj_bias", "proj_drop")
+            super().__init__(
+                dim, num_heads, rule, **{name: options[name] for name in known if name in options}
+            )
+
+    return RuledAttention
+
+
+@register_model
+def compact_vit(pretrained: bool = False, **options: Any) -> CompactViT:
+    """``timm.create_model("compact_vit", depth=4)``."""
+    if pretrained:
+        raise ValueError("compact_vit has no pretrained weights: call create_model with pretrained=False")
+    # timm adds these to every call; they say nothing here.
+    for name in ("pretrained_cfg", "pretrained_cfg_overlay", "cache_dir"):
+        options.pop(name, None)
+    return CompactViT(**options)

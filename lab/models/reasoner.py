@@ -1,0 +1,106 @@
+"""The small transformer of the reasoning task."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from lab.attention import Attention
+from lab.models.parts import Observable, RuleFactory, make_rules
+
+
+class Block(nn.Module):
+    """x + attention(x), then x + MLP(x); pre-norm where layer norm is on."""
+
+    def __init__(self, attention: Attention, width: int, hidden: int, layer_norm: bool) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(width) if layer_norm else nn.Identity()
+        self.attention = attention
+        self.norm2 = nn.LayerNorm(width) if layer_norm else nn.Identity()
+        self.mlp = nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attention(self.norm1(x))
+        return x + self.mlp(self.norm2(x))
+
+    def last(self, x: Tensor) -> Tensor:
+        """The last token of :meth:`forward`, [B, 1, W], without working out the others."""
+        x = x[:, -1:] + self.attention.last(self.norm1(x))
+        return x + self.mlp(self.norm2(x))
+
+
+class Reasoner(Observable):
+    """Tokens "a b c d =" to an answer read at the last one.
+
+    Source: Eureka-moments in Transformers, A.16 (width 16, 4 heads of 4, 64 hidden units, learned positions);
+    initialisation and the lack of layer norm after Nanda et al. 2023, whose setting A.16 follows.
+
+    Args:
+        tokens: size of the vocabulary, "=" included.
+        context: length of an input.
+        num_classes: number of answers.
+        width: width of the residual stream.
+        heads: heads a layer; must divide the width.
+        hidden: hidden units of the MLP.
+        depth: number of layers.
+        layer_norm: pre-norm layer normalisation.
+        softmax: makes the temperature rule of a layer; None is plain softmax.
+
+    Raises:
+        ValueError: if a size is not positive or the heads do not divide the width.
+    """
+
+    def __init__(
+        self,
+        tokens: int = 12,
+        context: int = 5,
+        num_classes: int = 11,
+        width: int = 16,
+        heads: int = 4,
+        hidden: int = 64,
+        depth: int = 1,
+        layer_norm: bool = False,
+        softmax: RuleFactory | None = None,
+    ) -> None:
+        super().__init__()
+        for name, value in {"width": width, "heads": heads, "hidden": hidden, "depth": depth}.items():
+            if value < 1:
+                raise ValueError(f"model.{name} must be at least 1, got {value}")
+        if width % heads:
+            raise ValueError(f"model.heads={heads} does not divide model.width={width}")
+        rules = make_rules(softmax, heads, width // heads)
+        self.token = nn.Embedding(tokens, width)
+        self.position = nn.Parameter(torch.empty(context, width))
+        self.blocks = nn.Sequential(
+            *[
+                Block(Attention(width, heads, next(rules), proj_bias=False), width, hidden, layer_norm)
+                for _ in range(depth)
+            ]
+        )
+        self.norm = nn.LayerNorm(width) if layer_norm else nn.Identity()
+        self.head = nn.Linear(width, num_classes, bias=False)
+        self._initialise(width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: [B, context] int64 -> logits [B, num_classes]."""
+        states = self.token(x) + self.position
+        for block in self.blocks[:-1]:
+            states = block(states)
+        # The answer is read at "=": the last layer's other tokens would be worked out for nothing.
+        last = self.blocks[-1]
+        assert isinstance(last, Block)
+        return self.head(self.norm(last.last(states)[:, 0]))
+
+    def no_weight_decay(self) -> set[str]:
+        """Learned temperatures."""
+        return self.rule_parameters()
+
+    def _initialise(self, width: int) -> None:
+        """Normal, std 1/sqrt(fan in); biases 0."""
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.normal_(module.weight, std=module.in_features**-0.5)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+        nn.init.normal_(self.token.weight, std=width**-0.5)
+        nn.init.normal_(self.position, std=width**-0.5)

@@ -1,0 +1,156 @@
+"""The LightningModule: loss, metrics, optimiser, temperature schedule. It knows no task and no model by name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import lightning as L
+import torch
+import torch.nn.functional as F
+from timm.optim import create_optimizer_v2
+from timm.scheduler import create_scheduler_v2
+from torch import Tensor, nn
+from torchmetrics import MeanMetric, Metric, MetricCollection
+from torchmetrics.classification import MulticlassAccuracy
+
+from datasets.seeding import derived_seed
+from lab.optim import OptimConfig
+from lab.softmax.schedule import HeatTreatment
+
+Batch = dict[str, Any]
+
+
+class TwoStepModule(L.LightningModule):
+    """Trains a classifier on a two-step task.
+
+    Shapes: a batch is ``{"x": [B, ...], "y": [B] int64, "latents": {name: [B]}}``; the model maps x to
+    logits [B, classes].
+
+    Args:
+        model: classifier; ``rules()`` gives its temperature rules where it has any.
+        optim: optimiser and learning-rate schedule (DeiT recipe by default).
+        num_classes: number of labels.
+        locations: names of what the latent ``target_location`` chooses between; accuracy is split by it.
+        seed: with epoch, step and rank it fixes every random number of a training step (stochastic depth).
+        schedule: moves tau of every rule over training (heat treatment); None leaves tau alone.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optim: OptimConfig,
+        num_classes: int,
+        locations: Sequence[str] = (),
+        seed: int = 0,
+        schedule: HeatTreatment | None = None,
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.optim = optim
+        self.locations = tuple(locations)
+        self.seed = seed
+        self.schedule = schedule
+        self.train_metrics = _metrics(num_classes)
+        # Kept in checkpoints, so that an epoch resumed half-way reports all of itself.
+        self.train_metrics.persistent(True)
+        self.validation_metrics = _metrics(num_classes)
+        # "micro": the share of right answers, as in the papers, not the mean over classes.
+        self.accuracy_by_location = nn.ModuleList(
+            MulticlassAccuracy(num_classes, average="micro") for _ in self.locations
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.model(x)
+
+    def on_train_epoch_start(self) -> None:
+        if self.schedule is not None and self.schedule.by == "epoch":
+            self._set_temperatures(self.current_epoch / max(1, self.trainer.max_epochs or 1))
+
+    def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
+        # A function of the place in training alone: a resumed run, or one watched by callbacks that draw
+        # random numbers of their own, sees the same stochastic depth.
+        torch.manual_seed(derived_seed("step", self.seed, self.current_epoch, batch_idx, self.global_rank))
+        if self.schedule is not None and self.schedule.by == "step":
+            self._set_temperatures(self.global_step / max(1, int(self.trainer.estimated_stepping_batches)))
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        logits = self(batch["x"])
+        loss = F.cross_entropy(logits.float(), batch["y"], label_smoothing=self.optim.label_smoothing)
+        self.train_metrics.update(logits=logits.detach(), target=batch["y"], value=loss.detach())
+        return loss
+
+    def on_train_epoch_end(self) -> None:
+        values = {f"train/{name}": value for name, value in self.train_metrics.compute().items()}
+        values["train/learning_rate"] = self.trainer.optimizers[0].param_groups[0]["lr"]
+        self.train_metrics.reset()
+        # Straight to the loggers: what self.log collects is written only after the epoch's checkpoint, and
+        # a run killed in between would lose the row.
+        for logger in self.loggers:
+            logger.log_metrics({**values, "epoch": self.current_epoch}, step=self.global_step - 1)
+        self.log_dict(values, logger=False)
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        logits = self(batch["x"])
+        loss = F.cross_entropy(logits.float(), batch["y"])
+        self.validation_metrics.update(logits=logits, target=batch["y"], value=(loss, len(batch["y"])))
+        where = batch["latents"].get("target_location")
+        for index, accuracy in enumerate(self.accuracy_by_location):
+            if where is not None and (mine := where == index).any():
+                accuracy.update(logits[mine], batch["y"][mine])
+
+    def on_validation_epoch_end(self) -> None:
+        values = {f"val/{name}": value for name, value in self.validation_metrics.compute().items()}
+        self.validation_metrics.reset()
+        for name, metric in zip(self.locations, self.accuracy_by_location, strict=True):
+            assert isinstance(metric, Metric)
+            values[f"val/accuracy_{name}"] = metric.compute()
+            metric.reset()
+        # compute() has gathered all processes already.
+        self.log_dict(values, sync_dist=False)
+
+    def configure_optimizers(self) -> Any:
+        total = self.trainer.datamodule.samples_per_step * self.trainer.accumulate_grad_batches  # type: ignore[attr-defined]
+        optimizer = create_optimizer_v2(
+            self.model,
+            opt=self.optim.name,
+            lr=self.optim.scaled_lr(total),
+            weight_decay=self.optim.weight_decay,
+            filter_bias_and_bn=self.optim.decay_matrices_only,
+            **self.optim.options,
+        )
+        scheduler, _ = create_scheduler_v2(
+            optimizer,
+            sched=self.optim.schedule,
+            num_epochs=max(1, self.trainer.max_epochs or 1),
+            min_lr=self.optim.min_lr,
+            warmup_lr=self.optim.warmup_lr,
+            warmup_epochs=self.optim.warmup_epochs,
+        )
+        if scheduler is None:
+            return optimizer
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "epoch"}}
+
+    def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
+        # timm's schedules are told the coming epoch, at the end of the one before it.
+        scheduler.step(epoch=self.current_epoch + 1)
+
+    def _set_temperatures(self, progress: float) -> None:
+        assert self.schedule is not None
+        for rule in self.model.rules():  # type: ignore[operator]
+            rule.set_tau(self.schedule(progress, rule.default_tau))
+
+
+def _metrics(num_classes: int) -> MetricCollection:
+    return _LossAndAccuracy(
+        {"loss": MeanMetric(), "accuracy": MulticlassAccuracy(num_classes, average="micro")}
+    )
+
+
+class _LossAndAccuracy(MetricCollection):
+    """Mean loss and share of right answers in one collection; one call updates both."""
+
+    def update(self, logits: Tensor, target: Tensor, value: Tensor | tuple[Tensor, int]) -> None:  # type: ignore[override]
+        loss, weight = value if isinstance(value, tuple) else (value, len(target))
+        self["loss"].update(loss, weight)
+        self["accuracy"].update(logits, target)

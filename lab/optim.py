@@ -1,0 +1,59 @@
+"""The optimiser's settings; timm's factories make the optimiser and its schedule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class OptimConfig:
+    """Settings of optimiser, learning-rate schedule and loss.
+
+    Source: Eureka-moments in Transformers, A.14 (vision) and A.16 (reasoning); reference, "Main task".
+
+    Args:
+        name: an optimiser of ``timm.optim``.
+        lr: maximum learning rate; for ``lr_reference_batch`` samples a step, where that is set.
+        lr_reference_batch: the learning rate is scaled by (samples a step) / this; None: not scaled.
+        min_lr: the schedule's end.
+        warmup_lr: start of the linear warm-up.
+        warmup_epochs: its length in epochs.
+        schedule: a schedule of ``timm.scheduler`` by epoch; ``none`` keeps ``lr``.
+        weight_decay: decoupled weight decay.
+        decay_matrices_only: no decay on biases, norms and what the model's ``no_weight_decay`` names.
+        label_smoothing: of the training loss, in [0, 1).
+        options: passed to the optimiser (betas, eps, ...).
+
+    Raises:
+        ValueError: if a number is out of its range.
+    """
+
+    lr: float
+    name: str = "adamw"
+    lr_reference_batch: int | None = None
+    min_lr: float = 0.0
+    warmup_lr: float = 1e-6
+    warmup_epochs: int = 0
+    schedule: str = "cosine"
+    weight_decay: float = 0.0
+    decay_matrices_only: bool = True
+    label_smoothing: float = 0.0
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.lr > 0:
+            raise ValueError(f"optim.lr must be positive, got {self.lr}")
+        if not 0 <= self.label_smoothing < 1:
+            raise ValueError(f"optim.label_smoothing must be in [0, 1), got {self.label_smoothing}")
+        for name in ("min_lr", "warmup_lr", "warmup_epochs", "weight_decay"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"optim.{name} must not be negative, got {getattr(self, name)}")
+        if self.lr_reference_batch is not None and self.lr_reference_batch < 1:
+            raise ValueError(f"optim.lr_reference_batch must be at least 1, got {self.lr_reference_batch}")
+
+    def scaled_lr(self, samples_per_step: int) -> float:
+        """Maximum learning rate for this many samples a step."""
+        if self.lr_reference_batch is None:
+            return self.lr
+        return self.lr * samples_per_step / self.lr_reference_batch

@@ -1,0 +1,90 @@
+"""Where a figure comes from: command, git state, package versions, machine."""
+
+from __future__ import annotations
+
+import platform
+import shlex
+import subprocess
+import sys
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+PACKAGES = ("torch", "torchvision", "lightning", "timm", "torchmetrics", "hydra-core", "tensorboard", "numpy")
+
+
+def now() -> str:
+    """The time in UTC, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def command_line() -> str:
+    """The command that a person typed, as far as Python knows it."""
+    main = sys.modules.get("__main__")
+    spec = getattr(main, "__spec__", None)
+    name = f"python -m {spec.name}" if spec is not None else f"python {Path(sys.argv[0]).name}"
+    return " ".join([name, *map(shlex.quote, sys.argv[1:])])
+
+
+def git_state() -> dict[str, Any]:
+    """Commit and whether files differ from it; ``commit`` is None outside a checkout."""
+    here = Path(__file__).parent
+
+    def git(*arguments: str) -> str | None:
+        try:
+            done = subprocess.run(["git", *arguments], cwd=here, capture_output=True, text=True, timeout=10)
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    changes = git("status", "--porcelain", "--untracked-files=no")
+    return {"commit": git("rev-parse", "HEAD"), "modified": bool(changes)}
+
+
+def versions() -> dict[str, str]:
+    """Versions of the packages that numbers depend on."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def machine() -> dict[str, Any]:
+    """Processor, cores, memory and accelerator."""
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    return {
+        "processor": _processor(),
+        "cores": psutil.cpu_count(logical=True),
+        "threads": torch.get_num_threads(),
+        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
+        "gpu": gpu,
+        "system": f"{platform.system()} {platform.release()}",
+    }
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def provenance() -> dict[str, Any]:
+    """All of the above, as it is written into a run folder."""
+    return {
+        "command": command_line(),
+        "started": now(),
+        "git": git_state(),
+        "versions": versions(),
+        "machine": machine(),
+    }

@@ -1,0 +1,1 @@
+"""Temperature rules: one a file, each maps (query, key) to an inverse temperature per query."""

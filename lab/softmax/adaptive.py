@@ -1,0 +1,87 @@
+"""Adaptive temperature: sharper where the softmax would be spread."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from lab.softmax.rule import TemperatureRule, at_least_float32
+
+# Scores held at once while entropies are taken, per batch and head.
+_CHUNK_ELEMENTS = 2**22
+
+
+class AdaptiveTemperature(TemperatureRule):
+    """softmax(beta(H) q k^T / tau), where H is the Shannon entropy (nats) of softmax(q k^T / tau).
+
+        beta(H) = max(polynomial(H), 1) where H > gate, else 1: entropy is never raised.
+
+    Source: "softmax is not enough", section 3 and Figure 5 (coefficients, gate 0.5, never below 1).
+
+    Args:
+        coefficients: of the polynomial in H, highest power first.
+        gate: rows of at most this entropy stay as they are.
+        when: at "inference" only (the module's eval mode), as in max retrieval, or "always", as in CLRS-Text.
+
+    Raises:
+        ValueError: if an option is unknown or there are no coefficients.
+    """
+
+    def __init__(
+        self,
+        heads: int,
+        head_dim: int,
+        tau: float | None = None,
+        coefficients: Sequence[float] = (-0.037, 0.481, -2.3, 4.917, -1.791),
+        gate: float = 0.5,
+        when: Literal["inference", "always"] = "inference",
+    ) -> None:
+        super().__init__(heads, head_dim, tau)
+        if not len(coefficients):
+            raise ValueError("softmax.coefficients needs at least one number")
+        if when not in ("inference", "always"):
+            raise ValueError(f"softmax.when must be 'inference' or 'always', got {when!r}")
+        self._polynomial = [float(c) for c in coefficients]
+        self.gate = gate
+        self.when = when
+
+    def inverse_temperature(self, q_BHND: Tensor, k_BHMD: Tensor, mask: Tensor | None = None) -> Tensor:
+        base = 1.0 / self.tau
+        if self.training and self.when == "inference":
+            return base
+        with torch.autocast(q_BHND.device.type, enabled=False):
+            q, k = at_least_float32(q_BHND, k_BHMD)
+            base = base.to(q.dtype)
+            entropy = row_entropy(q * base, k, mask)
+            return base * self.beta(entropy)
+
+    def beta(self, entropy: Tensor) -> Tensor:
+        """The factor on the inverse temperature at an entropy in nats; at least 1."""
+        value = torch.zeros_like(entropy)
+        for coefficient in self._polynomial:
+            value = value * entropy + coefficient
+        return torch.where(entropy > self.gate, value.clamp_min(1.0), torch.ones_like(value))
+
+
+def row_entropy(q_BHND: Tensor, k_BHMD: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Entropy in nats of each row of softmax(q k^T), [B, H, N, 1].
+
+    H = logsumexp(e) - sum(p e); taken over chunks of queries, so that memory stays bounded in N.
+    """
+    queries, keys = q_BHND.shape[-2], k_BHMD.shape[-2]
+    step = max(1, min(queries, _CHUNK_ELEMENTS // keys))
+    parts = []
+    for start in range(0, queries, step):
+        scores = q_BHND[..., start : start + step, :] @ k_BHMD.transpose(-2, -1)
+        if mask is not None:
+            here = mask if mask.shape[-2] == 1 else mask[..., start : start + step, :]
+            # Not -inf: 0 * inf is no number. exp of the lowest float is 0 all the same.
+            scores = scores.masked_fill(~here, torch.finfo(scores.dtype).min)
+        log_p = scores.log_softmax(-1)
+        parts.append(
+            -(log_p.exp() * log_p.clamp_min(torch.finfo(scores.dtype).min / 2)).sum(-1, keepdim=True)
+        )
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-2)

@@ -1,0 +1,105 @@
+"""A learned factor on the scores."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from lab.softmax.rule import TemperatureRule
+
+Granularity = Literal["layer_head", "layer", "head", "channel"]
+Parametrisation = Literal["raw", "log", "tanh", "sigmoid"]
+
+
+class LearnableTemperature(TemperatureRule):
+    """softmax(t q k^T / tau) with a learned t, 1 at the start.
+
+    The factor t is an inverse temperature: a large t is a peaked softmax. tau stays, sqrt(D) by default.
+
+        raw: t = theta          log: t = exp(theta)
+        tanh: t = limit tanh(theta)          sigmoid: t = limit sigmoid(theta)
+
+    Source: "Introducing a learnable temperature value into the softmax self-attention scores".
+
+    Args:
+        granularity: what has a t of its own: each "layer_head", each "layer", each "head" across all layers,
+            or each "channel" of each head of each layer.
+        parametrisation: from the parameter theta to t.
+        initial: t at the start.
+        limit: bound of t for tanh and sigmoid.
+
+    Raises:
+        ValueError: if an option is unknown or ``initial`` cannot be reached.
+    """
+
+    def __init__(
+        self,
+        heads: int,
+        head_dim: int,
+        tau: float | None = None,
+        granularity: Granularity = "layer_head",
+        parametrisation: Parametrisation = "raw",
+        initial: float = 1.0,
+        limit: float = 2.0,
+    ) -> None:
+        super().__init__(heads, head_dim, tau)
+        shapes = {
+            "layer_head": (heads, 1, 1),
+            "layer": (1, 1, 1),
+            "head": (heads, 1, 1),
+            "channel": (heads, 1, head_dim),
+        }
+        if granularity not in shapes:
+            raise ValueError(f"softmax.granularity must be one of {list(shapes)}, got {granularity!r}")
+        self.granularity = granularity
+        self.parametrisation = parametrisation
+        self.limit = limit
+        self.theta = nn.Parameter(torch.full(shapes[granularity], self._theta_of(initial)))
+
+    def inverse_temperature(self, q_BHND: Tensor, k_BHMD: Tensor, mask: Tensor | None = None) -> Tensor:
+        return self.factor() / self.tau
+
+    def factor(self) -> Tensor:
+        """t, [H or 1, 1, D or 1]."""
+        if self.parametrisation == "raw":
+            return self.theta
+        if self.parametrisation == "log":
+            return self.theta.exp()
+        if self.parametrisation == "tanh":
+            return self.limit * self.theta.tanh()
+        return self.limit * self.theta.sigmoid()
+
+    def share(self, first: TemperatureRule) -> None:
+        if self.granularity == "head":
+            assert isinstance(first, LearnableTemperature)
+            self.theta = first.theta
+
+    def temperatures(self) -> dict[str, Tensor]:
+        return {**super().temperatures(), "factor": self.factor().detach().flatten().clone()}
+
+    def _theta_of(self, initial: float) -> float:
+        """The parameter whose t is ``initial``."""
+        bound = (
+            f"softmax.initial={initial} cannot be reached by softmax.parametrisation={self.parametrisation}"
+        )
+        match self.parametrisation:
+            case "raw":
+                return initial
+            case "log":
+                if initial <= 0:
+                    raise ValueError(f"{bound}: it must be positive")
+                return math.log(initial)
+            case "tanh":
+                if abs(initial) >= self.limit:
+                    raise ValueError(f"{bound}: it must lie between -{self.limit} and {self.limit}")
+                return math.atanh(initial / self.limit)
+            case "sigmoid":
+                if not 0 < initial < self.limit:
+                    raise ValueError(f"{bound}: it must lie between 0 and {self.limit}")
+                return -math.log(self.limit / initial - 1)
+        raise ValueError(
+            f"softmax.parametrisation must be raw, log, tanh or sigmoid, got {self.parametrisation!r}"
+        )

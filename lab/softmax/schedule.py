@@ -1,0 +1,64 @@
+"""Heat treatment: a temperature that rises over training, for any rule's tau."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class HeatTreatment:
+    """tau at a share p of training: from ``start`` to ``end`` over the first ``share``, then ``end``.
+
+    With x = 1/tau or tau itself and s = min(p / share, 1),
+
+        half_cosine: x = end + (start - end) (1 + cos(pi s)) / 2,          linear: x = start + (end - start) s.
+
+    Source: Eureka-moments in Transformers, section 3 ("Heat Treatment"); as run: a half cosine in 1/tau from
+    3 to 0.125 over the first half of the epochs, one value an epoch for all layers and heads (reference).
+
+    Args:
+        start: tau at the beginning.
+        end: tau at the end; None is the rule's own tau, sqrt(D) by default.
+        share: share of training that the change takes, in (0, 1].
+        shape: of the curve.
+        quantity: what the curve is drawn in.
+        by: when a new value is set, each epoch or each step.
+
+    Raises:
+        ValueError: if an option is unknown or out of its range.
+    """
+
+    start: float = 1 / 3
+    end: float | None = None
+    share: float = 0.5
+    shape: Literal["half_cosine", "linear"] = "half_cosine"
+    quantity: Literal["inverse_temperature", "temperature"] = "inverse_temperature"
+    by: Literal["epoch", "step"] = "epoch"
+
+    def __post_init__(self) -> None:
+        for name, value in (("start", self.start), ("end", self.end)):
+            if value is not None and not (value > 0 and math.isfinite(value)):
+                raise ValueError(f"softmax.schedule.{name} must be a positive temperature, got {value}")
+        if not 0 < self.share <= 1:
+            raise ValueError(f"softmax.schedule.share must be in (0, 1], got {self.share}")
+        options = {
+            "shape": ("half_cosine", "linear"),
+            "quantity": ("inverse_temperature", "temperature"),
+            "by": ("epoch", "step"),
+        }
+        for name, valid in options.items():
+            if getattr(self, name) not in valid:
+                raise ValueError(
+                    f"softmax.schedule.{name} must be one of {valid}, got {getattr(self, name)!r}"
+                )
+
+    def __call__(self, progress: float, default_tau: float) -> float:
+        """tau when the share ``progress`` in [0, 1] of training is done."""
+        end = default_tau if self.end is None else self.end
+        done = min(max(progress, 0.0) / self.share, 1.0)
+        left = (1 + math.cos(math.pi * done)) / 2 if self.shape == "half_cosine" else 1 - done
+        if self.quantity == "temperature":
+            return end + (self.start - end) * left
+        return 1 / (1 / end + (1 / self.start - 1 / end) * left)

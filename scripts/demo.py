@@ -1,0 +1,83 @@
+"""`make demo`: a transformer has its Eureka-moment on the reasoning task, beside one that has none."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from lab.curves import accuracy_figure, save_figure
+from lab.run import read_summary, run_name
+
+CHANCE = 6 / 11
+CHANCE_LABEL = "always the more likely number (6/11)"
+
+
+def demo(runs: Path, seed: int, epochs_after: int, limit: int) -> int:
+    """Trains NormSoftmax until shortly after its Eureka-moment, then softmax for just as long."""
+    console = Console()
+    console.print(
+        "The reasoning task: given [b]a b c d =[/b], answer c if exactly one of a and b is even, else d.\n"
+        f"Which of c and d it is, nobody tells the transformer. Guessing the likelier one gives {CHANCE:.0%}.\n"
+    )
+    stop = f"callbacks.eureka.stop_after={epochs_after}"
+    norm = train("norm_softmax", runs, seed, [f"trainer.max_epochs={limit}", stop])
+    plain = train("softmax", runs, seed, [f"trainer.max_epochs={read_summary(norm)['epochs']}"])
+    folders = {"softmax": plain, "NormSoftmax": norm}
+    console.print(table(folders))
+    picture = runs / "demo.png"
+    save_figure(
+        accuracy_figure(folders, CHANCE, CHANCE_LABEL, "epoch (full-batch steps)", "Reasoning task"), picture
+    )
+    console.print(f"Both curves:      {picture}", soft_wrap=True, highlight=False)
+    console.print(f"In TensorBoard:   {tensorboard()} --logdir {runs}", soft_wrap=True, highlight=False)
+    return 0 if read_summary(norm)["eureka"]["happened"] else 1
+
+
+def train(softmax: str, runs: Path, seed: int, settings: list[str]) -> Path:
+    """Runs ``python -m lab.train`` as a user would; the run folder."""
+    overrides = ["experiment=reasoning", f"softmax={softmax}", f"seed={seed}", *settings]
+    print(f"$ python -m lab.train {' '.join(overrides)}", flush=True)
+    subprocess.run([sys.executable, "-m", "lab.train", *overrides, f"paths.runs={runs}"], check=True)
+    print(flush=True)
+    return runs / run_name("reasoning", softmax, seed, overrides)
+
+
+def table(folders: dict[str, Path]) -> Table:
+    """Softmax, Eureka yes/no, step, accuracy."""
+    result = Table(title="Reasoning task")
+    for heading in ("softmax", "Eureka-moment", "at step", "steps", "accuracy"):
+        result.add_column(heading, justify="left" if heading == "softmax" else "right")
+    for name, folder in folders.items():
+        summary = read_summary(folder)
+        eureka = summary["eureka"]
+        happened = eureka["happened"]
+        accuracy = f"{summary['metrics']['val/accuracy']:.1%}"
+        step = f"{eureka['step']:,}" if happened else "-"
+        result.add_row(name, "yes" if happened else "no", step, f"{summary['steps']:,}", accuracy)
+    return result
+
+
+def tensorboard() -> str:
+    """The TensorBoard command beside this Python, as short as it can be typed."""
+    command = Path(sys.executable).parent / "tensorboard"
+    try:
+        return str(command.relative_to(Path.cwd()))
+    except ValueError:
+        return str(command)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=Path, default=Path("runs/demo"), help="folder of the two runs")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--epochs-after", type=int, default=300, help="epochs trained after the Eureka-moment"
+    )
+    parser.add_argument("--limit", type=int, default=6000, help="epochs after which NormSoftmax gives up")
+    arguments = parser.parse_args()
+    sys.exit(demo(arguments.runs, arguments.seed, arguments.epochs_after, arguments.limit))

@@ -1,0 +1,68 @@
+"""What tests share: a small data module, where real data lies, how to call the command line."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from datasets.drawn import DrawnDigits, DrawnGarments
+from datasets.tasks.main import MainTask
+from datasets.vision import VisionData
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """Folder of real MNIST and Fashion-MNIST, from EUREKA_DATA."""
+    folder = os.environ.get("EUREKA_DATA")
+    if not folder:
+        pytest.skip("EUREKA_DATA is not set: it names the folder that holds MNIST/ and FashionMNIST/")
+    return Path(folder)
+
+
+@pytest.fixture(scope="session")
+def drawn_sources() -> dict:
+    """Small drawn sources, drawn once a session."""
+    return {
+        "digits": DrawnDigits(train_size=400, test_size=200),
+        "garments": DrawnGarments(train_size=300, test_size=200),
+    }
+
+
+@pytest.fixture
+def vision_data(drawn_sources: dict) -> VisionData:
+    """The main task on drawn images, in small."""
+    data = VisionData(MainTask(), drawn_sources, batch_size=32, epoch_size=256, validation_size=100)
+    data.setup()
+    return data
+
+
+@pytest.fixture
+def one_thread():
+    """Sums in one order, whatever the machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def lab_train(*overrides: str, folder: Path, check: bool = True, **options) -> subprocess.CompletedProcess:
+    """``python -m lab.train`` in ``folder``, as a user types it."""
+    done = subprocess.run(
+        [sys.executable, "-m", "lab.train", *overrides],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        **options,
+    )
+    if check:
+        assert done.returncode == 0, done.stderr[-4000:]
+    return done

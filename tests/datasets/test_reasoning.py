@@ -1,0 +1,49 @@
+import pytest
+import torch
+
+from datasets.reasoning import ReasoningData, reasoning_table
+
+
+def test_labels_follow_the_rule() -> None:
+    tokens, labels, latents = reasoning_table()
+    assert tokens.shape == (14_641, 5)
+    assert len({tuple(row) for row in tokens.tolist()}) == 14_641
+    for row, label, location in zip(
+        tokens.tolist(), labels.tolist(), latents["target_location"].tolist(), strict=True
+    ):
+        a, b, c, d, equals = row
+        odd_one_out = (a % 2 == 0 and b % 2 == 1) or (a % 2 == 1 and b % 2 == 0)
+        assert label == (c if odd_one_out else d)
+        assert location == (0 if odd_one_out else 1)
+        assert equals == 11
+
+
+def test_always_the_more_likely_number_gives_chance() -> None:
+    _, labels, latents = reasoning_table()
+    best = max((latents[name] == labels).float().mean().item() for name in ("target_1", "target_2"))
+    # d is right in 61 of 121 pairs (a, b), and by luck in 1 of 11 of the others: about 6/11.
+    assert best == pytest.approx(6 / 11, abs=0.005)
+
+
+def test_split_by_seed() -> None:
+    first, again, other = ReasoningData(seed=0), ReasoningData(seed=0), ReasoningData(seed=1)
+    assert len(first.batch("train")["x"]) == 4392
+    assert torch.equal(first.batch("train")["x"], again.batch("train")["x"])
+    assert not torch.equal(first.batch("train")["x"], other.batch("train")["x"])
+    train = {tuple(row) for row in first.batch("train")["x"].tolist()}
+    validation = {tuple(row) for row in first.batch("validation")["x"].tolist()}
+    assert not train & validation
+    assert len(train | validation) == 14_641
+
+
+def test_one_batch_is_an_epoch() -> None:
+    data = ReasoningData()
+    batches = list(data.train_dataloader())
+    assert len(batches) == 1
+    assert set(batches[0]) == {"x", "y", "latents"}
+
+
+@pytest.mark.parametrize("options", [{"numbers": 1}, {"train_share": 0.0}, {"train_share": 1.0}])
+def test_options_are_checked(options) -> None:
+    with pytest.raises(ValueError, match=r"data\."):
+        ReasoningData(**options)

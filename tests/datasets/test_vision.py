@@ -1,0 +1,138 @@
+import pytest
+import torch
+
+from datasets.scenes import BOTTOM_LEFT, BOTTOM_RIGHT, TOP_LEFT, TOP_RIGHT
+from datasets.tasks.main import MainTask
+from datasets.vision import VisionData
+
+
+def brute_force_label(bank, images) -> int:
+    """The main task's rule, in the words of section 4, from the images of one scene."""
+    label = bank.labels[images].tolist()
+    return label[TOP_RIGHT] if label[TOP_LEFT] == label[BOTTOM_RIGHT] else label[BOTTOM_LEFT]
+
+
+def test_labels_follow_the_rule(vision_data) -> None:
+    bank = vision_data.bank("train")
+    for step in range(40):
+        draws = vision_data.draw_train(step // 8, step % 8)
+        batch = vision_data.composed(draws)
+        want = [brute_force_label(bank, row) for row in draws["images"]]
+        assert batch["y"].tolist() == want
+        first = batch["latents"]["target_location"] == 0
+        chosen = torch.where(first, batch["latents"]["target_1"], batch["latents"]["target_2"])
+        assert torch.equal(batch["y"], chosen)
+
+
+def test_pixels_show_the_latents(vision_data) -> None:
+    draws = vision_data.draw_train(0, 0)
+    bank = vision_data.bank("train")
+    x = vision_data.composed(draws, normalise=False)["x"]
+    for name, channel in (("red", 0), ("blue", 2)):
+        wanted = 0 if name == "red" else 1
+        tinted = x[draws["latents"]["color_1"] == wanted][:, :, :28, :28].mean((2, 3))
+        assert (tinted.argmax(1) == channel).all()
+    garment = bank.pixels[draws["images"][:, TOP_RIGHT], 0].float() / 255
+    assert (x[:, :, :28, 28:].mean(1) - garment).abs().mean() < 0.05
+    digits = bank.labels[draws["images"][:, [TOP_LEFT, BOTTOM_RIGHT]]]
+    assert set(digits.flatten().tolist()) == {1, 2}
+
+
+def test_an_epoch_walks_through_every_garment_once(vision_data) -> None:
+    bank = vision_data.bank("train")
+    seen = torch.cat([vision_data.draw_train(0, step)["images"][:, TOP_RIGHT] for step in range(8)])
+    assert seen.unique().numel() == 256
+    again = torch.cat([vision_data.draw_train(1, step)["images"][:, TOP_RIGHT] for step in range(8)])
+    assert not torch.equal(seen, again)
+    assert bank.size("garments") == 300
+
+
+def test_batches_are_a_function_of_their_place(vision_data, drawn_sources) -> None:
+    other = VisionData(MainTask(), drawn_sources, batch_size=32, epoch_size=256, validation_size=100)
+    late = vision_data.draw_train(3, 5)
+    assert torch.equal(late["images"], other.draw_train(3, 5)["images"])
+    assert torch.equal(late["colors"], other.draw_train(3, 5)["colors"])
+    assert not torch.equal(late["images"], vision_data.draw_train(3, 6)["images"])
+    seeded = VisionData(MainTask(), drawn_sources, batch_size=32, epoch_size=256, seed=1)
+    assert not torch.equal(late["images"], seeded.draw_train(3, 5)["images"])
+
+
+def test_validation_is_one_fixed_set_from_the_test_split(vision_data, drawn_sources) -> None:
+    loader = vision_data.val_dataloader()
+    first, second = list(loader), list(loader)
+    assert sum(len(batch["images"]) for batch in first) == 100
+    assert all(torch.equal(a["images"], b["images"]) for a, b in zip(first, second, strict=True))
+    assert first[0]["split"] == "test"
+    seeded = VisionData(MainTask(), drawn_sources, batch_size=32, epoch_size=256, validation_size=100, seed=9)
+    assert torch.equal(next(iter(seeded.val_dataloader()))["images"], first[0]["images"])
+
+
+def test_processes_share_an_epoch_without_overlap(drawn_sources) -> None:
+    class Trainer:
+        world_size = 2
+        accumulate_grad_batches = 1
+
+        def __init__(self, rank: int) -> None:
+            self.global_rank = rank
+
+    seen = []
+    for rank in (0, 1):
+        data = VisionData(MainTask(), drawn_sources, batch_size=16, epoch_size=256, validation_size=90)
+        data.trainer = Trainer(rank)  # type: ignore[assignment]
+        assert len(data.train_dataloader()) == 8
+        seen.append(torch.cat([data.draw_train(0, step)["images"][:, TOP_RIGHT] for step in range(8)]))
+        validation = [batch["images"] for batch in data.val_dataloader()]
+        seen.append(torch.cat(validation))
+    assert torch.cat([seen[0], seen[2]]).unique().numel() == 256
+    assert len(seen[1]) + len(seen[3]) == 90
+
+
+def test_prior_of_the_target_location(drawn_sources) -> None:
+    data = VisionData(
+        MainTask(top_right_probability=0.65), drawn_sources, batch_size=20_000, epoch_size=20_000
+    )
+    location = data.draw_train(0, 0)["latents"]["target_location"]
+    assert abs((location == 0).float().mean().item() - 0.65) < 0.015
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 0}, "batch_size"),
+        ({"tile_size": 0}, "tile_size"),
+        ({"validation_size": 0}, "validation_size"),
+    ],
+)
+def test_sizes_are_checked(drawn_sources, options, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        VisionData(MainTask(), drawn_sources, **options)
+
+
+def test_an_epoch_shorter_than_a_batch_is_refused(drawn_sources) -> None:
+    data = VisionData(MainTask(), drawn_sources, batch_size=64, epoch_size=32)
+    with pytest.raises(ValueError, match="smaller than one batch"):
+        data.train_dataloader()
+
+
+@pytest.mark.parametrize("options", [{"digits": (1,)}, {"top_right_probability": 1.5}])
+def test_task_options_are_checked(options) -> None:
+    with pytest.raises(ValueError, match=r"data\.task"):
+        MainTask(**options)
+
+
+@pytest.mark.real_data
+def test_real_images_give_scenes(real_data) -> None:
+    from datasets.sources import TorchvisionSource
+
+    sources = {
+        name: TorchvisionSource(kind, str(real_data))
+        for name, kind in (("digits", "MNIST"), ("garments", "FashionMNIST"))
+    }
+    data = VisionData(MainTask(), sources, batch_size=512)
+    draws = data.draw_train(0, 0)
+    batch = data.composed(draws)
+    assert batch["x"].shape == (512, 3, 56, 56)
+    want = [brute_force_label(data.bank("train"), row) for row in draws["images"]]
+    assert batch["y"].tolist() == want
+    share = (batch["latents"]["target_location"] == 0).float().mean()
+    assert 0.4 < share < 0.6

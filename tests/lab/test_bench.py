@@ -1,0 +1,170 @@
+"""The benchmark's cases, rows and files; never its timings, which belong to the machine."""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import lab.attention
+from lab import bench
+from lab.benchmarks import measure as measurements
+from lab.benchmarks import worker
+from lab.benchmarks.cases import SOFTMAXES, TOKENS, Case, Row, cases
+from lab.benchmarks.measure import RULES, measure
+from lab.benchmarks.report import number, table_of, targets
+from lab.benchmarks.timing import quartiles, timed_rounds
+from lab.models.compact_vit import CompactViT
+
+TINY = Case("attention", softmax="softmax", path="fused", tokens=5, batch=2, seconds=0.0, quick=True)
+
+
+@pytest.fixture
+def small_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One layer instead of seven."""
+    monkeypatch.setattr(measurements, "CompactViT", lambda softmax: CompactViT(softmax=softmax, depth=1))
+
+
+@pytest.fixture
+def in_this_process(monkeypatch: pytest.MonkeyPatch, one_thread: None) -> None:
+    """Saves the seconds that a fresh process takes to import torch."""
+    monkeypatch.setattr(bench, "measure_apart", measure)
+
+
+def is_number(row: Row) -> bool:
+    assert row.median is not None and row.lower_quartile is not None and row.upper_quartile is not None
+    return 0 < row.lower_quartile <= row.median <= row.upper_quartile and (row.peak_mib or 0) > 0
+
+
+def test_command_prints_and_saves_the_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], in_this_process: None
+) -> None:
+    arguments = ["--quick", "--only", "compose", "--batch-size", "8", "--threads", "1", "--device", "cpu"]
+    status = bench.main(
+        [*arguments, "--seconds-per-measurement", "0", "--out", str(tmp_path / "new" / "a.json")]
+    )
+    printed = capsys.readouterr().out
+    assert status == 0
+    assert "composition" in printed and "samples/s" in printed and "Target" in printed
+    saved = json.loads((tmp_path / "new" / "a.json").read_text())
+    assert [row["quantity"] for row in saved["rows"]] == ["composition", "draws and composition"]
+    assert all(is_number(Row(**row)) for row in saved["rows"])
+    assert saved["complete"] and saved["threads"] == 1 and saved["device"] == "cpu"
+    assert saved["versions"]["torch"] == torch.__version__.split("+")[0]
+    assert {"processor", "cores"} <= saved["machine"].keys() and saved["command"] and saved["started"]
+    with (tmp_path / "new" / "a.csv").open() as file:
+        assert [line["unit"] for line in csv.DictReader(file)] == ["samples/s"] * 2
+    text = (tmp_path / "new" / "a.md").read_text()
+    assert "| composition |" in text and "Machine: " in text
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["a.csv", "a.json", "a.md"]
+
+
+def test_a_case_in_its_own_process(one_thread: None) -> None:
+    rows = worker.measure_apart(TINY)
+    assert [row.quantity for row in rows] == ["forward", "backward"]
+    assert all(is_number(row) and not row.error and row.tokens == 5 for row in rows)
+
+
+def test_a_failing_case_is_a_row_with_its_error(one_thread: None) -> None:
+    (row,) = worker.measure_apart(replace(TINY, softmax="hardmax"))
+    assert row.median is None
+    assert "hardmax" in row.error and "norm_softmax" in row.error
+    _, (cells,) = table_of([row])
+    assert any("hardmax" in cell for cell in cells)
+
+
+@pytest.mark.parametrize("softmax", SOFTMAXES)
+@pytest.mark.parametrize("path", ["fused", "explicit"])
+def test_attention_of_every_rule_and_path(softmax: str, path: str, one_thread: None) -> None:
+    rows = measure(replace(TINY, softmax=softmax, path=path))
+    assert [row.quantity for row in rows] == ["forward", "backward"]
+    assert all(is_number(row) and (row.softmax, row.path) == (softmax, path) for row in rows)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("path", ["fused", "explicit"])
+def test_training_takes_the_path_it_names(
+    path: str, precision: str, small_model: None, monkeypatch: pytest.MonkeyPatch, one_thread: None
+) -> None:
+    calls = []
+    explicit = lab.attention.attend_explicit
+
+    def counted(*arguments, **options):
+        calls.append(1)
+        return explicit(*arguments, **options)
+
+    monkeypatch.setattr(lab.attention, "attend_explicit", counted)
+    fused = lab.attention.attend
+    (row,) = measure(replace(TINY, group="train", softmax="norm_softmax", path=path, precision=precision))
+    assert is_number(row) and row.unit == "images/s"
+    assert bool(calls) == (path == "explicit")
+    assert lab.attention.attend is fused
+
+
+def test_ratio_is_measured_in_pairs(small_model: None, one_thread: None) -> None:
+    (row,) = measure(replace(TINY, group="ratio", softmax="norm_softmax"))
+    assert is_number(row) and row.unit == "x" and row.rounds == 3
+
+
+def test_the_table_covers_what_was_asked_for() -> None:
+    everything = list(cases(["compose", "train", "ratio", "attention"], "cpu", 2, 1.0))
+    trained = {(c.softmax, c.path, c.precision, c.mode) for c in everything if c.group == "train"}
+    assert len(trained) == len(SOFTMAXES) * 2 * 2 * 2
+    assert {c.tokens for c in everything if c.group == "attention"} == set(TOKENS)
+    assert {c.batch for c in everything if c.group in ("train", "ratio")} == {64}
+    assert set(SOFTMAXES) == set(RULES)
+    assert {c.batch for c in cases(["train", "compose"], "cpu", 2, 1.0, batch=3)} == {3}
+
+
+def test_interleaved_rounds_alternate_their_order() -> None:
+    order: list[str] = []
+    steps = [lambda: order.append("a"), lambda: order.append("b")]
+    times = timed_rounds(steps, seconds=0.0, minimum=3, device="cpu", alternate=True)
+    assert "".join(order) == "abbaab"
+    assert [len(t) for t in times] == [3, 3]
+    assert quartiles([3.0]) == (3.0, 3.0, 3.0) and quartiles([1.0, 2.0, 3.0]) == (1.5, 2.0, 2.5)
+
+
+def test_targets_are_judged_by_the_rows_there_are() -> None:
+    def row(group: str, median: float, quantity: str = "", batch: int = 64) -> Row:
+        return Row(group, quantity, "", "", "", "", 0, batch, "", median, median, median, 1)
+
+    assert [target.reached for target in targets([])] == [None, None, None]
+    rows = [row("compose", 60_000, "composition"), row("train", 54), row("train", 56), row("ratio", 1.0)]
+    assert [target.reached for target in targets(rows)] == [True, True, True]
+    # The ratio has to hold in every setting, and only batch 64 counts.
+    rows = [row("compose", 60_000, "draws and composition"), row("train", 90, batch=8), row("ratio", 1.2)]
+    assert [target.reached for target in targets([*rows, row("ratio", 1.0)])] == [None, None, False]
+
+
+@pytest.mark.parametrize(("value", "text"), [(83_123.4, "83,123"), (61.23, "61.2"), (1.1499, "1.150")])
+def test_numbers_are_written_without_exponent(value: float, text: str) -> None:
+    assert number(value) == text
+
+
+def test_names_never_let_a_glance_overwrite_a_table() -> None:
+    names = {
+        bench.default_name(bench.parse([*arguments, "--device", "cpu", "--out", "x"]))
+        for arguments in ([], ["--quick"], ["--only", "train"], ["--only", "train", "--quick"])
+    }
+    assert names == {"cpu", "cpu_quick", "cpu_train", "cpu_train_quick"}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--batch-size", "0"],
+        ["--threads", "0"],
+        ["--seconds-per-measurement", "-1"],
+        ["--seconds-per-measurement", "nan"],
+        ["--only", "everything"],
+    ],
+)
+def test_wrong_options_are_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        bench.parse([*arguments, "--out", "x"])
+    assert arguments[0] in capsys.readouterr().err

@@ -1,0 +1,95 @@
+"""Every config composes and names what exists; wrong names and types are answered with the valid ones."""
+
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+
+from lab.command import problem_with
+from lab.config import CONFIGS, check
+from lab.errors import LabError
+
+GROUPS = {
+    "experiment": "",
+    "softmax": "",
+    "softmax/schedule": "",
+    "model": "",
+    "optim": "",
+    "callbacks": "",
+    "trainer": "",
+    "logger": "",
+    "paths": "",
+    "debug": "",
+    "data": "",
+    "data/source": "",
+    "data/task": "",
+}
+
+
+def choices() -> list[str]:
+    return [f"{group}={path.stem}" for group in GROUPS for path in sorted((CONFIGS / group).glob("*.yaml"))]
+
+
+def composed(*overrides: str):
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        config = compose("train", overrides=list(overrides))
+    config.paths.run = "runs/test"
+    return config
+
+
+def test_every_group_is_listed_here() -> None:
+    found = {str(path.parent.relative_to(CONFIGS)) for path in CONFIGS.rglob("*.yaml")} - {"."}
+    assert found == set(GROUPS)
+
+
+@pytest.mark.parametrize("choice", choices())
+def test_every_config_composes_and_fits_what_it_names(choice: str) -> None:
+    check(composed(choice))
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("softmax=norm_softmx", ["norm_softmx", "norm_softmax", "learnable_temperature"]),
+        ("softmax.tua=1", ["did you mean 'tau'"]),
+        ("experiment=nothing", ["main_task", "reasoning"]),
+        ("optmi.lr=1", ["did you mean 'optim'"]),
+        ("data.batch_sice=3", ["did you mean 'batch_size'"]),
+    ],
+)
+def test_wrong_names_are_answered_with_the_valid_ones(override: str, words: list[str]) -> None:
+    problem = problem_with([override])
+    assert problem is not None
+    for word in words:
+        assert word in problem
+    assert "\n" not in problem
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("softmax.tau=abc", "softmax.tau='abc' is wrong"),
+        ("data.batch_size=half", "data.batch_size='half' is wrong"),
+        ("optim.lr=[1]", "optim.lr"),
+        ("+softmax.width=3", "softmax.width is not an option of"),
+        ("softmax._target_=lab.softmax.nothing.Nope", "cannot be imported"),
+    ],
+)
+def test_wrong_types_are_refused(override: str, words: str) -> None:
+    with pytest.raises(LabError) as error:
+        check(composed(override))
+    assert words in str(error.value)
+
+
+def test_right_overrides_and_sweeps_pass() -> None:
+    assert problem_with(["softmax=norm_softmax", "softmax.tau=0.333", "seed=3", "trainer=gpu"]) is None
+    assert problem_with(["softmax=softmax,norm_softmax", "seed=range(3)"]) is None
+
+
+def test_reasoning_takes_the_standard_deviation() -> None:
+    assert composed("experiment=reasoning", "softmax=norm_softmax").softmax.statistic == "std"
+    assert composed("experiment=main_task", "softmax=norm_softmax").softmax.statistic == "var"
+
+
+def test_configs_lie_beside_the_code() -> None:
+    assert Path(__file__).resolve().parents[2] / "configs" == CONFIGS

@@ -1,0 +1,59 @@
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from lab.files import write_atomically, write_json
+from lab.metrics_log import MetricsLog, read_metrics
+
+
+def test_a_failed_write_leaves_the_old_content_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    write_json(path, {"x": 1})
+
+    def fail(file) -> None:
+        file.write(b"half")
+        raise RuntimeError("disk full")
+
+    with pytest.raises(RuntimeError):
+        write_atomically(path, fail)
+    assert json.loads(path.read_text()) == {"x": 1}
+    assert [p.name for p in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_json_has_no_nan(tmp_path: Path) -> None:
+    with pytest.raises(ValueError):
+        write_json(tmp_path / "a.json", math.nan)
+
+
+def test_metrics_of_one_step_are_one_row(tmp_path: Path) -> None:
+    log = MetricsLog(tmp_path / "metrics.csv")
+    log.log_metrics({"loss": 1.0, "epoch": 0}, step=1)
+    log.log_metrics({"accuracy": 0.5}, step=1)
+    log.log_metrics({"loss": 0.5}, step=2)
+    log.save()
+    assert read_metrics(tmp_path / "metrics.csv") == [
+        {"step": 1, "epoch": 0, "loss": 1.0, "accuracy": 0.5},
+        {"step": 2, "loss": 0.5},
+    ]
+
+
+def test_a_resumed_log_takes_back_what_comes_again(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    log = MetricsLog(path)
+    for step in range(5):
+        log.log_metrics({"loss": step}, step=step)
+    log.save()
+    resumed = MetricsLog(path, resume_step=3)
+    resumed.log_metrics({"loss": 30.0}, step=3)
+    resumed.save()
+    assert [row["loss"] for row in read_metrics(path)] == [0, 1, 2, 30]
+
+
+def test_a_new_log_starts_empty(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    path.write_text("step,loss\n7,1\n")
+    log = MetricsLog(path)
+    log.save()
+    assert read_metrics(path) == []

@@ -1,0 +1,89 @@
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+
+from lab.errors import LabError
+from lab.run import Run, read_summary, run_name
+
+
+def test_a_name_says_what_is_run_whatever_the_order() -> None:
+    typed = ["experiment=main_task", "softmax=norm_softmax", "softmax.tau=0.333", "seed=3", "trainer=gpu"]
+    name = run_name("main_task", "norm_softmax", 3, typed)
+    assert name == "main_task/norm_softmax,softmax.tau=0.333,trainer=gpu/seed=3"
+    assert run_name("main_task", "norm_softmax", 3, typed[::-1]) == name
+
+
+def test_a_name_leaves_out_where_it_runs() -> None:
+    plain = run_name("reasoning", "softmax", 0, [])
+    assert run_name("reasoning", "softmax", 0, ["paths.runs=/x", "force=true", "logger=csv_only"]) == plain
+    assert run_name("reasoning", "softmax", 0, ["data.seed=4"]) != plain
+
+
+def test_names_are_folders_even_when_long_or_odd() -> None:
+    overrides = [f"model.option_{i}=value/{i} x" for i in range(40)]
+    first = run_name("main_task", "softmax", 0, overrides)
+    second = run_name("main_task", "softmax", 0, [*overrides[:-1], "model.option_39=other"])
+    assert first != second
+    assert all(len(part) <= 160 for part in first.split("/"))
+    assert len(first.split("/")) == 3
+
+
+def test_two_processes_cannot_hold_one_folder(tmp_path: Path) -> None:
+    run = Run(tmp_path / "r")
+    with pytest.raises(LabError, match="another process is running in"):
+        Run(tmp_path / "r")
+    run.release()
+    Run(tmp_path / "r").release()
+
+
+def test_another_configuration_is_refused(tmp_path: Path) -> None:
+    run = Run(tmp_path / "r")
+    config = OmegaConf.create({"optim": {"lr": 0.1}, "paths": {"runs": "a"}, "force": False})
+    run.identify(config, {})
+    run.identify(OmegaConf.create({"optim": {"lr": 0.1}, "paths": {"runs": "b"}, "force": True}), {})
+    with pytest.raises(LabError, match=r"optim\.lr: 0\.1 there, 0\.2 now"):
+        run.identify(OmegaConf.create({"optim": {"lr": 0.2}, "paths": {}, "force": False}), {})
+    run.release()
+
+
+def test_force_keeps_the_run_before(tmp_path: Path) -> None:
+    run = Run(tmp_path / "r")
+    assert run.set_aside() is None
+    for number in (1, 2):
+        (run.folder / "metrics.csv").write_text(f"old {number}")
+        aside = run.set_aside()
+        assert aside is not None and aside.name == f"r~{number}"
+        assert (aside / "metrics.csv").read_text() == f"old {number}"
+        assert not (run.folder / "metrics.csv").exists()
+    run.release()
+
+
+def test_a_killed_run_reads_as_stopped(tmp_path: Path) -> None:
+    run = Run(tmp_path / "r")
+    run.summary.write_text(json.dumps({"status": "running"}))
+    assert read_summary(run.folder)["status"] == "running"
+    run.release()
+    assert read_summary(run.folder)["status"] == "stopped"
+
+
+def test_a_damaged_summary_reads_as_none(tmp_path: Path) -> None:
+    (tmp_path / "summary.json").write_text('{"status": "fin')
+    assert read_summary(tmp_path) == {}
+
+
+def test_a_damaged_checkpoint_is_named_and_the_one_before_used(tmp_path: Path) -> None:
+    run = Run(tmp_path / "r")
+    run.checkpoints.mkdir()
+    torch.save({"global_step": 10}, run.checkpoints / "last-000000010.ckpt")
+    torch.save({"global_step": 20}, run.checkpoints / "last-000000020.ckpt")
+    assert run.newest_checkpoint()[1] == 20
+    broken = run.checkpoints / "last-000000020.ckpt"
+    broken.write_bytes(broken.read_bytes()[:100])
+    path, step, damaged = run.newest_checkpoint()
+    assert path is not None and path.name == "last-000000010.ckpt"
+    assert step == 10
+    assert len(damaged) == 1 and "last-000000020.ckpt" in damaged[0]
+    run.release()
