@@ -89,8 +89,4 @@ class Checkpoints(Checkpoint):
         by_time = time.monotonic() - self._saved_at > 60 * self.every_minutes
         by_step = self.every_n_steps is not None and trainer.global_step % self.every_n_steps == 0
         # Rank 0's clock decides for all, since all have to save together.
-        return (
-            bool(trainer.strategy.broadcast(by_time)) or by_step
-            if trainer.world_size > 1
-            else by_time or by_step
-        )
+        return bool(trainer.strategy.broadcast(by_time)) or by_step if trainer.world_size > 1 else by_time or by_step

@@ -43,9 +43,7 @@ class EurekaMoment(Callback):
         ValueError: if the threshold is no accuracy or ``stop_after`` is negative.
     """
 
-    def __init__(
-        self, threshold: float = 0.7, metric: str = "val/accuracy", stop_after: int | None = None
-    ) -> None:
+    def __init__(self, threshold: float = 0.7, metric: str = "val/accuracy", stop_after: int | None = None) -> None:
         if not 0 < threshold < 1:
             raise ValueError(f"callbacks.eureka.threshold must be between 0 and 1, got {threshold}")
         if stop_after is not None and stop_after < 0:

@@ -22,9 +22,7 @@ class FiniteLoss(Callback):
         # Of accumulated batches any one may be the broken one.
         self._loss = loss if self._loss is None else self._loss + loss
 
-    def on_before_optimizer_step(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: Optimizer
-    ) -> None:
+    def on_before_optimizer_step(self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: Optimizer) -> None:
         loss, self._loss = self._loss, None
         if loss is None or bool(torch.isfinite(loss)):
             return

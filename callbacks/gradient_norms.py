@@ -7,6 +7,8 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from torch.optim import Optimizer
 
+from lab.attention import Attention
+
 
 class GradientNorms(Callback):
     """Logs ``gradient/<q|k|v>/layer_<i>``, the mean absolute gradient of each projection.
@@ -24,14 +26,10 @@ class GradientNorms(Callback):
 
     def __init__(self, every_n_steps: int = 50) -> None:
         if every_n_steps < 1:
-            raise ValueError(
-                f"callbacks.gradient_norms.every_n_steps must be at least 1, got {every_n_steps}"
-            )
+            raise ValueError(f"callbacks.gradient_norms.every_n_steps must be at least 1, got {every_n_steps}")
         self.every_n_steps = every_n_steps
 
-    def on_before_optimizer_step(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: Optimizer
-    ) -> None:
+    def on_before_optimizer_step(self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: Optimizer) -> None:
         if trainer.global_step % self.every_n_steps or not trainer.is_global_zero:
             return
         values = gradient_norms(pl_module.model)  # type: ignore[arg-type]
@@ -43,7 +41,7 @@ def gradient_norms(model: torch.nn.Module) -> dict[str, float]:
     """``gradient/<q|k|v>/layer_<i>`` -> mean |gradient|; layers without a gradient are left out."""
     names: list[str] = []
     norms: list[torch.Tensor] = []
-    layers = model.attention_layers() if hasattr(model, "attention_layers") else []
+    layers: list[Attention] = model.attention_layers() if hasattr(model, "attention_layers") else []  # type: ignore[operator,assignment]
     for index, layer in enumerate(layers):
         for name, gradient in (layer.projection_gradients() or {}).items():
             names.append(f"gradient/{name}/layer_{index}")

@@ -81,9 +81,7 @@ class EurekaProgress(ProgressBar):
         self._draw(trainer, now=True)
         self._stop()
 
-    def on_exception(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
-    ) -> None:
+    def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
         self._stop()
 
     def _stop(self) -> None:

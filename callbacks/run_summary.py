@@ -86,9 +86,7 @@ class RunSummary(Callback):
         eureka = find_moment(trainer.callbacks)  # type: ignore[attr-defined]
         speed = next((c.samples_per_second for c in trainer.callbacks if isinstance(c, Throughput)), None)  # type: ignore[attr-defined]
         data: Any = getattr(trainer, "datamodule", None)
-        samples = (
-            trainer.global_step * trainer.accumulate_grad_batches * (data.samples_per_step if data else 0)
-        )
+        samples = trainer.global_step * trainer.accumulate_grad_batches * (data.samples_per_step if data else 0)
         metrics = {name: float(value) for name, value in sorted(trainer.callback_metrics.items())}
         moment = asdict(eureka.moment) if eureka and eureka.moment else None
         return {

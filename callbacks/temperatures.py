@@ -23,9 +23,7 @@ class Temperatures(Callback):
 
     def __init__(self, every_n_epochs: int = 1) -> None:
         if every_n_epochs < 1:
-            raise ValueError(
-                f"callbacks.temperatures.every_n_epochs must be at least 1, got {every_n_epochs}"
-            )
+            raise ValueError(f"callbacks.temperatures.every_n_epochs must be at least 1, got {every_n_epochs}")
         self.every_n_epochs = every_n_epochs
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:

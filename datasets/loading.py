@@ -47,9 +47,7 @@ class StepLoader(DataLoader):
     It is stateful in Lightning's sense, with nothing to keep: its place follows from the trainer's progress.
     """
 
-    def __init__(
-        self, draw: Callable[[int, int], Any], steps: int, first_step: Callable[[], int] = lambda: 0
-    ) -> None:
+    def __init__(self, draw: Callable[[int, int], Any], steps: int, first_step: Callable[[], int] = lambda: 0) -> None:
         super().__init__(DrawnBatches(draw), batch_size=None, sampler=StepSampler(steps, first_step))
 
     def state_dict(self) -> dict[str, Any]:

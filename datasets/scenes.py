@@ -79,9 +79,7 @@ class ImageBank:
             raise ValueError(f"tile_size must be at least 1 pixel, got {tile_size}")
         self.tile_size = tile_size
         channels = max(images.pixels.shape[1] for images in sources.values())
-        resized = [
-            _resize(images.pixels, tile_size).expand(-1, channels, -1, -1) for images in sources.values()
-        ]
+        resized = [_resize(images.pixels, tile_size).expand(-1, channels, -1, -1) for images in sources.values()]
         self.pixels = torch.cat(resized).contiguous()
         self.labels = torch.cat([images.labels for images in sources.values()])
         self.class_names = {name: images.class_names for name, images in sources.items()}
@@ -122,9 +120,7 @@ class ImageBank:
 
     def _range(self, source: str) -> tuple[int, int]:
         if source not in self._ranges:
-            raise ValueError(
-                f"the task asks for images {source!r}, but the data holds {sorted(self._ranges)}"
-            )
+            raise ValueError(f"the task asks for images {source!r}, but the data holds {sorted(self._ranges)}")
         return self._ranges[source]
 
 
@@ -134,10 +130,7 @@ def _resize(pixels: Tensor, side: int) -> Tensor:
     mode = "area" if side < min(pixels.shape[-2:]) else "bilinear"
     align = None if mode == "area" else False
     chunks = [
-        F.interpolate(c.float(), (side, side), mode=mode, align_corners=align)
-        .round()
-        .clamp(0, 255)
-        .to(torch.uint8)
+        F.interpolate(c.float(), (side, side), mode=mode, align_corners=align).round().clamp(0, 255).to(torch.uint8)
         for c in pixels.split(8192)
     ]
     return torch.cat(chunks)

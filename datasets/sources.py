@@ -37,9 +37,7 @@ class Images:
             raise ValueError(
                 f"labels must be int64 of shape [{len(self.pixels)}], got {self.labels.dtype} {list(self.labels.shape)}"
             )
-        if len(self.labels) and not 0 <= int(self.labels.min()) <= int(self.labels.max()) < len(
-            self.class_names
-        ):
+        if len(self.labels) and not 0 <= int(self.labels.min()) <= int(self.labels.max()) < len(self.class_names):
             raise ValueError(f"labels must lie in 0 ... {len(self.class_names) - 1}, one for each class name")
 
 
@@ -57,9 +55,7 @@ class TorchvisionSource:
 
     def __init__(self, name: str, root: str, download: bool = False) -> None:
         if not hasattr(torchvision.datasets, name):
-            raise ValueError(
-                f"torchvision.datasets has no {name!r}; MNIST and FashionMNIST are two that it has"
-            )
+            raise ValueError(f"torchvision.datasets has no {name!r}; MNIST and FashionMNIST are two that it has")
         self.name = name
         self.root = Path(root).expanduser()
         self.download = download
@@ -90,8 +86,9 @@ class TorchvisionSource:
             with FileLock(self.root / f".{self.name}.lock"):
                 return make(str(self.root), train=train, download=True)
         except (OSError, RuntimeError) as error:
+            reason = " ".join(str(error).split())
             raise FileNotFoundError(
-                f"{self.name} could not be downloaded to {self.root.absolute()} ({error}): put it there by hand in "
+                f"{self.name} could not be downloaded to {self.root.absolute()} ({reason}): put it there by hand in "
                 "torchvision's layout, or use drawn images with data/source=drawn"
             ) from error
 

@@ -29,9 +29,7 @@ class Attended(NamedTuple):
     weights: Tensor
 
 
-def attend(
-    q_BHND: Tensor, k_BHMD: Tensor, v_BHMD: Tensor, rule: TemperatureRule, mask: Tensor | None = None
-) -> Tensor:
+def attend(q_BHND: Tensor, k_BHMD: Tensor, v_BHMD: Tensor, rule: TemperatureRule, mask: Tensor | None = None) -> Tensor:
     """softmax((beta q) k^T) v by a fused kernel, beta = ``rule.inverse_temperature(q, k, mask)``.
 
     On a CPU a handful of keys takes the explicit path, which is faster there.
@@ -55,15 +53,22 @@ def attend(
 def attend_explicit(
     q_BHND: Tensor, k_BHMD: Tensor, v_BHMD: Tensor, rule: TemperatureRule, mask: Tensor | None = None
 ) -> Attended:
-    """The same numbers as :func:`attend`, with logits and weights for the eye."""
+    """The same numbers as :func:`attend`, with logits and weights for the eye.
+
+    A query that may attend to nothing has weights and z of 0, as in the fused kernel.
+    """
     dtype = v_BHMD.dtype
     q, k, v = _kernel_precision(q_BHND, k_BHMD, v_BHMD)
     beta = rule.inverse_temperature(q, k, mask)
     with torch.autocast(q.device.type, enabled=False):
         logits = (q * beta).to(v.dtype) @ k.transpose(-2, -1)
-        if mask is not None:
+        if mask is None:
+            weights = logits.softmax(-1)
+        else:
             logits = logits.masked_fill(~mask, float("-inf"))
-        weights = logits.softmax(-1)
+            blind = ~mask.any(-1, keepdim=True)
+            # Filled before the softmax too: a row of -inf alone would make its gradient NaN.
+            weights = logits.masked_fill(blind, 0.0).softmax(-1).masked_fill(blind, 0.0)
         return Attended((weights @ v).to(dtype), logits, weights)
 
 

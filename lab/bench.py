@@ -1,7 +1,7 @@
 """Speed and memory of the lab: `python -m lab.bench` measures, prints a table and saves it.
 
-Every measurement runs in a process of its own. `--quick` gives a glance in a minute or two; the whole takes
-about half an hour on two CPU cores.
+Every measurement runs in a process of its own. `--quick` gives a glance in a few minutes; the whole takes
+three quarters of an hour on two CPU cores.
 """
 
 from __future__ import annotations
@@ -11,26 +11,30 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
 
 from lab import provenance
-from lab.benchmarks.cases import GROUPS, Case, Row, cases
+from lab.benchmarks.cases import GROUPS, PRECISIONS, Case, Row, cases
 from lab.benchmarks.report import number, save, show
+from lab.benchmarks.timing import matrix_product_gflops
 from lab.benchmarks.worker import measure_apart
+
+# A processor without 16-bit arithmetic emulates it: a table of that takes a day and tells nothing.
+EMULATED = 0.25
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line; exits with one sentence if it asks for what cannot be."""
     parser = argparse.ArgumentParser("python -m lab.bench", description=__doc__)
-    parser.add_argument(
-        "--quick", action="store_true", help="fewer settings, short measurements, small batches"
-    )
+    parser.add_argument("--quick", action="store_true", help="fewer settings, short measurements, small batches")
     parser.add_argument("--only", nargs="+", choices=GROUPS, metavar="GROUP", help=f"of {', '.join(GROUPS)}")
     parser.add_argument(
-        "--batch-size", type=int, help="for every group (default: 512 composed, 64 trained, ...)"
+        "--precision", nargs="+", choices=PRECISIONS, help="default: float32, and bfloat16 where the machine has it"
     )
+    parser.add_argument("--batch-size", type=int, help="for every group (default: 512 composed, 64 trained, ...)")
     parser.add_argument("--threads", type=int, default=None, help="CPU threads (default: torch's)")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--seconds-per-measurement", type=float, help="default 6, with --quick 0.5")
@@ -73,6 +77,20 @@ def default_name(options: argparse.Namespace) -> str:
     return "_".join([*parts, "quick"] if options.quick else parts)
 
 
+def choose_precisions(wanted: Sequence[str] | None, gflops: dict[str, float], quick: bool) -> tuple[list[str], str]:
+    """The precisions to measure, and a sentence if bfloat16 is left out because it is only emulated here."""
+    if wanted:
+        return [precision for precision in PRECISIONS if precision in wanted], ""
+    if quick:
+        return ["float32"], ""
+    if gflops["bfloat16"] < EMULATED * gflops["float32"]:
+        return ["float32"], (
+            f"bfloat16, which this machine emulates ({number(gflops['bfloat16'])} GFLOP/s against "
+            f"{number(gflops['float32'])} in float32); --precision float32 bfloat16 measures it all the same"
+        )
+    return list(PRECISIONS), ""
+
+
 def run(plan: Sequence[Case], console: Console) -> tuple[list[Row], bool]:
     """Measures the cases one after the other; on Ctrl-C returns what there is, and False."""
     rows: list[Row] = []
@@ -89,14 +107,20 @@ def run(plan: Sequence[Case], console: Console) -> tuple[list[Row], bool]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; returns 1 if a case gave no number or was not reached, else 0."""
+    """The command line; returns 1 if a case gave no number else 0."""
     options = parse(arguments)
-    console = Console()
-    facts = {
+    # Into a file or a pipe, rich would fold every table to 80 columns.
+    console = Console() if sys.stdout.isatty() else Console(width=150)
+    torch.set_num_threads(options.threads)
+    gflops = {name: matrix_product_gflops(getattr(torch, name), options.device) for name in PRECISIONS}
+    precisions, left_out = choose_precisions(options.precision, gflops, options.quick)
+    facts: dict[str, Any] = {
         **provenance.provenance(),
         "device": options.device,
         "threads": options.threads,
         "seconds_per_measurement": options.seconds_per_measurement,
+        "gflops": gflops,
+        "left_out": left_out,
         # Other work on the machine makes every number worse; the reader should know.
         "load": round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else None,
     }
@@ -108,6 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             options.seconds_per_measurement,
             options.batch_size,
             options.quick,
+            precisions,
         )
     )
     rows, complete = run(plan, console)

@@ -19,10 +19,7 @@ def check_overrides(arguments: list[str]) -> None:
 
     Sweeps (``seed=1,2,3``) are tried with their first value. Hydra's own flags pass.
     """
-    if any(
-        argument in ("--help", "-h", "--hydra-help", "--version", "--info", "--resolve")
-        for argument in arguments
-    ):
+    if any(argument in ("--help", "-h", "--hydra-help", "--version", "--info", "--resolve") for argument in arguments):
         return
     typed = [argument for argument in arguments if "=" in argument and not argument.startswith("-")]
     typed += [argument for argument in arguments if argument.startswith("~") and "=" not in argument]
@@ -39,7 +36,7 @@ def problem_with(overrides: list[str]) -> str | None:
         single = []
         for override in parsed:
             if override.is_sweep_override():
-                key = override.input_line.split("=", 1)[0]
+                key = str(override.input_line).split("=", 1)[0]
                 single.append(f"{key}={next(iter(override.sweep_string_iterator()))}")
             else:
                 single.append(override.input_line or "")
@@ -73,6 +70,4 @@ def _explained(error: Exception, overrides: list[str]) -> str:
 
 def _one_line(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return " ".join(
-        line.replace("\t", ", ") for line in lines if "full_key" not in line and "object_type" not in line
-    )
+    return " ".join(line.replace("\t", ", ") for line in lines if "full_key" not in line and "object_type" not in line)

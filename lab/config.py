@@ -63,9 +63,7 @@ def _check_call(node: Mapping[str, Any], path: str) -> None:
         if key in _HYDRA or (takes_any and key not in parameters):
             continue
         if key not in parameters:
-            raise LabError(
-                f"{path}.{key} is not an option of {node['_target_']}; {_choices(key, list(parameters))}"
-            )
+            raise LabError(f"{path}.{key} is not an option of {node['_target_']}; {_choices(key, list(parameters))}")
         if key in hints and not _holds_target(value):
             _check_type(value, hints[key], f"{path}.{key}")
 

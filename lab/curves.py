@@ -36,9 +36,7 @@ def accuracy_figure(
         rows = [row for row in read_metrics(folder / "metrics.csv") if "val/accuracy" in row]
         if not rows:
             raise ValueError(f"{folder} has no validation accuracy yet")
-        (line,) = axes.plot(
-            [row["epoch"] + 1 for row in rows], [100 * row["val/accuracy"] for row in rows], label=name
-        )
+        (line,) = axes.plot([row["epoch"] + 1 for row in rows], [100 * row["val/accuracy"] for row in rows], label=name)
         moment = read_summary(folder).get("eureka", {})
         if moment.get("happened"):
             mark_moment(axes, moment, line.get_color())

@@ -49,9 +49,7 @@ class MetricsLog(Logger):
 
     @rank_zero_only
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        self._rows.setdefault(step or 0, {"step": step or 0}).update(
-            {k: float(v) for k, v in metrics.items()}
-        )
+        self._rows.setdefault(step or 0, {"step": step or 0}).update({k: float(v) for k, v in metrics.items()})
         if time.monotonic() - self._written > self.flush_seconds:
             self.save()
 
@@ -62,9 +60,7 @@ class MetricsLog(Logger):
     @rank_zero_only
     def save(self) -> None:
         """Writes the file now."""
-        columns = dict.fromkeys(
-            ["step", "epoch", *sorted({key for row in self._rows.values() for key in row})]
-        )
+        columns = dict.fromkeys(["step", "epoch", *sorted({key for row in self._rows.values() for key in row})])
         text = io.StringIO()
         writer = csv.DictWriter(text, list(columns), restval="", lineterminator="\n")
         writer.writeheader()

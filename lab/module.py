@@ -16,6 +16,7 @@ from torchmetrics.classification import MulticlassAccuracy
 
 from datasets.seeding import derived_seed
 from lab.optim import OptimConfig
+from lab.softmax.rule import TemperatureRule
 from lab.softmax.schedule import HeatTreatment
 
 Batch = dict[str, Any]
@@ -95,7 +96,8 @@ class TwoStepModule(L.LightningModule):
         loss = F.cross_entropy(logits.float(), batch["y"])
         self.validation_metrics.update(logits=logits, target=batch["y"], value=(loss, len(batch["y"])))
         where = batch["latents"].get("target_location")
-        for index, accuracy in enumerate(self.accuracy_by_location):
+        accuracies: list[Any] = list(self.accuracy_by_location)
+        for index, accuracy in enumerate(accuracies):
             if where is not None and (mine := where == index).any():
                 accuracy.update(logits[mine], batch["y"][mine])
 
@@ -137,14 +139,13 @@ class TwoStepModule(L.LightningModule):
 
     def _set_temperatures(self, progress: float) -> None:
         assert self.schedule is not None
-        for rule in self.model.rules():  # type: ignore[operator]
+        rules: list[TemperatureRule] = self.model.rules()  # type: ignore[operator,assignment]
+        for rule in rules:
             rule.set_tau(self.schedule(progress, rule.default_tau))
 
 
 def _metrics(num_classes: int) -> MetricCollection:
-    return _LossAndAccuracy(
-        {"loss": MeanMetric(), "accuracy": MulticlassAccuracy(num_classes, average="micro")}
-    )
+    return _LossAndAccuracy({"loss": MeanMetric(), "accuracy": MulticlassAccuracy(num_classes, average="micro")})
 
 
 class _LossAndAccuracy(MetricCollection):

@@ -23,7 +23,7 @@ class Recorder:
         recorder[0]["weights"]
 
     Args:
-        model: a model with ``attention_layers()``.
+        model: a model with ``attention_layers()``, compiled or not.
         layers: indices of the layers to read; None reads all.
         what: the quantities to keep.
         keep_graph: keep the autograd graph; otherwise tensors are detached.
@@ -42,6 +42,8 @@ class Recorder:
         unknown = set(what) - set(QUANTITIES)
         if unknown:
             raise ValueError(f"the recorder does not know {sorted(unknown)}; valid: {', '.join(QUANTITIES)}")
+        # What torch.compile(model) wraps: its forward is the eager one.
+        model = getattr(model, "_orig_mod", model)
         all_layers: list[Any] = model.attention_layers()  # type: ignore[operator]
         chosen = range(len(all_layers)) if layers is None else layers
         if any(not 0 <= index < len(all_layers) for index in chosen):
@@ -54,7 +56,13 @@ class Recorder:
 
     @contextmanager
     def on(self) -> Iterator[Recorder]:
-        """Listens within the block; call ``model.forward`` there, which bypasses a compiled model."""
+        """Listens within the block; call ``recorder.model.forward`` there, which bypasses a compiled model.
+
+        Raises:
+            RuntimeError: if another recorder listens to one of the layers.
+        """
+        if any(layer.tap is not None for layer in self._layers.values()):
+            raise RuntimeError("another recorder listens to these layers: leave its block first")
         taps: dict[int, dict[str, Tensor]] = {index: {} for index in self._layers}
         for index, layer in self._layers.items():
             layer.tap = taps[index]
@@ -73,14 +81,15 @@ class Recorder:
             }
 
     def run(self, x: Tensor) -> Tensor:
-        """The model's output on ``x`` in eval mode without gradients; its training mode is put back."""
-        training = self.model.training
+        """The model's output on ``x`` in eval mode without gradients; every training flag is put back."""
+        training = [module for module in self.model.modules() if module.training]
         self.model.eval()
         try:
             with self.on(), torch.no_grad():
                 return self.model.forward(x)
         finally:
-            self.model.train(training)
+            for module in training:
+                module.training = True
 
     def __getitem__(self, layer: int) -> dict[str, Tensor]:
         """What was seen in a layer, by quantity."""

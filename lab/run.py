@@ -110,9 +110,7 @@ class Run:
             theirs = _identity(OmegaConf.load(path))
             different = sorted(k for k in mine.keys() | theirs.keys() if mine.get(k) != theirs.get(k))
             if different:
-                listed = "; ".join(
-                    f"{k}: {theirs.get(k)!r} there, {mine.get(k)!r} now" for k in different[:4]
-                )
+                listed = "; ".join(f"{k}: {theirs.get(k)!r} there, {mine.get(k)!r} now" for k in different[:4])
                 raise LabError(
                     f"{self.folder} holds a run of another configuration ({listed}): "
                     "give force=true to start anew (the old run is kept beside it), or name another paths.runs"
@@ -123,9 +121,7 @@ class Run:
 
     def set_aside(self) -> Path | None:
         """Moves what is in the folder to ``<folder>~1`` (or the next free number); nothing is ever deleted."""
-        content = (
-            [path for path in self.folder.iterdir() if path.name != ".lock"] if self.folder.exists() else []
-        )
+        content = [path for path in self.folder.iterdir() if path.name != ".lock"] if self.folder.exists() else []
         if not content:
             return None
         number = 1

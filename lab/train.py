@@ -15,7 +15,9 @@ from typing import Any
 import hydra
 import lightning as L
 import torch
+from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
+from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import Logger
@@ -34,6 +36,22 @@ from lab.provenance import provenance
 from lab.run import Run, run_name
 
 
+def run(overrides: list[str]) -> dict[str, Any]:
+    """``python -m lab.train <overrides>`` from Python (a notebook, a script): the run's summary.
+
+    Raises:
+        LabError: for everything that a user can mend.
+    """
+    if problem := command.problem_with(overrides):
+        raise LabError(problem)
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        config = compose("train", overrides=overrides, return_hydra_config=True)
+    choices = dict(config.hydra.runtime.choices)
+    with open_dict(config):
+        del config.hydra
+    return train(config, overrides, choices)
+
+
 def train(config: DictConfig, overrides: list[str], choices: dict[str, Any]) -> dict[str, Any]:
     """Trains what ``config`` describes, or goes on with it, or finds it finished.
 
@@ -48,13 +66,15 @@ def train(config: DictConfig, overrides: list[str], choices: dict[str, Any]) -> 
     Raises:
         LabError: for everything that a user can mend.
     """
-    name = run_name(
-        str(choices.get("experiment") or "custom"), str(choices["softmax"]), config.seed, overrides
-    )
+    name = run_name(str(choices.get("experiment") or "custom"), str(choices["softmax"]), config.seed, overrides)
     folder = Path(config.paths.runs).expanduser().absolute() / name
     config.paths.run = str(folder)
     check(config)
-    primary = rank_zero_only.rank == 0
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", module="lightning")
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    primary = _is_primary()
     run = Run(folder, primary)
     try:
         if primary and config.force and (aside := run.set_aside()):
@@ -98,13 +118,16 @@ def _train_in(run: Run, config: DictConfig, summary: RunSummary) -> None:
         _say(f"run folder: {run.folder}")
         trainer.fit(module, datamodule=data, ckpt_path=resume, weights_only=True)
         status = "stopped" if trainer.interrupted else "finished"
-    except (LabError, FileNotFoundError, ValueError) as error:
-        reason = str(error)
+    except (LabError, FileNotFoundError, ValueError, InstantiationException) as error:
+        # What a constructor said, not that Hydra called it.
+        cause = error.__cause__ if isinstance(error, InstantiationException) else error
+        if not isinstance(cause, LabError | FileNotFoundError | ValueError):
+            reason = f"{type(cause).__name__}: {cause}"
+            raise
+        reason = str(cause)
         raise LabError(reason) from error
     except BaseException as error:
-        stopped = (
-            isinstance(error, KeyboardInterrupt | SystemExit) or type(error).__name__ == "SIGTERMException"
-        )
+        stopped = isinstance(error, KeyboardInterrupt | SystemExit) or type(error).__name__ == "SIGTERMException"
         status, reason = ("stopped", None) if stopped else ("failed", f"{type(error).__name__}: {error}")
         raise
     finally:
@@ -113,7 +136,7 @@ def _train_in(run: Run, config: DictConfig, summary: RunSummary) -> None:
 
 def build_module(config: DictConfig, data: L.LightningDataModule) -> TwoStepModule:
     """The model with its softmax, in its LightningModule."""
-    facts: dict[str, int] = data.model_arguments()  # type: ignore[operator]
+    facts: dict[str, int] = data.model_arguments()  # type: ignore[attr-defined]
     softmax = config.softmax.copy()
     with open_dict(softmax):
         schedule = softmax.pop("schedule", None)
@@ -149,6 +172,11 @@ def report(summary: dict[str, Any]) -> str:
     return f"{summary.get('status')}: {moment}{value}, {summary.get('steps', 0)} steps"
 
 
+def _is_primary() -> bool:
+    """Whether this is the process that writes (rank 0)."""
+    return int(getattr(rank_zero_only, "rank", 0) or 0) == 0
+
+
 @rank_zero_only
 def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
@@ -156,10 +184,6 @@ def _say(text: str) -> None:
 
 @hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="train")
 def _main(config: DictConfig) -> float | None:
-    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-    warnings.filterwarnings("ignore", module="lightning")
-    if config.threads is not None:
-        torch.set_num_threads(config.threads)
     settings = HydraConfig.get()
     try:
         summary = train(config, list(settings.overrides.task), dict(settings.runtime.choices))
@@ -168,7 +192,7 @@ def _main(config: DictConfig) -> float | None:
             raise
         _say(f"error: {error}")
         sys.exit(1)
-    if rank_zero_only.rank == 0:
+    if _is_primary():
         _say(report(summary))
     # What Hydra's sweepers optimise.
     return summary.get("metrics", {}).get("val/accuracy")

@@ -30,9 +30,7 @@ def demo(runs: Path, seed: int, epochs_after: int, limit: int) -> int:
     folders = {"softmax": plain, "NormSoftmax": norm}
     console.print(table(folders))
     picture = runs / "demo.png"
-    save_figure(
-        accuracy_figure(folders, CHANCE, CHANCE_LABEL, "epoch (full-batch steps)", "Reasoning task"), picture
-    )
+    save_figure(accuracy_figure(folders, CHANCE, CHANCE_LABEL, "epoch (full-batch steps)", "Reasoning task"), picture)
     console.print(f"Both curves:      {picture}", soft_wrap=True, highlight=False)
     console.print(f"In TensorBoard:   {tensorboard()} --logdir {runs}", soft_wrap=True, highlight=False)
     return 0 if read_summary(norm)["eureka"]["happened"] else 1
@@ -75,9 +73,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=Path, default=Path("runs/demo"), help="folder of the two runs")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--epochs-after", type=int, default=300, help="epochs trained after the Eureka-moment"
-    )
+    parser.add_argument("--epochs-after", type=int, default=300, help="epochs trained after the Eureka-moment")
     parser.add_argument("--limit", type=int, default=6000, help="epochs after which NormSoftmax gives up")
     arguments = parser.parse_args()
     sys.exit(demo(arguments.runs, arguments.seed, arguments.epochs_after, arguments.limit))

@@ -43,9 +43,7 @@ class MainTask(Task):
     def __init__(self, digits: Sequence[int] = (1, 2), top_right_probability: float | None = None) -> None:
         self.digits = tuple(digits)
         if len(set(self.digits)) < 2:
-            raise ValueError(
-                f"data.task.digits needs at least two different digit classes, got {list(digits)}"
-            )
+            raise ValueError(f"data.task.digits needs at least two different digit classes, got {list(digits)}")
         if top_right_probability is not None:
             probability("data.task.top_right_probability", top_right_probability)
         self.top_right_probability = top_right_probability

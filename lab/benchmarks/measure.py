@@ -26,8 +26,8 @@ from lab.benchmarks.timing import (
     memory_now,
     peak_memory,
     quartiles,
-    synchronise,
     timed_rounds,
+    warm_up,
 )
 from lab.models.compact_vit import CompactViT
 from lab.module import TwoStepModule
@@ -152,10 +152,7 @@ def _run(
     case: Case, steps: Sequence[Step], before: int, minimum: int, alternate: bool = False
 ) -> tuple[list[list[float]], tuple[int, int]]:
     """Warm-up, then timed rounds; with peak memory and its growth over ``before``, in bytes."""
-    for _ in range(WARM_UP_ROUNDS):
-        for step in steps:
-            step()
-    synchronise(case.device)
+    warm_up(steps, WARM_UP_ROUNDS, case.device)
     forget_peak(case.device)
     times = timed_rounds(steps, case.seconds, 3 if case.quick else minimum, case.device, alternate)
     peak = peak_memory(case.device)

@@ -33,7 +33,7 @@ NOTES = (
 
 @dataclass(frozen=True)
 class Target:
-    """A number that the lab has to reach: ``reached`` is None where the table cannot tell."""
+    """A number that the lab has to reach: ``reached`` is None where the table does not hold it."""
 
     name: str
     wanted: str
@@ -43,7 +43,7 @@ class Target:
 
 def targets(rows: Sequence[Row]) -> list[Target]:
     """The project's speed targets, set for two CPU cores, judged by the rows that there are."""
-    composed = [row for row in rows if row.group == "compose" and row.quantity == "composition"]
+    composed = [row for row in rows if row.quantity == "composition" and row.batch == BATCH_SIZES["compose"]]
     trained = [row for row in rows if row.group == "train" and row.batch == BATCH_SIZES["train"]]
     ratios = [row for row in rows if row.group == "ratio" and row.batch == BATCH_SIZES["ratio"]]
     fastest = max((row.median for row in trained if row.median is not None), default=None)
@@ -60,12 +60,10 @@ def targets(rows: Sequence[Row]) -> list[Target]:
     ]
 
 
-def _target(
-    name: str, value: float | None, at_least: float | None = None, at_most: float | None = None
-) -> Target:
+def _target(name: str, value: float | None, at_least: float | None = None, at_most: float | None = None) -> Target:
     wanted = f"at least {at_least:,.0f}" if at_least is not None else f"at most {at_most}"
     if value is None:
-        return Target(name, wanted, "not measured", None)
+        return Target(name, wanted, "", None)
     reached = value >= at_least if at_least is not None else value <= (at_most or 0.0)
     return Target(name, wanted, number(value), reached)
 
@@ -77,11 +75,16 @@ def number(value: float) -> str:
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:.3f}"
 
 
-def table_of(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
-    """Head and cells of one group's table; columns that say nothing in this group are left out."""
-    told = [name for name in COLUMNS if any(getattr(row, name) for row in rows)]
+def table_of(rows: Sequence[Row]) -> tuple[str, list[str], list[list[str]]]:
+    """Title, head and cells of one group's table; what all its rows share stands in the title alone."""
+    told = [name for name in COLUMNS if len({getattr(row, name) for row in rows}) > 1] or ["quantity"]
+    shared = [name for name in COLUMNS if name not in told and getattr(rows[0], name)]
+    words = [
+        f"{name} {getattr(rows[0], name)}" if name in ("tokens", "batch") else getattr(rows[0], name) for name in shared
+    ]
+    title = ", ".join([TITLES[rows[0].group], *words])
     head = [*told, "median", "quartiles", "unit", "peak MiB", "growth MiB"]
-    return head, [[*(_cell(getattr(row, name)) for name in told), *_numbers(row)] for row in rows]
+    return title, head, [[*(_cell(getattr(row, name)) for name in told), *_numbers(row)] for row in rows]
 
 
 def _cell(value: object) -> str:
@@ -99,9 +102,9 @@ def _numbers(row: Row) -> list[str]:
 def show(rows: Sequence[Row], facts: dict[str, Any], console: Console) -> None:
     """Prints machine, tables and targets."""
     console.print(_headline(facts), markup=False, highlight=False)
-    for group, members in _groups(rows).items():
-        head, cells = table_of(members)
-        table = Table(title=TITLES[group], title_justify="left")
+    for members in _groups(rows):
+        title, head, cells = table_of(members)
+        table = Table(title=title, title_justify="left")
         for name in head:
             right = name in ("tokens", "batch", "median", "quartiles", "peak MiB", "growth MiB")
             table.add_column(name, justify="right" if right else "left", overflow="fold")
@@ -133,9 +136,9 @@ def _csv(rows: Sequence[Row]) -> str:
 def _markdown(rows: Sequence[Row], facts: dict[str, Any]) -> str:
     lines = ["# Benchmark", "", *(f"- {fact}" for fact in _headline(facts).splitlines()), ""]
     lines += [*(f"- {_sentence(target)}" for target in targets(rows)), ""]
-    for group, members in _groups(rows).items():
-        head, cells = table_of(members)
-        lines += [f"## {TITLES[group]}", ""]
+    for members in _groups(rows):
+        title, head, cells = table_of(members)
+        lines += [f"## {title}", ""]
         lines += [_line(head), _line(["---"] * len(head)), *map(_line, cells), ""]
     return "\n".join([*lines, NOTES, ""])
 
@@ -146,23 +149,30 @@ def _line(cells: Sequence[str]) -> str:
 
 def _sentence(target: Target) -> str:
     verdict = {True: "reached", False: "not reached", None: "cannot tell"}[target.reached]
-    return f"Target {verdict}: {target.name} {target.wanted}, measured {target.measured}."
+    measured = "not measured" if target.reached is None else f"measured {target.measured}"
+    return f"Target {verdict}: {target.name}: {target.wanted}; {measured}."
 
 
 def _headline(facts: dict[str, Any]) -> str:
     machine, versions, git = facts["machine"], facts["versions"], facts["git"]
     gpu = f", {machine['gpu']}" if facts["device"] == "cuda" else ""
     commit = f"{git['commit'][:12]}{' with changes' if git['modified'] else ''}" if git["commit"] else "none"
+    products = ", ".join(f"{name} {number(value)}" for name, value in facts["gflops"].items())
     lines = [
         f"Command: {facts['command']}",
         f"Date: {facts['started']}; commit: {commit}",
         f"Machine: {machine['processor']}, {machine['cores']} cores, {machine['memory_gib']} GiB{gpu}, "
-        f"{machine['system']}; busy with {facts['load']} processes at the start",
+        f"{machine['system']}; load average {facts['load']} at the start",
         f"torch {versions['torch']}, timm {versions['timm']}, Python {versions['python']}; "
         f"device {facts['device']}, {facts['threads']} threads",
+        f"Matrix products, GFLOP/s: {products}",
     ]
-    return "\n".join(lines if facts["complete"] else [*lines, "Interrupted: the tables are not complete."])
+    if facts["left_out"]:
+        lines.append(f"Left out: {facts['left_out']}")
+    if not facts["complete"]:
+        lines.append("Interrupted: the tables are not complete.")
+    return "\n".join(lines)
 
 
-def _groups(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    return {group: mine for group in TITLES if (mine := [row for row in rows if row.group == group])}
+def _groups(rows: Sequence[Row]) -> list[list[Row]]:
+    return [mine for group in TITLES if (mine := [row for row in rows if row.group == group])]

@@ -20,6 +20,8 @@ def timed_rounds(
 ) -> list[list[float]]:
     """Runs every step once a round, until ``seconds`` have gone by and at least ``minimum`` rounds are done.
 
+    Where rounds are so slow that this would take more than a minute (or ten times ``seconds``), fewer do.
+
     Args:
         steps: what to time.
         alternate: every second round runs the steps backwards (A B, B A), so that neither always comes first.
@@ -30,7 +32,8 @@ def timed_rounds(
     """
     times: list[list[float]] = [[] for _ in steps]
     begin = time.perf_counter()
-    while len(times[0]) < minimum or time.perf_counter() - begin < seconds:
+    patience = max(60.0, 10 * seconds)
+    while (gone := time.perf_counter() - begin) < seconds or (len(times[0]) < minimum and gone < patience):
         order = list(range(len(steps)))
         if alternate and len(times[0]) % 2:
             order.reverse()
@@ -48,6 +51,27 @@ def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
         return values[0], values[0], values[0]
     lower, median, upper = quantiles(values, n=4, method="inclusive")
     return lower, median, upper
+
+
+def warm_up(steps: Sequence[Step], rounds: int, device: str) -> None:
+    """Runs every step ``rounds`` times; a round of two minutes (compiler included) is warm enough alone."""
+    for _ in range(rounds):
+        begin = time.perf_counter()
+        for step in steps:
+            step()
+        synchronise(device)
+        if time.perf_counter() - begin > 120:
+            return
+
+
+def matrix_product_gflops(dtype: torch.dtype, device: str) -> float:
+    """GFLOP/s of a square matrix product: what the machine has to give, to judge all else by."""
+    side = 8192 if device == "cuda" else 768
+    a, b = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
+    multiply = lambda: a @ b  # noqa: E731
+    warm_up([multiply], 1, device)
+    (times,) = timed_rounds([multiply], seconds=0.5, minimum=3, device=device)
+    return 2 * side**3 / quartiles(times)[1] / 1e9
 
 
 def synchronise(device: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -59,9 +60,7 @@ class CompactViT(Observable, VisionTransformer):
             if value <= 0:
                 raise ValueError(f"model.{name} must be positive, got {value}")
         if image_size % patch_size:
-            raise ValueError(
-                f"model.patch_size={patch_size} does not divide the canvas of {image_size} pixels"
-            )
+            raise ValueError(f"model.patch_size={patch_size} does not divide the canvas of {image_size} pixels")
         super().__init__(
             img_size=image_size,
             patch_size=patch_size,
@@ -81,16 +80,14 @@ class CompactViT(Observable, VisionTransformer):
         return set(super().no_weight_decay()) | self.rule_parameters()
 
 
-def _attention_with(rules: Any) -> type[nn.Module]:
+def _attention_with(rules: Iterator[TemperatureRule]) -> type[nn.Module]:
     """A class that timm's blocks make their attention of, each with the next rule."""
 
-    class RuledAttention(Attention):
-        def __init__(self, dim: int, num_heads: int, **options: Any) -> None:
-            rule: TemperatureRule = next(rules)
+    class RuledAttention(nn.Module):
+        # timm wants a class; what it gets is a plain Attention, so that a model can be pickled.
+        def __new__(cls, dim: int, num_heads: int, **options: Any) -> Attention:  # type: ignore[misc]
             known = ("qkv_bias", "proj_bias", "proj_drop")
-            super().__init__(
-                dim, num_heads, rule, **{name: options[name] for name in known if name in options}
-            )
+            return Attention(dim, num_heads, next(rules), **{k: options[k] for k in known if k in options})
 
     return RuledAttention
 

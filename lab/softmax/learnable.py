@@ -82,9 +82,7 @@ class LearnableTemperature(TemperatureRule):
 
     def _theta_of(self, initial: float) -> float:
         """The parameter whose t is ``initial``."""
-        bound = (
-            f"softmax.initial={initial} cannot be reached by softmax.parametrisation={self.parametrisation}"
-        )
+        bound = f"softmax.initial={initial} cannot be reached by softmax.parametrisation={self.parametrisation}"
         match self.parametrisation:
             case "raw":
                 return initial
@@ -100,6 +98,4 @@ class LearnableTemperature(TemperatureRule):
                 if not 0 < initial < self.limit:
                     raise ValueError(f"{bound}: it must lie between 0 and {self.limit}")
                 return -math.log(self.limit / initial - 1)
-        raise ValueError(
-            f"softmax.parametrisation must be raw, log, tanh or sigmoid, got {self.parametrisation!r}"
-        )
+        raise ValueError(f"softmax.parametrisation must be raw, log, tanh or sigmoid, got {self.parametrisation!r}")

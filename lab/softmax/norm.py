@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from lab.softmax.rule import TemperatureRule, at_least_float32
 
@@ -28,7 +29,8 @@ class NormSoftmax(TemperatureRule):
         tau: cap on sigma; None is sqrt(D).
         statistic: "var" or "std".
         over: "row" or "block".
-        eps: floor of sigma. It keeps rows of equal scores (sigma = 0) finite, in value and gradient.
+        eps: a sigma below it counts as no spread at all (equal scores, a single key): nothing is to be
+            normalised there, and tau is taken. It keeps value and gradient finite.
 
     Raises:
         ValueError: if an option is unknown or eps not positive.
@@ -65,15 +67,16 @@ class NormSoftmax(TemperatureRule):
                 variance, count = self._variance(q_BHND, k_BHMD)
             else:
                 variance, count = self._masked_variance(q_BHND, k_BHMD, mask)
-            if self.statistic == "var":
-                sigma = variance.clamp_min(self.eps)
-            else:
-                unbiased = variance * (count / (count - 1).clamp_min(1))
-                # The floor is inside the root, whose slope at 0 is infinite.
-                sigma = unbiased.clamp_min(self.eps**2).sqrt()
-            return 1.0 / torch.minimum(sigma, self.tau.to(sigma.dtype))
+            if self.statistic == "std":
+                variance = variance * _unbiased(count)
+            tau = self.tau.to(variance.dtype)
+            spread = variance > (self.eps if self.statistic == "var" else self.eps**2)
+            # What stands for sigma without spread has to be put in before the root, whose slope at 0 is infinite.
+            sigma = torch.where(spread, variance, tau if self.statistic == "var" else tau.square())
+            sigma = sigma if self.statistic == "var" else sigma.sqrt()
+            return 1.0 / torch.minimum(sigma, tau)
 
-    def _variance(self, q_BHND: Tensor, k_BHMD: Tensor) -> tuple[Tensor, Tensor]:
+    def _variance(self, q_BHND: Tensor, k_BHMD: Tensor) -> tuple[Tensor, int]:
         """Biased variance of the raw scores, [B, H, N or 1, 1], and the number of scores behind each."""
         queries, keys = q_BHND.shape[-2], k_BHMD.shape[-2]
         if queries * keys <= self.head_dim**2:
@@ -81,16 +84,12 @@ class NormSoftmax(TemperatureRule):
             axes = (-1,) if self.over == "row" else (-2, -1)
             scores_BHNM = q_BHND @ k_BHMD.transpose(-2, -1)
             variance = scores_BHNM.var(axes, correction=0, keepdim=True)
-            return variance, variance.new_tensor(float(keys if self.over == "row" else keys * queries))
-        mean_BH1D = k_BHMD.mean(-2, keepdim=True)
-        centred_BHMD = k_BHMD - mean_BH1D
-        covariance_BHDD = centred_BHMD.transpose(-2, -1) @ centred_BHMD / keys
-        variance = ((q_BHND @ covariance_BHDD) * q_BHND).sum(-1, keepdim=True)
+            return variance, keys if self.over == "row" else keys * queries
+        variance = RowVariance.apply(q_BHND, k_BHMD)
         if self.over == "row":
-            return variance, variance.new_tensor(float(keys))
-        means = (q_BHND * mean_BH1D).sum(-1, keepdim=True)
-        total = variance.mean(-2, keepdim=True) + means.var(-2, correction=0, keepdim=True)
-        return total, variance.new_tensor(float(keys * queries))
+            return variance, keys
+        means = (q_BHND * k_BHMD.mean(-2, keepdim=True)).sum(-1, keepdim=True)
+        return variance.mean(-2, keepdim=True) + means.var(-2, correction=0, keepdim=True), keys * queries
 
     def _masked_variance(self, q_BHND: Tensor, k_BHMD: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         scores_BHNM = q_BHND @ k_BHMD.transpose(-2, -1)
@@ -100,3 +99,33 @@ class NormSoftmax(TemperatureRule):
         mean = (scores_BHNM * allowed).sum(axes, keepdim=True) / count
         variance = ((scores_BHNM - mean).square() * allowed).sum(axes, keepdim=True) / count
         return variance, count
+
+
+class RowVariance(torch.autograd.Function):
+    """q C q^T of each query, C the biased covariance of the keys: [B, H, N, D], [B, H, M, D] -> [B, H, N, 1].
+
+    The backward pass is written out because C is symmetric, which autograd cannot know: two matrix products
+    instead of four and half the overhead of NormSoftmax in a training step. First derivatives only.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, q_BHND: Tensor, k_BHMD: Tensor) -> Tensor:
+        # Heads lie between tokens in memory: copied once here, not in each of the four products.
+        q = q_BHND.contiguous()
+        centred = (k_BHMD - k_BHMD.mean(-2, keepdim=True)).contiguous()
+        qC_BHND = q @ (centred.transpose(-2, -1) @ centred / centred.shape[-2])
+        ctx.save_for_backward(q, centred, qC_BHND)
+        return (qC_BHND * q).sum(-1, keepdim=True)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, slope_BHN1: Tensor) -> tuple[Tensor, Tensor]:
+        q, centred, qC_BHND = ctx.saved_tensors
+        of_C_BHDD = (q * (slope_BHN1 * (2 / centred.shape[-2]))).transpose(-2, -1) @ q
+        # Columns of ``centred`` sum to 0, and so do those of the second gradient: nothing is left to centre.
+        return qC_BHND * (2 * slope_BHN1), centred @ of_C_BHDD
+
+
+def _unbiased(count: Tensor | int) -> Tensor | float:
+    """Factor from the biased variance of so many scores to the unbiased one; 1 for a single score."""
+    return count / (count - 1).clamp_min(1) if isinstance(count, Tensor) else count / max(count - 1, 1)

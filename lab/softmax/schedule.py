@@ -50,9 +50,7 @@ class HeatTreatment:
         }
         for name, valid in options.items():
             if getattr(self, name) not in valid:
-                raise ValueError(
-                    f"softmax.schedule.{name} must be one of {valid}, got {getattr(self, name)!r}"
-                )
+                raise ValueError(f"softmax.schedule.{name} must be one of {valid}, got {getattr(self, name)!r}")
 
     def __call__(self, progress: float, default_tau: float) -> float:
         """tau when the share ``progress`` in [0, 1] of training is done."""

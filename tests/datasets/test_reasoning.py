@@ -8,9 +8,7 @@ def test_labels_follow_the_rule() -> None:
     tokens, labels, latents = reasoning_table()
     assert tokens.shape == (14_641, 5)
     assert len({tuple(row) for row in tokens.tolist()}) == 14_641
-    for row, label, location in zip(
-        tokens.tolist(), labels.tolist(), latents["target_location"].tolist(), strict=True
-    ):
+    for row, label, location in zip(tokens.tolist(), labels.tolist(), latents["target_location"].tolist(), strict=True):
         a, b, c, d, equals = row
         odd_one_out = (a % 2 == 0 and b % 2 == 1) or (a % 2 == 1 and b % 2 == 0)
         assert label == (c if odd_one_out else d)

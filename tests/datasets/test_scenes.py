@@ -10,9 +10,7 @@ from datasets.seeding import derived_seed, generator_of
 def images(count: int, channels: int = 1, side: int = 28, seed: int = 0):
     generator = torch.Generator().manual_seed(seed)
     pixels = torch.randint(0, 256, (count, channels, side, side), dtype=torch.uint8, generator=generator)
-    return SimpleNamespace(
-        pixels=pixels, labels=torch.arange(count) % 10, class_names=tuple(map(str, range(10)))
-    )
+    return SimpleNamespace(pixels=pixels, labels=torch.arange(count) % 10, class_names=tuple(map(str, range(10))))
 
 
 def test_compose_equals_a_picture_painted_tile_by_tile() -> None:

@@ -88,9 +88,7 @@ def test_processes_share_an_epoch_without_overlap(drawn_sources) -> None:
 
 
 def test_prior_of_the_target_location(drawn_sources) -> None:
-    data = VisionData(
-        MainTask(top_right_probability=0.65), drawn_sources, batch_size=20_000, epoch_size=20_000
-    )
+    data = VisionData(MainTask(top_right_probability=0.65), drawn_sources, batch_size=20_000, epoch_size=20_000)
     location = data.draw_train(0, 0)["latents"]["target_location"]
     assert abs((location == 0).float().mean().item() - 0.65) < 0.015
 

@@ -1,0 +1,105 @@
+import gzip
+import struct
+from pathlib import Path
+
+import pytest
+import torch
+import torchvision
+
+from datasets.sources import Images, TorchvisionSource
+
+
+def idx(values: torch.Tensor) -> bytes:
+    """The IDX format of MNIST."""
+    head = struct.pack(">HBB", 0, 8, values.ndim) + b"".join(struct.pack(">I", n) for n in values.shape)
+    return head + values.to(torch.uint8).numpy().tobytes()
+
+
+@pytest.fixture
+def small_mnist(tmp_path: Path) -> tuple[Path, torch.Tensor]:
+    raw = tmp_path / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    pixels = torch.randint(256, (12, 28, 28), dtype=torch.uint8)
+    for split in ("train", "t10k"):
+        (raw / f"{split}-images-idx3-ubyte").write_bytes(idx(pixels))
+        (raw / f"{split}-labels-idx1-ubyte").write_bytes(idx(torch.arange(12) % 10))
+    return tmp_path, pixels
+
+
+def test_mnist_from_a_folder(small_mnist) -> None:
+    folder, pixels = small_mnist
+    images = TorchvisionSource("MNIST", str(folder)).load("train")
+    assert torch.equal(images.pixels[:, 0], pixels)
+    assert images.labels.tolist() == [*range(10), 0, 1]
+    assert len(images.class_names) == 10
+
+
+def test_what_is_there_is_not_downloaded(small_mnist, monkeypatch) -> None:
+    folder, _ = small_mnist
+    monkeypatch.setattr(torchvision.datasets.MNIST, "download", lambda self: pytest.fail("downloads"))
+    before = sorted(folder.rglob("*"))
+    TorchvisionSource("MNIST", str(folder), download=True).load("test")
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_what_is_missing_is_downloaded(tmp_path: Path, small_mnist, monkeypatch) -> None:
+    _, pixels = small_mnist
+
+    def served(url: str, download_root: str, filename: str, md5: str | None = None) -> None:
+        """What torchvision's download leaves behind, without the network."""
+        name = Path(filename).stem
+        content = idx(pixels) if "images" in name else idx(torch.arange(12) % 10)
+        (Path(download_root) / filename).write_bytes(gzip.compress(content))
+        (Path(download_root) / name).write_bytes(content)
+
+    monkeypatch.setattr(torchvision.datasets.mnist, "download_and_extract_archive", served)
+    folder = tmp_path / "empty"
+    images = TorchvisionSource("MNIST", str(folder), download=True).load("train")
+    assert torch.equal(images.pixels[:, 0], pixels)
+
+
+def test_missing_data_is_told_in_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as error:
+        TorchvisionSource("FashionMNIST", str(tmp_path)).load("train")
+    message = str(error.value)
+    for word in ("FashionMNIST", str(tmp_path), "download=true", "data/source=drawn"):
+        assert word in message
+    assert "\n" not in message
+
+
+def test_a_failed_download_is_told_in_one_sentence(tmp_path: Path, monkeypatch) -> None:
+    def fails(*_, **__) -> None:
+        raise RuntimeError("no route")
+
+    monkeypatch.setattr(torchvision.datasets.mnist, "download_and_extract_archive", fails)
+    with pytest.raises(FileNotFoundError, match=r"MNIST could not be downloaded .*no route"):
+        TorchvisionSource("MNIST", str(tmp_path), download=True).load("train")
+
+
+def test_an_unknown_set_is_refused() -> None:
+    with pytest.raises(ValueError, match="'MNISTT'"):
+        TorchvisionSource("MNISTT", "data")
+
+
+@pytest.mark.parametrize(
+    ("pixels", "labels"),
+    [
+        (torch.zeros(2, 28, 28, dtype=torch.uint8), torch.zeros(2, dtype=torch.int64)),
+        (torch.zeros(2, 1, 4, 4), torch.zeros(2, dtype=torch.int64)),
+        (torch.zeros(2, 1, 4, 4, dtype=torch.uint8), torch.zeros(3, dtype=torch.int64)),
+        (torch.zeros(2, 1, 4, 4, dtype=torch.uint8), torch.tensor([0, 5])),
+    ],
+)
+def test_images_check_themselves(pixels, labels) -> None:
+    with pytest.raises(ValueError):
+        Images(pixels, labels, ("a", "b"))
+
+
+@pytest.mark.real_data
+def test_real_images(real_data) -> None:
+    digits = TorchvisionSource("MNIST", str(real_data)).load("test")
+    garments = TorchvisionSource("FashionMNIST", str(real_data)).load("test")
+    assert digits.pixels.shape == garments.pixels.shape == (10_000, 1, 28, 28)
+    assert digits.pixels.float().mean() / 255 == pytest.approx(0.1325, abs=1e-3)
+    assert garments.pixels.float().mean() / 255 == pytest.approx(0.2868, abs=1e-3)
+    assert garments.class_names[9] == "Ankle boot"

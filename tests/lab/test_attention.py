@@ -1,0 +1,275 @@
+"""Fused and explicit attention must agree, under every rule, with and without a mask, in gradients too."""
+
+from functools import partial
+
+import pytest
+import torch
+
+import lab.attention
+from lab.attention import Attention, attend, attend_explicit
+from lab.softmax.adaptive import AdaptiveTemperature
+from lab.softmax.fixed import Fixed
+from lab.softmax.learnable import LearnableTemperature
+from lab.softmax.norm import NormSoftmax
+
+RULES = {
+    "fixed": Fixed,
+    "sharp": partial(Fixed, tau=1 / 3),
+    "norm_row_var": NormSoftmax,
+    "norm_row_std": partial(NormSoftmax, statistic="std"),
+    "norm_block_var": partial(NormSoftmax, over="block"),
+    "norm_block_std": partial(NormSoftmax, statistic="std", over="block", tau=0.5),
+    "learnable": partial(LearnableTemperature, initial=1.7),
+    "learnable_channel": partial(LearnableTemperature, granularity="channel", initial=0.6),
+    "adaptive": partial(AdaptiveTemperature, when="always"),
+}
+MASKS = {
+    "none": None,
+    "causal": torch.ones(24, 24, dtype=torch.bool).tril(),
+    "seven ahead": torch.ones(24, 24, dtype=torch.bool).tril(7),
+    "padding": (torch.arange(24) < 20).view(1, 1, 1, 24),
+}
+
+
+def tensors(dtype, tokens=24):
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randn(2, 4, tokens, 16, generator=generator, dtype=dtype).requires_grad_() for _ in range(3)]
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-5)])
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("name", RULES)
+def test_fused_and_explicit_agree(name, mask, dtype, tolerance) -> None:
+    if mask == "causal" and name.startswith("norm_row") and dtype == torch.float32:
+        pytest.skip("two keys with nearly equal scores: dividing by their variance is ill-conditioned in float32")
+    rule = RULES[name](heads=4, head_dim=16).to(dtype)
+    parameters = list(rule.parameters())
+    results = []
+    for path in (attend, attend_explicit):
+        q, k, v = tensors(dtype)
+        out = path(q, k, v, rule, MASKS[mask])
+        z = out if isinstance(out, torch.Tensor) else out.z
+        (z * torch.linspace(-1, 1, z.numel(), dtype=dtype).view_as(z)).sum().backward()
+        results.append([z, q.grad, k.grad, v.grad, *(p.grad.clone() for p in parameters)])
+        for p in parameters:
+            p.grad = None
+    for fused, explicit in zip(*results, strict=True):
+        scale = max(1.0, explicit.abs().max().item())
+        torch.testing.assert_close(fused / scale, explicit / scale, rtol=0, atol=tolerance)
+
+
+def test_explicit_weights_are_those_of_the_words() -> None:
+    q, k, v = (t.detach() for t in tensors(torch.float64))
+    seen = attend_explicit(q, k, v, NormSoftmax(4, 16).double())
+    scores = q @ k.transpose(-2, -1)
+    sigma = scores.var(-1, correction=0, keepdim=True).clamp_max(4.0)
+    torch.testing.assert_close(seen.logits, scores / sigma)
+    torch.testing.assert_close(seen.weights, (scores / sigma).softmax(-1))
+    torch.testing.assert_close(seen.weights.sum(-1), torch.ones(2, 4, 24, dtype=torch.float64))
+
+
+def test_masked_weights_are_zero() -> None:
+    q, k, v = tensors(torch.float32)
+    weights = attend_explicit(q, k, v, Fixed(4, 16), MASKS["causal"]).weights
+    assert weights[..., ~MASKS["causal"]].abs().max() == 0
+
+
+def test_few_keys_give_what_many_would() -> None:
+    """The short cut for a handful of keys is a short cut only."""
+    q, k, v = tensors(torch.float64, tokens=5)
+    want = torch.nn.functional.scaled_dot_product_attention(q, k, v)
+    torch.testing.assert_close(attend(q, k, v, Fixed(4, 16).double()), want)
+
+
+def test_half_precision_on_a_cpu_is_worked_out_in_float32() -> None:
+    q, k, v = (t.detach() for t in tensors(torch.float32))
+    half = [t.bfloat16() for t in (q, k, v)]
+    got = attend(*half, NormSoftmax(4, 16))
+    assert got.dtype == torch.bfloat16
+    want = attend(*(t.float() for t in half), NormSoftmax(4, 16))
+    torch.testing.assert_close(got, want.bfloat16())
+
+
+def test_layer_is_multi_head_attention() -> None:
+    layer = Attention(32, 4, Fixed(4, 8))
+    reference = torch.nn.MultiheadAttention(32, 4, bias=True, batch_first=True)
+    with torch.no_grad():
+        reference.in_proj_weight.copy_(layer.qkv.weight)
+        reference.in_proj_bias.zero_()
+        reference.out_proj.weight.copy_(layer.proj.weight)
+        reference.out_proj.bias.copy_(layer.proj.bias)
+    x = torch.randn(3, 20, 32)
+    want, _ = reference(x, x, x, need_weights=False)
+    torch.testing.assert_close(layer(x), want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("rule", [Fixed, NormSoftmax, partial(NormSoftmax, over="block")])
+def test_the_last_token_alone_is_the_last_of_all(rule) -> None:
+    layer = Attention(32, 4, rule(heads=4, head_dim=8)).double()
+    x = torch.randn(3, 20, 32, dtype=torch.float64)
+    torch.testing.assert_close(layer.last(x), layer(x)[:, -1:], rtol=1e-9, atol=1e-12)
+
+
+def test_projections_are_views_of_the_weight() -> None:
+    layer = Attention(32, 4, Fixed(4, 8))
+    assert layer.projection_gradients() is None
+    layer(torch.randn(2, 20, 32)).square().sum().backward()
+    parts, gradients = layer.projections(), layer.projection_gradients()
+    assert gradients is not None
+    torch.testing.assert_close(torch.cat([parts[n] for n in "qkv"]), layer.qkv.weight)
+    torch.testing.assert_close(torch.cat([gradients[n] for n in "qkv"]), layer.qkv.weight.grad)
+
+
+def test_heads_must_divide_the_width() -> None:
+    with pytest.raises(ValueError, match="5 heads do not divide"):
+        Attention(32, 5, Fixed(5, 6))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["fixed", "norm_row_var", "learnable", "adaptive"])
+def test_compiles_whole_and_a_new_temperature_compiles_nothing(name) -> None:
+    rule = RULES[name](heads=4, head_dim=16)
+    layer = Attention(64, 4, rule)
+    compiled = torch.compile(layer, fullgraph=True)
+    x = torch.randn(2, 24, 64)
+    torch.testing.assert_close(compiled(x), layer(x), rtol=1e-4, atol=1e-5)
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        rule.set_tau(0.5)
+        torch.testing.assert_close(compiled(x), layer(x), rtol=1e-4, atol=1e-5)
+
+
+def by_hand(q, k, v, rule, mask):
+    """z of each query on its own, from the equation."""
+    beta = rule.inverse_temperature(q, k, mask).expand_as(q)
+    allowed = torch.ones(2, 4, 24, 24, dtype=torch.bool) if mask is None else mask.expand(2, 4, 24, 24)
+    z = torch.empty_like(q)
+    for place in torch.cartesian_prod(torch.arange(2), torch.arange(4), torch.arange(24)).tolist():
+        at, head, may = tuple(place), tuple(place[:2]), allowed[tuple(place)]
+        p = (k[head][may] @ (beta[at] * q[at])).exp()
+        z[at] = (p / p.sum()) @ v[head][may]
+    return z
+
+
+@pytest.mark.parametrize("mask", ["none", "seven ahead", "padding"])
+@pytest.mark.parametrize("name", RULES)
+def test_both_ways_are_what_the_equation_says(name, mask) -> None:
+    q, k, v = (t.detach() for t in tensors(torch.float64))
+    rule = RULES[name](heads=4, head_dim=16).double()
+    want = by_hand(q, k, v, rule, MASKS[mask])
+    seen = attend_explicit(q, k, v, rule, MASKS[mask])
+    torch.testing.assert_close(attend(q, k, v, rule, MASKS[mask]), want, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(seen.z, want, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(seen.logits.softmax(-1), seen.weights)
+
+
+@pytest.fixture
+def kernel_calls(monkeypatch) -> list[torch.dtype]:
+    """What the fused kernel was called with."""
+    calls: list[torch.dtype] = []
+    kernel = torch.nn.functional.scaled_dot_product_attention
+
+    def counted(q, *args, **options):
+        calls.append(q.dtype)
+        return kernel(q, *args, **options)
+
+    monkeypatch.setattr(lab.attention.F, "scaled_dot_product_attention", counted)
+    return calls
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_the_kernel_is_used_and_few_keys_give_its_numbers(name, kernel_calls, monkeypatch) -> None:
+    rule = RULES[name](heads=4, head_dim=16).double()
+    attend(*tensors(torch.float64), rule)
+    assert kernel_calls == [torch.float64]
+    attend_explicit(*tensors(torch.float64), rule)
+    results = []
+    for few, calls in ((16, 1), (0, 2)):
+        monkeypatch.setattr(lab.attention, "_FEW_KEYS", few)
+        of = tensors(torch.float64, tokens=5)
+        z = attend(*of, rule)
+        assert len(kernel_calls) == calls
+        results.append([z, *torch.autograd.grad(z.square().sum(), of)])
+    torch.testing.assert_close(*results, rtol=1e-10, atol=1e-10)
+
+
+def test_the_kernel_never_sees_16_bit_numbers_on_a_cpu(kernel_calls) -> None:
+    half = [t.detach().bfloat16() for t in tensors(torch.float32)]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        z = attend(*half, NormSoftmax(4, 16))
+        seen = attend_explicit(*half, NormSoftmax(4, 16))
+    assert kernel_calls == [torch.float32]
+    assert z.dtype == seen.z.dtype == torch.bfloat16
+    assert seen.weights.dtype == torch.float32
+
+
+@pytest.mark.parametrize("name", ["fixed", "norm_row_var", "norm_block_std", "adaptive"])
+def test_a_query_that_sees_nothing_gives_zero_both_ways(name) -> None:
+    rule = RULES[name](heads=4, head_dim=16).double()
+    mask = torch.ones(24, 24, dtype=torch.bool)
+    mask[4] = False
+    results = []
+    for path in (attend, lambda *given: attend_explicit(*given).z):
+        of = tensors(torch.float64)
+        z = path(*of, rule, mask)
+        assert (z[:, :, 4] == 0).all()
+        results.append([z, *torch.autograd.grad(z.sum(), of)])
+    assert all(t.isfinite().all() for t in results[0])
+    torch.testing.assert_close(*results, rtol=1e-10, atol=1e-10)
+
+
+def test_a_causal_layer_does_not_look_ahead() -> None:
+    layer = Attention(32, 4, NormSoftmax(4, 8))
+    x = torch.randn(3, 24, 32, generator=torch.Generator().manual_seed(0))
+    ahead = x.clone()
+    ahead[:, 15:] += 1.0
+    before, after = layer(x, is_causal=True), layer(ahead, is_causal=True)
+    torch.testing.assert_close(before[:, :15], after[:, :15])
+    assert not torch.allclose(before[:, 15:], after[:, 15:])
+    both = layer(x, attn_mask=MASKS["seven ahead"], is_causal=True)
+    torch.testing.assert_close(both, layer(x, attn_mask=MASKS["causal"]))
+
+
+@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("tokens", [5, 24])
+def test_the_last_token_alone_with_a_bias_and_under_every_rule(name, tokens) -> None:
+    layer = Attention(32, 4, RULES[name](heads=4, head_dim=8), qkv_bias=True).double()
+    torch.nn.init.normal_(layer.qkv.bias)
+    x = torch.randn(3, tokens, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(layer.last(x), layer(x)[:, -1:], rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RULES)
+def test_every_rule_is_one_graph_with_the_gradients_of_the_eager_one(name) -> None:
+    torch.compiler.reset()
+    layer = Attention(64, 4, RULES[name](heads=4, head_dim=16))
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    x = torch.randn(2, 24, 64, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    for tau in (None, 0.5, 2.0):
+        if tau is not None:
+            layer.rule.set_tau(tau)
+        with torch.compiler.set_stance("default" if tau is None else "fail_on_recompile"):
+            mine = compiled(x)
+            (slope,) = torch.autograd.grad(mine.square().sum(), x)
+        want = layer(x)
+        torch.testing.assert_close(mine, want, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(slope, torch.autograd.grad(want.square().sum(), x)[0], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("mask", ["none", "seven ahead", "padding"])
+@pytest.mark.parametrize("name", RULES)
+def test_a_gpu_gives_the_numbers_of_the_cpu(name, mask, dtype) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("no NVIDIA GPU")
+    of = [t.detach().to(dtype) for t in tensors(torch.float32)]
+    rule = RULES[name](heads=4, head_dim=16)
+    want = attend_explicit(*(t.float() for t in of), rule, MASKS[mask]).z
+    there = [t.cuda().requires_grad_() for t in of]
+    allowed = MASKS[mask]
+    z = attend(*there, rule.cuda(), None if allowed is None else allowed.cuda())
+    assert z.dtype == dtype
+    tolerance = 1e-3 if dtype == torch.float32 else 0.05
+    torch.testing.assert_close(z.cpu().float(), want, rtol=tolerance, atol=tolerance)
+    assert all(slope.isfinite().all() for slope in torch.autograd.grad(z.square().sum(), there))

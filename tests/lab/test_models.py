@@ -1,0 +1,289 @@
+"""Sizes, wiring and initialisation of the models, and that every rule trains in them."""
+
+import copy
+import math
+import pickle
+from functools import partial
+
+import pytest
+import timm
+import torch
+from hydra import compose, initialize_config_dir
+from hydra.utils import instantiate
+from timm.models.vision_transformer import VisionTransformer
+from timm.optim import create_optimizer_v2
+from torch import nn
+
+from lab.attention import Attention
+from lab.config import CONFIGS
+from lab.models.compact_vit import CompactViT
+from lab.models.reasoner import Reasoner
+from lab.softmax.adaptive import AdaptiveTemperature
+from lab.softmax.fixed import Fixed
+from lab.softmax.learnable import LearnableTemperature
+from lab.softmax.norm import NormSoftmax
+
+# Table 3 of Eureka-moments in Transformers: heads, dimension of a head, depth, MLP ratio.
+TABLE_3 = {
+    "compact_vit": (4, 64, 7, 2),
+    "compact_vit_mlp4": (4, 64, 7, 4),
+    "compact_vit_depth4": (4, 64, 4, 2),
+    "compact_vit_depth10": (4, 64, 10, 2),
+    "compact_vit_dim48": (4, 48, 7, 2),
+    "compact_vit_dim96": (4, 96, 7, 2),
+    "compact_vit_heads2": (2, 64, 7, 2),
+    "compact_vit_heads6": (6, 64, 7, 2),
+    "compact_vit_heads6_depth4": (6, 64, 4, 2),
+}
+RULES = {
+    "fixed": Fixed,
+    "norm": NormSoftmax,
+    "norm_block": partial(NormSoftmax, statistic="std", over="block"),
+    "learnable": LearnableTemperature,
+    "learnable_head": partial(LearnableTemperature, granularity="head"),
+    "adaptive": partial(AdaptiveTemperature, when="always"),
+}
+
+
+def parameters(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def expected_parameters(heads: int, head_dim: int, depth: int, ratio: int) -> int:
+    """Counted by hand: patch embedding, CLS, 197 positions, layers, last norm, head."""
+    width = heads * head_dim
+    hidden = ratio * width
+    attention = 3 * width * width + width * width + width
+    mlp = width * hidden + hidden + hidden * width + width
+    layer = attention + mlp + 4 * width
+    return 3 * 4 * 4 * width + width + width + 197 * width + depth * layer + 2 * width + 10 * width + 10
+
+
+def small_vit(**options) -> CompactViT:
+    torch.manual_seed(0)
+    return CompactViT(**{"image_size": 16, "depth": 2, "heads": 2, "head_dim": 8, **options})
+
+
+def test_the_papers_model_has_3_750_666_parameters() -> None:
+    assert parameters(CompactViT()) == 3_750_666
+    assert parameters(CompactViT(softmax=NormSoftmax)) == 3_750_666
+
+
+def test_every_row_of_table_3_has_a_config() -> None:
+    assert {path.stem for path in (CONFIGS / "model").glob("compact_vit*.yaml")} == set(TABLE_3)
+
+
+@pytest.mark.parametrize("name", TABLE_3)
+def test_configs_build_the_sizes_of_table_3(name: str) -> None:
+    heads, head_dim, depth, ratio = TABLE_3[name]
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        config = compose("train", overrides=["experiment=main_task", f"model={name}"]).model
+    with torch.device("meta"):
+        model = instantiate(config, image_size=56, num_classes=10)
+    assert parameters(model) == expected_parameters(heads, head_dim, depth, ratio)
+    assert len(model.blocks) == depth
+    layer = model.attention_layers()[0]
+    assert (layer.num_heads, layer.head_dim) == (heads, head_dim)
+    assert model.blocks[0].mlp.fc1.out_features == ratio * heads * head_dim
+
+
+def test_the_papers_wiring() -> None:
+    model = CompactViT(softmax=partial(NormSoftmax, tau=0.5))
+    assert isinstance(model, VisionTransformer)
+    assert all(norm.eps == 1e-6 for norm in model.modules() if isinstance(norm, nn.LayerNorm))
+    layers = model.attention_layers()
+    assert [block.attn for block in model.blocks] == layers
+    assert len(layers) == 7
+    assert all(layer.qkv.bias is None and layer.proj.bias is not None for layer in layers)
+    assert [type(rule) for rule in model.rules()] == [NormSoftmax] * 7
+    assert len({id(rule) for rule in model.rules()}) == 7
+    assert all((rule.heads, rule.head_dim, rule.tau.item()) == (4, 64, 0.5) for rule in model.rules())
+    rates = [getattr(block.drop_path1, "drop_prob", 0.0) for block in model.blocks]
+    assert rates == pytest.approx([0.1 * index / 6 for index in range(7)])
+    assert model(torch.randn(2, 3, 56, 56)).shape == (2, 10)
+    assert all(layer.qkv.bias is not None for layer in small_vit(qkv_bias=True).attention_layers())
+
+
+def test_with_plain_softmax_it_is_timms_vision_transformer() -> None:
+    mine = small_vit().eval()
+    theirs = VisionTransformer(
+        img_size=16,
+        patch_size=4,
+        depth=2,
+        num_heads=2,
+        embed_dim=16,
+        mlp_ratio=2.0,
+        num_classes=10,
+        qkv_bias=False,
+        norm_layer=partial(nn.LayerNorm, eps=1e-6),
+    ).eval()
+    theirs.load_state_dict({name: t for name, t in mine.state_dict().items() if ".rule." not in name})
+    x = torch.randn(3, 3, 16, 16)
+    torch.testing.assert_close(mine(x), theirs(x), rtol=1e-5, atol=1e-5)
+
+
+def test_timm_builds_it() -> None:
+    model = timm.create_model("compact_vit")
+    assert isinstance(model, CompactViT)
+    assert parameters(model) == 3_750_666
+    other = timm.create_model("compact_vit", num_classes=7, depth=2, softmax=NormSoftmax)
+    assert len(other.rules()) == 2
+    assert isinstance(other.rules()[1], NormSoftmax)
+    assert other.head.out_features == 7
+    with pytest.raises(ValueError, match="no pretrained weights"):
+        timm.create_model("compact_vit", pretrained=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"patch_size": 5}, "patch_size=5 does not divide the canvas of 56"),
+        ({"heads": 0}, "model.heads must be positive"),
+        ({"depth": -1}, "model.depth must be positive"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_refused(options: dict, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        CompactViT(**options)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_every_rule_trains_in_both_models(name: str) -> None:
+    torch.manual_seed(0)
+    cases: list[tuple[nn.Module, torch.Tensor]] = [
+        (small_vit(softmax=RULES[name]), torch.randn(8, 3, 16, 16)),
+        (Reasoner(depth=2, softmax=RULES[name]), torch.randint(12, (8, 5))),
+    ]
+    for model, x in cases:
+        y = torch.arange(8)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+        losses = []
+        for _ in range(30):
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(x), y)
+            loss.backward()
+            assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+            optimizer.step()
+            losses.append(loss.item())
+        assert losses[-1] < 0.7 * losses[0]
+
+
+@pytest.mark.parametrize("make", [small_vit, Reasoner])
+@pytest.mark.parametrize("granularity", ["layer_head", "layer", "head", "channel"])
+def test_learned_temperatures_are_counted_tied_saved_and_not_decayed(make, granularity: str) -> None:
+    softmax = partial(LearnableTemperature, granularity=granularity)
+    model = make(depth=2, heads=2, softmax=softmax)
+    first, second = model.rules()
+    tied = granularity == "head"
+    assert (first.theta is second.theta) == tied
+    each = {"layer_head": 2, "layer": 1, "head": 2, "channel": 2 * first.head_dim}[granularity]
+    assert parameters(model) - parameters(make(depth=2, heads=2)) == each * (1 if tied else 2)
+    # Ties and values survive a copy and a checkpoint.
+    assert (copy.deepcopy(model).rules()[0].theta is copy.deepcopy(model).rules()[1].theta) is False
+    twin = copy.deepcopy(model)
+    assert (twin.rules()[0].theta is twin.rules()[1].theta) == tied
+    nn.init.constant_(first.theta, 1.7)
+    twin.load_state_dict(model.state_dict())
+    assert (twin.rules()[0].theta == 1.7).all()
+    assert bool((twin.rules()[1].theta == 1.7).all()) == tied
+    for matrices_only in (True, False):
+        optimizer = create_optimizer_v2(model, opt="adamw", lr=1e-3, weight_decay=0.5, filter_bias_and_bn=matrices_only)
+        decayed = {id(p) for g in optimizer.param_groups if g["weight_decay"] for p in g["params"]}
+        every = [p for g in optimizer.param_groups for p in g["params"]]
+        assert len(every) == len({id(p) for p in every}) == len(list(model.parameters()))
+        assert not decayed & {id(first.theta), id(second.theta)}
+        assert id(model.attention_layers()[0].qkv.weight) in decayed
+
+
+def test_position_and_class_token_are_not_decayed() -> None:
+    assert {"pos_embed", "cls_token"} <= small_vit().no_weight_decay()
+    assert small_vit(softmax=LearnableTemperature).no_weight_decay() >= {
+        "blocks.0.attn.rule.theta",
+        "blocks.1.attn.rule.theta",
+    }
+
+
+@pytest.mark.parametrize("make", [small_vit, Reasoner])
+def test_models_can_be_copied_and_pickled(make) -> None:
+    model = make(softmax=NormSoftmax).eval()
+    x = torch.randn(2, 3, 16, 16) if make is small_vit else torch.randint(12, (2, 5))
+    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert torch.equal(twin(x), model(x))
+    assert all(type(layer) is Attention for layer in model.attention_layers())
+
+
+# --- the reasoner
+
+
+def test_reasoner_sizes() -> None:
+    model = Reasoner()
+    # Tokens, positions, q k v and projection, MLP with biases, head.
+    expected = 12 * 16 + 5 * 16 + 4 * 16 * 16 + (16 * 64 + 64 + 64 * 16 + 16) + 11 * 16
+    assert parameters(model) == expected
+    assert parameters(Reasoner(layer_norm=True)) == expected + 3 * 2 * 16
+    assert len(Reasoner(depth=3).attention_layers()) == 3
+    assert (model.rules()[0].heads, model.rules()[0].head_dim) == (4, 4)
+    assert model(torch.randint(12, (7, 5))).shape == (7, 11)
+
+
+@pytest.mark.parametrize("layer_norm", [False, True])
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("name", RULES)
+def test_reasoner_reads_the_last_token_of_whole_layers(name: str, depth: int, layer_norm: bool) -> None:
+    torch.manual_seed(0)
+    model = Reasoner(depth=depth, layer_norm=layer_norm, softmax=RULES[name]).double()
+    tokens = torch.randint(12, (6, 5))
+    x = model.token(tokens) + model.position
+    for block in model.blocks:
+        x = block(x)
+    torch.testing.assert_close(model(tokens), model.head(model.norm(x[:, -1])), rtol=1e-10, atol=1e-10)
+
+
+def test_reasoner_depends_on_every_token_and_on_its_place() -> None:
+    torch.manual_seed(0)
+    model = Reasoner()
+    tokens = torch.tensor([[1, 2, 3, 4, 11]])
+    for place in range(5):
+        other = tokens.clone()
+        other[0, place] = 9
+        assert not torch.allclose(model(tokens), model(other))
+    assert not torch.allclose(model(tokens), model(torch.tensor([[2, 1, 3, 4, 11]])))
+
+
+def test_reasoner_starts_with_unit_variance_sums() -> None:
+    torch.manual_seed(0)
+    model = Reasoner(tokens=500, context=400, width=64, hidden=256)
+    for weight, fan_in in (
+        (model.token.weight, 64),
+        (model.position, 64),
+        (model.attention_layers()[0].qkv.weight, 64),
+        (model.blocks[0].mlp[0].weight, 64),
+        (model.blocks[0].mlp[2].weight, 256),
+    ):
+        assert weight.std().item() == pytest.approx(1 / math.sqrt(fan_in), rel=0.05)
+        assert abs(weight.mean().item()) < 0.01
+    assert model.blocks[0].mlp[0].bias.abs().max() == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"heads": 5}, "heads=5 does not divide model.width=16"), ({"depth": 0}, "model.depth must be at least 1")],
+)
+def test_reasoner_refuses_sizes_that_do_not_fit(options: dict, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Reasoner(**options)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RULES)
+def test_models_compile_as_one_graph_and_tau_moves_without_compiling_anew(name: str) -> None:
+    for make, x in ((small_vit, torch.randn(4, 3, 16, 16)), (Reasoner, torch.randint(12, (4, 5)))):
+        torch.compiler.reset()
+        model = make(softmax=RULES[name]).eval()
+        compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+        compiled(x).sum().backward()
+        for rule in model.rules():
+            rule.set_tau(0.4)
+        with torch.compiler.set_stance("fail_on_recompile"):
+            mine = compiled(x)
+        torch.testing.assert_close(mine, model(x), rtol=1e-5, atol=1e-5)

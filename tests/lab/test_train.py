@@ -1,0 +1,252 @@
+"""Runs from the command line, as a user types them: small, but whole."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import lab_train
+
+from lab.errors import LabError
+from lab.metrics_log import read_metrics
+from lab.run import read_summary
+from lab.train import run as train_with
+
+# The main task in small: drawn images, 16 pixels, batches of 16, four steps an epoch.
+SMALL = (
+    "experiment=main_task",
+    "data/source=drawn",
+    "data.source.digits.train_size=200",
+    "data.source.digits.test_size=100",
+    "data.source.garments.train_size=200",
+    "data.source.garments.test_size=100",
+    "data.tile_size=8",
+    "data.batch_size=16",
+    "data.epoch_size=64",
+    "data.validation_size=40",
+    "model.depth=2",
+    "model.heads=2",
+    "model.head_dim=8",
+    "optim.warmup_epochs=1",
+    "trainer.max_epochs=4",
+)
+
+
+def only_run(folder: Path) -> Path:
+    """The one run folder below ``folder``."""
+    found = [path.parent for path in folder.rglob("config.yaml")]
+    assert len(found) == 1, found
+    return found[0]
+
+
+def train_in(folder: Path, *overrides: str) -> Path:
+    """Trains in this process, which has all imported already; the run folder."""
+    train_with([*overrides, f"paths.runs={folder / 'runs'}", "threads=1"])
+    return only_run(folder)
+
+
+def newest(run: Path) -> dict:
+    """The newest checkpoint of a run, loaded as plain values."""
+    return torch.load(sorted((run / "checkpoints").glob("last-*.ckpt"))[-1], weights_only=True)
+
+
+def assert_same_weights(one: Path, other: Path) -> None:
+    first, second = newest(one), newest(other)
+    assert first["global_step"] == second["global_step"]
+    assert first["state_dict"].keys() == second["state_dict"].keys()
+    for name, tensor in first["state_dict"].items():
+        assert torch.equal(tensor, second["state_dict"][name]), name
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory) -> Path:
+    """One small run from start to end."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    lab_train(*SMALL, "softmax=norm_softmax_heat_treatment", folder=folder)
+    return only_run(folder)
+
+
+def test_a_run_leaves_all_that_a_reader_needs(undisturbed: Path) -> None:
+    summary = read_summary(undisturbed)
+    assert summary["status"] == "finished"
+    assert summary["experiment"] == "main_task"
+    assert summary["softmax"] == "norm_softmax_heat_treatment"
+    assert (summary["epochs"], summary["steps"], summary["samples"]) == (4, 16, 256)
+    assert summary["eureka"]["happened"] is False
+    assert summary["peak_memory_bytes"]["host"] > 2**20
+    assert "python -m lab.train" in summary["command"]
+    assert {"torch", "python"} <= summary["versions"].keys()
+    for name in ("config.yaml", "provenance.json", "metrics.csv", "pictures/scenes.png", "checkpoints/best.ckpt"):
+        assert (undisturbed / name).stat().st_size > 0
+    assert list((undisturbed / "tensorboard").glob("events.*"))
+    assert undisturbed.name == "seed=0"
+
+
+def test_metrics_hold_what_the_callbacks_saw(undisturbed: Path) -> None:
+    rows = read_metrics(undisturbed / "metrics.csv")
+    epochs = [row for row in rows if "val/accuracy" in row]
+    assert [row["epoch"] for row in epochs] == [0, 1, 2, 3]
+    last = epochs[-1]
+    assert {"train/loss", "train/accuracy", "val/loss", "val/accuracy_top_right", "val/accuracy_bottom_left"} <= set(
+        last
+    )
+    assert {f"gradient/{name}/layer_{i}" for name in "qkv" for i in (0, 1)} <= set(rows[0])
+    # Heat treatment over the first two of four epochs: 1/tau is 3, then half-way, then 1/sqrt(8).
+    taus = [row["temperature/tau/layer_1"] for row in epochs]
+    end = 8**-0.5
+    assert taus == pytest.approx([1 / 3, 2 / (3 + end), 1 / end, 1 / end], rel=1e-5)
+
+
+def test_a_finished_run_is_not_run_again_unless_forced(undisturbed: Path) -> None:
+    folder = undisturbed.parents[3]
+    before = (undisturbed / "summary.json").read_text()
+    again = lab_train(*SMALL, "softmax=norm_softmax_heat_treatment", folder=folder)
+    assert "finished already" in again.stderr
+    assert (undisturbed / "summary.json").read_text() == before
+
+
+def test_force_runs_again_and_keeps_the_old_run(tmp_path: Path) -> None:
+    run = train_in(tmp_path, *SMALL, "debug=fast")
+    old = (run / "summary.json").read_text()
+    train_with([*SMALL, "debug=fast", f"paths.runs={tmp_path / 'runs'}", "threads=1", "force=true"])
+    assert (run.with_name("seed=0~1") / "summary.json").read_text() == old
+    assert (run / "summary.json").read_text() != old
+    assert_same_weights(run, run.with_name("seed=0~1"))
+
+
+@pytest.mark.parametrize("step", [6, 8, 11])
+def test_a_killed_run_ends_with_the_same_weights(tmp_path: Path, undisturbed: Path, step: int) -> None:
+    """SIGKILL soon after a checkpoint in mid-epoch (6, 11) or at an epoch's end (8), then the same command."""
+    command = [*SMALL, "softmax=norm_softmax_heat_treatment", f"checkpoints.every_n_steps={step}"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "lab.train", *command],
+        cwd=tmp_path,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    deadline = time.monotonic() + 120
+    while not list(tmp_path.rglob(f"last-{step:09d}.ckpt")) and time.monotonic() < deadline:
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    run = only_run(tmp_path)
+    assert read_summary(run)["status"] == "stopped"
+    resumed = lab_train(*command, folder=tmp_path)
+    assert "going on from" in resumed.stderr
+    assert read_summary(run)["status"] == "finished"
+    assert_same_weights(run, undisturbed)
+    fields = ("step", "epoch", "train/loss", "train/accuracy", "val/accuracy", "gradient/q/layer_0")
+    kept, whole = (
+        [{f: row.get(f) for f in fields} for row in read_metrics(r / "metrics.csv")] for r in (run, undisturbed)
+    )
+    assert kept == whole
+
+
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(tmp_path: Path, undisturbed: Path, capsys) -> None:
+    command = [*SMALL, "softmax=norm_softmax_heat_treatment", "checkpoints.every_n_steps=3"]
+    run = train_in(tmp_path, *command)
+    summary = json.loads((run / "summary.json").read_text())
+    (run / "summary.json").write_text(json.dumps({**summary, "status": "stopped"}))
+    last = sorted((run / "checkpoints").glob("last-*.ckpt"))[-1]
+    last.write_bytes(last.read_bytes()[:2000])
+    train_in(tmp_path, *command)
+    assert f"damaged checkpoint, using the one before it: {last}" in capsys.readouterr().err
+    assert_same_weights(run, undisturbed)
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(tmp_path: Path) -> None:
+    broken = ["optim.lr=1e30", "optim.lr_reference_batch=null", "optim.warmup_epochs=0", "checkpoints.every_n_steps=1"]
+    with pytest.raises(LabError, match=r"the loss is nan at step \d+ .*gradient norms: .*blocks\.0 "):
+        train_in(tmp_path, *SMALL, *broken)
+    run = only_run(tmp_path)
+    summary = read_summary(run)
+    assert summary["status"] == "failed"
+    assert "gradient norms" in summary["error"]
+    weights = newest(run)["state_dict"]
+    assert newest(run)["global_step"] <= summary["steps"]
+    assert all(torch.isfinite(tensor).all() for tensor in weights.values() if tensor.is_floating_point())
+
+
+def test_an_interrupted_run_is_stopped_and_can_go_on(tmp_path: Path) -> None:
+    command = [*SMALL, "trainer.max_epochs=3000", "checkpoints.every_n_steps=5"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "lab.train", *command], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 120
+    while not list(tmp_path.rglob("last-*.ckpt")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    summary = read_summary(only_run(tmp_path))
+    assert summary["status"] == "stopped"
+    assert summary["steps"] >= 5
+    assert (only_run(tmp_path) / "metrics.csv").exists()
+
+
+def test_two_processes_share_scenes_and_validation(tmp_path: Path) -> None:
+    lab_train(*SMALL, "trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2", "trainer.precision=32-true",
+              "callbacks.eureka.threshold=0.01", folder=tmp_path)  # fmt: skip
+    summary = read_summary(only_run(tmp_path))
+    assert summary["status"] == "finished"
+    # 64 scenes an epoch, 16 a process: two steps.
+    assert (summary["steps"], summary["samples"]) == (8, 256)
+    assert summary["eureka"]["epoch"] == 1
+    assert summary["eureka"]["accuracy"] == pytest.approx(summary["eureka"]["accuracy"] * 40 // 1 / 40, abs=0.025)
+
+
+def test_accumulated_batches_step_together(tmp_path: Path) -> None:
+    summary = read_summary(train_in(tmp_path, *SMALL, "trainer.accumulate_grad_batches=2"))
+    assert (summary["steps"], summary["samples"]) == (8, 256)
+
+
+@pytest.mark.slow
+def test_a_compiled_model_trains(tmp_path: Path, undisturbed: Path) -> None:
+    compiled = train_in(tmp_path, *SMALL, "softmax=norm_softmax_heat_treatment", "compile=true")
+    loss = [read_metrics(run / "metrics.csv")[-1]["train/loss"] for run in (compiled, undisturbed)]
+    assert loss[0] == pytest.approx(loss[1], rel=1e-2)
+
+
+def test_the_reasoning_task_finds_its_moment_and_stops_after_it(tmp_path: Path) -> None:
+    # A threshold below chance: the moment comes with the first validation.
+    eureka = ["callbacks.eureka.threshold=0.02", "callbacks.eureka.stop_after=10"]
+    run = train_in(tmp_path, "experiment=reasoning", "softmax=learnable_temperature", *eureka)
+    summary = read_summary(run)
+    assert summary["status"] == "finished"
+    assert (summary["eureka"]["epoch"], summary["eureka"]["step"], summary["eureka"]["samples"]) == (10, 10, 43_920)
+    assert summary["steps"] == 20
+    assert any("temperature/factor/layer_0/head_3" in row for row in read_metrics(run / "metrics.csv"))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["softmax.tau=-1"], "softmax.tau must be positive"),
+        (["softmax.tau=abc"], "softmax.tau='abc' is wrong"),
+        (["softmax.tua=1"], "did you mean 'tau'?"),
+        (["model.patch_size=5"], "model.patch_size=5 does not divide"),
+        (["callbacks.eureka.threshold=2"], "callbacks.eureka.threshold must be between 0 and 1"),
+    ],
+)
+def test_bad_input_is_refused(tmp_path: Path, overrides: list[str], words: str) -> None:
+    with pytest.raises(LabError) as error:
+        train_in(tmp_path, *SMALL, *overrides)
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_the_command_line_answers_bad_input_in_one_sentence(tmp_path: Path) -> None:
+    done = lab_train("experiment=main_task", "paths.data=/nowhere", folder=tmp_path, check=False)
+    assert done.returncode == 1
+    (sentence,) = [line for line in done.stderr.splitlines() if line.startswith("error:")]
+    assert "no MNIST in /nowhere" in sentence and "data/source=drawn" in sentence
+    assert "Traceback" not in done.stderr
+    typo = lab_train("softmax=norm_softmx", folder=tmp_path, check=False)
+    assert typo.returncode == 1
+    assert "norm_softmax" in typo.stderr and "Traceback" not in typo.stderr
