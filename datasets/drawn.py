@@ -19,7 +19,7 @@ from datasets.seeding import generator_of
 from datasets.sources import Images, Split
 
 SIDE = 28
-_CHUNK = 4096
+_CHUNK = 256
 
 Point = tuple[float, float]
 Path = Sequence[Point]
@@ -126,20 +126,23 @@ class DrawnDigits:
         size = self.sizes[split]
         labels = torch.arange(size) % 10
         labels = labels[torch.randperm(size, generator=generator)]
-        pixels = torch.cat([self._draw(part, generator) for part in labels.split(_CHUNK)])
+        pixels = torch.empty(size, 1, SIDE, SIDE, dtype=torch.uint8)
+        # Class by class, since their numbers of segments differ; in small chunks, which stay in the cache.
+        for label in range(10):
+            for rows in (labels == label).nonzero()[:, 0].split(_CHUNK):
+                pixels[rows] = self._draw(label, len(rows), generator)
         return Images(pixels, labels, self._names())
 
     def _names(self) -> tuple[str, ...]:
         return tuple(DIGITS)
 
-    def _draw(self, labels: Tensor, generator: torch.Generator) -> Tensor:
-        paths: list[tuple[list[Path], list[Path]]] = [(strokes, []) for strokes in DIGITS.values()]
-        points, strokes, _ = _templates(paths, closed=False)
-        moved = _moved(points[labels], generator, slant=0.3, shift=0.22, jitter=0.05)
-        width = _uniform(labels, generator, 0.05, 0.14)
-        distance = _distance(moved, strokes[labels])
+    def _draw(self, label: int, n: int, generator: torch.Generator) -> Tensor:
+        points, strokes = _template(list(DIGITS.values())[label], closed=False)
+        (moved,) = _moved([points], n, generator, turn=0.25, slant=0.3, shift=0.24, jitter=0.05)
+        width = _uniform(n, generator, 0.05, 0.14)
+        distance = _distance(moved, strokes)
         ink = ((width - distance) * SIDE / 2 + 0.5).clamp(0, 1)
-        return _printed(ink * _uniform(labels, generator, 0.65, 1.0), generator, noise=0.06)
+        return _printed(ink * _uniform(n, generator, 0.65, 1.0), generator, noise=0.06)
 
 
 class DrawnGarments(DrawnDigits):
@@ -150,73 +153,63 @@ class DrawnGarments(DrawnDigits):
     def _names(self) -> tuple[str, ...]:
         return tuple(GARMENTS)
 
-    def _draw(self, labels: Tensor, generator: torch.Generator) -> Tensor:
-        points, outline, seams = _templates(list(GARMENTS.values()), closed=True)
-        moved = _moved(points[labels], generator, slant=0.12, shift=0.14, jitter=0.05)
-        flip = torch.where(torch.rand(len(labels), generator=generator) < 0.5, -1.0, 1.0)
-        moved[..., 0] *= flip[:, None]
-        inside = _inside(moved, outline[labels])
-        edge = ((0.05 - _distance(moved, outline[labels])) * SIDE / 2 + 0.5).clamp(0, 1)
-        dark = ((0.035 - _distance(moved, seams[labels])) * SIDE / 2 + 0.5).clamp(0, 1)
-        cloth = _uniform(labels, generator, 0.3, 0.95) + _stripes(labels, generator)
-        picture = torch.maximum(inside * cloth, edge * _uniform(labels, generator, 0.35, 1.0))
+    def _draw(self, label: int, n: int, generator: torch.Generator) -> Tensor:
+        paths, marks = list(GARMENTS.values())[label]
+        cloth_points, outline = _template(paths, closed=True)
+        seam_points, seams = _template(marks, closed=False)
+        templates = [cloth_points, seam_points]
+        cloth_at, seam_at = _moved(templates, n, generator, turn=0.2, slant=0.15, shift=0.18, jitter=0.05)
+        flip = torch.where(torch.rand(n, 1, generator=generator) < 0.5, -1.0, 1.0)
+        cloth_at[..., 0] *= flip
+        seam_at[..., 0] *= flip
+        inside = _inside(cloth_at, outline)
+        edge = ((0.05 - _distance(cloth_at, outline)) * SIDE / 2 + 0.5).clamp(0, 1)
+        dark = ((0.035 - _distance(seam_at, seams)) * SIDE / 2 + 0.5).clamp(0, 1)
+        cloth = _uniform(n, generator, 0.3, 0.95) + _stripes(n, generator)
+        picture = torch.maximum(inside * cloth, edge * _uniform(n, generator, 0.35, 1.0))
         return _printed(picture * (1 - 0.75 * dark), generator, noise=0.05)
 
 
-def _templates(classes: Sequence[tuple[Sequence[Path], Sequence[Path]]], closed: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Points [10, P, 2] and the point indices [10, S, 2] of outline and seams, padded with a point's own."""
-    tables: list[list[Point]] = []
-    outlines: list[list[tuple[int, int]]] = []
-    details: list[list[tuple[int, int]]] = []
-    for paths, seams in classes:
-        table: list[Point] = []
-        outlines.append(_joined(paths, table, closed))
-        # A class without seams gets one far outside, which darkens nothing.
-        details.append(_joined(seams or [[(9.0, 9.0), (9.0, 9.0)]], table, closed=False))
-        tables.append(table)
-    size = max(map(len, tables))
-    points = torch.tensor([table + [table[0]] * (size - len(table)) for table in tables])
-    return points, _padded(outlines), _padded(details)
-
-
-def _joined(paths: Sequence[Path], table: list[Point], closed: bool) -> list[tuple[int, int]]:
-    """Adds the points of paths to a table; the segments between them, as indices."""
-    segments = []
+def _template(paths: Sequence[Path], closed: bool) -> tuple[Tensor, list[tuple[int, int]]]:
+    """Points [P, 2] of the paths and the segments between them, as pairs of indices; P may be 0."""
+    table: list[Point] = []
+    segments: list[tuple[int, int]] = []
     for path in paths:
         first = len(table)
         table.extend(path)
         segments += [(first + i, first + i + 1) for i in range(len(path) - 1)]
         if closed:
             segments.append((first + len(path) - 1, first))
-    return segments
+    return torch.tensor(table).reshape(-1, 2), segments
 
 
-def _padded(segments: list[list[tuple[int, int]]]) -> Tensor:
-    size = max(map(len, segments))
-    return torch.tensor([rows + [(rows[0][0], rows[0][0])] * (size - len(rows)) for rows in segments])
-
-
-def _uniform(labels: Tensor, generator: torch.Generator, low: float, high: float) -> Tensor:
+def _uniform(n: int, generator: torch.Generator, low: float, high: float) -> Tensor:
     """One number an image, [n, 1]."""
-    return low + (high - low) * torch.rand(len(labels), 1, generator=generator)
+    return low + (high - low) * torch.rand(n, 1, generator=generator)
 
 
-def _moved(points_nP2: Tensor, generator: torch.Generator, slant: float, shift: float, jitter: float) -> Tensor:
-    """Points under a random affine map and a jitter of each point."""
-    n = len(points_nP2)
+def _moved(
+    templates: Sequence[Tensor],
+    n: int,
+    generator: torch.Generator,
+    turn: float,
+    slant: float,
+    shift: float,
+    jitter: float,
+) -> list[Tensor]:
+    """Each template [P, 2] as [n, P, 2] under the image's one random affine map and a jitter of each point."""
 
     def between(low: float, high: float) -> Tensor:
-        return low + (high - low) * torch.rand(n, generator=generator)
+        return _uniform(n, generator, low, high)[:, 0]
 
-    angle, shear = between(-0.2, 0.2), between(-slant, slant)
+    angle, shear = between(-turn, turn), between(-slant, slant)
     across, down = between(0.5, 0.85), between(0.55, 0.85)
     cos, sin = angle.cos(), angle.sin()
     rotation = torch.stack([torch.stack([cos, -sin], -1), torch.stack([sin, cos], -1)], -2)
-    zero = torch.zeros(n)
-    stretch = torch.stack([torch.stack([across, shear * down], -1), torch.stack([zero, down], -1)], -2)
+    stretch = torch.stack([torch.stack([across, shear * down], -1), torch.stack([torch.zeros(n), down], -1)], -2)
     place = shift * (2 * torch.rand(n, 1, 2, generator=generator) - 1)
-    wobble = jitter * torch.randn(points_nP2.shape, generator=generator)
-    return (points_nP2 + wobble) @ (rotation @ stretch).transpose(-2, -1) + place
+    linear = (rotation @ stretch).transpose(-2, -1)
+    return [(t + jitter * torch.randn(n, *t.shape, generator=generator)) @ linear + place for t in templates]
 
 
 def _grid() -> tuple[Tensor, Tensor]:
@@ -226,48 +219,44 @@ def _grid() -> tuple[Tensor, Tensor]:
     return x.flatten(), y.flatten()
 
 
-def _ends(points_nP2: Tensor, segments_nS2: Tensor) -> tuple[Tensor, Tensor]:
-    n, S = segments_nS2.shape[:2]
-    ends = points_nP2.gather(1, segments_nS2.reshape(n, 2 * S, 1).expand(-1, -1, 2)).view(n, S, 2, 2)
-    return ends[:, :, 0], ends[:, :, 1]
-
-
-def _distance(points_nP2: Tensor, segments_nS2: Tensor) -> Tensor:
-    """Distance of every pixel from the nearest segment, [n, 784]. A loop over segments keeps memory small."""
+def _distance(points_nP2: Tensor, segments: Sequence[tuple[int, int]]) -> Tensor:
+    """Distance of every pixel from the nearest segment, [n, 784]; far, where there is none."""
     x, y = _grid()
-    start, stop = _ends(points_nP2, segments_nS2)
-    way = stop - start
-    length = way.square().sum(-1).clamp_min(1e-8)
-    nearest = torch.full((len(points_nP2), SIDE * SIDE), math.inf)
-    for s in range(segments_nS2.shape[1]):
-        px, py = x - start[:, s, :1], y - start[:, s, 1:]
-        dx, dy = way[:, s, :1], way[:, s, 1:]
-        along = ((px * dx + py * dy) / length[:, s, None]).clamp_(0, 1)
-        nearest = torch.minimum(nearest, (px - along * dx).square_().add_((py - along * dy).square_()))
+    nearest = torch.full((len(points_nP2), SIDE * SIDE), 1e4)
+    for a, b in segments:
+        start, way = points_nP2[:, a], points_nP2[:, b] - points_nP2[:, a]
+        way = way / way.square().sum(-1, keepdim=True).clamp_min(1e-8).sqrt()
+        length = ((points_nP2[:, b] - start) * way).sum(-1, keepdim=True)
+        px, py = x - start[:, :1], y - start[:, 1:]
+        # Along the segment, the overshoot beyond its ends; across it, the distance from its line.
+        along = px * way[:, :1] + py * way[:, 1:]
+        beyond = along.sub_(along.clamp(min=torch.zeros(1), max=length))
+        across = px.mul_(way[:, 1:]).sub_(py.mul_(way[:, :1]))
+        torch.minimum(nearest, across.square_().addcmul_(beyond, beyond), out=nearest)
     return nearest.sqrt_()
 
 
-def _inside(points_nP2: Tensor, segments_nS2: Tensor) -> Tensor:
+def _inside(points_nP2: Tensor, segments: Sequence[tuple[int, int]]) -> Tensor:
     """1 where a pixel lies inside the outlines by the even-odd rule, else 0, [n, 784]."""
-    x, y = _grid()
-    start, stop = _ends(points_nP2, segments_nS2)
-    crossings = torch.zeros(len(points_nP2), SIDE * SIDE, dtype=torch.bool)
-    for s in range(segments_nS2.shape[1]):
-        ax, ay = start[:, s, :1], start[:, s, 1:]
-        bx, by = stop[:, s, :1], stop[:, s, 1:]
-        straddles = (ay > y) != (by > y)
+    line = (torch.arange(SIDE) + 0.5) / SIDE * 2 - 1
+    crossings = torch.zeros(len(points_nP2), SIDE, SIDE, dtype=torch.bool)
+    for a, b in segments:
+        ax, ay = points_nP2[:, a].split(1, dim=-1)
+        bx, by = points_nP2[:, b].split(1, dim=-1)
+        # One crossing a row of pixels: x where the segment passes it, or left of everything.
         rise = torch.where((by - ay).abs() < 1e-8, 1.0, by - ay)
-        crossings ^= straddles & (x < ax + (y - ay) / rise * (bx - ax))
-    return crossings.float()
+        at = torch.where((ay > line) != (by > line), ax + (line - ay) / rise * (bx - ax), -1e4)
+        crossings ^= line < at[:, :, None]
+    return crossings.float().flatten(1)
 
 
-def _stripes(labels: Tensor, generator: torch.Generator) -> Tensor:
+def _stripes(n: int, generator: torch.Generator) -> Tensor:
     """A stripe pattern over the cloth, [n, 784]; about half of the images have hardly any."""
     x, y = _grid()
-    angle = torch.where(_uniform(labels, generator, 0, 1) < 0.5, 0.0, math.pi / 2)
-    wave = (x * angle.cos() + y * angle.sin()) * _uniform(labels, generator, 4, 16)
-    strength = (_uniform(labels, generator, -0.25, 0.25)).clamp_min(0)
-    return strength * (wave + _uniform(labels, generator, 0, 2 * math.pi)).sin()
+    angle = torch.where(_uniform(n, generator, 0, 1) < 0.5, 0.0, math.pi / 2)
+    wave = (x * angle.cos() + y * angle.sin()) * _uniform(n, generator, 4, 16)
+    strength = (_uniform(n, generator, -0.25, 0.25)).clamp_min(0)
+    return strength * (wave + _uniform(n, generator, 0, 2 * math.pi)).sin()
 
 
 def _printed(picture: Tensor, generator: torch.Generator, noise: float) -> Tensor:

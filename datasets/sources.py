@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Literal
 
 import torch
@@ -12,6 +15,9 @@ from filelock import FileLock
 from torch import Tensor
 
 Split = Literal["train", "test"]
+
+# What torchvision raises over a missing, short or garbled file.
+_UNREADABLE = (RuntimeError, ValueError, AssertionError, IndexError, KeyError, EOFError)
 
 
 @dataclass(frozen=True)
@@ -65,12 +71,20 @@ class TorchvisionSource:
 
         Raises:
             FileNotFoundError: if they are not there and may not, or could not, be downloaded.
+            ValueError: if the split is neither train nor test, or the files are damaged.
         """
+        if split not in ("train", "test"):
+            raise ValueError(f"split must be train or test, got {split!r}")
         make = getattr(torchvision.datasets, self.name)
         train = split == "train"
         try:
             data = make(str(self.root), train=train, download=False)
-        except RuntimeError as missing:
+        except _UNREADABLE as missing:
+            if "not found" not in str(missing).lower():
+                raise ValueError(
+                    f"{self.name} in {self.root.absolute()} is damaged ({_line(missing)}): delete it there and copy or "
+                    "download it again, or use drawn images with data/source=drawn"
+                ) from missing
             if not self.download:
                 raise FileNotFoundError(
                     f"no {self.name} in {self.root.absolute()}: name the folder with paths.data, let the lab "
@@ -80,17 +94,33 @@ class TorchvisionSource:
         return _as_images(data)
 
     def _fetched(self, make: type, train: bool) -> object:
-        self.root.mkdir(parents=True, exist_ok=True)
         try:
-            # Processes that start together wait for the first one's download.
+            self.root.mkdir(parents=True, exist_ok=True)
+            # Processes that start together wait for the first one's download, and then find it there.
             with FileLock(self.root / f".{self.name}.lock"):
-                return make(str(self.root), train=train, download=True)
-        except (OSError, RuntimeError) as error:
-            reason = " ".join(str(error).split())
+                try:
+                    return make(str(self.root), train=train, download=False)
+                except RuntimeError:
+                    self._download(make)
+            return make(str(self.root), train=train, download=False)
+        except (OSError, HTTPException, *_UNREADABLE) as error:
             raise FileNotFoundError(
-                f"{self.name} could not be downloaded to {self.root.absolute()} ({reason}): put it there by hand in "
-                "torchvision's layout, or use drawn images with data/source=drawn"
+                f"{self.name} could not be downloaded to {self.root.absolute()} ({_line(error)}): put it there by hand "
+                "in torchvision's layout, or use drawn images with data/source=drawn"
             ) from error
+
+    def _download(self, make: type) -> None:
+        """Downloads beside the data, then moves whole files: a killed download leaves no half file that looks whole."""
+        with TemporaryDirectory(prefix=f".{self.name}-", dir=self.root) as folder:
+            make(folder, train=True, download=True)
+            for file in sorted(path for path in Path(folder).rglob("*") if path.is_file()):
+                target = self.root / file.relative_to(folder)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                os.replace(file, target)
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def _as_images(data: object) -> Images:

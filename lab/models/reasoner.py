@@ -33,7 +33,9 @@ class Reasoner(Observable):
     """Tokens "a b c d =" to an answer read at the last one.
 
     Source: Eureka-moments in Transformers, A.16 (width 16, 4 heads of 4, 64 hidden units, learned positions);
-    initialisation and the lack of layer norm after Nanda et al. 2023, whose setting A.16 follows.
+    no layer norm, as in Nanda et al. 2023, whose setting A.16 follows. Initialisation is torch's default, positions
+    N(0, 1) as token embeddings are; the paper names none. With N(0, 1/width) embeddings the Eureka-moments of
+    NormSoftmax came four times later (seed 0, learning rate 5e-3: epoch 1,660 in place of 350).
 
     Args:
         tokens: size of the vocabulary, "=" included.
@@ -70,7 +72,8 @@ class Reasoner(Observable):
             raise ValueError(f"model.heads={heads} does not divide model.width={width}")
         rules = make_rules(softmax, heads, width // heads)
         self.token = nn.Embedding(tokens, width)
-        self.position = nn.Parameter(torch.empty(context, width))
+        # Of the size of the token embedding: the four numbers are told apart by their place alone.
+        self.position = nn.Parameter(torch.randn(context, width))
         self.blocks = nn.Sequential(
             *[
                 Block(Attention(width, heads, next(rules), proj_bias=False), width, hidden, layer_norm)
@@ -79,7 +82,6 @@ class Reasoner(Observable):
         )
         self.norm = nn.LayerNorm(width) if layer_norm else nn.Identity()
         self.head = nn.Linear(width, num_classes, bias=False)
-        self._initialise(width)
 
     def forward(self, x: Tensor) -> Tensor:
         """x: [B, context] int64 -> logits [B, num_classes]."""
@@ -94,13 +96,3 @@ class Reasoner(Observable):
     def no_weight_decay(self) -> set[str]:
         """Learned temperatures."""
         return self.rule_parameters()
-
-    def _initialise(self, width: int) -> None:
-        """Normal, std 1/sqrt(fan in); biases 0."""
-        for module in self.modules():
-            if isinstance(module, nn.Linear):
-                nn.init.normal_(module.weight, std=module.in_features**-0.5)
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)
-        nn.init.normal_(self.token.weight, std=width**-0.5)
-        nn.init.normal_(self.position, std=width**-0.5)

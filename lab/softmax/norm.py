@@ -76,7 +76,7 @@ class NormSoftmax(TemperatureRule):
             sigma = sigma if self.statistic == "var" else sigma.sqrt()
             return 1.0 / torch.minimum(sigma, tau)
 
-    def _variance(self, q_BHND: Tensor, k_BHMD: Tensor) -> tuple[Tensor, int]:
+    def _variance(self, q_BHND: Tensor, k_BHMD: Tensor) -> tuple[Tensor, Tensor | int]:
         """Biased variance of the raw scores, [B, H, N or 1, 1], and the number of scores behind each."""
         queries, keys = q_BHND.shape[-2], k_BHMD.shape[-2]
         if queries * keys <= self.head_dim**2:
@@ -91,7 +91,7 @@ class NormSoftmax(TemperatureRule):
         means = (q_BHND * k_BHMD.mean(-2, keepdim=True)).sum(-1, keepdim=True)
         return variance.mean(-2, keepdim=True) + means.var(-2, correction=0, keepdim=True), keys * queries
 
-    def _masked_variance(self, q_BHND: Tensor, k_BHMD: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    def _masked_variance(self, q_BHND: Tensor, k_BHMD: Tensor, mask: Tensor) -> tuple[Tensor, Tensor | int]:
         scores_BHNM = q_BHND @ k_BHMD.transpose(-2, -1)
         allowed = mask.expand_as(scores_BHNM).to(scores_BHNM.dtype)
         axes = (-1,) if self.over == "row" else (-2, -1)

@@ -35,15 +35,28 @@ def test_classes_are_balanced_and_images_fill_the_grey_scale(drawn) -> None:
     assert not torch.equal(train.pixels[:1000], test.pixels)
 
 
+def logistic_accuracy(x, y, x_test, y_test) -> float:
+    """The strongest linear classifier: a ridge fit is far weaker and would hide images that are too easy."""
+    weights = torch.zeros(x.shape[1], 10, requires_grad=True)
+    optimiser = torch.optim.LBFGS([weights], max_iter=80, line_search_fn="strong_wolfe")
+
+    def loss():
+        optimiser.zero_grad()
+        value = torch.nn.functional.cross_entropy(x @ weights, y) + 1e-4 * weights.square().sum()
+        value.backward()
+        return value
+
+    optimiser.step(loss)
+    return ((x_test @ weights).argmax(1) == y_test).float().mean().item()
+
+
 def test_no_linear_classifier_solves_them_but_a_neighbour_does(drawn) -> None:
     train, test = drawn
     x, x_test = (torch.cat([s.pixels.flatten(1) / 255.0, torch.ones(len(s.labels), 1)], 1) for s in (train, test))
-    y = torch.nn.functional.one_hot(train.labels, 10) * 2.0 - 1
-    weights = torch.linalg.solve(x.T @ x + 30 * torch.eye(x.shape[1]), x.T @ y)
-    linear = ((x_test @ weights).argmax(1) == test.labels).float().mean()
-    neighbour = (train.labels[torch.cdist(x_test, x).argmin(1)] == test.labels).float().mean()
+    linear = logistic_accuracy(x, train.labels, x_test, test.labels)
+    neighbour = (train.labels[torch.cdist(x_test, x).argmin(1)] == test.labels).float().mean().item()
     assert 0.3 < linear < 0.85
-    assert neighbour > 0.88
+    assert neighbour > max(0.86, linear + 0.05)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -76,6 +76,38 @@ def test_a_failed_download_is_told_in_one_sentence(tmp_path: Path, monkeypatch) 
         TorchvisionSource("MNIST", str(tmp_path), download=True).load("train")
 
 
+def test_a_folder_that_cannot_be_made_is_told_in_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(FileNotFoundError, match=r"MNIST could not be downloaded .*data/source=drawn"):
+        TorchvisionSource("MNIST", str(tmp_path / "file" / "data"), download=True).load("train")
+
+
+@pytest.mark.parametrize("download", [False, True])
+def test_damaged_data_is_not_called_missing(small_mnist, download: bool) -> None:
+    folder, _ = small_mnist
+    file = folder / "MNIST" / "raw" / "train-images-idx3-ubyte"
+    file.write_bytes(file.read_bytes()[:500])
+    with pytest.raises(ValueError, match=r"MNIST in .* is damaged"):
+        TorchvisionSource("MNIST", str(folder), download=download).load("train")
+
+
+def test_a_download_that_breaks_off_leaves_nothing_that_looks_whole(tmp_path: Path, monkeypatch) -> None:
+    def half(url: str, download_root: str, filename: str, md5: str | None = None) -> None:
+        (Path(download_root) / Path(filename).stem).write_bytes(b"half")
+        if "t10k-labels" in filename:
+            raise ConnectionResetError("reset by peer")
+
+    monkeypatch.setattr(torchvision.datasets.mnist, "download_and_extract_archive", half)
+    with pytest.raises(FileNotFoundError, match="reset by peer"):
+        TorchvisionSource("MNIST", str(tmp_path), download=True).load("train")
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == []
+
+
+def test_an_unknown_split_is_refused(small_mnist) -> None:
+    with pytest.raises(ValueError, match="'tset'"):
+        TorchvisionSource("MNIST", str(small_mnist[0])).load("tset")  # type: ignore[arg-type]
+
+
 def test_an_unknown_set_is_refused() -> None:
     with pytest.raises(ValueError, match="'MNISTT'"):
         TorchvisionSource("MNISTT", "data")
