@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,3 +63,37 @@ def mark_moment(axes: Any, moment: Mapping[str, Any], color: Any) -> None:
 def save_figure(figure: Figure, path: Path) -> None:
     """Writes a figure atomically as PNG."""
     write_atomically(path, lambda file: figure.savefig(file, format="png", dpi=130))
+
+
+def gradient_figure(folder: Path, layers: Sequence[int] | None = None) -> Figure:
+    """Mean |gradient| of W_Q, W_K and W_V over training, a panel a layer; the time before the moment in grey.
+
+    Source: Eureka-moments in Transformers, Figures 4 and 14.
+
+    Raises:
+        ValueError: if the run has logged no gradient norms.
+    """
+    rows = [row for row in read_metrics(folder / "metrics.csv") if "gradient/q/layer_0" in row]
+    if not rows:
+        raise ValueError(f"{folder} has logged no gradient norms: run it with the callback gradient_norms")
+    found = sorted({int(key.rsplit("_", 1)[1]) for key in rows[0] if key.startswith("gradient/")})
+    shown = found if layers is None else list(layers)
+    columns = min(4, len(shown))
+    lines = -(-len(shown) // columns)
+    figure = Figure(figsize=(3.2 * columns + 1, 2.6 * lines + 0.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(lines, columns, squeeze=False).flatten()
+    moment = read_summary(folder).get("eureka", {})
+    for panel, layer in zip(panels, shown, strict=False):
+        for name in "qkv":
+            values = [row[f"gradient/{name}/layer_{layer}"] for row in rows]
+            panel.plot([row["step"] for row in rows], values, label=f"$W_{name.upper()}$", linewidth=1)
+        if moment.get("happened"):
+            panel.axvspan(0, moment["step"], color="0.9", zorder=0)
+        panel.set(yscale="log", title=f"layer {layer}", xlabel="step")
+        panel.grid(alpha=0.3)
+    for panel in panels[len(shown) :]:
+        panel.set_axis_off()
+    panels[0].set_ylabel("mean |gradient|")
+    panels[0].legend()
+    return figure

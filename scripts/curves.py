@@ -1,0 +1,40 @@
+"""Pictures of finished runs: accuracy curves with the chance line and moments, or gradient norms."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from lab.curves import accuracy_figure, gradient_figure, save_figure
+from lab.run import read_summary
+
+CHANCE = {"reasoning": (6 / 11, "always the more likely number (6/11)"), "main_task": (0.5, "one target at random")}
+
+
+def main() -> int:
+    """The command line; 1 if a folder holds no run."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("runs", nargs="+", type=Path, help="run folders (each holds a summary.json)")
+    parser.add_argument("--out", type=Path, required=True, help="PNG file to write")
+    parser.add_argument("--gradients", action="store_true", help="gradient norms of the first run, layer by layer")
+    arguments = parser.parse_args()
+    summaries = {folder: read_summary(folder) for folder in arguments.runs}
+    for folder, summary in summaries.items():
+        if not summary:
+            print(f"{folder} holds no run: it has no readable summary.json", file=sys.stderr)
+            return 1
+    first = summaries[arguments.runs[0]]
+    if arguments.gradients:
+        figure = gradient_figure(arguments.runs[0])
+    else:
+        chance, label = CHANCE.get(str(first["experiment"]), (0.5, "one target at random"))
+        named = {f"{s['softmax']}, seed {s['seed']}": folder for folder, s in summaries.items()}
+        figure = accuracy_figure(named, chance, label, title=str(first["experiment"]))
+    save_figure(figure, arguments.out)
+    print(arguments.out)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,100 @@
+"""The README's commands and its softmax of one's own, run as printed."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from conftest import ROOT
+
+from lab.command import problem_with
+from lab.config import CONFIGS
+from lab.run import read_summary
+from lab.train import run as train_with
+
+README = (ROOT / "README.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    """Fenced blocks of the README in a language."""
+    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+
+
+def commands() -> list[str]:
+    """Every command line of the README's shell blocks."""
+    lines = [line.split("#")[0].strip() for block in blocks("bash") for line in block.splitlines()]
+    return [line for line in lines if line]
+
+
+def test_commands_are_of_the_known_kinds() -> None:
+    known = ("make ", "python -m lab.train ", "python -m lab.bench ", "tensorboard ")
+    assert commands()
+    assert all(command.startswith(known) for command in commands())
+
+
+@pytest.mark.parametrize("command", [c for c in commands() if c.startswith("python -m lab.train")])
+def test_training_commands_train(command: str, tmp_path: Path) -> None:
+    """As printed, but cut short and on this machine's processor."""
+    overrides = shlex.split(command)[3:]
+    assert problem_with(overrides) is None
+    short = [o for o in overrides if o != "trainer=gpu"]
+    short += ["trainer.max_epochs=1", "trainer.max_steps=2"]
+    if "experiment=main_task" in overrides:
+        wanted = ["data/source=drawn", "data.batch_size=8", "data.epoch_size=16", "data.validation_size=8"]
+        sizes = [
+            f"data.source.{kind}.{split}_size=50" for kind in ("digits", "garments") for split in ("train", "test")
+        ]
+        short = [o for o in short if not o.startswith(("data", "debug"))] + wanted + sizes
+    summary = train_with([*short, f"paths.runs={tmp_path}", "threads=1"])
+    assert summary["status"] == "finished"
+
+
+@pytest.mark.parametrize("command", [c for c in commands() if c.startswith("make ")])
+def test_make_targets_exist(command: str) -> None:
+    done = subprocess.run(["make", "-n", *shlex.split(command)[1:]], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_tensorboard_is_installed() -> None:
+    done = subprocess.run([sys.executable, "-m", "tensorboard.main", "--version"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_demo_prints_its_table_and_draws_its_picture(tmp_path: Path) -> None:
+    """`make demo` in small: it gives up after 20 epochs, and says so."""
+    arguments = ["--runs", str(tmp_path / "demo"), "--limit", "20", "--epochs-after", "10"]
+    done = subprocess.run(
+        [sys.executable, ROOT / "scripts" / "demo.py", *arguments],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        cwd=tmp_path,
+    )
+    assert done.returncode == 1, done.stderr[-3000:]
+    for word in ("NormSoftmax", "Eureka-moment", "tensorboard", "demo.png"):
+        assert word in done.stdout
+    assert (tmp_path / "demo" / "demo.png").stat().st_size > 10_000
+    runs = [read_summary(path.parent) for path in (tmp_path / "demo").rglob("summary.json")]
+    assert {run["softmax"] for run in runs} == {"softmax", "norm_softmax"}
+    gradients = [sys.executable, ROOT / "scripts" / "curves.py", "--gradients", "--out", tmp_path / "g.png"]
+    folder = next((tmp_path / "demo").rglob("summary.json")).parent
+    assert subprocess.run([*gradients, folder]).returncode == 0
+    assert (tmp_path / "g.png").stat().st_size > 10_000
+
+
+def test_a_softmax_of_one_s_own(tmp_path: Path, monkeypatch) -> None:
+    """The class and the config, copied from the README, train the reasoning task."""
+    (tmp_path / "my_rules.py").write_text(blocks("python")[0])
+    monkeypatch.syspath_prepend(tmp_path)
+    config = yaml.safe_load(blocks("yaml")[0])
+    assert config.pop("defaults")
+    overrides = [f"softmax.{k}={'null' if v is None else v}" for k, v in config.items() if k != "_partial_"]
+    summary = train_with(["experiment=reasoning", *overrides, f"paths.runs={tmp_path}", "trainer.max_epochs=10"])
+    assert summary["status"] == "finished"
+    assert {"softmax", "norm_softmax"} <= {path.stem for path in (CONFIGS / "softmax").glob("*.yaml")}
