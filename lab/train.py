@@ -80,7 +80,8 @@ def train(config: DictConfig, overrides: list[str], choices: dict[str, Any]) -> 
         if primary and config.force and (aside := run.set_aside()):
             _say(f"force=true: the run before is kept in {aside}")
         summary = run.read_summary()
-        if primary and summary.get("status") == "finished":
+        # Every process sees the same summary and leaves together; under force it is the old run's, or none.
+        if summary.get("status") == "finished" and not config.force:
             _say(f"finished already: {run.folder} (force=true runs it again)")
             return summary
         origin = provenance()
@@ -104,7 +105,7 @@ def _train_in(run: Run, config: DictConfig, summary: RunSummary) -> None:
     trainer: L.Trainer | None = None
     status, reason = "failed", None
     try:
-        resume, step, damaged = run.newest_checkpoint()
+        resume, step, damaged = (None, 0, []) if config.force else run.newest_checkpoint()
         for path in damaged:
             _say(f"damaged checkpoint, using the one before it: {path}")
         if resume is not None:
