@@ -117,7 +117,10 @@ class EurekaProgress(ProgressBar):
 
 
 def state_of(trainer: L.Trainer) -> str:
-    """Accuracy and Eureka state in one short line."""
+    """Accuracy and Eureka state in one short line; a module that trains many runs at once describes them itself."""
+    describe: Any = getattr(trainer.lightning_module, "describe", None)
+    if describe is not None:
+        return str(describe())
     accuracy = trainer.callback_metrics.get("val/accuracy")
     text = f"accuracy {float(accuracy):.1%}" if accuracy is not None else "accuracy -"
     eureka = find_moment(trainer.callbacks)  # type: ignore[attr-defined]

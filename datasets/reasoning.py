@@ -84,11 +84,19 @@ class ReasoningData(L.LightningDataModule):
         """The whole of a split (``train`` or ``validation``) as one batch."""
         return self._batches[split]
 
+    def draw_train(self, epoch: int, step: int) -> Batch:
+        """This process's share of the training batch, the same in every epoch."""
+        return self._shard("train")
+
+    def draw_validation(self, index: int) -> Batch:
+        """This process's share of the validation batch."""
+        return self._shard("validation")
+
     def train_dataloader(self) -> StepLoader:
-        return StepLoader(lambda *_: self._shard("train"), 1, lambda: step_reached(self.trainer))
+        return StepLoader(self.draw_train, 1, lambda: step_reached(self.trainer))
 
     def val_dataloader(self) -> StepLoader:
-        return StepLoader(lambda *_: self._shard("validation"), 1)
+        return StepLoader(lambda _, step: self.draw_validation(step), 1)
 
     def _shard(self, split: str) -> Batch:
         """This process's share of the full batch."""

@@ -163,18 +163,19 @@ def compose(pixels: Tensor, images_BT: Tensor, colors_BT3: Tensor, normalise: bo
         normalise: False gives the colours in [0, 1] (before noise), for pictures made for people.
 
     Returns:
-        [B, 3, 2S, 2S] float32.
+        [B, 3, 2S, 2S], of the type of the colours (the trainer's precision decides it).
     """
     side = pixels.shape[-1]
     device = pixels.device
-    mean = torch.tensor(IMAGENET_MEAN if normalise else (0.0, 0.0, 0.0), device=device)
-    std = torch.tensor(IMAGENET_STD if normalise else (1.0, 1.0, 1.0), device=device)
+    dtype = colors_BT3.dtype
+    mean = torch.tensor(IMAGENET_MEAN if normalise else (0.0, 0.0, 0.0), device=device, dtype=dtype)
+    std = torch.tensor(IMAGENET_STD if normalise else (1.0, 1.0, 1.0), device=device, dtype=dtype)
     gain_BT3 = colors_BT3 / (255.0 * std)
     bias = (-mean / std).view(1, 3, 1, 1)
-    canvas = torch.empty(len(images_BT), 3, 2 * side, 2 * side, device=device)
+    canvas = torch.empty(len(images_BT), 3, 2 * side, 2 * side, device=device, dtype=dtype)
     for tile in range(4):
         row, column = divmod(tile, 2)
         place = canvas[:, :, row * side : (row + 1) * side, column * side : (column + 1) * side]
-        grey = pixels.index_select(0, images_BT[:, tile]).float()
+        grey = pixels.index_select(0, images_BT[:, tile]).to(dtype)
         torch.addcmul(bias, grey, gain_BT3[:, tile, :, None, None], out=place)
     return canvas

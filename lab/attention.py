@@ -136,16 +136,33 @@ class Attention(nn.Module):
         the other queries. Where it does (a statistic over all queries), or where somebody watches, the whole
         is worked out.
         """
-        if self.tap is not None or self.rule.couples_queries:
+        if not self.reads_one_query:
             return self(x)[:, -1:]
-        B, N, W = x.shape
+        return self.attend_looked_up(self.queries(x[:, -1:]), self.key_values(x))
+
+    @property
+    def reads_one_query(self) -> bool:
+        """Whether one query can be worked out alone: nobody watches, and queries do not depend on each other."""
+        return self.tap is None and not self.rule.couples_queries
+
+    def queries(self, x: Tensor) -> Tensor:
+        """[..., W] -> the queries of all heads, [..., W]."""
+        W = x.shape[-1]
+        return F.linear(x, self.qkv.weight[:W], None if self.qkv.bias is None else self.qkv.bias[:W])
+
+    def key_values(self, x: Tensor) -> Tensor:
+        """[..., W] -> the keys, then the values of all heads, [..., 2 W]."""
+        W = x.shape[-1]
+        return F.linear(x, self.qkv.weight[W:], None if self.qkv.bias is None else self.qkv.bias[W:])
+
+    def attend_looked_up(self, queries: Tensor, key_values: Tensor) -> Tensor:
+        """What :meth:`forward` does after its projections: queries [B, N, W], key_values [B, M, 2 W] -> [B, N, W]."""
+        B, N, W = queries.shape
         heads = (self.num_heads, self.head_dim)
-        weight, bias = self.qkv.weight, self.qkv.bias
-        of_q, of_kv = (None, None) if bias is None else (bias[:W], bias[W:])
-        q = F.linear(x[:, -1:], weight[:W], of_q).view(B, 1, *heads).transpose(1, 2)
-        k, v = F.linear(x, weight[W:], of_kv).view(B, N, 2, *heads).permute(2, 0, 3, 1, 4).unbind(0)
-        z_BH1D = attend(q, k, v, self.rule)
-        return self.proj_drop(self.proj(z_BH1D.transpose(1, 2).reshape(B, 1, W)))
+        q = queries.view(B, N, *heads).transpose(1, 2)
+        k, v = key_values.view(B, -1, 2, *heads).permute(2, 0, 3, 1, 4).unbind(0)
+        z_BHND = attend(q, k, v, self.rule)
+        return self.proj_drop(self.proj(z_BHND.transpose(1, 2).reshape(B, N, W)))
 
     def projections(self) -> dict[str, Tensor]:
         """W_Q, W_K and W_V as views of the fused weight, each [W, W], by "q", "k", "v"."""
@@ -155,3 +172,64 @@ class Attention(nn.Module):
         """Their gradients as views; None before a backward pass."""
         gradient = self.qkv.weight.grad
         return None if gradient is None else dict(zip("qkv", gradient.chunk(3), strict=True))
+
+
+class CrossAttention(nn.Module):
+    """Multi-head attention of queries to a set of other tokens, under any temperature rule.
+
+    Args:
+        dim: width W of queries and tokens.
+        num_heads: heads H; must divide W.
+        rule: temperature rule.
+
+    Raises:
+        ValueError: if the heads do not divide the width.
+    """
+
+    def __init__(self, dim: int, num_heads: int, rule: TemperatureRule) -> None:
+        super().__init__()
+        if dim % num_heads:
+            raise ValueError(f"{num_heads} heads do not divide a width of {dim}")
+        self.num_heads = num_heads
+        self.head_dim = dim // num_heads
+        self.rule = rule
+        self.query, self.key, self.value, self.proj = (nn.Linear(dim, dim) for _ in range(4))
+        self.tap: dict[str, Tensor] | None = None
+
+    def forward(self, queries: Tensor, tokens: Tensor) -> Tensor:
+        """queries [B, N, W], tokens [B, M, W] -> [B, N, W]."""
+        if self.tap is None and queries.shape[1] == 1 and not self.rule.weighs_channels:
+            return self._one_query(queries, tokens)
+        q, k, v = (
+            projection(x).view(*x.shape[:2], self.num_heads, self.head_dim).transpose(1, 2)
+            for projection, x in ((self.query, queries), (self.key, tokens), (self.value, tokens))
+        )
+        if self.tap is None:
+            z_BHND = attend(q, k, v, self.rule)
+        else:
+            z_BHND, logits, weights = attend_explicit(q, k, v, self.rule)
+            self.tap.update(q=q, k=k, v=v, logits=logits, weights=weights, z=z_BHND)
+        return self.proj(z_BHND.transpose(1, 2).reshape(queries.shape))
+
+    def _one_query(self, query: Tensor, tokens: Tensor) -> Tensor:
+        """The same for a single query without projecting a token: q^T (W_K x) = (W_K^T q)^T x, and W_V comes last.
+
+        The bias of the keys adds one number to all scores of the query, of which no rule and no softmax knows.
+        """
+        B, _, W = query.shape
+        H, D = self.num_heads, self.head_dim
+        q_BHD = self.query(query).view(B, H, D)
+        q_BH1W = torch.einsum("bhd,hdw->bhw", q_BHD, self.key.weight.view(H, D, W)).unsqueeze(2)
+        shared_BHMW = tokens.unsqueeze(1).expand(B, H, -1, W)
+        mixed_BHW = attend(q_BH1W, shared_BHMW, shared_BHMW, self.rule).squeeze(2)
+        z_BHD = torch.einsum("bhw,hdw->bhd", mixed_BHW, self.value.weight.view(H, D, W)) + self.value.bias.view(H, D)
+        return self.proj(z_BHD.reshape(B, 1, W))
+
+    def projections(self) -> dict[str, Tensor]:
+        """W_Q, W_K and W_V, each [W, W], by "q", "k", "v"."""
+        return {"q": self.query.weight, "k": self.key.weight, "v": self.value.weight}
+
+    def projection_gradients(self) -> dict[str, Tensor] | None:
+        """Their gradients; None before a backward pass."""
+        gradients = {name: weight.grad for name, weight in self.projections().items()}
+        return None if None in gradients.values() else gradients  # type: ignore[return-value]

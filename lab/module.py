@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import lightning as L
 import torch
 import torch.nn.functional as F
-from timm.optim import create_optimizer_v2
-from timm.scheduler import create_scheduler_v2
 from torch import Tensor, nn
+from torch.optim import Optimizer
 from torchmetrics import MeanMetric, Metric, MetricCollection
 from torchmetrics.classification import MulticlassAccuracy
 
 from datasets.seeding import derived_seed
 from lab.optim import OptimConfig
-from lab.softmax.rule import TemperatureRule
+from lab.softmax.rule import TemperatureRule, at_least_float32
 from lab.softmax.schedule import HeatTreatment
 
 Batch = dict[str, Any]
@@ -35,6 +34,7 @@ class TwoStepModule(L.LightningModule):
         locations: names of what the latent ``target_location`` chooses between; accuracy is split by it.
         seed: with epoch, step and rank it fixes every random number of a training step (stochastic depth).
         schedule: moves tau of every rule over training (heat treatment); None leaves tau alone.
+        intervention: changes the model's gradients before each optimiser step; None leaves them alone.
     """
 
     def __init__(
@@ -45,6 +45,7 @@ class TwoStepModule(L.LightningModule):
         locations: Sequence[str] = (),
         seed: int = 0,
         schedule: HeatTreatment | None = None,
+        intervention: Callable[[nn.Module], None] | None = None,
     ) -> None:
         super().__init__()
         self.model = model
@@ -52,6 +53,7 @@ class TwoStepModule(L.LightningModule):
         self.locations = tuple(locations)
         self.seed = seed
         self.schedule = schedule
+        self.intervention = intervention
         self.train_metrics = _metrics(num_classes)
         # Kept in checkpoints, so that an epoch resumed half-way reports all of itself.
         self.train_metrics.persistent(True)
@@ -63,6 +65,10 @@ class TwoStepModule(L.LightningModule):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.model(x)
+
+    def setup(self, stage: str) -> None:
+        # Lightning restores a checkpoint before it changes the precision: float64 weights would be rounded.
+        self.trainer.precision_plugin.convert_module(self)
 
     def on_train_epoch_start(self) -> None:
         if self.schedule is not None and self.schedule.by == "epoch":
@@ -76,10 +82,18 @@ class TwoStepModule(L.LightningModule):
             self._set_temperatures(self.global_step / max(1, int(self.trainer.estimated_stepping_batches)))
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        logits = self(batch["x"])
-        loss = F.cross_entropy(logits.float(), batch["y"], label_smoothing=self.optim.label_smoothing)
+        return self.training_loss(self(batch["x"]), batch)
+
+    def training_loss(self, logits: Tensor, batch: Batch) -> Tensor:
+        """Loss of a training batch from the model's answer; the epoch's metrics see both."""
+        loss = F.cross_entropy(_precise(logits), batch["y"], label_smoothing=self.optim.label_smoothing)
         self.train_metrics.update(logits=logits.detach(), target=batch["y"], value=loss.detach())
         return loss
+
+    def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
+        # After the callbacks' turn: gradient norms are logged as backward left them.
+        if self.intervention is not None:
+            self.intervention(self.model)
 
     def on_train_epoch_end(self) -> None:
         values = {f"train/{name}": value for name, value in self.train_metrics.compute().items()}
@@ -92,8 +106,11 @@ class TwoStepModule(L.LightningModule):
         self.log_dict(values, logger=False)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        logits = self(batch["x"])
-        loss = F.cross_entropy(logits.float(), batch["y"])
+        self.observe_validation(self(batch["x"]), batch)
+
+    def observe_validation(self, logits: Tensor, batch: Batch) -> None:
+        """Shows the model's answer to a validation batch to the metrics."""
+        loss = F.cross_entropy(_precise(logits), batch["y"])
         self.validation_metrics.update(logits=logits, target=batch["y"], value=(loss, len(batch["y"])))
         where = batch["latents"].get("target_location")
         accuracies: list[Any] = list(self.accuracy_by_location)
@@ -113,22 +130,12 @@ class TwoStepModule(L.LightningModule):
 
     def configure_optimizers(self) -> Any:
         total = self.trainer.datamodule.samples_per_step * self.trainer.accumulate_grad_batches  # type: ignore[attr-defined]
-        optimizer = create_optimizer_v2(
-            self.model,
-            opt=self.optim.name,
-            lr=self.optim.scaled_lr(total),
-            weight_decay=self.optim.weight_decay,
-            filter_bias_and_bn=self.optim.decay_matrices_only,
-            **self.optim.options,
-        )
-        scheduler, _ = create_scheduler_v2(
-            optimizer,
-            sched=self.optim.schedule,
-            num_epochs=max(1, self.trainer.max_epochs or 1),
-            min_lr=self.optim.min_lr,
-            warmup_lr=self.optim.warmup_lr,
-            warmup_epochs=self.optim.warmup_epochs,
-        )
+        return self.optimizer_with_schedule(self.optim.parameter_groups(self.model), total)
+
+    def optimizer_with_schedule(self, groups: list[dict[str, Any]], samples_per_step: int) -> Any:
+        """What ``configure_optimizers`` returns for these parameter groups."""
+        optimizer = self.optim.optimizer(groups, samples_per_step)
+        scheduler = self.optim.scheduler(optimizer, max(1, self.trainer.max_epochs or 1))
         if scheduler is None:
             return optimizer
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "epoch"}}
@@ -142,6 +149,11 @@ class TwoStepModule(L.LightningModule):
         rules: list[TemperatureRule] = self.model.rules()  # type: ignore[operator,assignment]
         for rule in rules:
             rule.set_tau(self.schedule(progress, rule.default_tau))
+
+
+def _precise(logits: Tensor) -> Tensor:
+    """Half precision raised to float32, as a loss needs; float64 stays."""
+    return at_least_float32(logits)[0]
 
 
 def _metrics(num_classes: int) -> MetricCollection:

@@ -1,9 +1,15 @@
-"""The optimiser's settings; timm's factories make the optimiser and its schedule."""
+"""The optimiser's settings, and the optimiser and schedule that timm's factories make of them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
+
+from timm.optim import create_optimizer_v2, param_groups_weight_decay
+from timm.scheduler import create_scheduler_v2
+from timm.scheduler.scheduler import Scheduler
+from torch import nn
+from torch.optim import Optimizer
 
 
 @dataclass(frozen=True)
@@ -57,3 +63,28 @@ class OptimConfig:
         if self.lr_reference_batch is None:
             return self.lr
         return self.lr * samples_per_step / self.lr_reference_batch
+
+    def parameter_groups(self, model: nn.Module) -> list[dict[str, Any]]:
+        """The trained parameters of ``model`` in groups, each with its weight decay."""
+        if not (self.decay_matrices_only and self.weight_decay):
+            trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+            return [{"params": trained, "weight_decay": self.weight_decay}]
+        spared = model.no_weight_decay() if hasattr(model, "no_weight_decay") else set()  # type: ignore[operator]
+        return param_groups_weight_decay(model, self.weight_decay, no_weight_decay_list=spared)
+
+    def optimizer(self, groups: list[dict[str, Any]], samples_per_step: int) -> Optimizer:
+        """The optimiser of these parameter groups."""
+        lr = self.scaled_lr(samples_per_step)
+        return create_optimizer_v2(groups, opt=self.name, lr=lr, weight_decay=0.0, **self.options)
+
+    def scheduler(self, optimizer: Optimizer, epochs: int) -> Scheduler | None:
+        """The learning-rate schedule by epoch; None where the rate stays."""
+        scheduler, _ = create_scheduler_v2(
+            optimizer,
+            sched=self.schedule,
+            num_epochs=epochs,
+            min_lr=self.min_lr,
+            warmup_lr=self.warmup_lr,
+            warmup_epochs=self.warmup_epochs,
+        )
+        return scheduler

@@ -18,6 +18,7 @@ import json
 import re
 import shutil
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,7 +32,7 @@ from lab.files import write_json, write_text
 Status = Literal["running", "finished", "stopped", "failed"]
 
 # Overrides that say where and how loudly to run, not what: no part of a run's name or identity.
-_NOT_WHAT = ("force", "paths", "logger", "threads", "hydra")
+_NOT_WHAT = ("force", "paths", "logger", "threads", "hydra", "seeds")
 _IN_THE_NAME = ("experiment", "softmax", "seed")
 _LONGEST_NAME = 160
 
@@ -137,11 +138,27 @@ class Run:
         damaged: list[str] = []
         for path in sorted(self.checkpoints.glob("last-*.ckpt"), reverse=True):
             try:
-                checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=False)
-                return path, int(checkpoint["global_step"]), damaged
+                return path, int(load_checkpoint(path)["global_step"]), damaged
             except Exception as error:  # a damaged file fails in many ways, none of them ours to list
                 damaged.append(f"{path} ({type(error).__name__}: {str(error).splitlines()[0][:80]})")
         return None, 0, damaged
+
+    def checkpoint_steps(self) -> set[int]:
+        """Steps of all checkpoints that load."""
+        steps = set()
+        for path in self.checkpoints.glob("last-*.ckpt"):
+            with suppress(Exception):
+                steps.add(int(load_checkpoint(path)["global_step"]))
+        return steps
+
+    def load_checkpoint(self, step: int) -> dict[str, Any]:
+        """The checkpoint at ``step``, one of :meth:`checkpoint_steps`."""
+        return load_checkpoint(self.checkpoints / f"last-{step:09d}.ckpt")
+
+
+def load_checkpoint(path: Path) -> dict[str, Any]:
+    """A checkpoint as plain tensors and values on the CPU."""
+    return torch.load(path, map_location="cpu", weights_only=True, mmap=False)
 
 
 def _identity(config: Any) -> dict[str, Any]:

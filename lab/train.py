@@ -9,6 +9,8 @@ import logging
 import os
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,23 +19,20 @@ import lightning as L
 import torch
 from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import InstantiationException
-from hydra.utils import instantiate
-from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from callbacks.checkpoints import Checkpoints
 from callbacks.finite_loss import FiniteLoss
 from callbacks.run_summary import RunSummary
 from lab import command
+from lab.build import build_callbacks, build_checkpoints, build_loggers, build_model_and_data, build_trainer
 from lab.config import CONFIGS, check
+from lab.ending import Ending
 from lab.errors import LabError
-from lab.metrics_log import MetricsLog
-from lab.module import TwoStepModule
 from lab.provenance import provenance
 from lab.run import Run, run_name
+from lab.seeds.train import check_trainer, numbers, train_together
+from lab.tell import tell
 
 
 def run(overrides: list[str]) -> dict[str, Any]:
@@ -61,109 +60,114 @@ def train(config: DictConfig, overrides: list[str], choices: dict[str, Any]) -> 
         choices: group -> chosen config, as Hydra reports them.
 
     Returns:
-        The run's summary.
+        The run's summary; under ``seeds``, {"seeds": {seed: summary}}.
 
     Raises:
         LabError: for everything that a user can mend.
     """
-    name = run_name(str(choices.get("experiment") or "custom"), str(choices["softmax"]), config.seed, overrides)
-    folder = Path(config.paths.runs).expanduser().absolute() / name
-    config.paths.run = str(folder)
+    config.paths.run = str(_folder(config, overrides, choices))
     check(config)
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", module="lightning")
+    # Seeds trained together: fused CPU attention is then called seed by seed, which costs nothing to speak of.
+    warnings.filterwarnings("ignore", message=".*batching rule for aten::_scaled_dot_product")
     if config.threads is not None:
         torch.set_num_threads(config.threads)
+    if "16" in str(config.trainer.precision) and config.trainer.accelerator == "cpu" and _emulates_16_bit():
+        tell("this processor only emulates 16-bit arithmetic: trainer.precision=32-true is much faster here")
+    if config.seeds is not None:
+        return train_seeds(config, overrides, choices)
+    return train_one(config, overrides, choices)
+
+
+def train_one(config: DictConfig, overrides: list[str], choices: dict[str, Any]) -> dict[str, Any]:
+    """Trains one seed; the run's summary."""
+    with _opened(config, overrides, choices) as (run, what):
+        if what is not None:
+            _train_in(run, config, RunSummary(run.summary, what))
+        return run.read_summary()
+
+
+def train_seeds(config: DictConfig, overrides: list[str], choices: dict[str, Any]) -> dict[str, Any]:
+    """Trains ``config.seeds`` together, each in the folder of its single run; {"seeds": {seed: summary}}."""
+    check_trainer(config)
+    with ExitStack() as opened:
+        runs, folders = [], {}
+        asked: Any = OmegaConf.to_object(config.seeds) if OmegaConf.is_config(config.seeds) else config.seeds
+        for seed in numbers(asked, config.seed):
+            own = config.copy()
+            own.seed, own.seeds = seed, None
+            run, what = opened.enter_context(_opened(own, overrides, choices))
+            folders[seed] = run
+            if what is not None:
+                runs.append((own, run, {**what, "seeds_together": None}))
+        for _, _, what in runs:
+            what["seeds_together"] = len(runs)
+        if runs:
+            train_together(runs)
+        return {"seeds": {seed: run.read_summary() for seed, run in folders.items()}}
+
+
+@contextmanager
+def _opened(
+    config: DictConfig, overrides: list[str], choices: dict[str, Any]
+) -> Iterator[tuple[Run, dict[str, Any] | None]]:
+    """The run folder, held, and what its summary says of it; None where the run is finished already."""
+    folder = _folder(config, overrides, choices)
+    config.paths.run = str(folder)
     primary = _is_primary()
     run = Run(folder, primary)
     try:
         if primary and config.force and (aside := run.set_aside()):
-            _say(f"force=true: the run before is kept in {aside}")
-        summary = run.read_summary()
+            tell(f"force=true: the run before is kept in {aside}")
         # Every process sees the same summary and leaves together; under force it is the old run's, or none.
-        if summary.get("status") == "finished" and not config.force:
-            _say(f"finished already: {run.folder} (force=true runs it again)")
-            return summary
+        if run.read_summary().get("status") == "finished" and not config.force:
+            tell(f"finished already: {run.folder} (force=true runs it again)")
+            yield run, None
+            return
         origin = provenance()
         run.identify(config, origin)
-        what = {
-            "name": name,
-            "experiment": choices.get("experiment"),
-            "softmax": choices["softmax"],
-            "seed": config.seed,
-            "overrides": overrides,
-            **origin,
-        }
-        _train_in(run, config, RunSummary(run.summary, what))
-        return run.read_summary()
+        yield (
+            run,
+            {
+                "name": str(folder.relative_to(Path(config.paths.runs).expanduser().absolute())),
+                "experiment": choices.get("experiment"),
+                "softmax": choices["softmax"],
+                "seed": config.seed,
+                "overrides": overrides,
+                **origin,
+            },
+        )
     finally:
         run.release()
+
+
+def _folder(config: DictConfig, overrides: list[str], choices: dict[str, Any]) -> Path:
+    name = run_name(str(choices.get("experiment") or "custom"), str(choices["softmax"]), config.seed, overrides)
+    return Path(config.paths.runs).expanduser().absolute() / name
 
 
 def _train_in(run: Run, config: DictConfig, summary: RunSummary) -> None:
     """Trains in an open run folder and leaves a summary, however it ends."""
     trainer: L.Trainer | None = None
-    status, reason = "failed", None
+    ending = Ending()
     try:
-        resume, step, damaged = (None, 0, []) if config.force else run.newest_checkpoint()
-        for path in damaged:
-            _say(f"damaged checkpoint, using the one before it: {path}")
-        if resume is not None:
-            _say(f"going on from {resume}")
-        L.seed_everything(config.seed, workers=True, verbose=False)
-        data = instantiate(config.data)
-        module = build_module(config, data)
-        if config.compile:
-            module.model.compile()
-        trainer = build_trainer(run, config, summary, step)
-        _say(f"run folder: {run.folder}")
-        if "16" in str(config.trainer.precision) and config.trainer.accelerator == "cpu" and _emulates_16_bit():
-            _say("this processor only emulates 16-bit arithmetic: trainer.precision=32-true is much faster here")
-        trainer.fit(module, datamodule=data, ckpt_path=resume, weights_only=True)
-        status = "stopped" if trainer.interrupted else "finished"
-    except (LabError, FileNotFoundError, ValueError, InstantiationException) as error:
-        # What a constructor said, not that Hydra called it.
-        cause = error.__cause__ if isinstance(error, InstantiationException) else error
-        if not isinstance(cause, LabError | FileNotFoundError | ValueError):
-            reason = f"{type(cause).__name__}: {cause}"
-            raise
-        reason = str(cause)
-        raise LabError(reason) from error
-    except BaseException as error:
-        stopped = isinstance(error, KeyboardInterrupt | SystemExit) or type(error).__name__ == "SIGTERMException"
-        status, reason = ("stopped", None) if stopped else ("failed", f"{type(error).__name__}: {error}")
-        raise
+        with ending.told():
+            resume, step, damaged = (None, 0, []) if config.force else run.newest_checkpoint()
+            for path in damaged:
+                tell(f"damaged checkpoint, using the one before it: {path}")
+            if resume is not None:
+                tell(f"going on from {resume}")
+            module, data = build_model_and_data(config)
+            if config.compile:
+                module.model.compile()
+            callbacks = [FiniteLoss(), *build_callbacks(config), summary, build_checkpoints(config, run)]
+            trainer = build_trainer(config, callbacks, build_loggers(config, run, step))
+            tell(f"run folder: {run.folder}")
+            trainer.fit(module, datamodule=data, ckpt_path=resume, weights_only=True)
+            ending.status = "stopped" if trainer.interrupted else "finished"
     finally:
-        summary.write(trainer, status, reason)
-
-
-def build_module(config: DictConfig, data: L.LightningDataModule) -> TwoStepModule:
-    """The model with its softmax, in its LightningModule."""
-    facts: dict[str, int] = data.model_arguments()  # type: ignore[attr-defined]
-    softmax = config.softmax.copy()
-    with open_dict(softmax):
-        schedule = softmax.pop("schedule", None)
-    return TwoStepModule(
-        model=instantiate(config.model, softmax=instantiate(softmax), **facts),
-        optim=instantiate(config.optim, _convert_="all"),
-        num_classes=facts["num_classes"],
-        locations=getattr(data, "locations", ()),
-        seed=config.seed,
-        schedule=instantiate(schedule) if schedule else None,
-    )
-
-
-def build_trainer(run: Run, config: DictConfig, summary: RunSummary, resume_step: int) -> L.Trainer:
-    """The trainer with its callbacks and loggers; checkpoints come last, by Lightning's order."""
-    callbacks: list[Callback] = [FiniteLoss(), *instantiate(config.callbacks).values(), summary]
-    callbacks.append(Checkpoints(run.checkpoints, **OmegaConf.to_container(config.checkpoints)))  # type: ignore[arg-type]
-    loggers: list[Logger] = [MetricsLog(run.metrics, resume_step)]
-    # A resumed run takes back what the killed one logged beyond its last checkpoint.
-    purge = {"purge_step": resume_step} if resume_step else {}
-    loggers += [make(**purge) for make in instantiate(config.logger).values()]
-    trainer = instantiate(config.trainer, callbacks=callbacks, logger=loggers)
-    assert isinstance(trainer, L.Trainer)
-    return trainer
+        summary.write(trainer, ending.status, ending.reason)
 
 
 def report(summary: dict[str, Any]) -> str:
@@ -186,11 +190,6 @@ def _is_primary() -> bool:
     return int(getattr(rank_zero_only, "rank", 0) or 0) == 0
 
 
-@rank_zero_only
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
 @hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="train")
 def _main(config: DictConfig) -> float | None:
     settings = HydraConfig.get()
@@ -199,12 +198,16 @@ def _main(config: DictConfig) -> float | None:
     except LabError as error:
         if os.environ.get("HYDRA_FULL_ERROR"):
             raise
-        _say(f"error: {error}")
+        tell(f"error: {error}")
         sys.exit(1)
-    if _is_primary():
-        _say(report(summary))
-    # What Hydra's sweepers optimise.
-    return summary.get("metrics", {}).get("val/accuracy")
+    together: dict[int, dict[str, Any]] = summary.get("seeds", {})
+    for seed, own in together.items():
+        tell(f"seed {seed}: {report(own)}")
+    if not together:
+        tell(report(summary))
+    # What Hydra's sweepers optimise; of seeds trained together, their mean.
+    values = [own.get("metrics", {}).get("val/accuracy") for own in together.values() or [summary]]
+    return None if None in values else sum(values) / len(values)
 
 
 def main() -> None:

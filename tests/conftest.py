@@ -16,6 +16,25 @@ from datasets.vision import VisionData
 
 ROOT = Path(__file__).resolve().parent.parent
 
+# The main task in small: drawn images, 16 pixels, batches of 16, four steps an epoch.
+SMALL = (
+    "experiment=main_task",
+    "data/source=drawn",
+    "data.source.digits.train_size=200",
+    "data.source.digits.test_size=100",
+    "data.source.garments.train_size=200",
+    "data.source.garments.test_size=100",
+    "data.tile_size=8",
+    "data.batch_size=16",
+    "data.epoch_size=64",
+    "data.validation_size=40",
+    "model.depth=2",
+    "model.heads=2",
+    "model.head_dim=8",
+    "optim.warmup_epochs=1",
+    "trainer.max_epochs=4",
+)
+
 
 @pytest.fixture(scope="session")
 def real_data() -> Path:

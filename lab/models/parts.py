@@ -7,7 +7,7 @@ from typing import Protocol
 
 from torch import nn
 
-from lab.attention import Attention
+from lab.attention import Attention, CrossAttention
 from lab.softmax.fixed import Fixed
 from lab.softmax.rule import TemperatureRule
 
@@ -32,9 +32,9 @@ def make_rules(softmax: RuleFactory | None, heads: int, head_dim: int) -> Iterat
 class Observable(nn.Module):
     """Mixin: a model of the lab tells its layers, its rules, and what takes no weight decay."""
 
-    def attention_layers(self) -> list[Attention]:
+    def attention_layers(self) -> list[Attention | CrossAttention]:
         """Attention layers from the first to the last."""
-        return [module for module in self.modules() if isinstance(module, Attention)]
+        return [module for module in self.modules() if isinstance(module, Attention | CrossAttention)]
 
     def rules(self) -> list[TemperatureRule]:
         """Temperature rules, one a layer."""

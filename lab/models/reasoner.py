@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lab.attention import Attention
@@ -20,12 +21,15 @@ class Block(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, width))
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x + self.attention(self.norm1(x))
-        return x + self.mlp(self.norm2(x))
+        return self.after_attention(x, self.attention(self.norm1(x)))
 
     def last(self, x: Tensor) -> Tensor:
         """The last token of :meth:`forward`, [B, 1, W], without working out the others."""
-        x = x[:, -1:] + self.attention.last(self.norm1(x))
+        return self.after_attention(x[:, -1:], self.attention.last(self.norm1(x)))
+
+    def after_attention(self, x: Tensor, attended: Tensor) -> Tensor:
+        """The residual stream [B, N, W] with what attention says of it, then the MLP."""
+        x = x + attended
         return x + self.mlp(self.norm2(x))
 
 
@@ -85,13 +89,32 @@ class Reasoner(Observable):
 
     def forward(self, x: Tensor) -> Tensor:
         """x: [B, context] int64 -> logits [B, num_classes]."""
-        states = self.token(x) + self.position
-        for block in self.blocks[:-1]:
-            states = block(states)
         # The answer is read at "=": the last layer's other tokens would be worked out for nothing.
         last = self.blocks[-1]
         assert isinstance(last, Block)
-        return self.head(self.norm(last.last(states)[:, 0]))
+        if len(self.blocks) == 1 and last.attention.reads_one_query:
+            state = self._only_layer(last, x)
+        else:
+            states = self.token(x) + self.position
+            for block in self.blocks[:-1]:
+                states = block(states)
+            state = last.last(states)
+        return self.head(self.norm(state[:, 0]))
+
+    def _only_layer(self, block: Block, x: Tensor) -> Tensor:
+        """``block.last`` of embedded tokens, [B, 1, W], from a table of all pairs of place and token.
+
+        What a first layer projects depends on place and token alone: 60 rows are projected and then looked
+        up, in place of 4,392 x 5 (a third of the time of a training step).
+        """
+        context, tokens = x.shape[1], self.token.num_embeddings
+        table_NTW = self.token.weight + self.position[:, None]
+        normed = block.norm1(table_NTW)
+        kv = block.attention.key_values(normed).flatten(0, 1)
+        q = block.attention.queries(normed[-1])
+        rows = x + tokens * torch.arange(context, device=x.device)
+        z = block.attention.attend_looked_up(F.embedding(x[:, -1:], q), F.embedding(rows, kv))
+        return block.after_attention(F.embedding(x[:, -1:], table_NTW[-1]), z)
 
     def no_weight_decay(self) -> set[str]:
         """Learned temperatures."""

@@ -62,6 +62,10 @@ class LearnableTemperature(TemperatureRule):
     def inverse_temperature(self, q_BHND: Tensor, k_BHMD: Tensor, mask: Tensor | None = None) -> Tensor:
         return self.factor() / self.tau
 
+    @property
+    def weighs_channels(self) -> bool:
+        return self.granularity == "channel"
+
     def factor(self) -> Tensor:
         """t, [H or 1, 1, D or 1]."""
         if self.parametrisation == "raw":

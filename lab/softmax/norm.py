@@ -85,7 +85,7 @@ class NormSoftmax(TemperatureRule):
             scores_BHNM = q_BHND @ k_BHMD.transpose(-2, -1)
             variance = scores_BHNM.var(axes, correction=0, keepdim=True)
             return variance, keys if self.over == "row" else keys * queries
-        variance = RowVariance.apply(q_BHND, k_BHMD)
+        variance = RowVariance.apply(q_BHND, k_BHMD)[0]
         if self.over == "row":
             return variance, keys
         means = (q_BHND * k_BHMD.mean(-2, keepdim=True)).sum(-1, keepdim=True)
@@ -102,28 +102,42 @@ class NormSoftmax(TemperatureRule):
 
 
 class RowVariance(torch.autograd.Function):
-    """q C q^T of each query, C the biased covariance of the keys: [B, H, N, D], [B, H, M, D] -> [B, H, N, 1].
+    """q C q^T of each query, C the biased covariance of the keys: [..., N, D], [..., M, D] -> [..., N, 1].
 
     The backward pass is written out because C is symmetric, which autograd cannot know: two matrix products
     instead of four and half the overhead of NormSoftmax in a training step. First derivatives only.
     """
 
     @staticmethod
-    def forward(ctx: Any, q_BHND: Tensor, k_BHMD: Tensor) -> Tensor:
-        # Heads lie between tokens in memory: copied once here, not in each of the four products.
-        q = q_BHND.contiguous()
-        centred = (k_BHMD - k_BHMD.mean(-2, keepdim=True)).contiguous()
-        qC_BHND = q @ (centred.transpose(-2, -1) @ centred / centred.shape[-2])
-        ctx.save_for_backward(q, centred, qC_BHND)
-        return (qC_BHND * q).sum(-1, keepdim=True)
+    def forward(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # type: ignore[override]
+        # Heads lie between tokens in memory: copied once here, not in each of the four products. Always a copy,
+        # since an output must not be an input.
+        q = q.clone(memory_format=torch.contiguous_format)
+        centred = (k - k.mean(-2, keepdim=True)).contiguous()
+        qC = q @ (centred.transpose(-2, -1) @ centred / centred.shape[-2])
+        return (qC * q).sum(-1, keepdim=True), q, centred, qC
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, ...]) -> None:
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.save_for_backward(*output[1:])
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, slope_BHN1: Tensor) -> tuple[Tensor, Tensor]:
-        q, centred, qC_BHND = ctx.saved_tensors
-        of_C_BHDD = (q * (slope_BHN1 * (2 / centred.shape[-2]))).transpose(-2, -1) @ q
+    def backward(ctx: Any, slope: Tensor, *_: Tensor) -> tuple[Tensor, Tensor]:
+        q, centred, qC = ctx.saved_tensors
+        of_C = (q * (slope * (2 / centred.shape[-2]))).transpose(-2, -1) @ q
         # Columns of ``centred`` sum to 0, and so do those of the second gradient: nothing is left to centre.
-        return qC_BHND * (2 * slope_BHN1), centred @ of_C_BHDD
+        return qC * (2 * slope), centred @ of_C
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], q: Tensor, k: Tensor) -> tuple[Any, Any]:
+        # Only the last two dimensions are worked on: models side by side are one more leading dimension.
+        q, k = (
+            t.expand(info.batch_size, *t.shape) if dim is None else t.movedim(dim, 0)
+            for t, dim in zip((q, k), in_dims, strict=True)
+        )
+        return RowVariance.apply(q, k), (0, 0, 0, 0)
 
 
 def _unbiased(count: Tensor | int) -> Tensor | float:

@@ -46,6 +46,11 @@ class TemperatureRule(nn.Module):
         """Whether the temperature of one query depends on the others."""
         return False
 
+    @property
+    def weighs_channels(self) -> bool:
+        """Whether beta differs between the channels of a query, so that q may not be taken in another basis."""
+        return False
+
     @abstractmethod
     def inverse_temperature(self, q_BHND: Tensor, k_BHMD: Tensor, mask: Tensor | None = None) -> Tensor:
         """beta, broadcastable to q_BHND.

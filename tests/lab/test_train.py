@@ -12,31 +12,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import lab_train
+from conftest import SMALL, lab_train
 
 from lab.errors import LabError
 from lab.metrics_log import read_metrics
 from lab.run import read_summary
 from lab.train import run as train_with
-
-# The main task in small: drawn images, 16 pixels, batches of 16, four steps an epoch.
-SMALL = (
-    "experiment=main_task",
-    "data/source=drawn",
-    "data.source.digits.train_size=200",
-    "data.source.digits.test_size=100",
-    "data.source.garments.train_size=200",
-    "data.source.garments.test_size=100",
-    "data.tile_size=8",
-    "data.batch_size=16",
-    "data.epoch_size=64",
-    "data.validation_size=40",
-    "model.depth=2",
-    "model.heads=2",
-    "model.head_dim=8",
-    "optim.warmup_epochs=1",
-    "trainer.max_epochs=4",
-)
 
 
 def only_run(folder: Path) -> Path:

@@ -1,0 +1,119 @@
+"""Lightning data module of max retrieval: which class has the item of the highest priority?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lightning as L
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from datasets.loading import StepLoader, step_reached
+from datasets.seeding import generator_of
+
+Batch = dict[str, Any]
+
+
+class MaxRetrievalData(L.LightningDataModule):
+    """Sets of n items, each a priority ~ U(0, 1) and a class ~ U{1 .. C}; y is the class of the largest priority.
+
+    A batch is ``{"x": (items [B, n, 1 + C], query [B, 1]), "y": [B] int64, "latents": {"largest": [B], ...}}``; an item
+    is its priority beside its class as a one-hot vector, the query ~ U(0, 1) says nothing.
+
+    Source: "softmax is not enough", Appendix A.2 and A.4. All sets of a batch are of one size, n ~ U{5 .. 16},
+    drawn from (epoch, step) alone: seeds see other sets, but sizes in the same order, so that they can be
+    trained together (``seeds=10``).
+
+    Args:
+        classes: number of classes C.
+        smallest, largest: sizes of the training sets, both included.
+        batch_size: sets a step and process.
+        epoch_steps: steps an epoch.
+        validation_items: size of the validation sets.
+        validation_size: number of validation sets.
+        seed: seed of the training sets.
+        validation_seed: seed of the validation sets; the same for all runs.
+
+    Raises:
+        ValueError: if a number is not positive or ``smallest`` exceeds ``largest``.
+    """
+
+    def __init__(
+        self,
+        classes: int = 10,
+        smallest: int = 5,
+        largest: int = 16,
+        batch_size: int = 128,
+        epoch_steps: int = 1000,
+        validation_items: int = 16,
+        validation_size: int = 2048,
+        seed: int = 0,
+        validation_seed: int = 0,
+    ) -> None:
+        super().__init__()
+        sizes = {
+            "classes": classes,
+            "smallest": smallest,
+            "batch_size": batch_size,
+            "epoch_steps": epoch_steps,
+            "validation_items": validation_items,
+            "validation_size": validation_size,
+        }
+        for name, value in sizes.items():
+            if value < 1:
+                raise ValueError(f"data.{name} must be at least 1, got {value}")
+        if smallest > largest:
+            raise ValueError(f"data.smallest={smallest} exceeds data.largest={largest}")
+        self.classes = classes
+        self.smallest = smallest
+        self.largest = largest
+        self.batch_size = batch_size
+        self.epoch_steps = epoch_steps
+        self.validation_items = validation_items
+        self.validation_size = validation_size
+        self.seed = seed
+        self.validation_seed = validation_seed
+        self.class_names = tuple(str(number + 1) for number in range(classes))
+
+    def model_arguments(self) -> dict[str, int]:
+        """What a model has to know of the data: features of an item, number of labels."""
+        return {"features": 1 + self.classes, "num_classes": self.classes}
+
+    @property
+    def samples_per_step(self) -> int:
+        """Training sets of one step over all processes."""
+        return self.batch_size * (self.trainer.world_size if self.trainer else 1)
+
+    def draw_train(self, epoch: int, step: int) -> Batch:
+        """One training batch of this process; a pure function of its place in training."""
+        sizes = generator_of("max_retrieval sizes", epoch, step)
+        items = int(torch.randint(self.smallest, self.largest + 1, (), generator=sizes))
+        rank = self.trainer.global_rank if self.trainer else 0
+        return self.draw(items, self.batch_size, generator_of("max_retrieval", self.seed, epoch, step, rank))
+
+    def draw_validation(self, index: int) -> Batch:
+        """Validation batch ``index`` of the fixed set."""
+        start = index * self.batch_size
+        size = min(self.batch_size, self.validation_size - start)
+        generator = generator_of("max_retrieval validation", self.validation_seed, index)
+        return self.draw(self.validation_items, size, generator)
+
+    def draw(self, items: int, sets: int, generator: torch.Generator) -> Batch:
+        """``sets`` sets of ``items`` items each."""
+        priority = torch.rand(sets, items, generator=generator)
+        kind = torch.randint(self.classes, (sets, items), generator=generator)
+        query = torch.rand(sets, 1, generator=generator)
+        features = torch.cat([priority.unsqueeze(-1), F.one_hot(kind, self.classes).to(priority.dtype)], dim=-1)
+        largest = priority.argmax(1)
+        label: Tensor = kind.gather(1, largest.unsqueeze(1)).squeeze(1)
+        return {"x": (features, query), "y": label, "latents": {"largest": largest}}
+
+    def train_dataloader(self) -> StepLoader:
+        return StepLoader(self.draw_train, self.epoch_steps, lambda: step_reached(self.trainer))
+
+    def val_dataloader(self) -> StepLoader:
+        batches = -(-self.validation_size // self.batch_size)
+        world, rank = (self.trainer.world_size, self.trainer.global_rank) if self.trainer else (1, 0)
+        mine = range(rank, batches, world)
+        return StepLoader(lambda _, step: self.draw_validation(mine[step]), len(mine))

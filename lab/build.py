@@ -1,0 +1,89 @@
+"""Builds what a config names: model, data, callbacks, loggers, trainer. It knows none of them by name."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import lightning as L
+import torch
+from hydra.utils import get_class, instantiate
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.loggers import Logger
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from callbacks.checkpoints import Checkpoints
+from lab.errors import LabError
+from lab.metrics_log import MetricsLog
+from lab.module import TwoStepModule
+from lab.run import Run
+
+
+def build_model_and_data(
+    config: DictConfig, kind: type[TwoStepModule] = TwoStepModule
+) -> tuple[TwoStepModule, L.LightningDataModule]:
+    """The module and its data of one seed, everything random in them fixed by it."""
+    L.seed_everything(config.seed, workers=True, verbose=False)
+    data = instantiate(config.data)
+    return build_module(config, data, kind), data
+
+
+def build_module(
+    config: DictConfig, data: L.LightningDataModule, kind: type[TwoStepModule] = TwoStepModule
+) -> TwoStepModule:
+    """The model with its softmax, in its LightningModule."""
+    facts: dict[str, int] = data.model_arguments()  # type: ignore[attr-defined]
+    softmax = config.softmax.copy()
+    with open_dict(softmax):
+        schedule = softmax.pop("schedule", None)
+    return kind(
+        model=build_model(config.model, softmax, facts),
+        optim=instantiate(config.optim, _convert_="all"),
+        num_classes=facts["num_classes"],
+        locations=getattr(data, "locations", ()),
+        seed=config.seed,
+        schedule=instantiate(schedule) if schedule else None,
+        intervention=instantiate(config.intervention) if config.intervention else None,
+    )
+
+
+def build_model(model: DictConfig, softmax: DictConfig, facts: dict[str, int]) -> torch.nn.Module:
+    """A model under a softmax, for data of which it has to know ``facts``; a model without attention takes none.
+
+    Raises:
+        LabError: if the data's facts do not fit the model.
+    """
+    parameters = inspect.signature(get_class(model._target_)).parameters
+    unknown = sorted(facts.keys() - parameters.keys())
+    if unknown:
+        raise LabError(
+            f"{model._target_} does not fit this data, which gives {', '.join(unknown)}: choose another model="
+        )
+    own = {"softmax": instantiate(softmax)} if "softmax" in parameters else {}
+    return instantiate(model, **own, **facts)
+
+
+def build_callbacks(config: DictConfig) -> list[Callback]:
+    """The callbacks that the config names."""
+    return list(instantiate(config.callbacks).values())
+
+
+def build_checkpoints(config: DictConfig, run: Run) -> Checkpoints:
+    """The callback that saves checkpoints into the run folder."""
+    options: Any = OmegaConf.to_container(config.checkpoints)
+    return Checkpoints(run.checkpoints, **options)
+
+
+def build_loggers(config: DictConfig, run: Run, resume_step: int) -> list[Logger]:
+    """``metrics.csv`` and the loggers that the config names."""
+    # A resumed run takes back what the killed one logged beyond its last checkpoint.
+    purge = {"purge_step": resume_step} if resume_step else {}
+    return [MetricsLog(run.metrics, resume_step), *(make(**purge) for make in instantiate(config.logger).values())]
+
+
+def build_trainer(config: DictConfig, callbacks: Sequence[Callback], loggers: Sequence[Logger]) -> L.Trainer:
+    """Lightning's trainer with these callbacks and loggers."""
+    trainer = instantiate(config.trainer, callbacks=list(callbacks), logger=list(loggers) or False)
+    assert isinstance(trainer, L.Trainer)
+    return trainer

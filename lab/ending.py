@@ -1,0 +1,41 @@
+"""How a run ended, whatever ended it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from hydra.errors import InstantiationException
+
+from lab.errors import LabError
+
+
+class Ending:
+    """Status and reason for the summary; ``failed`` until the block says better."""
+
+    def __init__(self) -> None:
+        self.status = "failed"
+        self.reason: str | None = None
+
+    @contextmanager
+    def told(self) -> Iterator[None]:
+        """Notes what ends the block.
+
+        Raises:
+            LabError: in place of what a user can mend: a missing file, a wrong value.
+        """
+        try:
+            yield
+        except (LabError, FileNotFoundError, ValueError, InstantiationException) as error:
+            # What a constructor said, not that Hydra called it.
+            cause = error.__cause__ if isinstance(error, InstantiationException) else error
+            if not isinstance(cause, LabError | FileNotFoundError | ValueError):
+                self.reason = f"{type(cause).__name__}: {cause}"
+                raise
+            self.reason = str(cause)
+            raise LabError(self.reason) from error
+        except BaseException as error:
+            stopped = isinstance(error, KeyboardInterrupt | SystemExit) or type(error).__name__ == "SIGTERMException"
+            self.status = "stopped" if stopped else "failed"
+            self.reason = None if stopped else f"{type(error).__name__}: {error}"
+            raise

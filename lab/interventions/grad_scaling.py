@@ -1,0 +1,60 @@
+"""Gradient scaling: W_Q, W_K and W_V get gradients of one size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class GradScaling:
+    """Multiplies the gradient of each of W_Q, W_K and W_V by (target) / (its own mean |gradient|).
+
+    With m_b the mean absolute gradient of block b in {Q, K, V}, of a layer or of one head of it,
+
+        to = "mean":  g_b <- g_b (m_Q + m_K + m_V) / 3 / m_b     (the mean over the whole QKV weight),
+        to = "value": g_b <- g_b m_V / m_b.
+
+    A block whose gradient is zero throughout stays as it is.
+
+    Source: Eureka-moments in Transformers, section 5 and A.4 ("W_QKV grad scaling"); as run: per layer, to the
+    mean (reference, "Temperatures").
+
+    Args:
+        per: over what a block's mean is taken, a whole "layer" or each "head" of it.
+        to: the size that all three get.
+
+    Raises:
+        ValueError: if an option is unknown.
+    """
+
+    per: Literal["layer", "head"] = "layer"
+    to: Literal["mean", "value"] = "mean"
+
+    def __post_init__(self) -> None:
+        if self.per not in ("layer", "head"):
+            raise ValueError(f"intervention.per must be 'layer' or 'head', got {self.per!r}")
+        if self.to not in ("mean", "value"):
+            raise ValueError(f"intervention.to must be 'mean' or 'value', got {self.to!r}")
+
+    @torch.no_grad()
+    def __call__(self, model: nn.Module) -> None:
+        """Scales the gradients of ``model`` in place; layers without a gradient are passed over."""
+        layers: list[Any] = model.attention_layers() if hasattr(model, "attention_layers") else []  # type: ignore[operator]
+        for layer in layers:
+            gradients = layer.projection_gradients()
+            if gradients is not None:
+                self._scale(gradients, layer.num_heads)
+
+    def _scale(self, gradients: dict[str, Tensor], heads: int) -> None:
+        groups = heads if self.per == "head" else 1
+        # Rows of W_b belong to heads one after another.
+        blocks = {name: gradient.view(groups, -1) for name, gradient in gradients.items()}
+        means = {name: block.abs().mean(1, keepdim=True) for name, block in blocks.items()}
+        target = means["v"] if self.to == "value" else sum(means.values()) / len(means)
+        for name, block in blocks.items():
+            mean = means[name]
+            block.mul_(torch.where(mean > 0, target / mean, torch.ones_like(mean)))

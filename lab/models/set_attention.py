@@ -1,0 +1,61 @@
+"""The single-head set model of max retrieval."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from lab.attention import CrossAttention
+from lab.models.parts import Observable, RuleFactory, make_rules
+
+
+class SetAttention(Observable):
+    """One query attends once to a set.
+
+        h_i = psi_x(x_i),   alpha = softmax_i((Q psi_q(q))^T K h_i / tau),   y = phi(sum_i alpha_i V h_i).
+
+    Source: "softmax is not enough", Appendix A.3: two-layer GELU MLPs of width 128, one head of 128 with
+    projections for query, key, value and output; psi_x ends in a GELU, psi_q does not, as in its listing.
+    flax's defaults, which the listing leaves unsaid: LeCun-normal weights, zero biases, GELU's tanh form.
+
+    Args:
+        features: numbers an item.
+        num_classes: number of labels.
+        width: of every layer.
+        softmax: makes the temperature rule; None is plain softmax.
+
+    Raises:
+        ValueError: if the width is not positive.
+    """
+
+    def __init__(
+        self, features: int = 11, num_classes: int = 10, width: int = 128, softmax: RuleFactory | None = None
+    ) -> None:
+        super().__init__()
+        if width < 1:
+            raise ValueError(f"model.width must be at least 1, got {width}")
+        gelu = nn.GELU("tanh")
+        self.items = nn.Sequential(nn.Linear(features, width), gelu, nn.Linear(width, width), gelu)
+        self.query = nn.Sequential(nn.Linear(1, width), gelu, nn.Linear(width, width))
+        self.attention = CrossAttention(width, 1, next(make_rules(softmax, 1, width)))
+        self.head = nn.Sequential(nn.Linear(width, width), gelu, nn.Linear(width, num_classes))
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                _flax_initialisation(module)
+
+    def forward(self, x: tuple[Tensor, Tensor]) -> Tensor:
+        """(items [B, n, features], query [B, 1]) -> logits [B, num_classes]."""
+        items, query = x
+        attended = self.attention(self.query(query).unsqueeze(1), self.items(items))
+        return self.head(attended.squeeze(1))
+
+    def no_weight_decay(self) -> set[str]:
+        """Learned temperatures."""
+        return self.rule_parameters()
+
+
+def _flax_initialisation(layer: nn.Linear) -> None:
+    """LeCun normal: N(0, 1 / inputs), cut off at two standard deviations; biases 0."""
+    # The cut takes spread away, which flax gives back.
+    deviation = layer.in_features**-0.5 / 0.87962566103423978
+    nn.init.trunc_normal_(layer.weight, std=deviation, a=-2 * deviation, b=2 * deviation)
+    nn.init.zeros_(layer.bias)

@@ -1,0 +1,264 @@
+"""One LightningModule for many seeds, and what each seed's callbacks see of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.loggers import Logger
+from omegaconf import DictConfig
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.utils._pytree import tree_map
+
+from callbacks.eureka import find_moment
+from callbacks.run_summary import RunSummary
+from datasets.loading import StepLoader, step_reached
+from lab.errors import LabError
+from lab.module import TwoStepModule
+from lab.run import Run
+from lab.seeds.stack import Stack, split_optimizer_state
+
+# Optimisers of timm that work on each number by itself, so that models in one tensor do not touch.
+ELEMENTWISE = ("adam", "adamw", "nadam", "nadamw", "radam", "adamax", "sgd", "nesterov", "momentum", "rmsprop", "lion")
+
+
+class OneSeed(TwoStepModule):
+    """The module of one seed among many: what it logs goes to the loggers of its own run."""
+
+    def log_dict(self, dictionary: Any, *_: Any, logger: bool | None = True, **__: Any) -> None:
+        values = {name: torch.as_tensor(value) for name, value in dictionary.items()}
+        self.trainer.callback_metrics.update(values)
+        if logger:
+            row = {**{name: float(value) for name, value in values.items()}, "epoch": self.current_epoch}
+            for own in self.loggers:
+                own.log_metrics(row, step=self.global_step - 1)
+
+
+@dataclass
+class Seed:
+    """One seed: a run of its own in everything but the arithmetic."""
+
+    config: DictConfig
+    run: Run
+    module: OneSeed
+    data: Any
+    callbacks: list[Callback]
+    loggers: list[Logger]
+    summary: RunSummary
+    trainer: Any = None
+    failure: str | None = field(default=None)
+
+    @property
+    def number(self) -> int:
+        """The seed itself."""
+        return int(self.config.seed)
+
+    def finish(self, status: str) -> None:
+        """Ends this seed's run: its files are complete after it."""
+        for logger in self.loggers:
+            logger.finalize("success" if status == "finished" else "failed")
+        self.summary.write(self.trainer, status, self.failure)
+        self.run.release()
+
+
+class SeedTrainer:
+    """What one seed's module and callbacks take for their trainer: the real one, with the seed's own outcome."""
+
+    def __init__(self, trainer: L.Trainer, seed: Seed, many: SeedsModule) -> None:
+        self._real = trainer
+        self._many = many
+        self._seed = seed
+        self.callback_metrics: dict[str, Tensor] = {}
+        self.loggers = seed.loggers
+        self.callbacks = seed.callbacks
+        self.datamodule = seed.data
+        self.lightning_module = seed.module
+        self.should_stop = False
+        self.epoch_over = False
+
+    @property
+    def current_epoch(self) -> int:
+        """The real trainer's; one more for a seed that ends with this epoch, while the others go on."""
+        return int(self._real.current_epoch) + self.epoch_over
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def save_checkpoint(self, filepath: Path, weights_only: bool = False) -> None:
+        """Saves the seed as its single run would: the file goes on alone, too."""
+        checkpoint = self._real._checkpoint_connector.dump_checkpoint(weights_only)
+        row, size = self._many.seeds.index(self._seed), len(self._many.seeds)
+        checkpoint["state_dict"] = {k: v.clone() for k, v in self._seed.module.state_dict().items()}
+        if not weights_only:
+            states = checkpoint["optimizer_states"]
+            checkpoint["optimizer_states"] = [split_optimizer_state(state, row, size) for state in states]
+            kept = {callback.state_key: callback.state_dict() for callback in self.callbacks}
+            checkpoint["callbacks"] = {key: state for key, state in kept.items() if state}
+        self._real.strategy.save_checkpoint(checkpoint, filepath)
+
+
+class SeedsModule(L.LightningModule):
+    """Trains the modules of many seeds in one batched pass; loss, metrics and schedules are each module's own.
+
+    The sum of the seeds' losses is minimised; since no number is shared, its gradient is each seed's own.
+
+    Args:
+        seeds: the seeds, at one and the same step.
+        compile: compile the batched pass.
+
+    Raises:
+        LabError: if the optimiser or the model does not work on each seed by itself.
+    """
+
+    def __init__(self, seeds: list[Seed], compile: bool = False) -> None:
+        super().__init__()
+        optim = seeds[0].module.optim
+        if optim.name not in ELEMENTWISE:
+            raise LabError(
+                f"seeds needs an optimiser that works number by number ({', '.join(ELEMENTWISE)}), not {optim.name}"
+            )
+        self.seeds = seeds
+        self.stack = Stack([seed.module.model for seed in seeds])
+        if compile:
+            self.stack.compile_forward()
+        self.losses: list[Tensor] = []
+
+    def attach(self, trainer: L.Trainer) -> None:
+        """Gives every seed its view of the trainer."""
+        for seed in self.seeds:
+            seed.trainer = SeedTrainer(trainer, seed, self)
+            seed.module.trainer = seed.trainer
+            seed.data.trainer = seed.trainer
+
+    def bind(self) -> None:
+        """After Lightning has moved the stack to its device: the seeds' modules follow."""
+        for seed in self.seeds:
+            seed.module.to(self.device)
+        self.stack.bind()
+
+    def setup(self, stage: str) -> None:
+        self.trainer.precision_plugin.convert_module(self)
+
+    def configure_optimizers(self) -> Any:
+        first = self.seeds[0]
+        groups = self.stack.parameter_groups(first.module.optim.parameter_groups(first.module.model))
+        return first.module.optimizer_with_schedule(
+            groups, first.data.samples_per_step * self.trainer.accumulate_grad_batches
+        )
+
+    def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
+        self.seeds[0].module.lr_scheduler_step(scheduler, metric)
+
+    def on_train_epoch_start(self) -> None:
+        for seed in self.seeds:
+            seed.module.on_train_epoch_start()
+
+    def on_train_batch_start(self, batch: dict[int, Any], batch_idx: int) -> None:
+        for seed in self.seeds:
+            seed.module.on_train_batch_start(batch[seed.number], batch_idx)
+
+    def training_step(self, batch: dict[int, Any], batch_idx: int) -> Tensor:
+        logits = self._logits(batch, training=True)
+        self.losses = [
+            seed.module.training_loss(own, batch[seed.number]) for seed, own in zip(self.seeds, logits, strict=True)
+        ]
+        return torch.stack(self.losses).sum()
+
+    def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
+        for seed in self.seeds:
+            seed.module.on_before_optimizer_step(optimizer)
+
+    def on_train_epoch_end(self) -> None:
+        for seed in self.seeds:
+            seed.module.on_train_epoch_end()
+
+    def validation_step(self, batch: dict[int, Any], batch_idx: int) -> None:
+        logits = self._logits(batch, training=False)
+        for seed, own in zip(self.seeds, logits, strict=True):
+            seed.module.observe_validation(own, batch[seed.number])
+
+    def on_validation_epoch_end(self) -> None:
+        for seed in self.seeds:
+            seed.module.on_validation_epoch_end()
+
+    def drop(self, gone: list[Seed]) -> None:
+        """Takes seeds that have ended out of the stack; the last ones stop the trainer."""
+        if not gone:
+            return
+        rows = [row for row, seed in enumerate(self.seeds) if seed not in gone]
+        if rows:
+            self.stack.keep(rows, self.trainer.optimizers[0])
+        else:
+            self.trainer.should_stop = True
+        self.seeds[:] = [self.seeds[row] for row in rows]
+
+    def describe(self) -> str:
+        """Accuracies and Eureka-moments of all running seeds in one short line."""
+        values = [float(s.trainer.callback_metrics["val/accuracy"]) for s in self.seeds if s.trainer.callback_metrics]
+        found = [find_moment(seed.callbacks) for seed in self.seeds]
+        moments = sum(callback is not None and callback.moment is not None for callback in found)
+        span = f"{min(values):.1%} to {max(values):.1%}" if values else "-"
+        return f"{len(self.seeds)} seeds, accuracy {span}, {moments} had their Eureka-moment"
+
+    def _logits(self, batch: dict[int, Any], training: bool) -> list[Tensor]:
+        self.stack.set_training(training)
+        inputs = [batch[seed.number]["x"] for seed in self.seeds]
+        stacked = tree_map(lambda *tensors: torch.stack(tensors), *inputs)
+        return list(self.stack(stacked).unbind(0))
+
+
+class SeedsData(L.LightningDataModule):
+    """The batches of all running seeds side by side: {seed: batch}.
+
+    Args:
+        seeds: the running seeds; the list grows shorter as seeds end.
+
+    Raises:
+        LabError: if the data cannot be drawn by (epoch, step).
+    """
+
+    def __init__(self, seeds: list[Seed]) -> None:
+        super().__init__()
+        if not all(hasattr(seeds[0].data, name) for name in ("draw_train", "draw_validation")):
+            raise LabError(
+                f"seeds needs data with draw_train and draw_validation, which {type(seeds[0].data).__name__} lacks"
+            )
+        self.seeds = seeds
+
+    @property
+    def samples_per_step(self) -> int:
+        """Training samples of one step of one seed."""
+        return int(self.seeds[0].data.samples_per_step)
+
+    def prepare_data(self) -> None:
+        for seed in self.seeds:
+            seed.data.prepare_data()
+
+    def setup(self, stage: str | None = None) -> None:
+        for seed in self.seeds:
+            seed.data.setup(stage)
+
+    def train_dataloader(self) -> StepLoader:
+        steps = len(self.seeds[0].data.train_dataloader())
+        return StepLoader(
+            lambda epoch, step: {seed.number: seed.data.draw_train(epoch, step) for seed in self.seeds},
+            steps,
+            lambda: step_reached(self.trainer),
+        )
+
+    def val_dataloader(self) -> StepLoader:
+        steps = len(self.seeds[0].data.val_dataloader())
+        return StepLoader(lambda _, step: {seed.number: seed.data.draw_validation(step) for seed in self.seeds}, steps)
+
+    def on_after_batch_transfer(self, batch: dict[int, Any], dataloader_idx: int) -> dict[int, Any]:
+        running = {seed.number: seed.data for seed in self.seeds}
+        return {
+            number: running[number].on_after_batch_transfer(own, dataloader_idx)
+            for number, own in batch.items()
+            if number in running
+        }

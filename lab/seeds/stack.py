@@ -1,0 +1,156 @@
+"""Models of one architecture side by side: their parameters stacked, their forward passes one.
+
+Shapes: S seeds; a parameter [...] of one model is row s of a stacked parameter [S, ...].
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from timm.layers import DropPath
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.optim import Optimizer
+
+from lab.errors import LabError
+
+
+class Stack(nn.Module):
+    """S models as one. The models themselves stay alive: their parameters and buffers become views of the rows.
+
+    So whoever is shown one model (a callback, a temperature schedule) reads and moves its row of the stack.
+
+    Args:
+        models: models of one architecture.
+
+    Raises:
+        LabError: if a model draws random numbers of its own while training, which a vectorised pass would
+            draw in another order than its single run.
+    """
+
+    def __init__(self, models: Sequence[nn.Module]) -> None:
+        super().__init__()
+        _refuse_random(models[0])
+        # A plain list: the models' own tensors are views, not state of the stack.
+        self._models = list(models)
+        # Not on "meta": that would part parameters which layers share.
+        self._skeleton = [copy.deepcopy(models[0])]
+        self._parameter_names = [name for name, _ in models[0].named_parameters()]
+        self._buffer_names = [name for name, _ in models[0].named_buffers()]
+        named = [dict(model.named_parameters()) for model in models]
+        self.rows = nn.ParameterList(
+            nn.Parameter(torch.stack([parameters[name].detach() for parameters in named]), named[0][name].requires_grad)
+            for name in self._parameter_names
+        )
+        buffers = [dict(model.named_buffers()) for model in models]
+        for index, name in enumerate(self._buffer_names):
+            self.register_buffer(f"buffer_{index}", torch.stack([of_one[name] for of_one in buffers]))
+        self._run = torch.func.vmap(self._one)
+        self.bind()
+
+    def __len__(self) -> int:
+        return len(self._models)
+
+    def forward(self, x: Any) -> Tensor:
+        """x: a tensor (or nest of tensors) [S, B, ...] -> [S, B, classes]."""
+        parameters = dict(zip(self._parameter_names, self.rows, strict=True))
+        buffers = {name: getattr(self, f"buffer_{index}") for index, name in enumerate(self._buffer_names)}
+        return self._run(parameters, buffers, x)
+
+    def compile_forward(self) -> None:
+        """Compiles the batched pass with torch.compile."""
+        self._run = torch.compile(self._run)
+
+    def set_training(self, training: bool) -> None:
+        """Training or evaluation mode of the batched pass."""
+        self._skeleton[0].train(training)
+
+    def joined_state(self, states: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+        """The stack's ``state_dict`` from those of the models, in the precision in which they were saved."""
+        rows = {f"rows.{i}": torch.stack([s[n] for s in states]) for i, n in enumerate(self._parameter_names)}
+        buffers = {f"buffer_{i}": torch.stack([s[n] for s in states]) for i, n in enumerate(self._buffer_names)}
+        return rows | buffers
+
+    def bind(self) -> None:
+        """Makes parameters and buffers of the models views of the rows; after every move or cut of these."""
+        for row, model in enumerate(self._models):
+            own = dict(model.named_parameters())
+            for name, stacked in zip(self._parameter_names, self.rows, strict=True):
+                own[name].data = stacked.data[row]
+            for index, name in enumerate(self._buffer_names):
+                holder = model.get_submodule(name.rpartition(".")[0])
+                holder._buffers[name.rpartition(".")[2]] = getattr(self, f"buffer_{index}")[row]
+
+    def bind_gradients(self) -> None:
+        """Makes the models' gradients views of the stacked ones."""
+        owns = [list(model.parameters()) for model in self._models]
+        for index, stacked in enumerate(self.rows):
+            rows = [None] * len(owns) if stacked.grad is None else stacked.grad.unbind(0)
+            for own, row in zip(owns, rows, strict=True):
+                own[index].grad = row
+
+    def parameter_groups(self, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """An optimiser's groups of the first model's parameters, as groups of stacked ones."""
+        stacked = {id(own): row for own, row in zip(self._models[0].parameters(), self.rows, strict=True)}
+        return [{**group, "params": [stacked[id(own)] for own in group["params"]]} for group in groups]
+
+    @torch.no_grad()
+    def keep(self, rows: Sequence[int], optimizer: Optimizer) -> None:
+        """Drops all models but these rows, from the optimiser's state too."""
+        size, kept = len(self), list(rows)
+        # New parameters: autograd has noted the old ones' shape for good.
+        cut = {old: nn.Parameter(old.detach()[kept], old.requires_grad) for old in self.rows}
+        self.rows = nn.ParameterList(cut.values())
+        for group in optimizer.param_groups:
+            for place, old in enumerate(group["params"]):
+                state = optimizer.state.pop(old, {})
+                optimizer.state[cut[old]] = {k: v[kept] if _stacked(v, size) else v for k, v in state.items()}
+                group["params"][place] = cut[old]
+        for index in range(len(self._buffer_names)):
+            setattr(self, f"buffer_{index}", getattr(self, f"buffer_{index}")[kept])
+        self._models = [self._models[row] for row in kept]
+        self.bind()
+
+    def _one(self, parameters: dict[str, Tensor], buffers: dict[str, Tensor], x: Any) -> Tensor:
+        return functional_call(self._skeleton[0], (parameters, buffers), (x,))
+
+
+def split_optimizer_state(state: dict[str, Any], row: int, size: int) -> dict[str, Any]:
+    """One seed's optimiser ``state_dict`` out of that of ``size`` seeds."""
+    own = {
+        index: {k: v[row].clone() if _stacked(v, size) else v for k, v in entries.items()}
+        for index, entries in state["state"].items()
+    }
+    return {**state, "state": own}
+
+
+def join_optimizer_states(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The optimiser ``state_dict`` of all seeds from those of single ones."""
+    first = states[0]
+    joined = {
+        # A step count is the same for all; what has a dimension belongs to a parameter.
+        index: {
+            k: torch.stack([state["state"][index][k] for state in states]) if isinstance(v, Tensor) and v.ndim else v
+            for k, v in entries.items()
+        }
+        for index, entries in first["state"].items()
+    }
+    return {**first, "state": joined}
+
+
+def _stacked(value: Any, size: int) -> bool:
+    """Whether an optimiser's state belongs to a parameter's rows; a step count, for one, does not."""
+    return isinstance(value, Tensor) and value.ndim > 0 and value.shape[0] == size
+
+
+def _refuse_random(model: nn.Module) -> None:
+    for name, module in model.named_modules():
+        rate = getattr(module, "drop_prob", None) if isinstance(module, DropPath) else getattr(module, "p", None)
+        if isinstance(module, DropPath | nn.modules.dropout._DropoutNd) and rate:
+            raise LabError(
+                f"seeds trains models side by side, which cannot draw random numbers of their own, but {name} drops "
+                f"with probability {rate:g}: set model.drop_path_rate=0 (or its dropout to 0), or run seeds one by one"
+            )

@@ -1,0 +1,128 @@
+"""``seeds=5``: trains the seeds of one setting together, each in the run folder of its single run."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch.callbacks import ProgressBar
+from omegaconf import DictConfig
+
+from callbacks.finite_loss import FiniteLoss
+from callbacks.run_summary import RunSummary
+from lab.build import build_callbacks, build_checkpoints, build_loggers, build_model_and_data, build_trainer
+from lab.ending import Ending
+from lab.errors import LabError
+from lab.run import Run
+from lab.seeds.callbacks import EachSeed, EachSeedCheckpoints
+from lab.seeds.module import OneSeed, Seed, SeedsData, SeedsModule
+from lab.seeds.stack import join_optimizer_states
+from lab.tell import tell
+
+
+def numbers(seeds: Any, first: int) -> list[int]:
+    """The seeds that ``seeds=`` asks for: so many from ``first`` on, or just those listed.
+
+    Raises:
+        LabError: if there is none, or one comes twice.
+    """
+    if not isinstance(seeds, int | Sequence) or isinstance(seeds, str):
+        raise LabError(f"seeds={seeds} is wrong: give a number of seeds (5) or different seeds ([0,3,7])")
+    chosen = list(range(first, first + seeds)) if isinstance(seeds, int) else list(seeds)
+    if not chosen or len(set(chosen)) < len(chosen) or not all(isinstance(n, int) and n >= 0 for n in chosen):
+        raise LabError(f"seeds={seeds} is wrong: give a number of seeds (5) or different seeds ([0,3,7])")
+    return chosen
+
+
+def check_trainer(config: DictConfig) -> None:
+    """Raises LabError where the trainer would mix seeds or share them out."""
+    if config.trainer.devices not in (1, "1") or config.trainer.num_nodes != 1:
+        raise LabError(
+            "seeds trains on one device (trainer.devices=1): share seeds out over devices with -m seed=0,1,2"
+        )
+    if config.trainer.get("gradient_clip_val"):
+        raise LabError(
+            "seeds cannot clip gradients, which would be clipped over all seeds together: run them one by one"
+        )
+    if str(config.trainer.precision).startswith("16"):
+        raise LabError(
+            "seeds cannot scale the loss of all seeds together: take trainer.precision=bf16-mixed or 32-true"
+        )
+
+
+def train_together(runs: list[tuple[DictConfig, Run, dict[str, Any]]]) -> None:
+    """Trains open run folders (config, folder, fixed fields of the summary) that differ in their seed alone.
+
+    Seeds that have come equally far go on together; usually that is all of them.
+    """
+    steps = [set() if config.force else run.checkpoint_steps() for config, run, _ in runs]
+    common = set.intersection(*steps)
+    at_step: dict[int, list[tuple[DictConfig, Run, dict[str, Any]]]] = {}
+    for one, own in zip(runs, steps, strict=True):
+        # A kill between two seeds' checkpoints leaves one of them ahead; the one before it is common to all.
+        at_step.setdefault(max(common or own, default=0), []).append(one)
+    for step in sorted(at_step):
+        _train_group(at_step[step], step)
+
+
+def _train_group(runs: list[tuple[DictConfig, Run, dict[str, Any]]], step: int) -> None:
+    ending = Ending()
+    module: SeedsModule | None = None
+    try:
+        with ending.told():
+            seeds = [_seed(config, run, what, step) for config, run, what in runs]
+            config = runs[0][0]
+            module = SeedsModule(seeds, config.compile)
+            bars = [c for c in build_callbacks(config) if isinstance(c, ProgressBar)]
+            trainer = build_trainer(config, [EachSeed(), *bars, EachSeedCheckpoints()], [])
+            module.attach(trainer)
+            listed = ", ".join(str(seed.number) for seed in seeds)
+            tell(f"{len(seeds)} seeds together ({listed}): {runs[0][1].folder.parent}")
+            with tempfile.TemporaryDirectory() as folder:
+                resume = _joined_checkpoint(module, step, Path(folder)) if step else None
+                trainer.fit(module, datamodule=SeedsData(seeds), ckpt_path=resume, weights_only=True)
+            ending.status = "stopped" if trainer.interrupted else "finished"
+    finally:
+        for seed in module.seeds if module is not None else []:
+            seed.failure = seed.failure or ending.reason
+            seed.finish(ending.status)
+        if module is None:
+            for _, run, what in runs:
+                RunSummary(run.summary, what).write(None, ending.status, ending.reason)
+
+
+def _seed(config: DictConfig, run: Run, what: dict[str, Any], step: int) -> Seed:
+    """A seed as its single run would start, or as its checkpoint at ``step`` left it."""
+    module, data = build_model_and_data(config, OneSeed)
+    assert isinstance(module, OneSeed)
+    summary = RunSummary(run.summary, what)
+    watching = [c for c in build_callbacks(config) if not isinstance(c, ProgressBar)]
+    callbacks = [FiniteLoss(), *watching, summary, build_checkpoints(config, run)]
+    if step:
+        checkpoint = run.load_checkpoint(step)
+        module.load_state_dict(checkpoint["state_dict"])
+        for callback in callbacks:
+            if state := checkpoint["callbacks"].get(callback.state_key):
+                callback.load_state_dict(state)
+    return Seed(config, run, module, data, callbacks, build_loggers(config, run, step), summary)
+
+
+def _joined_checkpoint(module: SeedsModule, step: int, folder: Path) -> Path:
+    """A checkpoint of all seeds, as Lightning reads it, from those of single ones."""
+    own = [seed.run.load_checkpoint(step) for seed in module.seeds]
+    optimizers = zip(*(checkpoint["optimizer_states"] for checkpoint in own), strict=True)
+    models = [
+        {name.removeprefix("model."): value for name, value in checkpoint["state_dict"].items()} for checkpoint in own
+    ]
+    joined = {
+        **own[0],
+        "state_dict": {f"stack.{name}": value for name, value in module.stack.joined_state(models).items()},
+        "optimizer_states": [join_optimizer_states(states) for states in optimizers],
+        "callbacks": {},
+    }
+    path = folder / "joined.ckpt"
+    torch.save(joined, path)
+    return path

@@ -1,0 +1,171 @@
+"""Seeds trained as one batched model end as their single runs do."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import SMALL
+
+from lab.errors import LabError
+from lab.metrics_log import read_metrics
+from lab.run import read_summary
+from lab.seeds.module import OneSeed
+from lab.train import run as train_with
+
+REASONING = (
+    "experiment=reasoning",
+    "data.numbers=4",
+    "trainer.precision=64-true",
+    "trainer.max_epochs=100",
+    "callbacks.gradient_norms.every_n_steps=20",
+    "checkpoints.every_n_steps=20",
+)
+VISION = (*SMALL, "model.drop_path_rate=0", "trainer.precision=64-true", "trainer.max_epochs=25")
+
+
+def together(folder: Path, *overrides: str) -> dict[int, Path]:
+    """Trains seeds together below ``folder``; run folder by seed."""
+    train_with([*overrides, f"paths.runs={folder}", "threads=1", "logger=csv_only"])
+    return {int(path.parent.name.split("=")[1]): path.parent for path in folder.rglob("config.yaml")}
+
+
+def one_by_one(folder: Path, seeds: list[int], *overrides: str) -> dict[int, Path]:
+    """The same seeds, each in its single run."""
+    for seed in seeds:
+        found = together(folder, *overrides, f"seed={seed}")
+    return found
+
+
+def weights(run: Path) -> dict:
+    checkpoint = torch.load(sorted((run / "checkpoints").glob("last-*.ckpt"))[-1], weights_only=True)
+    return {"step": torch.tensor(checkpoint["global_step"]), **checkpoint["state_dict"]}
+
+
+def assert_same_run(one: Path, other: Path, tolerance: float = 1e-8) -> None:
+    """Weights, metrics, Eureka-moment."""
+    ours, theirs = weights(one), weights(other)
+    assert ours.keys() == theirs.keys()
+    for name, tensor in ours.items():
+        torch.testing.assert_close(tensor, theirs[name], rtol=0, atol=tolerance, msg=lambda m, n=name: f"{n}: {m}")
+    ours, theirs = read_metrics(one / "metrics.csv"), read_metrics(other / "metrics.csv")
+    assert [row.keys() - {"samples_per_second"} for row in ours] == [
+        row.keys() - {"samples_per_second"} for row in theirs
+    ]
+    for mine, your in zip(ours, theirs, strict=True):
+        for name in mine.keys() - {"samples_per_second"}:
+            assert math.isclose(mine[name], your[name], rel_tol=1e-5, abs_tol=1e-6), (name, mine["step"])
+    ours, theirs = read_summary(one), read_summary(other)
+    timings = {"wall_seconds"}
+    for name in ("status", "steps", "epochs", "samples", "seed", "name", "best"):
+        assert ours[name] == pytest.approx(theirs[name]) if name == "best" else ours[name] == theirs[name], name
+    assert {k: v for k, v in ours["eureka"].items() if k not in timings} == pytest.approx(
+        {k: v for k, v in theirs["eureka"].items() if k not in timings}
+    )
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        (*REASONING, "softmax=softmax"),
+        (*REASONING, "softmax=norm_softmax_heat_treatment", "softmax.schedule.by=step"),
+        (*REASONING, "softmax=learnable_temperature", "softmax.granularity=head", "model.depth=2"),
+        (*REASONING, "intervention=grad_scaling", "optim.schedule=cosine", "optim.warmup_epochs=5"),
+        (*REASONING, "trainer.accumulate_grad_batches=1", "model.layer_norm=true", "optim.decay_matrices_only=true"),
+        (*VISION, "softmax=norm_softmax"),
+        (*VISION, "model.patch_size=2", "softmax=norm_softmax_heat_treatment", "softmax.over=block"),
+    ],
+    ids=lambda setting: ",".join(setting[-2:]),
+)
+def test_each_seed_equals_its_single_run(setting: tuple[str, ...], tmp_path: Path) -> None:
+    batched = together(tmp_path / "together", *setting, "seeds=[0,2]")
+    single = one_by_one(tmp_path / "single", [0, 2], *setting)
+    assert batched.keys() == single.keys() == {0, 2}
+    for seed in single:
+        assert_same_run(batched[seed], single[seed])
+    assert weights(batched[0])["step"] == 100
+    assert read_summary(batched[0])["seeds_together"] == 2
+
+
+def test_seeds_that_stop_early_drop_out_and_the_others_go_on(tmp_path: Path) -> None:
+    setting = (*REASONING, "callbacks.eureka.threshold=0.56", "callbacks.eureka.stop_after=10", "optim.lr=2e-2")
+    batched = together(tmp_path / "together", *setting, "seeds=3")
+    single = one_by_one(tmp_path / "single", [0, 1, 2], *setting)
+    steps = [read_summary(run)["steps"] for run in single.values()]
+    assert len(set(steps)) > 1, "the test needs seeds that end at different steps"
+    for seed in single:
+        assert_same_run(batched[seed], single[seed])
+
+
+def test_a_killed_group_goes_on_where_it_was(tmp_path: Path) -> None:
+    whole = together(tmp_path / "whole", *REASONING, "seeds=2")
+    again = together(tmp_path / "again", *REASONING, "seeds=2")
+    for run in again.values():
+        # As a kill after step 80 leaves it; one seed had not yet written that checkpoint's successor.
+        checkpoints = sorted((run / "checkpoints").glob("last-*.ckpt"))
+        assert [path.name for path in checkpoints] == ["last-000000080.ckpt", "last-000000100.ckpt"]
+        if run.name == "seed=1":
+            checkpoints[-1].unlink()
+        summary = json.loads((run / "summary.json").read_text())
+        (run / "summary.json").write_text(json.dumps({**summary, "status": "running"}))
+    resumed = together(tmp_path / "again", *REASONING, "seeds=2")
+    for seed in whole:
+        assert_same_run(resumed[seed], whole[seed], tolerance=0)
+
+
+def test_a_seed_goes_on_alone_from_the_groups_checkpoint(tmp_path: Path) -> None:
+    group = together(tmp_path, *REASONING, "seeds=2")
+    run = group[1]
+    before = weights(run)
+    sorted((run / "checkpoints").glob("last-*.ckpt"))[-1].unlink()
+    summary = json.loads((run / "summary.json").read_text())
+    (run / "summary.json").write_text(json.dumps({**summary, "status": "running"}))
+    together(tmp_path, *REASONING, "seed=1")
+    after = weights(run)
+    for name, tensor in before.items():
+        torch.testing.assert_close(after[name], tensor, rtol=0, atol=1e-8)
+
+
+def test_finished_seeds_are_not_run_again(tmp_path: Path) -> None:
+    single = one_by_one(tmp_path, [1], *REASONING)
+    written = read_summary(single[1])["written"]
+    both = together(tmp_path, *REASONING, "seeds=2")
+    assert read_summary(both[1])["written"] == written
+    assert read_summary(both[0])["seeds_together"] == 1
+
+
+def test_a_seed_that_breaks_fails_alone(tmp_path: Path, monkeypatch) -> None:
+    sound = OneSeed.training_loss
+
+    def breaking(self: OneSeed, logits: torch.Tensor, batch: dict) -> torch.Tensor:
+        broken = self.seed == 1 and self.current_epoch == 30
+        return sound(self, logits * math.nan if broken else logits, batch)
+
+    monkeypatch.setattr(OneSeed, "training_loss", breaking)
+    batched = together(tmp_path / "together", *REASONING, "seeds=3")
+    failed = read_summary(batched[1])
+    assert failed["status"] == "failed"
+    assert "the loss is nan at step 30" in failed["error"]
+    assert [path.name for path in (batched[1] / "checkpoints").glob("last-*")] == ["last-000000020.ckpt"]
+    single = one_by_one(tmp_path / "single", [0, 2], *REASONING)
+    for seed in (0, 2):
+        assert_same_run(batched[seed], single[seed])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ((*REASONING, "seeds=0"), "seeds=0 is wrong"),
+        ((*REASONING, "seeds=[1,1]"), r"seeds=\[1, 1\] is wrong"),
+        ((*REASONING, "seeds=2", "trainer.devices=2"), "one device"),
+        ((*REASONING, "seeds=2", "+trainer.gradient_clip_val=1.0"), "clip"),
+        ((*REASONING, "seeds=2", "optim.name=lamb"), "number by number"),
+        ((*SMALL, "seeds=2"), "model.drop_path_rate=0"),
+    ],
+)
+def test_what_would_mix_seeds_is_refused(overrides, words, tmp_path: Path) -> None:
+    with pytest.raises(LabError, match=words):
+        together(tmp_path, *overrides)
