@@ -53,9 +53,9 @@ class SampleScenes(Callback):
                 logger.experiment.add_figure("scenes", figure, global_step=trainer.global_step)
 
 
-def scenes_figure(pictures_BCHW: Tensor, titles: Sequence[str]) -> Figure:
+def scenes_figure(pictures_BCHW: Tensor, titles: Sequence[str], columns: int = 4) -> Figure:
     """A grid of pictures, colours in [0, 1], each under its title."""
-    columns = min(4, len(titles))
+    columns = min(columns, len(titles))
     rows = -(-len(titles) // columns)
     figure = Figure(figsize=(2.2 * columns, 2.6 * rows), layout="constrained")
     FigureCanvasAgg(figure)

@@ -45,10 +45,23 @@ class StepLoader(DataLoader):
     """A loader of whole batches by (epoch, step).
 
     It is stateful in Lightning's sense, with nothing to keep: its place follows from the trainer's progress.
+    With ``workers`` each process draws whole batches ahead; ``draw`` has to be picklable then.
     """
 
-    def __init__(self, draw: Callable[[int, int], Any], steps: int, first_step: Callable[[], int] = lambda: 0) -> None:
-        super().__init__(DrawnBatches(draw), batch_size=None, sampler=StepSampler(steps, first_step))
+    def __init__(
+        self,
+        draw: Callable[[int, int], Any],
+        steps: int,
+        first_step: Callable[[], int] = lambda: 0,
+        workers: int = 0,
+    ) -> None:
+        super().__init__(
+            DrawnBatches(draw),
+            batch_size=None,
+            sampler=StepSampler(steps, first_step),
+            num_workers=workers,
+            persistent_workers=workers > 0,
+        )
 
     def state_dict(self) -> dict[str, Any]:
         return {}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -65,7 +65,8 @@ class ImageBank:
     """All images of a split in one uint8 tensor, so that a whole batch of mixed tiles is one gather.
 
     Args:
-        sources: name -> images; every image is resized once to ``tile_size`` (area interpolation).
+        sources: name -> images; every image is resized once to ``tile_size`` (shrinking by area, unless the
+            images name another ``interpolation``).
         tile_size: side of a tile in pixels.
 
     Raises:
@@ -79,7 +80,10 @@ class ImageBank:
             raise ValueError(f"tile_size must be at least 1 pixel, got {tile_size}")
         self.tile_size = tile_size
         channels = max(images.pixels.shape[1] for images in sources.values())
-        resized = [_resize(images.pixels, tile_size).expand(-1, channels, -1, -1) for images in sources.values()]
+        resized = [
+            _resize(images.pixels, tile_size, getattr(images, "interpolation", "area")).expand(-1, channels, -1, -1)
+            for images in sources.values()
+        ]
         self.pixels = torch.cat(resized).contiguous()
         self.labels = torch.cat([images.labels for images in sources.values()])
         self.class_names = {name: images.class_names for name, images in sources.items()}
@@ -124,14 +128,15 @@ class ImageBank:
         return self._ranges[source]
 
 
-def _resize(pixels: Tensor, side: int) -> Tensor:
+def _resize(pixels: Tensor, side: int, interpolation: str) -> Tensor:
     if pixels.shape[-2:] == (side, side):
         return pixels
-    mode = "area" if side < min(pixels.shape[-2:]) else "bilinear"
-    align = None if mode == "area" else False
+    by_area = interpolation == "area" and side < min(pixels.shape[-2:])
+    how: dict[str, Any] = (
+        {"mode": "area"} if by_area else {"mode": "bilinear", "antialias": interpolation == "bilinear"}
+    )
     chunks = [
-        F.interpolate(c.float(), (side, side), mode=mode, align_corners=align).round().clamp(0, 255).to(torch.uint8)
-        for c in pixels.split(8192)
+        F.interpolate(c.float(), (side, side), **how).round().clamp(0, 255).to(torch.uint8) for c in pixels.split(8192)
     ]
     return torch.cat(chunks)
 

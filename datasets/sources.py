@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http.client import HTTPException
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,11 +28,13 @@ class Images:
         pixels: [n, C, H, W] uint8, C = 1 or 3.
         labels: [n] int64.
         class_names: names by label.
+        interpolation: how they shrink to a tile, "area" or "bilinear" (with antialiasing, as PIL does).
     """
 
     pixels: Tensor
     labels: Tensor
     class_names: tuple[str, ...]
+    interpolation: str = "area"
 
     def __post_init__(self) -> None:
         if self.pixels.dtype != torch.uint8 or self.pixels.ndim != 4 or self.pixels.shape[1] not in (1, 3):
@@ -45,6 +47,8 @@ class Images:
             )
         if len(self.labels) and not 0 <= int(self.labels.min()) <= int(self.labels.max()) < len(self.class_names):
             raise ValueError(f"labels must lie in 0 ... {len(self.class_names) - 1}, one for each class name")
+        if self.interpolation not in ("area", "bilinear"):
+            raise ValueError(f"interpolation must be area or bilinear, got {self.interpolation!r}")
 
 
 class TorchvisionSource:
@@ -54,17 +58,28 @@ class TorchvisionSource:
         name: class in ``torchvision.datasets``.
         root: folder that holds, or will hold, the data in torchvision's layout.
         download: fetch what is missing; existing files are never written again.
+        interpolation: how images shrink to a tile, "area" or "bilinear".
+        way_out: what to do where they cannot be had.
 
     Raises:
         ValueError: if torchvision has no such data set.
     """
 
-    def __init__(self, name: str, root: str, download: bool = False) -> None:
+    def __init__(
+        self,
+        name: str,
+        root: str,
+        download: bool = False,
+        interpolation: str = "area",
+        way_out: str = "use drawn images with data/source=drawn",
+    ) -> None:
         if not hasattr(torchvision.datasets, name):
             raise ValueError(f"torchvision.datasets has no {name!r}; MNIST and FashionMNIST are two that it has")
         self.name = name
         self.root = Path(root).expanduser()
         self.download = download
+        self.interpolation = interpolation
+        self.way_out = way_out
 
     def load(self, split: Split) -> Images:
         """All images of a split.
@@ -83,15 +98,15 @@ class TorchvisionSource:
             if "not found" not in str(missing).lower():
                 raise ValueError(
                     f"{self.name} in {self.root.absolute()} is damaged ({_line(missing)}): delete it there and copy or "
-                    "download it again, or use drawn images with data/source=drawn"
+                    f"download it again, or {self.way_out}"
                 ) from missing
             if not self.download:
                 raise FileNotFoundError(
                     f"no {self.name} in {self.root.absolute()}: name the folder with paths.data, let the lab "
-                    "download it with data.source.digits.download=true, or use drawn images with data/source=drawn"
+                    f"download it with data.source.digits.download=true, or {self.way_out}"
                 ) from missing
             data = self._fetched(make, train)
-        return _as_images(data)
+        return replace(_as_images(data), interpolation=self.interpolation)
 
     def _fetched(self, make: type, train: bool) -> object:
         try:
@@ -106,7 +121,7 @@ class TorchvisionSource:
         except (OSError, HTTPException, *_UNREADABLE) as error:
             raise FileNotFoundError(
                 f"{self.name} could not be downloaded to {self.root.absolute()} ({_line(error)}): put it there by hand "
-                "in torchvision's layout, or use drawn images with data/source=drawn"
+                f"in torchvision's layout, or {self.way_out}"
             ) from error
 
     def _download(self, make: type) -> None:

@@ -85,7 +85,7 @@ class VisionData(L.LightningDataModule):
     @property
     def class_names(self) -> tuple[str, ...]:
         """Names of the labels; known after :meth:`setup`."""
-        return self.task.class_names or tuple(self.bank("train").class_names[self.task.label_source])
+        return self.task.label_names(self.bank("train").class_names)
 
     def model_arguments(self) -> dict[str, int]:
         """What a model has to know of the data: side of the canvas in pixels, number of labels."""

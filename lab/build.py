@@ -18,6 +18,7 @@ from lab.errors import LabError
 from lab.metrics_log import MetricsLog
 from lab.module import TwoStepModule
 from lab.run import Run
+from lab.softmax.fixed import Fixed
 
 
 def build_model_and_data(
@@ -37,8 +38,11 @@ def build_module(
     softmax = config.softmax.copy()
     with open_dict(softmax):
         schedule = softmax.pop("schedule", None)
+    model = build_model(config.model, softmax, facts)
+    if schedule and not model.rules():  # type: ignore[operator]
+        raise LabError(f"{config.model._target_} has no attention to heat: leave softmax/schedule out")
     return kind(
-        model=build_model(config.model, softmax, facts),
+        model=model,
         optim=instantiate(config.optim, _convert_="all"),
         num_classes=facts["num_classes"],
         locations=getattr(data, "locations", ()),
@@ -52,7 +56,7 @@ def build_model(model: DictConfig, softmax: DictConfig, facts: dict[str, int]) -
     """A model under a softmax, for data of which it has to know ``facts``; a model without attention takes none.
 
     Raises:
-        LabError: if the data's facts do not fit the model.
+        LabError: if the data's facts do not fit the model, or a softmax is asked for that the model cannot take.
     """
     parameters = inspect.signature(get_class(model._target_)).parameters
     unknown = sorted(facts.keys() - parameters.keys())
@@ -60,8 +64,11 @@ def build_model(model: DictConfig, softmax: DictConfig, facts: dict[str, int]) -
         raise LabError(
             f"{model._target_} does not fit this data, which gives {', '.join(unknown)}: choose another model="
         )
-    own = {"softmax": instantiate(softmax)} if "softmax" in parameters else {}
-    return instantiate(model, **own, **facts)
+    if "softmax" in parameters:
+        return instantiate(model, softmax=instantiate(softmax), **facts)
+    if get_class(softmax._target_) is not Fixed or softmax.get("tau") is not None:
+        raise LabError(f"{model._target_} has no attention, so softmax= and its options cannot be used: leave them out")
+    return instantiate(model, **facts)
 
 
 def build_callbacks(config: DictConfig) -> list[Callback]:

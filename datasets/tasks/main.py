@@ -19,7 +19,7 @@ from datasets.scenes import (
     Scenes,
     tint,
 )
-from datasets.tasks.task import Task, choose, probability
+from datasets.tasks.task import Task, choose, on_tiles, probability
 
 
 class MainTask(Task):
@@ -49,10 +49,6 @@ class MainTask(Task):
         self.top_right_probability = top_right_probability
 
     @property
-    def class_names(self) -> tuple[str, ...] | None:
-        return None
-
-    @property
     def label_source(self) -> str:
         return "garments"
 
@@ -71,20 +67,23 @@ class MainTask(Task):
             "target_1": bank.labels[top_right],
             "target_2": bank.labels[bottom_left],
         }
-        tiles = dict(zip(classes, (TOP_LEFT, BOTTOM_RIGHT, TOP_RIGHT, BOTTOM_LEFT), strict=True))
         latents = {
             **classes,
-            "target_location": (classes["indicator_1"] != classes["indicator_2"]).long(),
+            "target_location": (~self.match(classes["indicator_1"], classes["indicator_2"])).long(),
             "color_1": choice[:, TOP_LEFT] - 1,
             "color_2": choice[:, BOTTOM_RIGHT] - 1,
-            **{f"{part}_tile": torch.full((size,), tile) for part, tile in tiles.items()},
+            **on_tiles(size, indicator_1=TOP_LEFT, indicator_2=BOTTOM_RIGHT, target_1=TOP_RIGHT, target_2=BOTTOM_LEFT),
         }
         images = torch.stack([first, top_right, bottom_left, second], dim=1)
         return Scenes(images, tint(palette, choice, generator), latents)
 
     def label(self, latents: dict[str, Tensor]) -> Tensor:
-        match = latents["indicator_1"] == latents["indicator_2"]
+        match = self.match(latents["indicator_1"], latents["indicator_2"])
         return choose(latents["target_1"], latents["target_2"], (~match).long())
+
+    def match(self, first: Tensor, second: Tensor) -> Tensor:
+        """Whether two indicator classes count as the same; all [B]."""
+        return first == second
 
     def _second_indicator(self, bank: ImageBank, first: Tensor, generator: torch.Generator) -> Tensor:
         free = bank.draw("digits", [len(first)], generator, self.digits)
@@ -93,9 +92,13 @@ class MainTask(Task):
         match = torch.rand(len(first), generator=generator) < self.top_right_probability
         second = torch.empty_like(first)
         for digit in self.digits:
-            others = [other for other in self.digits if other != digit]
             here = bank.labels[first] == digit
-            same = bank.draw("digits", [len(first)], generator, [digit])
-            different = bank.draw("digits", [len(first)], generator, others)
-            second = torch.where(here, torch.where(match, same, different), second)
+            fits = {same: self._drawn_to(bank, digit, same, len(first), generator) for same in (True, False)}
+            second = torch.where(here, torch.where(match, fits[True], fits[False]), second)
         return second
+
+    def _drawn_to(self, bank: ImageBank, digit: int, same: bool, size: int, generator: torch.Generator) -> Tensor:
+        """Indicators that match a digit, or that do not."""
+        one = torch.tensor(digit)
+        fitting = [other for other in self.digits if bool(self.match(one, torch.tensor(other))) == same]
+        return bank.draw("digits", [size], generator, fitting)

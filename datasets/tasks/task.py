@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
@@ -23,13 +24,16 @@ class Task(ABC):
 
     @property
     @abstractmethod
-    def class_names(self) -> tuple[str, ...] | None:
-        """Names of the labels, where they are no plain classes of ``label_source``."""
-
-    @property
-    @abstractmethod
     def label_source(self) -> str:
         """The source whose classes are the labels and whose images the epoch walks through."""
+
+    def label_names(self, class_names: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+        """Names of the labels: those of ``label_source``, unless a task says otherwise.
+
+        Args:
+            class_names: names of the classes of every source.
+        """
+        return class_names[self.label_source]
 
     @abstractmethod
     def sample(self, bank: ImageBank, walk: Tensor, generator: torch.Generator) -> Scenes:
@@ -56,3 +60,13 @@ def probability(name: str, value: float) -> float:
 def choose(first: Tensor, second: Tensor, location: Tensor) -> Tensor:
     """``first`` where the target location is 0, ``second`` where it is 1; all [B]."""
     return torch.where(location == 0, first, second)
+
+
+def on_tiles(size: int, **tiles: int) -> dict[str, Tensor]:
+    """Latents ``<part>_tile`` of parts that always stand on the same tile; all [size] int64."""
+    return {f"{part}_tile": torch.full((size,), tile) for part, tile in tiles.items()}
+
+
+def coin(size: int, generator: torch.Generator) -> Tensor:
+    """[size] int64, 0 or 1 with probability 1/2 each."""
+    return torch.randint(2, (size,), generator=generator)

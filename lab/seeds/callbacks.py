@@ -45,14 +45,19 @@ class _EachSeed(Callback):
         """Calls ``hook`` for every running seed; a LabError ends that seed alone, at the end of the step."""
         assert isinstance(pl_module, SeedsModule)
         for row, seed in enumerate(pl_module.seeds):
-            if seed.failure is not None:
+            listening = [callback for callback in seed.callbacks if self._listens(callback, hook)]
+            if not listening or seed.failure is not None:
                 continue
             try:
-                for callback in seed.callbacks:
-                    if isinstance(callback, Checkpoint) == self.monitoring:
-                        getattr(callback, hook)(seed.trainer, seed.module, *arguments(row, seed))
+                for callback in listening:
+                    getattr(callback, hook)(seed.trainer, seed.module, *arguments(row, seed))
             except LabError as error:
                 seed.failure = str(error)
+
+    def _listens(self, callback: Callback, hook: str) -> bool:
+        """Whether a callback is of this kind and has something to do at this hook."""
+        mine = isinstance(callback, Checkpoint) == self.monitoring
+        return mine and getattr(type(callback), hook) is not getattr(Callback, hook)
 
 
 def _plain(hook: str) -> Callable[..., None]:

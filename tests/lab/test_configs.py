@@ -19,6 +19,8 @@ GROUPS = {
     "trainer": "",
     "logger": "",
     "paths": "",
+    "intervention": "",
+    "optim/lr": "",
     "debug": "",
     "data": "",
     "data/source": "",

@@ -26,6 +26,8 @@ REASONING = (
 )
 VISION = (*SMALL, "model.drop_path_rate=0", "trainer.precision=64-true", "trainer.max_epochs=25")
 
+RESNET = (*(o for o in SMALL if not o.startswith("model.")), "trainer.precision=64-true", "trainer.max_epochs=25")
+
 
 def together(folder: Path, *overrides: str) -> dict[int, Path]:
     """Trains seeds together below ``folder``; run folder by seed."""
@@ -76,6 +78,7 @@ def assert_same_run(one: Path, other: Path, tolerance: float = 1e-8) -> None:
         (*REASONING, "intervention=grad_scaling", "optim.schedule=cosine", "optim.warmup_epochs=5"),
         (*REASONING, "trainer.accumulate_grad_batches=1", "model.layer_norm=true", "optim.decay_matrices_only=true"),
         (*VISION, "softmax=norm_softmax"),
+        (*RESNET, "model=resnet9", "model.width=2"),
         (*VISION, "model.patch_size=2", "softmax=norm_softmax_heat_treatment", "softmax.over=block"),
     ],
     ids=lambda setting: ",".join(setting[-2:]),

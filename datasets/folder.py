@@ -1,0 +1,69 @@
+"""Images from a folder: <root>/<split>/<class>/<image>, any format that Pillow reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import torch
+import torchvision
+from torchvision.transforms.functional import pil_to_tensor
+
+from datasets.sources import Images
+
+Split = Literal["train", "test"]
+
+
+class FolderSource:
+    """Small colour images of one folder, all in memory at one size.
+
+    Args:
+        root: folder that holds ``train/<class>/`` and ``test/<class>/``.
+        size: side in pixels that images are brought to.
+        name: what the images are called in messages.
+        interpolation: how they shrink to a tile, "area" or "bilinear".
+        way_out: further advice where the folder is missing.
+
+    Raises:
+        ValueError: if the size is not positive.
+    """
+
+    def __init__(
+        self, root: str, size: int = 32, name: str = "images", interpolation: str = "bilinear", way_out: str = ""
+    ) -> None:
+        if size < 1:
+            raise ValueError(f"{name}: size must be at least 1 pixel, got {size}")
+        self.root = Path(root).expanduser()
+        self.size = size
+        self.name = name
+        self.interpolation = interpolation
+        self.way_out = way_out
+
+    def load(self, split: Split) -> Images:
+        """All images of a split.
+
+        Raises:
+            FileNotFoundError: if the folder, or a class folder in it, is not there.
+            ValueError: if a file is no image.
+        """
+        folder = self.root / split
+        if not folder.is_dir():
+            advice = f", or {self.way_out}" if self.way_out else ""
+            raise FileNotFoundError(
+                f"no {self.name} in {folder.absolute()}: put images there as <class>/<image>, "
+                f"name another folder{advice}"
+            )
+        try:
+            found = torchvision.datasets.ImageFolder(str(folder))
+        except FileNotFoundError as error:
+            raise FileNotFoundError(f"{self.name} in {folder.absolute()}: {error}") from error
+        resize = torchvision.transforms.Resize((self.size, self.size), antialias=True)
+        pixels = torch.empty(len(found), 3, self.size, self.size, dtype=torch.uint8)
+        for index, (path, _) in enumerate(found.samples):
+            try:
+                image = found.loader(path)
+            except OSError as error:
+                raise ValueError(f"{path} cannot be read as an image: {error}") from error
+            pixels[index] = pil_to_tensor(image if image.size == (self.size, self.size) else resize(image))
+        labels = torch.tensor(found.targets, dtype=torch.int64)
+        return Images(pixels, labels, tuple(found.classes), self.interpolation)

@@ -1,0 +1,248 @@
+"""Lightning data module of the ImageNet-100 task: scenes of four natural images, read and augmented one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import lightning as L
+import torch
+import torchvision
+from lightning.pytorch.utilities.seed import isolate_rng
+from timm.data import create_transform
+from torch import Tensor
+
+from datasets.loading import StepLoader, step_reached
+from datasets.scenes import BOTTOM_LEFT, BOTTOM_RIGHT, IMAGENET_MEAN, IMAGENET_STD, TOP_LEFT, TOP_RIGHT
+from datasets.seeding import derived_seed, generator_of
+from datasets.tasks.task import choose, coin, on_tiles
+
+Batch = dict[str, Any]
+
+
+class ImageNetData(L.LightningDataModule):
+    """Two dogs on the diagonal, any two images beside them: are the dogs the very same image?
+
+    z = [indicator 1 and indicator 2 show the same file]; y = class top-right if z else class bottom-left, z with
+    probability 1/2. A batch is ``{"x": [B, 3, 2 S, 2 S] float32, "y": [B] int64, "latents": {name: [B]}}``; beside the
+    latents of the other tasks, ``image_1`` and ``image_2`` number the dogs' files.
+
+    Source: Eureka-moments in Transformers, A.10 and Figure 17: four images of 112 pixels, DeiT's augmentation for
+    each image by itself (so also for two copies of one dog). Its MixUp and CutMix, which mix whole scenes and
+    with them two answers, are left out. The paper does not name its two dog classes.
+
+    Args:
+        root: folder that holds ``train/<class>/`` and ``val/<class>/``.
+        dogs: names of the two class folders that indicators are drawn from.
+        batch_size: scenes a batch and process.
+        epoch_size: scenes an epoch over all processes; None is one for each training image.
+        validation_size: scenes of the fixed validation set.
+        tile_size: side S of one of the four images in pixels.
+        workers: processes that read and augment.
+        auto_augment, color_jitter, random_erasing: of timm's training transform; DeiT's values by default.
+        seed: seed of the training scenes.
+        validation_seed: seed of the validation scenes.
+
+    Raises:
+        ValueError: if a size is not positive or the two dog classes are one.
+    """
+
+    locations = ("top_right", "bottom_left")
+
+    def __init__(
+        self,
+        root: str,
+        dogs: Sequence[str] = ("n02085620", "n02086240"),
+        batch_size: int = 512,
+        epoch_size: int | None = None,
+        validation_size: int = 5_000,
+        tile_size: int = 112,
+        workers: int = 8,
+        auto_augment: str | None = "rand-m9-mstd0.5-inc1",
+        color_jitter: float = 0.3,
+        random_erasing: float = 0.25,
+        seed: int = 0,
+        validation_seed: int = 0,
+    ) -> None:
+        super().__init__()
+        sizes = {"batch_size": batch_size, "validation_size": validation_size, "tile_size": tile_size}
+        for name, value in {**sizes, "epoch_size": epoch_size or 1}.items():
+            if value < 1:
+                raise ValueError(f"data.{name} must be at least 1, got {value}")
+        if len(set(dogs)) != 2 or workers < 0:
+            raise ValueError(
+                f"data.dogs needs two class folders and data.workers may not be negative, got {list(dogs)}"
+            )
+        self.root = Path(root).expanduser()
+        self.dogs = tuple(dogs)
+        self.batch_size = batch_size
+        self.epoch_size = epoch_size
+        self.validation_size = validation_size
+        self.tile_size = tile_size
+        self.workers = workers
+        self.seed = seed
+        self.validation_seed = validation_seed
+        training = create_transform(
+            tile_size,
+            is_training=True,
+            auto_augment=auto_augment,
+            color_jitter=color_jitter,
+            re_prob=random_erasing,
+            re_mode="pixel",
+            interpolation="bicubic",
+        )
+        evaluation = create_transform(tile_size, is_training=False, interpolation="bicubic", crop_pct=0.875)
+        self._transforms = {"train": training, "val": evaluation}
+        self._scenes: dict[str, FolderScenes] = {}
+
+    def scenes(self, split: Literal["train", "val"]) -> FolderScenes:
+        """The scenes of a split; its files are listed at first use.
+
+        Raises:
+            FileNotFoundError: if the folder or one of the dogs' is missing.
+        """
+        if split not in self._scenes:
+            self._scenes[split] = FolderScenes(self.root / split, self.dogs, self._transforms[split], self.tile_size)
+        return self._scenes[split]
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the class folders."""
+        return self.scenes("train").class_names
+
+    def model_arguments(self) -> dict[str, int]:
+        """What a model has to know of the data: side of the canvas in pixels, number of labels."""
+        return {"image_size": 2 * self.tile_size, "num_classes": len(self.class_names)}
+
+    @property
+    def samples_per_step(self) -> int:
+        """Training scenes of one step over all processes."""
+        return self.batch_size * self._world_size
+
+    def setup(self, stage: str | None = None) -> None:
+        if self.scenes("val").class_names != self.class_names:
+            raise ValueError(f"{self.root}: train/ and val/ hold different classes")
+
+    def draw_train(self, epoch: int, step: int) -> Batch:
+        """One training batch of this process; a function of its place in training."""
+        scenes = self.scenes("train")
+        order = torch.randperm(len(scenes), generator=generator_of("imagenet walk", self.seed, epoch))
+        start = (step * self._world_size + self._rank) * self.batch_size
+        walk = order[torch.arange(start, start + self.batch_size) % len(order)]
+        return scenes.batch(walk, derived_seed("imagenet", self.seed, epoch, step, self._rank))
+
+    def draw_validation(self, index: int) -> Batch:
+        """Validation batch ``index`` of the fixed set."""
+        start = index * self.batch_size
+        walk = torch.arange(start, min(start + self.batch_size, self.validation_size))
+        scenes = self.scenes("val")
+        # Files lie sorted by class: a stride that shares no factor with their number visits all classes.
+        order = torch.randperm(len(scenes), generator=generator_of("imagenet walk", self.validation_seed))
+        return scenes.batch(order[walk % len(order)], derived_seed("imagenet val", self.validation_seed, index))
+
+    def train_dataloader(self) -> StepLoader:
+        size = self.epoch_size or len(self.scenes("train"))
+        steps = size // self.samples_per_step
+        if steps < 1:
+            raise ValueError(
+                f"data.epoch_size ({size}) is smaller than one batch of all processes ({self.samples_per_step}): "
+                "lower data.batch_size or raise data.epoch_size"
+            )
+        return StepLoader(self.draw_train, steps, lambda: step_reached(self.trainer), self.workers)
+
+    def val_dataloader(self) -> StepLoader:
+        batches = -(-self.validation_size // self.batch_size)
+        mine = range(self._rank, batches, self._world_size)
+        return StepLoader(lambda _, step: self.draw_validation(mine[step]), len(mine), workers=self.workers)
+
+    def composed(self, batch: Batch, normalise: bool = True) -> Batch:
+        """The batch, its colours in [0, 1] where ``normalise`` is False (for pictures made for people)."""
+        if normalise:
+            return batch
+        mean, std = (torch.tensor(value).view(1, 3, 1, 1) for value in (IMAGENET_MEAN, IMAGENET_STD))
+        return {**batch, "x": batch["x"] * std + mean}
+
+    @property
+    def _world_size(self) -> int:
+        return self.trainer.world_size if self.trainer else 1
+
+    @property
+    def _rank(self) -> int:
+        return self.trainer.global_rank if self.trainer else 0
+
+
+class FolderScenes:
+    """Scenes of one split of an image folder.
+
+    Args:
+        folder: holds a folder for each class.
+        dogs: names of the two classes of the indicators.
+        transform: from a PIL image to [3, S, S].
+        tile_size: side S.
+
+    Raises:
+        FileNotFoundError: if there are no images, or none of a dog class.
+    """
+
+    def __init__(self, folder: Path, dogs: Sequence[str], transform: Any, tile_size: int) -> None:
+        if not folder.is_dir():
+            raise FileNotFoundError(
+                f"no images in {folder.absolute()}: name the folder that holds train/<class>/ and val/<class>/ "
+                "with data.root"
+            )
+        self._files = torchvision.datasets.ImageFolder(str(folder))
+        self.class_names = tuple(self._files.classes)
+        if missing := [dog for dog in dogs if dog not in self.class_names]:
+            raise FileNotFoundError(
+                f"{folder.absolute()} has no class folder {' or '.join(missing)}: name two with data.dogs"
+            )
+        self._labels = torch.tensor(self._files.targets)
+        self._dog_labels = torch.tensor([self.class_names.index(dog) for dog in dogs])
+        self._dogs = torch.isin(self._labels, self._dog_labels).nonzero().flatten()
+        self._transform = transform
+        self.tile_size = tile_size
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def batch(self, walk: Tensor, seed: int) -> Batch:
+        """Scenes whose top-right images are the files ``walk`` [B]; everything else follows from ``seed``."""
+        size = len(walk)
+        generator = torch.Generator().manual_seed(seed)
+        match = coin(size, generator).bool()
+        first = torch.randint(len(self._dogs), (size,), generator=generator)
+        # Another dog: 1 to n - 1 places further on.
+        step = torch.randint(1, len(self._dogs), (size,), generator=generator)
+        second = torch.where(match, first, (first + step) % len(self._dogs))
+        other = torch.randint(len(self._files), (size,), generator=generator)
+        files = torch.empty(size, 4, dtype=torch.int64)
+        files[:, TOP_LEFT], files[:, BOTTOM_RIGHT] = self._dogs[first], self._dogs[second]
+        files[:, TOP_RIGHT], files[:, BOTTOM_LEFT] = walk, other
+        kind = self._labels[files]
+        latents = {
+            "indicator_1": (kind[:, TOP_LEFT] == self._dog_labels[1]).long(),
+            "indicator_2": (kind[:, BOTTOM_RIGHT] == self._dog_labels[1]).long(),
+            "image_1": files[:, TOP_LEFT],
+            "image_2": files[:, BOTTOM_RIGHT],
+            "target_1": kind[:, TOP_RIGHT],
+            "target_2": kind[:, BOTTOM_LEFT],
+            "target_location": (first != second).long(),
+            **on_tiles(size, indicator_1=TOP_LEFT, indicator_2=BOTTOM_RIGHT, target_1=TOP_RIGHT, target_2=BOTTOM_LEFT),
+        }
+        label = choose(latents["target_1"], latents["target_2"], latents["target_location"])
+        return {"x": self._canvas(files, seed), "y": label, "latents": latents}
+
+    def _canvas(self, files_B4: Tensor, seed: int) -> Tensor:
+        """[B, 3, 2 S, 2 S]; reading and augmenting is one image after another, in the loader's processes."""
+        side = self.tile_size
+        canvas = torch.empty(len(files_B4), 3, 2 * side, 2 * side)
+        # timm's augmentations draw from the global generators of Python, numpy and torch.
+        with isolate_rng():
+            L.seed_everything(seed % 2**32, verbose=False)
+            for scene, files in zip(canvas, files_B4.tolist(), strict=True):
+                for tile, index in enumerate(files):
+                    row, column = divmod(tile, 2)
+                    place = scene[:, row * side : (row + 1) * side, column * side : (column + 1) * side]
+                    place.copy_(self._transform(self._files[index][0]))
+        return canvas

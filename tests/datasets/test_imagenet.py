@@ -1,0 +1,113 @@
+"""The ImageNet-100 task on a folder of a few plain images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import lab_train
+from PIL import Image
+
+from datasets.imagenet import ImageNetData
+
+DOGS = ("n02085620", "n02086240")
+CLASSES = (*DOGS, "n01558993", "n03062245")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """Images of one grey each: 20 class + number, so that a tile tells what it shows."""
+    root = tmp_path_factory.mktemp("imagenet")
+    for split in ("train", "val"):
+        for label, name in enumerate(sorted(CLASSES)):
+            (root / split / name).mkdir(parents=True)
+            for number in range(5):
+                grey = np.full((60, 80, 3), 50 * label + 5 * number + 10, dtype=np.uint8)
+                Image.fromarray(grey).save(root / split / name / f"{number}.png")
+    return root
+
+
+def plain(folder: Path, **options) -> ImageNetData:
+    """Without what changes a grey: colour jitter, RandAugment, erasing."""
+    still = {"auto_augment": None, "color_jitter": 0.0, "random_erasing": 0.0, "workers": 0}
+    sizes = {"batch_size": 50, "tile_size": 16, "epoch_size": 2000, "validation_size": 100}
+    return ImageNetData(str(folder), **{**still, **sizes, **options})
+
+
+def test_labels_follow_from_the_pixels(folder: Path) -> None:
+    data = plain(folder)
+    same = 0
+    for step in range(40):
+        batch = data.composed(data.draw_train(0, step), normalise=False)
+        greys = (255 * batch["x"]).round()
+        tiles = torch.stack([greys[:, 0, 8, 8], greys[:, 0, 8, 24], greys[:, 0, 24, 8], greys[:, 0, 24, 24]], 1).long()
+        kinds = (tiles - 10) // 50
+        for (first, right, left, second), tile, label in zip(
+            kinds.tolist(), tiles.tolist(), batch["y"].tolist(), strict=True
+        ):
+            assert sorted(CLASSES)[first] in DOGS
+            assert sorted(CLASSES)[second] in DOGS
+            assert label == (right if tile[0] == tile[3] else left)
+            same += tile[0] == tile[3]
+    assert abs(same / 2000 - 0.5) < 0.045
+
+
+def test_batches_are_a_function_of_their_place_and_augmented_one_by_one(folder: Path) -> None:
+    lively = {"auto_augment": "rand-m9-mstd0.5-inc1", "color_jitter": 0.3, "random_erasing": 0.25}
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    one = plain(folder, **lively).draw_train(2, 3)
+    assert torch.equal(before, torch.get_rng_state()), "looking must not move the global generator"
+    torch.manual_seed(6)
+    other = plain(folder, **lively).draw_train(2, 3)
+    assert torch.equal(one["x"], other["x"])
+    assert one["x"].shape == (50, 3, 32, 32)
+    assert not torch.equal(one["x"], plain(folder, **lively, seed=1).draw_train(2, 3)["x"])
+    match = one["latents"]["image_1"] == one["latents"]["image_2"]
+    assert match.any()
+    first, second = one["x"][match][:, :, :16, :16], one["x"][match][:, :, 16:, 16:]
+    assert not torch.equal(first, second), "each of the four images is augmented by itself"
+
+
+def test_an_epoch_walks_through_all_images(folder: Path) -> None:
+    data = plain(folder, epoch_size=None, batch_size=10)
+    assert len(data.train_dataloader()) == 2
+    seen = [data.draw_train(0, step)["latents"]["target_1"] for step in range(2)]
+    assert torch.cat(seen).bincount().tolist() == [5, 5, 5, 5]
+    assert sum(len(data.draw_validation(i)["y"]) for i in range(len(data.val_dataloader()))) == 100
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"dogs": ("n02085620", "n02085620")}, ValueError, "dogs"),
+        ({"dogs": ("n02085620", "cat")}, FileNotFoundError, "no class folder cat"),
+        ({"tile_size": 0}, ValueError, "tile_size"),
+    ],
+)
+def test_what_is_wrong_is_named(folder: Path, options: dict, error: type, words: str) -> None:
+    with pytest.raises(error, match=words):
+        plain(folder, **options).draw_train(0, 0)
+
+
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"no images in .*nowhere.*data\.root"):
+        plain(tmp_path / "nowhere").setup()
+
+
+def test_it_trains_from_the_command_line_with_loader_processes(folder: Path, tmp_path: Path) -> None:
+    small = ["data.tile_size=16", "data.batch_size=8", "data.epoch_size=16", "data.validation_size=8", "data.workers=2"]
+    model = ["model.depth=1", "model.heads=2", "model.head_dim=8", "model.patch_size=8"]
+    done = lab_train(
+        "experiment=imagenet100",
+        f"data.root={folder}",
+        *small,
+        *model,
+        "trainer.max_epochs=2",
+        "threads=1",
+        folder=tmp_path,
+    )
+    assert "finished" in done.stderr
+    assert list(tmp_path.rglob("pictures/scenes.png"))
