@@ -44,9 +44,16 @@ class SetAttention(Observable):
 
     def forward(self, x: tuple[Tensor, Tensor]) -> Tensor:
         """(items [B, n, features], query [B, 1]) -> logits [B, num_classes]."""
+        return self.answer(*self.embed(x))
+
+    def embed(self, x: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """(psi_q of the queries [B, 1, W], psi_x of the items [B, n, W]): what no softmax changes."""
         items, query = x
-        attended = self.attention(self.query(query).unsqueeze(1), self.items(items))
-        return self.head(attended.squeeze(1))
+        return self.query(query).unsqueeze(1), self.items(items)
+
+    def answer(self, query: Tensor, items: Tensor) -> Tensor:
+        """What :meth:`embed` gives -> logits [B, num_classes]."""
+        return self.head(self.attention(query, items).squeeze(1))
 
     def no_weight_decay(self) -> set[str]:
         """Learned temperatures."""

@@ -1,0 +1,55 @@
+"""What the reproduction scripts share: runs as a user types them, their duration, the origin of figures."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from lab.provenance import git_state, machine, now, versions
+from lab.run import read_summary, run_name
+
+
+def train(overrides: Sequence[str], runs: Path) -> None:
+    """Runs ``python -m lab.train`` with these overrides; what is finished already costs seconds."""
+    print(f"$ python -m lab.train {' '.join(overrides)}", flush=True)
+    subprocess.run([sys.executable, "-m", "lab.train", *overrides, f"paths.runs={runs}"], check=True)
+
+
+def folder_of(runs: Path, experiment: str, softmax: str, seed: int, overrides: Sequence[str]) -> Path:
+    """Where the run of these overrides lies."""
+    return runs / run_name(experiment, softmax, seed, overrides)
+
+
+def seconds_per_step(overrides: Sequence[str], steps: int = 60) -> float:
+    """Measured on this machine: a short run of the same setting in a folder of its own, its start not counted."""
+    times = []
+    with tempfile.TemporaryDirectory() as folder:
+        for count in (steps // 4, steps):
+            own = [*overrides, f"trainer.max_steps={count}", f"paths.runs={folder}/{count}", "logger=csv_only"]
+            subprocess.run(
+                [sys.executable, "-m", "lab.train", *own],
+                check=True,
+                capture_output=True,
+            )
+            summary = next(Path(folder, str(count)).rglob("summary.json"))
+            times.append(read_summary(summary.parent)["wall_seconds"])
+    return (times[1] - times[0]) / (steps - steps // 4)
+
+
+def tell_duration(what: str, seconds: float) -> None:
+    """One line: how long the rest takes on this machine."""
+    print(f"{what}: about {seconds / 60:.0f} minutes on this machine; stop it at any time, the same command goes on.")
+
+
+def origin(command: str) -> str:
+    """The line under a result: command, machine, versions, date."""
+    here, git = machine(), git_state()
+    packages = versions()
+    processor = here["gpu"] or here["processor"] or "unknown processor"
+    return (
+        f"`{command}`, {now()[:10]}, {processor} ({here['cores']} cores), "
+        f"torch {packages['torch']}, commit {str(git['commit'])[:8]}."
+    )

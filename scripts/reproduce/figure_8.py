@@ -1,0 +1,229 @@
+"""Figure 8 of Eureka-moments in Transformers: the reasoning task under three softmaxes, five seeds each.
+
+    python -m scripts.reproduce.figure_8
+
+The learning rate of each softmax is chosen on seed 0 from a grid (A.16), then its seeds are trained together.
+Stop it at any time: the same command goes on where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from lab.curves import save_figure
+from lab.files import write_text
+from lab.metrics_log import read_metrics
+from lab.run import read_summary
+from lab.statistics import eureka_ratio
+from scripts.reproduce.common import folder_of, origin, seconds_per_step, tell_duration, train
+
+CHANCE = 6 / 11
+# Name in the figure -> softmax= and the paper's Eureka-ratio.
+SOFTMAXES = {
+    "Softmax": ("softmax", "3/5"),
+    "Softmax + HT": ("heat_treatment", "4/5"),
+    "NormSoftmax": ("norm_softmax", "5/5"),
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is run.
+
+    Attributes:
+        runs: folder of the runs.
+        epochs: of every run.
+        seeds: number of seeds, from 0 on.
+        grid: learning rates tried on seed 0, as typed.
+        options: further overrides of every run.
+    """
+
+    runs: Path
+    epochs: int
+    seeds: int
+    grid: tuple[str, ...]
+    options: tuple[str, ...]
+
+    def overrides(self, softmax: str, lr: str) -> list[str]:
+        """The run of one softmax at one learning rate, all but its seed."""
+        return [
+            "experiment=reasoning",
+            f"softmax={softmax}",
+            f"optim.lr={lr}",
+            f"trainer.max_epochs={self.epochs}",
+            *self.options,
+        ]
+
+    def summary(self, softmax: str, lr: str, seed: int) -> dict[str, Any]:
+        """Its summary; empty before it has begun."""
+        return read_summary(self.folder(softmax, lr, seed))
+
+    def folder(self, softmax: str, lr: str, seed: int) -> Path:
+        """Its run folder."""
+        return folder_of(self.runs, "reasoning", softmax, seed, self.overrides(softmax, lr))
+
+
+def steps_left(plan: Plan) -> tuple[int, int]:
+    """Optimiser steps still to do: (of single runs of the grid, of seeds trained together), at most."""
+    single, together = 0, 0
+    for softmax, _ in SOFTMAXES.values():
+        done = [plan.summary(softmax, lr, 0).get("steps", 0) for lr in plan.grid]
+        single += sum(plan.epochs - steps for steps in done)
+        others = [plan.summary(softmax, lr, 1) for lr in plan.grid]
+        furthest = max((other.get("steps", 0) for other in others if other), default=0)
+        together += (plan.epochs - furthest) if plan.seeds > 1 else 0
+    return single, together
+
+
+def choose(plan: Plan, softmax: str) -> str:
+    """The learning rate whose seed 0 has the earliest Eureka-moment, or, where none has one, the best accuracy."""
+
+    def rank(lr: str) -> tuple[float, float]:
+        summary = plan.summary(softmax, lr, 0)
+        moment = summary["eureka"]["epoch"] if summary["eureka"]["happened"] else float("inf")
+        return moment, -summary["best"]["accuracy"]
+
+    return min(plan.grid, key=rank)
+
+
+def grid_table(plan: Plan) -> pd.DataFrame:
+    """Seed 0 at every learning rate: its Eureka-epoch, or its best accuracy."""
+    rows = []
+    for name, (softmax, _) in SOFTMAXES.items():
+        for lr in plan.grid:
+            summary = plan.summary(softmax, lr, 0)
+            if not summary:
+                continue
+            eureka = summary["eureka"]
+            rows.append(
+                {
+                    "softmax": name,
+                    "learning rate": lr,
+                    "Eureka-epoch": f"{eureka['epoch']:,}" if eureka["happened"] else "none",
+                    "best accuracy": f"{summary['best']['accuracy']:.1%}",
+                    "epochs": f"{summary['epochs']:,}",
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def ratio_table(plan: Plan, chosen: dict[str, str]) -> pd.DataFrame:
+    """Eureka-ratios with their intervals beside the paper's."""
+    rows = []
+    for name, (softmax, paper) in SOFTMAXES.items():
+        if name not in chosen:
+            continue
+        summaries = [plan.summary(softmax, chosen[name], seed) for seed in range(plan.seeds)]
+        moments = [s["eureka"]["epoch"] for s in summaries if s.get("eureka", {}).get("happened")]
+        finals = [f"{s['metrics']['val/accuracy']:.1%}" for s in summaries if s]
+        rows.append(
+            {
+                "softmax": name,
+                "learning rate": chosen[name],
+                "Eureka-ratio (95 % Wilson)": str(eureka_ratio(len(moments), len(summaries))),
+                "paper": paper,
+                "Eureka-epochs": ", ".join(f"{m:,}" for m in sorted(moments)) or "-",
+                "final accuracies": ", ".join(finals),
+                "epochs": f"{min(s.get('epochs', 0) for s in summaries):,}",
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def figure(plan: Plan, chosen: dict[str, str]) -> Figure:
+    """Train (blue) and test (orange) accuracies, one panel a softmax, one shade a seed, as in the paper."""
+    picture = Figure(figsize=(4 * len(chosen), 3.4), layout="constrained")
+    FigureCanvasAgg(picture)
+    panels = picture.subplots(1, len(chosen), sharey=True, squeeze=False)[0]
+    for axes, (name, lr) in zip(panels, chosen.items(), strict=True):
+        for seed in range(plan.seeds):
+            rows = read_metrics(plan.folder(SOFTMAXES[name][0], lr, seed) / "metrics.csv")
+            shade = 1.0 - 0.15 * seed
+            for metric, color, label in (
+                ("train/accuracy", "tab:blue", "train"),
+                ("val/accuracy", "tab:orange", "test"),
+            ):
+                points = [(row["epoch"] + 1, 100 * row[metric]) for row in rows if metric in row]
+                points = points[:: max(1, len(points) // 1000)]
+                axes.plot(
+                    *zip(*points, strict=True), color=color, alpha=shade, linewidth=1, label=None if seed else label
+                )
+        axes.axhline(100 * CHANCE, color="black", linewidth=1, label="6/11")
+        axes.set(title=f"{name} (learning rate {lr})", xlabel="epoch", ylim=(0, 102))
+        axes.grid(alpha=0.3)
+    panels[0].set_ylabel("accuracy in %")
+    panels[-1].legend(loc="lower right")
+    return picture
+
+
+def page(plan: Plan, chosen: dict[str, str], command: str) -> str:
+    """The page of results, as far as they have come."""
+    return "\n\n".join(
+        [
+            "# Figure 8 of Eureka-moments in Transformers: the reasoning task under three softmaxes",
+            origin(command),
+            f"{plan.seeds} seeds, {plan.epochs:,} epochs of full-batch AdamW, learning rate chosen on seed 0 from "
+            f"{', '.join(plan.grid)} (earliest Eureka-moment, else best accuracy). A Eureka-moment is the first "
+            "validation (every ten epochs) above 70 %.",
+            "![Accuracies of all seeds](figure_8.png)",
+            ratio_table(plan, chosen).to_markdown(index=False),
+            "With five seeds a ratio is told only roughly: the interval says how roughly.",
+            "## The grid on seed 0",
+            grid_table(plan).to_markdown(index=False),
+        ]
+    )
+
+
+def main(arguments: argparse.Namespace) -> None:
+    """Trains what is missing and writes the page after every step of it."""
+    options = tuple(
+        o
+        for o in (
+            "compile=true" if arguments.compile else "",
+            f"threads={arguments.threads}" if arguments.threads else "",
+        )
+        if o
+    )
+    plan = Plan(arguments.runs, arguments.epochs, arguments.seeds, tuple(arguments.grid), options)
+    single, together = steps_left(plan)
+    if single + together:
+        probe = plan.overrides("norm_softmax", plan.grid[0])
+        one = seconds_per_step(probe)
+        many = seconds_per_step([*probe, f"seeds={plan.seeds}"]) if together else 0.0
+        tell_duration(
+            f"{single:,} steps of single runs, {together:,} of {plan.seeds} seeds", single * one + together * many
+        )
+    command = "python -m scripts.reproduce.figure_8" + "".join(f" {word}" for word in arguments.typed)
+    chosen: dict[str, str] = {}
+    for name, (softmax, _) in SOFTMAXES.items():
+        for lr in plan.grid:
+            train([*plan.overrides(softmax, lr), "seed=0"], plan.runs)
+        chosen[name] = choose(plan, softmax)
+        print(f"{name}: learning rate {chosen[name]}")
+        train([*plan.overrides(softmax, chosen[name]), f"seeds={plan.seeds}"], plan.runs)
+        save_figure(figure(plan, chosen), arguments.out / "figure_8.png")
+        write_text(arguments.out / "README.md", page(plan, chosen, command) + "\n")
+    print(f"written: {arguments.out}")
+
+
+if __name__ == "__main__":
+    import sys
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=Path, default=Path("runs/figure_8"), help="folder of the runs")
+    parser.add_argument("--out", type=Path, default=Path("results/figure_8"), help="folder of the page")
+    parser.add_argument("--epochs", type=int, default=10_000)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--grid", nargs="+", default=["1e-3", "2e-3", "5e-3", "1e-2"], help="learning rates on seed 0")
+    parser.add_argument("--threads", type=int, default=None, help="CPU threads of each run")
+    parser.add_argument("--compile", action="store_true", help="torch.compile: needs a C++ compiler on a CPU")
+    parsed = parser.parse_args()
+    parsed.typed = sys.argv[1:]
+    main(parsed)
