@@ -66,6 +66,10 @@ class Checkpoints(Checkpoint):
         if self._due(trainer) or trainer.should_stop or trainer.current_epoch + 1 == trainer.max_epochs:
             self.save(trainer)
 
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        # trainer.max_steps may end a run within an epoch.
+        self.save(trainer)
+
     def save(self, trainer: L.Trainer) -> None:
         """Writes ``last-<step>.ckpt`` and lets go of all but the newest ``keep``."""
         if trainer.global_step == self._saved_step:

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lab.softmax.rule import TemperatureRule
+from lab.softmax.rule import TemperatureRule, is_narrow, samples_first, samples_last, scores_of
 
 # Below this many keys a fused CPU kernel costs more than the N x M matrix it saves: for the reasoning task
 # (5 keys, heads of 4) it takes 25 of 45 ms a step. `python -m lab.bench` shows both over N.
@@ -61,14 +61,18 @@ def attend_explicit(
     q, k, v = _kernel_precision(q_BHND, k_BHMD, v_BHMD)
     beta = rule.inverse_temperature(q, k, mask)
     with torch.autocast(q.device.type, enabled=False):
-        logits = (q * beta).to(v.dtype) @ k.transpose(-2, -1)
-        if mask is None:
-            weights = logits.softmax(-1)
-        else:
+        logits = scores_of((q * beta).to(v.dtype), k)
+        if mask is not None:
             logits = logits.masked_fill(~mask, float("-inf"))
             blind = ~mask.any(-1, keepdim=True)
             # Filled before the softmax too: a row of -inf alone would make its gradient NaN.
             weights = logits.masked_fill(blind, 0.0).softmax(-1).masked_fill(blind, 0.0)
+        elif is_narrow(q):
+            weights_H1MB = samples_last(logits).softmax(2)
+            z_HDB = (weights_H1MB.transpose(1, 2) * samples_last(v)).sum(1)
+            return Attended(samples_first(z_HDB.unsqueeze(1)).to(dtype), logits, samples_first(weights_H1MB))
+        else:
+            weights = logits.softmax(-1)
         return Attended((weights @ v).to(dtype), logits, weights)
 
 
@@ -138,29 +142,23 @@ class Attention(nn.Module):
         """
         if not self.reads_one_query:
             return self(x)[:, -1:]
-        return self.attend_looked_up(self.queries(x[:, -1:]), self.key_values(x))
+        return self.attend_projected(self.project("q", x[:, -1:]), self.project("k", x), self.project("v", x))
 
     @property
     def reads_one_query(self) -> bool:
         """Whether one query can be worked out alone: nobody watches, and queries do not depend on each other."""
         return self.tap is None and not self.rule.couples_queries
 
-    def queries(self, x: Tensor) -> Tensor:
-        """[..., W] -> the queries of all heads, [..., W]."""
-        W = x.shape[-1]
-        return F.linear(x, self.qkv.weight[:W], None if self.qkv.bias is None else self.qkv.bias[:W])
+    def project(self, name: str, x: Tensor) -> Tensor:
+        """[..., W] -> the queries ("q"), keys ("k") or values ("v") of all heads, [..., W]."""
+        place, W = "qkv".index(name), x.shape[-1]
+        rows = slice(place * W, (place + 1) * W)
+        return F.linear(x, self.qkv.weight[rows], None if self.qkv.bias is None else self.qkv.bias[rows])
 
-    def key_values(self, x: Tensor) -> Tensor:
-        """[..., W] -> the keys, then the values of all heads, [..., 2 W]."""
-        W = x.shape[-1]
-        return F.linear(x, self.qkv.weight[W:], None if self.qkv.bias is None else self.qkv.bias[W:])
-
-    def attend_looked_up(self, queries: Tensor, key_values: Tensor) -> Tensor:
-        """What :meth:`forward` does after its projections: queries [B, N, W], key_values [B, M, 2 W] -> [B, N, W]."""
+    def attend_projected(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """What :meth:`forward` does after its projections: [B, N, W], [B, M, W], [B, M, W] -> [B, N, W]."""
         B, N, W = queries.shape
-        heads = (self.num_heads, self.head_dim)
-        q = queries.view(B, N, *heads).transpose(1, 2)
-        k, v = key_values.view(B, -1, 2, *heads).permute(2, 0, 3, 1, 4).unbind(0)
+        q, k, v = (x.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2) for x in (queries, keys, values))
         z_BHND = attend(q, k, v, self.rule)
         return self.proj_drop(self.proj(z_BHND.transpose(1, 2).reshape(B, N, W)))
 

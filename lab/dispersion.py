@@ -34,11 +34,13 @@ def best_inverse_temperature(logits_Bn: Tensor, wanted_B: Tensor, largest: float
     """
     e = logits_Bn.double()
     own = e.gather(1, wanted_B.unsqueeze(1))
+    sharpest = (own == e.amax(-1, keepdim=True)) & (own > e.mean(-1, keepdim=True))
     low, high = torch.zeros(len(e), dtype=torch.float64), torch.full((len(e),), largest, dtype=torch.float64)
     for _ in range(60):
         middle = (low + high) / 2
         mean = ((e * middle.unsqueeze(1)).softmax(-1) * e).sum(-1, keepdim=True)
-        rising = (own > mean).squeeze(1)
+        # A single largest logit gains for ever, if by less than rounding shows.
+        rising = ((own > mean) | sharpest).squeeze(1)
         low, high = torch.where(rising, middle, low), torch.where(rising, high, middle)
     return (low + high) / 2
 

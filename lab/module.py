@@ -87,8 +87,20 @@ class TwoStepModule(L.LightningModule):
     def training_loss(self, logits: Tensor, batch: Batch) -> Tensor:
         """Loss of a training batch from the model's answer; the epoch's metrics see both."""
         loss = F.cross_entropy(_precise(logits), batch["y"], label_smoothing=self.optim.label_smoothing)
-        self.train_metrics.update(logits=logits.detach(), target=batch["y"], value=loss.detach())
+        if self._reports:
+            self.train_metrics.update(logits=logits.detach(), target=batch["y"], value=loss.detach())
         return loss
+
+    @property
+    def _reports(self) -> bool:
+        """Whether this epoch's training metrics are told: with every validation, as often as that comes.
+
+        An epoch may be a single step (the reasoning task), of which metrics would be a third.
+        """
+        if self._trainer is None:
+            return True
+        every, epoch = self.trainer.check_val_every_n_epoch or 1, self.current_epoch + 1
+        return epoch % every == 0 or epoch == self.trainer.max_epochs
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
         # After the callbacks' turn: gradient norms are logged as backward left them.
@@ -96,6 +108,8 @@ class TwoStepModule(L.LightningModule):
             self.intervention(self.model)
 
     def on_train_epoch_end(self) -> None:
+        if not self._reports:
+            return
         values = {f"train/{name}": value for name, value in self.train_metrics.compute().items()}
         values["train/learning_rate"] = self.trainer.optimizers[0].param_groups[0]["lr"]
         self.train_metrics.reset()

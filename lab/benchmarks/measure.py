@@ -10,11 +10,13 @@ from contextlib import contextmanager
 from functools import partial
 
 import torch
+from omegaconf import OmegaConf
 from timm.optim import create_optimizer_v2
 from torch import Tensor
 
 import lab.attention
 from datasets.drawn import DrawnDigits, DrawnGarments
+from datasets.reasoning import ReasoningData
 from datasets.scenes import compose
 from datasets.tasks.main import MainTask
 from datasets.vision import VisionData
@@ -30,8 +32,10 @@ from lab.benchmarks.timing import (
     warm_up,
 )
 from lab.models.compact_vit import CompactViT
+from lab.models.reasoner import Reasoner
 from lab.module import TwoStepModule
 from lab.optim import OptimConfig
+from lab.seeds.module import OneSeed, Seed, SeedsModule
 from lab.softmax.adaptive import AdaptiveTemperature
 from lab.softmax.fixed import Fixed
 from lab.softmax.learnable import LearnableTemperature
@@ -48,6 +52,7 @@ RULES: dict[str, Callable[..., TemperatureRule]] = {
 HEADS, HEAD_DIM = 4, 64  # the compact ViT's
 IMAGE_SIZE, CLASSES = 56, 10
 WARM_UP_ROUNDS = 2
+SEEDS = 5  # of Figure 8
 
 
 def measure(case: Case) -> list[Row]:
@@ -58,7 +63,7 @@ def measure(case: Case) -> list[Row]:
     """
     torch.manual_seed(0)
     torch.set_num_threads(case.threads)
-    groups = {"compose": _compose, "train": _train, "ratio": _ratio, "attention": _attention}
+    groups = {"compose": _compose, "train": _train, "ratio": _ratio, "attention": _attention, "seeds": _seeds}
     if case.group not in groups:
         raise ValueError(f"there is no group {case.group!r} of measurements; there are {', '.join(groups)}")
     if case.softmax and case.softmax not in RULES:
@@ -146,6 +151,51 @@ def _attention(case: Case) -> list[Row]:
     times, memory = _run(case, [forward, backward], before, minimum=5)
     rows = zip(("forward", "backward"), times, strict=True)
     return [_row(case, quantity, "ms", [1000 * t for t in seconds], memory) for quantity, seconds in rows]
+
+
+def _seeds(case: Case) -> list[Row]:
+    """Full-batch reasoning steps of one seed and of five together, interleaved."""
+    before = memory_now(case.device)
+    (one, many), memory = _run(case, [reasoning_step(case, 1), reasoning_step(case, SEEDS)], before, 11, alternate=True)
+    ratios = [b / (SEEDS * a) for a, b in zip(one, many, strict=True)]
+    return [
+        _row(case, "step of one seed", "ms", [1000 * t for t in one], memory),
+        _row(case, f"step of {SEEDS} seeds together", "ms", [1000 * t for t in many], memory),
+        _row(case, f"{SEEDS} together / {SEEDS} one after another", "x", ratios, memory),
+        _row(case, f"{SEEDS} together / one", "x", [SEEDS * ratio for ratio in ratios], memory),
+    ]
+
+
+def reasoning_step(case: Case, seeds: int) -> Step:
+    """A full-batch training step of the reasoner; of several seeds together as ``seeds=`` trains them."""
+    rule = partial(NormSoftmax, statistic="std") if case.softmax == "norm_softmax" else RULES[case.softmax]
+    optim = OptimConfig(lr=5e-3, weight_decay=1.0, decay_matrices_only=False, options={"betas": (0.9, 0.98)})
+    own: list[Seed] = []
+    for number in range(seeds):
+        torch.manual_seed(number)
+        data = ReasoningData(seed=number)
+        module = OneSeed(Reasoner(softmax=rule), optim, num_classes=11).to(case.device).train()
+        own.append(Seed(OmegaConf.create({"seed": number}), None, module, data, [], [], None))  # type: ignore[arg-type]
+    batch = {seed.number: _to(seed.data.batch("train"), case.device) for seed in own}
+    if seeds == 1:
+        single = own[0].module
+        groups = optim.parameter_groups(single.model)
+        if case.mode == "compile":
+            single.model.compile()
+        loss_of = partial(single.training_step, batch[0], 0)
+    else:
+        many = SeedsModule(own, compile=case.mode == "compile").to(case.device)
+        many.bind()
+        groups = many.stack.parameter_groups(optim.parameter_groups(own[0].module.model))
+        loss_of = partial(many.training_step, batch, 0)
+    optimizer = optim.optimizer(groups, 1)
+
+    def step() -> None:
+        loss_of().backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return step
 
 
 def _run(

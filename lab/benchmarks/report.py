@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ TITLES = {
     "train": "Training steps of the compact ViT (forward, loss, backward, AdamW)",
     "ratio": "Step time of NormSoftmax over plain softmax, steps interleaved in one process",
     "attention": "Attention alone, 4 heads x 64, float32",
+    "seeds": "Full-batch training steps of the reasoner, seeds one by one and together",
 }
 COLUMNS = ("quantity", "softmax", "path", "precision", "mode", "tokens", "batch")
 NOTES = (
@@ -49,6 +50,7 @@ def targets(rows: Sequence[Row]) -> list[Target]:
     fastest = max((row.median for row in trained if row.median is not None), default=None)
     slowest = max((row.median for row in ratios if row.median is not None), default=None)
     samples = max((row.median for row in composed if row.median is not None), default=None)
+    best = _best_of_seeds(rows)
     return [
         _target("composed samples/s", samples, at_least=50_000),
         _target(f"trained images/s, best setting, batch {BATCH_SIZES['train']}", fastest, at_least=55),
@@ -57,7 +59,22 @@ def targets(rows: Sequence[Row]) -> list[Target]:
             slowest,
             at_most=1.15,
         ),
+        _target("reasoning step of one seed in ms, NormSoftmax, best mode", best("step of one seed"), at_most=10),
+        _target("reasoning step of 5 seeds together in ms, likewise", best("step of 5 seeds together"), at_most=30),
+        _target(
+            "5 seeds together / 5 one after another, likewise", best("5 together / 5 one after another"), at_most=0.6
+        ),
     ]
+
+
+def _best_of_seeds(rows: Sequence[Row]) -> Callable[[str], float | None]:
+    """The quickest mode's median of a quantity of the group "seeds" under NormSoftmax."""
+
+    def best(quantity: str) -> float | None:
+        own = [row for row in rows if row.group == "seeds" and row.softmax == "norm_softmax"]
+        return min((r.median for r in own if r.quantity == quantity and r.median is not None), default=None)
+
+    return best
 
 
 def _target(name: str, value: float | None, at_least: float | None = None, at_most: float | None = None) -> Target:

@@ -199,7 +199,8 @@ class SeedsModule(L.LightningModule):
 
     def describe(self) -> str:
         """Accuracies and Eureka-moments of all running seeds in one short line."""
-        values = [float(s.trainer.callback_metrics["val/accuracy"]) for s in self.seeds if s.trainer.callback_metrics]
+        metrics = [seed.trainer.callback_metrics.get("val/accuracy") for seed in self.seeds]
+        values = [float(value) for value in metrics if value is not None]
         found = [find_moment(seed.callbacks) for seed in self.seeds]
         moments = sum(callback is not None and callback.moment is not None for callback in found)
         span = f"{min(values):.1%} to {max(values):.1%}" if values else "-"

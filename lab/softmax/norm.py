@@ -8,7 +8,14 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from lab.softmax.rule import TemperatureRule, at_least_float32
+from lab.softmax.rule import (
+    TemperatureRule,
+    at_least_float32,
+    is_narrow,
+    samples_first,
+    samples_last,
+    scores_of,
+)
 
 
 class NormSoftmax(TemperatureRule):
@@ -82,8 +89,11 @@ class NormSoftmax(TemperatureRule):
         if queries * keys <= self.head_dim**2:
             # Scores of so few tokens are no larger than the covariance that would spare them.
             axes = (-1,) if self.over == "row" else (-2, -1)
-            scores_BHNM = q_BHND @ k_BHMD.transpose(-2, -1)
-            variance = scores_BHNM.var(axes, correction=0, keepdim=True)
+            scores_BHNM = scores_of(q_BHND, k_BHMD)
+            if is_narrow(q_BHND):
+                variance = samples_first(_variance(samples_last(scores_BHNM), tuple(axis - 1 for axis in axes)))
+            else:
+                variance = _variance(scores_BHNM, axes)
             return variance, keys if self.over == "row" else keys * queries
         variance = RowVariance.apply(q_BHND, k_BHMD)[0]
         if self.over == "row":
@@ -138,6 +148,11 @@ class RowVariance(torch.autograd.Function):
             for t, dim in zip((q, k), in_dims, strict=True)
         )
         return RowVariance.apply(q, k), (0, 0, 0, 0)
+
+
+def _variance(scores: Tensor, axes: tuple[int, ...]) -> Tensor:
+    """Biased variance over ``axes``; torch.var's Welford update is not vectorised on a CPU."""
+    return (scores - scores.mean(axes, keepdim=True)).square().mean(axes, keepdim=True)
 
 
 def _unbiased(count: Tensor | int) -> Tensor | float:

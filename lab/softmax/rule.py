@@ -73,6 +73,33 @@ def _valid(tau: float) -> float:
     return tau
 
 
+def scores_of(q_BHND: Tensor, k_BHMD: Tensor) -> Tensor:
+    """Raw scores q k^T, [B, H, N, M].
+
+    A single query of a narrow head multiplies and adds number by number: for the reasoning task (5 keys, heads of
+    4) a matrix product of each sample costs more in calls than in arithmetic.
+    """
+    if is_narrow(q_BHND):
+        q_H1DB, k_HMDB = samples_last(q_BHND), samples_last(k_BHMD)
+        return samples_first((q_H1DB * k_HMDB).sum(-2).unsqueeze(1))
+    return q_BHND @ k_BHMD.transpose(-2, -1)
+
+
+def samples_last(x: Tensor) -> Tensor:
+    """[B, H, N, M] -> [H, N, M, B], a view: arithmetic along samples is vectorised however small the rest is."""
+    return x.permute(1, 2, 3, 0)
+
+
+def samples_first(x: Tensor) -> Tensor:
+    """[H, N, M, B] -> [B, H, N, M], a view."""
+    return x.permute(3, 0, 1, 2)
+
+
+def is_narrow(q_BHND: Tensor) -> bool:
+    """Whether queries are so few and narrow that elementwise arithmetic is quicker than matrix products."""
+    return q_BHND.device.type == "cpu" and q_BHND.shape[-2] == 1 and q_BHND.shape[-1] <= 8
+
+
 def at_least_float32(*tensors: Tensor) -> tuple[Tensor, ...]:
     """The tensors, half precision raised to float32: statistics of 16-bit numbers are too coarse."""
     return tuple(t.float() if t.dtype in (torch.bfloat16, torch.float16) else t for t in tensors)

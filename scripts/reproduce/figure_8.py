@@ -2,7 +2,8 @@
 
     python -m scripts.reproduce.figure_8
 
-The learning rate of each softmax is chosen on seed 0 from a grid (A.16), then its seeds are trained together.
+The learning rate of each softmax is chosen on seed 0 from a grid (A.16; a trial ends at its Eureka-moment), then its
+seeds are trained together.
 Stop it at any time: the same command goes on where it was.
 """
 
@@ -51,9 +52,10 @@ class Plan:
     grid: tuple[str, ...]
     options: tuple[str, ...]
 
-    def overrides(self, softmax: str, lr: str) -> list[str]:
-        """The run of one softmax at one learning rate, all but its seed."""
+    def overrides(self, softmax: str, lr: str, trial: bool = False) -> list[str]:
+        """The run of one softmax at one learning rate, all but its seed; a trial of the grid ends at its moment."""
         return [
+            *(["callbacks.eureka.stop_after=0"] if trial else []),
             "experiment=reasoning",
             f"softmax={softmax}",
             f"optim.lr={lr}",
@@ -61,24 +63,23 @@ class Plan:
             *self.options,
         ]
 
-    def summary(self, softmax: str, lr: str, seed: int) -> dict[str, Any]:
+    def summary(self, softmax: str, lr: str, seed: int, trial: bool = False) -> dict[str, Any]:
         """Its summary; empty before it has begun."""
-        return read_summary(self.folder(softmax, lr, seed))
+        return read_summary(self.folder(softmax, lr, seed, trial))
 
-    def folder(self, softmax: str, lr: str, seed: int) -> Path:
+    def folder(self, softmax: str, lr: str, seed: int, trial: bool = False) -> Path:
         """Its run folder."""
-        return folder_of(self.runs, "reasoning", softmax, seed, self.overrides(softmax, lr))
+        return folder_of(self.runs, "reasoning", softmax, seed, self.overrides(softmax, lr, trial))
 
 
 def steps_left(plan: Plan) -> tuple[int, int]:
     """Optimiser steps still to do: (of single runs of the grid, of seeds trained together), at most."""
     single, together = 0, 0
     for softmax, _ in SOFTMAXES.values():
-        done = [plan.summary(softmax, lr, 0).get("steps", 0) for lr in plan.grid]
-        single += sum(plan.epochs - steps for steps in done)
-        others = [plan.summary(softmax, lr, 1) for lr in plan.grid]
-        furthest = max((other.get("steps", 0) for other in others if other), default=0)
-        together += (plan.epochs - furthest) if plan.seeds > 1 else 0
+        trials = [plan.summary(softmax, lr, 0, trial=True) for lr in plan.grid]
+        single += sum(plan.epochs - t.get("steps", 0) for t in trials if t.get("status") != "finished")
+        furthest = max(plan.summary(softmax, lr, plan.seeds - 1).get("steps", 0) for lr in plan.grid)
+        together += plan.epochs - furthest
     return single, together
 
 
@@ -86,7 +87,7 @@ def choose(plan: Plan, softmax: str) -> str:
     """The learning rate whose seed 0 has the earliest Eureka-moment, or, where none has one, the best accuracy."""
 
     def rank(lr: str) -> tuple[float, float]:
-        summary = plan.summary(softmax, lr, 0)
+        summary = plan.summary(softmax, lr, 0, trial=True)
         moment = summary["eureka"]["epoch"] if summary["eureka"]["happened"] else float("inf")
         return moment, -summary["best"]["accuracy"]
 
@@ -98,7 +99,7 @@ def grid_table(plan: Plan) -> pd.DataFrame:
     rows = []
     for name, (softmax, _) in SOFTMAXES.items():
         for lr in plan.grid:
-            summary = plan.summary(softmax, lr, 0)
+            summary = plan.summary(softmax, lr, 0, trial=True)
             if not summary:
                 continue
             eureka = summary["eureka"]
@@ -175,7 +176,7 @@ def page(plan: Plan, chosen: dict[str, str], command: str) -> str:
             "![Accuracies of all seeds](figure_8.png)",
             ratio_table(plan, chosen).to_markdown(index=False),
             "With five seeds a ratio is told only roughly: the interval says how roughly.",
-            "## The grid on seed 0",
+            "## The grid on seed 0, each trial until its Eureka-moment",
             grid_table(plan).to_markdown(index=False),
         ]
     )
@@ -204,7 +205,7 @@ def main(arguments: argparse.Namespace) -> None:
     chosen: dict[str, str] = {}
     for name, (softmax, _) in SOFTMAXES.items():
         for lr in plan.grid:
-            train([*plan.overrides(softmax, lr), "seed=0"], plan.runs)
+            train([*plan.overrides(softmax, lr, trial=True), "seed=0"], plan.runs)
         chosen[name] = choose(plan, softmax)
         print(f"{name}: learning rate {chosen[name]}")
         train([*plan.overrides(softmax, chosen[name]), f"seeds={plan.seeds}"], plan.runs)

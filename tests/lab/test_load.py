@@ -1,0 +1,50 @@
+"""A trained model comes back from its run folder, under its own softmax or another."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from lab.errors import LabError
+from lab.load import load_model, softmax_config
+from lab.train import run as train_with
+
+SETS = (
+    "experiment=max_retrieval",
+    "data.epoch_steps=3",
+    "data.batch_size=8",
+    "data.validation_size=8",
+    "model.width=8",
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    runs = tmp_path_factory.mktemp("load")
+    train_with([*SETS, "softmax=learnable_temperature", "trainer.max_epochs=2", f"paths.runs={runs}", "threads=1"])
+    return next(runs.rglob("config.yaml")).parent
+
+
+def test_the_newest_weights_are_loaded(folder: Path) -> None:
+    model, step = load_model(folder)
+    assert step == 6
+    assert not model.training
+    saved = torch.load(folder / "checkpoints" / "last-000000006.ckpt", weights_only=True)["state_dict"]
+    assert all(torch.equal(value, saved[f"model.{name}"]) for name, value in model.state_dict().items())
+
+
+def test_another_softmax_keeps_the_weights_and_brings_its_own_temperature(folder: Path) -> None:
+    own, _ = load_model(folder)
+    other, _ = load_model(folder, softmax_config("adaptive_temperature", "softmax.tau=2.0"))
+    rule = other.rules()[0]
+    assert type(rule).__name__ == "AdaptiveTemperature"
+    assert rule.tau.item() == 2.0
+    assert torch.equal(own.items[0].weight, other.items[0].weight)
+
+
+def test_what_is_missing_is_named(tmp_path: Path, folder: Path) -> None:
+    with pytest.raises(LabError, match=r"holds no run: config\.yaml is missing"):
+        load_model(tmp_path)
+    (tmp_path / "config.yaml").write_text((folder / "config.yaml").read_text())
+    with pytest.raises(LabError, match="no checkpoint yet"):
+        load_model(tmp_path)
