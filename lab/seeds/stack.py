@@ -62,7 +62,10 @@ class Stack(nn.Module):
 
     def compile_forward(self) -> None:
         """Compiles the batched pass with torch.compile."""
-        self._run = torch.compile(self._run)
+        # Each shape by itself: under vmap, torch 2.15 fails over symbolic sizes and then stays eager for good.
+        # Seeds that drop out are new shapes, each in training and in evaluation.
+        torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
+        self._run = torch.compile(self._run, dynamic=False)
 
     def set_training(self, training: bool) -> None:
         """Training or evaluation mode of the batched pass."""
