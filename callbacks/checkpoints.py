@@ -45,6 +45,8 @@ class Checkpoints(Checkpoint):
         self.keep = keep
         self.best = best
         self.best_value: float | None = None
+        # Set by who trains many runs in step: all of them save where one is due, or none could go on together.
+        self.with_the_others = False
         self._saved_at = time.monotonic()
         self._saved_step = -1
 
@@ -55,7 +57,7 @@ class Checkpoints(Checkpoint):
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         accumulating = (batch_idx + 1) % trainer.accumulate_grad_batches
-        if not trainer.is_last_batch and not accumulating and self._due(trainer):
+        if not trainer.is_last_batch and not accumulating and self.due(trainer):
             self.save(trainer)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -63,7 +65,7 @@ class Checkpoints(Checkpoint):
         if value is not None and (self.best_value is None or float(value) > self.best_value):
             self.best_value = float(value)
             trainer.save_checkpoint(self.folder / "best.ckpt", weights_only=True)
-        if self._due(trainer) or trainer.should_stop or trainer.current_epoch + 1 == trainer.max_epochs:
+        if self.due(trainer) or trainer.should_stop or trainer.current_epoch + 1 == trainer.max_epochs:
             self.save(trainer)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -89,7 +91,10 @@ class Checkpoints(Checkpoint):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.best_value = state_dict["best_value"]
 
-    def _due(self, trainer: L.Trainer) -> bool:
+    def due(self, trainer: L.Trainer) -> bool:
+        """Whether it is time to save, by the clock, the step count or because others save."""
+        if self.with_the_others:
+            return True
         by_time = time.monotonic() - self._saved_at > 60 * self.every_minutes
         by_step = self.every_n_steps is not None and trainer.global_step % self.every_n_steps == 0
         # Rank 0's clock decides for all, since all have to save together.

@@ -21,6 +21,10 @@ from lab.train import run as train_with
 README = (ROOT / "README.md").read_text()
 
 
+# Their whole way, in small, is walked by tests/scripts/test_reproduce.py.
+REPRODUCE = ("python -m scripts.reproduce.", "scripts/reproduce/")
+
+
 def blocks(language: str) -> list[str]:
     """Fenced blocks of the README in a language."""
     return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
@@ -33,7 +37,7 @@ def commands() -> list[str]:
 
 
 def test_commands_are_of_the_known_kinds() -> None:
-    known = ("make ", "python -m lab.train ", "python -m lab.bench ", "tensorboard ")
+    known = ("make ", "python -m lab.train ", "python -m lab.bench ", "tensorboard ", *REPRODUCE)
     assert commands()
     assert all(command.startswith(known) for command in commands())
 
@@ -52,7 +56,26 @@ def test_training_commands_train(command: str, tmp_path: Path) -> None:
         ]
         short = [o for o in short if not o.startswith(("data", "debug"))] + wanted + sizes
     summary = train_with([*short, f"paths.runs={tmp_path}", "threads=1"])
-    assert summary["status"] == "finished"
+    runs = summary.get("seeds", {0: summary})
+    assert all(run["status"] == "finished" for run in runs.values())
+
+
+@pytest.mark.parametrize("command", [c for c in commands() if c.startswith(REPRODUCE)])
+def test_reproductions_exist_and_say_what_they_do(command: str) -> None:
+    words = shlex.split(command)
+    if words[0] == "python":
+        done = subprocess.run(
+            [sys.executable, *words[1:], "--help"], cwd=ROOT, capture_output=True, text=True, check=True
+        )
+        assert "the same command goes on" in " ".join(done.stdout.split())
+        return
+    path = ROOT / words[0]
+    assert os.access(path, os.X_OK)
+    assert subprocess.run(["bash", "-n", path]).returncode == 0
+    rows = re.findall(r'^    "(.+)"$', path.read_text(), re.MULTILINE)
+    assert len(rows) == 12
+    for row in rows:
+        assert problem_with(["experiment=main_task", "trainer=gpu", "compile=true", *row.split(), "seed=0"]) is None
 
 
 @pytest.mark.parametrize("command", [c for c in commands() if c.startswith("make ")])

@@ -8,6 +8,7 @@ from typing import Any
 import lightning as L
 from lightning.pytorch.callbacks import Callback, Checkpoint
 
+from callbacks.checkpoints import Checkpoints
 from lab.errors import LabError
 from lab.seeds.module import Seed, SeedsModule
 
@@ -114,12 +115,24 @@ class EachSeedCheckpoints(_EachSeed, Checkpoint):
     ) -> None:
         assert isinstance(pl_module, SeedsModule)
         _end(pl_module, [seed for seed in pl_module.seeds if seed.failure is not None])
+        _save_together(pl_module)
         super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        super().on_train_epoch_end(trainer, pl_module)
         assert isinstance(pl_module, SeedsModule)
+        _save_together(pl_module)
+        super().on_train_epoch_end(trainer, pl_module)
         _end(pl_module, [seed for seed in pl_module.seeds if seed.failure or seed.trainer.should_stop])
+
+
+def _save_together(module: SeedsModule) -> None:
+    """Where one seed's checkpoint is due, so is every other's: the group goes on from one step."""
+    saving = [(c, seed.trainer) for seed in module.seeds for c in seed.callbacks if isinstance(c, Checkpoints)]
+    for callback, _ in saving:
+        callback.with_the_others = False
+    due = any(callback.due(trainer) for callback, trainer in saving)
+    for callback, _ in saving:
+        callback.with_the_others = due
 
 
 def _end(module: SeedsModule, gone: list[Seed]) -> None:

@@ -119,6 +119,15 @@ def test_a_killed_group_goes_on_where_it_was(tmp_path: Path) -> None:
         assert_same_run(resumed[seed], whole[seed], tolerance=0)
 
 
+def test_seeds_save_at_the_same_steps_whatever_the_clock_says(tmp_path: Path) -> None:
+    # Due by the clock at almost every step, each seed a little later than the one before it.
+    setting = [o for o in REASONING if "every_n_steps=20" not in o or "checkpoints" not in o]
+    runs = together(tmp_path, *setting, "checkpoints.every_minutes=0.0005", "checkpoints.keep=5", "seeds=3")
+    steps = [sorted(path.name for path in (run / "checkpoints").glob("last-*")) for run in runs.values()]
+    assert len(steps[0]) == 5
+    assert steps[0] == steps[1] == steps[2]
+
+
 def test_a_seed_goes_on_alone_from_the_groups_checkpoint(tmp_path: Path) -> None:
     group = together(tmp_path, *REASONING, "seeds=2")
     run = group[1]
