@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from pathlib import Path
+
 import lightning as L
 import torch
 from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.loggers import TensorBoardLogger
 from torch.optim import Optimizer
 
+from callbacks.eureka import find_moment
 from lab.attention import Attention
+from lab.curves import gradient_figure, save_figure
 
 
 class GradientNorms(Callback):
@@ -17,17 +23,21 @@ class GradientNorms(Callback):
 
     Source: Eureka-moments in Transformers, Figures 4 and 14 ("L1 gradient norm").
 
+    At the end of training ``pictures/gradient_norms.png`` shows them, the time before the Eureka-moment in grey.
+
     Args:
         every_n_steps: cadence in optimiser steps.
+        folder: the run folder, for the picture; None draws none.
 
     Raises:
         ValueError: if the cadence is not positive.
     """
 
-    def __init__(self, every_n_steps: int = 50) -> None:
+    def __init__(self, every_n_steps: int = 50, folder: str | None = None) -> None:
         if every_n_steps < 1:
             raise ValueError(f"callbacks.gradient_norms.every_n_steps must be at least 1, got {every_n_steps}")
         self.every_n_steps = every_n_steps
+        self.folder = None if folder is None else Path(folder)
 
     def on_before_optimizer_step(self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: Optimizer) -> None:
         if trainer.global_step % self.every_n_steps or not trainer.is_global_zero:
@@ -35,6 +45,21 @@ class GradientNorms(Callback):
         values = gradient_norms(pl_module.model)  # type: ignore[arg-type]
         for logger in trainer.loggers:
             logger.log_metrics({**values, "epoch": trainer.current_epoch}, step=trainer.global_step)
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if self.folder is None or not trainer.is_global_zero:
+            return
+        for logger in trainer.loggers:
+            logger.save()
+        callback = find_moment(trainer.callbacks)  # type: ignore[attr-defined]
+        moment = callback.moment.step if callback and callback.moment else None
+        # A model without attention has logged none.
+        with suppress(ValueError):
+            figure = gradient_figure(self.folder, moment=moment)
+            save_figure(figure, self.folder / "pictures" / "gradient_norms.png")
+            for logger in trainer.loggers:
+                if isinstance(logger, TensorBoardLogger):
+                    logger.experiment.add_figure("gradient_norms", figure, global_step=trainer.global_step)
 
 
 def gradient_norms(model: torch.nn.Module) -> dict[str, float]:

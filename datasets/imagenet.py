@@ -14,7 +14,7 @@ from timm.data import create_transform
 from torch import Tensor
 
 from datasets.loading import StepLoader, step_reached
-from datasets.scenes import BOTTOM_LEFT, BOTTOM_RIGHT, IMAGENET_MEAN, IMAGENET_STD, TOP_LEFT, TOP_RIGHT
+from datasets.scenes import BOTTOM_LEFT, BOTTOM_RIGHT, IMAGENET_MEAN, IMAGENET_STD, TOP_LEFT, TOP_RIGHT, tile_regions
 from datasets.seeding import derived_seed, generator_of
 from datasets.tasks.task import choose, coin, on_tiles
 
@@ -162,6 +162,10 @@ class ImageNetData(L.LightningDataModule):
             return batch
         mean, std = (torch.tensor(value).view(1, 3, 1, 1) for value in (IMAGENET_MEAN, IMAGENET_STD))
         return {**batch, "x": batch["x"] * std + mean}
+
+    def regions(self, batch: Batch) -> dict[str, Tensor]:
+        """Where the parts of the scenes stand: name -> bool [B, 2, 2] over the four tiles."""
+        return tile_regions(batch["latents"])
 
     @property
     def _world_size(self) -> int:

@@ -109,6 +109,10 @@ class MaxRetrievalData(L.LightningDataModule):
         label: Tensor = kind.gather(1, largest.unsqueeze(1)).squeeze(1)
         return {"x": (features, query), "y": label, "latents": {"largest": largest}}
 
+    def regions(self, batch: Batch) -> dict[str, Tensor]:
+        """Where the largest item stands: {"largest": bool [B, n]}."""
+        return {"largest": F.one_hot(batch["latents"]["largest"], batch["x"][0].shape[1]).bool()}
+
     def train_dataloader(self) -> StepLoader:
         return StepLoader(self.draw_train, self.epoch_steps, lambda: step_reached(self.trainer))
 

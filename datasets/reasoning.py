@@ -92,6 +92,13 @@ class ReasoningData(L.LightningDataModule):
         """This process's share of the validation batch."""
         return self._shard("validation")
 
+    def regions(self, batch: Batch) -> dict[str, Tensor]:
+        """Where a, b (the indicators) and c, d (the targets) stand: name -> bool [B, 5]."""
+        size, context = batch["x"].shape
+        parts = ("indicator_1", "indicator_2", "target_1", "target_2")
+        rows = torch.eye(context, dtype=torch.bool, device=batch["x"].device)
+        return {name: rows[place].expand(size, -1) for place, name in enumerate(parts)}
+
     def train_dataloader(self) -> StepLoader:
         return StepLoader(self.draw_train, 1, lambda: step_reached(self.trainer))
 

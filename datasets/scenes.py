@@ -141,6 +141,15 @@ def _resize(pixels: Tensor, side: int, interpolation: str) -> Tensor:
     return torch.cat(chunks)
 
 
+def tile_regions(latents: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Where each part of a scene stands: name -> bool [B, 2, 2], True on its tile."""
+    return {
+        name.removesuffix("_tile"): F.one_hot(tile, 4).bool().view(-1, 2, 2)
+        for name, tile in latents.items()
+        if name.endswith("_tile")
+    }
+
+
 def tint(palette: Tensor, choice: Tensor, generator: torch.Generator) -> Tensor:
     """Tile colours with their noise: ``palette[choice] + N(0, 0.05)``, one value per tile and channel.
 

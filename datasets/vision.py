@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from datasets.loading import StepLoader, step_reached
-from datasets.scenes import ImageBank, LabelledImages, compose
+from datasets.scenes import ImageBank, LabelledImages, compose, tile_regions
 from datasets.seeding import generator_of
 from datasets.tasks.task import Task
 
@@ -147,6 +147,10 @@ class VisionData(L.LightningDataModule):
         images, colors, latents = draws["images"], draws["colors"], draws["latents"]
         x = compose(self._pixels_on(draws["split"], images.device), images, colors, normalise)
         return {"x": x, "y": self.task.label(latents), "latents": latents}
+
+    def regions(self, batch: Batch) -> dict[str, Tensor]:
+        """Where the parts of the scenes stand: name -> bool [B, 2, 2] over the four tiles."""
+        return tile_regions(batch["latents"])
 
     def _draw(self, split: Split, walk: Tensor, generator: torch.Generator) -> Batch:
         scenes = self.task.sample(self.bank(split), walk, generator)

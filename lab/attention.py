@@ -76,6 +76,27 @@ def attend_explicit(
         return Attended((weights @ v).to(dtype), logits, weights)
 
 
+class Tap(dict[str, Tensor]):
+    """Where an attention layer leaves what it sees, by quantity, while the recorder listens.
+
+    Args:
+        explicit: take the explicit path, which alone knows logits and weights.
+    """
+
+    def __init__(self, explicit: bool) -> None:
+        super().__init__()
+        self.explicit = explicit
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, rule: TemperatureRule, mask: Tensor | None = None) -> Tensor:
+        """z_BHND of :func:`attend`, kept with what it came of."""
+        self.update(q=q, k=k, v=v)
+        if self.explicit:
+            self["z"], self["logits"], self["weights"] = attend_explicit(q, k, v, rule, mask)
+        else:
+            self["z"] = attend(q, k, v, rule, mask)
+        return self["z"]
+
+
 def _kernel_precision(*tensors: Tensor) -> tuple[Tensor, ...]:
     """On a CPU the fused kernel's backward is ten times slower in 16 bit than in float32 (reference)."""
     if tensors[0].device.type == "cpu":
@@ -116,8 +137,8 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)
         self.proj = nn.Linear(dim, dim, bias=proj_bias)
         self.proj_drop = nn.Dropout(proj_drop)
-        # A dict while the recorder listens; then the explicit path runs and leaves what it saw there.
-        self.tap: dict[str, Tensor] | None = None
+        # Set while the recorder listens: what was seen is left there.
+        self.tap: Tap | None = None
 
     def forward(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
         """x: [B, N, W] -> [B, N, W]; ``attn_mask`` as ``mask`` in :func:`attend`."""
@@ -129,9 +150,11 @@ class Attention(nn.Module):
         if self.tap is None:
             z_BHND = attend(q, k, v, self.rule, attn_mask)
         else:
-            z_BHND, logits, weights = attend_explicit(q, k, v, self.rule, attn_mask)
-            self.tap.update(q=q, k=k, v=v, logits=logits, weights=weights, z=z_BHND)
-        return self.proj_drop(self.proj(z_BHND.transpose(1, 2).reshape(B, N, W)))
+            z_BHND = self.tap.attend(q, k, v, self.rule, attn_mask)
+        attended = self.proj_drop(self.proj(z_BHND.transpose(1, 2).reshape(B, N, W)))
+        if self.tap is not None:
+            self.tap.update(queries=x, tokens=x, attended=attended)
+        return attended
 
     def last(self, x: Tensor) -> Tensor:
         """x: [B, N, W] -> [B, 1, W]: the last token of :meth:`forward`, without working out the others.
@@ -166,6 +189,10 @@ class Attention(nn.Module):
         """W_Q, W_K and W_V as views of the fused weight, each [W, W], by "q", "k", "v"."""
         return dict(zip("qkv", self.qkv.weight.chunk(3), strict=True))
 
+    def projection_biases(self) -> dict[str, Tensor] | None:
+        """Their biases [W]; None where there are none."""
+        return None if self.qkv.bias is None else dict(zip("qkv", self.qkv.bias.chunk(3), strict=True))
+
     def projection_gradients(self) -> dict[str, Tensor] | None:
         """Their gradients as views; None before a backward pass."""
         gradient = self.qkv.weight.grad
@@ -192,7 +219,7 @@ class CrossAttention(nn.Module):
         self.head_dim = dim // num_heads
         self.rule = rule
         self.query, self.key, self.value, self.proj = (nn.Linear(dim, dim) for _ in range(4))
-        self.tap: dict[str, Tensor] | None = None
+        self.tap: Tap | None = None
 
     def forward(self, queries: Tensor, tokens: Tensor) -> Tensor:
         """queries [B, N, W], tokens [B, M, W] -> [B, N, W]."""
@@ -202,12 +229,11 @@ class CrossAttention(nn.Module):
             projection(x).view(*x.shape[:2], self.num_heads, self.head_dim).transpose(1, 2)
             for projection, x in ((self.query, queries), (self.key, tokens), (self.value, tokens))
         )
-        if self.tap is None:
-            z_BHND = attend(q, k, v, self.rule)
-        else:
-            z_BHND, logits, weights = attend_explicit(q, k, v, self.rule)
-            self.tap.update(q=q, k=k, v=v, logits=logits, weights=weights, z=z_BHND)
-        return self.proj(z_BHND.transpose(1, 2).reshape(queries.shape))
+        z_BHND = attend(q, k, v, self.rule) if self.tap is None else self.tap.attend(q, k, v, self.rule)
+        attended = self.proj(z_BHND.transpose(1, 2).reshape(queries.shape))
+        if self.tap is not None:
+            self.tap.update(queries=queries, tokens=tokens, attended=attended)
+        return attended
 
     def _one_query(self, query: Tensor, tokens: Tensor) -> Tensor:
         """The same for a single query without projecting a token: q^T (W_K x) = (W_K^T q)^T x, and W_V comes last.
@@ -226,6 +252,10 @@ class CrossAttention(nn.Module):
     def projections(self) -> dict[str, Tensor]:
         """W_Q, W_K and W_V, each [W, W], by "q", "k", "v"."""
         return {"q": self.query.weight, "k": self.key.weight, "v": self.value.weight}
+
+    def projection_biases(self) -> dict[str, Tensor] | None:
+        """Their biases [W]."""
+        return {"q": self.query.bias, "k": self.key.bias, "v": self.value.bias}
 
     def projection_gradients(self) -> dict[str, Tensor] | None:
         """Their gradients; None before a backward pass."""

@@ -11,7 +11,7 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from lab.config import CONFIGS, explain_key
+from lab.config import CONFIGS, choices, explain_key
 
 
 def check_overrides(arguments: list[str]) -> None:
@@ -53,6 +53,9 @@ def problem_with(overrides: list[str]) -> str | None:
 def _explained(error: Exception, overrides: list[str]) -> str:
     """Hydra's words, and the valid keys where a key is wrong."""
     text = str(error)
+    if missing := re.search(r"Could not load '([^']+)/([^'/]+)'", text):
+        group, name = missing.groups()
+        return f"{group}={name} does not exist; {choices(name, [p.stem for p in (CONFIGS / group).glob('*.yaml')])}"
     wrong = re.search(r"Could not override '([^']+)'", text)
     if wrong is None:
         return _one_line(text)

@@ -63,7 +63,7 @@ def _check_call(node: Mapping[str, Any], path: str) -> None:
         if key in _HYDRA or (takes_any and key not in parameters):
             continue
         if key not in parameters:
-            raise LabError(f"{path}.{key} is not an option of {node['_target_']}; {_choices(key, list(parameters))}")
+            raise LabError(f"{path}.{key} is not an option of {node['_target_']}; {choices(key, list(parameters))}")
         if key in hints and not _holds_target(value):
             _check_type(value, hints[key], f"{path}.{key}")
 
@@ -85,7 +85,8 @@ def _holds_target(value: Any) -> bool:
     return isinstance(value, list) and any(map(_holds_target, value))
 
 
-def _choices(name: str, valid: list[str]) -> str:
+def choices(name: str, valid: list[str]) -> str:
+    """The valid names, and the one that was probably meant by ``name``."""
     close = difflib.get_close_matches(name, valid, n=1)
     hint = f"did you mean {close[0]!r}? " if close else ""
     return f"{hint}valid: {', '.join(sorted(valid))}"
@@ -99,6 +100,6 @@ def explain_key(config: DictConfig, key: str) -> str:
         if not isinstance(node, DictConfig) or part not in node:
             where = ".".join(parts[:depth]) or "the config"
             valid = [str(k) for k in node] if isinstance(node, DictConfig) else []
-            return f"{where} has no {part!r}; {_choices(part, valid)}"
+            return f"{where} has no {part!r}; {choices(part, valid)}"
         node = node[part]
     return f"{key} exists"

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from lab.files import write_atomically
 from lab.metrics_log import read_metrics
+from lab.pictures import panels, shade_before
 from lab.run import read_summary
 
 
@@ -65,8 +66,10 @@ def save_figure(figure: Figure, path: Path) -> None:
     write_atomically(path, lambda file: figure.savefig(file, format="png", dpi=130))
 
 
-def gradient_figure(folder: Path, layers: Sequence[int] | None = None) -> Figure:
+def gradient_figure(folder: Path, layers: Sequence[int] | None = None, moment: float | None = None) -> Figure:
     """Mean |gradient| of W_Q, W_K and W_V over training, a panel a layer; the time before the moment in grey.
+
+    The moment (a step) is the summary's where it is not given.
 
     Source: Eureka-moments in Transformers, Figures 4 and 14.
 
@@ -78,22 +81,16 @@ def gradient_figure(folder: Path, layers: Sequence[int] | None = None) -> Figure
         raise ValueError(f"{folder} has logged no gradient norms: run it with the callback gradient_norms")
     found = sorted({int(key.rsplit("_", 1)[1]) for key in rows[0] if key.startswith("gradient/")})
     shown = found if layers is None else list(layers)
-    columns = min(4, len(shown))
-    lines = -(-len(shown) // columns)
-    figure = Figure(figsize=(3.2 * columns + 1, 2.6 * lines + 0.6), layout="constrained")
-    FigureCanvasAgg(figure)
-    panels = figure.subplots(lines, columns, squeeze=False).flatten()
-    moment = read_summary(folder).get("eureka", {})
-    for panel, layer in zip(panels, shown, strict=False):
+    if moment is None:
+        moment = read_summary(folder).get("eureka", {}).get("step")
+    figure, axes = panels(len(shown))
+    for panel, layer in zip(axes, shown, strict=True):
         for name in "qkv":
             values = [row[f"gradient/{name}/layer_{layer}"] for row in rows]
             panel.plot([row["step"] for row in rows], values, label=f"$W_{name.upper()}$", linewidth=1)
-        if moment.get("happened"):
-            panel.axvspan(0, moment["step"], color="0.9", zorder=0)
+        shade_before(panel, moment)
         panel.set(yscale="log", title=f"layer {layer}", xlabel="step")
         panel.grid(alpha=0.3)
-    for panel in panels[len(shown) :]:
-        panel.set_axis_off()
-    panels[0].set_ylabel("mean |gradient|")
-    panels[0].legend()
+    axes[0].set_ylabel("mean |gradient|")
+    axes[0].legend()
     return figure

@@ -1,22 +1,28 @@
-"""Reads q, k, v, logits, weights and head outputs z of chosen layers for a probe batch."""
+"""Reads q, k, v, logits, weights, head outputs z and the residual stream of chosen layers for a probe batch."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-QUANTITIES = ("q", "k", "v", "logits", "weights", "z")
+from lab.attention import Tap
+
+QUANTITIES = ("queries", "tokens", "q", "k", "v", "logits", "weights", "z", "attended", "residual")
+# These only the explicit path knows, which holds N x N matrices.
+_EXPLICIT = {"logits", "weights"}
 
 
 class Recorder:
-    """Switched on for a batch, it makes attention take the explicit path and keeps what it saw.
+    """Switched on for a batch, it keeps what attention saw.
 
-    Off, it costs nothing: attention tests one attribute. Shapes: q, k, v, z are [B, H, N, D], logits and
-    weights [B, H, N, N].
+    Off, it costs nothing: attention tests one attribute. Where logits or weights are asked for, attention takes the
+    explicit path. Shapes: q, k, v, z are [B, H, N, D], logits and weights [B, H, N, M]; [B, N, W] are what
+    attention looks from and at (``queries``, ``tokens``), what it adds to the residual stream (``attended``) and
+    the stream after it (``residual``, not in a model without one).
 
         recorder = Recorder(model, what=("weights",))
         recorder.run(x)
@@ -52,6 +58,9 @@ class Recorder:
         self.what = tuple(what)
         self.keep_graph = keep_graph
         self._layers = {index: all_layers[index] for index in chosen}
+        streams: list[nn.Module] = model.residual_readers()  # type: ignore[operator]
+        # Left out where nobody asks: a hook costs a call.
+        self._streams = {i: streams[i] for i in chosen if i < len(streams)} if "residual" in self.what else {}
         self._seen: dict[int, dict[str, Tensor]] = {}
 
     @contextmanager
@@ -63,12 +72,15 @@ class Recorder:
         """
         if any(layer.tap is not None for layer in self._layers.values()):
             raise RuntimeError("another recorder listens to these layers: leave its block first")
-        taps: dict[int, dict[str, Tensor]] = {index: {} for index in self._layers}
+        taps = {index: Tap(not _EXPLICIT.isdisjoint(self.what)) for index in self._layers}
         for index, layer in self._layers.items():
             layer.tap = taps[index]
+        hooks = [self._streams[i].register_forward_pre_hook(_keep_stream(taps[i])) for i in self._streams]
         try:
             yield self
         finally:
+            for hook in hooks:
+                hook.remove()
             for layer in self._layers.values():
                 layer.tap = None
             self._seen = {
@@ -99,3 +111,12 @@ class Recorder:
     def layers(self) -> tuple[int, ...]:
         """Indices of the layers that are read."""
         return tuple(self._layers)
+
+
+def _keep_stream(tap: Tap) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
+    """A hook that keeps what a module of the residual stream is given."""
+
+    def keep(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        tap["residual"] = inputs[0]
+
+    return keep

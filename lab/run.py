@@ -32,7 +32,7 @@ from lab.files import write_json, write_text
 Status = Literal["running", "finished", "stopped", "failed"]
 
 # Overrides that say where and how loudly to run, not what: no part of a run's name or identity.
-_NOT_WHAT = ("force", "paths", "logger", "threads", "checkpoints", "hydra", "seeds")
+_NOT_WHAT = ("force", "paths", "logger", "threads", "checkpoints", "diagnostics", "hydra", "seeds")
 _IN_THE_NAME = ("experiment", "softmax", "seed")
 _LONGEST_NAME = 160
 
@@ -166,7 +166,7 @@ def _identity(config: Any) -> dict[str, Any]:
     assert isinstance(plain, dict)
     flat = _flatten({key: value for key, value in plain.items() if key not in _NOT_WHAT})
     # Where the data and the run folder lie says nothing about what is run.
-    return {key: value for key, value in flat.items() if not key.endswith((".root", ".download"))}
+    return {key: value for key, value in flat.items() if not key.endswith((".root", ".download", ".folder"))}
 
 
 def _flatten(value: Any, prefix: str = "") -> dict[str, Any]:

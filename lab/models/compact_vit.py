@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+import torch
+import torch.nn.functional as F
 from timm.models import register_model
 from timm.models.vision_transformer import VisionTransformer
-from torch import nn
+from torch import Tensor, nn
 
 from lab.attention import Attention
 from lab.models.parts import Observable, RuleFactory, make_rules
@@ -74,6 +76,25 @@ class CompactViT(Observable, VisionTransformer):
             norm_layer=partial(nn.LayerNorm, eps=1e-6),
             attn_layer=_attention_with(make_rules(softmax, heads, head_dim)),
         )
+
+    def residual_readers(self) -> list[nn.Module]:
+        """The second norm of every block."""
+        blocks: Any = self.blocks
+        return [block.norm2 for block in blocks]
+
+    @property
+    def token_grid(self) -> tuple[int, int]:
+        """Rows and columns of patches."""
+        rows, columns = self.patch_embed.grid_size
+        return rows, columns
+
+    def on_tokens(self, region: Tensor) -> Tensor:
+        """[B, rows, columns] of any grid over the canvas -> [B, N]: a patch is where its middle is, CLS nowhere."""
+        picked = region
+        for axis, patches in enumerate(self.token_grid, start=1):
+            middle = (torch.arange(patches, device=region.device) + 0.5) * region.shape[axis] / patches
+            picked = picked.index_select(axis, middle.long())
+        return F.pad(picked.flatten(1), (self.num_prefix_tokens, 0))
 
     def no_weight_decay(self) -> set[str]:
         """timm's position embedding and CLS token, and learned temperatures."""

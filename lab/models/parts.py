@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
+from typing import ClassVar, Protocol
 
-from torch import nn
+from torch import Tensor, nn
 
 from lab.attention import Attention, CrossAttention
 from lab.softmax.fixed import Fixed
@@ -35,6 +35,22 @@ class Observable(nn.Module):
     def attention_layers(self) -> list[Attention | CrossAttention]:
         """Attention layers from the first to the last."""
         return [module for module in self.modules() if isinstance(module, Attention | CrossAttention)]
+
+    # The token that the answer is read at: the CLS token of a ViT, "=" of the reasoning task.
+    answer_token: ClassVar[int] = 0
+
+    def residual_readers(self) -> list[nn.Module]:
+        """A module for each layer that is given the residual stream right after attention; none without a stream."""
+        return []
+
+    def on_tokens(self, region: Tensor) -> Tensor:
+        """What the data knows of places, on this model's tokens: bool [B, ...] -> [B, N]; here they are the same."""
+        return region
+
+    @property
+    def token_grid(self) -> tuple[int, int] | None:
+        """Rows and columns of the patches where tokens lie on a picture (the last tokens do); None elsewhere."""
+        return None
 
     def rules(self) -> list[TemperatureRule]:
         """Temperature rules, one a layer."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, ClassVar
+
 import torch
 from torch import Tensor, nn
 
@@ -23,7 +25,9 @@ class Block(nn.Module):
         return self.after_attention(x, self.attention(self.norm1(x)))
 
     def last(self, x: Tensor) -> Tensor:
-        """The last token of :meth:`forward`, [B, 1, W], without working out the others."""
+        """The last token of :meth:`forward`, [B, 1, W], without working out the others where nobody watches."""
+        if not self.attention.reads_one_query:
+            return self(x)[:, -1:]
         return self.after_attention(x[:, -1:], self.attention.last(self.norm1(x)))
 
     def after_attention(self, x: Tensor, attended: Tensor) -> Tensor:
@@ -54,6 +58,8 @@ class Reasoner(Observable):
     Raises:
         ValueError: if a size is not positive or the heads do not divide the width.
     """
+
+    answer_token: ClassVar[int] = -1
 
     def __init__(
         self,
@@ -118,6 +124,11 @@ class Reasoner(Observable):
             q_WB.t().unsqueeze(1), k_NWB.permute(2, 0, 1), v_NWB.permute(2, 0, 1)
         )
         return block.after_attention(last_WB.t().unsqueeze(1), attended)
+
+    def residual_readers(self) -> list[nn.Module]:
+        """The second norm of every block."""
+        blocks: Any = self.blocks
+        return [block.norm2 for block in blocks]
 
     def no_weight_decay(self) -> set[str]:
         """Learned temperatures."""

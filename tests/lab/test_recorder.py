@@ -172,7 +172,7 @@ def test_a_compiled_model_is_watched_without_compiling_anew(in_place: bool) -> N
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"what": ("weight",)}, r"does not know \['weight'\]; valid: q, k, v, logits, weights, z"),
+        ({"what": ("weight",)}, r"does not know \['weight'\]; valid: queries, tokens, q, k, v, logits"),
         ({"layers": [2]}, r"has layers 0 to 1, got \[2\]"),
         ({"layers": [-1]}, r"has layers 0 to 1, got \[-1\]"),
     ],

@@ -1,0 +1,122 @@
+"""Which tokens move attention: derivatives of its output with respect to q, k and v, token by token."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Literal
+
+import pandas as pd
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from callbacks.diagnostic import Diagnostic
+from datasets.seeding import generator_of
+from lab.attention_statistics import output_derivatives
+from lab.observe import Chunk, Findings, mean_over
+from lab.pictures import maps, panels, shade_before
+
+
+class AttentionGradients(Diagnostic):
+    """Mean |dZ/dQ|, |dZ/dK|, |dZ/dV| per token, over scenes and heads.
+
+    Table: layer, of ("q", "k" or "v"), region ("all", "indicator", "target", ...), derivative. Pictures: each as a map
+    on the patch grid (Figures 5, 11, 12), and the regions over training (Figure 13). Derivatives are of the sum
+    of Z over tokens and channels (``direction=sum``), in which contributions of one sign and the other cancel, or of
+    a random sum (``random``: signs drawn once, the same at every look), in which they do not.
+
+    Source: Eureka-moments in Transformers, A.2.
+
+    Raises:
+        ValueError: if a number is out of its range or the direction is unknown.
+    """
+
+    reads = ("q", "k", "v")
+
+    def __init__(
+        self,
+        folder: str,
+        every_n_epochs: int = 1,
+        scenes: int = 64,
+        pictures_every_n_epochs: int = 10,
+        direction: Literal["sum", "random"] = "sum",
+    ) -> None:
+        super().__init__(folder, every_n_epochs, scenes, pictures_every_n_epochs)
+        if direction not in ("sum", "random"):
+            raise ValueError(f"callbacks.{self.name}.direction must be 'sum' or 'random', got {direction!r}")
+        self.direction = direction
+
+    def see(self, chunk: Chunk) -> dict[str, Any]:
+        regions: dict[str, list[Tensor]] = {}
+        tokens: list[dict[str, Tensor]] = []
+        for index, (rule, layer) in enumerate(zip(chunk.rules, chunk.layers, strict=True)):
+            found = output_derivatives(rule, layer["q"], layer["k"], layer["v"], self._direction(layer["q"], index))
+            means = {name: value_BHN.mean(1) for name, value_BHN in found.items()}
+            tokens.append({name: mean_BN.mean(0).cpu() for name, mean_BN in means.items()})
+            # A query of its own has no place among the keys, where regions lie.
+            every = {"all": torch.ones_like(means["k"], dtype=torch.bool), **chunk.regions}
+            for name, region_BM in every.items():
+                values = [
+                    _mean_where(mean, region_BM if mean.shape == region_BM.shape else torch.ones_like(mean).bool())
+                    for mean in means.values()
+                ]
+                regions.setdefault(name, []).append(torch.stack(values))
+        return {
+            "regions": {name: torch.stack(values).cpu() for name, values in regions.items()},
+            "tokens": tokens,
+            "size": len(chunk),
+            "grid": chunk.model.token_grid,
+        }
+
+    def conclude(self, seen: list[Any]) -> Findings:
+        found = Findings()
+        for region in seen[0]["regions"]:
+            means = mean_over([(own["regions"][region], own["size"]) for own in seen]).tolist()
+            for index, values in enumerate(means):
+                for name, value in zip("qkv", values, strict=True):
+                    found.rows.append({"layer": index, "of": name, "region": region, "derivative": value})
+                    if region in ("all", "indicator", "target"):
+                        found.scalars[f"{name}_{region}/layer_{index}"] = value
+        layers = range(len(seen[0]["tokens"]))
+        for name in "qkv":
+            per_layer = [mean_over([(own["tokens"][i][name], own["size"]) for own in seen]) for i in layers]
+            found.arrays[name] = torch.stack(per_layer).float().numpy()
+        if (grid := seen[0]["grid"]) is not None:
+            found.figures["maps"] = partial(_maps, found.arrays, grid)
+        return found
+
+    def history(self, table: pd.DataFrame, moment: float | None) -> Figure:
+        shown = [region for region in ("indicator", "target") if region in set(table["region"])] or ["all"]
+        layers = sorted(table["layer"].unique())
+        figure, axes = panels(len(layers))
+        for panel, layer in zip(axes, layers, strict=True):
+            for color, name in zip(("tab:blue", "tab:orange", "tab:green"), "qkv", strict=True):
+                for style, region in zip(("-", "--"), shown, strict=False):
+                    own = table[(table["layer"] == layer) & (table["of"] == name) & (table["region"] == region)]
+                    label = f"{name.upper()} {region}"
+                    panel.plot(own["step"], own["derivative"], style, color=color, linewidth=1, label=label)
+            panel.set(yscale="log", title=f"layer {layer}", xlabel="step")
+            panel.grid(alpha=0.3)
+            shade_before(panel, moment)
+        axes[0].set_ylabel("mean |derivative of Z|")
+        axes[0].legend(fontsize=7)
+        return figure
+
+    def _direction(self, q_BHND: Tensor, layer: int) -> Tensor | None:
+        if self.direction == "sum":
+            return None
+        shape = q_BHND.shape[1:]
+        signs = torch.randint(2, shape, generator=generator_of("attention gradients", layer)) * 2 - 1
+        return signs.to(q_BHND.device, torch.float32)
+
+
+def _mean_where(values_BN: Tensor, region_BN: Tensor) -> Tensor:
+    return (values_BN * region_BN).sum() / region_BN.sum().clamp_min(1)
+
+
+def _maps(arrays: dict[str, Any], grid: tuple[int, int]) -> Figure:
+    patches = grid[0] * grid[1]
+    layers = len(arrays["q"])
+    pictures = [arrays[name][layer, -patches:].reshape(grid) for name in "qkv" for layer in range(layers)]
+    titles = [f"{name.upper()}, layer {layer}" for name in "qkv" for layer in range(layers)]
+    return maps(pictures, titles, columns=layers)

@@ -1,0 +1,113 @@
+"""Pictures of attention: per layer and head, averaged, from the answer's token, and rolled out."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from callbacks.diagnostic import Diagnostic
+from datasets.scenes import IMAGENET_MEAN, IMAGENET_STD
+from lab.attention_statistics import received, rollout
+from lab.observe import Chunk, Findings
+from lab.pictures import maps, panels
+
+
+class AttentionMaps(Diagnostic):
+    """Attention of the first scenes; pictures and arrays where a picture is due, no table.
+
+    On pictures: ``heads`` (a map a layer and head beside the first scene: what each patch gets, averaged over
+    queries), ``layers`` (averaged over heads too, as in Figure 3), ``answer`` (what the CLS token attends to) and
+    ``rollout``. On sequences: ``heads``, the weights themselves, averaged over scenes. The arrays hold ``received``
+    [L, B, H, M], and ``answer`` [L, B, H, M] and ``rollout`` [B, N, N] where tokens attend to themselves.
+
+    Source: Eureka-moments in Transformers, Figure 3; rollout: Abnar and Zuidema 2020.
+    """
+
+    reads = ("weights",)
+
+    def __init__(
+        self, folder: str, every_n_epochs: int = 1, scenes: int = 4, pictures_every_n_epochs: int = 10
+    ) -> None:
+        super().__init__(folder, every_n_epochs, scenes, pictures_every_n_epochs)
+
+    def see(self, chunk: Chunk) -> dict[str, Any]:
+        weights = [layer["weights"] for layer in chunk.layers]
+        square = weights[0].shape[-2] == weights[0].shape[-1]
+        answer = chunk.model.answer_token
+        grid = chunk.model.token_grid
+        return {
+            "received": torch.stack([received(w) for w in weights]).cpu(),
+            "answer": torch.stack([w[:, :, answer].float() for w in weights]).cpu() if square else None,
+            "rollout": rollout(weights).cpu() if square else None,
+            "mean": torch.stack([w.float().sum(0) for w in weights]).cpu() if grid is None else None,
+            "scenes": _pictures_of(chunk.batch["x"]) if grid is not None else None,
+            "grid": grid,
+            "token": answer,
+        }
+
+    def conclude(self, seen: list[Any]) -> Findings:
+        def joined(name: str, dim: int) -> Tensor | None:
+            return None if seen[0][name] is None else torch.cat([own[name] for own in seen], dim)
+
+        got, answer, rolled = joined("received", 1), joined("answer", 1), joined("rollout", 0)
+        assert got is not None
+        found = Findings(arrays={"received": got.half().numpy()})
+        if answer is not None and rolled is not None:
+            found.arrays |= {"answer": answer.half().numpy(), "rollout": rolled.half().numpy()}
+        grid = seen[0]["grid"]
+        if grid is None:
+            mean_LHNM = torch.stack([own["mean"] for own in seen]).sum(0) / got.shape[1]
+            found.figures["heads"] = partial(_matrices, mean_LHNM)
+            return found
+        assert answer is not None and rolled is not None
+        scenes = np.concatenate([own["scenes"] for own in seen])
+        found.figures = {
+            "heads": partial(_heads, scenes[0], _on_grid(got[:, 0], grid)),
+            "layers": partial(_rows, scenes, _on_grid(got.mean(2), grid), "layer"),
+            "answer": partial(_rows, scenes, _on_grid(answer.mean(2), grid), "layer"),
+            "rollout": partial(_rows, scenes, _on_grid(rolled[:, seen[0]["token"]], grid)[None], "rollout"),
+        }
+        return found
+
+
+def _pictures_of(x_BCHW: Tensor) -> np.ndarray:
+    mean, std = (torch.tensor(v, device=x_BCHW.device).view(3, 1, 1) for v in (IMAGENET_MEAN, IMAGENET_STD))
+    return (x_BCHW.float() * std + mean).clamp(0, 1).permute(0, 2, 3, 1).cpu().numpy()
+
+
+def _on_grid(values: Tensor, grid: tuple[int, int]) -> np.ndarray:
+    """[..., N] -> [..., rows, columns]; tokens before the patches are left out."""
+    return values[..., -grid[0] * grid[1] :].unflatten(-1, grid).numpy()
+
+
+def _heads(scene: np.ndarray, maps_LHRC: np.ndarray) -> Figure:
+    layers, heads = maps_LHRC.shape[:2]
+    pictures, titles = [scene], ["scene"]
+    for layer in range(layers):
+        pictures += [*([] if layer == 0 else [np.ones_like(scene)]), *maps_LHRC[layer]]
+        titles += [*([] if layer == 0 else [""]), *(f"layer {layer}, head {head}" for head in range(heads))]
+    return maps(pictures, titles, columns=heads + 1)
+
+
+def _rows(scenes: np.ndarray, maps_LBRC: np.ndarray, name: str) -> Figure:
+    pictures, titles = [], []
+    for index, scene in enumerate(scenes):
+        pictures += [scene, *maps_LBRC[:, index]]
+        titles += ["scene", *(f"{name} {layer}" if len(maps_LBRC) > 1 else name for layer in range(len(maps_LBRC)))]
+    return maps(pictures, titles, columns=len(maps_LBRC) + 1)
+
+
+def _matrices(weights_LHNM: Tensor) -> Figure:
+    layers, heads = weights_LHNM.shape[:2]
+    figure, axes = panels(layers * heads, width=2.2, height=2.0, columns=heads)
+    for panel, (layer, head) in zip(axes, np.ndindex(layers, heads), strict=True):
+        picture = panel.imshow(weights_LHNM[layer, head].numpy(), vmin=0, vmax=1, cmap="gray", aspect="auto")
+        panel.set_title(f"layer {layer}, head {head}", fontsize=8)
+        panel.set(xlabel="key", ylabel="query")
+    figure.colorbar(picture, ax=axes, label="attention weight")
+    return figure

@@ -1,0 +1,63 @@
+"""Where attention goes: to indicators, targets, the answer's token, or one single token."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from callbacks.diagnostic import Diagnostic
+from lab.attention_statistics import mass_on, received
+from lab.observe import Chunk, Findings, mean_over
+from lab.pictures import lines_by_layer
+
+
+class AttentionMass(Diagnostic):
+    """Share of attention on regions of the scene, per layer and head, as the mean over queries.
+
+    Table: layer, head, region, mass, tokens. Regions come from the scene's latents (``indicator``, ``target``;
+    ``largest`` in max retrieval), so that they are right where tiles move; ``answer`` is the token that the answer
+    is read at (CLS), ``sink`` whichever token gets most in that scene and head. Compare a mass with tokens / n, its
+    share under uniform attention.
+
+    Source: Eureka-moments in Transformers, Figure 3 and section 4; attention sinks: Xiao et al. 2023.
+    """
+
+    reads = ("weights",)
+
+    def see(self, chunk: Chunk) -> tuple[dict[str, Tensor], int]:
+        masses: dict[str, list[Tensor]] = {}
+        for layer in chunk.layers:
+            got_BHM = received(layer["weights"])
+            regions = dict(chunk.regions)
+            if layer["weights"].shape[-2] == layer["weights"].shape[-1]:
+                answer = torch.zeros_like(got_BHM[:, 0], dtype=torch.bool)
+                answer[:, chunk.model.answer_token] = True
+                regions["answer"] = answer
+            for name, region in regions.items():
+                size = region.float().sum(-1).mean().expand(got_BHM.shape[1])
+                masses.setdefault(name, []).append(torch.stack([mass_on(got_BHM, region).mean(0), size]))
+            sink = torch.stack([got_BHM.amax(-1).mean(0), torch.ones_like(got_BHM[0, :, 0])])
+            masses.setdefault("sink", []).append(sink)
+        return {name: torch.stack(values).cpu() for name, values in masses.items()}, len(chunk)
+
+    def conclude(self, seen: list[Any]) -> Findings:
+        found = Findings()
+        for name in seen[0][0]:
+            for index, (masses, sizes) in enumerate(mean_over([(own[name], size) for own, size in seen]).tolist()):
+                found.rows += [
+                    {"layer": index, "head": head, "region": name, "mass": mass, "tokens": tokens}
+                    for head, (mass, tokens) in enumerate(zip(masses, sizes, strict=True))
+                ]
+                found.scalars[f"{name}/layer_{index}"] = sum(masses) / len(masses)
+        return found
+
+    def history(self, table: pd.DataFrame, moment: float | None) -> Figure:
+        kinds = [name for name in table["region"].unique() if not name[-1].isdigit()]
+        wide = (
+            table[table["region"].isin(kinds)].pivot_table("mass", ["epoch", "step", "layer"], "region").reset_index()
+        )
+        return lines_by_layer(wide, kinds, "share of attention", moment)

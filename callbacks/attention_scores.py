@@ -1,0 +1,65 @@
+"""The distribution of attention weights over training."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from callbacks.diagnostic import Diagnostic
+from lab.observe import Chunk, Findings
+from lab.pictures import new_figure
+
+BINS = 25
+
+
+class AttentionScores(Diagnostic):
+    """Counts of attention weights in 25 bins over [0, 1], per layer.
+
+    Table: layer, then count_00 ... count_24. The picture has a column a look and a colour a count, on a log scale.
+
+    Source: Eureka-moments in Transformers, Figure 10.
+    """
+
+    reads = ("weights",)
+
+    def see(self, chunk: Chunk) -> Tensor:
+        counts = []
+        for layer in chunk.layers:
+            place = (layer["weights"].float() * BINS).long().clamp_(0, BINS - 1)
+            counts.append(torch.bincount(place.flatten(), minlength=BINS))
+        return torch.stack(counts).cpu()
+
+    def conclude(self, seen: list[Any]) -> Findings:
+        counts = torch.stack(seen).sum(0)
+        found = Findings()
+        for index, layer in enumerate(counts.tolist()):
+            found.rows.append({"layer": index, **{f"count_{place:02d}": count for place, count in enumerate(layer)}})
+            # A number that falls where attention leaves the first bin.
+            found.scalars[f"share_in_first_bin/layer_{index}"] = layer[0] / sum(layer)
+        return found
+
+    def history(self, table: pd.DataFrame, moment: float | None) -> Figure:
+        whole = table.groupby("step", sort=True)[[f"count_{place:02d}" for place in range(BINS)]].sum()
+        counts = whole.to_numpy(float).T
+        figure, axes = new_figure(7, 3.6)
+        steps = whole.index.to_numpy(float)
+        edges = np.concatenate([steps[:1], (steps[1:] + steps[:-1]) / 2, steps[-1:] + 1e-9])
+        picture = axes.pcolormesh(
+            edges,
+            np.linspace(0, 1, BINS + 1),
+            np.where(counts > 0, counts, np.nan),
+            norm=LogNorm(vmin=1, vmax=counts.max()),
+            cmap="viridis",
+        )
+        if moment is not None:
+            axes.axvline(moment, color="tab:red", linestyle=":", label="Eureka-moment")
+            axes.legend(loc="upper right")
+        axes.set(xlabel="step", ylabel="attention weight", title="all layers and heads")
+        figure.colorbar(picture, label="weights in the bin")
+        return figure

@@ -1,0 +1,61 @@
+"""How sharp attention could be: the spread of the logits and the bounds of theory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from callbacks.diagnostic import Diagnostic
+from lab.attention_statistics import dispersion_bound, logit_spread, spread_bound
+from lab.observe import Chunk, Findings, mean_over
+from lab.pictures import lines_by_layer
+
+_COLUMNS = ("spread", "spread_bound", "largest_weight", "largest_weight_bound", "uniform")
+
+
+class LogitSpread(Diagnostic):
+    """The spread of a row's logits beside its bound, and the largest weight beside the dispersion bound.
+
+    Table: layer, head, spread (largest minus smallest logit, temperature included), spread_bound (Proposition 3.1),
+    largest_weight, largest_weight_bound (Lemma 2.1: exp(spread) / n), uniform (1 / n); means over scenes and queries.
+
+    Source: "softmax is not enough", Proposition 3.1 and Lemma 2.1.
+    """
+
+    reads = ("queries", "tokens", "q", "k", "logits", "weights")
+
+    def see(self, chunk: Chunk) -> tuple[Tensor, int]:
+        values = []
+        modules = chunk.model.attention_layers()
+        for module, layer in zip(modules, chunk.layers, strict=True):
+            keys = layer["weights"].shape[-1]
+            spread_BHN = logit_spread(layer["logits"])
+            beta = module.rule.inverse_temperature(layer["q"], layer["k"]).detach()
+            bound_BHN = spread_bound(module, layer["queries"], layer["tokens"], beta).expand_as(spread_BHN)
+            columns = (
+                spread_BHN,
+                bound_BHN,
+                layer["weights"].float().amax(-1),
+                dispersion_bound(spread_BHN, keys),
+                torch.full_like(spread_BHN, 1 / keys),
+            )
+            values.append(torch.stack([column.mean((0, 2)) for column in columns]))
+        return torch.stack(values).cpu(), len(chunk)
+
+    def conclude(self, seen: list[Any]) -> Findings:
+        found = Findings()
+        for index, layer in enumerate(mean_over(seen)):
+            found.rows += [
+                {"layer": index, "head": head, **dict(zip(_COLUMNS, column, strict=True))}
+                for head, column in enumerate(layer.t().tolist())
+            ]
+            means = dict(zip(_COLUMNS, layer.mean(1).tolist(), strict=True))
+            found.scalars |= {f"{name}/layer_{index}": means[name] for name in _COLUMNS[:-1]}
+        return found
+
+    def history(self, table: pd.DataFrame, moment: float | None) -> Figure:
+        return lines_by_layer(table, ["spread", "spread_bound"], "logit spread", moment, log=True)

@@ -1,0 +1,51 @@
+"""The temperature that attention really has, scene by scene: learned, normalised or adaptive."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from callbacks.diagnostic import Diagnostic
+from lab.attention_statistics import temperature_of
+from lab.observe import Chunk, Findings, mean_over
+from lab.pictures import lines_by_layer
+
+
+class TemperatureInUse(Diagnostic):
+    """Mean and spread of 1 / beta over scenes and queries, per layer and head.
+
+    Table: layer, head, temperature, spread (standard deviation). The callback ``temperatures`` logs what a rule has
+    learned; this shows what it does, which for NormSoftmax and adaptive temperature depends on the scene.
+
+    Source: "Introducing a learnable temperature" (mean and spread per layer); "softmax is not enough", section 3.
+    """
+
+    reads = ("q", "k")
+
+    def see(self, chunk: Chunk) -> tuple[Tensor, int]:
+        values = []
+        for rule, layer in zip(chunk.rules, chunk.layers, strict=True):
+            tau = temperature_of(rule, layer["q"], layer["k"]).double()
+            tau_BHX = tau.expand(len(chunk), layer["q"].shape[1], *tau.shape[2:]).flatten(2)
+            values.append(torch.stack([tau_BHX.mean((0, 2)), tau_BHX.square().mean((0, 2))]))
+        return torch.stack(values).cpu(), len(chunk)
+
+    def conclude(self, seen: list[Any]) -> Findings:
+        found = Findings()
+        for index, (mean_H, square_H) in enumerate(mean_over(seen)):
+            spread_H = (square_H - mean_H.square()).clamp_min(0).sqrt()
+            found.rows += [
+                {"layer": index, "head": head, "temperature": mean, "spread": spread}
+                for head, (mean, spread) in enumerate(zip(mean_H.tolist(), spread_H.tolist(), strict=True))
+            ]
+            # Of all queries of all heads of the layer.
+            whole = (square_H.mean() - mean_H.mean().square()).clamp_min(0).sqrt()
+            found.scalars |= {f"mean/layer_{index}": float(mean_H.mean()), f"spread/layer_{index}": float(whole)}
+        return found
+
+    def history(self, table: pd.DataFrame, moment: float | None) -> Figure:
+        return lines_by_layer(table, ["temperature"], "temperature", moment, by="head", log=True)

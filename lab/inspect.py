@@ -1,0 +1,160 @@
+"""Looks into a trained model: any diagnostics, on a checkpoint, after the fact.
+
+    python -m lab.inspect run=runs/reasoning/norm_softmax/seed=0 'diagnostics=[attention_entropy,linear_probes]'
+    python -m lab.inspect run=... 'diagnostics=[linear_probes]' linear_probes.scenes=20000 'linear_probes.full=[z]'
+
+Tables and pictures go to ``<run>/inspect/step_<n>``, or to ``out=``; what is there is kept unless ``force=true``.
+Further options: ``device=cuda``, ``threads=2``, ``softmax=adaptive_temperature`` (swapped in, nothing trained).
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from hydra import compose, initialize_config_dir
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException, InstantiationException
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+
+from callbacks.diagnostic import Diagnostic
+from lab.command import problem_with
+from lab.config import CONFIGS, check
+from lab.errors import LabError
+from lab.files import write_json
+from lab.load import load_config, load_model, softmax_config
+from lab.observe import observe
+from lab.provenance import provenance
+from lab.tell import tell
+
+_OWN = ("run", "out", "device", "threads", "softmax", "force", "diagnostics")
+
+
+def inspect(
+    run: Path,
+    callbacks: list[str],
+    out: Path | None = None,
+    device: str = "cpu",
+    softmax: str | None = None,
+    force: bool = False,
+) -> Path:
+    """Shows a run's newest checkpoint to diagnostics; the folder that tables and pictures were written to.
+
+    Args:
+        run: a run folder.
+        callbacks: overrides of ``configs/train.yaml`` that name and set the diagnostics.
+        out: where to write; None is a folder of the run's own.
+        device: where to compute.
+        softmax: a softmax config to swap in.
+        force: replace what an earlier look wrote.
+
+    Raises:
+        LabError: if there is no such run or diagnostic, or an earlier look would be overwritten.
+    """
+    trained = load_config(run)
+    model, step = load_model(run, None if softmax is None else softmax_config(softmax))
+    folder = out or run / "inspect" / f"step_{step:09d}"
+    settings = _settings(callbacks, folder)
+    diagnostics = _diagnostics(settings)
+    for one in diagnostics:
+        if (folder / f"{one.name}.json").exists() and not force:
+            raise LabError(
+                f"{folder} holds a look of {one.name} already: give force=true to look again, or another folder as out="
+            )
+    data = instantiate(trained.data)
+    data.setup("validate")
+    where = torch.device(device)
+    tell(f"{run}: {step} steps; {', '.join(one.name for one in diagnostics)}")
+    found = observe(model.to(where), data, diagnostics, where)
+    for one, findings in zip(diagnostics, found, strict=True):
+        one.keep(findings, epoch=-1, step=step)
+        one.keep_arrays(findings, "arrays")
+        for name, make in findings.figures.items():
+            tell(f"written: {one.draw(make(), name)}")
+        options: Any = OmegaConf.to_container(settings[one.name], resolve=True)
+        write_json(folder / f"{one.name}.json", {"run": str(run), "step": step, "options": options, **provenance()})
+    return folder
+
+
+def _settings(callbacks: list[str], folder: Path) -> DictConfig:
+    if problem := problem_with(callbacks):
+        raise LabError(problem)
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        config = compose("train", overrides=callbacks)
+    config.paths.run = str(folder)
+    check(config)
+    return config.callbacks
+
+
+def _diagnostics(settings: DictConfig) -> list[Diagnostic]:
+    try:
+        made = {name: instantiate(node) for name, node in settings.items()}
+    except InstantiationException as error:
+        # What the constructor said, not that Hydra called it.
+        raise LabError(str(error.__cause__ or error)) from error
+    others = [str(name) for name, one in made.items() if not isinstance(one, Diagnostic)]
+    if others:
+        raise LabError(f"{', '.join(others)} watches training and cannot look at a checkpoint: leave it out")
+    if not made:
+        raise LabError("no diagnostics: name some, as in diagnostics=[attention_entropy,linear_probes]")
+    return list(made.values())
+
+
+def _parse(arguments: list[str]) -> dict[str, Any]:
+    """Keyword arguments of :func:`inspect`, and ``threads``."""
+    own: dict[str, str] = {}
+    rest = []
+    for argument in arguments:
+        key, separator, value = argument.partition("=")
+        if not separator:
+            raise LabError(f"{argument!r} is no option: give name=value, as in run=runs/reasoning/softmax/seed=0")
+        if key in _OWN:
+            own[key] = value
+        else:
+            rest.append(f"callbacks.{argument}")
+    if "run" not in own or "diagnostics" not in own:
+        raise LabError(
+            "run= and diagnostics= are needed: python -m lab.inspect run=<folder> diagnostics=[attention_maps]"
+        )
+    try:
+        named: Any = OverridesParser.create().parse_override(f"diagnostics={own['diagnostics']}").value()
+    except HydraException as error:
+        raise LabError(f"diagnostics={own['diagnostics']} cannot be read: {str(error).splitlines()[0]}") from error
+    listed = [named] if isinstance(named, str) else list(named)
+    return {
+        "run": Path(own["run"]),
+        "callbacks": [f"callbacks=[{','.join(map(str, listed))}]", *rest],
+        "out": Path(own["out"]) if "out" in own else None,
+        "device": own.get("device", "cuda" if torch.cuda.is_available() else "cpu"),
+        "softmax": own.get("softmax"),
+        "force": _flag("force", own.get("force", "false")),
+        "threads": own.get("threads"),
+    }
+
+
+def _flag(name: str, value: str) -> bool:
+    if value not in ("true", "false"):
+        raise LabError(f"{name} must be true or false, got {value}")
+    return value == "true"
+
+
+def main() -> None:
+    """The command line."""
+    try:
+        arguments = _parse(sys.argv[1:])
+        threads = arguments.pop("threads")
+        if threads is not None:
+            if not threads.isdigit() or not int(threads):
+                raise LabError(f"threads must be a positive number, got {threads}")
+            torch.set_num_threads(int(threads))
+        inspect(**arguments)
+    except LabError as error:
+        tell(f"error: {error}")
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,199 @@
+"""Shows a probe set to diagnostics: one forward pass in chunks feeds all of them.
+
+Shapes: B scenes of a chunk, H heads, N queries, M keys, D head dimension, W width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from lightning.fabric.utilities import move_data_to_device
+from matplotlib.figure import Figure
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from lab.errors import LabError
+from lab.recorder import Recorder
+from lab.softmax.rule import TemperatureRule
+
+# What a chunk may hold of one layer's quantities: 128 MiB in float32.
+_CHUNK_ELEMENTS = 2**25
+
+Rows = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Some scenes of the probe set and what the model saw of them.
+
+    Attributes:
+        batch: ``{"x", "y", "latents"}``.
+        regions: where parts of the scene stand, name -> bool [B, M] on the keys; parts of one kind also together
+            (``indicator_1`` and ``indicator_2`` as ``indicator``).
+        layers: what the recorder read, a dict by quantity for each layer.
+        model: the model, to ask for its rules and weights.
+    """
+
+    batch: dict[str, Any]
+    regions: dict[str, Tensor]
+    layers: list[dict[str, Tensor]]
+    model: Any
+
+    def __len__(self) -> int:
+        return len(self.batch["y"])
+
+    @property
+    def rules(self) -> list[TemperatureRule]:
+        """The temperature rule of every layer."""
+        return self.model.rules()
+
+
+@dataclass
+class Findings:
+    """What a diagnostic found at one moment of training.
+
+    Attributes:
+        rows: of its table; numbers and names by column.
+        scalars: for the loggers, by name below the diagnostic's own.
+        histograms: for TensorBoard.
+        arrays: kept as one ``.npz`` where a picture is due.
+        figures: drawn only where a picture is due.
+    """
+
+    rows: Rows = field(default_factory=list)
+    scalars: dict[str, float] = field(default_factory=dict)
+    histograms: dict[str, Tensor] = field(default_factory=dict)
+    arrays: dict[str, np.ndarray] = field(default_factory=dict)
+    figures: dict[str, Callable[[], Figure]] = field(default_factory=dict)
+
+
+class Observer(Protocol):
+    """What is shown chunks: sums up each of them, then concludes."""
+
+    @property
+    def reads(self) -> Sequence[str]: ...
+
+    @property
+    def scenes(self) -> int: ...
+
+    def see(self, chunk: Chunk) -> Any: ...
+
+    def conclude(self, seen: list[Any]) -> Findings: ...
+
+
+def attention_layers(model: nn.Module) -> int:
+    """How many attention layers a model has."""
+    layers: Any = getattr(model, "attention_layers", list)
+    return len(layers())
+
+
+def observe(
+    model: nn.Module,
+    data: Any,
+    observers: Sequence[Observer],
+    device: torch.device,
+    precision: AbstractContextManager[Any] | None = None,
+) -> list[Findings]:
+    """What each observer finds on the first scenes of the validation set, as many as it asks for.
+
+    No random number of training is drawn, no gradient and no flag of the model is left changed.
+
+    Args:
+        model: a transformer of the lab.
+        data: its data module, set up.
+        observers: diagnostics.
+        device: where the model is.
+        precision: the trainer's forward context.
+
+    Raises:
+        LabError: if the model has no attention.
+    """
+    if not attention_layers(model):
+        names = ", ".join(type(observer).__name__ for observer in observers)
+        raise LabError(f"{type(model).__name__} has no attention, so {names} cannot look into it")
+    cuda = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=cuda), precision or nullcontext():
+        seen: list[list[Any]] = [[] for _ in observers]
+        for start, stop, batch in _chunks(model, data, observers, device):
+            wanted = [index for index, observer in enumerate(observers) if observer.scenes > start]
+            what = sorted({quantity for index in wanted for quantity in observers[index].reads})
+            chunk = _read(model, data, batch, what)
+            for index in wanted:
+                assert stop <= observers[index].scenes
+                seen[index].append(observers[index].see(chunk))
+            del chunk
+        return [observer.conclude(own) for observer, own in zip(observers, seen, strict=True)]
+
+
+def _chunks(
+    model: nn.Module, data: Any, observers: Sequence[Observer], device: torch.device
+) -> Iterator[tuple[int, int, dict[str, Any]]]:
+    """(first scene, scene after the last, batch), cut so that every observer's last chunk ends where it has enough."""
+    ends = sorted({observer.scenes for observer in observers})
+    rows = 0
+    start = 0
+    for batch in _batches(data, device):
+        size, place = len(batch["y"]), 0
+        while place < size and start < ends[-1]:
+            if not rows:
+                rows = _chunk_rows(model, {name: _slice(value, 0, 1) for name, value in batch.items()})
+            room = next(end for end in ends if end > start) - start
+            take = min(rows, size - place, room)
+            yield start, start + take, {name: _slice(value, place, place + take) for name, value in batch.items()}
+            place += take
+            start += take
+        if start >= ends[-1]:
+            return
+
+
+def _batches(data: Any, device: torch.device) -> Iterable[dict[str, Any]]:
+    for batch in data.val_dataloader():
+        yield data.on_after_batch_transfer(move_data_to_device(batch, device), 0)
+
+
+def _slice(value: Any, start: int, stop: int) -> Any:
+    return tree_map(lambda tensor: tensor[start:stop], value)
+
+
+def _chunk_rows(model: nn.Module, one: dict[str, Any]) -> int:
+    """Scenes a chunk, by what one scene takes."""
+    recorder = Recorder(model, what=("q", "k"))
+    recorder.run(one["x"])
+    elements = 0
+    for layer in recorder.layers:
+        q, k = recorder[layer]["q"], recorder[layer]["k"]
+        heads, queries, width = q.shape[1:]
+        elements += heads * (queries * k.shape[2] + 4 * max(queries, k.shape[2]) * width)
+    return max(1, _CHUNK_ELEMENTS // elements)
+
+
+def _read(model: nn.Module, data: Any, batch: dict[str, Any], what: Sequence[str]) -> Chunk:
+    layers: list[dict[str, Tensor]] = []
+    if what:
+        recorder = Recorder(model, what=what)
+        recorder.run(batch["x"])
+        layers = [recorder[layer] for layer in recorder.layers]
+    regions: Mapping[str, Tensor] = data.regions(batch) if hasattr(data, "regions") else {}
+    plain: Any = getattr(model, "_orig_mod", model)
+    return Chunk(batch, with_kinds({name: plain.on_tokens(region) for name, region in regions.items()}), layers, plain)
+
+
+def with_kinds(regions: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Regions, and those of one kind together: ``target_1`` or ``target_2`` is ``target``."""
+    kinds: dict[str, Tensor] = {}
+    for name, region in regions.items():
+        kind, _, number = name.rpartition("_")
+        if number.isdigit():
+            kinds[kind] = kinds[kind] | region if kind in kinds else region
+    return {**regions, **kinds}
+
+
+def mean_over(chunks: Sequence[tuple[Tensor, int]]) -> Tensor:
+    """The mean of chunks' means, each weighted by its scenes."""
+    total = sum(size for _, size in chunks)
+    return torch.stack([value.double() * (size / total) for value, size in chunks]).sum(0)

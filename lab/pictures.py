@@ -1,0 +1,75 @@
+"""What the pictures of diagnostics share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+
+def new_figure(width: float, height: float, rows: int = 0, columns: int = 0) -> tuple[Figure, Any]:
+    """A figure without a window, and its axes: one, or an array [rows, columns]."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure, figure.subplots(rows, columns, squeeze=False) if rows else figure.subplots()
+
+
+def panels(count: int, width: float = 3.2, height: float = 2.6, columns: int = 4) -> tuple[Figure, list[Any]]:
+    """A grid of so many panels; places left over are empty."""
+    across = min(columns, count)
+    down = -(-count // across)
+    figure, axes = new_figure(width * across + 1, height * down + 0.6, down, across)
+    for empty in axes.flatten()[count:]:
+        empty.set_axis_off()
+    return figure, list(axes.flatten()[:count])
+
+
+def shade_before(axes: Any, moment: float | None) -> None:
+    """The time before the Eureka-moment in grey, as in the paper's figures; all of it where there was none."""
+    axes.axvspan(0, moment if moment is not None else axes.get_xlim()[1], color="0.9", zorder=0)
+
+
+def lines_by_layer(
+    table: pd.DataFrame,
+    columns: Sequence[str],
+    label: str,
+    moment: float | None,
+    by: str | None = None,
+    log: bool = False,
+) -> Figure:
+    """A panel a layer; a line a column (mean over its rows), or a line for each value of ``by``."""
+    layers = sorted(table["layer"].unique())
+    figure, axes = panels(len(layers))
+    for panel, layer in zip(axes, layers, strict=True):
+        own = table[table["layer"] == layer]
+        for column in columns:
+            groups = own.groupby(by) if by else [(column, own)]
+            for name, rows in groups:
+                mean = rows.groupby("step")[column].mean()
+                panel.plot(mean.index, mean.to_numpy(), linewidth=1, label=f"{by} {name}" if by else str(name))
+        panel.set(title=f"layer {layer}", xlabel="step", **({"yscale": "log"} if log else {}))
+        panel.grid(alpha=0.3)
+        shade_before(panel, moment)
+    axes[0].set_ylabel(label)
+    axes[0].legend(fontsize=8)
+    return figure
+
+
+def maps(pictures: Sequence[np.ndarray], titles: Sequence[str], columns: int = 4, shared: bool = False) -> Figure:
+    """Small pictures in a grid, each with its own grey scale from black (low) to white, or all with one."""
+    figure, axes = panels(len(pictures), width=1.8, height=1.9, columns=columns)
+    grey = [picture for picture in pictures if picture.ndim == 2]
+    high = max((float(picture.max()) for picture in grey), default=1.0)
+    for panel, picture, title in zip(axes, pictures, titles, strict=True):
+        options: dict[str, Any] = {}
+        if picture.ndim == 2:
+            options = {"cmap": "gray", "vmin": 0.0, "vmax": high} if shared else {"cmap": "gray"}
+        panel.imshow(picture, interpolation="nearest", **options)
+        panel.set_title(title, fontsize=8)
+        panel.set_xticks([])
+        panel.set_yticks([])
+    return figure

@@ -1,0 +1,278 @@
+"""Linear probes, all at once: batched logistic regression of many representations on many targets.
+
+Shapes: P probed representations, n scenes, d features, K classes of all targets side by side.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lab.softmax.rule import at_least_float32
+
+# Scenes times features times representations of one batched solve: 512 MiB in float32.
+_BATCH_ELEMENTS = 2**27
+
+
+@dataclass(frozen=True)
+class Targets:
+    """What is probed for: integer labels of several names, as one block of columns.
+
+    Attributes:
+        names: of the targets.
+        labels: [T, n] int64, a row a target.
+        classes: number of classes of each.
+    """
+
+    names: tuple[str, ...]
+    labels: Tensor
+    classes: tuple[int, ...]
+
+    @classmethod
+    def of(cls, labels: Mapping[str, Tensor]) -> Targets:
+        """Targets of labels [n] by name; one that is the same in all scenes is left out, for it says nothing."""
+        varied = {name: values for name, values in labels.items() if values.min() < values.max()}
+        if not varied:
+            raise ValueError("there is nothing to probe for: every target is the same in all scenes")
+        stacked = torch.stack([values.long().cpu() for values in varied.values()])
+        return cls(tuple(varied), stacked, tuple(int(row.max()) + 1 for row in stacked))
+
+    @property
+    def slices(self) -> list[slice]:
+        """The columns of each target."""
+        ends = torch.tensor(self.classes).cumsum(0).tolist()
+        return [slice(end - size, end) for end, size in zip(ends, self.classes, strict=True)]
+
+    def one_hot(self, rows: slice) -> Tensor:
+        """[n, K] float32 of these scenes."""
+        parts = [
+            torch.nn.functional.one_hot(labels[rows], size)
+            for labels, size in zip(self.labels, self.classes, strict=True)
+        ]
+        return torch.cat(parts, dim=1).float()
+
+    def majority(self, train: slice, held_out: slice) -> list[float]:
+        """Held-out accuracy of always answering with the training set's most frequent class."""
+        return [float((own[held_out] == own[train].mode().values).float().mean()) for own in self.labels]
+
+
+def probe_accuracy(
+    features_PND: Tensor, targets: Targets, held_out_share: float = 0.25, l2: float = 1.0, iterations: int = 200
+) -> Tensor:
+    """Held-out accuracy of a logistic probe for every representation and target, [P, T].
+
+    Fitted on the first scenes, judged on the last; features are standardised by the training part.
+
+    Args:
+        features_PND: [P, n, d] representations.
+        targets: labels of the same n scenes.
+        held_out_share: share of scenes that judge.
+        l2: weight of ||W||^2 / 2 beside the summed log-loss (scikit-learn's 1 / C).
+        iterations: at most so many steps of :func:`fit`.
+
+    Raises:
+        ValueError: if a part would be empty.
+    """
+    size = features_PND.shape[1]
+    cut = size - round(held_out_share * size)
+    if not 0 < cut < size:
+        raise ValueError(f"{size} scenes with a held-out share of {held_out_share} leave one part empty")
+    train, held_out = slice(0, cut), slice(cut, size)
+    accuracies = []
+    for group in _groups(features_PND):
+        logits = predict(group, targets, train, held_out, l2, iterations)
+        accuracies.append(accuracy(logits, targets, held_out))
+    return torch.cat(accuracies)
+
+
+def accuracy(logits_PNK: Tensor, targets: Targets, rows: slice) -> Tensor:
+    """Share of right answers, [P, T]."""
+    right = [
+        (logits_PNK[..., columns].argmax(-1).cpu() == labels[rows]).float().mean(1)
+        for columns, labels in zip(targets.slices, targets.labels, strict=True)
+    ]
+    return torch.stack(right, dim=1)
+
+
+def code_length(
+    features_PND: Tensor, targets: Targets, portions: Sequence[float], l2: float = 1.0, iterations: int = 200
+) -> Tensor:
+    """Online code-length in bits, [P, T]: what it takes to send the labels to who has the features.
+
+        L = t_1 log2 C - sum_i log2 p_i(y in (t_i, t_{i+1}]),
+
+    with probe p_i fitted on the first t_i scenes; the last block ends with the last scene.
+
+    Source: Voita and Titov 2020; Eureka-moments in Transformers, A.12 (0.1 % to 50 %).
+
+    Raises:
+        ValueError: if the portions do not rise within (0, 1).
+    """
+    size = features_PND.shape[1]
+    if not portions or any(not a < b for a, b in zip([0.0, *portions], [*portions, 1.0], strict=True)):
+        raise ValueError(f"portions must rise between 0 and 1, got {list(portions)}")
+    # Of few scenes the first portions are the same handful.
+    ends = list(dict.fromkeys(max(1, round(portion * size)) for portion in portions))
+    bits = []
+    for group in _groups(features_PND):
+        total = torch.tensor([ends[0] * math.log2(c) for c in targets.classes]).repeat(len(group), 1).double()
+        for start, stop in zip(ends, [*ends[1:], size], strict=True):
+            block = slice(start, stop)
+            logits = predict(group, targets, slice(0, start), block, l2, iterations)
+            for index, columns in enumerate(targets.slices):
+                log_p = logits[..., columns].double().log_softmax(-1).cpu()
+                own = targets.labels[index, block].expand(len(group), -1).unsqueeze(-1)
+                total[:, index] -= log_p.gather(-1, own).squeeze(-1).sum(1) / math.log(2)
+        bits.append(total)
+    return torch.cat(bits)
+
+
+def predict(
+    features_PND: Tensor,
+    targets: Targets,
+    train: slice,
+    rows: slice,
+    l2: float = 1.0,
+    iterations: int = 200,
+    tolerance: float = 1e-3,
+) -> Tensor:
+    """Logits [P, rows, K] of probes fitted on the scenes ``train``.
+
+    Where a representation has more features than there are scenes, it is solved in the dual: the same probes, from
+    the n x n matrix of products of scenes.
+    """
+    (features,) = at_least_float32(features_PND)
+    x, new = features[:, train], features[:, rows]
+    mean, deviation = x.mean(1, keepdim=True), x.std(1, correction=0, keepdim=True)
+    scale = deviation.clamp_min(1e-6 * float(deviation.max().clamp_min(1e-12)))
+    x, new = (x - mean) / scale, (new - mean) / scale
+    y = targets.one_hot(train).to(x)
+    if x.shape[-1] < x.shape[1]:
+        x, new = _with_intercept(x), _with_intercept(new)
+        gram = _plus_diagonal(x.mT @ x / 2, l2)
+        weights_PKD = fit(
+            lambda w: w @ x.mT,
+            lambda r: torch.cholesky_solve((r @ x).mT, gram).mT,
+            y.mT,
+            targets,
+            len(x),
+            iterations,
+            tolerance,
+        )
+        return new @ weights_PKD.mT
+    # An intercept adds a constant to every product.
+    products = x @ x.mT + _INTERCEPT**2
+    return dual_predict(products, new @ x.mT + _INTERCEPT**2, y, targets, l2, iterations, tolerance)
+
+
+def dual_predict(
+    products_Pnn: Tensor,
+    new_Pmn: Tensor,
+    y: Tensor,
+    targets: Targets,
+    l2: float = 1.0,
+    iterations: int = 200,
+    tolerance: float = 1e-3,
+) -> Tensor:
+    """Logits [P, m, K] of probes known by products of scenes alone: among the fitted, and of new with fitted ones."""
+    factor = _plus_diagonal(products_Pnn / 2, l2)
+    alpha_PKN = fit(
+        lambda a: a @ products_Pnn,
+        lambda r: torch.cholesky_solve(r.mT, factor).mT,
+        y.mT,
+        targets,
+        len(products_Pnn),
+        iterations,
+        tolerance,
+    )
+    return new_Pmn @ alpha_PKN.mT
+
+
+# A feature of this size stands for the intercept, so that the penalty on its weight is next to nothing.
+_INTERCEPT = 10.0
+
+
+def _with_intercept(x: Tensor) -> Tensor:
+    return torch.cat([x, torch.full_like(x[..., :1], _INTERCEPT)], dim=-1)
+
+
+def _plus_diagonal(matrix: Tensor, value: float) -> Tensor:
+    """Cholesky factor of ``matrix`` with ``value`` added to its diagonal, in place."""
+    matrix.diagonal(dim1=-2, dim2=-1).add_(value)
+    return torch.linalg.cholesky(matrix)
+
+
+def fit(
+    apply: Callable[[Tensor], Tensor],
+    solve: Callable[[Tensor], Tensor],
+    y_KN: Tensor,
+    targets: Targets,
+    size: int,
+    iterations: int,
+    tolerance: float,
+) -> Tensor:
+    """Minimises the summed log-loss of all targets plus l2 ||W||^2 / 2, for P representations at once.
+
+    The Hessian of a softmax is at most 1/2, so that each step minimises a quadratic bound exactly (Boehning 1992):
+
+        (X^T X / 2 + l2) W = X^T (F / 2 - (softmax(F) - Y)),   F = X W,
+
+    with one factorisation for all steps and targets; Nesterov's momentum makes them few, restarted for a probe
+    whose step turns back (O'Donoghue and Candes 2015). It ends when no probability moves by ``tolerance`` a step.
+    Scenes lie innermost in memory, so that the arithmetic of a handful of classes runs along them.
+
+    Args:
+        apply: W [P, K, d] -> F [P, K, n].
+        solve: what stands right of X^T, [P, K, n] -> W.
+        y_KN: one-hot labels.
+        size: number of representations P.
+    """
+    sizes = torch.tensor(targets.classes, device=y_KN.device)
+    runs = _runs(targets.classes)
+    start = _probabilities(torch.zeros_like(y_KN).unsqueeze(0), runs)
+    weights = solve((y_KN - start).expand(size, -1, -1).contiguous())
+    before = torch.zeros_like(weights)
+    ages = torch.ones(size, len(targets.classes), device=y_KN.device, dtype=y_KN.dtype)
+    old_p: Tensor | None = None
+    for step in range(iterations):
+        momentum = ((ages - 1) / (ages + 2)).repeat_interleave(sizes, dim=1).unsqueeze(-1)
+        ahead = weights + momentum * (weights - before)
+        f = apply(ahead)
+        p = _probabilities(f, runs)
+        # A look costs a pass over all probabilities: at two steps of ten.
+        if old_p is not None and float((p - old_p).abs_().max()) < tolerance:
+            break
+        old_p = p if step % 10 == 8 else None
+        before, weights = weights, solve(f.mul_(0.5).sub_(p).add_(y_KN))
+        turned = ((ahead - weights) * (weights - before)).sum(-1)
+        back = torch.stack([own.sum(1) for own in turned.split(targets.classes, dim=1)], dim=1) > 0
+        ages = torch.where(back, torch.ones_like(ages), ages + 1)
+    return weights
+
+
+def _runs(classes: Sequence[int]) -> list[tuple[slice, int]]:
+    """Neighbouring targets of as many classes, as (their columns, classes): one softmax serves them all."""
+    runs: list[tuple[slice, int]] = []
+    start = 0
+    for size in classes:
+        if runs and runs[-1][1] == size:
+            runs[-1] = (slice(runs[-1][0].start, start + size), size)
+        else:
+            runs.append((slice(start, start + size), size))
+        start += size
+    return runs
+
+
+def _probabilities(f_PKN: Tensor, runs: Sequence[tuple[slice, int]]) -> Tensor:
+    parts = [f_PKN[:, columns].unflatten(1, (-1, size)).softmax(2).flatten(1, 2) for columns, size in runs]
+    return torch.cat(parts, dim=1)
+
+
+def _groups(features_PND: Tensor) -> Iterator[Tensor]:
+    """Representations a few at a time, so that memory stays bounded."""
+    each = max(1, _BATCH_ELEMENTS // (features_PND.shape[1] * features_PND.shape[2]))
+    yield from features_PND.split(each)

@@ -1,0 +1,62 @@
+"""What is represented where: the parts of a transformer that probes are given.
+
+Shapes: B scenes, H heads, N tokens, D head dimension, W width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from lab.observe import Chunk
+
+# Of a head, and of the whole width: attention's part before and after it joins the residual stream.
+OF_HEADS = ("z", "q", "k", "v")
+OF_BLOCKS = ("attended", "residual")
+TOKENS = ("answer", "mean", "full")
+
+Place = tuple[int, str, str]
+
+
+def representations(chunk: Chunk, quantities: Sequence[str], tokens: Sequence[str]) -> dict[Place, Tensor]:
+    """(layer, quantity, tokens) -> features [B, H, d]; a block's output has one head.
+
+    ``answer`` is the token that the answer is read at (CLS), ``mean`` the mean over tokens, ``full`` all tokens side
+    by side, d = N D. A layer whose queries are not its tokens has no answer token among its keys and values.
+    """
+    found: dict[Place, Tensor] = {}
+    for index, layer in enumerate(chunk.layers):
+        for quantity in quantities:
+            if quantity not in layer:
+                continue
+            x_BHND = layer[quantity] if quantity in OF_HEADS else layer[quantity].unsqueeze(1)
+            for kind in tokens:
+                if kind == "answer":
+                    own = quantity in ("k", "v") and layer["k"].shape[2] != layer.get("q", layer["k"]).shape[2]
+                    if not own:
+                        found[index, quantity, kind] = x_BHND[:, :, chunk.model.answer_token].cpu()
+                elif kind == "mean":
+                    found[index, quantity, kind] = x_BHND.mean(2).cpu()
+                else:
+                    # Half the memory; what it rounds away is far below what a probe can use.
+                    found[index, quantity, kind] = x_BHND.flatten(2).to(torch.float16).cpu()
+    return found
+
+
+def probe_labels(chunk: Chunk, names: Sequence[str] | None) -> dict[str, Tensor]:
+    """Labels [B] by name: those asked for, or the label and all latents that are classes of parts of the scene.
+
+    Raises:
+        KeyError: if the data has no latent of a name.
+    """
+    latents: Mapping[str, Tensor] = chunk.batch["latents"]
+    every = {**latents, "label": chunk.batch["y"]}
+    if names is None:
+        kinds = ("indicator_", "target_", "color_", "largest")
+        names = [n for n in latents if n.startswith(kinds) and not n.endswith("_tile")] + ["label"]
+    missing = [name for name in names if name not in every]
+    if missing:
+        raise KeyError(f"the data has no {', '.join(missing)} to probe for; it has {', '.join(every)}")
+    return {name: every[name].cpu() for name in names}

@@ -1,0 +1,1 @@
+"""Searches for settings; each writes down all it tried."""

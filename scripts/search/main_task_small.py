@@ -1,0 +1,153 @@
+"""Searches for a small vision setting that has its Eureka-moment on a CPU, and writes down all that was tried.
+
+    python -m scripts.search.main_task_small --trials 40 --minutes 3
+
+A trial is a point drawn at random from AXES, trained until its Eureka-moment or until its minutes are over; trial i is
+the same on every machine. ``--only task=top_if_above lr=1e-3,3e-3`` keeps to a part of the space. Every call adds to
+one table; stop it at any time, the same command goes on where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from lab.errors import LabError
+from lab.files import write_text
+from lab.metrics_log import read_metrics
+from lab.run import read_summary
+from scripts.reproduce.common import origin, tell_duration, train
+
+# Axis -> the values it is searched over, as typed. A patch is a share of a tile: 1/1 is one token a tile.
+AXES: dict[str, tuple[str, ...]] = {
+    "task": ("main_task", "top_if_above", "same_color"),
+    "softmax": ("norm_softmax", "norm_softmax_heat_treatment"),
+    "tile": ("8", "14"),
+    "patch": ("1/1", "1/2"),
+    "depth": ("2", "3", "4"),
+    "head_dim": ("16", "32"),
+    "lr": ("3e-4", "1e-3", "3e-3"),
+    "batch": ("64", "256", "1024"),
+    "decay": ("0", "0.05", "0.5"),
+    "smoothing": ("0", "0.1"),
+}
+Point = Mapping[str, str]
+
+
+def points(only: Mapping[str, Sequence[str]], count: int) -> Iterator[Point]:
+    """The first ``count`` points of the random walk through AXES, kept to ``only``."""
+    for index in range(count):
+        draw = random.Random(f"trial {index}")
+        yield {axis: draw.choice(list(only.get(axis, values))) for axis, values in AXES.items()}
+
+
+def overrides(point: Point, minutes: float) -> list[str]:
+    """The run of a point, as a user would type it, all but its seed."""
+    side = int(point["tile"]) // int(point["patch"].split("/")[1])
+    return [
+        f"experiment={point['task']}",
+        f"softmax={point['softmax']}",
+        f"data.tile_size={point['tile']}",
+        f"model.patch_size={side}",
+        f"model.depth={point['depth']}",
+        f"model.head_dim={point['head_dim']}",
+        "model.drop_path_rate=0",
+        f"data.batch_size={point['batch']}",
+        "data.validation_size=4000",
+        f"optim.lr={point['lr']}",
+        "optim.lr_reference_batch=null",
+        "optim.schedule=none",
+        "optim.warmup_epochs=1",
+        f"optim.weight_decay={point['decay']}",
+        f"optim.label_smoothing={point['smoothing']}",
+        "trainer.max_epochs=300",
+        f"trainer.max_time={{seconds:{round(60 * minutes)}}}",
+        "callbacks.eureka.stop_after=0",
+    ]
+
+
+def row_of(folder: Path) -> dict[str, Any] | None:
+    """A trial's row, told by its run folder alone; None before it has an end."""
+    summary = read_summary(folder)
+    if summary.get("status") not in ("finished", "stopped"):
+        return None
+    typed = dict(override.split("=", 1) for override in summary["overrides"])
+    eureka, last = summary["eureka"], summary["metrics"]
+    losses = [row["val/loss"] for row in read_metrics(folder / "metrics.csv") if "val/loss" in row]
+    return {
+        "task": summary["experiment"],
+        "softmax": summary["softmax"],
+        "canvas": 2 * int(typed["data.tile_size"]),
+        "patch": int(typed["model.patch_size"]),
+        "depth": int(typed["model.depth"]),
+        "heads x dim": f"4 x {typed['model.head_dim']}",
+        "lr": typed["optim.lr"],
+        "batch": int(typed["data.batch_size"]),
+        "decay": typed["optim.weight_decay"],
+        "smoothing": typed["optim.label_smoothing"],
+        "seed": summary["seed"],
+        "minutes": round(summary["wall_seconds"] / 60, 1),
+        "million samples": round(summary["samples"] / 1e6, 2),
+        "Eureka (minutes)": f"{eureka['wall_seconds'] / 60:.1f}" if eureka["happened"] else "none",
+        "best accuracy": round(100 * summary["best"]["accuracy"], 1),
+        "last accuracy": round(100 * last.get("val/accuracy", math.nan), 1),
+        "best val loss": round(min(losses, default=math.nan), 3),
+    }
+
+
+def table(runs: Path) -> pd.DataFrame:
+    """All trials below a folder, those with a Eureka-moment first, then by accuracy."""
+    rows = [row for path in sorted(runs.rglob("summary.json")) if (row := row_of(path.parent))]
+    frame = pd.DataFrame(rows)
+    if frame.empty:
+        return frame
+    order = frame.assign(missed=frame["Eureka (minutes)"] == "none")
+    return frame.loc[order.sort_values(["missed", "best accuracy"], ascending=[True, False]).index]
+
+
+def write(runs: Path, out: Path, command: str) -> None:
+    """The table as CSV and as a page."""
+    frame = table(runs)
+    write_text(out / "trials.csv", frame.to_csv(index=False))
+    write_text(
+        out / "trials.md",
+        f"# All trials of the search for `experiment=main_task_small`\n\n{origin(command)} A trial ends at its "
+        "Eureka-moment (validation accuracy above 70 %) or when its minutes are over; accuracies in %, on 4,000 "
+        f"fixed validation scenes.\n\n{frame.to_markdown(index=False)}\n",
+    )
+
+
+def main(arguments: argparse.Namespace) -> None:
+    """Runs the trials that are missing; the table is written after each."""
+    only = dict(part.split("=", 1) for part in arguments.only)
+    if unknown := set(only) - set(AXES):
+        raise LabError(f"--only knows no axis {', '.join(sorted(unknown))}; valid: {', '.join(AXES)}")
+    shared = [f"threads={arguments.threads}"] if arguments.threads else []
+    tell_duration(f"{arguments.trials} trials", 60 * arguments.minutes * arguments.trials)
+    allowed = {axis: values.split(",") for axis, values in only.items()}
+    for point in points(allowed, arguments.trials):
+        train([*overrides(point, arguments.minutes), *shared, f"seed={arguments.seed}"], arguments.runs)
+        write(arguments.runs, arguments.out, arguments.command)
+    print(f"written: {arguments.out}")
+
+
+if __name__ == "__main__":
+    import sys
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trials", type=int, default=40, help="how many points, from the first on")
+    parser.add_argument("--minutes", type=float, default=3.0, help="of each trial")
+    parser.add_argument("--only", nargs="*", default=[], metavar="AXIS=A,B", help="values to draw from, as typed")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=None)
+    parser.add_argument("--runs", type=Path, default=Path("runs/main_task_small"))
+    parser.add_argument("--out", type=Path, default=Path("results/main_task_small"))
+    parsed = parser.parse_args()
+    parsed.command = " ".join(["python -m scripts.search.main_task_small", *sys.argv[1:]])
+    main(parsed)

@@ -1,0 +1,215 @@
+"""Diagnostics see what is there, leave tables and pictures, and never change what they watch."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from conftest import SMALL
+
+from lab.errors import LabError
+from lab.inspect import _parse, inspect, main
+from lab.train import run as train_with
+
+# Every diagnostic there is: a new one is tested by being there.
+CONFIGS = Path(__file__).parent.parent.parent / "configs" / "callbacks"
+NAMES = sorted(
+    path.stem
+    for path in CONFIGS.glob("*.yaml")
+    if "every_n_epochs: ${diagnostics" in path.read_text() and "defaults" not in path.read_text()
+)
+LISTED = ",".join(NAMES)
+EVERY_LOOK = ("diagnostics.every_n_epochs=1", "diagnostics.pictures_every_n_epochs=2")
+
+
+def train_in(folder: Path, *overrides: str) -> Path:
+    """Trains in this process; the run folder."""
+    train_with([*overrides, f"paths.runs={folder}", "threads=1"])
+    (found,) = (path.parent for path in folder.rglob("config.yaml"))
+    return found
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    return torch.load(sorted((run / "checkpoints").glob("last-*.ckpt"))[-1], weights_only=True)["state_dict"]
+
+
+REASONING = ("experiment=reasoning", "data.numbers=4", "trainer.max_epochs=200", "logger=csv_only")
+LONG = (*SMALL, "trainer.max_epochs=50", "logger=csv_only", "optim.lr=1e-3")
+
+
+@pytest.mark.parametrize(
+    ("setting", "own", "looks"),
+    [
+        (REASONING, "reasoning", ["diagnostics.every_n_epochs=100"]),
+        (LONG, "default", ["diagnostics.every_n_epochs=10"]),
+        ((*LONG, "trainer.accumulate_grad_batches=2"), "default", ["diagnostics.every_n_epochs=25"]),
+        ((*LONG, "compile=true", "trainer.max_epochs=10"), "default", ["diagnostics.every_n_epochs=5"]),
+    ],
+    ids=["reasoning", "vision", "accumulated", "compiled"],
+)
+def test_weights_are_the_same_bit_for_bit_with_every_diagnostic(tmp_path: Path, setting, own, looks) -> None:
+    plain = train_in(tmp_path / "plain", *setting, "softmax=norm_softmax")
+    watched = train_in(tmp_path / "watched", *setting, "softmax=norm_softmax", f"callbacks=[{own},{LISTED}]", *looks)
+    ours, theirs = weights(plain), weights(watched)
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+@pytest.fixture(scope="module")
+def vision(tmp_path_factory) -> Path:
+    """A small vision run under all diagnostics."""
+    return train_in(tmp_path_factory.mktemp("vision"), *SMALL, f"callbacks=[default,{LISTED}]", *EVERY_LOOK)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_tables_pictures_and_logs_of_a_vision_run(vision: Path, name: str) -> None:
+    pictures = [*(vision / "pictures").glob(f"{name}*.png"), *(vision / "pictures" / name).glob("*.png")]
+    assert pictures and all(path.stat().st_size > 1000 for path in pictures)
+    if name == "attention_maps":
+        assert len(list((vision / "diagnostics" / name).glob("*.npz"))) == 3
+        return
+    table = pd.read_csv(vision / "diagnostics" / f"{name}.csv")
+    # Before training, and after each of four epochs of four steps.
+    assert sorted(table["step"].unique()) == [0, 4, 8, 12, 16]
+    assert set(table["layer"]) == {0, 1}
+    assert not table.isna().any().any()
+    metrics = pd.read_csv(vision / "metrics.csv")
+    assert any(column.startswith(f"{name}/") for column in metrics)
+
+
+def test_regions_are_where_the_parts_stand(vision: Path) -> None:
+    mass = pd.read_csv(vision / "diagnostics" / "attention_mass.csv")
+    sizes = mass.groupby("region")["tokens"].first()
+    # 16 patches and CLS; a tile has four patches.
+    assert sizes.to_dict() == {
+        "answer": 1,
+        "indicator": 8,
+        "indicator_1": 4,
+        "indicator_2": 4,
+        "sink": 1,
+        "target": 8,
+        "target_1": 4,
+        "target_2": 4,
+    }
+    whole = mass[mass["region"].isin(["answer", "indicator", "target"])].groupby(["step", "layer", "head"])["mass"]
+    assert whole.sum().to_numpy() == pytest.approx(1, abs=1e-5)
+
+
+def test_probes_say_who_was_probed_for_what(vision: Path) -> None:
+    table = pd.read_csv(vision / "diagnostics" / "linear_probes.csv")
+    assert set(table["quantity"]) == {"z", "q", "k", "v", "attended", "residual"}
+    assert set(table.loc[table["quantity"] == "z", "head"]) == {0, 1}
+    assert set(table.loc[table["quantity"] == "residual", "head"]) == {-1}
+    assert {"indicator_1", "target_location", "target_2", "label", "color_1"} <= set(table["target"])
+    assert table.loc[table["target"] == "label", "chance"].unique() == pytest.approx(0.1)
+
+
+def test_a_resumed_run_goes_on_with_its_tables(tmp_path: Path) -> None:
+    # Stopped after two epochs by the step limit, then told to go on to the fourth.
+    both = (*SMALL, "callbacks=[default,attention_entropy]", "logger=csv_only", "checkpoints.every_n_steps=4")
+    run = train_in(tmp_path, *both)
+    path = run / "diagnostics" / "attention_entropy.csv"
+    whole = path.read_text()
+    for checkpoint in sorted((run / "checkpoints").glob("last-*.ckpt"))[-1:]:
+        checkpoint.unlink()
+    summary = json.loads((run / "summary.json").read_text())
+    (run / "summary.json").write_text(json.dumps({**summary, "status": "stopped"}))
+    train_in(tmp_path, *both)
+    assert path.read_text() == whole
+
+
+@pytest.mark.parametrize("experiment", ["reasoning", "max_retrieval", "top_if_above", "seeds"])
+def test_every_diagnostic_works_on_every_transformer(tmp_path: Path, experiment: str) -> None:
+    setting = {
+        "reasoning": ["experiment=reasoning", "data.numbers=4", "trainer.max_epochs=2"],
+        "seeds": ["experiment=reasoning", "data.numbers=4", "trainer.max_epochs=2", "seeds=2"],
+        "max_retrieval": [
+            "experiment=max_retrieval",
+            "data.epoch_steps=2",
+            "data.validation_size=64",
+            "trainer.max_epochs=2",
+        ],
+        "top_if_above": [
+            *(o for o in SMALL if "digits" not in o and "experiment" not in o),
+            "experiment=top_if_above",
+        ],
+    }[experiment]
+    looks = [
+        "diagnostics.every_n_epochs=2",
+        "diagnostics.pictures_every_n_epochs=2",
+        "trainer.check_val_every_n_epoch=1",
+    ]
+    train_with([*setting, *looks, f"callbacks=[{LISTED}]", f"paths.runs={tmp_path}", "threads=1", "logger=csv_only"])
+    tables = list(tmp_path.rglob("diagnostics/*.csv"))
+    assert len(tables) == (2 if experiment == "seeds" else 1) * (len(NAMES) - 1)
+    for path in tables:
+        assert len(pd.read_csv(path)) > 0
+    if experiment == "seeds":
+        one, other = (pd.read_csv(path) for path in tables if path.stem == "attention_entropy")
+        assert not one.equals(other)
+
+
+def test_two_processes_look_once_and_do_not_wait_for_ever(tmp_path: Path) -> None:
+    overrides = [*SMALL, "trainer.max_epochs=2", f"callbacks=[default,{LISTED}]", "trainer=ddp", *EVERY_LOOK]
+    overrides += ["trainer.accelerator=cpu", "trainer.devices=2", "trainer.precision=32-true", "threads=1"]
+    subprocess.run(
+        [sys.executable, "-m", "lab.train", *overrides], cwd=tmp_path, check=True, capture_output=True, timeout=300
+    )
+    (run,) = (path.parent for path in tmp_path.rglob("config.yaml"))
+    table = pd.read_csv(run / "diagnostics" / "attention_entropy.csv")
+    assert len(table) == 3 * 2 * 2
+
+
+def test_a_model_without_attention_is_refused(tmp_path: Path) -> None:
+    small = [override for override in SMALL if not override.startswith("model.")]
+    with pytest.raises(LabError, match="attention_entropy looks into attention, which ResNet9 does not have"):
+        train_in(tmp_path, *small, "model=resnet9", "callbacks=[default,attention_entropy]")
+
+
+def test_inspect_looks_at_a_checkpoint_and_keeps_what_is_there(vision: Path, tmp_path: Path) -> None:
+    out = inspect(vision, [f"callbacks=[{LISTED}]", "callbacks.linear_probes.full=[z]"], out=tmp_path / "look")
+    looked = pd.read_csv(out / "diagnostics" / "attention_entropy.csv")
+    trained = pd.read_csv(vision / "diagnostics" / "attention_entropy.csv").query("step == 16")
+    assert looked["entropy"].to_numpy() == pytest.approx(trained["entropy"].to_numpy(), rel=1e-4)
+    probes = pd.read_csv(out / "diagnostics" / "linear_probes.csv")
+    assert set(probes["tokens"]) == {"answer", "mean", "full"}
+    with pytest.raises(LabError, match="force=true"):
+        inspect(vision, ["callbacks=[attention_entropy]"], out=out)
+    inspect(vision, ["callbacks=[attention_entropy]"], out=out, force=True, softmax="norm_softmax")
+    other = pd.read_csv(out / "diagnostics" / "attention_entropy.csv")
+    assert other["entropy"].to_numpy() != pytest.approx(looked["entropy"].to_numpy(), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["diagnostics=[attention_maps]"], "run= and diagnostics= are needed"),
+        (["run=nowhere", "diagnostics=[attention_maps]"], "holds no run"),
+        (["run=RUN", "diagnostics=[attention_map]"], "did you mean 'attention_maps'"),
+        (["run=RUN", "diagnostics=[eureka]"], "watches training"),
+        (["run=RUN", "diagnostics=[attention_maps]", "attention_maps.scene=3"], "did you mean 'scenes'"),
+        (["run=RUN", "diagnostics=[linear_probes]", "linear_probes.quantities=[x]"], "cannot probe x"),
+        (["run=RUN", "diagnostics=[attention_maps]", "force=maybe"], "force must be true or false"),
+        (["nonsense"], "is no option"),
+    ],
+)
+def test_wrong_looks_are_answered_in_one_sentence(
+    vision: Path, arguments: list[str], words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    typed = [argument.replace("RUN", str(vision)) for argument in arguments]
+    monkeypatch.setattr(sys, "argv", ["lab.inspect", *typed])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
+    told = capsys.readouterr().err
+    assert words in told and "Traceback" not in told
+
+
+def test_names_with_commas_are_read_as_they_are() -> None:
+    run = "runs/reasoning/softmax,callbacks=[a,b]/seed=0"
+    assert _parse([f"run={run}", "diagnostics=[a,b]"])["run"] == Path(run)

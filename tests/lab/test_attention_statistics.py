@@ -1,0 +1,145 @@
+"""Statistics of attention against their definitions, written out with loops."""
+
+import math
+
+import pytest
+import torch
+
+from lab.attention import Attention, CrossAttention, attend_explicit
+from lab.attention_statistics import (
+    dispersion_bound,
+    logit_spread,
+    mass_on,
+    output_derivatives,
+    received,
+    rollout,
+    share_of_log,
+    spread_bound,
+    temperature_of,
+    weight_entropy,
+)
+from lab.recorder import Recorder
+from lab.softmax.adaptive import AdaptiveTemperature
+from lab.softmax.fixed import Fixed
+from lab.softmax.learnable import LearnableTemperature
+from lab.softmax.norm import NormSoftmax
+
+
+@pytest.fixture
+def qkv() -> list[torch.Tensor]:
+    make = torch.Generator().manual_seed(0)
+    return [2 * torch.randn(3, 2, 7, 4, generator=make) for _ in range(3)]
+
+
+def test_entropy_mass_and_spread_by_hand(qkv) -> None:
+    seen = attend_explicit(*qkv, Fixed(2, 4))
+    entropy, spread = weight_entropy(seen.weights), logit_spread(seen.logits)
+    row = seen.weights[1, 0, 3].tolist()
+    assert float(entropy[1, 0, 3]) == pytest.approx(-sum(p * math.log(p) for p in row), rel=1e-5)
+    logits = seen.logits[1, 0, 3].tolist()
+    assert float(spread[1, 0, 3]) == pytest.approx(max(logits) - min(logits), rel=1e-5)
+    got = received(seen.weights)
+    assert float(got[2, 1, 5]) == pytest.approx(float(seen.weights[2, 1, :, 5].mean()), rel=1e-5)
+    region = torch.zeros(3, 7, dtype=torch.bool)
+    region[:, [1, 4]] = True
+    assert float(mass_on(got, region)[2, 1]) == pytest.approx(float(got[2, 1, 1] + got[2, 1, 4]), rel=1e-5)
+    uniform = torch.full((1, 1, 1, 8), 1 / 8)
+    assert float(share_of_log(weight_entropy(uniform), 8)) == pytest.approx(1.0)
+    assert float(share_of_log(torch.tensor(0.0), 1)) == 0.0
+
+
+def test_masked_logits_and_hard_weights_give_finite_numbers(qkv) -> None:
+    mask = torch.ones(7, 7, dtype=torch.bool).tril()
+    seen = attend_explicit(*qkv, Fixed(2, 4), mask)
+    spread = logit_spread(seen.logits)
+    assert float(spread[0, 0, 0]) == 0.0
+    assert torch.isfinite(spread).all() and torch.isfinite(weight_entropy(seen.weights)).all()
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        Fixed(2, 8, 0.3),
+        NormSoftmax(2, 8),
+        LearnableTemperature(2, 8, granularity="channel"),
+        AdaptiveTemperature(2, 8, when="always"),
+    ],
+    ids=lambda rule: type(rule).__name__,
+)
+@pytest.mark.parametrize("bias", [False, True])
+def test_no_spread_exceeds_its_bound_and_no_weight_the_dispersion_bound(rule, bias) -> None:
+    torch.manual_seed(0)
+    layer = Attention(16, 2, rule, qkv_bias=bias)
+    if bias:
+        torch.nn.init.normal_(layer.qkv.bias)
+    x = 3 * torch.randn(4, 9, 16)
+    check_bounds(layer, x, x, lambda: layer(x))
+
+
+def test_the_bound_holds_for_cross_attention() -> None:
+    torch.manual_seed(0)
+    layer = CrossAttention(16, 2, Fixed(2, 8))
+    queries, tokens = torch.randn(4, 1, 16), 2 * torch.randn(4, 9, 16)
+    check_bounds(layer, queries, tokens, lambda: layer(queries, tokens))
+
+
+def check_bounds(layer, queries, tokens, run) -> None:
+    class Holder(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = layer
+
+        def attention_layers(self):
+            return [self.layer]
+
+        def residual_readers(self):
+            return []
+
+    recorder = Recorder(Holder())
+    with torch.no_grad(), recorder.on():
+        run()
+    seen = recorder[0]
+    assert torch.equal(seen["queries"], queries) and torch.equal(seen["tokens"], tokens)
+    spread = logit_spread(seen["logits"])
+    beta = layer.rule.inverse_temperature(seen["q"], seen["k"])
+    bound = spread_bound(layer, seen["queries"], seen["tokens"], beta).expand_as(spread)
+    assert (spread <= bound * (1 + 1e-5)).all()
+    # The bound is no empty one: within two orders of magnitude.
+    assert (spread.mean() > bound.mean() / 100) or not isinstance(layer.rule, Fixed)
+    assert (seen["weights"].amax(-1) <= dispersion_bound(spread, 9) * (1 + 1e-5)).all()
+
+
+def test_rollout_is_the_product_of_layers() -> None:
+    weights = [torch.randn(2, 3, 5, 5).softmax(-1) for _ in range(3)]
+    whole = rollout(weights)
+    eye = torch.eye(5)
+    expected = eye
+    for layer in weights:
+        expected = (layer[1].mean(0) / 2 + eye / 2) @ expected
+    torch.testing.assert_close(whole[1], expected)
+    torch.testing.assert_close(whole.sum(-1), torch.ones(2, 5))
+
+
+def test_derivatives_of_the_output_by_finite_differences(qkv) -> None:
+    rule = NormSoftmax(2, 4)
+    found = output_derivatives(rule, *qkv)
+    assert [found[name].shape for name in "qkv"] == [(3, 2, 7)] * 3
+    qkv = [x.double() for x in qkv]
+    for index, name in enumerate("qkv"):
+        slopes = []
+        for channel in range(4):
+            sums = []
+            for step in (1e-5, -1e-5):
+                moved = [x.clone() for x in qkv]
+                moved[index][1, 0, 2, channel] += step
+                sums.append(attend_explicit(*moved, rule).z.sum())
+            slopes.append(abs(float(sums[0] - sums[1]) / 2e-5))
+        assert float(found[name][1, 0, 2]) == pytest.approx(sum(slopes) / 4, rel=1e-2)
+
+
+def test_temperature_in_use_is_what_divides_the_scores(qkv) -> None:
+    q, k, _ = qkv
+    assert float(temperature_of(Fixed(2, 4, 0.5), q, k).unique()) == 0.5
+    scores = q @ k.mT
+    expected = scores.var(-1, correction=0).clamp(max=2.0)
+    torch.testing.assert_close(temperature_of(NormSoftmax(2, 4), q, k).squeeze(-1), expected)

@@ -1,0 +1,109 @@
+"""Batched probes are the logistic regressions that they claim to be."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from lab.probes import Targets, code_length, dual_predict, predict, probe_accuracy
+
+SIZE, WIDTH = 600, 12
+
+
+def made(seed: int = 0, width: int = WIDTH, size: int = SIZE) -> tuple[Tensor, Targets]:
+    """Three representations: one that holds the labels, one of noise, one scaled and shifted."""
+    make = torch.Generator().manual_seed(seed)
+    x = torch.randn(size, width, generator=make)
+    many = (x @ torch.randn(width, 5, generator=make) + torch.randn(size, 5, generator=make)).argmax(1)
+    two = (x[:, 0] + 0.3 * torch.randn(size, generator=make) > 0.4).long()
+    noise = torch.randn(size, width, generator=make)
+    return torch.stack([x, noise, 1000 * x + 77]), Targets.of({"many": many, "two": two})
+
+
+def sgd_probe(x: Tensor, labels: Tensor, classes: int, cut: int, l2: float = 1.0) -> float:
+    """A long full-batch run of torch's LBFGS on the same loss; held-out accuracy."""
+    mean, deviation = x[:cut].mean(0), x[:cut].std(0, correction=0)
+    x = (x - mean) / deviation
+    weight, bias = torch.zeros(classes, x.shape[1], requires_grad=True), torch.zeros(classes, requires_grad=True)
+    optimizer = torch.optim.LBFGS([weight, bias], max_iter=500, line_search_fn="strong_wolfe")
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(x[:cut] @ weight.T + bias, labels[:cut], reduction="sum")
+        loss = loss + l2 / 2 * weight.square().sum()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)  # type: ignore[arg-type]
+    return float(((x[cut:] @ weight.T + bias).argmax(1) == labels[cut:]).float().mean())
+
+
+def test_probes_agree_with_a_long_logistic_regression_each() -> None:
+    features, targets = made()
+    accuracies = probe_accuracy(features, targets, held_out_share=0.25)
+    for row, x in enumerate(features):
+        for column, (labels, classes) in enumerate(zip(targets.labels, targets.classes, strict=True)):
+            alone = sgd_probe(x, labels, classes, cut=450)
+            assert float(accuracies[row, column]) == pytest.approx(alone, abs=0.02)
+    # What is scaled and shifted is the same representation.
+    assert torch.equal(accuracies[0], accuracies[2])
+    assert accuracies[0].min() > 0.75
+    majority = targets.majority(slice(0, 450), slice(450, 600))
+    assert all(float(noise) < usual + 0.1 for noise, usual in zip(accuracies[1], majority, strict=True))
+
+
+def test_the_fit_is_the_minimum_of_its_loss() -> None:
+    features, targets = made()
+    x = features[:1].double()
+    logits = predict(x, targets, slice(0, SIZE), slice(0, SIZE), iterations=5000, tolerance=1e-12)
+    # At the minimum the weights are -X^T (p - y) / l2, with standardised X: their logits are the ones given.
+    x = (x - x.mean(1, keepdim=True)) / x.std(1, correction=0, keepdim=True)
+    x = torch.cat([x, torch.full_like(x[..., :1], 10.0)], -1)
+    p = torch.cat([logits[..., columns].softmax(-1) for columns in targets.slices], -1)
+    weights = -x.mT @ (p - targets.one_hot(slice(0, SIZE)))
+    torch.testing.assert_close(x @ weights, logits, atol=1e-3, rtol=1e-3)
+
+
+def test_dual_and_primal_are_the_same_probes() -> None:
+    features, targets = made(width=40, size=80)
+    features = features.double()
+    train, rows = slice(0, 60), slice(60, 80)
+    primal = predict(features, targets, train, rows, iterations=5000, tolerance=1e-10)
+    x = features
+    mean, deviation = x[:, train].mean(1, keepdim=True), x[:, train].std(1, correction=0, keepdim=True)
+    x = (x - mean) / deviation
+    products = x[:, train] @ x[:, train].mT + 100.0
+    new = x[:, rows] @ x[:, train].mT + 100.0
+    y = targets.one_hot(train).double()
+    dual = dual_predict(products, new, y, targets, iterations=5000, tolerance=1e-10)
+    torch.testing.assert_close(primal, dual, atol=1e-4, rtol=1e-4)
+    # More features than scenes: the dual is taken by itself.
+    wide, targets = made(width=200, size=80)
+    assert predict(wide, targets, train, rows).shape == (3, 20, 7)
+
+
+def test_code_length_is_the_sum_of_blocks_and_short_for_what_is_easy() -> None:
+    features, targets = made()
+    bits = code_length(features, targets, (0.1, 0.5))
+    expected = 60 * math.log2(5)
+    for start, stop in ((60, 300), (300, 600)):
+        logits = predict(features[:1], targets, slice(0, start), slice(start, stop))[0, :, targets.slices[0]]
+        own = targets.labels[0, start:stop]
+        expected -= float(logits.double().log_softmax(-1).gather(1, own[:, None]).sum()) / math.log(2)
+    assert float(bits[0, 0]) == pytest.approx(expected, rel=1e-3)
+    assert bits[0, 1] < 0.5 * bits[1, 1]
+    assert bits[1, 1] > 0.9 * SIZE
+
+
+def test_what_says_nothing_is_left_out_and_what_cannot_be_fitted_refused() -> None:
+    constant = Targets.of({"same": torch.zeros(10), "two": torch.arange(10) % 2})
+    assert constant.names == ("two",)
+    assert constant.majority(slice(0, 5), slice(5, 10)) == [pytest.approx(0.4)]
+    with pytest.raises(ValueError, match="nothing to probe"):
+        Targets.of({"same": torch.ones(4)})
+    features, targets = made()
+    with pytest.raises(ValueError, match="leave one part empty"):
+        probe_accuracy(features, targets, held_out_share=1e-9)
+    with pytest.raises(ValueError, match="portions must rise"):
+        code_length(features, targets, (0.5, 0.1))
