@@ -7,16 +7,32 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-GROUPS = ("compose", "train", "ratio", "attention", "seeds")
+GROUPS = ("compose", "train", "ratio", "attention", "seeds", "diagnostics", "probes")
 SOFTMAXES = ("softmax", "norm_softmax", "learnable_temperature", "adaptive_temperature")
 PATHS = ("fused", "explicit")
 PRECISIONS = ("float32", "bfloat16")
 MODES = ("eager", "compile")
 # Compact ViT at patches of 14, 7 and 4 pixels (+ CLS), then image sizes beyond the papers'.
 TOKENS = (17, 65, 197, 577, 1025)
-BATCH_SIZES = {"compose": 512, "train": 64, "ratio": 64, "attention": 16, "seeds": 4392}
+BATCH_SIZES = {
+    "compose": 512,
+    "train": 64,
+    "ratio": 64,
+    "attention": 16,
+    "seeds": 4392,
+    "diagnostics": 64,
+    "probes": 20_000,
+}
 # Other sizes than the whole table's, so that a glance is never taken for a target.
-QUICK_BATCH_SIZES = {"compose": 256, "train": 8, "ratio": 8, "attention": 4, "seeds": 4392}
+QUICK_BATCH_SIZES = {
+    "compose": 256,
+    "train": 8,
+    "ratio": 8,
+    "attention": 4,
+    "seeds": 4392,
+    "diagnostics": 8,
+    "probes": 1000,
+}
 
 
 @dataclass(frozen=True)
@@ -121,5 +137,9 @@ def _settings(group: str, quick: bool, precisions: Sequence[str]) -> Iterator[di
             yield {"softmax": softmax, "path": path, "tokens": tokens}
     elif group == "seeds":
         yield from ({"softmax": softmax, "mode": mode} for softmax, mode in product(SOFTMAXES[:2], modes))
+    elif group == "diagnostics":
+        yield {"softmax": "softmax"}
+    elif group == "probes":
+        yield {}
     else:
         raise ValueError(f"there is no group {group!r} of measurements; there are {', '.join(GROUPS)}")

@@ -21,6 +21,7 @@ from datasets.scenes import compose
 from datasets.tasks.main import MainTask
 from datasets.vision import VisionData
 from lab.benchmarks.cases import Case, Row
+from lab.benchmarks.looking import cost_of_looking, time_of_probes
 from lab.benchmarks.timing import (
     MIB,
     Step,
@@ -63,7 +64,15 @@ def measure(case: Case) -> list[Row]:
     """
     torch.manual_seed(0)
     torch.set_num_threads(case.threads)
-    groups = {"compose": _compose, "train": _train, "ratio": _ratio, "attention": _attention, "seeds": _seeds}
+    groups = {
+        "compose": _compose,
+        "train": _train,
+        "ratio": _ratio,
+        "attention": _attention,
+        "seeds": _seeds,
+        "diagnostics": _diagnostics,
+        "probes": _probes,
+    }
     if case.group not in groups:
         raise ValueError(f"there is no group {case.group!r} of measurements; there are {', '.join(groups)}")
     if case.softmax and case.softmax not in RULES:
@@ -106,12 +115,12 @@ def _ratio(case: Case) -> list[Row]:
     return [_row(case, "step time / softmax's", "x", ratios, memory)]
 
 
-def training_step(case: Case, softmax: str) -> Step:
+def training_step(case: Case, softmax: str, model: CompactViT | None = None) -> Step:
     """Forward, loss, backward and AdamW step of the compact ViT, as the lab's module does them.
 
     The batch is noise of the pictures' shape, made once: composition has its own row.
     """
-    model = CompactViT(softmax=RULES[softmax])
+    model = CompactViT(softmax=RULES[softmax]) if model is None else model
     optim = OptimConfig(lr=5e-4, weight_decay=0.05, label_smoothing=0.1)
     module = TwoStepModule(model, optim, num_classes=CLASSES).to(case.device).train()
     optimizer = create_optimizer_v2(model, opt=optim.name, lr=optim.lr, weight_decay=optim.weight_decay)
@@ -126,9 +135,10 @@ def training_step(case: Case, softmax: str) -> Step:
     def step() -> None:
         with torch.autocast(case.device, torch.bfloat16, enabled=case.precision == "bfloat16"):
             loss = module.training_step(batch, 0)
+        # Here, not at the end: gradients are there for who looks at them after a step.
+        optimizer.zero_grad(set_to_none=True)
         loss.backward()
         optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
 
     return step
 
@@ -164,6 +174,25 @@ def _seeds(case: Case) -> list[Row]:
         _row(case, f"{SEEDS} together / {SEEDS} one after another", "x", ratios, memory),
         _row(case, f"{SEEDS} together / one", "x", [SEEDS * ratio for ratio in ratios], memory),
     ]
+
+
+def _diagnostics(case: Case) -> list[Row]:
+    before = memory_now(case.device)
+    model = CompactViT(softmax=RULES[case.softmax])
+    (times,), _ = _run(case, [training_step(case, case.softmax, model)], before, minimum=5)
+    forget_peak(case.device)
+    shares = cost_of_looking(case, times, model)
+    memory = (peak_memory(case.device), max(0, peak_memory(case.device) - before))
+    return [_row(case, name, "x", values, memory) for name, values in shares.items()]
+
+
+def _probes(case: Case) -> list[Row]:
+    before = memory_now(case.device)
+    forget_peak(case.device)
+    found = time_of_probes(case)
+    memory = (peak_memory(case.device), max(0, peak_memory(case.device) - before))
+    units = ("s", "s", "x", "points")
+    return [_row(case, n, unit, values, memory) for (n, values), unit in zip(found.items(), units, strict=True)]
 
 
 def reasoning_step(case: Case, seeds: int) -> Step:

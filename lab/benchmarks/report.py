@@ -21,6 +21,8 @@ TITLES = {
     "ratio": "Step time of NormSoftmax over plain softmax, steps interleaved in one process",
     "attention": "Attention alone, 4 heads x 64, float32",
     "seeds": "Full-batch training steps of the reasoner, seeds one by one and together",
+    "diagnostics": "All diagnostics at their default cadence beside an epoch of 60,000 samples of the compact ViT",
+    "probes": "Linear probes of the 7-layer, 4-head ViT in one batched solve; forward passes not counted",
 }
 COLUMNS = ("quantity", "softmax", "path", "precision", "mode", "tokens", "batch")
 NOTES = (
@@ -64,6 +66,23 @@ def targets(rows: Sequence[Row]) -> list[Target]:
         _target(
             "5 seeds together / 5 one after another, likewise", best("5 together / 5 one after another"), at_most=0.6
         ),
+        *_targets_of_looking(rows),
+    ]
+
+
+def _targets_of_looking(rows: Sequence[Row]) -> list[Target]:
+    """What diagnostics and probes may cost; a glance (--quick) is of other sizes and judges nothing."""
+
+    def median(group: str, begin: str) -> float | None:
+        own = [r for r in rows if r.group == group and r.batch == BATCH_SIZES[group] and r.quantity.startswith(begin)]
+        return own[0].median if own else None
+
+    return [
+        _target("all diagnostics / training", median("diagnostics", "all diagnostics"), at_most=0.05),
+        _target("no diagnostic due / training", median("diagnostics", "none due"), at_most=0.01),
+        _target("seconds of 224 probed representations, 20,000 scenes", median("probes", "224 "), at_most=180),
+        _target("seconds of 28 whole representations, 4,000 scenes", median("probes", "whole "), at_most=600),
+        _target("SGD probes one by one / batched", median("probes", "SGD "), at_least=10),
     ]
 
 
