@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from scipy.stats import binomtest
+from scipy.stats import binomtest, fisher_exact, ttest_rel
 
 
 @dataclass(frozen=True)
@@ -41,3 +42,110 @@ def eureka_ratio(
         raise ValueError(f"a Eureka-ratio needs 0 <= count <= seeds and one seed or more, got {count} of {seeds}")
     interval = binomtest(count, seeds).proportion_ci(confidence, method=method)
     return Ratio(count, seeds, float(interval.low), float(interval.high))
+
+
+def fisher(one: tuple[int, int], other: tuple[int, int]) -> float:
+    """p-value of Fisher's exact test that two Eureka-ratios, each (moments, seeds), are the same.
+
+    Raises:
+        ValueError: if a ratio has no seed, or more moments than seeds.
+    """
+    for count, seeds in (one, other):
+        if not 0 <= count <= seeds or seeds < 1:
+            raise ValueError(f"a Eureka-ratio needs 0 <= count <= seeds and one seed or more, got {count} of {seeds}")
+    table = [[count, seeds - count] for count, seeds in (one, other)]
+    return float(fisher_exact(table).pvalue)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """p-values of a whole table, corrected so that one false alarm among all of them is as rare as it says.
+
+    Source: Holm 1979: the i-th smallest of m is multiplied by m - i + 1; none falls below the one before it.
+    """
+    corrected = [0.0] * len(p_values)
+    largest = 0.0
+    for place, index in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
+        largest = max(largest, min(1.0, (len(p_values) - place) * p_values[index]))
+        corrected[index] = largest
+    return corrected
+
+
+@dataclass(frozen=True)
+class Paired:
+    """A difference over equal seeds.
+
+    Attributes:
+        difference: mean of one minus other.
+        low, high: bounds of its interval.
+        p: of the paired t-test.
+        seeds: how many there are in both.
+    """
+
+    difference: float
+    low: float
+    high: float
+    p: float
+    seeds: int
+
+
+def paired(one: Mapping[int, float], other: Mapping[int, float], confidence: float = 0.95) -> Paired:
+    """Compares two settings seed by seed; seeds that only one of them has are left out.
+
+    Raises:
+        ValueError: if fewer than two seeds are in both.
+    """
+    shared = sorted(one.keys() & other.keys())
+    if len(shared) < 2:
+        raise ValueError(f"a paired comparison needs two seeds in both settings, got {len(shared)}")
+    differences = [one[seed] - other[seed] for seed in shared]
+    if max(differences) == min(differences):
+        # No spread: the t-test divides by it.
+        same = differences[0] == 0
+        return Paired(differences[0], differences[0], differences[0], 1.0 if same else 0.0, len(shared))
+    result = ttest_rel([one[seed] for seed in shared], [other[seed] for seed in shared])
+    interval = result.confidence_interval(confidence)
+    mean = sum(differences) / len(differences)
+    return Paired(mean, float(interval.low), float(interval.high), float(result.pvalue), len(shared))
+
+
+@dataclass(frozen=True)
+class Reach:
+    """How quickly a setting reaches 95 % of the baseline's accuracy (Table 4).
+
+    Attributes:
+        percent_of_steps: mean epoch of getting there, in % of the baseline's mean; None where either never does.
+        reached: runs that got there.
+        runs: runs in all.
+    """
+
+    percent_of_steps: float | None
+    reached: int
+    runs: int
+
+
+def reach(
+    accuracies: Sequence[Sequence[float]],
+    baseline: Sequence[Sequence[float]],
+    share: float = 0.95,
+    threshold: float = 0.7,
+) -> Reach:
+    """ "% of steps" and "95 %-ratio" of validation accuracies by epoch, a sequence a run.
+
+    The goal is ``share`` of the baseline's mean final accuracy over its runs with a Eureka-moment; means are over the
+    runs that reach it.
+
+    Source: Eureka-moments in Transformers, Table 4.
+    """
+    finals = [run[-1] for run in baseline if run and max(run) > threshold]
+    if not finals:
+        return Reach(None, 0, len(accuracies))
+    goal = share * sum(finals) / len(finals)
+
+    def epochs(runs: Sequence[Sequence[float]]) -> list[int]:
+        return [next(i for i, value in enumerate(run, start=1) if value >= goal) for run in runs if max(run) >= goal]
+
+    ours, theirs = epochs(accuracies), epochs(baseline)
+    if not ours or not theirs:
+        return Reach(None, len(ours), len(accuracies))
+    percent = 100 * (sum(ours) / len(ours)) / (sum(theirs) / len(theirs))
+    return Reach(percent, len(ours), len(accuracies))

@@ -1,0 +1,128 @@
+"""Time to the Eureka-moment, with runs that had none by their end as censored: arrays in, numbers out.
+
+A mean over the runs that succeeded misleads: a softmax whose slow seeds never get there looks fast. Here a run
+without a moment says what it knows, that its moment comes later than its last epoch.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import CensoredData, ecdf, logrank
+
+
+@dataclass(frozen=True)
+class Times:
+    """Epochs of Eureka-moments and last epochs of runs that had none.
+
+    Attributes:
+        moments: epoch of each moment.
+        ends: last epoch of each run without a moment.
+
+    Raises:
+        ValueError: if there is no run, or an epoch is negative.
+    """
+
+    moments: tuple[float, ...]
+    ends: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if not (self.moments or self.ends) or any(value < 0 for value in (*self.moments, *self.ends)):
+            raise ValueError("times to the Eureka-moment need one run or more, and no negative epochs")
+
+    @property
+    def censored(self) -> CensoredData:
+        """As SciPy takes them."""
+        return CensoredData(uncensored=list(self.moments), right=list(self.ends))
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Share of seeds without a Eureka-moment yet, after each epoch at which one came; 1 before the first.
+
+    Attributes:
+        epochs: [n], rising.
+        share, low, high: [n], the Kaplan-Meier estimate and its interval.
+        end: last epoch that any run was watched at.
+    """
+
+    epochs: NDArray[np.float64]
+    share: NDArray[np.float64]
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+    end: float
+
+
+def no_moment_yet(times: Times, confidence: float = 0.95) -> Curve:
+    """Kaplan-Meier curve of "no Eureka-moment yet", with its log-log interval (SciPy's ``ecdf``)."""
+    end = max((*times.moments, *times.ends))
+    if not times.moments:
+        empty = np.array([], dtype=np.float64)
+        return Curve(empty, empty, empty, empty, end)
+    survival = ecdf(times.censored).sf
+    with warnings.catch_warnings():
+        # Where every seed has had its moment the interval is no number; that is dealt with below.
+        warnings.filterwarnings("ignore", message="The confidence interval is undefined")
+        interval = survival.confidence_interval(confidence, method="log-log")
+    epochs = np.asarray(survival.quantiles, dtype=np.float64)
+    share = np.asarray(survival.probabilities, dtype=np.float64)
+    low = np.asarray(interval.low.probabilities, dtype=np.float64)
+    high = np.asarray(interval.high.probabilities, dtype=np.float64)
+    # Where every seed has had its moment Greenwood's variance is no number: nothing can be said but 0 to 1.
+    low = np.where(np.isfinite(low), low, 0.0)
+    high = np.where(np.isfinite(high), high, np.where(share > 0, 1.0, _last_finite(high)))
+    own = np.isin(epochs, times.moments)
+    return Curve(epochs[own], share[own], low[own], high[own], end)
+
+
+def _last_finite(values: NDArray[np.float64]) -> float:
+    finite = values[np.isfinite(values)]
+    return float(finite[-1]) if len(finite) else 1.0
+
+
+@dataclass(frozen=True)
+class Median:
+    """Median epoch of the Eureka-moment; ``inf`` where half of the seeds have had none."""
+
+    epoch: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{_epoch(self.epoch)} ({_epoch(self.low)} to {_epoch(self.high)})"
+
+
+def median_time(times: Times, confidence: float = 0.95) -> Median:
+    """Median time to the Eureka-moment and its interval: where the curve and its bounds fall to one half.
+
+    Source: Brookmeyer and Crowley 1982, the interval by the curve's own bounds.
+    """
+    curve = no_moment_yet(times, confidence)
+    return Median(*(_first_at_half(curve.epochs, bound) for bound in (curve.share, curve.low, curve.high)))
+
+
+def _first_at_half(epochs: NDArray[np.float64], share: NDArray[np.float64]) -> float:
+    reached = np.flatnonzero(share <= 0.5)
+    return float(epochs[reached[0]]) if len(reached) else math.inf
+
+
+def _epoch(value: float) -> str:
+    return "never" if math.isinf(value) else f"{value:,.0f}"
+
+
+def log_rank(one: Times, other: Times) -> float:
+    """p-value of the log-rank test that two settings have their moments equally early; 1 where neither has any."""
+    if not one.moments and not other.moments:
+        return 1.0
+    return float(logrank(one.censored, other.censored).pvalue)
+
+
+def times_of(moments: Sequence[float | None], ends: Sequence[float]) -> Times:
+    """Times of runs, each with its moment (None: it had none) and its last epoch."""
+    had = tuple(float(m) for m in moments if m is not None)
+    return Times(had, tuple(float(end) for m, end in zip(moments, ends, strict=True) if m is None))

@@ -1,0 +1,90 @@
+"""Statistics against worked examples and SciPy."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from scipy.stats import fisher_exact, ttest_rel
+
+from lab.statistics import eureka_ratio, fisher, holm, paired, reach
+from lab.survival import Times, log_rank, median_time, no_moment_yet, times_of
+
+# Freireich et al. 1963, weeks of remission under 6-MP and placebo: the textbook example (Kleinbaum and Klein, ch. 2).
+SIX_MP = Times((6, 6, 6, 7, 10, 13, 16, 22, 23), (6, 9, 10, 11, 17, 19, 20, 25, 32, 32, 34, 35))
+PLACEBO = Times((1, 1, 2, 2, 3, 4, 4, 5, 5, 8, 8, 8, 8, 11, 11, 12, 12, 15, 17, 22, 23), ())
+
+
+def test_kaplan_meier_is_the_textbooks() -> None:
+    curve = no_moment_yet(SIX_MP)
+    assert curve.epochs.tolist() == [6, 7, 10, 13, 16, 22, 23]
+    assert curve.share == pytest.approx([0.8571, 0.8067, 0.7529, 0.6902, 0.6275, 0.5378, 0.4482], abs=1e-4)
+    assert (curve.low < curve.share).all() and (curve.share < curve.high).all()
+    assert curve.end == 35
+
+
+def test_medians_and_log_rank_are_the_textbooks() -> None:
+    assert median_time(SIX_MP).epoch == 23
+    assert median_time(SIX_MP).high == math.inf
+    placebo = median_time(PLACEBO)
+    assert (placebo.epoch, placebo.low, placebo.high) == (8, 4, 11)
+    assert str(placebo) == "8 (4 to 11)"
+    assert str(median_time(SIX_MP)).endswith("to never)")
+    # Chi-square 16.79 with one degree of freedom.
+    assert log_rank(SIX_MP, PLACEBO) == pytest.approx(4.17e-5, rel=0.02)
+
+
+def test_runs_without_any_moment_are_censored_not_missing() -> None:
+    none = times_of([None, None], [300, 300])
+    assert none == Times((), (300.0, 300.0))
+    assert len(no_moment_yet(none).epochs) == 0
+    assert median_time(none).epoch == math.inf
+    assert log_rank(none, none) == 1.0
+    # The mean over successes is lower for the setting that fails more often; the median is not.
+    often_stuck = times_of([10, None, None, None], [300] * 4)
+    always = times_of([40, 50, 60, 70], [300] * 4)
+    assert median_time(often_stuck).epoch == math.inf
+    assert median_time(always).epoch == 50
+    every = no_moment_yet(always)
+    assert every.share[-1] == 0 and every.low[-1] == 0
+    with pytest.raises(ValueError, match="one run or more"):
+        Times((), ())
+
+
+def test_ratios_are_compared_by_fishers_exact_test() -> None:
+    assert fisher((7, 10), (10, 10)) == pytest.approx(fisher_exact([[7, 3], [10, 0]]).pvalue)
+    # The lady tasting tea.
+    assert fisher((4, 4), (0, 4)) == pytest.approx(2 / 70)
+    with pytest.raises(ValueError, match="one seed or more"):
+        fisher((1, 0), (1, 1))
+    assert str(eureka_ratio(7, 10)) == "7/10 (40% to 89%)"
+
+
+def test_holms_correction_by_hand() -> None:
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.9, 0.8]) == [1.0, 1.0]
+    assert holm([]) == []
+
+
+def test_paired_comparison_takes_the_seeds_that_both_have() -> None:
+    one = {0: 0.90, 1: 0.85, 2: 0.95, 7: 0.2}
+    other = {0: 0.80, 1: 0.80, 2: 0.88, 9: 0.9}
+    found = paired(one, other)
+    expected = ttest_rel([0.90, 0.85, 0.95], [0.80, 0.80, 0.88])
+    assert (found.seeds, found.p) == (3, pytest.approx(expected.pvalue))
+    assert found.difference == pytest.approx(0.22 / 3)
+    assert found.low < found.difference < found.high
+    assert paired({0: 1.0, 1: 1.0}, {0: 1.0, 1: 1.0}).p == 1.0
+    with pytest.raises(ValueError, match="two seeds in both"):
+        paired({0: 1.0}, {0: 1.0, 1: 1.0})
+
+
+def test_reach_is_table_4s() -> None:
+    baseline = [[0.5, 0.5, 0.8, 0.9], [0.5, 0.5, 0.5, 0.5], [0.5, 0.86, 0.9, 0.9]]
+    quick = [[0.5, 0.9], [0.9, 0.9], [0.5, 0.5]]
+    # The goal is 95 % of 90 %; the baseline gets there after 4 and 2 epochs, the other after 2 and 1.
+    found = reach(quick, baseline)
+    assert (found.reached, found.runs) == (2, 3)
+    assert found.percent_of_steps == pytest.approx(100 * 1.5 / 3)
+    assert reach(baseline, baseline).percent_of_steps == pytest.approx(100)
+    assert reach(quick, [[0.5, 0.5]]).percent_of_steps is None

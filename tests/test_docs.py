@@ -1,0 +1,53 @@
+"""The documentation builds, and what it tells a reader to write works."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from conftest import ROOT
+
+from callbacks.diagnostic import Diagnostic
+from lab.observe import observe
+
+
+def test_the_pages_build_without_a_warning(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "Gallery" in (tmp_path / "site" / "index.html").read_text()
+
+
+def test_every_diagnostic_stands_in_the_table() -> None:
+    text = (ROOT / "docs" / "diagnostics.md").read_text()
+    for path in (ROOT / "configs" / "callbacks").glob("*.yaml"):
+        if "${diagnostics.every_n_epochs}" in path.read_text():
+            assert f"| `{path.stem}` |" in text
+
+
+def test_the_diagnostic_of_ones_own_works(tmp_path: Path, vision_data) -> None:
+    code = re.search(r"```python\n(.*?)```", (ROOT / "docs" / "diagnostics.md").read_text(), re.DOTALL)
+    assert code is not None
+    module = ModuleType("sharpest")
+    exec(code.group(1), module.__dict__)
+    own: Diagnostic = module.Sharpest(folder=str(tmp_path), scenes=10)
+    from lab.models.compact_vit import CompactViT
+
+    model = CompactViT(**vision_data.model_arguments(), patch_size=14, depth=2, heads=2, head_dim=8)
+    (found,) = observe(model, vision_data, [own], next(model.parameters()).device)
+    assert own.name == "sharpest" and len(found.rows) == 2
+    assert 1 / 17 < found.rows[0]["largest"] <= 1
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda path: path.name)
+def test_commands_in_the_pages_compose(page: Path) -> None:
+    from lab.command import problem_with
+
+    for line in page.read_text().splitlines():
+        if line.startswith("python -m lab.train"):
+            words = [word.strip("'") for word in line.removeprefix("python -m lab.train").split("#")[0].split()]
+            assert problem_with([word for word in words if "=" in word]) is None, line
