@@ -91,6 +91,7 @@ def build_loggers(config: DictConfig, run: Run, resume_step: int) -> list[Logger
 
 def build_trainer(config: DictConfig, callbacks: Sequence[Callback], loggers: Sequence[Logger]) -> L.Trainer:
     """Lightning's trainer with these callbacks and loggers."""
-    trainer = instantiate(config.trainer, callbacks=list(callbacks), logger=list(loggers) or False)
+    # Plain values: Lightning takes max_time as a dict, and a DictConfig is none.
+    trainer = instantiate(config.trainer, _convert_="all", callbacks=list(callbacks), logger=list(loggers) or False)
     assert isinstance(trainer, L.Trainer)
     return trainer

@@ -22,7 +22,7 @@ from lab.curves import save_figure
 from lab.files import write_text
 from lab.metrics_log import read_metrics
 from lab.run import read_summary
-from lab.statistics import eureka_ratio
+from lab.statistics import eureka_ratio, fisher
 from scripts.reproduce.common import folder_of, origin, seconds_per_step, tell_duration, train
 
 CHANCE = 6 / 11
@@ -130,12 +130,18 @@ def ratio_table(plan: Plan, chosen: dict[str, str]) -> pd.DataFrame:
                 "learning rate": chosen[name],
                 "Eureka-ratio (95 % Wilson)": str(eureka_ratio(len(moments), len(summaries))),
                 "paper": paper,
+                "p (Fisher, same ratio as the paper's)": f"{fisher((len(moments), len(summaries)), _ratio(paper)):.2f}",
                 "Eureka-epochs": ", ".join(f"{m:,}" for m in sorted(moments)) or "-",
                 "final accuracies": ", ".join(finals),
                 "epochs": f"{min(s.get('epochs', 0) for s in summaries):,}",
             }
         )
     return pd.DataFrame(rows)
+
+
+def _ratio(paper: str) -> tuple[int, int]:
+    count, seeds = paper.split("/")
+    return int(count), int(seeds)
 
 
 def figure(plan: Plan, chosen: dict[str, str]) -> Figure:

@@ -67,7 +67,7 @@ def overrides(point: Point, minutes: float) -> list[str]:
         f"optim.weight_decay={point['decay']}",
         f"optim.label_smoothing={point['smoothing']}",
         "trainer.max_epochs=300",
-        f"trainer.max_time={{seconds:{round(60 * minutes)}}}",
+        f"trainer.max_time={{minutes:{minutes:g}}}",
         "callbacks.eureka.stop_after=0",
     ]
 
