@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -12,7 +13,7 @@ from torch import Tensor
 from callbacks.diagnostic import Diagnostic
 from lab.attention_statistics import share_of_log, weight_entropy
 from lab.observe import Chunk, Findings, mean_over
-from lab.pictures import lines_by_layer
+from lab.pictures import bars_by_layer, lines_by_layer
 
 
 class AttentionEntropy(Diagnostic):
@@ -42,6 +43,7 @@ class AttentionEntropy(Diagnostic):
             ]
             found.scalars[f"nats/layer_{index}"] = sum(entropy) / len(entropy)
             found.scalars[f"share/layer_{index}"] = sum(share) / len(share)
+        found.figures["layers"] = partial(bars_by_layer, found.rows, ["share"], "entropy / log n")
         return found
 
     def history(self, table: pd.DataFrame, moment: float | None) -> Figure:

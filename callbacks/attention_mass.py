@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -12,7 +13,7 @@ from torch import Tensor
 from callbacks.diagnostic import Diagnostic
 from lab.attention_statistics import mass_on, received
 from lab.observe import Chunk, Findings, mean_over
-from lab.pictures import lines_by_layer
+from lab.pictures import bars_by_layer, lines_by_layer
 
 
 class AttentionMass(Diagnostic):
@@ -53,11 +54,21 @@ class AttentionMass(Diagnostic):
                     for head, (mass, tokens) in enumerate(zip(masses, sizes, strict=True))
                 ]
                 found.scalars[f"{name}/layer_{index}"] = sum(masses) / len(masses)
+        found.figures["layers"] = partial(_bars, pd.DataFrame(found.rows))
         return found
 
     def history(self, table: pd.DataFrame, moment: float | None) -> Figure:
-        kinds = [name for name in table["region"].unique() if not name[-1].isdigit()]
-        wide = (
-            table[table["region"].isin(kinds)].pivot_table("mass", ["epoch", "step", "layer"], "region").reset_index()
-        )
+        kinds = _kinds(table)
+        own = table[table["region"].isin(kinds)]
+        wide = own.pivot_table("mass", ["epoch", "step", "layer"], "region").reset_index()
         return lines_by_layer(wide, kinds, "share of attention", moment)
+
+
+def _kinds(table: pd.DataFrame) -> list[str]:
+    """Regions of a kind (``target``), not its members (``target_1``)."""
+    return [name for name in table["region"].unique() if not name[-1].isdigit()]
+
+
+def _bars(table: pd.DataFrame) -> Figure:
+    wide: Any = table.pivot_table("mass", ["layer", "head"], "region").reset_index()
+    return bars_by_layer(wide.to_dict("records"), _kinds(table), "share of attention")

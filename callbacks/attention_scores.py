@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,7 @@ class AttentionScores(Diagnostic):
             found.rows.append({"layer": index, **{f"count_{place:02d}": count for place, count in enumerate(layer)}})
             # A number that falls where attention leaves the first bin.
             found.scalars[f"share_in_first_bin/layer_{index}"] = layer[0] / sum(layer)
+        found.figures["layers"] = partial(_histogram, counts.numpy())
         return found
 
     def history(self, table: pd.DataFrame, moment: float | None) -> Figure:
@@ -63,3 +65,13 @@ class AttentionScores(Diagnostic):
         axes.set(xlabel="step", ylabel="attention weight", title="all layers and heads")
         figure.colorbar(picture, label="weights in the bin")
         return figure
+
+
+def _histogram(counts_LX: np.ndarray) -> Figure:
+    figure, axes = new_figure(6, 3)
+    middles = (np.arange(BINS) + 0.5) / BINS
+    for layer, counts in enumerate(counts_LX):
+        axes.plot(middles, np.where(counts > 0, counts / counts.sum(), np.nan), marker=".", label=f"layer {layer}")
+    axes.set(yscale="log", xlabel="attention weight", ylabel="share of weights")
+    axes.legend(fontsize=7)
+    return figure

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -12,7 +13,7 @@ from torch import Tensor
 from callbacks.diagnostic import Diagnostic
 from lab.attention_statistics import dispersion_bound, logit_spread, spread_bound
 from lab.observe import Chunk, Findings, mean_over
-from lab.pictures import lines_by_layer
+from lab.pictures import bars_by_layer, lines_by_layer
 
 _COLUMNS = ("spread", "spread_bound", "largest_weight", "largest_weight_bound", "uniform")
 
@@ -55,6 +56,8 @@ class LogitSpread(Diagnostic):
             ]
             means = dict(zip(_COLUMNS, layer.mean(1).tolist(), strict=True))
             found.scalars |= {f"{name}/layer_{index}": means[name] for name in _COLUMNS[:-1]}
+        columns = ["spread", "spread_bound", "largest_weight", "largest_weight_bound"]
+        found.figures["layers"] = partial(bars_by_layer, found.rows, columns, "mean over queries", log=True)
         return found
 
     def history(self, table: pd.DataFrame, moment: float | None) -> Figure:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -12,7 +13,7 @@ from torch import Tensor
 from callbacks.diagnostic import Diagnostic
 from lab.attention_statistics import temperature_of
 from lab.observe import Chunk, Findings, mean_over
-from lab.pictures import lines_by_layer
+from lab.pictures import bars_by_layer, lines_by_layer
 
 
 class TemperatureInUse(Diagnostic):
@@ -45,6 +46,7 @@ class TemperatureInUse(Diagnostic):
             # Of all queries of all heads of the layer.
             whole = (square_H.mean() - mean_H.mean().square()).clamp_min(0).sqrt()
             found.scalars |= {f"mean/layer_{index}": float(mean_H.mean()), f"spread/layer_{index}": float(whole)}
+        found.figures["layers"] = partial(bars_by_layer, found.rows, ["temperature"], "temperature", log=True)
         return found
 
     def history(self, table: pd.DataFrame, moment: float | None) -> Figure:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -56,6 +56,22 @@ def lines_by_layer(
         shade_before(panel, moment)
     axes[0].set_ylabel(label)
     axes[0].legend(fontsize=8)
+    return figure
+
+
+def bars_by_layer(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], label: str, log: bool = False) -> Figure:
+    """One moment: a bar a layer and column, the mean over its rows, with their spread (over heads)."""
+    table = pd.DataFrame(rows)
+    layers = sorted(table["layer"].unique())
+    figure, panel = new_figure(max(4.0, 0.8 * len(layers) + 2), 2.8)
+    for place, column in enumerate(columns):
+        per_layer = table.groupby("layer")[column]
+        where = np.arange(len(layers)) + (place - (len(columns) - 1) / 2) * 0.8 / len(columns)
+        spread = per_layer.std(ddof=0).fillna(0)
+        panel.bar(where, per_layer.mean(), 0.8 / len(columns), yerr=spread, capsize=2, label=column)
+    panel.set_xticks(range(len(layers)), [str(layer) for layer in layers])
+    panel.set(xlabel="layer", ylabel=label, **({"yscale": "log"} if log else {}))
+    panel.legend(fontsize=7)
     return figure
 
 

@@ -38,7 +38,8 @@ class Targets:
         varied = {name: values for name, values in labels.items() if values.min() < values.max()}
         if not varied:
             raise ValueError("there is nothing to probe for: every target is the same in all scenes")
-        stacked = torch.stack([values.long().cpu() for values in varied.values()])
+        # Numbered anew: the digits 1 and 2 are two classes, not three.
+        stacked = torch.stack([values.cpu().unique(return_inverse=True)[1] for values in varied.values()])
         return cls(tuple(varied), stacked, tuple(int(row.max()) + 1 for row in stacked))
 
     @property
