@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import sys
 import warnings
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ import lightning as L
 import torch
 from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from omegaconf import DictConfig, OmegaConf, open_dict
 
@@ -126,6 +128,9 @@ def _opened(
             yield run, None
             return
         origin = provenance()
+        if "lab.train" not in origin["command"]:
+            # A worker of a launcher: what it was started with says nothing to a reader.
+            origin["command"] = shlex.join(["python", "-m", "lab.train", *overrides])
         run.identify(config, origin)
         yield (
             run,
@@ -190,15 +195,32 @@ def _is_primary() -> bool:
     return int(getattr(rank_zero_only, "rank", 0) or 0) == 0
 
 
+def _share_of_threads(launcher: DictConfig) -> int | None:
+    """CPU threads of one job of a sweep that runs so many side by side on this machine; None: all of them.
+
+    Two processes of all threads each spend their time waiting for each other.
+    """
+    side_by_side = launcher.get("n_jobs")
+    if side_by_side is None:
+        return None
+    cores = os.cpu_count() or 1
+    return max(1, cores // (cores if side_by_side < 0 else int(side_by_side)))
+
+
 @hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="train")
 def _main(config: DictConfig) -> float | None:
     settings = HydraConfig.get()
+    if config.threads is None and settings.mode == RunMode.MULTIRUN:
+        config.threads = _share_of_threads(settings.launcher)
     try:
         summary = train(config, list(settings.overrides.task), dict(settings.runtime.choices))
     except LabError as error:
         if os.environ.get("HYDRA_FULL_ERROR"):
             raise
         tell(f"error: {error}")
+        if settings.mode == RunMode.MULTIRUN:
+            # The others of a sweep run all the same; Hydra ends it with this error once they are done.
+            raise LabError(str(error)) from None
         sys.exit(1)
     together: dict[int, dict[str, Any]] = summary.get("seeds", {})
     for seed, own in together.items():
@@ -217,4 +239,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    # By its name: what a launcher sends to other processes has to be found there.
+    from lab.train import main as named_main
+
+    named_main()

@@ -287,3 +287,20 @@ def test_models_compile_as_one_graph_and_tau_moves_without_compiling_anew(name: 
         with torch.compiler.set_stance("fail_on_recompile"):
             mine = compiled(x)
         torch.testing.assert_close(mine, model(x), rtol=1e-5, atol=1e-5)
+
+
+def test_initialisation_keeps_its_scale_at_any_width_where_asked_for() -> None:
+    def spread(**options: object) -> tuple[float, float, float]:
+        torch.manual_seed(0)
+        model = CompactViT(image_size=28, patch_size=14, depth=2, head_dim=32, **options)
+        layer = model.attention_layers()[0]
+        return float(layer.qkv.weight.std()), float(model.patch_embed.proj.weight.std()), float(model.pos_embed.std())
+
+    published, small, large = spread(), spread(init="fan_in"), spread(init="fan_in", position_std=1.0)
+    assert published[0] == pytest.approx(0.02, rel=0.05) and published[2] == pytest.approx(0.02, rel=0.2)
+    assert small[:2] == (pytest.approx(128**-0.5, rel=0.05), pytest.approx((3 * 14 * 14) ** -0.5, rel=0.05))
+    assert small[2] == pytest.approx(0.02, rel=0.2) and large[2] == pytest.approx(1.0, rel=0.2)
+    with pytest.raises(ValueError, match="must be 'timm' or 'fan_in'"):
+        CompactViT(init="xavier")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="position_std must not be negative"):
+        CompactViT(position_std=-1.0)

@@ -1,0 +1,36 @@
+"""Sweeps on one machine: a run that fails takes no other down, and runs share the cores out."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from conftest import lab_train
+from omegaconf import OmegaConf
+
+from lab.run import read_summary
+from lab.train import _share_of_threads
+
+SWEEP = ("-m", "experiment=reasoning", "data.numbers=4", "trainer.max_epochs=20", "optim.weight_decay=-1,1", "seed=0,1")
+
+
+def test_a_run_that_fails_takes_no_other_down(tmp_path: Path) -> None:
+    done = lab_train(*SWEEP, "hydra/launcher=joblib", folder=tmp_path, check=False)
+    assert done.returncode == 1
+    assert "error: optim.weight_decay must not be negative, got -1" in done.stderr
+    summaries = [read_summary(path.parent) for path in tmp_path.rglob("summary.json")]
+    assert sorted(summary["status"] for summary in summaries) == ["failed", "failed", "finished", "finished"]
+    assert all(summary["command"].startswith("python -m lab.train ") for summary in summaries)
+    threads = {summary["machine"]["threads"] for summary in summaries if summary["status"] == "finished"}
+    assert threads == {1}
+    # Again, mended: what is finished stays as it is, what failed runs.
+    again = lab_train(*SWEEP, "hydra/launcher=joblib", folder=tmp_path, check=False)
+    assert again.stderr.count("finished already") == 2
+
+
+def test_cores_are_shared_out_among_the_jobs_of_a_machine() -> None:
+    cores = os.cpu_count() or 1
+    assert _share_of_threads(OmegaConf.create({"n_jobs": -1})) == 1
+    assert _share_of_threads(OmegaConf.create({"n_jobs": 1})) == cores
+    assert _share_of_threads(OmegaConf.create({"n_jobs": 10 * cores})) == 1
+    assert _share_of_threads(OmegaConf.create({})) is None
