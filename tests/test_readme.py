@@ -15,6 +15,7 @@ from conftest import ROOT
 
 from lab.command import problem_with
 from lab.config import CONFIGS
+from lab.inspect import main as look
 from lab.run import read_summary
 from lab.train import run as train_with
 
@@ -37,16 +38,19 @@ def commands() -> list[str]:
 
 
 def test_commands_are_of_the_known_kinds() -> None:
-    known = ("make ", "python -m lab.train ", "python -m lab.bench ", "tensorboard ", *REPRODUCE)
+    known = ("make ", "tensorboard ", *(f"python -m lab.{name} " for name in ("train", "inspect", "status", "bench")))
     assert commands()
-    assert all(command.startswith(known) for command in commands())
+    assert all(command.startswith((*known, *REPRODUCE)) for command in commands())
 
 
 @pytest.mark.parametrize("command", [c for c in commands() if c.startswith("python -m lab.train")])
 def test_training_commands_train(command: str, tmp_path: Path) -> None:
     """As printed, but cut short and on this machine's processor."""
     overrides = shlex.split(command)[3:]
-    assert problem_with(overrides) is None
+    assert problem_with([o for o in overrides if o != "-m"]) is None
+    if "-m" in overrides:
+        # One run of it; that all of them run is tested in test_sweep.py.
+        overrides = [o.split(",")[0] for o in overrides if o != "-m" and not o.startswith("hydra/")]
     short = [o for o in overrides if o != "trainer=gpu"]
     short += ["trainer.max_epochs=1", "trainer.max_steps=2"]
     if "experiment=main_task" in overrides:
@@ -58,6 +62,19 @@ def test_training_commands_train(command: str, tmp_path: Path) -> None:
     summary = train_with([*short, f"paths.runs={tmp_path}", "threads=1"])
     runs = summary.get("seeds", {0: summary})
     assert all(run["status"] == "finished" for run in runs.values())
+
+
+@pytest.mark.parametrize("command", [c for c in commands() if c.startswith("python -m lab.inspect")])
+def test_looking_commands_look(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As printed, but at a run of two steps."""
+    train_with(
+        ["experiment=reasoning", "data.numbers=4", "trainer.max_epochs=2", f"paths.runs={tmp_path}", "threads=1"]
+    )
+    run = next(tmp_path.rglob("config.yaml")).parent
+    words = [f"run={run}" if word.startswith("run=") else word for word in shlex.split(command)[3:]]
+    monkeypatch.setattr(sys, "argv", ["lab.inspect", *words])
+    look()
+    assert list(run.glob("inspect/*/diagnostics/*.csv"))
 
 
 @pytest.mark.parametrize("command", [c for c in commands() if c.startswith(REPRODUCE)])
