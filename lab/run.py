@@ -32,7 +32,7 @@ from lab.files import write_json, write_text
 Status = Literal["running", "finished", "stopped", "failed"]
 
 # Overrides that say where and how loudly to run, not what: no part of a run's name or identity.
-_NOT_WHAT = ("force", "paths", "logger", "threads", "checkpoints", "diagnostics", "hydra", "seeds")
+_NOT_WHAT = ("force", "paths", "logger", "threads", "checkpoints", "diagnostics", "hydra", "seeds", "sweep")
 _IN_THE_NAME = ("experiment", "softmax", "seed")
 _LONGEST_NAME = 160
 

@@ -7,6 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+# Side by side (make test), each worker takes one core: two of several threads would wait for each other.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import pytest
 import torch
 

@@ -20,6 +20,7 @@ import pandas as pd
 
 from lab.errors import LabError
 from lab.files import write_text
+from lab.load import load_config
 from lab.metrics_log import read_metrics
 from lab.run import read_summary
 from scripts.reproduce.common import origin, tell_duration, train
@@ -81,29 +82,32 @@ def overrides(point: Point, minutes: float) -> list[str]:
 def row_of(folder: Path) -> dict[str, Any] | None:
     """A trial's row, told by its run folder alone; None before it has an end."""
     summary = read_summary(folder)
-    if summary.get("status") not in ("finished", "stopped"):
+    # One that was broken off has not had its minutes.
+    if summary.get("status") != "finished":
         return None
-    typed = dict(override.split("=", 1) for override in summary["overrides"])
-    eureka, last = summary["eureka"], summary["metrics"]
+    config = load_config(folder)
+    eureka, last, optim, model = summary["eureka"], summary["metrics"], config.optim, config.model
     losses = [row["val/loss"] for row in read_metrics(folder / "metrics.csv") if "val/loss" in row]
     return {
-        "task": summary["experiment"],
+        "task": "main_task" if summary["experiment"] == "main_task_small" else summary["experiment"],
         "softmax": summary["softmax"],
-        "canvas": 2 * int(typed["data.tile_size"]),
-        "patch": int(typed["model.patch_size"]),
-        "statistic": typed["norm_statistic"] if summary["softmax"].startswith("norm") else "",
-        "init": typed["model.init"],
-        "positions": typed["model.position_std"],
-        "depth": int(typed["model.depth"]),
-        "heads x dim": f"4 x {typed['model.head_dim']}",
-        "lr": typed["optim.lr"],
-        "batch": int(typed["data.batch_size"]),
-        "decay": typed["optim.weight_decay"],
-        "smoothing": typed["optim.label_smoothing"],
+        "canvas": 2 * config.data.tile_size,
+        "patch": model.patch_size,
+        "statistic": config.norm_statistic if summary["softmax"].startswith("norm") else "",
+        "init": model.init,
+        "positions": model.position_std,
+        "depth": model.depth,
+        "heads x dim": f"{model.heads} x {model.head_dim}",
+        "lr": optim.lr,
+        "batch": config.data.batch_size,
+        "decay": optim.weight_decay,
+        "smoothing": optim.label_smoothing,
         "seed": summary["seed"],
+        "threads": summary["machine"]["threads"],
         "minutes": round(summary["wall_seconds"] / 60, 1),
         "million samples": round(summary["samples"] / 1e6, 2),
         "Eureka (minutes)": f"{eureka['wall_seconds'] / 60:.1f}" if eureka["happened"] else "none",
+        "Eureka (million samples)": f"{eureka['samples'] / 1e6:.2f}" if eureka["happened"] else "none",
         "best accuracy": round(100 * summary["best"]["accuracy"], 1),
         "last accuracy": round(100 * last.get("val/accuracy", math.nan), 1),
         "best val loss": round(min(losses, default=math.nan), 3),
