@@ -3,7 +3,9 @@
 from pathlib import Path
 
 import pytest
+import yaml
 from hydra import compose, initialize_config_dir
+from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from lab.command import problem_with
 from lab.config import CONFIGS, check
@@ -25,11 +27,18 @@ GROUPS = {
     "data": "",
     "data/source": "",
     "data/task": "",
+    # Chosen by who wants one: nothing of these groups is in the defaults.
+    "row": "+",
+    "sweep": "+",
 }
 
 
 def choices() -> list[str]:
-    return [f"{group}={path.stem}" for group in GROUPS for path in sorted((CONFIGS / group).glob("*.yaml"))]
+    return [
+        f"{prefix}{group}={path.stem}"
+        for group, prefix in GROUPS.items()
+        for path in sorted((CONFIGS / group).glob("*.yaml"))
+    ]
 
 
 def composed(*overrides: str):
@@ -86,6 +95,35 @@ def test_wrong_types_are_refused(override: str, words: str) -> None:
 def test_right_overrides_and_sweeps_pass() -> None:
     assert problem_with(["softmax=norm_softmax", "softmax.tau=0.333", "seed=3", "trainer=gpu"]) is None
     assert problem_with(["softmax=softmax,norm_softmax", "seed=range(3)"]) is None
+
+
+@pytest.mark.parametrize("sweep", sorted((CONFIGS / "sweep").glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_run_of_a_ready_sweep_fits(sweep: Path) -> None:
+    """Each value of each swept key, beside the first values of the others."""
+    params = yaml.safe_load(sweep.read_text())["hydra"]["sweeper"]["params"]
+    swept = OverridesParser.create().parse_overrides([f"{key}={value}" for key, value in params.items()])
+    values = [
+        [f"{o.get_key_element()}={value}" for value in o.sweep_string_iterator()]
+        if o.is_sweep_override()
+        else [o.input_line]
+        for o in swept
+    ]
+    first = [own[0] for own in values]
+    for place, own in enumerate(values):
+        for value in own[: 1 if first[place].startswith("seed") else None]:
+            check(composed(*first[:place], value, *first[place + 1 :]))
+
+
+def test_rows_of_table_1_are_the_papers() -> None:
+    def row(name: str):
+        return composed("experiment=main_task", f"+row={name}")
+
+    assert row("vit_tau_1_over_0.025").softmax.tau == pytest.approx(1 / 0.025)
+    assert row("vit_tau_1_over_0.075").softmax.tau == pytest.approx(1 / 0.075)
+    assert row("norm_softmax_tau_1_over_3").softmax.tau == pytest.approx(1 / 3)
+    assert (row("norm_softmax").optim.lr, row("norm_softmax").optim.min_lr) == (1e-5, 1e-6)
+    assert (row("vit_heat_treatment").optim.lr, row("vit").optim.lr) == (1e-4, 5e-4)
+    assert (row("vit_warmup_20").optim.warmup_epochs, row("vit_weight_decay_0.5").optim.weight_decay) == (20, 0.5)
 
 
 def test_reasoning_takes_the_standard_deviation() -> None:
