@@ -82,14 +82,15 @@ def overrides(point: Point, minutes: float) -> list[str]:
 def row_of(folder: Path) -> dict[str, Any] | None:
     """A trial's row, told by its run folder alone; None before it has an end."""
     summary = read_summary(folder)
-    # One that was broken off has not had its minutes.
-    if summary.get("status") != "finished":
+    # One that was broken off before its moment has not had its minutes.
+    moment = summary.get("eureka", {}).get("happened")
+    if summary.get("status") != "finished" and not moment:
         return None
     config = load_config(folder)
     eureka, last, optim, model = summary["eureka"], summary["metrics"], config.optim, config.model
     losses = [row["val/loss"] for row in read_metrics(folder / "metrics.csv") if "val/loss" in row]
     return {
-        "task": "main_task" if summary["experiment"] == "main_task_small" else summary["experiment"],
+        "task": config.data.task._target_.split(".")[-2],
         "softmax": summary["softmax"],
         "canvas": 2 * config.data.tile_size,
         "patch": model.patch_size,
