@@ -29,16 +29,19 @@ class AttentionScores(Diagnostic):
 
     reads = ("weights",)
 
-    def see(self, chunk: Chunk) -> Tensor:
-        counts = []
+    def see(self, chunk: Chunk) -> tuple[Tensor, list[Tensor]]:
+        counts, samples = [], []
         for layer in chunk.layers:
+            flat = layer["weights"].flatten()
+            samples.append(flat[:: max(1, len(flat) // 10_000)].float().cpu())
             place = (layer["weights"].float() * BINS).long().clamp_(0, BINS - 1)
             counts.append(torch.bincount(place.flatten(), minlength=BINS))
-        return torch.stack(counts).cpu()
+        return torch.stack(counts).cpu(), samples
 
     def conclude(self, seen: list[Any]) -> Findings:
-        counts = torch.stack(seen).sum(0)
-        found = Findings()
+        counts = torch.stack([own for own, _ in seen]).sum(0)
+        # Of the first scenes: TensorBoard bins what it is given by itself.
+        found = Findings(histograms={f"layer_{index}": own for index, own in enumerate(seen[0][1])})
         for index, layer in enumerate(counts.tolist()):
             found.rows.append({"layer": index, **{f"count_{place:02d}": count for place, count in enumerate(layer)}})
             # A number that falls where attention leaves the first bin.

@@ -14,10 +14,11 @@ from torch import Tensor
 
 from callbacks.diagnostic import Diagnostic
 from callbacks.linear_probes import bars, row_of, together
+from lab.errors import LabError
 from lab.observe import Chunk, Findings
 from lab.pictures import panels, shade_before
 from lab.probes import Targets, code_length
-from lab.representations import OF_BLOCKS, Place, probe_labels, representations
+from lab.representations import OF_BLOCKS, Place, known, needed, probe_labels, representations
 
 PORTIONS = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.0625, 0.125, 0.25, 0.5)
 
@@ -60,12 +61,14 @@ class CodeLength(Diagnostic):
             raise ValueError(f"callbacks.{self.name}.portions must rise between 0 and 1, got {list(portions)}")
         if l2 <= 0:
             raise ValueError(f"callbacks.{self.name}.l2 must be positive, got {l2}")
-        self.quantities = tuple(quantities)
+        if not tokens or set(tokens) - {"answer", "mean"}:
+            raise ValueError(f"callbacks.{self.name}.tokens must be of answer and mean, got {list(tokens)}")
+        self.quantities = known(self.name, quantities)
         self.tokens = tuple(tokens)
         self.portions = tuple(portions)
         self.targets = None if targets is None else list(targets)
         self.l2 = l2
-        self.reads = self.quantities
+        self.reads = needed(self.quantities)
 
     def see(self, chunk: Chunk) -> tuple[dict[Place, Tensor], dict[str, Tensor], torch.device]:
         found = representations(chunk, self.quantities, self.tokens)
@@ -85,6 +88,8 @@ class CodeLength(Diagnostic):
                         row_of(place, head, target)
                         | {"bits": bits, "uniform": uniform, "compression": uniform / bits, "scenes": size}
                     )
+        if not found.rows:
+            raise LabError(f"callbacks.{self.name}: the model has none of {', '.join(self.quantities)} to probe")
         table = pd.DataFrame(found.rows)
         shown = _last(table)
         for name, rows in shown.groupby(["target", "layer"], sort=False):

@@ -82,6 +82,8 @@ class Diagnostic(Callback):
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         model: Any = pl_module.model
+        if sum(one.name == self.name for one in _diagnostics(trainer)) > 1:
+            raise LabError(f"two diagnostics are called {self.name} and would write one file: leave one of them out")
         if not attention_layers(model):
             raise LabError(
                 f"callbacks.{self.name} looks into attention, which {type(model).__name__} does not have: leave it out"
@@ -160,7 +162,7 @@ def _look(trainer: L.Trainer, pl_module: L.LightningModule, due: list[Diagnostic
     """Shows the probe set to the diagnostics that are due, and writes down what they find."""
     model: Any = pl_module.model
     data: Any = trainer.datamodule  # type: ignore[attr-defined]
-    precision = trainer.precision_plugin.forward_context()
+    precision = trainer.precision_plugin
     step = trainer.global_step
     for one, findings in zip(due, observe(model, data, due, pl_module.device, precision), strict=True):
         one.keep(findings, epoch, step)

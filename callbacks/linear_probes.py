@@ -13,10 +13,23 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from callbacks.diagnostic import Diagnostic
+from lab.errors import LabError
 from lab.observe import Chunk, Findings
 from lab.pictures import new_figure, panels, shade_before
 from lab.probes import Targets, probe_accuracy
-from lab.representations import OF_BLOCKS, OF_HEADS, TOKENS, Place, probe_labels, representations
+from lab.representations import (
+    OF_BLOCKS,
+    OF_HEADS,
+    TOKENS,
+    Place,
+    known,
+    needed,
+    probe_labels,
+    representations,
+)
+
+# Of whole representations, in half precision; their solve takes about as much again.
+_MOST_GIB = 5.0
 
 
 class LinearProbes(Diagnostic):
@@ -33,7 +46,7 @@ class LinearProbes(Diagnostic):
         quantities: of "z", "q", "k", "v", "attended", "residual", probed at the answer token and the mean over tokens.
         full: quantities whose whole representation is probed, all tokens side by side. For the compact ViT each takes
             200 MB and 2 s a head at 4,000 scenes: ``scenes`` of it are ``full_scenes``.
-        full_scenes: how many of the scenes the whole representation is probed on.
+        full_scenes: how many of the scenes the whole representation is probed on; None takes all.
         targets: latents to probe for; None takes indicators, targets, target location, colours and the label.
         held_out_share: share of scenes that judge.
         l2: penalty on the probes' weights.
@@ -50,28 +63,33 @@ class LinearProbes(Diagnostic):
         pictures_every_n_epochs: int = 10,
         quantities: Sequence[str] = (*OF_HEADS, *OF_BLOCKS),
         full: Sequence[str] = (),
-        full_scenes: int = 4000,
+        full_scenes: int | None = None,
         targets: Sequence[str] | None = None,
         held_out_share: float = 0.25,
         l2: float = 1.0,
     ) -> None:
         super().__init__(folder, every_n_epochs, scenes, pictures_every_n_epochs)
-        self.quantities, self.full = _known(self.name, quantities), _known(self.name, full)
+        self.quantities, self.full = known(self.name, quantities), known(self.name, full)
         if not 0 < held_out_share < 1:
             raise ValueError(f"callbacks.{self.name}.held_out_share must be between 0 and 1, got {held_out_share}")
         if l2 <= 0:
             raise ValueError(f"callbacks.{self.name}.l2 must be positive, got {l2}")
-        self.full_scenes = min(full_scenes, scenes)
+        if full_scenes is not None and not 1 <= full_scenes <= scenes:
+            raise ValueError(
+                f"callbacks.{self.name}.full_scenes must be between 1 and scenes={scenes}, got {full_scenes}"
+            )
+        self.full_scenes = full_scenes or scenes
         self.targets = None if targets is None else list(targets)
         self.held_out_share = held_out_share
         self.l2 = l2
-        self.reads = tuple(dict.fromkeys((*self.quantities, *self.full)))
+        self.reads = needed((*self.quantities, *self.full))
         self._shown_full = 0
 
     def see(self, chunk: Chunk) -> tuple[dict[Place, Tensor], dict[str, Tensor], torch.device]:
         found = representations(chunk, self.quantities, ("answer", "mean"))
         if self.full and self._shown_full < self.full_scenes:
             whole = representations(chunk, self.full, ("full",))
+            _check_memory(whole, self.full_scenes)
             room = self.full_scenes - self._shown_full
             found |= {place: features[:room] for place, features in whole.items()}
             self._shown_full += min(room, len(chunk))
@@ -93,6 +111,8 @@ class LinearProbes(Diagnostic):
                         row_of(place, head, target)
                         | {"accuracy": value, "chance": 1 / classes, "majority": usual, "scenes": size}
                     )
+        if not found.rows:
+            raise LabError(f"callbacks.{self.name}: the model has none of {', '.join(self.reads)} to probe")
         table = pd.DataFrame(found.rows)
         shown = table[(table["quantity"] == "z") & (table["tokens"] == "answer")]
         for name, rows in shown.groupby(["target", "layer"], sort=False):
@@ -119,6 +139,15 @@ class LinearProbes(Diagnostic):
         axes[0].set_ylabel("accuracy of probes on z (answer token) in %")
         axes[0].legend(fontsize=7)
         return figure
+
+
+def _check_memory(whole: dict[Place, Tensor], scenes: int) -> None:
+    size = sum(features[0].numel() for features in whole.values()) * scenes * 2 / 2**30
+    if size > _MOST_GIB:
+        raise LabError(
+            f"callbacks.linear_probes.full would hold {size:.1f} GiB, more than {_MOST_GIB}: name fewer quantities at "
+            "a time, or lower full_scenes"
+        )
 
 
 def row_of(place: Place, head: int, target: str) -> dict[str, Any]:
@@ -174,12 +203,3 @@ def _baselines(panel: Any, rows: pd.DataFrame, factor: float = 100) -> None:
     for name, style in (("chance", "-"), ("majority", ":")):
         if name in rows:
             panel.axhline(factor * rows[name].iloc[0], color="black", linestyle=style, linewidth=1)
-
-
-def _known(name: str, quantities: Sequence[str]) -> tuple[str, ...]:
-    unknown = set(quantities) - {*OF_HEADS, *OF_BLOCKS}
-    if unknown:
-        raise ValueError(
-            f"callbacks.{name} cannot probe {', '.join(sorted(unknown))}; valid: {', '.join((*OF_HEADS, *OF_BLOCKS))}"
-        )
-    return tuple(quantities)

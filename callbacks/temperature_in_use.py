@@ -31,7 +31,7 @@ class TemperatureInUse(Diagnostic):
         values = []
         for rule, layer in zip(chunk.rules, chunk.layers, strict=True):
             tau = temperature_of(rule, layer["q"], layer["k"]).double()
-            tau_BHX = tau.expand(len(chunk), layer["q"].shape[1], *tau.shape[2:]).flatten(2)
+            tau_BHX = tau.expand(len(chunk), layer["q"].shape[1], -1, -1).flatten(2)
             values.append(torch.stack([tau_BHX.mean((0, 2)), tau_BHX.square().mean((0, 2))]))
         return torch.stack(values).cpu(), len(chunk)
 

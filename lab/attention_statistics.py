@@ -71,7 +71,8 @@ def spread_bound(layer: Attention | CrossAttention, queries_BNW: Tensor, tokens_
         sigma[name] = torch.linalg.matrix_norm(weight.unflatten(0, (layer.num_heads, -1)), ord=2)
         norms[name] = squared.sqrt()
     farthest_B11 = norms["k"].amax(1)[:, None, None]
-    largest = beta.float().amax(-1) if beta.dim() else beta.float()
+    # A learned factor may be negative.
+    largest = beta.float().abs().amax(-1) if beta.dim() else beta.float().abs()
     return 2 * largest * (sigma["q"] * sigma["k"])[:, None] * norms["q"].unsqueeze(1) * farthest_B11
 
 
@@ -100,9 +101,9 @@ def rollout(weights: list[Tensor]) -> Tensor:
 
 
 def temperature_of(rule: TemperatureRule, q_BHND: Tensor, k_BHMD: Tensor) -> Tensor:
-    """The temperature in use, 1 / beta, one value a head, [B, H, N or 1, D or 1] at most."""
-    beta = rule.inverse_temperature(q_BHND, k_BHMD)
-    return (1.0 / beta.float()).expand(*q_BHND.shape[:2], *(1, 1)) if beta.dim() == 0 else 1.0 / beta.float()
+    """The temperature in use, 1 / beta, [B or 1, H or 1, N or 1, D or 1]."""
+    tau = 1.0 / rule.inverse_temperature(q_BHND, k_BHMD).detach().float()
+    return tau.reshape((1,) * (4 - tau.dim()) + tau.shape)
 
 
 def output_derivatives(

@@ -4,7 +4,8 @@
     python -m lab.inspect run=... 'diagnostics=[linear_probes]' linear_probes.scenes=20000 'linear_probes.full=[z]'
 
 Tables and pictures go to ``<run>/inspect/step_<n>``, or to ``out=``; what is there is kept unless ``force=true``.
-Further options: ``device=cuda``, ``threads=2``, ``softmax=adaptive_temperature`` (swapped in, nothing trained).
+More scenes than the run validates on: ``data.validation_size=20000``. Further options: ``device=cuda``, ``threads=2``,
+``softmax=adaptive_temperature`` (swapped in, nothing trained).
 """
 
 from __future__ import annotations
@@ -14,15 +15,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException, InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from callbacks.diagnostic import Diagnostic
 from lab.command import problem_with
-from lab.config import CONFIGS, check
+from lab.config import CONFIGS, check, explain_key
+from lab.ending import Ending
 from lab.errors import LabError
 from lab.files import write_json
 from lab.load import load_config, load_model, softmax_config
@@ -40,6 +44,7 @@ def inspect(
     device: str = "cpu",
     softmax: str | None = None,
     force: bool = False,
+    data_options: dict[str, Any] | None = None,
 ) -> Path:
     """Shows a run's newest checkpoint to diagnostics; the folder that tables and pictures were written to.
 
@@ -50,33 +55,57 @@ def inspect(
         device: where to compute.
         softmax: a softmax config to swap in.
         force: replace what an earlier look wrote.
+        data_options: changes of the run's data, by key (``data.validation_size``).
 
     Raises:
         LabError: if there is no such run or diagnostic, or an earlier look would be overwritten.
     """
     trained = load_config(run)
-    model, step = load_model(run, None if softmax is None else softmax_config(softmax))
-    folder = out or run / "inspect" / f"step_{step:09d}"
+    OmegaConf.set_struct(trained, True)
+    for key, value in (data_options or {}).items():
+        try:
+            OmegaConf.update(trained, key, value, merge=False)
+        except OmegaConfBaseException as error:
+            raise LabError(explain_key(trained, key)) from error
+    check(trained)
+    swapped = None if softmax is None else softmax_config(softmax, f"norm_statistic={trained.norm_statistic}")
+    model, step = load_model(run, swapped)
+    name = f"step_{step:09d}" if softmax is None else f"step_{step:09d},softmax={softmax}"
+    folder = out or run / "inspect" / name
     settings = _settings(callbacks, folder)
     diagnostics = _diagnostics(settings)
+    plain: Any = OmegaConf.to_container(settings, resolve=True)
+    options = dict(zip([one.name for one in diagnostics], plain.values(), strict=True))
+    if len(options) < len(diagnostics):
+        raise LabError("two diagnostics of one kind would write one file: look with one after the other")
     for one in diagnostics:
-        if (folder / f"{one.name}.json").exists() and not force:
+        if ((folder / f"{one.name}.json").exists() or one.path.exists()) and not force:
             raise LabError(
                 f"{folder} holds a look of {one.name} already: give force=true to look again, or another folder as out="
             )
     data = instantiate(trained.data)
     data.setup("validate")
-    where = torch.device(device)
+    try:
+        where = torch.device(device)
+        torch.empty(0, device=where)
+    except (RuntimeError, AssertionError) as error:
+        raise LabError(f"device={device} cannot be used here: {str(error).splitlines()[0]}") from error
     tell(f"{run}: {step} steps; {', '.join(one.name for one in diagnostics)}")
-    found = observe(model.to(where), data, diagnostics, where)
+    found = observe(model.to(where), data, diagnostics, where, too_few=_tell_too_few)
     for one, findings in zip(diagnostics, found, strict=True):
         one.keep(findings, epoch=-1, step=step)
         one.keep_arrays(findings, "arrays")
         for name, make in findings.figures.items():
             tell(f"written: {one.draw(make(), name)}")
-        options: Any = OmegaConf.to_container(settings[one.name], resolve=True)
-        write_json(folder / f"{one.name}.json", {"run": str(run), "step": step, "options": options, **provenance()})
+        write_json(
+            folder / f"{one.name}.json",
+            {"run": str(run), "step": step, "softmax": softmax, "options": options[one.name], **provenance()},
+        )
     return folder
+
+
+def _tell_too_few(wanted: int, there: int) -> None:
+    tell(f"{wanted:,} scenes are asked for, the validation set has {there:,}: data.validation_size={wanted} draws more")
 
 
 def _settings(callbacks: list[str], folder: Path) -> DictConfig:
@@ -106,13 +135,16 @@ def _diagnostics(settings: DictConfig) -> list[Diagnostic]:
 def _parse(arguments: list[str]) -> dict[str, Any]:
     """Keyword arguments of :func:`inspect`, and ``threads``."""
     own: dict[str, str] = {}
-    rest = []
+    rest: list[str] = []
+    data_options: dict[str, Any] = {}
     for argument in arguments:
         key, separator, value = argument.partition("=")
         if not separator:
             raise LabError(f"{argument!r} is no option: give name=value, as in run=runs/reasoning/softmax/seed=0")
         if key in _OWN:
             own[key] = value
+        elif key.startswith("data."):
+            data_options[key] = yaml.safe_load(value)
         else:
             rest.append(f"callbacks.{argument}")
     if "run" not in own or "diagnostics" not in own:
@@ -132,6 +164,7 @@ def _parse(arguments: list[str]) -> dict[str, Any]:
         "softmax": own.get("softmax"),
         "force": _flag("force", own.get("force", "false")),
         "threads": own.get("threads"),
+        "data_options": data_options,
     }
 
 
@@ -150,7 +183,8 @@ def main() -> None:
             if not threads.isdigit() or not int(threads):
                 raise LabError(f"threads must be a positive number, got {threads}")
             torch.set_num_threads(int(threads))
-        inspect(**arguments)
+        with Ending().told():
+            inspect(**arguments)
     except LabError as error:
         tell(f"error: {error}")
         sys.exit(1)

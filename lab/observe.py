@@ -6,12 +6,13 @@ Shapes: B scenes of a chunk, H heads, N queries, M keys, D head dimension, W wid
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 import torch
+from lightning.fabric.plugins.precision import Precision
 from lightning.fabric.utilities import move_data_to_device
 from matplotlib.figure import Figure
 from torch import Tensor, nn
@@ -97,7 +98,8 @@ def observe(
     data: Any,
     observers: Sequence[Observer],
     device: torch.device,
-    precision: AbstractContextManager[Any] | None = None,
+    precision: Precision | None = None,
+    too_few: Callable[[int, int], None] | None = None,
 ) -> list[Findings]:
     """What each observer finds on the first scenes of the validation set, as many as it asks for.
 
@@ -108,7 +110,8 @@ def observe(
         data: its data module, set up.
         observers: diagnostics.
         device: where the model is.
-        precision: the trainer's forward context.
+        precision: the trainer's; the model's pass alone runs under it. None is full precision.
+        too_few: called with the scenes asked for and those there are, where there are not enough.
 
     Raises:
         LabError: if the model has no attention.
@@ -117,21 +120,26 @@ def observe(
         names = ", ".join(type(observer).__name__ for observer in observers)
         raise LabError(f"{type(model).__name__} has no attention, so {names} cannot look into it")
     cuda = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=cuda), precision or nullcontext():
+    precision = precision or Precision()
+    # In evaluation mode to the end: rules are asked again for what they did in the pass.
+    with torch.random.fork_rng(devices=cuda), _evaluating(model):
         seen: list[list[Any]] = [[] for _ in observers]
-        for start, stop, batch in _chunks(model, data, observers, device):
+        stop = 0
+        for start, stop, batch in _chunks(model, data, observers, device, precision):
             wanted = [index for index, observer in enumerate(observers) if observer.scenes > start]
             what = sorted({quantity for index in wanted for quantity in observers[index].reads})
-            chunk = _read(model, data, batch, what)
+            chunk = _read(model, data, batch, what, precision)
             for index in wanted:
                 assert stop <= observers[index].scenes
                 seen[index].append(observers[index].see(chunk))
             del chunk
+        if too_few is not None and stop < (most := max(observer.scenes for observer in observers)):
+            too_few(most, stop)
         return [observer.conclude(own) for observer, own in zip(observers, seen, strict=True)]
 
 
 def _chunks(
-    model: nn.Module, data: Any, observers: Sequence[Observer], device: torch.device
+    model: nn.Module, data: Any, observers: Sequence[Observer], device: torch.device, precision: Precision
 ) -> Iterator[tuple[int, int, dict[str, Any]]]:
     """(first scene, scene after the last, batch), cut so that every observer's last chunk ends where it has enough."""
     ends = sorted({observer.scenes for observer in observers})
@@ -141,7 +149,7 @@ def _chunks(
         size, place = len(batch["y"]), 0
         while place < size and start < ends[-1]:
             if not rows:
-                rows = _chunk_rows(model, {name: _slice(value, 0, 1) for name, value in batch.items()})
+                rows = _chunk_rows(model, _slice(batch["x"], 0, 1), precision)
             room = next(end for end in ends if end > start) - start
             take = min(rows, size - place, room)
             yield start, start + take, {name: _slice(value, place, place + take) for name, value in batch.items()}
@@ -160,10 +168,26 @@ def _slice(value: Any, start: int, stop: int) -> Any:
     return tree_map(lambda tensor: tensor[start:stop], value)
 
 
-def _chunk_rows(model: nn.Module, one: dict[str, Any]) -> int:
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+def _run(recorder: Recorder, x: Any, precision: Precision) -> None:
+    with precision.forward_context():
+        recorder.run(precision.convert_input(x))
+
+
+def _chunk_rows(model: nn.Module, one: Any, precision: Precision) -> int:
     """Scenes a chunk, by what one scene takes."""
     recorder = Recorder(model, what=("q", "k"))
-    recorder.run(one["x"])
+    _run(recorder, one, precision)
     elements = 0
     for layer in recorder.layers:
         q, k = recorder[layer]["q"], recorder[layer]["k"]
@@ -172,11 +196,11 @@ def _chunk_rows(model: nn.Module, one: dict[str, Any]) -> int:
     return max(1, _CHUNK_ELEMENTS // elements)
 
 
-def _read(model: nn.Module, data: Any, batch: dict[str, Any], what: Sequence[str]) -> Chunk:
+def _read(model: nn.Module, data: Any, batch: dict[str, Any], what: Sequence[str], precision: Precision) -> Chunk:
     layers: list[dict[str, Tensor]] = []
     if what:
         recorder = Recorder(model, what=what)
-        recorder.run(batch["x"])
+        _run(recorder, batch["x"], precision)
         layers = [recorder[layer] for layer in recorder.layers]
     regions: Mapping[str, Tensor] = data.regions(batch) if hasattr(data, "regions") else {}
     plain: Any = getattr(model, "_orig_mod", model)

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from lab.errors import LabError
 from lab.observe import Chunk
 
 # Of a head, and of the whole width: attention's part before and after it joins the residual stream.
@@ -34,22 +35,41 @@ def representations(chunk: Chunk, quantities: Sequence[str], tokens: Sequence[st
             x_BHND = layer[quantity] if quantity in OF_HEADS else layer[quantity].unsqueeze(1)
             for kind in tokens:
                 if kind == "answer":
-                    own = quantity in ("k", "v") and layer["k"].shape[2] != layer.get("q", layer["k"]).shape[2]
-                    if not own:
+                    # Keys of their own, with no query among them.
+                    apart = quantity in ("k", "v") and layer["k"].shape[2] != layer["q"].shape[2]
+                    if not apart:
                         found[index, quantity, kind] = x_BHND[:, :, chunk.model.answer_token].cpu()
                 elif kind == "mean":
                     found[index, quantity, kind] = x_BHND.mean(2).cpu()
-                else:
+                elif kind == "full":
                     # Half the memory; what it rounds away is far below what a probe can use.
                     found[index, quantity, kind] = x_BHND.flatten(2).to(torch.float16).cpu()
     return found
+
+
+def needed(quantities: Sequence[str]) -> tuple[str, ...]:
+    """What the recorder has to read for these: queries and keys tell whether keys stand apart from queries."""
+    beside = ("q", "k") if {"k", "v"} & set(quantities) else ()
+    return tuple(dict.fromkeys((*quantities, *beside)))
+
+
+def known(name: str, quantities: Sequence[str]) -> tuple[str, ...]:
+    """Quantities that can be probed.
+
+    Raises:
+        ValueError: if one of them cannot; ``name`` is who asks.
+    """
+    valid = (*OF_HEADS, *OF_BLOCKS)
+    if unknown := set(quantities) - set(valid):
+        raise ValueError(f"callbacks.{name} cannot probe {', '.join(sorted(unknown))}; valid: {', '.join(valid)}")
+    return tuple(quantities)
 
 
 def probe_labels(chunk: Chunk, names: Sequence[str] | None) -> dict[str, Tensor]:
     """Labels [B] by name: those asked for, or the label and all latents that are classes of parts of the scene.
 
     Raises:
-        KeyError: if the data has no latent of a name.
+        LabError: if the data has no latent of a name.
     """
     latents: Mapping[str, Tensor] = chunk.batch["latents"]
     every = {**latents, "label": chunk.batch["y"]}
@@ -58,5 +78,5 @@ def probe_labels(chunk: Chunk, names: Sequence[str] | None) -> dict[str, Tensor]
         names = [n for n in latents if n.startswith(kinds) and not n.endswith("_tile")] + ["label"]
     missing = [name for name in names if name not in every]
     if missing:
-        raise KeyError(f"the data has no {', '.join(missing)} to probe for; it has {', '.join(every)}")
+        raise LabError(f"the data has no {', '.join(missing)} to probe for; it has {', '.join(every)}")
     return {name: every[name].cpu() for name in names}

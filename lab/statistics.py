@@ -142,7 +142,9 @@ def reach(
     goal = share * sum(finals) / len(finals)
 
     def epochs(runs: Sequence[Sequence[float]]) -> list[int]:
-        return [next(i for i, value in enumerate(run, start=1) if value >= goal) for run in runs if max(run) >= goal]
+        return [
+            next(i for i, value in enumerate(run, start=1) if value >= goal) for run in runs if run and max(run) >= goal
+        ]
 
     ours, theirs = epochs(accuracies), epochs(baseline)
     if not ours or not theirs:

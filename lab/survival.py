@@ -107,7 +107,7 @@ def median_time(times: Times, confidence: float = 0.95) -> Median:
 
 
 def _first_at_half(epochs: NDArray[np.float64], share: NDArray[np.float64]) -> float:
-    reached = np.flatnonzero(share <= 0.5)
+    reached = np.flatnonzero(share <= 0.5 + 1e-9)  # cumulative products round
     return float(epochs[reached[0]]) if len(reached) else math.inf
 
 
@@ -116,10 +116,13 @@ def _epoch(value: float) -> str:
 
 
 def log_rank(one: Times, other: Times) -> float:
-    """p-value of the log-rank test that two settings have their moments equally early; 1 where neither has any."""
+    """p-value of the log-rank test that two settings are equally early; 1 where nothing tells them apart."""
     if not one.moments and not other.moments:
         return 1.0
-    return float(logrank(one.censored, other.censored).pvalue)
+    # All moments in one epoch: nothing tells the two apart, and the variance is 0.
+    with np.errstate(invalid="ignore", divide="ignore"):
+        p = float(logrank(one.censored, other.censored).pvalue)
+    return p if math.isfinite(p) else 1.0
 
 
 def times_of(moments: Sequence[float | None], ends: Sequence[float]) -> Times:

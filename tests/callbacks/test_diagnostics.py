@@ -160,6 +160,41 @@ def test_every_diagnostic_works_on_every_transformer(tmp_path: Path, experiment:
         assert not one.equals(other)
 
 
+@pytest.mark.parametrize(
+    "setting",
+    [
+        ("softmax=learnable_temperature",),
+        ("softmax=adaptive_temperature", "softmax.gate=0.0"),
+        ("trainer.precision=64-true",),
+        ("trainer.precision=bf16-mixed",),
+    ],
+    ids=lambda setting: setting[0].split("=")[1],
+)
+def test_a_look_in_training_is_the_look_at_its_checkpoint(tmp_path: Path, setting: tuple[str, ...]) -> None:
+    # The same rules, in evaluation mode, and the same scenes, whatever the precision of training.
+    looks = [
+        "diagnostics.every_n_epochs=4",
+        "diagnostics.pictures_every_n_epochs=4",
+        "trainer.check_val_every_n_epoch=1",
+    ]
+    names = "attention_maps,attention_scores,code_length,linear_probes,logit_spread,temperature_in_use"
+    setting = (*setting, "experiment=reasoning", "data.numbers=4", "trainer.max_epochs=4", "logger=csv_only")
+    run = train_in(tmp_path, *setting, *looks, f"callbacks=[{names}]")
+    out = inspect(run, [f"callbacks=[{names}]"], out=tmp_path / "look")
+    for name, columns in (
+        ("logit_spread", ["spread", "spread_bound"]),
+        ("temperature_in_use", ["temperature", "spread"]),
+        ("linear_probes", ["accuracy"]),
+    ):
+        trained = pd.read_csv(run / "diagnostics" / f"{name}.csv").query("step == 4")
+        looked = pd.read_csv(out / "diagnostics" / f"{name}.csv")
+        # Half precision rounds what the probes are given.
+        near = 0.1 if "trainer.precision=bf16-mixed" in setting else 1e-3
+        assert trained[columns].to_numpy() == pytest.approx(looked[columns].to_numpy(), rel=near, abs=near)
+    spread = pd.read_csv(out / "diagnostics" / "logit_spread.csv")
+    assert (spread["spread"] <= spread["spread_bound"] * 1.001).all()
+
+
 def test_two_processes_look_once_and_do_not_wait_for_ever(tmp_path: Path) -> None:
     overrides = [*SMALL, "trainer.max_epochs=2", f"callbacks=[default,{LISTED}]", "trainer=ddp", *EVERY_LOOK]
     overrides += ["trainer.accelerator=cpu", "trainer.devices=2", "trainer.precision=32-true", "threads=1"]
@@ -201,19 +236,49 @@ def test_inspect_looks_at_a_checkpoint_and_keeps_what_is_there(vision: Path, tmp
         (["run=RUN", "diagnostics=[attention_maps]", "attention_maps.scene=3"], "did you mean 'scenes'"),
         (["run=RUN", "diagnostics=[linear_probes]", "linear_probes.quantities=[x]"], "cannot probe x"),
         (["run=RUN", "diagnostics=[attention_maps]", "force=maybe"], "force must be true or false"),
+        (["run=RUN", "diagnostics=[code_length]", "code_length.tokens=[cls]"], "must be of answer and mean"),
+        (["run=RUN", "diagnostics=[linear_probes]", "linear_probes.targets=[mood]", "out=OUT"], "no mood to probe for"),
+        (["run=RUN", "diagnostics=[linear_probes]", "linear_probes.full_scenes=9999"], "between 1 and scenes=2000"),
+        (["run=RUN", "diagnostics=[attention_maps]", "device=abacus"], "device=abacus cannot be used"),
+        (["run=RUN", "diagnostics=[attention_maps]", "data.batch_sice=3"], "did you mean 'batch_size'"),
+        (["run=RUN", "diagnostics=[attention_entropy]", "out=RUN"], "force=true"),
         (["nonsense"], "is no option"),
     ],
 )
 def test_wrong_looks_are_answered_in_one_sentence(
-    vision: Path, arguments: list[str], words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    vision: Path,
+    tmp_path: Path,
+    arguments: list[str],
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    typed = [argument.replace("RUN", str(vision)) for argument in arguments]
+    typed = [argument.replace("RUN", str(vision)).replace("OUT", str(tmp_path)) for argument in arguments]
     monkeypatch.setattr(sys, "argv", ["lab.inspect", *typed])
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 1
     told = capsys.readouterr().err
     assert words in told and "Traceback" not in told
+
+
+def test_a_look_may_ask_for_more_scenes_than_the_run_validates_on(
+    vision: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chosen = ["callbacks=[attention_entropy]"]
+    inspect(vision, chosen, out=tmp_path / "few")
+    assert "256 scenes are asked for, the validation set has 40" in capsys.readouterr().err
+    inspect(vision, chosen, out=tmp_path / "many", data_options={"data.validation_size": 256})
+    assert "asked for" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("quantities", ["[v]", "[z,v]"])
+def test_values_can_be_probed_alone(vision: Path, tmp_path: Path, quantities: str) -> None:
+    out = inspect(
+        vision, ["callbacks=[linear_probes]", f"callbacks.linear_probes.quantities={quantities}"], out=tmp_path
+    )
+    table = pd.read_csv(out / "diagnostics" / "linear_probes.csv")
+    assert set(table["quantity"]) == set(quantities.strip("[]").split(","))
 
 
 def test_names_with_commas_are_read_as_they_are() -> None:

@@ -88,3 +88,10 @@ def test_reach_is_table_4s() -> None:
     assert found.percent_of_steps == pytest.approx(100 * 1.5 / 3)
     assert reach(baseline, baseline).percent_of_steps == pytest.approx(100)
     assert reach(quick, [[0.5, 0.5]]).percent_of_steps is None
+
+
+def test_edges_of_survival_that_rounding_and_ties_make() -> None:
+    # Twelve of twenty-four seeds by epoch 12, the last censored: half is reached at 12, though products round.
+    assert median_time(times_of([*range(1, 24), None], [30] * 24)).epoch == 12
+    assert log_rank(Times((3, 3), ()), Times((3, 3), ())) == 1.0
+    assert reach([[], [0.9]], [[0.9]]).reached == 1
