@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 import torch
 
-from lab.attention import CrossAttention
+from lab.attention import CrossAttention, Tap
 from lab.models.resnet9 import ResNet9
 from lab.models.set_attention import SetAttention
 from lab.recorder import Recorder
@@ -32,7 +32,7 @@ def test_one_query_gives_what_projected_tokens_give(rule: str, items: int) -> No
     parameters = [p for p in layer.parameters() if p is not layer.key.bias]
     short = layer(query, tokens)
     slopes = torch.autograd.grad(short.square().sum(), parameters)
-    layer.tap = {}
+    layer.tap = Tap(explicit=True)
     whole = layer(query, tokens)
     torch.testing.assert_close(short, whole, rtol=0, atol=1e-10)
     for mine, theirs in zip(slopes, torch.autograd.grad(whole.square().sum(), parameters), strict=True):
