@@ -11,6 +11,7 @@ import argparse
 import shutil
 from pathlib import Path
 
+from lab.curves import gradient_figure, save_figure
 from lab.files import write_atomically
 from lab.inspect import inspect
 from lab.run import read_summary
@@ -82,6 +83,8 @@ def main() -> None:
             chosen = ",".join(d for d in DIAGNOSTICS if d != "temperature_in_use")
             inspect(arguments.main_task, [f"callbacks=[{chosen}]"], out=look)
         collect(look, arguments.out / "main_task")
+        norms = gradient_figure(arguments.main_task)
+        save_figure(norms, arguments.out / "main_task" / "gradient_norms.png")
 
 
 if __name__ == "__main__":
