@@ -33,7 +33,8 @@ class AttentionScores(Diagnostic):
         counts, samples = [], []
         for layer in chunk.layers:
             flat = layer["weights"].flatten()
-            samples.append(flat[:: max(1, len(flat) // 10_000)].float().cpu())
+            # A copy: a view would keep every chunk's weights in memory.
+            samples.append(flat[:: max(1, len(flat) // 10_000)].clone().float().cpu())
             place = (layer["weights"].float() * BINS).long().clamp_(0, BINS - 1)
             counts.append(torch.bincount(place.flatten(), minlength=BINS))
         return torch.stack(counts).cpu(), samples

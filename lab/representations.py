@@ -38,7 +38,8 @@ def representations(chunk: Chunk, quantities: Sequence[str], tokens: Sequence[st
                     # Keys of their own, with no query among them.
                     apart = quantity in ("k", "v") and layer["k"].shape[2] != layer["q"].shape[2]
                     if not apart:
-                        found[index, quantity, kind] = x_BHND[:, :, chunk.model.answer_token].cpu()
+                        # A copy: a view would keep all tokens of all chunks in memory.
+                        found[index, quantity, kind] = x_BHND[:, :, chunk.model.answer_token].clone().cpu()
                 elif kind == "mean":
                     found[index, quantity, kind] = x_BHND.mean(2).cpu()
                 elif kind == "full":

@@ -12,8 +12,12 @@ import pytest
 import torch
 from conftest import SMALL
 
+from callbacks.attention_scores import AttentionScores
+from callbacks.linear_probes import LinearProbes
 from lab.errors import LabError
 from lab.inspect import _parse, inspect, main
+from lab.models.compact_vit import CompactViT
+from lab.observe import observe
 from lab.train import run as train_with
 
 # Every diagnostic there is: a new one is tested by being there.
@@ -270,6 +274,30 @@ def test_a_look_may_ask_for_more_scenes_than_the_run_validates_on(
     assert "256 scenes are asked for, the validation set has 40" in capsys.readouterr().err
     inspect(vision, chosen, out=tmp_path / "many", data_options={"data.validation_size": 256})
     assert "asked for" not in capsys.readouterr().err
+
+
+def test_what_is_kept_of_a_chunk_holds_on_to_nothing_else(vision_data) -> None:
+    # A view of one token would keep all of them: 11 GiB for the compact ViT's 2,000 scenes.
+    model = CompactViT(**vision_data.model_arguments(), patch_size=14, depth=2, heads=2, head_dim=8)
+    kept: list[torch.Tensor] = []
+
+    class Probes(LinearProbes):
+        def see(self, chunk):
+            seen = super().see(chunk)
+            kept.extend(seen[0].values())
+            return seen
+
+    class Scores(AttentionScores):
+        def see(self, chunk):
+            counts, samples = super().see(chunk)
+            kept.extend([counts, *samples])
+            return counts, samples
+
+    watching = [Probes("unused", scenes=40, full=["z"]), Scores("unused", scenes=40)]
+    observe(model, vision_data, watching, torch.device("cpu"))
+    assert len(kept) > 20
+    for tensor in kept:
+        assert tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
 
 
 @pytest.mark.parametrize("quantities", ["[v]", "[z,v]"])
