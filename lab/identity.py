@@ -1,0 +1,33 @@
+"""What makes two runs the same: the configuration, less what says only where and how loudly to run.
+
+Imports nothing heavy: a report reads thousands of configurations with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+# Top-level keys that say where and how loudly to run, not what: no part of a run's name or identity.
+NOT_WHAT = ("force", "paths", "logger", "threads", "checkpoints", "diagnostics", "hydra", "seeds", "sweep")
+
+
+def identity(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What is run, by dotted key: ``{"optim.lr": 0.001, ..., "seed": 3}``.
+
+    Args:
+        config: a resolved configuration as plain values.
+    """
+    flat = flatten({key: value for key, value in config.items() if key not in NOT_WHAT})
+    # Where the data and the run folder lie says nothing about what is run.
+    return {key: value for key, value in flat.items() if not key.endswith((".root", ".download", ".folder"))}
+
+
+def flatten(value: Any, prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as one, by dotted key; an empty mapping keeps its key."""
+    if not isinstance(value, dict) or not value:
+        return {prefix: value}
+    flat: dict[str, Any] = {}
+    for key, item in value.items():
+        flat |= flatten(item, f"{prefix}.{key}" if prefix else str(key))
+    return flat
