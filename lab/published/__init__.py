@@ -1,0 +1,233 @@
+"""Tables of the papers as data: what was published, and which of the lab's runs each row is.
+
+    from lab.published import load, names
+    table = load("eureka/table_1")
+    print(table.number, table.rows[3].label, table.rows[3].cells["eureka_ratio"])   # Table 1 ViT, τ = √d_k 7/10
+
+A file lies at ``<paper>/<table>.yaml`` beside this one, the paper itself at ``<paper>/paper.yaml``. Numbers are as the
+papers print them, in the unit of their column; where a print is doubtful, a note of the table says so.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, TypeVar
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from yaml import YAMLError
+
+from lab.config import choices
+from lab.errors import LabError
+
+FOLDER = Path(__file__).resolve().parent
+_STRICT = ConfigDict(extra="forbid")
+
+
+@dataclass(frozen=True)
+class Paper:
+    """Where the numbers are from."""
+
+    title: str
+    authors: tuple[str, ...]
+    venue: str
+    year: int
+    url: str
+
+    __pydantic_config__ = _STRICT
+
+    def __str__(self) -> str:
+        first, *others = (author.split()[-1] for author in self.authors)
+        return f"{first}{' et al.' if others else ''}, {self.venue} {self.year}"
+
+
+@dataclass(frozen=True)
+class Column:
+    """One statistic.
+
+    Attributes:
+        title: as the paper heads it.
+        unit: "%", "epochs" or "runs"; empty where there is none.
+        metric: name of the metric in a run's summary that is this statistic; None where no metric is.
+    """
+
+    title: str
+    unit: str = ""
+    metric: str | None = None
+
+    __pydantic_config__ = _STRICT
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One number, one ratio, or neither.
+
+    Attributes:
+        mean, std: in the unit of the column; std None where the paper has none.
+        count, of: a ratio of runs, never reduced: 0/4 is four runs.
+        text: as printed, where it is no number or where the number is better read so.
+    """
+
+    mean: float | None = None
+    std: float | None = None
+    count: int | None = None
+    of: int | None = None
+    text: str | None = None
+
+    __pydantic_config__ = _STRICT
+
+    def __post_init__(self) -> None:
+        if (self.count is None) != (self.of is None):
+            raise ValueError("count and of come together")
+        if self.count is not None and self.of is not None and not (0 <= self.count <= self.of and self.of >= 1):
+            raise ValueError(f"a ratio needs 0 <= count <= of and of >= 1, got {self.count} of {self.of}")
+        if self.std is not None and (self.mean is None or self.std < 0):
+            raise ValueError("std needs a mean beside it and must not be negative")
+        if (self.mean is None) == (self.count is None) and (self.text is None or self.mean is not None):
+            raise ValueError("a cell has either mean, or count and of, or text alone")
+
+    def __str__(self) -> str:
+        if self.text is not None:
+            return self.text
+        if self.mean is None:
+            return f"{self.count}/{self.of}"
+        if self.std is None:
+            return f"{self.mean:g}"
+        decimals = max(_decimals(self.mean), _decimals(self.std))
+        return f"{self.mean:.{decimals}f} ± {self.std:.{decimals}f}"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One setting.
+
+    Attributes:
+        label: as the paper calls it.
+        cells: by name of their column, one for each.
+        group: section of the table that the row stands in; empty where there are none.
+        overrides: what makes this row on top of the table's experiment; None where the lab cannot run it.
+    """
+
+    label: str
+    cells: dict[str, Cell]
+    group: str = ""
+    overrides: tuple[str, ...] | None = None
+
+    __pydantic_config__ = _STRICT
+
+
+@dataclass(frozen=True)
+class Table:
+    """A published table, or the numbers that a figure or a section tells.
+
+    Attributes:
+        name: as :func:`load` takes it.
+        paper: its source.
+        number: "Table 1" in that paper.
+        title, caption: in our words.
+        columns: by name; ``eureka_ratio``, ``accuracy``, ``eureka_epoch``, ``percent_of_steps`` and ``ratio_95`` mean
+            the same in every table.
+        rows: in the paper's order.
+        experiment: overrides that all rows share; empty where the lab cannot run the table.
+        sweep: the ``+sweep=`` that runs it; None without.
+        free: keys of a composed config in which a run may differ from its row, though rows may differ in them too.
+        notes: what a reader has to know.
+    """
+
+    name: str
+    paper: Paper
+    number: str
+    title: str
+    caption: str
+    columns: dict[str, Column]
+    rows: tuple[Row, ...]
+    experiment: tuple[str, ...] = ()
+    sweep: str | None = None
+    free: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    __pydantic_config__ = _STRICT
+
+    def __post_init__(self) -> None:
+        seen: set[tuple[str, str]] = set()
+        for row in self.rows:
+            if (row.group, row.label) in seen:
+                raise ValueError(f"two rows are called {row.label!r}")
+            seen.add((row.group, row.label))
+            if row.overrides is not None and not self.experiment:
+                raise ValueError(f"row {row.label!r} has overrides, but the table has no experiment")
+            for name in row.cells.keys() - self.columns.keys():
+                raise ValueError(f"row {row.label!r} has a cell in column {name!r}; {choices(name, [*self.columns])}")
+            if missing := [name for name in self.columns if name not in row.cells]:
+                raise ValueError(f"row {row.label!r} has no cell in column {missing[0]!r}")
+
+    def overrides_of(self, row: Row) -> tuple[str, ...] | None:
+        """All that a command line needs for this row but its seed; None where the lab cannot run it."""
+        return None if row.overrides is None else (*self.experiment, *row.overrides)
+
+
+Content = TypeVar("Content", Paper, Table)
+
+
+def names() -> list[str]:
+    """All tables, as :func:`load` takes them: "eureka/table_1" and so on, by paper and number."""
+    found = (path for path in FOLDER.glob("*/*.yaml") if path.name != "paper.yaml")
+    return sorted((f"{path.parent.name}/{path.stem}" for path in found), key=_natural)
+
+
+def load(name: str) -> Table:
+    """A table by its name, one of :func:`names`.
+
+    Raises:
+        LabError: if there is no such table, or its file is wrong.
+    """
+    if name not in names():
+        raise LabError(f"no published table is called {name!r}; {choices(name, names())}")
+    path = FOLDER / f"{name}.yaml"
+    return read(path, Table, name=name, paper=read(path.with_name("paper.yaml"), Paper))
+
+
+def read(path: Path, kind: type[Content], **known: Any) -> Content:
+    """A file as a ``kind``, whose fields it spells out but for the ``known`` ones.
+
+    Raises:
+        LabError: if the file cannot be read, or has other keys, other types or cells that do not fit.
+    """
+    try:
+        content = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+    except (OSError, YAMLError, OmegaConfBaseException) as error:
+        raise LabError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict):
+        raise LabError(f"{path} must hold keys and values")
+    for key in known.keys() & content.keys():
+        raise LabError(f"{path}: {key} follows from where the file lies: leave it out")
+    try:
+        return TypeAdapter(kind).validate_python({**content, **known})
+    except ValidationError as error:
+        # A misspelt key is both unknown and missing: the former says more.
+        first = min(error.errors(), key=lambda e: e["type"] != "unexpected_keyword_argument")
+        *path_there, last = first["loc"] or ("",)
+        where = ".".join(str(part) for part in first["loc"])
+        if first["type"] == "unexpected_keyword_argument":
+            valid = [field.name for field in fields(_kind_at(kind, path_there)) if field.name not in known]
+            raise LabError(f"{path}: {where} is not known; {choices(str(last), valid)}") from error
+        message = first["msg"].removeprefix("Value error, ").replace("Field required", "is missing")
+        raise LabError(f"{path}: {where + ': ' if where else ''}{message}") from error
+
+
+def _kind_at(kind: type, loc: Sequence[str | int]) -> type:
+    """What stands at a place of a file: rows.3.cells.accuracy is a Cell."""
+    return {"cells": Cell, "columns": Column, "rows": Row}[str(loc[-2])] if len(loc) > 1 else kind
+
+
+def _natural(name: str) -> list[str | int]:
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
+
+
+def _decimals(value: float) -> int:
+    return max(0, -int(Decimal(str(value)).as_tuple().exponent))
