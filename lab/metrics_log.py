@@ -13,6 +13,7 @@ from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
 from lab.files import write_text
+from lab.metrics_file import read_metrics
 
 
 class MetricsLog(Logger):
@@ -71,11 +72,3 @@ class MetricsLog(Logger):
     @rank_zero_only
     def finalize(self, status: str) -> None:
         self.save()
-
-
-def read_metrics(path: Path) -> list[dict[str, float]]:
-    """Rows of a ``metrics.csv``; a metric that a row does not have is left out of it."""
-    if not path.exists():
-        return []
-    with path.open(newline="") as file:
-        return [{key: float(value) for key, value in row.items() if value} for row in csv.DictReader(file)]

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import torch
 
 PACKAGES = ("torch", "torchvision", "lightning", "timm", "torchmetrics", "hydra-core", "tensorboard", "numpy")
 
@@ -26,7 +25,9 @@ def command_line() -> str:
     """The command that a person typed, as far as Python knows it."""
     main = sys.modules.get("__main__")
     spec = getattr(main, "__spec__", None)
-    name = f"python -m {spec.name}" if spec is not None else f"python {Path(sys.argv[0]).name}"
+    name = (
+        f"python -m {spec.name.removesuffix('.__main__')}" if spec is not None else f"python {Path(sys.argv[0]).name}"
+    )
     return " ".join([name, *map(shlex.quote, sys.argv[1:])])
 
 
@@ -58,6 +59,8 @@ def versions() -> dict[str, str]:
 
 def machine() -> dict[str, Any]:
     """Processor, cores, memory and accelerator."""
+    import torch  # takes seconds, and a report asks only for the command and the commit
+
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     return {
         "processor": _processor(),

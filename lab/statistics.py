@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from scipy.stats import binomtest, fisher_exact, ttest_rel
+import numpy as np
+from scipy.stats import binomtest, fisher_exact, t, ttest_rel
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,47 @@ def holm(p_values: Sequence[float]) -> list[float]:
         largest = max(largest, min(1.0, (len(p_values) - place) * p_values[index]))
         corrected[index] = largest
     return corrected
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A mean over seeds with its confidence interval.
+
+    Attributes:
+        value: the mean.
+        std: standard deviation over the seeds (divided by n, as in the papers: one seed has 0).
+        low, high: bounds of Student's interval; None for a single seed, which says nothing of its spread.
+        seeds: how many.
+    """
+
+    value: float
+    std: float
+    low: float | None
+    high: float | None
+    seeds: int
+
+
+def mean_over_seeds(
+    values: Sequence[float], confidence: float = 0.95, bounds: tuple[float, float] = (-math.inf, math.inf)
+) -> Mean:
+    """Mean, spread and Student's t-interval of a number per seed.
+
+    Args:
+        values: one a seed.
+        confidence: of the interval.
+        bounds: what the number can be at all; the interval ends there.
+
+    Raises:
+        ValueError: if there is no value.
+    """
+    if not len(values):
+        raise ValueError("a mean over seeds needs one seed or more, got none")
+    array = np.asarray(values, dtype=np.float64)
+    mean, count = float(array.mean()), len(array)
+    if count < 2:
+        return Mean(mean, 0.0, None, None, count)
+    half = float(t.ppf((1 + confidence) / 2, count - 1)) * float(array.std(ddof=1)) / math.sqrt(count)
+    return Mean(mean, float(array.std()), max(bounds[0], mean - half), min(bounds[1], mean + half), count)
 
 
 @dataclass(frozen=True)

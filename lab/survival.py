@@ -87,14 +87,19 @@ def _last_finite(values: NDArray[np.float64]) -> float:
 
 @dataclass(frozen=True)
 class Median:
-    """Median epoch of the Eureka-moment; ``inf`` where half of the seeds have had none."""
+    """Median epoch of the Eureka-moment; ``inf`` where half of the seeds have had none by ``end``."""
 
     epoch: float
     low: float
     high: float
+    end: float
 
     def __str__(self) -> str:
-        return f"{_epoch(self.epoch)} ({_epoch(self.low)} to {_epoch(self.high)})"
+        if math.isinf(self.low):
+            return f"later than {self.end:,.0f}"
+        low, high = (f"later than {self.end:,.0f}" if math.isinf(e) else f"{e:,.0f}" for e in (self.low, self.high))
+        middle = f"later than {self.end:,.0f}" if math.isinf(self.epoch) else f"{self.epoch:,.0f}"
+        return f"{middle} ({low} to {high})"
 
 
 def median_time(times: Times, confidence: float = 0.95) -> Median:
@@ -103,16 +108,13 @@ def median_time(times: Times, confidence: float = 0.95) -> Median:
     Source: Brookmeyer and Crowley 1982, the interval by the curve's own bounds.
     """
     curve = no_moment_yet(times, confidence)
-    return Median(*(_first_at_half(curve.epochs, bound) for bound in (curve.share, curve.low, curve.high)))
+    middle, low, high = (_first_at_half(curve.epochs, bound) for bound in (curve.share, curve.low, curve.high))
+    return Median(middle, low, high, curve.end)
 
 
 def _first_at_half(epochs: NDArray[np.float64], share: NDArray[np.float64]) -> float:
     reached = np.flatnonzero(share <= 0.5 + 1e-9)  # cumulative products round
     return float(epochs[reached[0]]) if len(reached) else math.inf
-
-
-def _epoch(value: float) -> str:
-    return "never" if math.isinf(value) else f"{value:,.0f}"
 
 
 def log_rank(one: Times, other: Times) -> float:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 
-from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
-
-@rank_zero_only
 def tell(text: str) -> None:
     """Prints a line on stderr."""
-    print(text, file=sys.stderr, flush=True)
+    # Without Lightning there is one process; loading it only to say a line takes seconds.
+    ranks = sys.modules.get("lightning.pytorch.utilities.rank_zero")
+    if ranks is None or not getattr(ranks.rank_zero_only, "rank", 0):
+        print(text, file=sys.stderr, flush=True)

@@ -136,6 +136,7 @@ class Table:
         experiment: overrides that all rows share; empty where the lab cannot run the table.
         sweep: the ``+sweep=`` that runs it; None without.
         free: keys of a composed config in which a run may differ from its row, though rows may differ in them too.
+        pool: whether a row counts the runs of all settings that differ only in what is free (Table 2).
         notes: what a reader has to know.
     """
 
@@ -149,6 +150,7 @@ class Table:
     experiment: tuple[str, ...] = ()
     sweep: str | None = None
     free: tuple[str, ...] = ()
+    pool: bool = False
     notes: tuple[str, ...] = ()
 
     __pydantic_config__ = _STRICT

@@ -1,0 +1,104 @@
+"""Runs gathered into one result: tables with intervals, beside the paper's, and figures.
+
+python -m lab.report runs/reasoning
+python -m lab.report runs/main_task --against eureka/table_1 --out results/table_1
+python -m lab.report --tables
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from pathlib import Path
+
+from lab.errors import LabError
+from lab.provenance import command_line, git_state, now
+from lab.published import load, names
+from lab.report.assemble import Report, assemble
+from lab.report.gather import gather
+from lab.report.write import check_out, write
+from lab.tell import tell
+
+
+def report(
+    roots: list[Path],
+    against: str | None = None,
+    out: Path | None = None,
+    baseline: str | None = None,
+    confidence: float = 0.95,
+    pictures_mib: float = 20.0,
+) -> tuple[Report, Path]:
+    """Gathers the runs below ``roots`` and writes a report; what it says, and its folder.
+
+    Args:
+        roots: folders of runs.
+        against: name of a published table.
+        out: folder of the report; None for ``report`` (or ``report-<table>``) in the first root.
+        baseline: name of the setting that others are compared with.
+        confidence: of all intervals.
+        pictures_mib: most that pictures of diagnostics may add to the page.
+
+    Raises:
+        LabError: for everything that a user can mend.
+    """
+    for root in roots:
+        if not root.is_dir():
+            raise LabError(f"{root} is no folder: name one that holds runs, as in python -m lab.report runs/main_task")
+    if not 0.5 <= confidence < 1:
+        raise LabError(f"--confidence must be from 0.5 to below 1, got {confidence}")
+    if not (pictures_mib >= 0 and math.isfinite(pictures_mib)):
+        raise LabError(f"--pictures must be a number of MiB, 0 or more, got {pictures_mib}")
+    table = load(against) if against else None
+    name = "report" if against is None else f"report-{against.replace('/', '-')}"
+    out = out or roots[0] / name
+    check_out(out)
+    gathered = [gather(root) for root in roots]
+    for part in gathered:
+        for folder, why in part.damaged.items():
+            tell(f"left out: {folder}: {why}")
+    if not any(part.runs for part in gathered):
+        raise LabError(f"no runs below {', '.join(map(str, roots))}: a run is a folder with a summary.json")
+    found = assemble(gathered, table, baseline, confidence)
+    made = {"made": now(), "command": command_line(), "commit": (git_state()["commit"] or "")[:12]}
+    write(found, out, made, pictures_mib)
+    return found, out
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m lab.report", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("runs", type=Path, nargs="*", help="folders of runs")
+    parser.add_argument("--against", metavar="TABLE", help="a published table to set beside (--tables lists them)")
+    parser.add_argument("--out", type=Path, help="folder of the report; default: report in the first folder of runs")
+    parser.add_argument("--baseline", metavar="SETTING", help="setting to compare with; default: plain softmax")
+    parser.add_argument("--confidence", type=float, default=0.95, help="of all intervals; default 0.95")
+    parser.add_argument("--pictures", type=float, default=20.0, metavar="MIB", help="most for pictures of diagnostics")
+    parser.add_argument("--tables", action="store_true", help="list the published tables and end")
+    arguments = parser.parse_args()
+    if arguments.tables:
+        for name in names():
+            table = load(name)
+            print(f"{name:32} {table.number}: {table.title}" + ("" if table.experiment else " (to read only)"))
+        return
+    if not arguments.runs:
+        parser.error("name a folder of runs, as in python -m lab.report runs/main_task")
+    try:
+        found, out = report(
+            arguments.runs,
+            arguments.against,
+            arguments.out,
+            arguments.baseline,
+            arguments.confidence,
+            arguments.pictures,
+        )
+    except LabError as error:
+        tell(f"error: {error}")
+        sys.exit(1)
+    tell(f"{len(found.runs)} runs of {len(found.settings)} settings: {out / 'index.html'}")
+
+
+if __name__ == "__main__":
+    main()

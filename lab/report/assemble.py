@@ -1,0 +1,279 @@
+"""From gathered runs to what a page shows: text, figures and, for each number, the runs that it comes from."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from matplotlib.figure import Figure
+
+from lab.published import Table
+from lab.report import figures
+from lab.report.against import MatchedRow, set_beside, show_mean
+from lab.report.gather import Gathered
+from lab.report.outcomes import Against, Outcome, baseline_of, compare, outcome
+from lab.report.records import Record
+from lab.report.settings import Setting, settings
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure with the words beside it.
+
+    Attributes:
+        name: of its files.
+        title, reading: what it is, how to read it.
+    """
+
+    name: str
+    title: str
+    reading: str
+    figure: Figure
+
+
+@dataclass(frozen=True)
+class Section:
+    """One experiment.
+
+    Attributes:
+        comparisons: of the other settings with the baseline; empty without one.
+        pictures: setting -> the run whose diagnostics are shown, and their files.
+    """
+
+    experiment: str
+    outcomes: Sequence[Outcome]
+    baseline: Setting | None
+    comparisons: Mapping[str, Against]
+    drawings: Sequence[Drawing]
+    pictures: Sequence[tuple[Setting, Record, Sequence[Path]]]
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything that a report says, before it is written."""
+
+    roots: Sequence[Path]
+    runs: Sequence[Record]
+    damaged: Mapping[Path, str]
+    sections: Sequence[Section]
+    confidence: float
+    table: Table | None = None
+    rows: Sequence[MatchedRow] = ()
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def settings(self) -> list[Setting]:
+        """All settings, in the order of their sections."""
+        return [found.setting for section in self.sections for found in section.outcomes]
+
+
+def assemble(
+    gathered: Sequence[Gathered],
+    table: Table | None = None,
+    baseline: str | None = None,
+    confidence: float = 0.95,
+    draw: bool = True,
+) -> Report:
+    """Works out a report.
+
+    Args:
+        gathered: the folders.
+        table: a published table to set beside.
+        baseline: name of the setting that others are compared with; None for plain softmax in each experiment.
+        confidence: of all intervals.
+        draw: make the figures.
+
+    Raises:
+        LabError: if no setting is called ``baseline``, or no run is a row of ``table``.
+    """
+    runs = [run for part in gathered for run in part.runs]
+    found = settings(runs)
+    if baseline is not None:
+        baseline_of(found, baseline)
+    by_experiment: dict[str, list[Setting]] = {}
+    for setting in found:
+        by_experiment.setdefault(setting.experiment, []).append(setting)
+    sections = [_section(name, own, baseline, confidence, draw) for name, own in by_experiment.items()]
+    return Report(
+        roots=[part.root for part in gathered],
+        runs=runs,
+        damaged={folder: why for part in gathered for folder, why in part.damaged.items()},
+        sections=sections,
+        confidence=confidence,
+        table=table,
+        rows=set_beside(table, found, confidence) if table else (),
+        counts=Counter(run.status for run in runs),
+    )
+
+
+def _section(experiment: str, own: Sequence[Setting], baseline: str | None, confidence: float, draw: bool) -> Section:
+    names = [setting.name for setting in own]
+    reference = baseline_of(own, baseline if baseline in names else None)
+    outcomes = [outcome(setting, reference, confidence) for setting in own]
+    compared = compare(outcomes, reference, confidence) if reference else []
+    return Section(
+        experiment=experiment,
+        outcomes=outcomes,
+        baseline=reference,
+        comparisons={against.setting.name: against for against in compared},
+        drawings=_drawings(experiment, own) if draw else (),
+        pictures=_pictures(own),
+    )
+
+
+def _drawings(experiment: str, own: Sequence[Setting]) -> list[Drawing]:
+    found: list[Drawing] = []
+
+    def add(name: str, title: str, reading: str, drawn: Sequence[Figure | None]) -> None:
+        there = [figure for figure in drawn if figure is not None]
+        for number, figure in enumerate(there, start=1):
+            part = f" ({number} of {len(there)})" if len(there) > 1 else ""
+            suffix = f"_{number}" if len(there) > 1 else ""
+            found.append(Drawing(f"{experiment}_{name}{suffix}", title + part, reading, figure))
+
+    for quantity in ("accuracy", "loss"):
+        for aligned in (False, True):
+            add(
+                f"{quantity}_{'by_moment' if aligned else 'by_epoch'}",
+                f"{quantity.capitalize()} of all seeds, "
+                + ("aligned by their Eureka-moments" if aligned else "by epoch"),
+                ("Strong lines are validation, pale ones training. " + _READINGS[quantity, aligned]),
+                figures.in_parts(own, lambda part, q=quantity, a=aligned: figures.curves(part, q, a)),  # type: ignore[misc]
+            )
+    add(
+        "survival",
+        "No Eureka-moment yet (Kaplan-Meier)",
+        "The share of seeds that are still on the plateau. A bar (|) marks a run that ended there without a moment: it "
+        "counts for as long as it was watched, and not as a failure for ever.",
+        [figures.survival(own)],
+    )
+    add(
+        "learning_rates",
+        "Robustness to the learning rate",
+        "Seeds with a Eureka-moment of those that finished, at each schedule (Table 2 of the paper pools a row).",
+        [figures.learning_rates(own)],
+    )
+    add(
+        "gradients",
+        "Gradients of W_Q, W_K and W_V",
+        "Mean |gradient| in the first layer, first seed; the time before the Eureka-moment is grey (Figure 4 of the "
+        "paper). On the plateau W_Q and W_K get much less than W_V.",
+        figures.in_parts(own, figures.gradients),
+    )
+    return found
+
+
+_READINGS = {
+    ("accuracy", False): "A star is a Eureka-moment, the dotted line the accuracy that it has to exceed.",
+    (
+        "accuracy",
+        True,
+    ): "Seeds without a moment are left out. A steep rise at 0 after a flat line is what abrupt means.",
+    ("loss", False): "A plateau in the loss is a stage that is not learnt yet.",
+    ("loss", True): "Seeds without a moment are left out.",
+}
+
+
+def _pictures(own: Sequence[Setting]) -> list[tuple[Setting, Record, Sequence[Path]]]:
+    """What the diagnostics of a setting drew, of its first run that has any."""
+    found: list[tuple[Setting, Record, Sequence[Path]]] = []
+    for setting in own:
+        for run in setting.runs:
+            files = sorted((run.folder / "pictures").glob("*.png"))
+            if files:
+                found.append((setting, run, files))
+                break
+    return found
+
+
+# --- what tables show --------------------------------------------------------------------------------------------
+
+
+def setting_row(found: Outcome, against: Against | None) -> dict[str, str]:
+    """One setting as text, by column title."""
+    setting = found.setting
+    others = Counter(run.status for run in setting.runs if not run.finished)
+    unfinished = ", ".join(f"{count} {status}" for status, count in sorted(others.items()))
+    row = {
+        "seeds finished": f"{len(setting.finished)}" + (f" (and {unfinished})" if unfinished else ""),
+        "Eureka-ratio": _ratio(found),
+        "accuracy after the moment, %": show_mean(found.accuracy, 2) if found.accuracy else "",
+        "accuracy without one, %": show_mean(found.plateau, 2) if found.plateau else "",
+        "mean Eureka-epoch": show_mean(found.eureka_epoch, 1) if found.eureka_epoch else "",
+        "median epoch to the moment": str(found.median) if found.median else "",
+    }
+    if found.reach:
+        row |= {"% of steps": _percent(found), "95 %-ratio": f"{found.reach.reached}/{found.reach.runs}"}
+    if against is not None:
+        row |= {
+            "ratio, p": _p(against.ratio),
+            "time to the moment, p": _p(against.time),
+            "accuracy, difference": _difference(against),
+            "accuracy, p": _p(against.accuracy_p),
+        }
+    return row
+
+
+# Columns of a setting that compare it with the baseline; the others stand for themselves.
+COMPARED = ("% of steps", "95 %-ratio", "ratio, p", "time to the moment, p", "accuracy, difference", "accuracy, p")
+
+
+def _ratio(found: Outcome) -> str:
+    if found.ratio is None or found.exact is None:
+        return ""
+    return f"{str(found.ratio)[:-1]}; exact {found.exact.low:.0%} to {found.exact.high:.0%})"
+
+
+def _percent(found: Outcome) -> str:
+    return f"{found.reach.percent_of_steps:.1f}" if found.reach and found.reach.percent_of_steps is not None else ""
+
+
+def _p(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.3f}" if value >= 0.001 else "< 0.001"
+
+
+def _difference(against: Against) -> str:
+    if against.accuracy is None:
+        return ""
+    mean, low, high = against.accuracy
+    return f"{mean:+.2f} ({low:+.2f} to {high:+.2f}; {against.seeds} seeds)"
+
+
+def run_row(setting: Setting, run: Record, out: Path | None = None) -> dict[str, Any]:
+    """One run as plain values, for ``runs.csv`` and the lists of runs.
+
+    Args:
+        out: folder that paths are told from; None for absolute ones.
+    """
+    summary = run.summary
+    machine = summary.get("machine") or {}
+    return {
+        "experiment": setting.experiment,
+        "setting": setting.name,
+        "seed": run.seed,
+        "status": run.status,
+        "moment_epoch": run.moment,
+        "accuracy": run.accuracy,
+        "epochs": run.epochs,
+        "samples": summary.get("samples"),
+        "wall_seconds": summary.get("wall_seconds"),
+        "counted": run in setting.runs and run.finished,
+        "commit": (summary.get("git") or {}).get("commit"),
+        "machine": machine.get("gpu") or machine.get("processor"),
+        "written": summary.get("written"),
+        "command": summary.get("command"),
+        "error": summary.get("error"),
+        "folder": str(run.folder) if out is None else os.path.relpath(run.folder, out),
+    }
+
+
+def link(folder: Path, out: Path) -> str:
+    """A link from a page in ``out`` to a folder or file."""
+    return quote(Path(os.path.relpath(folder, out)).as_posix())

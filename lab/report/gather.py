@@ -1,0 +1,162 @@
+"""All runs below a folder; an index beside them remembers what was read, so that only what is new is read again."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lab.files import write_atomically
+from lab.report.records import CURVES, FILES, Damaged, Record, read_record
+
+# Changes when the index does: an index of another number is made anew.
+VERSION = 1
+INDEX = Path(".report") / "index.npz"
+# Below this many folders to read, starting processes costs more than it saves.
+_WORTH_PROCESSES = 100
+# Folders inside a run, and folders that are no runs.
+_SKIP = {"checkpoints", "tensorboard", "pictures", "diagnostics", ".report", ".sweeps"}
+
+Stamp = list[int]
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """What lies below a folder.
+
+    Attributes:
+        root: the folder.
+        runs: sorted by folder.
+        damaged: folder -> why it could not be read.
+        read: folders that had to be read; the others were in the index.
+    """
+
+    root: Path
+    runs: tuple[Record, ...]
+    damaged: Mapping[Path, str]
+    read: int
+
+
+def gather(root: Path, processes: int | None = None) -> Gathered:
+    """Reads every run folder below ``root``; runs set aside by ``force=true`` (``seed=0~1``) are left out.
+
+    Args:
+        root: a folder of runs, or one run.
+        processes: that read side by side; None for one a core.
+    """
+    root = root.absolute()
+    stamps = {str(folder.relative_to(root)): stamp for folder, stamp in _run_folders(root)}
+    known = _read_index(root)
+    fresh = {name: known[name][1] for name, stamp in stamps.items() if name in known and known[name][0] == stamp}
+    new = [name for name in stamps if name not in fresh]
+    found = fresh | dict(zip(new, _read_all([root / name for name in new], processes), strict=True))
+    if new or known.keys() - stamps.keys():
+        # A folder that may only be read has no index; it is read whole each time.
+        with suppress(OSError):
+            _write_index(root, {name: (stamps[name], found[name]) for name in sorted(found)})
+    runs = tuple(_as_it_is_now(found[name]) for name in sorted(found) if isinstance(found[name], Record))
+    damaged = {root / name: str(found[name]) for name in sorted(found) if isinstance(found[name], str)}
+    return Gathered(root, runs, damaged, len(new))
+
+
+def _run_folders(root: Path) -> Iterator[tuple[Path, Stamp]]:
+    """Run folders below ``root`` and what tells whether one has changed."""
+    waiting = [root]
+    while waiting:
+        folder = waiting.pop()
+        with suppress(PermissionError), os.scandir(folder) as entries:
+            inside = {entry.name: entry for entry in entries}
+            if "summary.json" in inside:
+                if "~" not in folder.name:
+                    yield folder, _stamp(inside)
+                continue
+            waiting += [
+                Path(entry.path)
+                for entry in inside.values()
+                if entry.is_dir(follow_symlinks=False) and entry.name not in _SKIP
+            ]
+
+
+def _stamp(inside: Mapping[str, os.DirEntry[str]]) -> Stamp:
+    stamp: Stamp = []
+    for name in FILES:
+        if name in inside:
+            stat = inside[name].stat()
+            stamp += [stat.st_mtime_ns, stat.st_size]
+        else:
+            stamp += [0, 0]
+    return stamp
+
+
+def _read_all(folders: Sequence[Path], processes: int | None) -> list[Record | str]:
+    workers = min(processes or os.cpu_count() or 1, max(1, len(folders) // (_WORTH_PROCESSES // 2)))
+    if workers < 2 or len(folders) < _WORTH_PROCESSES:
+        return [_read(folder) for folder in folders]
+    with ProcessPoolExecutor(workers) as pool:
+        return list(pool.map(_read, folders, chunksize=20))
+
+
+def _read(folder: Path) -> Record | str:
+    try:
+        return read_record(folder)
+    except Damaged as error:
+        return str(error)
+
+
+def _as_it_is_now(record: Record | str) -> Record:
+    """A run that says it is running, but that nobody holds, was killed."""
+    assert isinstance(record, Record)
+    if record.status != "running":
+        return record
+    from lab.run import read_summary  # torch comes with it: only where a run may be running
+
+    return replace(record, summary=read_summary(record.folder) or record.summary)
+
+
+def _write_index(root: Path, entries: Mapping[str, tuple[Stamp, Record | str]]) -> None:
+    configs: dict[str, int] = {}
+    rows: list[dict[str, Any]] = []
+    curves = []
+    for name, (stamp, record) in entries.items():
+        if isinstance(record, str):
+            rows.append({"name": name, "stamp": stamp, "damaged": record})
+            continue
+        config = configs.setdefault(json.dumps(record.config, sort_keys=True), len(configs))
+        length = record.curves.shape[1]
+        rows.append({"name": name, "stamp": stamp, "summary": record.summary, "config": config, "length": length})
+        curves.append(record.curves)
+    text = json.dumps({"version": VERSION, "runs": rows, "configs": [json.loads(config) for config in configs]})
+    numbers = np.concatenate([np.empty((len(CURVES), 0), np.float32), *curves], axis=1)
+    buffer = io.BytesIO()
+    np.savez(buffer, text=np.frombuffer(text.encode(), np.uint8), curves=numbers)
+    write_atomically(root / INDEX, lambda file: file.write(buffer.getvalue()))
+
+
+def _read_index(root: Path) -> dict[str, tuple[Stamp, Record | str]]:
+    """What the index knows; nothing where there is none, or where it is damaged or of another version."""
+    try:
+        with np.load(root / INDEX, allow_pickle=False) as stored:
+            told, curves = json.loads(stored["text"].tobytes()), stored["curves"]
+        if told["version"] != VERSION:
+            return {}
+        known: dict[str, tuple[Stamp, Record | str]] = {}
+        start = 0
+        for row in told["runs"]:
+            entry: Record | str = row.get("damaged", "")
+            if not entry:
+                own = curves[:, start : start + row["length"]]
+                start += row["length"]
+                entry = Record(root / row["name"], row["summary"], told["configs"][row["config"]], own)
+            known[row["name"]] = (row["stamp"], entry)
+        return known
+    except (OSError, ValueError, KeyError, IndexError, TypeError, zipfile.BadZipFile):
+        return {}

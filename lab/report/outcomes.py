@@ -1,0 +1,171 @@
+"""What the seeds of a setting say, with intervals, and how settings compare with a baseline."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from lab.errors import LabError
+from lab.report.records import Record
+from lab.report.settings import Setting
+from lab.statistics import Mean, Ratio, Reach, eureka_ratio, fisher, holm, mean_over_seeds, paired, reach
+from lab.survival import Median, Times, log_rank, median_time, times_of
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A setting in numbers; None where no run says anything.
+
+    Attributes:
+        setting: whose.
+        ratio, exact: Eureka-ratio over finished runs, with Wilson's interval and the exact one.
+        accuracy: final validation accuracy in % over finished runs with a Eureka-moment.
+        plateau: the same over finished runs without one.
+        eureka_epoch: mean epoch over finished runs with a moment; misleads where not all have one.
+        median: median epoch to the moment, runs without one counted as "later than their last epoch".
+        reach: "% of steps" and "95 %-ratio" against the baseline.
+    """
+
+    setting: Setting
+    ratio: Ratio | None
+    exact: Ratio | None
+    accuracy: Mean | None
+    plateau: Mean | None
+    eureka_epoch: Mean | None
+    median: Median | None
+    reach: Reach | None
+
+
+def outcome(
+    setting: Setting, baseline: Setting | None = None, confidence: float = 0.95, runs: Sequence[Record] | None = None
+) -> Outcome:
+    """Estimates over the seeds of a setting.
+
+    Args:
+        setting: whose.
+        baseline: the setting that "% of steps" is counted against.
+        confidence: of all intervals.
+        runs: instead of the setting's own (several settings pooled into one row of a table).
+    """
+    runs = setting.runs if runs is None else runs
+    finished = [run for run in runs if run.finished]
+    moments = [run.moment for run in finished if run.moment is not None]
+    with_moment = [100 * run.accuracy for run in finished if run.moment is not None and run.accuracy is not None]
+    without = [100 * run.accuracy for run in finished if run.moment is None and run.accuracy is not None]
+    watched = times(runs)
+    return Outcome(
+        setting=setting,
+        ratio=eureka_ratio(len(moments), len(finished), confidence) if finished else None,
+        exact=eureka_ratio(len(moments), len(finished), confidence, "exact") if finished else None,
+        accuracy=mean_over_seeds(with_moment, confidence, (0, 100)) if with_moment else None,
+        plateau=mean_over_seeds(without, confidence, (0, 100)) if without else None,
+        eureka_epoch=mean_over_seeds(moments, confidence, (0, math.inf)) if moments else None,
+        median=median_time(watched, confidence) if watched else None,
+        reach=_reach(finished, baseline),
+    )
+
+
+def times(runs: Sequence[Record]) -> Times | None:
+    """Times to the Eureka-moment; unfinished runs count too, up to their last epoch. None before the first epoch."""
+    watched = [run for run in runs if run.epochs > 0 or run.moment is not None]
+    return times_of([run.moment for run in watched], [run.epochs for run in watched]) if watched else None
+
+
+def _reach(finished: Sequence[Record], baseline: Setting | None) -> Reach | None:
+    if baseline is None or not finished or not baseline.finished:
+        return None
+    threshold = baseline.runs[0].threshold
+    if threshold is None:
+        return None
+    every = finished[0].config.get("trainer.check_val_every_n_epoch")
+    same = every == baseline.config.get("trainer.check_val_every_n_epoch")
+    reached = any(run.moment is not None for run in baseline.finished)
+    if not same or not reached:  # epochs are counted by validations; without a moment there is nothing to reach
+        return None
+    return reach(
+        [_accuracies(run) for run in finished], [_accuracies(run) for run in baseline.finished], 0.95, threshold
+    )
+
+
+def _accuracies(run: Record) -> list[float]:
+    values = run.curve("val/accuracy")
+    return [float(value) for value in values[~np.isnan(values)]]
+
+
+@dataclass(frozen=True)
+class Against:
+    """A setting against the baseline: p-values, each corrected over all settings (Holm); None where none can be had.
+
+    Attributes:
+        ratio: of Fisher's exact test on the Eureka-ratios.
+        time: of the log-rank test on the times to the moment.
+        accuracy: mean difference of final accuracy in percent points over equal seeds, and its interval.
+        accuracy_p: of the paired t-test.
+        seeds: how many both have finished.
+    """
+
+    setting: Setting
+    ratio: float | None
+    time: float | None
+    accuracy: tuple[float, float, float] | None
+    accuracy_p: float | None
+    seeds: int
+
+
+def compare(outcomes: Sequence[Outcome], baseline: Setting, confidence: float = 0.95) -> list[Against]:
+    """Every other setting against the baseline, corrected for their number."""
+    others = [outcome.setting for outcome in outcomes if outcome.setting is not baseline]
+    ratios = [_fisher(setting, baseline) for setting in others]
+    ranks = [_log_rank(setting, baseline) for setting in others]
+    pairs = [_paired(setting, baseline, confidence) for setting in others]
+    corrected = [_holm(values) for values in (ratios, ranks, [pair[3] if pair else None for pair in pairs])]
+    return [
+        Against(setting, ratio, rank, pair[:3] if pair else None, p, pair[4] if pair else 0)
+        for setting, pair, ratio, rank, p in zip(others, pairs, *corrected, strict=True)
+    ]
+
+
+def _fisher(one: Setting, other: Setting) -> float | None:
+    if not one.finished or not other.finished:
+        return None
+    counts = [(sum(run.moment is not None for run in s.finished), len(s.finished)) for s in (one, other)]
+    return fisher(*counts)
+
+
+def _log_rank(one: Setting, other: Setting) -> float | None:
+    ours, theirs = times(one.runs), times(other.runs)
+    return log_rank(ours, theirs) if ours and theirs else None
+
+
+def _paired(one: Setting, other: Setting, confidence: float) -> tuple[float, float, float, float, int] | None:
+    ours, theirs = (
+        {run.seed: 100 * run.accuracy for run in s.finished if run.accuracy is not None} for s in (one, other)
+    )
+    if len(ours.keys() & theirs.keys()) < 2:
+        return None
+    found = paired(ours, theirs, confidence)
+    return found.difference, found.low, found.high, found.p, found.seeds
+
+
+def _holm(values: Sequence[float | None]) -> list[float | None]:
+    there = iter(holm([value for value in values if value is not None]))
+    return [None if value is None else next(there) for value in values]
+
+
+def baseline_of(settings: Sequence[Setting], name: str | None = None) -> Setting | None:
+    """The setting called ``name``; without a name the plain softmax with the most finished seeds, if there is one.
+
+    Raises:
+        LabError: if no setting has the name.
+    """
+    if name is not None:
+        for setting in settings:
+            if setting.name == name:
+                return setting
+        there = "; ".join(setting.name for setting in settings) or "none"
+        raise LabError(f"no setting is called {name!r}: the settings are {there}")
+    plain = [setting for setting in settings if setting.softmax == "softmax"]
+    return max(plain, key=lambda setting: len(setting.finished), default=None)

@@ -1,0 +1,163 @@
+"""One run folder read into a record; imports no torch, because processes are started to do this by the thousand."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+
+from lab.identity import identity
+
+# The numbers of an epoch that curves are drawn from: rows of Record.curves.
+CURVES = ("epoch", "train/accuracy", "train/loss", "val/accuracy", "val/loss")
+FILES = ("summary.json", "config.yaml", "metrics.csv")
+
+
+@dataclass(frozen=True, eq=False)
+class Record:
+    """A run, as its folder tells it.
+
+    Attributes:
+        folder: absolute path.
+        summary: ``summary.json``.
+        config: what was run by dotted key, without the seed.
+        curves: [len(CURVES), validations], float32, NaN where a number was not logged; epochs count from 1.
+    """
+
+    folder: Path
+    summary: Mapping[str, Any]
+    config: Mapping[str, Any]
+    curves: NDArray[np.float32]
+
+    @property
+    def status(self) -> str:
+        return str(self.summary["status"])
+
+    @property
+    def finished(self) -> bool:
+        return self.status == "finished"
+
+    @property
+    def seed(self) -> int:
+        return int(self.summary["seed"])
+
+    @property
+    def experiment(self) -> str:
+        return str(self.summary.get("experiment") or "custom")
+
+    @property
+    def softmax(self) -> str:
+        return str(self.summary["softmax"])
+
+    @property
+    def overrides(self) -> tuple[str, ...]:
+        return tuple(self.summary.get("overrides") or ())
+
+    @property
+    def epochs(self) -> int:
+        return int(self.summary.get("epochs") or 0)
+
+    @property
+    def moment(self) -> int | None:
+        """Epoch of the Eureka-moment; None without."""
+        eureka = self.summary.get("eureka") or {}
+        return int(eureka["epoch"]) if eureka.get("happened") else None
+
+    @property
+    def threshold(self) -> float | None:
+        """Accuracy that the Eureka-moment has to exceed."""
+        return (self.summary.get("eureka") or {}).get("threshold")
+
+    @property
+    def accuracy(self) -> float | None:
+        """Validation accuracy at the end, in [0, 1]."""
+        return (self.summary.get("metrics") or {}).get("val/accuracy")
+
+    def curve(self, name: str) -> NDArray[np.float32]:
+        """One of CURVES."""
+        return self.curves[CURVES.index(name)]
+
+
+class Damaged(Exception):
+    """A run folder that cannot be read; the message names the file."""
+
+
+def read_record(folder: Path) -> Record:
+    """Reads a run folder.
+
+    Raises:
+        Damaged: if one of its files is missing or no such file.
+    """
+    summary = _summary(folder / "summary.json")
+    config = _config(folder / "config.yaml", summary)
+    return Record(folder, summary, config, _curves(folder / "metrics.csv"))
+
+
+def _summary(path: Path) -> dict[str, Any]:
+    try:
+        summary = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise Damaged(f"{path.name} cannot be read: {_short(error)}") from error
+    missing = [key for key in ("status", "seed", "softmax") if not isinstance(summary, dict) or key not in summary]
+    if missing:
+        raise Damaged(f"{path.name} does not say {', '.join(missing)}")
+    return summary
+
+
+def _config(path: Path, summary: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        # The C parser is ten times faster; it is missing only where PyYAML was built without it.
+        plain = yaml.load(path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise Damaged(f"{path.name} cannot be read: {_short(error)}") from error
+    if not isinstance(plain, dict):
+        raise Damaged(f"{path.name} is no configuration")
+    typed = {str(override).partition("=")[0].lstrip("+") for override in summary.get("overrides") or ()}
+
+    def follows_the_seed(key: str, value: Any) -> bool:
+        return key == "seed" or (key.endswith(".seed") and value == summary["seed"] and key not in typed)
+
+    return {
+        key: value
+        for key, value in identity(plain).items()
+        # A key without a value says no more than no key: older runs lack keys that came with a default of null.
+        if value is not None and not only_watches(key) and not follows_the_seed(key, value)
+    }
+
+
+def only_watches(key: str) -> bool:
+    """Whether a key sets callbacks that look and never change what is learnt; a Eureka callback may stop a run."""
+    return key == "callbacks" or (key.startswith("callbacks.") and not key.startswith("callbacks.eureka."))
+
+
+def _curves(path: Path) -> NDArray[np.float32]:
+    rows: list[list[float]] = []
+    if not path.exists():  # a run that has logged nothing yet
+        return np.empty((len(CURVES), 0), np.float32)
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            lines = csv.reader(file)
+            names = next(lines, [])
+            places = [names.index(name) if name in names else -1 for name in CURVES]
+            rest = [place for place in places[1:] if place >= 0]
+            for line in lines:
+                if len(line) != len(names):
+                    raise ValueError(f"line {lines.line_num} has {len(line)} of {len(names)} values")
+                if any(line[place] for place in rest):
+                    rows.append([float(line[place] or "nan") if place >= 0 else np.nan for place in places])
+    except (OSError, ValueError, csv.Error) as error:
+        raise Damaged(f"{path.name} cannot be read: {_short(error)}") from error
+    curves = np.asarray(rows, np.float32).reshape(-1, len(CURVES)).T.copy()
+    curves[0] += 1
+    return curves
+
+
+def _short(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"

@@ -1,0 +1,115 @@
+"""Settings: runs that differ in nothing but the seed, under a name that says how they differ from the others."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lab.identity import NOT_WHAT
+from lab.report.records import Record, only_watches
+
+_NAMED_APART = ("experiment", "softmax", "seed")
+# Most keys that are named to tell two settings of one command apart (configurations of different versions).
+_MOST_NAMED = 3
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """What was run, over its seeds.
+
+    Attributes:
+        name: short and unlike the others of its experiment.
+        experiment, softmax: as chosen.
+        config: what was run by dotted key, without the seed.
+        runs: one a seed, by seed.
+        doubles: further runs of the same seeds, which do not count.
+    """
+
+    name: str
+    experiment: str
+    softmax: str
+    config: Mapping[str, Any]
+    runs: tuple[Record, ...]
+    doubles: tuple[Record, ...] = ()
+
+    @property
+    def finished(self) -> tuple[Record, ...]:
+        """Runs that were trained to their end: those that ratios and means count."""
+        return tuple(run for run in self.runs if run.finished)
+
+
+def settings(runs: Iterable[Record]) -> list[Setting]:
+    """Runs by what was run; a seed that was run twice counts once, by its most advanced run.
+
+    Returns:
+        By experiment, plain softmax first.
+    """
+    groups: dict[tuple[str, str], list[Record]] = defaultdict(list)
+    for run in runs:
+        groups[run.experiment, json.dumps(run.config, sort_keys=True)].append(run)
+    by_experiment: dict[str, list[list[Record]]] = defaultdict(list)
+    for (experiment, _), group in groups.items():
+        by_experiment[experiment].append(group)
+    found = []
+    for experiment in sorted(by_experiment):
+        own = by_experiment[experiment]
+        named = [_setting(name, experiment, group) for name, group in zip(_names(own), own, strict=True)]
+        found += sorted(named, key=lambda setting: (setting.softmax != "softmax", setting.name))
+    return found
+
+
+def _setting(name: str, experiment: str, group: Sequence[Record]) -> Setting:
+    best: dict[int, Record] = {}
+    doubles = []
+    for run in sorted(group, key=lambda r: (not r.finished, -r.epochs, str(r.folder))):
+        if run.seed in best:
+            doubles.append(run)
+        else:
+            best[run.seed] = run
+    runs = tuple(best[seed] for seed in sorted(best))
+    return Setting(name, experiment, runs[0].softmax, runs[0].config, runs, tuple(doubles))
+
+
+def _names(groups: Sequence[Sequence[Record]]) -> list[str]:
+    """A name a group: the softmax (or the row) and those overrides that not all groups share."""
+    typed = [_overrides(group[0]) for group in groups]
+    shared = set(typed[0][1]).intersection(*(rest for _, rest in typed)) if len(groups) > 1 else set()
+    names = [", ".join([head, *(part for part in rest if part not in shared)]) for head, rest in typed]
+    for name in {name for name in names if names.count(name) > 1}:
+        places = [place for place, other in enumerate(names) if other == name]
+        configs = [groups[place][0].config for place in places]
+        keys = _unlike(configs)
+        for number, (place, config) in enumerate(zip(places, configs, strict=True), start=1):
+            told = [f"{key}={config.get(key, 'absent')}" for key in keys[:_MOST_NAMED]]
+            names[place] = ", ".join([name, *told]) if len(keys) <= _MOST_NAMED else f"{name} ({number})"
+    return names
+
+
+def _overrides(run: Record) -> tuple[str, list[str]]:
+    """What a run is called, and the other overrides of its command, in order of their keys."""
+    head, rest = run.softmax, []
+    for override in run.overrides:
+        key, _, value = override.lstrip("+~").partition("=")
+        key = key.split("@")[0]
+        if key == "row":
+            head = value
+        elif not (key in _NAMED_APART or only_watches(key) or key.replace("/", ".").split(".")[0] in NOT_WHAT):
+            rest.append(override.lstrip("+"))
+    return head, sorted(rest)
+
+
+def _unlike(configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Keys whose values are not the same in all configurations."""
+    keys = sorted(set().union(*configs))
+    return [key for key in keys if any(config.get(key, _ABSENT) != configs[0].get(key, _ABSENT) for config in configs)]
+
+
+_ABSENT = object()
+
+
+def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Keys with different values: key -> (ours, theirs); "absent" where one has none."""
+    return {key: (ours.get(key, "absent"), theirs.get(key, "absent")) for key in _unlike([ours, theirs])}

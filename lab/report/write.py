@@ -1,0 +1,298 @@
+"""A report as files: one self-contained HTML page, Markdown, CSV, and each figure as PNG and PDF."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+from matplotlib.figure import Figure
+
+from lab.errors import LabError
+from lab.files import write_atomically, write_text
+from lab.report.against import MatchedRow, Measured
+from lab.report.assemble import COMPARED, Drawing, Report, Section, link, run_row, setting_row
+from lab.report.settings import Setting
+
+# Marks a folder as a report's own: another folder is never written into.
+MARK = "index.html"
+_GENERATOR = '<meta name="generator" content="Eureka Lab">'
+_DPI = 150
+
+
+def write(report: Report, out: Path, provenance: Mapping[str, Any], pictures_mib: float = 20.0) -> list[Path]:
+    """Writes a report.
+
+    Args:
+        report: what it says.
+        out: a folder that is new, empty, or holds a report already (which is replaced).
+        provenance: "made", "command" and "commit".
+        pictures_mib: most that pictures of diagnostics may add to the page; those beyond are linked.
+
+    Returns:
+        The files written.
+
+    Raises:
+        LabError: if ``out`` holds something else.
+    """
+    check_out(out)
+    drawn = {
+        drawing.name: _save(drawing, out / "figures") for section in report.sections for drawing in section.drawings
+    }
+    page = _page(report, out, provenance, drawn, pictures_mib)
+    environment = Environment(
+        loader=PackageLoader("lab.report"),
+        autoescape=lambda name: name is not None and name.endswith(".html.j2"),
+        undefined=StrictUndefined,
+        trim_blocks=False,
+    )
+    environment.filters["interval"] = _interval
+    environment.filters["cell"] = lambda text: str(text).replace("|", r"\|").replace("\n", " ")
+    written = [out / "figures" / f"{name}.{kind}" for name in drawn for kind in ("png", "pdf")]
+    for name, template in (("index.html", "report.html.j2"), ("report.md", "report.md.j2")):
+        write_text(out / name, environment.get_template(template).render(**page))
+        written.append(out / name)
+    runs = [run_row(setting, run) for setting in report.settings for run in (*setting.runs, *setting.doubles)]
+    written.append(_csv(out / "runs.csv", runs))
+    rows = [
+        {"experiment": section.experiment, "setting": found.setting.name, **_cells(section, found.setting.name)}
+        for section in report.sections
+        for found in section.outcomes
+    ]
+    written.append(_csv(out / "settings.csv", rows))
+    if report.table:
+        written.append(_csv(out / "against.csv", [line for row in report.rows for line in _against_lines(row)]))
+    return written
+
+
+def _interval(text: str) -> Markup:
+    """A value with its interval on a line of its own."""
+    value, bracket, interval = text.partition(" (")
+    if not bracket or not interval.endswith(")"):
+        return escape(text)
+    return Markup('<span class="value">{}</span> <small>{}</small>').format(value, interval[:-1])
+
+
+def check_out(out: Path) -> None:
+    """Raises LabError if ``out`` is neither new nor empty nor a report's."""
+    if not out.exists():
+        return
+    if not out.is_dir():
+        raise LabError(f"{out} is a file: name a folder for the report after --out")
+    mark = out / MARK
+    ours = mark.is_file() and _GENERATOR in mark.read_text(encoding="utf-8", errors="replace")[:2000]
+    if any(out.iterdir()) and not ours:
+        raise LabError(f"{out} holds something else than a report: name a new folder after --out")
+
+
+def _save(drawing: Drawing, folder: Path) -> dict[str, Any]:
+    png = _drawn(drawing.figure, "png")
+    drawing.figure.set_layout_engine("none")  # as it is laid out now: doing it again takes as long as drawing
+    write_atomically(folder / f"{drawing.name}.png", lambda file: file.write(png))
+    pdf = _drawn(drawing.figure, "pdf")
+    write_atomically(folder / f"{drawing.name}.pdf", lambda file: file.write(pdf))
+    width, height = drawing.figure.get_size_inches() * 96
+    return {"data": base64.b64encode(png).decode(), "width": round(width), "height": round(height)}
+
+
+def _drawn(figure: Figure, kind: str) -> bytes:
+    buffer = io.BytesIO()
+    # Without a date in them, the same runs give the same files.
+    metadata = {"CreationDate": None} if kind == "pdf" else {}
+    figure.savefig(buffer, format=kind, dpi=_DPI, metadata=metadata)
+    return buffer.getvalue()
+
+
+def _csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_text(path, text.getvalue())
+    return path
+
+
+def _cells(section: Section, name: str) -> dict[str, str]:
+    found = next(found for found in section.outcomes if found.setting.name == name)
+    return setting_row(found, section.comparisons.get(name))
+
+
+def _against_lines(row: MatchedRow) -> list[dict[str, Any]]:
+    return [
+        {
+            "group": row.row.group or "",
+            "row": row.row.label,
+            "column": name,
+            "paper": str(cell.published or ""),
+            "measured": cell.text,
+            "paper_inside_interval": "" if cell.inside is None else cell.inside,
+            "p_holm": "" if cell.p is None else cell.p,
+            "settings": "; ".join(setting.name for setting in row.settings),
+            "folders": "; ".join(str(run.folder) for setting in row.settings for run in setting.runs),
+        }
+        for name, cell in row.cells.items()
+    ]
+
+
+# --- what the templates read -------------------------------------------------------------------------------------
+
+
+def _page(
+    report: Report, out: Path, provenance: Mapping[str, Any], drawn: Mapping[str, Any], pictures_mib: float
+) -> dict[str, Any]:
+    ids = {id(setting): f"setting-{number}" for number, setting in enumerate(report.settings, start=1)}
+    budget = [int(pictures_mib * 2**20)]
+    roots = ", ".join(os.path.relpath(root) for root in report.roots)
+    counts = ", ".join(f"{count} {status}" for status, count in sorted(report.counts.items()))
+    damaged = f"; {len(report.damaged)} folders cannot be read" if report.damaged else ""
+    return {
+        "report": report,
+        "authors": ", ".join(report.table.paper.authors) if report.table else "",
+        "title": f"Runs in {roots}",
+        "told": f"{len(report.runs)} runs ({counts or 'none'}) of {len(report.settings)} settings{damaged}.",
+        **provenance,
+        "confidence": f"{report.confidence:.0%}",
+        "rows": _table_rows(report.rows, ids),
+        "unlike": _unlike(report.rows),
+        "sections": [_section(section, ids, drawn, out, budget) for section in report.sections],
+        "settings": [_setting(setting, ids, out) for setting in report.settings],
+        "damaged": [{"folder": os.path.relpath(f, out), "why": why} for f, why in sorted(report.damaged.items())],
+        "method": _method(report),
+    }
+
+
+def _table_rows(rows: Sequence[MatchedRow], ids: Mapping[int, str]) -> list[dict[str, Any]]:
+    shown: list[dict[str, Any]] = []
+    for row in rows:
+        group = row.row.group or ""
+        shown.append(
+            {
+                "label": row.row.label,
+                "group": group,
+                "group_starts": bool(group) and (not shown or shown[-1]["group"] != group),
+                "cells": [_cell(name, cell) for name, cell in row.cells.items()],
+                "runs": [{"id": ids[id(s)], "name": s.name} for s in row.settings],
+                "others": [{"id": ids[id(s)], "name": s.name} for s in row.others],
+            }
+        )
+    return shown
+
+
+def _cell(name: str, cell: Measured) -> dict[str, str]:
+    verdict, mark = "", "none"
+    if cell.inside is not None:
+        verdict, mark = ("✓ inside", "in") if cell.inside else ("✗ outside", "out")
+    if cell.p is not None:
+        verdict += f", p = {cell.p:.2g}"
+    title = name.replace("_", " ")
+    return {"title": title, "paper": str(cell.published or ""), "text": cell.text, "verdict": verdict, "mark": mark}
+
+
+def _unlike(rows: Sequence[MatchedRow]) -> list[dict[str, str]]:
+    """Differences of each matched setting from its row; rows with the same ones together."""
+    by_text: dict[str, list[str]] = {}
+    for row in rows:
+        if row.settings and row.differences:
+            parts = [f"{key} is {ours} (paper {theirs})" for key, (ours, theirs) in row.differences.items()]
+            by_text.setdefault("; ".join(parts), []).append(f"{row.row.label} ({row.settings[0].name})")
+    return [{"name": ", ".join(names), "text": text} for text, names in by_text.items()]
+
+
+def _section(
+    section: Section, ids: Mapping[int, str], drawn: Mapping[str, Any], out: Path, budget: list[int]
+) -> dict[str, Any]:
+    rows: list[dict[str, Any]] = [
+        {
+            "id": ids[id(found.setting)],
+            "name": found.setting.name,
+            "baseline": found.setting is section.baseline,
+            "cells": setting_row(found, section.comparisons.get(found.setting.name)),
+        }
+        for found in section.outcomes
+    ]
+    cells: list[dict[str, str]] = [row["cells"] for row in rows]
+    every = dict.fromkeys(key for own in cells for key in own)
+    columns = [key for key in every if any(own.get(key) for own in cells)]
+    parts = [
+        {"columns": [key for key in columns if key not in COMPARED], "rows": rows},
+        {"columns": [key for key in columns if key in COMPARED], "rows": [row for row in rows if not row["baseline"]]},
+    ]
+    return {
+        "id": f"experiment-{section.experiment}",
+        "experiment": section.experiment,
+        "parts": [part for part in parts if part["columns"] and part["rows"]],
+        "baseline": section.baseline.name if section.baseline else "",
+        "drawings": [
+            {"name": d.name, "title": d.title, "reading": d.reading, **drawn[d.name]} for d in section.drawings
+        ],
+        "pictures": [_shown(setting, run.seed, files, out, budget) for setting, run, files in section.pictures],
+    }
+
+
+def _shown(setting: Setting, seed: int, files: Sequence[Path], out: Path, budget: list[int]) -> dict[str, Any]:
+    inside, outside = [], []
+    for path in files:
+        title = path.stem.replace("_", " ")
+        size = path.stat().st_size
+        if size <= budget[0]:
+            budget[0] -= size
+            inside.append({"title": title, "data": base64.b64encode(path.read_bytes()).decode()})
+        else:
+            outside.append({"title": title, "link": link(path, out)})
+    titles = ", ".join(path.stem.replace("_", " ") for path in files)
+    return {"name": setting.name, "seed": seed, "titles": titles, "files": inside, "left_out": outside}
+
+
+def _setting(setting: Setting, ids: Mapping[int, str], out: Path) -> dict[str, Any]:
+    counts = Counter(run.status for run in setting.runs)
+    told = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
+    if setting.doubles:
+        told += f"; {len(setting.doubles)} further runs of the same seeds, not counted"
+    runs = []
+    for run in (*setting.runs, *setting.doubles):
+        row = run_row(setting, run, out)
+        hours = row["wall_seconds"]
+        runs.append(
+            {
+                **row,
+                "moment": "" if run.moment is None else f"{run.moment:,}",
+                "accuracy": "" if run.accuracy is None else f"{run.accuracy:.2%}",
+                "epochs": f"{run.epochs:,}",
+                "hours": "" if hours is None else f"{hours / 3600:.2f}",
+                "commit": (row["commit"] or "")[:8],
+                "machine": row["machine"] or "",
+                "error": row["error"] or "",
+                "link": link(run.folder, out),
+            }
+        )
+    return {"id": ids[id(setting)], "name": setting.name, "experiment": setting.experiment, "told": told, "runs": runs}
+
+
+def _method(report: Report) -> list[str]:
+    percent = f"{report.confidence:.0%}"
+    early = any(setting.config.get("callbacks.eureka.stop_after") is not None for setting in report.settings)
+    lines = [
+        "A setting is all runs that differ in nothing but the seed; a seed that was run twice counts once.",
+        f"Eureka-ratio: seeds with a Eureka-moment of those that finished, with Wilson's {percent} interval; beside it "
+        "the exact one (Clopper-Pearson). Runs that have not finished are not counted.",
+        f"Means are over finished seeds, ± their standard deviation (divided by n), with Student's {percent} interval.",
+        "The mean Eureka-epoch is over successes alone, as in the paper, and misleads where some seeds have none: a "
+        "softmax whose slow seeds never get there looks fast. The median epoch (Kaplan-Meier) counts a seed without a "
+        "moment as later than its last epoch; "
+        "later than the end means that fewer than half have had theirs.",
+        "% of steps: epochs to 95 % of the baseline's mean final accuracy, in % of the baseline's; 95 %-ratio: the "
+        "runs that get there (Table 4 of the paper).",
+        "p ratio: Fisher's exact test; p time: log-rank test; accuracy difference: paired over equal seeds (t-test); "
+        "each against the baseline and corrected for the number of settings (Holm).",
+    ]
+    if early:
+        lines.append("Some settings stop soon after the moment (stop_after): their final accuracy is of that time.")
+    return lines
