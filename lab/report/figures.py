@@ -23,6 +23,8 @@ from lab.survival import no_moment_yet
 PANELS = 12
 # Beyond so many settings the bands of survival curves hide each other.
 _BANDS = 4
+# Parts of a setting's name that are no part of its method: its rates, and when it stops after a moment.
+_NO_METHOD = ("optim.lr", "optim.min_lr", "optim/lr", "callbacks.eureka.stop_after")
 _LEARNING_RATE = ("optim.lr", "optim.min_lr")
 
 
@@ -66,7 +68,7 @@ def curves(settings: Sequence[Setting], quantity: str, aligned: bool) -> Figure 
         if aligned:
             panel.axvline(0, color="0.5", linewidth=0.8, linestyle=":")
         panel.autoscale(axis="x" if quantity == "accuracy" else "both")
-        panel.set_title(_title(f"{setting.name} ({len(runs)} seeds)"), fontsize=8)
+        panel.set_title(_title(f"{setting.name} ({len(runs)} seed{'s' if len(runs) > 1 else ''})"), fontsize=8)
         panel.set_xlabel("epochs since the Eureka-moment" if aligned else "epoch", fontsize=8)
         panel.tick_params(labelsize=8)
         panel.grid(alpha=0.3)
@@ -115,7 +117,7 @@ def survival(settings: Sequence[Setting]) -> Figure | None:
             axes.plot(watched.ends, share[at], "|", color=color(place), markersize=8)
     axes.set(xlabel="epoch", ylabel="share of seeds with no Eureka-moment yet", ylim=(-0.02, 1.04))
     axes.grid(alpha=0.3)
-    figure.legend(loc="outside lower center", fontsize=8, ncols=1 if len(shown) < 6 else 2)
+    figure.legend(loc="outside lower left", fontsize=8)
     return figure
 
 
@@ -149,18 +151,21 @@ Rate = tuple[Any, ...]
 
 def rate_grid(settings: Sequence[Setting]) -> tuple[dict[str, dict[Rate, tuple[int, int]]], list[Rate]]:
     """Methods -> schedule (largest, smallest rate) -> (moments, finished seeds); and all schedules, largest first."""
-    grid: dict[str, dict[Rate, tuple[int, int]]] = {}
+    found: dict[str, dict[Rate, dict[int, bool]]] = {}
     for setting in settings:
-        finished = setting.finished
         rate = tuple(setting.config.get(key) for key in _LEARNING_RATE)
-        if not finished or rate[0] is None:
+        if not setting.finished or rate[0] is None:
             continue
         parts = setting.name.split(", ")
-        name = ", ".join(part for part in parts if not part.startswith(("optim.lr", "optim.min_lr", "optim/lr")))
-        cells = grid.setdefault(name, {})
-        count, seeds = cells.get(rate, (0, 0))
-        cells[rate] = count + sum(run.moment is not None for run in finished), seeds + len(finished)
-    rates = sorted({rate for cells in grid.values() for rate in cells}, key=lambda r: (-r[0], -(r[1] or 0)))
+        name = ", ".join(part for part in parts if not part.startswith(_NO_METHOD))
+        seeds = found.setdefault(name, {}).setdefault(rate, {})
+        for run in setting.finished:
+            seeds[run.seed] = seeds.get(run.seed, False) or run.moment is not None
+    rates = sorted({rate for cells in found.values() for rate in cells}, key=lambda r: (-r[0], -(r[1] or 0)))
+    grid = {
+        name: {rate: (sum(seeds.values()), len(seeds)) for rate, seeds in cells.items()}
+        for name, cells in found.items()
+    }
     return grid, rates
 
 
