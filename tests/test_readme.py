@@ -16,6 +16,7 @@ from conftest import ROOT
 from lab.command import problem_with
 from lab.config import CONFIGS
 from lab.inspect import main as look
+from lab.report.__main__ import main as report
 from lab.run import read_summary
 from lab.train import run as train_with
 
@@ -38,7 +39,11 @@ def commands() -> list[str]:
 
 
 def test_commands_are_of_the_known_kinds() -> None:
-    known = ("make ", "tensorboard ", *(f"python -m lab.{name} " for name in ("train", "inspect", "status", "bench")))
+    known = (
+        "make ",
+        "tensorboard ",
+        *(f"python -m lab.{name} " for name in ("train", "inspect", "status", "bench", "report")),
+    )
     assert commands()
     assert all(command.startswith((*known, *REPRODUCE)) for command in commands())
 
@@ -77,6 +82,16 @@ def test_looking_commands_look(command: str, tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(sys, "argv", ["lab.inspect", *words])
     look()
     assert list(run.glob("inspect/*/diagnostics/*.csv"))
+
+
+@pytest.mark.parametrize("command", [c for c in commands() if c.startswith("python -m lab.report")])
+def test_report_commands_report(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As printed, in a folder where a run of two steps lies."""
+    train_with(["experiment=reasoning", "trainer.max_epochs=2", f"paths.runs={tmp_path / 'runs'}", "threads=1"])
+    monkeypatch.setattr(sys, "argv", ["lab.report", *shlex.split(command)[3:]])
+    monkeypatch.chdir(tmp_path)
+    report()
+    assert "3/5" in next(tmp_path.rglob("report.md")).read_text()
 
 
 @pytest.mark.parametrize("command", [c for c in commands() if c.startswith(REPRODUCE)])

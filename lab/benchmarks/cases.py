@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-GROUPS = ("compose", "train", "ratio", "attention", "seeds", "diagnostics", "probes")
+GROUPS = ("compose", "train", "ratio", "attention", "seeds", "diagnostics", "probes", "gather")
 SOFTMAXES = ("softmax", "norm_softmax", "learnable_temperature", "adaptive_temperature")
 PATHS = ("fused", "explicit")
 PRECISIONS = ("float32", "bfloat16")
@@ -22,6 +22,7 @@ BATCH_SIZES = {
     "seeds": 4392,
     "diagnostics": 64,
     "probes": 20_000,
+    "gather": 1000,
 }
 # Other sizes than the whole table's, so that a glance is never taken for a target.
 QUICK_BATCH_SIZES = {
@@ -32,6 +33,7 @@ QUICK_BATCH_SIZES = {
     "seeds": 4392,
     "diagnostics": 8,
     "probes": 1000,
+    "gather": 100,
 }
 
 
@@ -139,7 +141,7 @@ def _settings(group: str, quick: bool, precisions: Sequence[str]) -> Iterator[di
         yield from ({"softmax": softmax, "mode": mode} for softmax, mode in product(SOFTMAXES[:2], modes))
     elif group == "diagnostics":
         yield {"softmax": "softmax"}
-    elif group == "probes":
+    elif group in ("probes", "gather"):
         yield {}
     else:
         raise ValueError(f"there is no group {group!r} of measurements; there are {', '.join(GROUPS)}")

@@ -21,6 +21,7 @@ from datasets.scenes import compose
 from datasets.tasks.main import MainTask
 from datasets.vision import VisionData
 from lab.benchmarks.cases import Case, Row
+from lab.benchmarks.gathering import time_of_gathering
 from lab.benchmarks.looking import cost_of_looking, time_of_probes
 from lab.benchmarks.timing import (
     MIB,
@@ -72,6 +73,7 @@ def measure(case: Case) -> list[Row]:
         "seeds": _seeds,
         "diagnostics": _diagnostics,
         "probes": _probes,
+        "gather": _gather,
     }
     if case.group not in groups:
         raise ValueError(f"there is no group {case.group!r} of measurements; there are {', '.join(groups)}")
@@ -193,6 +195,14 @@ def _probes(case: Case) -> list[Row]:
     memory = (peak_memory(case.device), max(0, peak_memory(case.device) - before))
     units = ("s", "s", "x", "points")
     return [_row(case, n, unit, values, memory) for (n, values), unit in zip(found.items(), units, strict=True)]
+
+
+def _gather(case: Case) -> list[Row]:
+    before = memory_now(case.device)
+    forget_peak(case.device)
+    found = time_of_gathering(case)
+    memory = (peak_memory(case.device), max(0, peak_memory(case.device) - before))
+    return [_row(case, quantity, "s", seconds, memory) for quantity, seconds in found.items()]
 
 
 def reasoning_step(case: Case, seeds: int) -> Step:

@@ -22,6 +22,7 @@ TITLES = {
     "attention": "Attention alone, 4 heads x 64, float32",
     "seeds": "Full-batch training steps of the reasoner, seeds one by one and together",
     "diagnostics": "All diagnostics at their default cadence beside an epoch of 60,000 samples of the compact ViT",
+    "gather": "Gathering runs of 300 epochs for a report, first and again with nothing new",
     "probes": "Linear probes of the 7-layer, 4-head ViT in one batched solve; forward passes not counted",
 }
 COLUMNS = ("quantity", "softmax", "path", "precision", "mode", "tokens", "batch")
@@ -82,6 +83,8 @@ def _targets_of_looking(rows: Sequence[Row]) -> list[Target]:
         _target("no diagnostic due / training", median("diagnostics", "none due"), at_most=0.01),
         _target("seconds of 224 probed representations, 20,000 scenes", median("probes", "224 "), at_most=180),
         _target("seconds of 28 whole representations, 4,000 scenes", median("probes", "whole "), at_most=600),
+        _target("seconds of gathering 1,000 runs, first", median("gather", "first"), at_most=10),
+        _target("seconds of gathering 1,000 runs, again", median("gather", "again"), at_most=1),
         _target("SGD probes one by one / batched", median("probes", "SGD "), at_least=10),
     ]
 

@@ -144,6 +144,8 @@ def _curves(path: Path) -> NDArray[np.float32]:
     try:
         content = path.read_bytes()
         names = content.partition(b"\n")[0].decode().split(",")
+        if "step" not in names:
+            raise ValueError("it has no column step")
         # pandas fills an incomplete line with nothing, without a word.
         if content.count(b",") != (len(names) - 1) * content.count(b"\n"):
             raise ValueError("a line is incomplete")

@@ -1,0 +1,91 @@
+"""How long a report takes to gather runs: first, and again with nothing new."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from lab.benchmarks.cases import Case
+from lab.config import CONFIGS
+from lab.report.gather import INDEX, gather
+
+EPOCHS = 300
+# As the compact ViT logs them: every 50 steps of the 117 of an epoch, and once an epoch.
+STEPS, GRADIENTS_EVERY, LAYERS = 117, 50, 7
+SEEDS = 10
+
+
+def time_of_gathering(case: Case) -> dict[str, list[float]]:
+    """Seconds of gathering ``case.batch`` runs, first and again, over five rounds."""
+    with TemporaryDirectory() as folder:
+        root = Path(folder)
+        write_runs(root, case.batch)
+        first: list[float] = []
+        again: list[float] = []
+        for _ in range(2 if case.quick else 5):
+            (root / INDEX).unlink(missing_ok=True)
+            for seconds, read in ((first, case.batch), (again, 0)):
+                started = time.perf_counter()
+                found = gather(root, case.threads)
+                seconds.append(time.perf_counter() - started)
+                assert (len(found.runs), found.read, len(found.damaged)) == (case.batch, read, 0)
+    return {f"first, {case.batch:,} runs": first, f"again, {case.batch:,} runs": again}
+
+
+def write_runs(root: Path, count: int, epochs: int = EPOCHS) -> None:
+    """Run folders as training leaves them, with made-up numbers: settings of SEEDS seeds that differ in their rate."""
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        config = compose("train", overrides=["experiment=main_task"])
+    config.paths.run = str(root)
+    random = np.random.default_rng(0)
+    metrics = [_metrics(random, epochs) for _ in range(SEEDS)]
+    for number in range(count):
+        setting, seed = divmod(number, SEEDS)
+        config.optim.lr, config.seed = 1e-4 * (setting + 1), seed
+        moment = int(random.integers(1, 2 * epochs))
+        summary = {
+            "status": "finished",
+            "experiment": "main_task",
+            "softmax": "softmax",
+            "seed": seed,
+            "overrides": ["experiment=main_task", f"optim.lr={config.optim.lr}", f"seed={seed}"],
+            "epochs": epochs,
+            "max_epochs": epochs,
+            "wall_seconds": 3600.0,
+            "eureka": {
+                "happened": moment <= epochs,
+                "threshold": 0.7,
+                "epoch": moment,
+                "step": moment * STEPS,
+                "accuracy": 0.75,
+            },
+            "metrics": {"val/accuracy": 0.9 if moment <= epochs else 0.5},
+        }
+        folder = root / "main_task" / f"softmax,optim.lr={setting}" / f"seed={seed}"
+        folder.mkdir(parents=True)
+        (folder / "summary.json").write_text(json.dumps(summary))
+        (folder / "config.yaml").write_text(OmegaConf.to_yaml(config, resolve=True))
+        (folder / "metrics.csv").write_text(metrics[seed])
+
+
+def _metrics(random: np.random.Generator, epochs: int) -> str:
+    often = [f"gradient/{name}/layer_{layer}" for name in "kqv" for layer in range(LAYERS)]
+    once = [f"temperature/tau/layer_{layer}" for layer in range(LAYERS)]
+    once += ["train/accuracy", "train/learning_rate", "train/loss", "val/accuracy", "val/loss"]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, ["step", "epoch", *sorted([*often, *once])], restval="", lineterminator="\n")
+    writer.writeheader()
+    for step in range(epochs * STEPS):
+        names = [*(often if step % GRADIENTS_EVERY == 0 else []), *(once if step % STEPS == STEPS - 1 else [])]
+        if names:
+            row: dict[str, float] = {name: float(np.float32(random.random())) for name in names}
+            writer.writerow({"step": step, "epoch": float(step // STEPS), **row})
+    return text.getvalue()

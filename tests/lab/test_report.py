@@ -1,0 +1,303 @@
+"""A report counts each seed once, hides nothing that it left out, and finds the paper's rows among the runs."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from filelock import FileLock
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from lab.benchmarks.gathering import write_runs
+from lab.config import CONFIGS
+from lab.errors import LabError
+from lab.published import load
+from lab.report import gather as gathering
+from lab.report.__main__ import main, report
+from lab.report.against import set_beside
+from lab.report.figures import rate_grid
+from lab.report.gather import INDEX, gather
+from lab.report.outcomes import baseline_of, compare, outcome
+from lab.report.settings import settings
+from lab.run import run_name
+
+EPOCHS = 40
+
+
+def folder_of(root: Path, seed: int, *overrides: str, experiment: str = "reasoning", softmax: str = "softmax") -> Path:
+    return root / run_name(experiment, softmax, seed, overrides)
+
+
+@pytest.fixture(scope="module")
+def configs() -> dict[tuple[str, ...], dict]:
+    return {}
+
+
+@pytest.fixture
+def write(tmp_path: Path, configs):
+    """Writes a run folder: ``write(seed, moment, "optim.lr=1e-3", softmax="norm_softmax", status="finished")``."""
+
+    def make(
+        seed: int,
+        moment: int | None,
+        *overrides: str,
+        experiment: str = "reasoning",
+        softmax: str = "softmax",
+        status: str = "finished",
+        accuracy: float | None = None,
+        epochs: int = EPOCHS,
+        root: Path = tmp_path,
+    ) -> Path:
+        typed = (f"experiment={experiment}", f"softmax={softmax}", *overrides, f"seed={seed}")
+        if typed not in configs:
+            with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+                config = compose("train", overrides=list(typed))
+            config.paths.run = "somewhere"
+            configs[typed] = OmegaConf.to_container(config, resolve=True)
+        own = accuracy if accuracy is not None else (0.9 if moment else 0.5)
+        summary = {
+            "status": status,
+            "experiment": experiment,
+            "softmax": softmax,
+            "seed": seed,
+            "overrides": list(typed),
+            "epochs": epochs,
+            "max_epochs": EPOCHS,
+            "wall_seconds": 60.0,
+            "eureka": {"happened": moment is not None, "threshold": 0.7},
+            "metrics": {"val/accuracy": own},
+        }
+        if moment:
+            summary["eureka"] |= {"epoch": moment, "step": 10 * moment, "accuracy": 0.75}
+        folder = folder_of(root, seed, *typed, experiment=experiment, softmax=softmax)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "summary.json").write_text(json.dumps(summary))
+        (folder / "config.yaml").write_text(yaml.safe_dump(configs[typed]))
+        rows = ["step,epoch,gradient/k/layer_0,gradient/q/layer_0,gradient/v/layer_0,train/loss,val/accuracy,val/loss"]
+        for epoch in range(epochs):
+            rows.append(f"{10 * epoch},{epoch}.0,1e-3,2e-3,3e-2,,,")
+            value = own if moment and epoch + 1 >= moment else 0.5
+            rows.append(f"{10 * epoch + 9},{epoch}.0,,,,{1 - value},{value},{1 - value}")
+        (folder / "metrics.csv").write_text("\n".join(rows) + "\n")
+        return folder
+
+    return make
+
+
+def test_curves_and_the_rest_are_what_the_folder_says(write, tmp_path: Path) -> None:
+    write(3, 12, accuracy=0.8)
+    (run,) = gather(tmp_path).runs
+    assert (run.seed, run.moment, run.accuracy, run.epochs, run.status) == (3, 12, 0.8, EPOCHS, "finished")
+    assert list(run.curve("epoch")) == list(range(1, EPOCHS + 1))
+    assert np.allclose(run.curve("val/accuracy"), [0.5] * 11 + [0.8] * 29)
+    assert np.isnan(run.curve("train/accuracy")).all()
+    assert "seed" not in run.config and "data.seed" not in run.config and run.config["optim.lr"] == 0.005
+
+
+def test_only_what_is_new_is_read_again(write, tmp_path: Path) -> None:
+    one, two = write(0, 12), write(1, None)
+    assert gather(tmp_path).read == 2
+    again = gather(tmp_path)
+    assert again.read == 0 and [run.moment for run in again.runs] == [12, None]
+    assert np.isfinite(again.runs[1].curve("val/accuracy")).all()
+    write(1, 30)
+    shutil.rmtree(one)
+    write(2, 7)
+    found = gather(tmp_path)
+    assert found.read == 2 and [(run.seed, run.moment) for run in found.runs] == [(1, 30), (2, 7)]
+    (tmp_path / INDEX).write_bytes(b"PK\x03\x04 half of it")
+    assert gather(tmp_path).read == 2
+    assert two.exists()
+
+
+def test_many_runs_are_read_side_by_side_and_the_same(tmp_path: Path, monkeypatch) -> None:
+    write_runs(tmp_path, 30, epochs=3)
+    alone = gather(tmp_path, processes=1)
+    (tmp_path / INDEX).unlink()
+    monkeypatch.setattr(gathering, "_WORTH_PROCESSES", 10)
+    together = gather(tmp_path, processes=2)
+    assert [run.folder for run in alone.runs] == [run.folder for run in together.runs]
+    for one, other in zip(alone.runs, together.runs, strict=True):
+        assert one.summary == other.summary and np.array_equal(one.curves, other.curves, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("summary.json", '{"status": "fin', "summary.json cannot be read"),
+        ("summary.json", '{"status": "finished"}', "does not say seed, softmax"),
+        ("config.yaml", "a: [1, 2", "config.yaml cannot be read"),
+        ("config.yaml", None, "config.yaml cannot be read"),
+        ("metrics.csv", "step,epoch,val/accuracy\n9,0.0,0.5\n19,1.", "a line is incomplete"),
+        ("metrics.csv", "step,epoch,val/accuracy\n9,0.0,high\n", "metrics.csv cannot be read"),
+        ("metrics.csv", "\x00\x01", "metrics.csv cannot be read"),
+    ],
+)
+def test_a_damaged_run_is_found(write, tmp_path: Path, name: str, content, told: str) -> None:
+    write(0, 12)
+    folder = write(1, 12)
+    (folder / name).unlink()
+    if content is not None:
+        (folder / name).write_text(content)
+    found = gather(tmp_path)
+    assert [run.seed for run in found.runs] == [0]
+    assert told in found.damaged[folder]
+
+
+def test_damaged_runs_are_named_and_left_out(write, tmp_path: Path, capsys) -> None:
+    write(0, 12)
+    folder = write(1, 12)
+    (folder / "summary.json").write_text("{")
+    found, out = report([tmp_path], pictures_mib=0)
+    assert len(found.runs) == 1
+    assert f"left out: {folder}" in capsys.readouterr().err
+    for name in ("index.html", "report.md"):
+        assert "summary.json cannot be read" in (out / name).read_text()
+
+
+def test_a_run_that_nobody_holds_is_not_running(write, tmp_path: Path) -> None:
+    folder = write(0, None, status="running", epochs=5)
+    assert gather(tmp_path).runs[0].status == "stopped"
+    with FileLock(folder / ".lock"):
+        assert gather(tmp_path).runs[0].status == "running"
+
+
+def test_settings_differ_in_more_than_the_seed(write, tmp_path: Path) -> None:
+    for seed in range(3):
+        write(seed, 12, "optim.lr=1e-3")
+    write(0, 12, "optim.lr=2e-3")
+    write(0, 12, "optim.lr=1e-3", "callbacks=[reasoning,attention_entropy]")  # only looks: the same setting
+    write(0, 12, "+row=norm_softmax", softmax="norm_softmax", experiment="main_task")
+    write(0, 12, "data.seed=0")  # drawn alike on purpose, which is not the seed's own data
+    write(1, 12, "data.seed=0")
+    found = settings(gather(tmp_path).runs)
+    seeds = {setting.name: [run.seed for run in setting.runs] for setting in found}
+    assert seeds == {
+        "softmax, data.seed=0": [0, 1],
+        "softmax, optim.lr=1e-3": [0, 1, 2],
+        "softmax, optim.lr=2e-3": [0],
+        "norm_softmax": [0],
+    }
+    (twice,) = [setting for setting in found if setting.name == "softmax, optim.lr=1e-3"]
+    assert len(twice.doubles) == 1
+
+
+def test_the_most_advanced_run_of_a_seed_counts(write, tmp_path: Path) -> None:
+    write(0, None, status="stopped", epochs=30, root=tmp_path / "a")
+    done = write(0, 12, root=tmp_path / "b")
+    (setting,) = settings(gather(tmp_path).runs)
+    assert [run.folder for run in setting.runs] == [done] and len(setting.doubles) == 1
+    assert outcome(setting).ratio.seeds == 1  # type: ignore[union-attr]
+
+
+def test_ratios_count_finished_runs_and_survival_counts_all(write, tmp_path: Path) -> None:
+    for seed, moment in enumerate([10, 20, None, None]):
+        write(seed, moment)
+    write(4, None, status="stopped", epochs=15)
+    (setting,) = settings(gather(tmp_path).runs)
+    found = outcome(setting, setting)
+    assert (found.ratio.count, found.ratio.seeds) == (2, 4)  # type: ignore[union-attr]
+    assert found.eureka_epoch.value == 15 and found.accuracy.value == pytest.approx(90)  # type: ignore[union-attr]
+    assert found.plateau.value == pytest.approx(50)  # type: ignore[union-attr]
+    # Kaplan-Meier by hand: 4/5 after 10; the stopped run leaves at 15; then 4/5 * 2/3.
+    assert found.median.epoch == np.inf and str(found.median).startswith("later than 40 (10 to")
+    assert (found.reach.reached, found.reach.runs, found.reach.percent_of_steps) == (2, 4, 100)  # type: ignore[union-attr]
+
+
+def test_comparisons_are_with_the_baseline_and_corrected(write, tmp_path: Path) -> None:
+    for seed in range(5):
+        write(seed, None)
+        write(seed, 5 + seed, softmax="norm_softmax")
+        write(seed, 5 + seed, softmax="heat_treatment")
+    found = settings(gather(tmp_path).runs)
+    base = baseline_of(found)
+    assert base is not None and base.softmax == "softmax"
+    compared = compare([outcome(setting, base) for setting in found], base)
+    # Fisher's exact test of 5/5 against 0/5 is 1/126; two comparisons double it.
+    assert [against.ratio for against in compared] == pytest.approx([2 / 126, 2 / 126])
+    assert all(against.time < 0.02 and against.seeds == 5 for against in compared)  # type: ignore[operator]
+    assert compared[0].accuracy == pytest.approx((40, 40, 40))
+    with pytest.raises(LabError, match="no setting is called 'sotfmax'"):
+        baseline_of(found, "sotfmax")
+
+
+def test_rows_of_a_table_find_their_runs_and_tell_what_differs(write, tmp_path: Path) -> None:
+    for seed in range(5):
+        write(seed, None if seed else 12, "optim.lr=2e-3", "trainer.max_epochs=40")
+        write(seed, 12, "trainer.max_epochs=40", softmax="norm_softmax")
+    write(0, 12, "optim.lr=1e-3", softmax="norm_softmax")
+    rows = {row.row.label: row for row in set_beside(load("eureka/figure_8"), settings(gather(tmp_path).runs))}
+    plain, heated, ours = rows["Softmax"], rows["Softmax + HT"], rows["NormSoftmax"]
+    assert plain.cells["eureka_ratio"].text.startswith("1/5") and plain.cells["eureka_ratio"].inside
+    assert plain.differences == {"trainer.max_epochs": (40, 10000)}  # the learning rate is free
+    assert heated.settings == () and heated.cells["eureka_ratio"].text == ""
+    assert ours.cells["eureka_ratio"].text.startswith("5/5") and len(ours.others) == 1
+    # Fisher 1/5 against 3/5 is 0.52, doubled for two ratios and at most 1.
+    assert plain.cells["eureka_ratio"].p == 1.0
+
+
+def test_a_table_over_all_schedules_pools_them(write, tmp_path: Path) -> None:
+    main = {"experiment": "main_task", "softmax": "softmax"}
+    for seed in range(4):
+        write(seed, 12, "+row=vit", "optim/lr=max_1e-3_min_1e-5", **main)
+        write(seed, None, "+row=vit", "optim/lr=max_1e-4_min_1e-6", **main)
+    found = settings(gather(tmp_path).runs)
+    assert len(found) == 2
+    (plain, *_) = set_beside(load("eureka/table_2"), found)
+    assert plain.cells["eureka_ratio"].text.startswith("4/8") and not plain.cells["eureka_ratio"].inside
+    grid, rates = rate_grid(found)
+    assert grid == {"vit": {(1e-3, 1e-5): (4, 4), (1e-4, 1e-6): (0, 4)}} and rates == [(1e-3, 1e-5), (1e-4, 1e-6)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["nowhere"], "nowhere is no folder"),
+        (["{runs}", "--against", "eureka/table_99"], "no published table is called 'eureka/table_99'"),
+        (["{runs}", "--against", "eureka/table_11"], "no rows that the lab can run"),
+        (["{runs}", "--against", "eureka/table_1"], "there are runs of: reasoning"),
+        (["{runs}", "--confidence", "95"], "--confidence must be"),
+        (["{runs}", "--pictures", "-1"], "--pictures must be"),
+        (["{runs}", "--baseline", "sotfmax"], "no setting is called 'sotfmax'"),
+        (["{runs}", "--out", "{runs}/reasoning"], "holds something else than a report"),
+        (["{empty}"], "no runs below"),
+    ],
+)
+def test_bad_input_is_one_sentence(write, tmp_path: Path, arguments, told: str, monkeypatch, capsys) -> None:
+    write(0, 12)
+    (tmp_path / "empty").mkdir()
+    filled = [a.format(runs=tmp_path, empty=tmp_path / "empty") for a in arguments]
+    monkeypatch.setattr(sys, "argv", ["lab.report", *filled])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    said = capsys.readouterr().err.strip()
+    assert ended.value.code == 1 and told in said and len(said.splitlines()) == 1
+    assert not (tmp_path / "report").exists()
+
+
+def test_the_files_trace_every_number_and_come_out_the_same_again(write, tmp_path: Path) -> None:
+    folders = [write(seed, 12 if seed else None) for seed in range(3)]
+    found, out = report([tmp_path], "eureka/figure_8", pictures_mib=1)
+    assert out == tmp_path / "report-eureka-figure_8"
+    runs = list(csv.DictReader((out / "runs.csv").open()))
+    assert [row["folder"] for row in runs] == [str(folder) for folder in folders]
+    assert [row["moment_epoch"] for row in runs] == ["", "12", "12"]
+    (ratio, *_) = csv.DictReader((out / "against.csv").open())
+    assert ratio["paper"] == "3/5" and ratio["measured"].startswith("2/3")
+    assert ratio["folders"].split("; ") == [str(folder) for folder in folders]
+    (setting,) = csv.DictReader((out / "settings.csv").open())
+    assert setting["Eureka-ratio"].startswith("2/3 (21% to 94%; exact 9% to 99%)")
+    names = {path.stem for path in (out / "figures").iterdir()}
+    assert {"reasoning_accuracy_by_epoch", "reasoning_loss_by_moment", "reasoning_survival"} < names
+    assert {path.suffix for path in (out / "figures").iterdir()} == {".png", ".pdf"}
+    before = {path: path.read_bytes() for path in (out / "figures").iterdir()}
+    again, _ = report([tmp_path], "eureka/figure_8", pictures_mib=1)  # over its own folder
+    assert {path: path.read_bytes() for path in (out / "figures").iterdir()} == before
+    assert len(again.runs) == len(found.runs) == 3  # a report is no run

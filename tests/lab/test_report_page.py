@@ -1,0 +1,90 @@
+"""The report's page in a real browser: offline, on a phone, in print."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lab.benchmarks.gathering import write_runs
+from lab.report.__main__ import report
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (it is in the extra dev)")
+
+
+@pytest.fixture(scope="module")
+def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("runs")
+    write_runs(root, 20, epochs=20)
+    for folder in root.rglob("seed=0"):
+        (folder / "pictures").mkdir()
+    picture = next(root.rglob("seed=0")) / "pictures" / "gradient_norms.png"
+    from lab.pictures import new_figure
+
+    new_figure(2, 2)[0].savefig(picture)
+    _, out = report([root], "eureka/table_1")
+    return out / "index.html"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    found = next(
+        (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
+    )
+    with sync_api.sync_playwright() as playwright:
+        try:
+            # Without a system browser playwright's own, if `playwright install chromium` was run.
+            started = playwright.chromium.launch(executable_path=found, args=["--no-sandbox", "--disable-gpu"])
+        except sync_api.Error as error:
+            pytest.skip(f"no Chromium starts here: {str(error).splitlines()[0]}")
+        yield started
+        started.close()
+
+
+def opened(browser: Any, file: Path, width: int) -> tuple[Any, list[str]]:
+    context = browser.new_context(viewport={"width": width, "height": 844}, offline=True)
+    page = context.new_page()
+    problems: list[str] = []
+    page.on("console", lambda message: problems.append(message.text))
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("request", lambda request: request.url.startswith("http") and problems.append(request.url))
+    page.goto(file.as_uri())
+    return page, problems
+
+
+@pytest.mark.parametrize("width", [390, 1200])
+def test_the_page_opens_offline_and_fits(browser: Any, page_file: Path, width: int) -> None:
+    page, problems = opened(browser, page_file, width)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    sizes = page.evaluate("[...document.images].map(image => [image.complete, image.naturalWidth, image.width])")
+    assert len(sizes) >= 7 and all(complete and natural > 100 for complete, natural, _ in sizes)
+    assert all(shown <= width for *_, shown in sizes)
+    assert page.locator("#paper td.paper").first.inner_text() == "3/10"
+    assert problems == []
+
+
+def test_a_number_leads_to_its_runs(browser: Any, page_file: Path) -> None:
+    page, _ = opened(browser, page_file, 1200)
+    link = page.locator("section[id^=experiment] th.name a").first
+    name = link.inner_text()
+    link.click()
+    details = page.locator(f"details{link.get_attribute('href')}")
+    assert details.get_attribute("open") is not None and name in details.locator("summary").inner_text()
+    folders = details.locator("tbody a")
+    assert folders.count() == 10
+    target = page_file.parent / folders.first.inner_text()
+    assert (target / "summary.json").is_file()
+    assert folders.first.evaluate("a => a.href").startswith(target.resolve().as_uri().rsplit("/", 2)[0])
+
+
+def test_in_print_nothing_is_folded_away(browser: Any, page_file: Path, tmp_path: Path) -> None:
+    page, _ = opened(browser, page_file, 1200)
+    hidden = page.locator("#runs tbody td").first
+    assert not hidden.is_visible()
+    page.emulate_media(media="print")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert hidden.is_visible() and not page.locator("nav").is_visible()
+    assert page.pdf(path=tmp_path / "page.pdf", format="A4")[:5] == b"%PDF-"
