@@ -246,12 +246,8 @@ def _difference(against: Against) -> str:
     return f"{mean:+.2f} ({low:+.2f} to {high:+.2f}; {against.seeds} seeds)"
 
 
-def run_row(setting: Setting, run: Record, out: Path | None = None) -> dict[str, Any]:
-    """One run as plain values, for ``runs.csv`` and the lists of runs.
-
-    Args:
-        out: folder that paths are told from; None for absolute ones.
-    """
+def run_row(setting: Setting, run: Record, out: Path) -> dict[str, Any]:
+    """One run as plain values, for ``runs.csv`` and the lists of runs; its folder as seen from ``out``."""
     summary = run.summary
     machine = summary.get("machine") or {}
     return {
@@ -270,7 +266,7 @@ def run_row(setting: Setting, run: Record, out: Path | None = None) -> dict[str,
         "written": summary.get("written"),
         "command": summary.get("command"),
         "error": summary.get("error"),
-        "folder": str(run.folder) if out is None else os.path.relpath(run.folder, out),
+        "folder": os.path.relpath(run.folder, out),
     }
 
 

@@ -59,7 +59,7 @@ def write(report: Report, out: Path, provenance: Mapping[str, Any], pictures_mib
     for name, template in (("index.html", "report.html.j2"), ("report.md", "report.md.j2")):
         write_text(out / name, environment.get_template(template).render(**page))
         written.append(out / name)
-    runs = [run_row(setting, run) for setting in report.settings for run in (*setting.runs, *setting.doubles)]
+    runs = [run_row(setting, run, out) for setting in report.settings for run in (*setting.runs, *setting.doubles)]
     written.append(_csv(out / "runs.csv", runs))
     rows = [
         {"experiment": section.experiment, "setting": found.setting.name, **_cells(section, found.setting.name)}
@@ -68,7 +68,7 @@ def write(report: Report, out: Path, provenance: Mapping[str, Any], pictures_mib
     ]
     written.append(_csv(out / "settings.csv", rows))
     if report.table:
-        written.append(_csv(out / "against.csv", [line for row in report.rows for line in _against_lines(row)]))
+        written.append(_csv(out / "against.csv", [line for row in report.rows for line in _against_lines(row, out)]))
     return written
 
 
@@ -125,7 +125,7 @@ def _cells(section: Section, name: str) -> dict[str, str]:
     return setting_row(found, section.comparisons.get(name))
 
 
-def _against_lines(row: MatchedRow) -> list[dict[str, Any]]:
+def _against_lines(row: MatchedRow, out: Path) -> list[dict[str, Any]]:
     return [
         {
             "group": row.row.group or "",
@@ -136,7 +136,7 @@ def _against_lines(row: MatchedRow) -> list[dict[str, Any]]:
             "paper_inside_interval": "" if cell.inside is None else cell.inside,
             "p_holm": "" if cell.p is None else cell.p,
             "settings": "; ".join(setting.name for setting in row.settings),
-            "folders": "; ".join(str(run.folder) for setting in row.settings for run in setting.runs),
+            "folders": "; ".join(os.path.relpath(run.folder, out) for setting in row.settings for run in setting.runs),
         }
         for name, cell in row.cells.items()
     ]

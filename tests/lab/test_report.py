@@ -287,11 +287,11 @@ def test_the_files_trace_every_number_and_come_out_the_same_again(write, tmp_pat
     found, out = report([tmp_path], "eureka/figure_8", pictures_mib=1)
     assert out == tmp_path / "report-eureka-figure_8"
     runs = list(csv.DictReader((out / "runs.csv").open()))
-    assert [row["folder"] for row in runs] == [str(folder) for folder in folders]
+    assert [(out / row["folder"]).resolve() for row in runs] == folders
     assert [row["moment_epoch"] for row in runs] == ["", "12", "12"]
     (ratio, *_) = csv.DictReader((out / "against.csv").open())
     assert ratio["paper"] == "3/5" and ratio["measured"].startswith("2/3")
-    assert ratio["folders"].split("; ") == [str(folder) for folder in folders]
+    assert [(out / folder).resolve() for folder in ratio["folders"].split("; ")] == folders
     (setting,) = csv.DictReader((out / "settings.csv").open())
     assert setting["Eureka-ratio"].startswith("2/3 (21% to 94%; exact 9% to 99%)")
     names = {path.stem for path in (out / "figures").iterdir()}
