@@ -1,7 +1,8 @@
 """A published table beside what was measured: which runs are which row, and what their intervals say of the paper.
 
-A run belongs to a row if it has the row's value wherever the rows of the table differ from each other; keys that the
-table sets free (learning rates, chosen row by row) aside. Whatever else differs from the row is told beside it.
+A run belongs to a row if it has the row's task, softmax and intervention, and the row's value wherever the rows of the
+table differ from each other; keys that the table sets free (learning rates, chosen row by row) aside. Whatever else
+differs from the row (epochs, sizes) is told beside it.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ from lab.report.settings import Setting, differences
 from lab.statistics import Mean, fisher, holm, mean_over_seeds
 
 Config = Mapping[str, Any]
+
+# What makes an experiment another one, whether or not the rows of a table differ in it.
+_ALWAYS = ("data._target_", "data.task.", "model._target_", "softmax.", "intervention.")
 
 
 @dataclass(frozen=True)
@@ -76,7 +80,8 @@ def set_beside(table: Table, settings: Sequence[Setting], confidence: float = 0.
         own = group[0].config
         candidates = []
         for place, config in configs.items():
-            if all(own.get(key) == config.get(key) for key in telling):
+            always = {key for key in (*own, *config) if key.startswith(_ALWAYS) and key not in table.free}
+            if all(own.get(key) == config.get(key) for key in (*telling, *always)):
                 beyond = {k: v for k, v in differences(own, config).items() if k not in table.free}
                 candidates.append((len(beyond), place, beyond))
         if candidates:

@@ -243,6 +243,20 @@ def test_rows_of_a_table_find_their_runs_and_tell_what_differs(write, tmp_path: 
     assert plain.cells["eureka_ratio"].p == 1.0
 
 
+def test_another_task_or_softmax_is_no_row(write, tmp_path: Path) -> None:
+    write(0, 12, "+row=vit", experiment="main_task")
+    write(0, 12, "+row=vit", "data/task=same_color", "trainer.max_epochs=40", experiment="main_task")
+    write(0, 12, "+row=vit", "softmax.tau=0.5", "trainer.max_epochs=3000", experiment="main_task")
+    found = settings(gather(tmp_path).runs)
+    (plain, *others) = set_beside(load("eureka/table_8"), found)
+    assert [setting.config["data.task._target_"] for setting in plain.settings] == [
+        "datasets.tasks.same_color.SameColor"
+    ]
+    assert not plain.others and not any(row.settings for row in others)
+    with pytest.raises(LabError, match="no run is a row of eureka/section_5_3"):
+        set_beside(load("eureka/section_5_3"), [setting for setting in found if "tau" in setting.name])
+
+
 def test_a_table_over_all_schedules_pools_them(write, tmp_path: Path) -> None:
     main = {"experiment": "main_task", "softmax": "softmax"}
     for seed in range(4):
