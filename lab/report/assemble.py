@@ -143,7 +143,7 @@ def _drawings(experiment: str, own: Sequence[Setting]) -> list[Drawing]:
                 f"{quantity.capitalize()} of all seeds, "
                 + ("aligned by their Eureka-moments" if aligned else "by epoch"),
                 ("Strong lines are validation, pale ones training. " + _READINGS[quantity, aligned]),
-                figures.in_parts(own, lambda part, q=quantity, a=aligned: figures.curves(part, q, a)),  # type: ignore[misc]
+                figures.in_parts(own, lambda part, first, q=quantity, a=aligned: figures.curves(part, q, a, first)),  # type: ignore[misc]
             )
     add(
         "survival",
@@ -163,7 +163,7 @@ def _drawings(experiment: str, own: Sequence[Setting]) -> list[Drawing]:
         "Gradients of W_Q, W_K and W_V",
         "Mean |gradient| in the first layer, first seed; the time before the Eureka-moment is grey (Figure 4 of the "
         "paper). On the plateau W_Q and W_K get much less than W_V.",
-        figures.in_parts(own, figures.gradients),
+        figures.in_parts(own, lambda part, _: figures.gradients(part)),
     )
     return found
 

@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from lab.metrics_file import read_metrics
@@ -33,7 +34,7 @@ def color(place: int) -> Any:
     return colormaps["tab10"](place % 10)
 
 
-def curves(settings: Sequence[Setting], quantity: str, aligned: bool) -> Figure | None:
+def curves(settings: Sequence[Setting], quantity: str, aligned: bool, first: int = 0) -> Figure | None:
     """Curves of all seeds, a panel a setting, by epoch or by epochs since the Eureka-moment; None without any.
 
     Source: Eureka-moments in Transformers, Figures 1b, 6 and 15.
@@ -42,14 +43,17 @@ def curves(settings: Sequence[Setting], quantity: str, aligned: bool) -> Figure 
         settings: at most PANELS.
         quantity: "accuracy" (in %) or "loss"; training thin and pale, validation strong.
         aligned: by Eureka-moment; seeds without one are left out.
+        first: number of the first of these settings among all, for its colour.
     """
-    shown = [(s, [run for run in s.runs if _has(run, quantity) and (run.moment or not aligned)]) for s in settings]
-    shown = [(setting, runs) for setting, runs in shown if runs]
+    shown = []
+    for place, setting in enumerate(settings, start=first):
+        if runs := [run for run in setting.runs if _has(run, quantity) and (run.moment or not aligned)]:
+            shown.append((place, setting, runs))
     if not shown:
         return None
     figure, axes = panels(len(shown), width=3.4, height=2.6, columns=3)
     scale = 100 if quantity == "accuracy" else 1
-    for place, (panel, (setting, runs)) in enumerate(zip(axes, shown, strict=True)):
+    for panel, (place, setting, runs) in zip(axes, shown, strict=True):
         for name, style in (("train", {"alpha": 0.25}), ("val", {"alpha": 0.9})):
             panel.add_collection(
                 LineCollection(
@@ -70,6 +74,7 @@ def curves(settings: Sequence[Setting], quantity: str, aligned: bool) -> Figure 
         panel.autoscale(axis="x" if quantity == "accuracy" else "both")
         panel.set_title(_title(f"{setting.name} ({len(runs)} seed{'s' if len(runs) > 1 else ''})"), fontsize=8)
         panel.set_xlabel("epochs since the Eureka-moment" if aligned else "epoch", fontsize=8)
+        panel.xaxis.set_major_locator(MaxNLocator(5, integer=True))
         panel.tick_params(labelsize=8)
         panel.grid(alpha=0.3)
     axes[0].set_ylabel("accuracy in %" if quantity == "accuracy" else "loss")
@@ -205,7 +210,7 @@ def _title(text: str, width: int = 44) -> str:
     return "\n".join(textwrap.wrap(text, width, max_lines=3, placeholder=" …"))
 
 
-def in_parts(settings: Sequence[Setting], draw: Callable[[Sequence[Setting]], Figure | None]) -> list[Figure]:
-    """Figures of all settings, PANELS at a time."""
-    drawn = [draw(settings[start : start + PANELS]) for start in range(0, len(settings), PANELS)]
+def in_parts(settings: Sequence[Setting], draw: Callable[[Sequence[Setting], int], Figure | None]) -> list[Figure]:
+    """Figures of all settings, PANELS at a time; ``draw`` is told the number of its first one."""
+    drawn = [draw(settings[start : start + PANELS], start) for start in range(0, len(settings), PANELS)]
     return [figure for figure in drawn if figure is not None]
