@@ -14,7 +14,7 @@ from timm.data import create_transform
 from torch import Tensor
 
 from datasets.loading import Batch, DrawnData, StepLoader, check_positive
-from datasets.scenes import BOTTOM_LEFT, BOTTOM_RIGHT, IMAGENET_MEAN, IMAGENET_STD, TOP_LEFT, TOP_RIGHT, tile_regions
+from datasets.scenes import BOTTOM_LEFT, BOTTOM_RIGHT, TOP_LEFT, TOP_RIGHT, place_of, tile_regions, unnormalised
 from datasets.seeding import derived_seed, generator_of
 from datasets.tasks.task import choose, coin, on_tiles
 
@@ -140,10 +140,7 @@ class ImageNetData(DrawnData):
 
     def composed(self, batch: Batch, normalise: bool = True) -> Batch:
         """The batch, its colours in [0, 1] where ``normalise`` is False (for pictures made for people)."""
-        if normalise:
-            return batch
-        mean, std = (torch.tensor(value).view(1, 3, 1, 1) for value in (IMAGENET_MEAN, IMAGENET_STD))
-        return {**batch, "x": batch["x"] * std + mean}
+        return batch if normalise else {**batch, "x": unnormalised(batch["x"])}
 
     def regions(self, batch: Batch) -> dict[str, Tensor]:
         """Where the parts of the scenes stand: name -> bool [B, 2, 2] over the four tiles."""
@@ -213,14 +210,11 @@ class FolderScenes:
 
     def _canvas(self, files_B4: Tensor, seed: int) -> Tensor:
         """[B, 3, 2 S, 2 S]; reading and augmenting is one image after another, in the loader's processes."""
-        side = self.tile_size
-        canvas = torch.empty(len(files_B4), 3, 2 * side, 2 * side)
+        canvas = torch.empty(len(files_B4), 3, 2 * self.tile_size, 2 * self.tile_size)
         # timm's augmentations draw from the global generators of Python, numpy and torch.
         with isolate_rng():
             L.seed_everything(seed % 2**32, verbose=False)
             for scene, files in zip(canvas, files_B4.tolist(), strict=True):
                 for tile, index in enumerate(files):
-                    row, column = divmod(tile, 2)
-                    place = scene[:, row * side : (row + 1) * side, column * side : (column + 1) * side]
-                    place.copy_(self._transform(self._files[index][0]))
+                    place_of(tile, scene).copy_(self._transform(self._files[index][0]))
         return canvas
