@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from callbacks.diagnostic import Diagnostic
-from datasets.scenes import IMAGENET_MEAN, IMAGENET_STD
+from datasets.scenes import unnormalised
 from lab.attention_statistics import received, rollout
 from lab.observe import Chunk, Findings
 from lab.pictures import maps, panels
@@ -76,8 +76,7 @@ class AttentionMaps(Diagnostic):
 
 
 def _pictures_of(x_BCHW: Tensor) -> np.ndarray:
-    mean, std = (torch.tensor(v, device=x_BCHW.device).view(3, 1, 1) for v in (IMAGENET_MEAN, IMAGENET_STD))
-    return (x_BCHW.float() * std + mean).clamp(0, 1).permute(0, 2, 3, 1).cpu().numpy()
+    return unnormalised(x_BCHW.float()).clamp(0, 1).permute(0, 2, 3, 1).cpu().numpy()
 
 
 def _on_grid(values: Tensor, grid: tuple[int, int]) -> np.ndarray:

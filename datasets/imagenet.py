@@ -13,15 +13,13 @@ from lightning.pytorch.utilities.seed import isolate_rng
 from timm.data import create_transform
 from torch import Tensor
 
-from datasets.loading import StepLoader, step_reached
-from datasets.scenes import BOTTOM_LEFT, BOTTOM_RIGHT, IMAGENET_MEAN, IMAGENET_STD, TOP_LEFT, TOP_RIGHT, tile_regions
+from datasets.loading import Batch, DrawnData, StepLoader, check_positive
+from datasets.scenes import BOTTOM_LEFT, BOTTOM_RIGHT, TOP_LEFT, TOP_RIGHT, place_of, tile_regions, unnormalised
 from datasets.seeding import derived_seed, generator_of
 from datasets.tasks.task import choose, coin, on_tiles
 
-Batch = dict[str, Any]
 
-
-class ImageNetData(L.LightningDataModule):
+class ImageNetData(DrawnData):
     """Two dogs on the diagonal, any two images beside them: are the dogs the very same image?
 
     z = [indicator 1 and indicator 2 show the same file]; y = class top-right if z else class bottom-left, z with
@@ -66,10 +64,8 @@ class ImageNetData(L.LightningDataModule):
         validation_seed: int = 0,
     ) -> None:
         super().__init__()
-        sizes = {"batch_size": batch_size, "validation_size": validation_size, "tile_size": tile_size}
-        for name, value in {**sizes, "epoch_size": epoch_size or 1}.items():
-            if value < 1:
-                raise ValueError(f"data.{name} must be at least 1, got {value}")
+        check_positive(batch_size=batch_size, epoch_size=epoch_size)
+        check_positive(validation_size=validation_size, tile_size=tile_size)
         if len(set(dogs)) != 2 or workers < 0:
             raise ValueError(
                 f"data.dogs needs two class folders and data.workers may not be negative, got {list(dogs)}"
@@ -115,11 +111,6 @@ class ImageNetData(L.LightningDataModule):
         """What a model has to know of the data: side of the canvas in pixels, number of labels."""
         return {"image_size": 2 * self.tile_size, "num_classes": len(self.class_names)}
 
-    @property
-    def samples_per_step(self) -> int:
-        """Training scenes of one step over all processes."""
-        return self.batch_size * self._world_size
-
     def setup(self, stage: str | None = None) -> None:
         if self.scenes("val").class_names != self.class_names:
             raise ValueError(f"{self.root}: train/ and val/ hold different classes")
@@ -128,9 +119,9 @@ class ImageNetData(L.LightningDataModule):
         """One training batch of this process; a function of its place in training."""
         scenes = self.scenes("train")
         order = torch.randperm(len(scenes), generator=generator_of("imagenet walk", self.seed, epoch))
-        start = (step * self._world_size + self._rank) * self.batch_size
+        start = (step * self.world_size + self.rank) * self.batch_size
         walk = order[torch.arange(start, start + self.batch_size) % len(order)]
-        return scenes.batch(walk, derived_seed("imagenet", self.seed, epoch, step, self._rank))
+        return scenes.batch(walk, derived_seed("imagenet", self.seed, epoch, step, self.rank))
 
     def draw_validation(self, index: int) -> Batch:
         """Validation batch ``index`` of the fixed set."""
@@ -142,38 +133,18 @@ class ImageNetData(L.LightningDataModule):
         return scenes.batch(order[walk % len(order)], derived_seed("imagenet val", self.validation_seed, index))
 
     def train_dataloader(self) -> StepLoader:
-        size = self.epoch_size or len(self.scenes("train"))
-        steps = size // self.samples_per_step
-        if steps < 1:
-            raise ValueError(
-                f"data.epoch_size ({size}) is smaller than one batch of all processes ({self.samples_per_step}): "
-                "lower data.batch_size or raise data.epoch_size"
-            )
-        return StepLoader(self.draw_train, steps, lambda: step_reached(self.trainer), self.workers)
+        return self.training_loader(self.steps_of(self.epoch_size or len(self.scenes("train"))), self.workers)
 
     def val_dataloader(self) -> StepLoader:
-        batches = -(-self.validation_size // self.batch_size)
-        mine = range(self._rank, batches, self._world_size)
-        return StepLoader(lambda _, step: self.draw_validation(mine[step]), len(mine), workers=self.workers)
+        return self.validation_loader(self.batch_size, self.workers)
 
     def composed(self, batch: Batch, normalise: bool = True) -> Batch:
         """The batch, its colours in [0, 1] where ``normalise`` is False (for pictures made for people)."""
-        if normalise:
-            return batch
-        mean, std = (torch.tensor(value).view(1, 3, 1, 1) for value in (IMAGENET_MEAN, IMAGENET_STD))
-        return {**batch, "x": batch["x"] * std + mean}
+        return batch if normalise else {**batch, "x": unnormalised(batch["x"])}
 
     def regions(self, batch: Batch) -> dict[str, Tensor]:
         """Where the parts of the scenes stand: name -> bool [B, 2, 2] over the four tiles."""
         return tile_regions(batch["latents"])
-
-    @property
-    def _world_size(self) -> int:
-        return self.trainer.world_size if self.trainer else 1
-
-    @property
-    def _rank(self) -> int:
-        return self.trainer.global_rank if self.trainer else 0
 
 
 class FolderScenes:
@@ -239,14 +210,11 @@ class FolderScenes:
 
     def _canvas(self, files_B4: Tensor, seed: int) -> Tensor:
         """[B, 3, 2 S, 2 S]; reading and augmenting is one image after another, in the loader's processes."""
-        side = self.tile_size
-        canvas = torch.empty(len(files_B4), 3, 2 * side, 2 * side)
+        canvas = torch.empty(len(files_B4), 3, 2 * self.tile_size, 2 * self.tile_size)
         # timm's augmentations draw from the global generators of Python, numpy and torch.
         with isolate_rng():
             L.seed_everything(seed % 2**32, verbose=False)
             for scene, files in zip(canvas, files_B4.tolist(), strict=True):
                 for tile, index in enumerate(files):
-                    row, column = divmod(tile, 2)
-                    place = scene[:, row * side : (row + 1) * side, column * side : (column + 1) * side]
-                    place.copy_(self._transform(self._files[index][0]))
+                    place_of(tile, scene).copy_(self._transform(self._files[index][0]))
         return canvas

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import lightning as L
 from torch.utils.data import DataLoader, Dataset, Sampler
+
+Batch = dict[str, Any]
 
 
 class StepSampler(Sampler[tuple[int, int]]):
@@ -68,6 +72,74 @@ class StepLoader(DataLoader):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Nothing to restore."""
+
+
+class DrawnData(L.LightningDataModule, ABC):
+    """A data module that draws its batches: fresh ones to train on, one fixed set to validate on, both shared out.
+
+    A subclass draws, and opens its loaders with :meth:`training_loader` and :meth:`validation_loader`.
+
+    Attributes:
+        batch_size: samples of a training batch of one process.
+        validation_size: samples of the fixed validation set.
+    """
+
+    batch_size: int
+    validation_size: int
+
+    @abstractmethod
+    def draw_train(self, epoch: int, step: int) -> Batch:
+        """One training batch of this process; a pure function of its place in training."""
+
+    @abstractmethod
+    def draw_validation(self, index: int) -> Batch:
+        """Validation batch ``index`` of the fixed set."""
+
+    @property
+    def samples_per_step(self) -> int:
+        """Training samples of one batch over all processes."""
+        return self.batch_size * self.world_size
+
+    @property
+    def world_size(self) -> int:
+        """Number of processes that train."""
+        return self.trainer.world_size if self.trainer else 1
+
+    @property
+    def rank(self) -> int:
+        """Number of this process, from 0 on."""
+        return self.trainer.global_rank if self.trainer else 0
+
+    def steps_of(self, epoch_size: int) -> int:
+        """Whole steps of an epoch of ``epoch_size`` samples over all processes.
+
+        Raises:
+            ValueError: if there is none.
+        """
+        steps = epoch_size // self.samples_per_step
+        if steps < 1:
+            raise ValueError(
+                f"data.epoch_size ({epoch_size}) is smaller than one batch of all processes ({self.samples_per_step}): "
+                "lower data.batch_size or raise data.epoch_size"
+            )
+        return steps
+
+    def training_loader(self, steps: int, workers: int = 0) -> StepLoader:
+        """An epoch of ``steps`` batches, from the step that training has reached."""
+        return StepLoader(self.draw_train, steps, lambda: step_reached(self.trainer), workers)
+
+    def validation_loader(self, batch_size: int, workers: int = 0) -> StepLoader:
+        """This process's batches of the fixed set, which is cut into batches of ``batch_size``."""
+        batches = -(-self.validation_size // batch_size)
+        mine = range(self.rank, batches, self.world_size)
+        return StepLoader(lambda _, step: self.draw_validation(mine[step]), len(mine), workers=workers)
+
+
+def check_positive(**options: int | None) -> None:
+    """Raises ValueError, naming the option of ``data``, where a number is below 1; None passes."""
+    for name, value in options.items():
+        if value is not None and value < 1:
+            raise ValueError(f"data.{name} must be at least 1, got {value}")
 
 
 def step_reached(trainer: Any) -> int:

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import lightning as L
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from datasets.loading import StepLoader, step_reached
+from datasets.loading import Batch, DrawnData, StepLoader, check_positive
 from datasets.seeding import generator_of
 
-Batch = dict[str, Any]
 
-
-class MaxRetrievalData(L.LightningDataModule):
+class MaxRetrievalData(DrawnData):
     """Sets of n items, each a priority ~ U(0, 1) and a class ~ U{1 .. C}; y is the class of the largest priority.
 
     A batch is ``{"x": (items [B, n, 1 + C], query [B, 1]), "y": [B] int64, "latents": {"largest": [B], ...}}``; an item
@@ -52,17 +47,8 @@ class MaxRetrievalData(L.LightningDataModule):
         validation_seed: int = 0,
     ) -> None:
         super().__init__()
-        sizes = {
-            "classes": classes,
-            "smallest": smallest,
-            "batch_size": batch_size,
-            "epoch_steps": epoch_steps,
-            "validation_items": validation_items,
-            "validation_size": validation_size,
-        }
-        for name, value in sizes.items():
-            if value < 1:
-                raise ValueError(f"data.{name} must be at least 1, got {value}")
+        check_positive(classes=classes, smallest=smallest, batch_size=batch_size, epoch_steps=epoch_steps)
+        check_positive(validation_items=validation_items, validation_size=validation_size)
         if smallest > largest:
             raise ValueError(f"data.smallest={smallest} exceeds data.largest={largest}")
         self.classes = classes
@@ -80,17 +66,11 @@ class MaxRetrievalData(L.LightningDataModule):
         """What a model has to know of the data: features of an item, number of labels."""
         return {"features": 1 + self.classes, "num_classes": self.classes}
 
-    @property
-    def samples_per_step(self) -> int:
-        """Training sets of one step over all processes."""
-        return self.batch_size * (self.trainer.world_size if self.trainer else 1)
-
     def draw_train(self, epoch: int, step: int) -> Batch:
         """One training batch of this process; a pure function of its place in training."""
         sizes = generator_of("max_retrieval sizes", epoch, step)
         items = int(torch.randint(self.smallest, self.largest + 1, (), generator=sizes))
-        rank = self.trainer.global_rank if self.trainer else 0
-        return self.draw(items, self.batch_size, generator_of("max_retrieval", self.seed, epoch, step, rank))
+        return self.draw(items, self.batch_size, generator_of("max_retrieval", self.seed, epoch, step, self.rank))
 
     def draw_validation(self, index: int) -> Batch:
         """Validation batch ``index`` of the fixed set."""
@@ -114,10 +94,7 @@ class MaxRetrievalData(L.LightningDataModule):
         return {"largest": F.one_hot(batch["latents"]["largest"], batch["x"][0].shape[1]).bool()}
 
     def train_dataloader(self) -> StepLoader:
-        return StepLoader(self.draw_train, self.epoch_steps, lambda: step_reached(self.trainer))
+        return self.training_loader(self.epoch_steps)
 
     def val_dataloader(self) -> StepLoader:
-        batches = -(-self.validation_size // self.batch_size)
-        world, rank = (self.trainer.world_size, self.trainer.global_rank) if self.trainer else (1, 0)
-        mine = range(rank, batches, world)
-        return StepLoader(lambda _, step: self.draw_validation(mine[step]), len(mine))
+        return self.validation_loader(self.batch_size)

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import lightning as L
 import torch
 from torch import Tensor
 
-from datasets.loading import StepLoader, step_reached
+from datasets.loading import Batch, DrawnData, StepLoader
 from datasets.seeding import generator_of
-
-Batch = dict[str, Any]
 
 
 def reasoning_table(numbers: int = 11) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
@@ -36,7 +31,7 @@ def reasoning_table(numbers: int = 11) -> tuple[Tensor, Tensor, dict[str, Tensor
     return tokens, torch.where(location == 0, c, d), latents
 
 
-class ReasoningData(L.LightningDataModule):
+class ReasoningData(DrawnData):
     """One batch an epoch: a share of all inputs, the rest validates.
 
     A batch is ``{"x": [B, 5] int64, "y": [B] int64, "latents": {name: [B] int64}}``, as in the vision tasks.
@@ -59,6 +54,7 @@ class ReasoningData(L.LightningDataModule):
         self.batch_size = int(train_share * size)
         if not 0 < self.batch_size < size:
             raise ValueError(f"data.train_share must leave inputs on both sides, got {train_share}")
+        self.validation_size = size - self.batch_size
         self.numbers = numbers
         self.seed = seed
         self.locations = ("c", "d")
@@ -100,7 +96,7 @@ class ReasoningData(L.LightningDataModule):
         return {name: rows[place].expand(size, -1) for place, name in enumerate(parts)}
 
     def train_dataloader(self) -> StepLoader:
-        return StepLoader(self.draw_train, 1, lambda: step_reached(self.trainer))
+        return self.training_loader(steps=1)
 
     def val_dataloader(self) -> StepLoader:
         return StepLoader(lambda _, step: self.draw_validation(step), 1)
@@ -108,11 +104,11 @@ class ReasoningData(L.LightningDataModule):
     def _shard(self, split: str) -> Batch:
         """This process's share of the full batch."""
         batch = self._batches[split]
-        world, rank = (self.trainer.world_size, self.trainer.global_rank) if self.trainer else (1, 0)
-        if world == 1:
+        if self.world_size == 1:
             return batch
+        mine = slice(self.rank, None, self.world_size)
         return {
-            "x": batch["x"][rank::world],
-            "y": batch["y"][rank::world],
-            "latents": {name: value[rank::world] for name, value in batch["latents"].items()},
+            "x": batch["x"][mine],
+            "y": batch["y"][mine],
+            "latents": {name: value[mine] for name, value in batch["latents"].items()},
         }

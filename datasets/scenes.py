@@ -188,8 +188,19 @@ def compose(pixels: Tensor, images_BT: Tensor, colors_BT3: Tensor, normalise: bo
     bias = (-mean / std).view(1, 3, 1, 1)
     canvas = torch.empty(len(images_BT), 3, 2 * side, 2 * side, device=device, dtype=dtype)
     for tile in range(4):
-        row, column = divmod(tile, 2)
-        place = canvas[:, :, row * side : (row + 1) * side, column * side : (column + 1) * side]
         grey = pixels.index_select(0, images_BT[:, tile]).to(dtype)
-        torch.addcmul(bias, grey, gain_BT3[:, tile, :, None, None], out=place)
+        torch.addcmul(bias, grey, gain_BT3[:, tile, :, None, None], out=place_of(tile, canvas))
     return canvas
+
+
+def place_of(tile: int, canvas: Tensor) -> Tensor:
+    """The part [..., S, S] of a canvas [..., 2S, 2S] that a tile stands on; a view."""
+    side = canvas.shape[-1] // 2
+    row, column = divmod(tile, 2)
+    return canvas[..., row * side : (row + 1) * side, column * side : (column + 1) * side]
+
+
+def unnormalised(pictures: Tensor) -> Tensor:
+    """Pictures [..., 3, H, W] as before ImageNet mean/std normalisation: colours in [0, 1], but for noise."""
+    mean, std = (torch.tensor(v, device=pictures.device).view(3, 1, 1) for v in (IMAGENET_MEAN, IMAGENET_STD))
+    return pictures * std + mean

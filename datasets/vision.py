@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
-import lightning as L
 import torch
 from torch import Tensor
 
-from datasets.loading import StepLoader, step_reached
+from datasets.loading import Batch, DrawnData, StepLoader, check_positive
 from datasets.scenes import ImageBank, LabelledImages, compose, tile_regions
 from datasets.seeding import generator_of
 from datasets.tasks.task import Task
 
 Split = Literal["train", "test"]
-Batch = dict[str, Any]
 
 
 class Source(Protocol):
@@ -24,7 +22,7 @@ class Source(Protocol):
     def load(self, split: Split) -> LabelledImages: ...
 
 
-class VisionData(L.LightningDataModule):
+class VisionData(DrawnData):
     """Fresh training scenes for ever, one fixed set of validation scenes; composed on the training device.
 
     A batch is ``{"x": [B, 3, H, W] float32, "y": [B] int64, "latents": {name: [B] int64}}``. The loader only
@@ -59,11 +57,8 @@ class VisionData(L.LightningDataModule):
         validation_batch_size: int | None = None,
     ) -> None:
         super().__init__()
-        for name, value in (("batch_size", batch_size), ("epoch_size", epoch_size), ("tile_size", tile_size)):
-            if value < 1:
-                raise ValueError(f"data.{name} must be at least 1, got {value}")
-        if validation_size < 1 or (validation_batch_size is not None and validation_batch_size < 1):
-            raise ValueError("data.validation_size and data.validation_batch_size must be at least 1")
+        check_positive(batch_size=batch_size, epoch_size=epoch_size, tile_size=tile_size)
+        check_positive(validation_size=validation_size, validation_batch_size=validation_batch_size)
         self.task = task
         self.source = dict(source)
         self.batch_size = batch_size
@@ -91,11 +86,6 @@ class VisionData(L.LightningDataModule):
         """What a model has to know of the data: side of the canvas in pixels, number of labels."""
         return {"image_size": 2 * self.tile_size, "num_classes": len(self.class_names)}
 
-    @property
-    def samples_per_step(self) -> int:
-        """Training samples of one batch over all processes."""
-        return self.batch_size * self._world_size
-
     def setup(self, stage: str | None = None) -> None:
         for split in ("train", "test"):
             self.bank(split)
@@ -108,18 +98,10 @@ class VisionData(L.LightningDataModule):
         return self.banks[split]
 
     def train_dataloader(self) -> StepLoader:
-        steps = self.epoch_size // self.samples_per_step
-        if steps < 1:
-            raise ValueError(
-                f"data.epoch_size ({self.epoch_size}) is smaller than one batch of all processes "
-                f"({self.samples_per_step}): lower data.batch_size or raise data.epoch_size"
-            )
-        return StepLoader(self.draw_train, steps, lambda: step_reached(self.trainer))
+        return self.training_loader(self.steps_of(self.epoch_size))
 
     def val_dataloader(self) -> StepLoader:
-        batches = -(-self.validation_size // self.validation_batch_size)
-        mine = range(self._rank, batches, self._world_size)
-        return StepLoader(lambda _, step: self.draw_validation(mine[step]), len(mine))
+        return self.validation_loader(self.validation_batch_size)
 
     def draw_train(self, epoch: int, step: int) -> Batch:
         """The draws of one training batch of this process; a pure function of its place in training."""
@@ -127,9 +109,9 @@ class VisionData(L.LightningDataModule):
             size = self.bank("train").size(self.task.label_source)
             self._walk = (epoch, torch.randperm(size, generator=generator_of("walk", self.seed, epoch)))
         order = self._walk[1]
-        start = (step * self._world_size + self._rank) * self.batch_size
+        start = (step * self.world_size + self.rank) * self.batch_size
         walk = order[torch.arange(start, start + self.batch_size) % len(order)]
-        return self._draw("train", walk, generator_of("train", self.seed, epoch, step, self._rank))
+        return self._draw("train", walk, generator_of("train", self.seed, epoch, step, self.rank))
 
     def draw_validation(self, index: int) -> Batch:
         """The draws of validation batch ``index`` of the fixed set, whatever the number of processes."""
@@ -161,11 +143,3 @@ class VisionData(L.LightningDataModule):
         if key not in self._pixels:
             self._pixels[key] = self.bank(split).pixels.to(device)
         return self._pixels[key]
-
-    @property
-    def _world_size(self) -> int:
-        return self.trainer.world_size if self.trainer else 1
-
-    @property
-    def _rank(self) -> int:
-        return self.trainer.global_rank if self.trainer else 0

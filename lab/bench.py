@@ -1,13 +1,14 @@
 """Speed and memory of the lab: `python -m lab.bench` measures, prints a table and saves it.
 
 Every measurement runs in a process of its own. `--quick` gives a glance in a few minutes; the whole takes
-three quarters of an hour on two CPU cores.
+three quarters of an hour on two CPU cores. Ctrl-C or `kill` ends it with the table of what it has measured so far.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -92,8 +93,10 @@ def choose_precisions(wanted: Sequence[str] | None, gflops: dict[str, float], qu
 
 
 def run(plan: Sequence[Case], console: Console) -> tuple[list[Row], bool]:
-    """Measures the cases one after the other; on Ctrl-C returns what there is, and False."""
+    """Measures the cases one after the other; on Ctrl-C (SIGINT) or SIGTERM returns what there is, and False."""
     rows: list[Row] = []
+    # In the background (`nohup ... &`) a process is deaf to SIGINT: `kill` has to end it as Ctrl-C would.
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         for place, case in enumerate(plan, start=1):
             new = measure_apart(case)
@@ -103,6 +106,8 @@ def run(plan: Sequence[Case], console: Console) -> tuple[list[Row], bool]:
     except KeyboardInterrupt:
         console.print("Interrupted: what was measured so far is kept.")
         return rows, False
+    finally:
+        signal.signal(signal.SIGTERM, before)
     return rows, True
 
 

@@ -85,6 +85,7 @@ def test_an_epoch_walks_through_all_images(folder: Path) -> None:
         ({"dogs": ("n02085620", "n02085620")}, ValueError, "dogs"),
         ({"dogs": ("n02085620", "cat")}, FileNotFoundError, "no class folder cat"),
         ({"tile_size": 0}, ValueError, "tile_size"),
+        ({"epoch_size": 0}, ValueError, "epoch_size must be at least 1, got 0"),
     ],
 )
 def test_what_is_wrong_is_named(folder: Path, options: dict, error: type, words: str) -> None:

@@ -3,7 +3,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from datasets.scenes import IMAGENET_MEAN, IMAGENET_STD, ImageBank, compose, tint
+from datasets.scenes import IMAGENET_MEAN, IMAGENET_STD, ImageBank, compose, tint, unnormalised
 from datasets.seeding import derived_seed, generator_of
 
 
@@ -35,6 +35,12 @@ def test_a_tile_without_colour_is_black() -> None:
     picture = compose(bank.pixels, torch.zeros(1, 4, dtype=torch.int64), colors, normalise=False)
     assert picture[0, :, 28:, :28].abs().max() == 0
     assert picture[0, :, :28, :28].max() > 0.9
+
+
+def test_normalisation_can_be_undone() -> None:
+    bank = ImageBank({"digits": images(4)}, 28)
+    scene = bank.pixels, torch.tensor([[0, 1, 2, 3]]), torch.rand(1, 4, 3)
+    torch.testing.assert_close(unnormalised(compose(*scene)), compose(*scene, normalise=False))
 
 
 def test_bank_draws_only_the_classes_asked_for() -> None:

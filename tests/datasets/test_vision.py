@@ -98,7 +98,8 @@ def test_prior_of_the_target_location(drawn_sources) -> None:
     [
         ({"batch_size": 0}, "batch_size"),
         ({"tile_size": 0}, "tile_size"),
-        ({"validation_size": 0}, "validation_size"),
+        ({"validation_size": 0}, "validation_size must be at least 1, got 0"),
+        ({"validation_batch_size": -3}, "validation_batch_size must be at least 1, got -3"),
     ],
 )
 def test_sizes_are_checked(drawn_sources, options, message) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import signal
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -59,6 +62,38 @@ def test_command_prints_and_saves_the_table(
     text = (tmp_path / "new" / "a.md").read_text()
     assert "| composition |" in text and "Machine: " in text
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["a.csv", "a.json", "a.md"]
+
+
+@pytest.mark.parametrize("ended_by", [signal.SIGINT, signal.SIGTERM])
+def test_an_ended_benchmark_keeps_what_it_measured(
+    ended_by: signal.Signals,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    one_thread: None,
+) -> None:
+    def measure_one(case: Case) -> list[Row]:
+        if case.quantity != "composition":
+            os.kill(os.getpid(), ended_by)
+            time.sleep(60)
+        return [Row(**case.setting(), quantity=case.quantity, unit="samples/s", median=1.0, rounds=3)]
+
+    def unhandled(*_: object) -> None:
+        raise AssertionError("the signal reached the test")
+
+    monkeypatch.setattr(bench, "measure_apart", measure_one)
+    monkeypatch.setattr(bench, "matrix_product_gflops", lambda dtype, device: 100.0)
+    before = signal.signal(signal.SIGTERM, unhandled)
+    try:
+        arguments = ["--only", "compose", "--threads", "1", "--device", "cpu", "--out", str(tmp_path / "a")]
+        assert bench.main(arguments) == 1
+        assert signal.getsignal(signal.SIGTERM) is unhandled
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert "Interrupted" in capsys.readouterr().out
+    saved = json.loads((tmp_path / "a.json").read_text())
+    assert [row["quantity"] for row in saved["rows"]] == ["composition"]
+    assert not saved["complete"]
 
 
 def test_a_case_in_its_own_process(one_thread: None) -> None:

@@ -124,6 +124,8 @@ def test_rows_of_table_1_are_the_papers() -> None:
     assert (row("norm_softmax").optim.lr, row("norm_softmax").optim.min_lr) == (1e-5, 1e-6)
     assert (row("vit_heat_treatment").optim.lr, row("vit").optim.lr) == (1e-4, 5e-4)
     assert (row("vit_warmup_20").optim.warmup_epochs, row("vit_weight_decay_0.5").optim.weight_decay) == (20, 0.5)
+    for name in ("warmup_20", "weight_decay_0.5"):
+        assert row(f"vit_{name}").optim == composed("experiment=main_task", f"optim=deit_{name}").optim
 
 
 def test_reasoning_takes_the_standard_deviation() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,8 +11,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
+import yaml
 from conftest import ROOT
 
+from lab.config import CONFIGS
 from scripts.reproduce import figure_8, max_retrieval
 
 
@@ -69,6 +72,13 @@ def test_figure_8_chooses_the_earliest_moment(monkeypatch) -> None:
     monkeypatch.setattr(figure_8.Plan, "summary", summary)
     plan = figure_8.Plan(Path("runs"), 100, 5, ("1e-3", "2e-3", "5e-3"), ())
     assert figure_8.choose(plan, "softmax") == "5e-3"
+
+
+def test_rows_of_table_1_are_those_of_its_sweep_and_of_their_folder() -> None:
+    rows = re.findall(r'"\+row=(.+)"', (ROOT / "scripts" / "reproduce" / "table1_main.sh").read_text())
+    sweep = yaml.safe_load((CONFIGS / "sweep" / "table_1.yaml").read_text())["hydra"]["sweeper"]["params"]["+row"]
+    assert rows == sweep.split(",")
+    assert sorted(rows) == sorted(path.stem for path in (CONFIGS / "row").glob("*.yaml"))
 
 
 def test_test_sets_differ_by_seed_and_are_fewer_when_large() -> None:
