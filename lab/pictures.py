@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,21 @@ import pandas as pd
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from lab.files import write_atomically
 
-def new_figure(width: float, height: float, rows: int = 0, columns: int = 0) -> tuple[Figure, Any]:
-    """A figure without a window, and its axes: one, or an array [rows, columns]."""
+
+def new_figure(
+    width: float, height: float, rows: int = 0, columns: int = 0, sharey: bool = False
+) -> tuple[Figure, Any]:
+    """A figure without a window, and its axes: one, or an array [rows, columns], of one vertical axis if asked for."""
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
-    return figure, figure.subplots(rows, columns, squeeze=False) if rows else figure.subplots()
+    return figure, figure.subplots(rows, columns, sharey=sharey, squeeze=False) if rows else figure.subplots()
+
+
+def save_figure(figure: Figure, path: Path, dpi: int = 130) -> None:
+    """Writes a figure atomically as PNG."""
+    write_atomically(path, lambda file: figure.savefig(file, format="png", dpi=dpi))
 
 
 def panels(count: int, width: float = 3.2, height: float = 2.6, columns: int = 4) -> tuple[Figure, list[Any]]:
