@@ -85,16 +85,11 @@ def bars_by_layer(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], lab
     return figure
 
 
-def maps(pictures: Sequence[np.ndarray], titles: Sequence[str], columns: int = 4, shared: bool = False) -> Figure:
-    """Small pictures in a grid, each with its own grey scale from black (low) to white, or all with one."""
+def maps(pictures: Sequence[np.ndarray], titles: Sequence[str], columns: int = 4) -> Figure:
+    """Small pictures in a grid, each with its own grey scale from black (low) to white."""
     figure, axes = panels(len(pictures), width=1.8, height=1.9, columns=columns)
-    grey = [picture for picture in pictures if picture.ndim == 2]
-    high = max((float(picture.max()) for picture in grey), default=1.0)
     for panel, picture, title in zip(axes, pictures, titles, strict=True):
-        options: dict[str, Any] = {}
-        if picture.ndim == 2:
-            options = {"cmap": "gray", "vmin": 0.0, "vmax": high} if shared else {"cmap": "gray"}
-        panel.imshow(picture, interpolation="nearest", **options)
+        panel.imshow(picture, interpolation="nearest", cmap="gray")
         panel.set_title(title, fontsize=8)
         panel.set_xticks([])
         panel.set_yticks([])
