@@ -14,6 +14,7 @@ from conftest import SMALL
 
 from callbacks.attention_scores import AttentionScores
 from callbacks.linear_probes import LinearProbes
+from datasets.drawn import DrawnDigits
 from lab.errors import LabError
 from lab.inspect import _parse, inspect, main
 from lab.models.compact_vit import CompactViT
@@ -245,6 +246,7 @@ def test_inspect_looks_at_a_checkpoint_and_keeps_what_is_there(vision: Path, tmp
         (["run=RUN", "diagnostics=[linear_probes]", "linear_probes.full_scenes=9999"], "between 1 and scenes=2000"),
         (["run=RUN", "diagnostics=[attention_maps]", "device=abacus"], "device=abacus cannot be used"),
         (["run=RUN", "diagnostics=[attention_maps]", "data.batch_sice=3"], "did you mean 'batch_size'"),
+        (["run=RUN", "diagnostics=[attention_maps]", "data.tile_size=4"], "does not fit data of image_size=8"),
         (["run=RUN", "diagnostics=[attention_entropy]", "out=RUN"], "force=true"),
         (["nonsense"], "is no option"),
     ],
@@ -264,6 +266,19 @@ def test_wrong_looks_are_answered_in_one_sentence(
     assert ended.value.code == 1
     told = capsys.readouterr().err
     assert words in told and "Traceback" not in told
+
+
+def test_a_look_reads_its_images_once(vision: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[tuple[str, str]] = []
+    load = DrawnDigits.load
+
+    def counted(self: DrawnDigits, split):
+        read.append((self.kind, split))
+        return load(self, split)
+
+    monkeypatch.setattr(DrawnDigits, "load", counted)
+    inspect(vision, ["callbacks=[attention_entropy]"], out=tmp_path)
+    assert sorted(read) == [(kind, split) for kind in ("digits", "garments") for split in ("test", "train")]
 
 
 def test_a_look_may_ask_for_more_scenes_than_the_run_validates_on(
