@@ -74,15 +74,29 @@ def bars_by_layer(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], lab
     table = pd.DataFrame(rows)
     layers = sorted(table["layer"].unique())
     figure, panel = new_figure(max(4.0, 0.8 * len(layers) + 2), 2.8)
-    for place, column in enumerate(columns):
-        per_layer = table.groupby("layer")[column]
-        where = np.arange(len(layers)) + (place - (len(columns) - 1) / 2) * 0.8 / len(columns)
-        spread = per_layer.std(ddof=0).fillna(0)
-        panel.bar(where, per_layer.mean(), 0.8 / len(columns), yerr=spread, capsize=2, label=column)
+    by_layer = table.set_index("layer")
+    grouped_bars(panel, layers, {column: by_layer[column] for column in columns})
     panel.set_xticks(range(len(layers)), [str(layer) for layer in layers])
     panel.set(xlabel="layer", ylabel=label, **({"yscale": "log"} if log else {}))
     panel.legend(fontsize=7)
     return figure
+
+
+def grouped_bars(axes: Any, layers: Sequence[int], groups: Mapping[str, pd.Series]) -> None:
+    """Bars side by side at each layer, a colour a group: the mean of its values there, with their spread.
+
+    Args:
+        axes: where to draw.
+        layers: those that have bars, from left to right.
+        groups: name in the legend -> values, indexed by layer.
+    """
+    width = 0.8 / len(groups)
+    for place, (name, values) in enumerate(groups.items()):
+        per_layer = values.groupby(level=0)
+        mean = per_layer.mean().reindex(list(layers)).to_numpy(float)
+        spread = per_layer.std(ddof=0).reindex(list(layers)).fillna(0).to_numpy(float)
+        where = np.arange(len(layers)) + (place - (len(groups) - 1) / 2) * width
+        axes.bar(where, mean, width, yerr=spread, capsize=2, label=name)
 
 
 def maps(pictures: Sequence[np.ndarray], titles: Sequence[str], columns: int = 4) -> Figure:
