@@ -95,6 +95,8 @@ class Probe(Diagnostic):
             targets = Targets.of({name: values[:size] for name, values in labels.items()})
             baselines = self.baselines(targets)
             values_PT = self.measure(features_PND.to(device), targets)
+            # The next ones are put together while this name still stands.
+            del features_PND
             for (place, head), row in zip(places, values_PT.tolist(), strict=True):
                 for index, (target, value) in enumerate(zip(targets.names, row, strict=True)):
                     own = self.columns(value, {name: values[index] for name, values in baselines.items()})
@@ -169,11 +171,14 @@ def _together(seen: Sequence[Seen]) -> Iterable[tuple[list[tuple[Place, int]], T
     What was seen is taken apart on the way, so that features are held once.
     """
     shapes: dict[tuple[str, int], list[Place]] = {}
-    for place, features in seen[0][0].items():
+    for place in seen[0][0]:
         # A whole representation is so wide that it is solved alone.
-        key = (f"{place}" if place[2] == "full" else "", features.shape[2])
+        key = (f"{place}" if place[2] == "full" else "", seen[0][0][place].shape[2])
         shapes.setdefault(key, []).append(place)
     for places in shapes.values():
         own = [torch.cat([parts[0].pop(place) for parts in seen if place in parts[0]]) for place in places]
         names = [(place, head) for place, whole in zip(places, own, strict=True) for head in range(whole.shape[1])]
-        yield names, torch.cat(own, dim=1).transpose(0, 1)
+        joined = torch.cat(own, dim=1).transpose(0, 1)
+        own.clear()
+        yield names, joined
+        del joined

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import subprocess
 import sys
@@ -313,6 +314,28 @@ def test_what_is_kept_of_a_chunk_holds_on_to_nothing_else(vision_data) -> None:
     assert len(kept) > 20
     for tensor in kept:
         assert tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
+
+
+def test_features_are_held_once_while_probes_are_fitted() -> None:
+    scenes, heads, widths = 40, 3, (37, 41)
+    held: list[int] = []
+
+    class Probes(LinearProbes):
+        def measure(self, features_PND, targets):
+            there = [o for o in gc.get_objects() if type(o) is torch.Tensor and o.shape[-1:].numel() in widths]
+            held.append(sum({o.untyped_storage().data_ptr(): o.untyped_storage().nbytes() for o in there}.values()))
+            return super().measure(features_PND, targets)
+
+    places = [(layer, "z", tokens) for layer in range(2) for tokens in ("answer", "mean")]
+    places += [(2, "residual", "answer")]
+    chunks = []
+    for _ in range(2):
+        found = {place: torch.randn(scenes // 2, heads, widths[place[1] == "residual"]) for place in places}
+        chunks.append((found, {"label": torch.arange(scenes // 2) % 2}, torch.device("cpu")))
+    del found
+    Probes("unused", scenes=scenes).conclude(chunks)
+    z, residual = 4 * heads * scenes * widths[0] * 4, heads * scenes * widths[1] * 4
+    assert held == [z + residual, residual]
 
 
 @pytest.mark.parametrize("quantities", ["[v]", "[z,v]"])
