@@ -18,8 +18,10 @@ PORTIONS = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.0625, 0.125, 0.25, 0.5)
 class CodeLength(Probe):
     """Bits that it takes to send each target's labels to who has a representation; lower is easier to have.
 
-    Table: layer, head (-1 for a block), quantity, tokens, target, bits, uniform (bits without any features),
-    compression (uniform / bits). Probes are fitted on growing portions of the scenes, each pays for the next block.
+    Table: layer, head (-1 for a block), quantity, tokens, target, bits, uniform (n log2 K: bits for who knows nothing),
+    marginal (n H: for who knows how frequent each class is), compression (uniform / bits). Probes are fitted on
+    growing portions of the scenes, each pays for the next block. Pictures: bars per layer, and over training the
+    residual stream, both with lines of the two codes that need no features.
 
     Source: Voita and Titov 2020; Eureka-moments in Transformers, A.12 and Figure 18.
 
@@ -62,7 +64,11 @@ class CodeLength(Probe):
         return code_length(features_PND, targets, self.portions, self.l2)
 
     def baselines(self, targets: Targets) -> dict[str, list[float]]:
-        return {"uniform": [targets.labels.shape[1] * math.log2(classes) for classes in targets.classes]}
+        size = targets.labels.shape[1]
+        return {
+            "uniform": [size * math.log2(classes) for classes in targets.classes],
+            "marginal": [size * bits for bits in targets.entropies()],
+        }
 
     def columns(self, value: float, baselines: dict[str, float]) -> dict[str, float]:
         return {**super().columns(value, baselines), "compression": baselines["uniform"] / value}

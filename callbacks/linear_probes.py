@@ -41,7 +41,7 @@ class LinearProbes(Probe):
     """
 
     measured = "accuracy"
-    label = "accuracy of probes on z (answer token) in %"
+    label = "accuracy of z (answer token) in %"
     factor = 100
     limits = (0, 102)
 

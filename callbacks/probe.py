@@ -20,8 +20,8 @@ from lab.representations import OF_HEADS, Place, known, needed, probe_labels, re
 
 Seen = tuple[dict[Place, Tensor], dict[str, Tensor], torch.device]
 
-# Lines that a result is compared with, where the table has them.
-_BASELINES = {"chance": "-", "majority": ":", "uniform": ":"}
+# Lines that a result is compared with, where the table has them: what chance has, and who knows the frequencies alone.
+_BASELINES = {"chance": "-", "majority": ":", "uniform": "-", "marginal": ":"}
 
 
 class Probe(Diagnostic):
@@ -124,7 +124,7 @@ class Probe(Diagnostic):
             self._draw_baselines(panel, own)
             panel.set(title=target, xlabel="step", **({"ylim": self.limits} if self.limits else {}))
             shade_before(panel, moment)
-        axes[0].set_ylabel(self.label)
+        axes[0].set_ylabel(self.label, fontsize=8)
         axes[0].legend(fontsize=7)
         return figure
 
@@ -149,13 +149,15 @@ class Probe(Diagnostic):
             panel.set_xticks(range(len(layers)), [f"layer {layer}" for layer in layers])
             panel.set_ylabel(f"{self.measured}{unit}", fontsize=8)
             panel.set_title(target, fontsize=9)
-        axes[0, 0].legend(fontsize=7, ncols=len(quantities), loc="lower right")
+        axes[0, 0].legend(fontsize=7, ncols=len(quantities) + 2, loc="lower right")
         return figure
 
     def _draw_baselines(self, panel: Any, rows: pd.DataFrame) -> None:
         for name, style in _BASELINES.items():
             if name in rows:
-                panel.axhline(self.factor * rows[name].iloc[0], color="black", linestyle=style, linewidth=1)
+                # The newest: a table begun by an earlier version has none before.
+                value = self.factor * rows[name].iloc[-1]
+                panel.axhline(value, color="black", linestyle=style, linewidth=1, label=name)
 
 
 def _whose(place: Place, head: int, target: str) -> dict[str, Any]:

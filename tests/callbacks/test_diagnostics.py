@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,9 @@ import torch
 from conftest import SMALL
 
 from callbacks.attention_scores import AttentionScores
+from callbacks.code_length import CodeLength
 from callbacks.linear_probes import LinearProbes
+from callbacks.probe import Probe
 from datasets.drawn import DrawnDigits
 from lab.errors import LabError
 from lab.inspect import _parse, inspect, main
@@ -314,6 +317,38 @@ def test_what_is_kept_of_a_chunk_holds_on_to_nothing_else(vision_data) -> None:
     assert len(kept) > 20
     for tensor in kept:
         assert tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
+
+
+def rare_seen(scenes: int) -> list:
+    """What probes saw of two layers: a label that every fourth of the scenes has."""
+    found = {
+        (layer, "residual", tokens): torch.randn(scenes, 1, 5) for layer in range(2) for tokens in ("answer", "mean")
+    }
+    return [(found, {"rare": (torch.arange(scenes) % 4 == 3).long()}, torch.device("cpu"))]
+
+
+@pytest.mark.parametrize(
+    ("kind", "lines"),
+    [
+        # 20 of 80 held-out scenes are of the rare class, and 60 of the other.
+        (LinearProbes, {"chance": 50.0, "majority": 75.0}),
+        (CodeLength, {"uniform": 320.0, "marginal": 320 * (0.25 * 2 + 0.75 * math.log2(4 / 3))}),
+    ],
+)
+def test_who_knows_nothing_is_drawn_in_every_picture_of_probes(kind: type[Probe], lines: dict[str, float]) -> None:
+    one = kind("unused", scenes=320)
+    findings = one.conclude(rare_seen(320))
+    assert set(findings.figures) == {"answer", "mean"}
+    table = pd.concat([pd.DataFrame(findings.rows).assign(step=step) for step in (0, 4)])
+    pictures = [*(make() for make in findings.figures.values()), one.history(table, None)]
+    for picture in pictures:
+        (panel,) = picture.axes
+        drawn = {line.get_label(): line.get_ydata() for line in panel.lines}
+        for name, value in lines.items():
+            assert list(drawn[name]) == pytest.approx([value, value])
+            assert panel.get_ylim()[0] <= value <= panel.get_ylim()[1]
+        legend = {text.get_text() for text in panel.get_legend().get_texts()}
+        assert legend >= set(lines)
 
 
 def test_features_are_held_once_while_probes_are_fitted() -> None:
