@@ -14,10 +14,12 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import TensorBoardLogger
 from matplotlib.figure import Figure
 
-from callbacks.eureka import find_moment
+from callbacks.eureka import moment_step
+from callbacks.figures import show_figure
 from lab.errors import LabError
 from lab.files import write_atomically, write_text
 from lab.observe import Chunk, Findings, attention_layers, observe
+from lab.pictures import save_figure
 
 
 class Diagnostic(Callback):
@@ -104,9 +106,7 @@ class Diagnostic(Callback):
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if not trainer.is_global_zero or self.table.empty:
             return
-        callback = find_moment(trainer.callbacks)  # type: ignore[attr-defined]
-        moment = callback.moment.step if callback and callback.moment else None
-        picture = self.history(self.table, moment)
+        picture = self.history(self.table, moment_step(trainer))
         if picture is not None:
             self.draw(picture, "", trainer)
 
@@ -128,11 +128,9 @@ class Diagnostic(Callback):
     def draw(self, figure: Figure, name: str, trainer: L.Trainer | None = None) -> Path:
         """Writes a picture below ``pictures``, and to TensorBoard."""
         path = self.folder / "pictures" / (f"{self.name}/{name}.png" if name else f"{self.name}.png")
-        write_atomically(path, lambda file: figure.savefig(file, format="png", dpi=110))
-        for logger in trainer.loggers if trainer else []:
-            if isinstance(logger, TensorBoardLogger):
-                tag = f"{self.name}/{name.split('_epoch_')[0]}" if name else self.name
-                logger.experiment.add_figure(tag, figure, global_step=trainer.global_step, close=False)  # type: ignore[union-attr]
+        save_figure(figure, path, dpi=110)
+        if trainer is not None:
+            show_figure(trainer, f"{self.name}/{name.split('_epoch_')[0]}" if name else self.name, figure)
         return path
 
     def _leads(self, trainer: L.Trainer, due: list[Diagnostic]) -> bool:

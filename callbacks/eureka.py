@@ -94,3 +94,9 @@ def _samples_per_step(trainer: L.Trainer) -> int:
 def find_moment(callbacks: list[Callback]) -> EurekaMoment | None:
     """The Eureka callback among ``callbacks``, if there is one."""
     return next((callback for callback in callbacks if isinstance(callback, EurekaMoment)), None)
+
+
+def moment_step(trainer: L.Trainer) -> int | None:
+    """The step of the trainer's Eureka-moment; None before it, or where nobody looks out for it."""
+    callback = find_moment(trainer.callbacks)  # type: ignore[attr-defined]
+    return callback.moment.step if callback and callback.moment else None

@@ -8,12 +8,13 @@ from pathlib import Path
 import lightning as L
 import torch
 from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.loggers import TensorBoardLogger
 from torch.optim import Optimizer
 
-from callbacks.eureka import find_moment
+from callbacks.eureka import moment_step
+from callbacks.figures import show_figure
 from lab.attention import Attention
-from lab.curves import gradient_figure, save_figure
+from lab.curves import gradient_figure
+from lab.pictures import save_figure
 
 
 class GradientNorms(Callback):
@@ -51,15 +52,11 @@ class GradientNorms(Callback):
             return
         for logger in trainer.loggers:
             logger.save()
-        callback = find_moment(trainer.callbacks)  # type: ignore[attr-defined]
-        moment = callback.moment.step if callback and callback.moment else None
         # A model without attention has logged none.
         with suppress(ValueError):
-            figure = gradient_figure(self.folder, moment=moment)
+            figure = gradient_figure(self.folder, moment=moment_step(trainer))
             save_figure(figure, self.folder / "pictures" / "gradient_norms.png")
-            for logger in trainer.loggers:
-                if isinstance(logger, TensorBoardLogger):
-                    logger.experiment.add_figure("gradient_norms", figure, global_step=trainer.global_step)
+            show_figure(trainer, "gradient_norms", figure)
 
 
 def gradient_norms(model: torch.nn.Module) -> dict[str, float]:

@@ -8,12 +8,11 @@ from typing import Any
 
 import lightning as L
 from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.loggers import TensorBoardLogger
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from lab.files import write_atomically
+from callbacks.figures import show_figure
+from lab.pictures import new_figure, save_figure
 
 
 class SampleScenes(Callback):
@@ -46,23 +45,18 @@ class SampleScenes(Callback):
             for i in range(count)
         ]
         figure = scenes_figure(batch["x"][:count], titles)
-        path = self.folder / "scenes.png"
-        write_atomically(path, lambda file: figure.savefig(file, format="png", dpi=120))
-        for logger in trainer.loggers:
-            if isinstance(logger, TensorBoardLogger):
-                logger.experiment.add_figure("scenes", figure, global_step=trainer.global_step)
+        save_figure(figure, self.folder / "scenes.png", dpi=120)
+        show_figure(trainer, "scenes", figure)
 
 
 def scenes_figure(pictures_BCHW: Tensor, titles: Sequence[str], columns: int = 4) -> Figure:
     """A grid of pictures, colours in [0, 1], each under its title."""
     columns = min(columns, len(titles))
     rows = -(-len(titles) // columns)
-    figure = Figure(figsize=(2.2 * columns, 2.6 * rows), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots(rows, columns, squeeze=False).flatten()
-    for axis in axes:
+    figure, axes = new_figure(2.2 * columns, 2.6 * rows, rows, columns)
+    for axis in axes.flat:
         axis.set_axis_off()
-    for axis, picture, title in zip(axes, pictures_BCHW, titles, strict=False):
+    for axis, picture, title in zip(axes.flat, pictures_BCHW, titles, strict=False):
         axis.imshow(picture.clamp(0, 1).permute(1, 2, 0).cpu().numpy(), interpolation="nearest")
         axis.set_title(title, fontsize=9)
     return figure

@@ -6,12 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from lab.files import write_atomically
 from lab.metrics_log import read_metrics
-from lab.pictures import panels, shade_before
+from lab.pictures import new_figure, panels, shade_before
 from lab.run import read_summary
 
 
@@ -29,9 +27,7 @@ def accuracy_figure(
     Raises:
         ValueError: if a run has no validation accuracy yet.
     """
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots()
+    figure, axes = new_figure(8, 4.5)
     axes.axhline(100 * chance, color="0.5", linestyle="--", linewidth=1, label=chance_label)
     for name, folder in runs.items():
         rows = [row for row in read_metrics(folder / "metrics.csv") if "val/accuracy" in row]
@@ -59,11 +55,6 @@ def mark_moment(axes: Any, moment: Mapping[str, Any], color: Any) -> None:
         textcoords="offset points",
         color=color,
     )
-
-
-def save_figure(figure: Figure, path: Path) -> None:
-    """Writes a figure atomically as PNG."""
-    write_atomically(path, lambda file: figure.savefig(file, format="png", dpi=130))
 
 
 def gradient_figure(folder: Path, layers: Sequence[int] | None = None, moment: float | None = None) -> Figure:

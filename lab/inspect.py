@@ -69,7 +69,8 @@ def inspect(
             raise LabError(explain_key(trained, key)) from error
     check(trained)
     swapped = None if softmax is None else softmax_config(softmax, f"norm_statistic={trained.norm_statistic}")
-    model, step = load_model(run, swapped)
+    data = instantiate(trained.data)
+    model, step = load_model(run, swapped, data.model_arguments())
     name = f"step_{step:09d}" if softmax is None else f"step_{step:09d},softmax={softmax}"
     folder = out or run / "inspect" / name
     settings = _settings(callbacks, folder)
@@ -83,7 +84,6 @@ def inspect(
             raise LabError(
                 f"{folder} holds a look of {one.name} already: give force=true to look again, or another folder as out="
             )
-    data = instantiate(trained.data)
     data.setup("validate")
     try:
         where = torch.device(device)

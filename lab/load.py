@@ -30,12 +30,15 @@ def load_config(folder: Path) -> DictConfig:
     return config
 
 
-def load_model(folder: Path, softmax: DictConfig | None = None) -> tuple[nn.Module, int]:
+def load_model(
+    folder: Path, softmax: DictConfig | None = None, facts: dict[str, int] | None = None
+) -> tuple[nn.Module, int]:
     """The model at the newest checkpoint of a run, in evaluation mode, and the steps it was trained for.
 
     Args:
         folder: a run folder.
         softmax: a composed ``softmax`` config to swap in; None takes the run's own.
+        facts: the data's ``model_arguments()``, from who has the data at hand; None loads the data to ask it.
 
     Raises:
         LabError: if there is no run, no checkpoint, or the weights do not fit.
@@ -47,12 +50,18 @@ def load_model(folder: Path, softmax: DictConfig | None = None) -> tuple[nn.Modu
     path, step, _ = Run(folder, primary=False).newest_checkpoint()
     if path is None:
         raise LabError(f"{folder} has no checkpoint yet: let it train for a while")
-    facts: dict[str, int] = instantiate(config.data).model_arguments()
+    if facts is None:
+        facts = instantiate(config.data).model_arguments()
     model = build_model(config.model, own, facts)
     state = {
         k.removeprefix("model."): v for k, v in load_checkpoint(path)["state_dict"].items() if k.startswith("model.")
     }
-    missing, unexpected = model.load_state_dict(state, strict=False)
+    try:
+        missing, unexpected = model.load_state_dict(state, strict=False)
+    except RuntimeError as error:
+        told = ", ".join(f"{name}={value}" for name, value in facts.items())
+        # Torch names the model first, then what does not fit.
+        raise LabError(f"{path} does not fit data of {told}: {str(error).splitlines()[-1].strip()}") from error
     # Another softmax has temperatures of its own; everything else must fit.
     unfit = [name for name in (*missing, *unexpected) if softmax is None or ".rule." not in name]
     if unfit:

@@ -6,7 +6,6 @@ Shapes: B scenes of a chunk, H heads, N queries, M keys, D head dimension, W wid
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -19,7 +18,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from lab.errors import LabError
-from lab.recorder import Recorder
+from lab.recorder import Recorder, evaluating
 from lab.softmax.rule import TemperatureRule
 
 # What a chunk may hold of one layer's quantities: 128 MiB in float32.
@@ -122,7 +121,7 @@ def observe(
     cuda = [device] if device.type == "cuda" else []
     precision = precision or Precision()
     # In evaluation mode to the end: rules are asked again for what they did in the pass.
-    with torch.random.fork_rng(devices=cuda), _evaluating(model):
+    with torch.random.fork_rng(devices=cuda), evaluating(model):
         seen: list[list[Any]] = [[] for _ in observers]
         stop = 0
         for start, stop, batch in _chunks(model, data, observers, device, precision):
@@ -166,17 +165,6 @@ def _batches(data: Any, device: torch.device) -> Iterable[dict[str, Any]]:
 
 def _slice(value: Any, start: int, stop: int) -> Any:
     return tree_map(lambda tensor: tensor[start:stop], value)
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
 
 
 def _run(recorder: Recorder, x: Any, precision: Precision) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,21 @@ import pandas as pd
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from lab.files import write_atomically
 
-def new_figure(width: float, height: float, rows: int = 0, columns: int = 0) -> tuple[Figure, Any]:
-    """A figure without a window, and its axes: one, or an array [rows, columns]."""
+
+def new_figure(
+    width: float, height: float, rows: int = 0, columns: int = 0, sharey: bool = False
+) -> tuple[Figure, Any]:
+    """A figure without a window, and its axes: one, or an array [rows, columns], of one vertical axis if asked for."""
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
-    return figure, figure.subplots(rows, columns, squeeze=False) if rows else figure.subplots()
+    return figure, figure.subplots(rows, columns, sharey=sharey, squeeze=False) if rows else figure.subplots()
+
+
+def save_figure(figure: Figure, path: Path, dpi: int = 130) -> None:
+    """Writes a figure atomically as PNG."""
+    write_atomically(path, lambda file: figure.savefig(file, format="png", dpi=dpi))
 
 
 def panels(count: int, width: float = 3.2, height: float = 2.6, columns: int = 4) -> tuple[Figure, list[Any]]:
@@ -64,27 +74,36 @@ def bars_by_layer(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], lab
     table = pd.DataFrame(rows)
     layers = sorted(table["layer"].unique())
     figure, panel = new_figure(max(4.0, 0.8 * len(layers) + 2), 2.8)
-    for place, column in enumerate(columns):
-        per_layer = table.groupby("layer")[column]
-        where = np.arange(len(layers)) + (place - (len(columns) - 1) / 2) * 0.8 / len(columns)
-        spread = per_layer.std(ddof=0).fillna(0)
-        panel.bar(where, per_layer.mean(), 0.8 / len(columns), yerr=spread, capsize=2, label=column)
+    by_layer = table.set_index("layer")
+    grouped_bars(panel, layers, {column: by_layer[column] for column in columns})
     panel.set_xticks(range(len(layers)), [str(layer) for layer in layers])
     panel.set(xlabel="layer", ylabel=label, **({"yscale": "log"} if log else {}))
     panel.legend(fontsize=7)
     return figure
 
 
-def maps(pictures: Sequence[np.ndarray], titles: Sequence[str], columns: int = 4, shared: bool = False) -> Figure:
-    """Small pictures in a grid, each with its own grey scale from black (low) to white, or all with one."""
+def grouped_bars(axes: Any, layers: Sequence[int], groups: Mapping[str, pd.Series]) -> None:
+    """Bars side by side at each layer, a colour a group: the mean of its values there, with their spread.
+
+    Args:
+        axes: where to draw.
+        layers: those that have bars, from left to right.
+        groups: name in the legend -> values, indexed by layer.
+    """
+    width = 0.8 / len(groups)
+    for place, (name, values) in enumerate(groups.items()):
+        per_layer = values.groupby(level=0)
+        mean = per_layer.mean().reindex(list(layers)).to_numpy(float)
+        spread = per_layer.std(ddof=0).reindex(list(layers)).fillna(0).to_numpy(float)
+        where = np.arange(len(layers)) + (place - (len(groups) - 1) / 2) * width
+        axes.bar(where, mean, width, yerr=spread, capsize=2, label=name)
+
+
+def maps(pictures: Sequence[np.ndarray], titles: Sequence[str], columns: int = 4) -> Figure:
+    """Small pictures in a grid, each with its own grey scale from black (low) to white."""
     figure, axes = panels(len(pictures), width=1.8, height=1.9, columns=columns)
-    grey = [picture for picture in pictures if picture.ndim == 2]
-    high = max((float(picture.max()) for picture in grey), default=1.0)
     for panel, picture, title in zip(axes, pictures, titles, strict=True):
-        options: dict[str, Any] = {}
-        if picture.ndim == 2:
-            options = {"cmap": "gray", "vmin": 0.0, "vmax": high} if shared else {"cmap": "gray"}
-        panel.imshow(picture, interpolation="nearest", **options)
+        panel.imshow(picture, interpolation="nearest", cmap="gray")
         panel.set_title(title, fontsize=8)
         panel.set_xticks([])
         panel.set_yticks([])

@@ -60,6 +60,11 @@ class Targets:
         """Held-out accuracy of always answering with the training set's most frequent class."""
         return [float((own[held_out] == own[train].mode().values).float().mean()) for own in self.labels]
 
+    def entropies(self) -> list[float]:
+        """Bits a label takes for who knows how frequent each class is and nothing else."""
+        shares = [own.bincount().double() / len(own) for own in self.labels]
+        return [float(torch.special.entr(share).sum()) / math.log(2) for share in shares]
+
 
 def probe_accuracy(
     features_PND: Tensor, targets: Targets, held_out_share: float = 0.25, l2: float = 1.0, iterations: int = 200

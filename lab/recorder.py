@@ -94,14 +94,8 @@ class Recorder:
 
     def run(self, x: Tensor) -> Tensor:
         """The model's output on ``x`` in eval mode without gradients; every training flag is put back."""
-        training = [module for module in self.model.modules() if module.training]
-        self.model.eval()
-        try:
-            with self.on(), torch.no_grad():
-                return self.model.forward(x)
-        finally:
-            for module in training:
-                module.training = True
+        with evaluating(self.model), self.on(), torch.no_grad():
+            return self.model.forward(x)
 
     def __getitem__(self, layer: int) -> dict[str, Tensor]:
         """What was seen in a layer, by quantity."""
@@ -111,6 +105,18 @@ class Recorder:
     def layers(self) -> tuple[int, ...]:
         """Indices of the layers that are read."""
         return tuple(self._layers)
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """The model in eval mode within the block; after it every module has the training flag it had."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
 
 
 def _keep_stream(tap: Tap) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:

@@ -6,7 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from lab.curves import accuracy_figure, gradient_figure, save_figure
+from lab.curves import accuracy_figure, gradient_figure
+from lab.pictures import save_figure
 from lab.run import read_summary
 
 CHANCE = {"reasoning": (6 / 11, "always the more likely number (6/11)"), "main_task": (0.5, "one target at random")}

@@ -10,7 +10,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from lab.curves import accuracy_figure, save_figure
+from lab.curves import accuracy_figure
+from lab.pictures import save_figure
 from lab.run import read_summary, run_name
 
 CHANCE = 6 / 11

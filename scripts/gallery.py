@@ -11,9 +11,10 @@ import argparse
 import shutil
 from pathlib import Path
 
-from lab.curves import gradient_figure, save_figure
+from lab.curves import gradient_figure
 from lab.files import write_atomically
 from lab.inspect import inspect
+from lab.pictures import save_figure
 from lab.run import read_summary
 from scripts.reproduce.common import folder_of, train
 

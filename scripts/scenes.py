@@ -14,7 +14,7 @@ from hydra.utils import instantiate
 
 from callbacks.sample_scenes import scenes_figure
 from lab.config import CONFIGS
-from lab.files import write_atomically
+from lab.pictures import save_figure
 
 EXPERIMENTS = (
     "main_task",
@@ -40,8 +40,7 @@ def picture(experiment: str, overrides: list[str], out: Path, count: int) -> Pat
     ]
     figure = scenes_figure(batch["x"], titles, columns=count)
     path = out / f"{experiment}.png"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, lambda file: figure.savefig(file, format="png", dpi=110))
+    save_figure(figure, path, dpi=110)
     return path
 
 

@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from lab.curves import save_figure
 from lab.files import write_text
 from lab.metrics_log import read_metrics
+from lab.pictures import new_figure, save_figure
 from lab.run import read_summary
 from lab.statistics import eureka_ratio, fisher
 from scripts.reproduce.common import folder_of, origin, seconds_per_step, tell_duration, train
@@ -146,9 +145,8 @@ def _ratio(paper: str) -> tuple[int, int]:
 
 def figure(plan: Plan, chosen: dict[str, str]) -> Figure:
     """Train (blue) and test (orange) accuracies, one panel a softmax, one shade a seed, as in the paper."""
-    picture = Figure(figsize=(4 * len(chosen), 3.4), layout="constrained")
-    FigureCanvasAgg(picture)
-    panels = picture.subplots(1, len(chosen), sharey=True, squeeze=False)[0]
+    picture, grid = new_figure(4 * len(chosen), 3.4, 1, len(chosen), sharey=True)
+    panels = grid[0]
     for axes, (name, lr) in zip(panels, chosen.items(), strict=True):
         for seed in range(plan.seeds):
             rows = read_metrics(plan.folder(SOFTMAXES[name][0], lr, seed) / "metrics.csv")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +15,10 @@ import torch
 from conftest import SMALL
 
 from callbacks.attention_scores import AttentionScores
+from callbacks.code_length import CodeLength
 from callbacks.linear_probes import LinearProbes
+from callbacks.probe import Probe
+from datasets.drawn import DrawnDigits
 from lab.errors import LabError
 from lab.inspect import _parse, inspect, main
 from lab.models.compact_vit import CompactViT
@@ -245,6 +250,7 @@ def test_inspect_looks_at_a_checkpoint_and_keeps_what_is_there(vision: Path, tmp
         (["run=RUN", "diagnostics=[linear_probes]", "linear_probes.full_scenes=9999"], "between 1 and scenes=2000"),
         (["run=RUN", "diagnostics=[attention_maps]", "device=abacus"], "device=abacus cannot be used"),
         (["run=RUN", "diagnostics=[attention_maps]", "data.batch_sice=3"], "did you mean 'batch_size'"),
+        (["run=RUN", "diagnostics=[attention_maps]", "data.tile_size=4"], "does not fit data of image_size=8"),
         (["run=RUN", "diagnostics=[attention_entropy]", "out=RUN"], "force=true"),
         (["nonsense"], "is no option"),
     ],
@@ -264,6 +270,19 @@ def test_wrong_looks_are_answered_in_one_sentence(
     assert ended.value.code == 1
     told = capsys.readouterr().err
     assert words in told and "Traceback" not in told
+
+
+def test_a_look_reads_its_images_once(vision: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[tuple[str, str]] = []
+    load = DrawnDigits.load
+
+    def counted(self: DrawnDigits, split):
+        read.append((self.kind, split))
+        return load(self, split)
+
+    monkeypatch.setattr(DrawnDigits, "load", counted)
+    inspect(vision, ["callbacks=[attention_entropy]"], out=tmp_path)
+    assert sorted(read) == [(kind, split) for kind in ("digits", "garments") for split in ("test", "train")]
 
 
 def test_a_look_may_ask_for_more_scenes_than_the_run_validates_on(
@@ -298,6 +317,60 @@ def test_what_is_kept_of_a_chunk_holds_on_to_nothing_else(vision_data) -> None:
     assert len(kept) > 20
     for tensor in kept:
         assert tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
+
+
+def rare_seen(scenes: int) -> list:
+    """What probes saw of two layers: a label that every fourth of the scenes has."""
+    found = {
+        (layer, "residual", tokens): torch.randn(scenes, 1, 5) for layer in range(2) for tokens in ("answer", "mean")
+    }
+    return [(found, {"rare": (torch.arange(scenes) % 4 == 3).long()}, torch.device("cpu"))]
+
+
+@pytest.mark.parametrize(
+    ("kind", "lines"),
+    [
+        # 20 of 80 held-out scenes are of the rare class, and 60 of the other.
+        (LinearProbes, {"chance": 50.0, "majority": 75.0}),
+        (CodeLength, {"uniform": 320.0, "marginal": 320 * (0.25 * 2 + 0.75 * math.log2(4 / 3))}),
+    ],
+)
+def test_who_knows_nothing_is_drawn_in_every_picture_of_probes(kind: type[Probe], lines: dict[str, float]) -> None:
+    one = kind("unused", scenes=320)
+    findings = one.conclude(rare_seen(320))
+    assert set(findings.figures) == {"answer", "mean"}
+    table = pd.concat([pd.DataFrame(findings.rows).assign(step=step) for step in (0, 4)])
+    pictures = [*(make() for make in findings.figures.values()), one.history(table, None)]
+    for picture in pictures:
+        (panel,) = picture.axes
+        drawn = {line.get_label(): line.get_ydata() for line in panel.lines}
+        for name, value in lines.items():
+            assert list(drawn[name]) == pytest.approx([value, value])
+            assert panel.get_ylim()[0] <= value <= panel.get_ylim()[1]
+        legend = {text.get_text() for text in panel.get_legend().get_texts()}
+        assert legend >= set(lines)
+
+
+def test_features_are_held_once_while_probes_are_fitted() -> None:
+    scenes, heads, widths = 40, 3, (37, 41)
+    held: list[int] = []
+
+    class Probes(LinearProbes):
+        def measure(self, features_PND, targets):
+            there = [o for o in gc.get_objects() if type(o) is torch.Tensor and o.shape[-1:].numel() in widths]
+            held.append(sum({o.untyped_storage().data_ptr(): o.untyped_storage().nbytes() for o in there}.values()))
+            return super().measure(features_PND, targets)
+
+    places = [(layer, "z", tokens) for layer in range(2) for tokens in ("answer", "mean")]
+    places += [(2, "residual", "answer")]
+    chunks = []
+    for _ in range(2):
+        found = {place: torch.randn(scenes // 2, heads, widths[place[1] == "residual"]) for place in places}
+        chunks.append((found, {"label": torch.arange(scenes // 2) % 2}, torch.device("cpu")))
+    del found
+    Probes("unused", scenes=scenes).conclude(chunks)
+    z, residual = 4 * heads * scenes * widths[0] * 4, heads * scenes * widths[1] * 4
+    assert held == [z + residual, residual]
 
 
 @pytest.mark.parametrize("quantities", ["[v]", "[z,v]"])

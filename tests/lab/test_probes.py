@@ -100,6 +100,8 @@ def test_what_says_nothing_is_left_out_and_what_cannot_be_fitted_refused() -> No
     constant = Targets.of({"same": torch.zeros(10), "two": torch.arange(10) % 2})
     assert constant.names == ("two",)
     assert constant.majority(slice(0, 5), slice(5, 10)) == [pytest.approx(0.4)]
+    rare = Targets.of({"rare": torch.arange(8) == 0, "three": torch.tensor([0, 1, 2, 2, 0, 1, 2, 2])})
+    assert rare.entropies() == pytest.approx([3 / 8 + 7 / 8 * math.log2(8 / 7), 1.5])
     with pytest.raises(ValueError, match="nothing to probe"):
         Targets.of({"same": torch.ones(4)})
     features, targets = made()

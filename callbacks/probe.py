@@ -1,0 +1,186 @@
+"""What diagnostics that fit linear probes share: whom they probe for what, their table and their pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any, ClassVar, cast
+
+import pandas as pd
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from callbacks.diagnostic import Diagnostic
+from lab.errors import LabError
+from lab.observe import Chunk, Findings
+from lab.pictures import grouped_bars, new_figure, panels, shade_before
+from lab.probes import Targets
+from lab.representations import OF_HEADS, Place, known, needed, probe_labels, representations
+
+Seen = tuple[dict[Place, Tensor], dict[str, Tensor], torch.device]
+
+# Lines that a result is compared with, where the table has them: what chance has, and who knows the frequencies alone.
+_BASELINES = {"chance": "-", "majority": ":", "uniform": "-", "marginal": ":"}
+
+
+class Probe(Diagnostic):
+    """Fits probes to representations of every layer and head; a subclass says what is measured of them.
+
+    Table: layer, head (-1 for a block), quantity, tokens, target, then the measure, what to compare it with, scenes.
+
+    Args:
+        folder, every_n_epochs, scenes, pictures_every_n_epochs: as in :class:`Diagnostic`.
+        quantities: of "z", "q", "k", "v", "attended", "residual".
+        tokens: of "answer", "mean" and "full".
+        targets: latents to probe for; None takes all classes of parts of the scene.
+        l2: penalty on the probes' weights.
+
+    Raises:
+        ValueError: if an option is out of its range.
+    """
+
+    # Column of the measure; of pictures its factor, and over training the name and the limits of its axis.
+    measured: ClassVar[str]
+    label: ClassVar[str]
+    factor: ClassVar[float] = 1
+    limits: ClassVar[tuple[float, float] | None] = None
+
+    def __init__(
+        self,
+        folder: str,
+        every_n_epochs: int,
+        scenes: int,
+        pictures_every_n_epochs: int,
+        quantities: Sequence[str],
+        tokens: Sequence[str],
+        targets: Sequence[str] | None,
+        l2: float,
+    ) -> None:
+        super().__init__(folder, every_n_epochs, scenes, pictures_every_n_epochs)
+        if l2 <= 0:
+            raise ValueError(f"callbacks.{self.name}.l2 must be positive, got {l2}")
+        self.quantities = known(self.name, quantities)
+        self.tokens = tuple(tokens)
+        self.targets = None if targets is None else list(targets)
+        self.l2 = l2
+        self.reads = needed(self.quantities)
+
+    def measure(self, features_PND: Tensor, targets: Targets) -> Tensor:
+        """The measure of every representation and target, [P, T]."""
+        raise NotImplementedError
+
+    def baselines(self, targets: Targets) -> dict[str, list[float]]:
+        """What to compare it with: column -> a number a target."""
+        raise NotImplementedError
+
+    def columns(self, value: float, baselines: dict[str, float]) -> dict[str, float]:
+        """The columns of one probe: the measure and what it is compared with."""
+        return {self.measured: value, **baselines}
+
+    def shown(self, table: pd.DataFrame) -> pd.DataFrame:
+        """Of a table, the rows of one line a layer."""
+        raise NotImplementedError
+
+    def see(self, chunk: Chunk) -> Seen:
+        found = representations(chunk, self.quantities, self.tokens)
+        return found, probe_labels(chunk, self.targets), chunk.batch["y"].device
+
+    def conclude(self, seen: list[Any]) -> Findings:
+        labels = {name: torch.cat([own[1][name] for own in seen]) for name in seen[0][1]}
+        device = seen[0][2]
+        found = Findings()
+        for places, features_PND in _together(seen):
+            size = features_PND.shape[1]
+            targets = Targets.of({name: values[:size] for name, values in labels.items()})
+            baselines = self.baselines(targets)
+            values_PT = self.measure(features_PND.to(device), targets)
+            # The next ones are put together while this name still stands.
+            del features_PND
+            for (place, head), row in zip(places, values_PT.tolist(), strict=True):
+                for index, (target, value) in enumerate(zip(targets.names, row, strict=True)):
+                    own = self.columns(value, {name: values[index] for name, values in baselines.items()})
+                    found.rows.append(_whose(place, head, target) | own | {"scenes": size})
+        if not found.rows:
+            raise LabError(f"callbacks.{self.name}: the model has none of {', '.join(self.reads)} to probe")
+        table = pd.DataFrame(found.rows)
+        for name, rows in self.shown(table).groupby(["target", "layer"], sort=False):
+            probed, layer = cast(tuple[str, int], name)
+            found.scalars[f"{probed}/layer_{layer}"] = float(rows[self.measured].mean())
+        for kind in table["tokens"].unique():
+            found.figures[kind] = partial(self.bars, table[table["tokens"] == kind])
+        return found
+
+    def history(self, table: pd.DataFrame, moment: float | None) -> Figure:
+        shown = self.shown(table)
+        shown = table if shown.empty else shown
+        targets = list(shown["target"].unique())
+        figure, axes = panels(len(targets))
+        for panel, target in zip(axes, targets, strict=True):
+            own = shown[shown["target"] == target]
+            for layer, rows in own.groupby("layer"):
+                mean = rows.groupby("step")[self.measured].mean()
+                panel.plot(mean.index, self.factor * mean.to_numpy(), linewidth=1, label=f"layer {layer}")
+            self._draw_baselines(panel, own)
+            panel.set(title=target, xlabel="step", **({"ylim": self.limits} if self.limits else {}))
+            shade_before(panel, moment)
+        axes[0].set_ylabel(self.label, fontsize=8)
+        axes[0].legend(fontsize=7)
+        return figure
+
+    def bars(self, table: pd.DataFrame) -> Figure:
+        """A panel a target: bars per layer and quantity, error bars over heads, baselines as lines.
+
+        Source: Eureka-moments in Transformers, Figures 2 and 18 to 23.
+        """
+        targets = list(table["target"].unique())
+        quantities = list(table["quantity"].unique())
+        layers = sorted(table["layer"].unique())
+        unit = " in %" if self.factor == 100 else ""
+        figure, axes = new_figure(7, 2.1 * len(targets) + 0.4, len(targets), 1)
+        for panel, target in zip(axes[:, 0], targets, strict=True):
+            own = table[table["target"] == target]
+            bars = {
+                quantity: self.factor * own[own["quantity"] == quantity].set_index("layer")[self.measured]
+                for quantity in quantities
+            }
+            grouped_bars(panel, layers, bars)
+            self._draw_baselines(panel, own)
+            panel.set_xticks(range(len(layers)), [f"layer {layer}" for layer in layers])
+            panel.set_ylabel(f"{self.measured}{unit}", fontsize=8)
+            panel.set_title(target, fontsize=9)
+        axes[0, 0].legend(fontsize=7, ncols=len(quantities) + 2, loc="lower right")
+        return figure
+
+    def _draw_baselines(self, panel: Any, rows: pd.DataFrame) -> None:
+        for name, style in _BASELINES.items():
+            if name in rows:
+                # The newest: a table begun by an earlier version has none before.
+                value = self.factor * rows[name].iloc[-1]
+                panel.axhline(value, color="black", linestyle=style, linewidth=1, label=name)
+
+
+def _whose(place: Place, head: int, target: str) -> dict[str, Any]:
+    """The columns that say which probe it is."""
+    layer, quantity, tokens = place
+    own = head if quantity in OF_HEADS else -1
+    return {"layer": layer, "head": own, "quantity": quantity, "tokens": tokens, "target": target}
+
+
+def _together(seen: Sequence[Seen]) -> Iterable[tuple[list[tuple[Place, int]], Tensor]]:
+    """Representations of one shape side by side, with whose they are: [((layer, quantity, tokens), head)], [P, n, d].
+
+    What was seen is taken apart on the way, so that features are held once.
+    """
+    shapes: dict[tuple[str, int], list[Place]] = {}
+    for place in seen[0][0]:
+        # A whole representation is so wide that it is solved alone.
+        key = (f"{place}" if place[2] == "full" else "", seen[0][0][place].shape[2])
+        shapes.setdefault(key, []).append(place)
+    for places in shapes.values():
+        own = [torch.cat([parts[0].pop(place) for parts in seen if place in parts[0]]) for place in places]
+        names = [(place, head) for place, whole in zip(places, own, strict=True) for head in range(whole.shape[1])]
+        joined = torch.cat(own, dim=1).transpose(0, 1)
+        own.clear()
+        yield names, joined
+        del joined
