@@ -20,17 +20,15 @@ from matplotlib.figure import Figure
 from lab.files import write_text
 from lab.metrics_log import read_metrics
 from lab.pictures import new_figure, save_figure
+from lab.published import load
 from lab.run import read_summary
 from lab.statistics import eureka_ratio, fisher
 from scripts.reproduce.common import folder_of, origin, seconds_per_step, tell_duration, train
 
 CHANCE = 6 / 11
-# Name in the figure -> softmax= and the paper's Eureka-ratio.
-SOFTMAXES = {
-    "Softmax": ("softmax", "3/5"),
-    "Softmax + HT": ("heat_treatment", "4/5"),
-    "NormSoftmax": ("norm_softmax", "5/5"),
-}
+# Name in the figure -> softmax=, and -> the paper's Eureka-ratio.
+SOFTMAXES = {"Softmax": "softmax", "Softmax + HT": "heat_treatment", "NormSoftmax": "norm_softmax"}
+PAPER = {row.label: row.cells["eureka_ratio"] for row in load("eureka/figure_8").rows}
 
 
 @dataclass(frozen=True)
@@ -74,7 +72,7 @@ class Plan:
 def steps_left(plan: Plan) -> tuple[int, int]:
     """Optimiser steps still to do: (of single runs of the grid, of seeds trained together), at most."""
     single, together = 0, 0
-    for softmax, _ in SOFTMAXES.values():
+    for softmax in SOFTMAXES.values():
         trials = [plan.summary(softmax, lr, 0, trial=True) for lr in plan.grid]
         single += sum(plan.epochs - t.get("steps", 0) for t in trials if t.get("status") != "finished")
         furthest = max(plan.summary(softmax, lr, plan.seeds - 1).get("steps", 0) for lr in plan.grid)
@@ -96,7 +94,7 @@ def choose(plan: Plan, softmax: str) -> str:
 def grid_table(plan: Plan) -> pd.DataFrame:
     """Seed 0 at every learning rate: its Eureka-epoch, or its best accuracy."""
     rows = []
-    for name, (softmax, _) in SOFTMAXES.items():
+    for name, softmax in SOFTMAXES.items():
         for lr in plan.grid:
             summary = plan.summary(softmax, lr, 0, trial=True)
             if not summary:
@@ -117,19 +115,22 @@ def grid_table(plan: Plan) -> pd.DataFrame:
 def ratio_table(plan: Plan, chosen: dict[str, str]) -> pd.DataFrame:
     """Eureka-ratios with their intervals beside the paper's."""
     rows = []
-    for name, (softmax, paper) in SOFTMAXES.items():
+    for name, softmax in SOFTMAXES.items():
         if name not in chosen:
             continue
         summaries = [plan.summary(softmax, chosen[name], seed) for seed in range(plan.seeds)]
         moments = [s["eureka"]["epoch"] for s in summaries if s.get("eureka", {}).get("happened")]
+        theirs = PAPER[name]
+        assert theirs.count is not None and theirs.of is not None
+        p = fisher((len(moments), len(summaries)), (theirs.count, theirs.of))
         finals = [f"{s['metrics']['val/accuracy']:.1%}" for s in summaries if s]
         rows.append(
             {
                 "softmax": name,
                 "learning rate": chosen[name],
                 "Eureka-ratio (95 % Wilson)": str(eureka_ratio(len(moments), len(summaries))),
-                "paper": paper,
-                "p (Fisher, same ratio as the paper's)": f"{fisher((len(moments), len(summaries)), _ratio(paper)):.2f}",
+                "paper": str(theirs),
+                "p (Fisher, same ratio as the paper's)": f"{p:.2f}",
                 "Eureka-epochs": ", ".join(f"{m:,}" for m in sorted(moments)) or "-",
                 "final accuracies": ", ".join(finals),
                 "epochs": f"{min(s.get('epochs', 0) for s in summaries):,}",
@@ -138,18 +139,13 @@ def ratio_table(plan: Plan, chosen: dict[str, str]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _ratio(paper: str) -> tuple[int, int]:
-    count, seeds = paper.split("/")
-    return int(count), int(seeds)
-
-
 def figure(plan: Plan, chosen: dict[str, str]) -> Figure:
     """Train (blue) and test (orange) accuracies, one panel a softmax, one shade a seed, as in the paper."""
     picture, grid = new_figure(4 * len(chosen), 3.4, 1, len(chosen), sharey=True)
     panels = grid[0]
     for axes, (name, lr) in zip(panels, chosen.items(), strict=True):
         for seed in range(plan.seeds):
-            rows = read_metrics(plan.folder(SOFTMAXES[name][0], lr, seed) / "metrics.csv")
+            rows = read_metrics(plan.folder(SOFTMAXES[name], lr, seed) / "metrics.csv")
             shade = 1.0 - 0.15 * seed
             for metric, color, label in (
                 ("train/accuracy", "tab:blue", "train"),
@@ -207,7 +203,7 @@ def main(arguments: argparse.Namespace) -> None:
         )
     command = "python -m scripts.reproduce.figure_8" + "".join(f" {word}" for word in arguments.typed)
     chosen: dict[str, str] = {}
-    for name, (softmax, _) in SOFTMAXES.items():
+    for name, softmax in SOFTMAXES.items():
         for lr in plan.grid:
             train([*plan.overrides(softmax, lr, trial=True), "seed=0"], plan.runs)
         chosen[name] = choose(plan, softmax)
