@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import io
-import re
-from pathlib import Path
 from typing import Any
 
 import lightning as L
-import numpy as np
 import pandas as pd
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import TensorBoardLogger
 from matplotlib.figure import Figure
 
 from callbacks.eureka import moment_step
-from callbacks.figures import show_figure
+from callbacks.keeper import Keeper
 from lab.errors import LabError
-from lab.files import write_atomically, write_text
 from lab.observe import Chunk, Findings, attention_layers, observe
-from lab.pictures import save_figure
 
 
-class Diagnostic(Callback):
+class Diagnostic(Keeper):
     """Looks at the first scenes of the validation set before training and then every few epochs, on rank 0.
 
     A diagnostic of one's own is a subclass with :meth:`see` and :meth:`conclude`, and a config with its
@@ -47,6 +41,7 @@ class Diagnostic(Callback):
     def __init__(
         self, folder: str, every_n_epochs: int = 1, scenes: int = 256, pictures_every_n_epochs: int = 10
     ) -> None:
+        super().__init__(folder)
         for name, value, least in (
             ("every_n_epochs", every_n_epochs, 1),
             ("scenes", scenes, 1),
@@ -54,21 +49,9 @@ class Diagnostic(Callback):
         ):
             if value < least:
                 raise ValueError(f"callbacks.{self.name}.{name} must be at least {least}, got {value}")
-        self.folder = Path(folder)
         self.every_n_epochs = every_n_epochs
         self.scenes = scenes
         self.pictures_every_n_epochs = pictures_every_n_epochs
-        self.table = pd.DataFrame()
-
-    @property
-    def name(self) -> str:
-        """Its name in files and logs: the class name in snake case."""
-        return re.sub(r"(?<!^)(?=[A-Z])", "_", type(self).__name__).lower()
-
-    @property
-    def path(self) -> Path:
-        """Its table."""
-        return self.folder / "diagnostics" / f"{self.name}.csv"
 
     def see(self, chunk: Chunk) -> Any:
         """What to keep of some scenes; small, since all chunks' are kept."""
@@ -110,29 +93,6 @@ class Diagnostic(Callback):
         if picture is not None:
             self.draw(picture, "", trainer)
 
-    def keep(self, findings: Findings, epoch: int, step: int) -> None:
-        """Adds rows to the table, in place of earlier ones of the same step, and writes it."""
-        new = pd.DataFrame([{"epoch": epoch, "step": step, **row} for row in findings.rows])
-        old = self.table if self.table.empty else self.table[self.table["step"] != step]
-        self.table = new if old.empty else pd.concat([old, new], ignore_index=True)
-        if not self.table.empty:
-            write_table(self.table, self.path)
-
-    def keep_arrays(self, findings: Findings, name: str) -> None:
-        """Writes the arrays as ``diagnostics/<diagnostic>/<name>.npz``."""
-        if findings.arrays:
-            arrays: Any = findings.arrays
-            path = self.path.with_suffix("") / f"{name}.npz"
-            write_atomically(path, lambda file: np.savez_compressed(file, **arrays))
-
-    def draw(self, figure: Figure, name: str, trainer: L.Trainer | None = None) -> Path:
-        """Writes a picture below ``pictures``, and to TensorBoard."""
-        path = self.folder / "pictures" / (f"{self.name}/{name}.png" if name else f"{self.name}.png")
-        save_figure(figure, path, dpi=110)
-        if trainer is not None:
-            show_figure(trainer, f"{self.name}/{name.split('_epoch_')[0]}" if name else self.name, figure)
-        return path
-
     def _leads(self, trainer: L.Trainer, due: list[Diagnostic]) -> bool:
         """Whether this is the one of those due that does the looking for all; only on rank 0."""
         return trainer.is_global_zero and bool(due) and due[0] is self
@@ -142,13 +102,6 @@ class Diagnostic(Callback):
         if self.path.exists():
             table = pd.read_csv(self.path)
             self.table = table[table["step"] <= step]
-
-
-def write_table(table: pd.DataFrame, path: Path) -> None:
-    """Writes a table atomically as CSV."""
-    text = io.StringIO()
-    table.to_csv(text, index=False, float_format="%.6g", lineterminator="\n")
-    write_text(path, text.getvalue())
 
 
 def _diagnostics(trainer: L.Trainer) -> list[Diagnostic]:

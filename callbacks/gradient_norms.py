@@ -2,43 +2,51 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
-from pathlib import Path
+from functools import partial
 
 import lightning as L
 import torch
-from lightning.pytorch.callbacks import Callback
 from torch.optim import Optimizer
 
 from callbacks.eureka import moment_step
-from callbacks.figures import show_figure
+from callbacks.keeper import Keeper
 from lab.attention import Attention
 from lab.curves import gradient_figure
-from lab.pictures import save_figure
+from lab.errors import LabError
+from lab.gradients import Trained, at_next_steps
+from lab.observe import Findings, attention_layers
+from lab.pictures import bars_by_layer
 
 
-class GradientNorms(Callback):
+class GradientNorms(Keeper):
     """Logs ``gradient/<q|k|v>/layer_<i>``, the mean absolute gradient of each projection.
 
-    Read after the backward pass and unscaling, before the optimiser step. Per layer, one transfer to the host.
+    Read after the backward pass and unscaling, before the optimiser step. Per look, one transfer to the host. At the
+    end of training ``pictures/gradient_norms.png`` shows them, the time before the Eureka-moment in grey.
+
+    Afterwards (``lab.inspect``) it shows what training would log next at a checkpoint. Table: layer, ahead (steps from
+    the checkpoint, whose weights they all have), q, k, v.
 
     Source: Eureka-moments in Transformers, Figures 4 and 14 ("L1 gradient norm").
 
-    At the end of training ``pictures/gradient_norms.png`` shows them, the time before the Eureka-moment in grey.
-
     Args:
+        folder: the run folder.
         every_n_steps: cadence in optimiser steps.
-        folder: the run folder, for the picture; None draws none.
+        scenes: training scenes of a look at a checkpoint, rounded up to whole steps; None is those of one step.
 
     Raises:
-        ValueError: if the cadence is not positive.
+        ValueError: if a number is not positive.
     """
 
-    def __init__(self, every_n_steps: int = 50, folder: str | None = None) -> None:
-        if every_n_steps < 1:
-            raise ValueError(f"callbacks.gradient_norms.every_n_steps must be at least 1, got {every_n_steps}")
+    def __init__(self, folder: str, every_n_steps: int = 50, scenes: int | None = None) -> None:
+        super().__init__(folder)
+        for name, value in (("every_n_steps", every_n_steps), ("scenes", scenes)):
+            if value is not None and value < 1:
+                raise ValueError(f"callbacks.gradient_norms.{name} must be at least 1, got {value}")
         self.every_n_steps = every_n_steps
-        self.folder = None if folder is None else Path(folder)
+        self.scenes = scenes
 
     def on_before_optimizer_step(self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: Optimizer) -> None:
         if trainer.global_step % self.every_n_steps or not trainer.is_global_zero:
@@ -48,24 +56,43 @@ class GradientNorms(Callback):
             logger.log_metrics({**values, "epoch": trainer.current_epoch}, step=trainer.global_step)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if self.folder is None or not trainer.is_global_zero:
+        if not trainer.is_global_zero:
             return
         for logger in trainer.loggers:
             logger.save()
         # A model without attention has logged none.
         with suppress(ValueError):
-            figure = gradient_figure(self.folder, moment=moment_step(trainer))
-            save_figure(figure, self.folder / "pictures" / "gradient_norms.png")
-            show_figure(trainer, "gradient_norms", figure)
+            self.draw(gradient_figure(self.folder, moment=moment_step(trainer)), "", trainer, dpi=130)
+
+    def look(self, trained: Trained) -> Findings:
+        """Mean |gradient| of the next training steps at a checkpoint.
+
+        Raises:
+            LabError: if the model has no attention, or the data no training batches by their place.
+        """
+        if not attention_layers(trained.module.model):
+            model = type(trained.module.model).__name__
+            raise LabError(f"{model} has no attention, so {self.name} cannot look into it")
+        steps = math.ceil((self.scenes or 1) / trained.samples_per_step)
+        found = Findings()
+        for ahead, layers in enumerate(at_next_steps(trained, steps, norms_by_layer)):
+            found.rows += [{"layer": layer, "ahead": ahead, **norms} for layer, norms in layers.items()]
+        found.figures["layers"] = partial(bars_by_layer, found.rows, ["q", "k", "v"], "mean |gradient|", log=True)
+        return found
 
 
 def gradient_norms(model: torch.nn.Module) -> dict[str, float]:
     """``gradient/<q|k|v>/layer_<i>`` -> mean |gradient|; layers without a gradient are left out."""
-    names: list[str] = []
-    norms: list[torch.Tensor] = []
+    layers = norms_by_layer(model)
+    return {f"gradient/{name}/layer_{layer}": norm for layer, own in layers.items() for name, norm in own.items()}
+
+
+def norms_by_layer(model: torch.nn.Module) -> dict[int, dict[str, float]]:
+    """Layer -> "q", "k", "v" -> mean |gradient|; layers without a gradient are left out."""
     layers: list[Attention] = model.attention_layers() if hasattr(model, "attention_layers") else []  # type: ignore[operator,assignment]
-    for index, layer in enumerate(layers):
-        for name, gradient in (layer.projection_gradients() or {}).items():
-            names.append(f"gradient/{name}/layer_{index}")
-            norms.append(gradient.detach().float().abs().mean())
-    return dict(zip(names, torch.stack(norms).tolist(), strict=True)) if norms else {}
+    gradients = {index: own for index, layer in enumerate(layers) if (own := layer.projection_gradients())}
+    if not gradients:
+        return {}
+    norms = torch.stack([g.detach().float().abs().mean() for own in gradients.values() for g in own.values()])
+    rest = iter(norms.tolist())
+    return {index: {name: next(rest) for name in own} for index, own in gradients.items()}

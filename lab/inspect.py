@@ -4,13 +4,15 @@
     python -m lab.inspect run=... 'diagnostics=[linear_probes]' linear_probes.scenes=20000 'linear_probes.full=[z]'
 
 Tables and pictures go to ``<run>/inspect/step_<n>``, or to ``out=``; what is there is kept unless ``force=true``.
-More scenes than the run validates on: ``data.validation_size=20000``. Further options: ``device=cuda``, ``threads=2``,
+``gradient_norms`` looks at training batches, the others at the validation set; more scenes than the run validates on:
+``data.validation_size=20000``. Further options: ``device=cuda``, ``threads=2``,
 ``softmax=adaptive_temperature`` (swapped in, nothing trained).
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +24,24 @@ from hydra.errors import HydraException, InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from torch import nn
 
 from callbacks.diagnostic import Diagnostic
+from callbacks.gradient_norms import GradientNorms
 from lab.command import problem_with
 from lab.config import CONFIGS, check, explain_key
 from lab.ending import Ending
 from lab.errors import LabError
 from lab.files import write_json
+from lab.gradients import Trained
 from lab.load import load_config, load_model, softmax_config
-from lab.observe import observe
+from lab.module import TwoStepModule
+from lab.observe import Findings, observe
 from lab.provenance import provenance
 from lab.tell import tell
+
+# What can be shown a checkpoint.
+Look = Diagnostic | GradientNorms
 
 _OWN = ("run", "out", "device", "threads", "softmax", "force", "diagnostics")
 
@@ -84,15 +93,14 @@ def inspect(
             raise LabError(
                 f"{folder} holds a look of {one.name} already: give force=true to look again, or another folder as out="
             )
-    data.setup("validate")
+    data.setup("fit")
     try:
         where = torch.device(device)
         torch.empty(0, device=where)
     except (RuntimeError, AssertionError) as error:
         raise LabError(f"device={device} cannot be used here: {str(error).splitlines()[0]}") from error
     tell(f"{run}: {step} steps; {', '.join(one.name for one in diagnostics)}")
-    found = observe(model.to(where), data, diagnostics, where, too_few=_tell_too_few)
-    for one, findings in zip(diagnostics, found, strict=True):
+    for one, findings in _found(diagnostics, _trained(trained, model.to(where), data, step), where):
         one.keep(findings, epoch=-1, step=step)
         one.keep_arrays(findings, "arrays")
         for name, make in findings.figures.items():
@@ -102,6 +110,25 @@ def inspect(
             {"run": str(run), "step": step, "softmax": softmax, "options": options[one.name], **provenance()},
         )
     return folder
+
+
+def _trained(config: DictConfig, model: nn.Module, data: Any, step: int) -> Trained:
+    """The checkpoint as training would go on with it, up to what interventions and schedules make of it."""
+    optim = instantiate(config.optim, _convert_="all")
+    module = TwoStepModule(model, optim, data.model_arguments()["num_classes"], seed=config.seed)
+    module.to(next(model.parameters()).device)
+    return Trained(module, data, step, config.trainer.precision, config.trainer.accumulate_grad_batches)
+
+
+def _found(diagnostics: Sequence[Look], trained: Trained, device: torch.device) -> Iterator[tuple[Look, Findings]]:
+    """What each found: those of validation scenes in one pass, then those of training steps."""
+    shared = [one for one in diagnostics if isinstance(one, Diagnostic)]
+    if shared:
+        model: Any = trained.module.model
+        yield from zip(shared, observe(model, trained.data, shared, device, too_few=_tell_too_few), strict=True)
+    for one in diagnostics:
+        if isinstance(one, GradientNorms):
+            yield one, one.look(trained)
 
 
 def _tell_too_few(wanted: int, there: int) -> None:
@@ -118,13 +145,13 @@ def _settings(callbacks: list[str], folder: Path) -> DictConfig:
     return config.callbacks
 
 
-def _diagnostics(settings: DictConfig) -> list[Diagnostic]:
+def _diagnostics(settings: DictConfig) -> list[Look]:
     try:
         made = {name: instantiate(node) for name, node in settings.items()}
     except InstantiationException as error:
         # What the constructor said, not that Hydra called it.
         raise LabError(str(error.__cause__ or error)) from error
-    others = [str(name) for name, one in made.items() if not isinstance(one, Diagnostic)]
+    others = [str(name) for name, one in made.items() if not isinstance(one, Look)]
     if others:
         raise LabError(f"{', '.join(others)} watches training and cannot look at a checkpoint: leave it out")
     if not made:

@@ -75,11 +75,17 @@ class TwoStepModule(L.LightningModule):
             self._set_temperatures(self.current_epoch / max(1, self.trainer.max_epochs or 1))
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
-        # A function of the place in training alone: a resumed run, or one watched by callbacks that draw
-        # random numbers of their own, sees the same stochastic depth.
-        torch.manual_seed(derived_seed("step", self.seed, self.current_epoch, batch_idx, self.global_rank))
+        self.seed_step(self.current_epoch, batch_idx)
         if self.schedule is not None and self.schedule.by == "step":
             self._set_temperatures(self.global_step / max(1, int(self.trainer.estimated_stepping_batches)))
+
+    def seed_step(self, epoch: int, batch_idx: int) -> None:
+        """Fixes the random numbers of a training batch by its place in training alone.
+
+        A resumed run, or one watched by callbacks that draw random numbers of their own, sees the same stochastic
+        depth.
+        """
+        torch.manual_seed(derived_seed("step", self.seed, epoch, batch_idx, self.global_rank))
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         return self.training_loss(self(batch["x"]), batch)
