@@ -1,4 +1,4 @@
-"""Where a figure comes from: command, git state, package versions, machine."""
+"""Where a figure comes from: command, git state, package versions, machine, SLURM job."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from typing import Any
 
 import psutil
 import torch
+
+from lab import slurm
 
 PACKAGES = ("torch", "torchvision", "lightning", "timm", "torchmetrics", "hydra-core", "tensorboard", "numpy")
 
@@ -87,4 +89,5 @@ def provenance() -> dict[str, Any]:
         "git": git_state(),
         "versions": versions(),
         "machine": machine(),
+        "slurm_job": slurm.job(),
     }
