@@ -9,6 +9,8 @@ from typing import Any
 import lightning as L
 from lightning.pytorch.callbacks import Checkpoint
 
+from callbacks.preemption import Preemption
+
 
 class Checkpoints(Checkpoint):
     """Keeps the newest ``last-<step>.ckpt`` and ``best.ckpt``, written atomically by Lightning.
@@ -24,6 +26,7 @@ class Checkpoints(Checkpoint):
         every_n_steps: also save every so many optimiser steps; None: by time alone.
         keep: number of newest checkpoints kept; two, so that a damaged one leaves another.
         best: metric whose maximum is kept as ``best.ckpt``; None keeps none.
+        preemption: knows when the run is told to go, which is when to save, too.
 
     Raises:
         ValueError: if a number is not positive.
@@ -36,6 +39,7 @@ class Checkpoints(Checkpoint):
         every_n_steps: int | None = None,
         keep: int = 2,
         best: str | None = "val/accuracy",
+        preemption: Preemption | None = None,
     ) -> None:
         if every_minutes <= 0 or keep < 1 or (every_n_steps is not None and every_n_steps < 1):
             raise ValueError("checkpoints.every_minutes, every_n_steps and keep must be positive")
@@ -45,6 +49,7 @@ class Checkpoints(Checkpoint):
         self.keep = keep
         self.best = best
         self.best_value: float | None = None
+        self.preemption = preemption or Preemption()
         # Set by who trains many runs in step: all of them save where one is due, or none could go on together.
         self.with_the_others = False
         self._saved_at = time.monotonic()
@@ -92,10 +97,14 @@ class Checkpoints(Checkpoint):
         self.best_value = state_dict["best_value"]
 
     def due(self, trainer: L.Trainer) -> bool:
-        """Whether it is time to save, by the clock, the step count or because others save."""
+        """Whether it is time to save: by the clock, by the step count, or because others save or the run has to go."""
         if self.with_the_others:
             return True
         by_time = time.monotonic() - self._saved_at > 60 * self.every_minutes
         by_step = self.every_n_steps is not None and trainer.global_step % self.every_n_steps == 0
-        # Rank 0's clock decides for all, since all have to save together.
-        return bool(trainer.strategy.broadcast(by_time)) or by_step if trainer.world_size > 1 else by_time or by_step
+        told = self.preemption.told
+        if trainer.world_size > 1:
+            # Rank 0 decides for all, since all have to save together.
+            by_time, told = trainer.strategy.broadcast((by_time, told))
+        self.preemption.leaving = told
+        return by_time or by_step or told is not None

@@ -14,6 +14,7 @@ from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from callbacks.checkpoints import Checkpoints
+from callbacks.preemption import Preemption
 from lab.errors import LabError
 from lab.metrics_log import MetricsLog
 from lab.module import TwoStepModule
@@ -76,10 +77,10 @@ def build_callbacks(config: DictConfig) -> list[Callback]:
     return list(instantiate(config.callbacks).values())
 
 
-def build_checkpoints(config: DictConfig, run: Run) -> Checkpoints:
-    """The callback that saves checkpoints into the run folder."""
+def build_checkpoints(config: DictConfig, run: Run, preemption: Preemption) -> Checkpoints:
+    """The callback that saves checkpoints into the run folder, also where the run is told to go."""
     options: Any = OmegaConf.to_container(config.checkpoints)
-    return Checkpoints(run.checkpoints, **options)
+    return Checkpoints(run.checkpoints, **options, preemption=preemption)
 
 
 def build_loggers(config: DictConfig, run: Run, resume_step: int) -> list[Logger]:

@@ -1,4 +1,4 @@
-"""Where a figure comes from: command, git state, package versions, machine."""
+"""Where a figure comes from: command, git state, package versions, machine, SLURM job."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+
+from lab import slurm
 
 PACKAGES = ("torch", "torchvision", "lightning", "timm", "torchmetrics", "hydra-core", "tensorboard", "numpy")
 
@@ -90,4 +92,5 @@ def provenance() -> dict[str, Any]:
         "git": git_state(),
         "versions": versions(),
         "machine": machine(),
+        "slurm_job": slurm.job(),
     }

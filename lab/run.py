@@ -17,18 +17,18 @@ import hashlib
 import json
 import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from filelock import FileLock, Timeout
 from omegaconf import DictConfig, OmegaConf
 
 from lab.errors import LabError
 from lab.files import write_json, write_text
 from lab.identity import NOT_WHAT, identity
+from lab.lock import HOLDER, LOCK, FolderLock, is_held
 
 Status = Literal["running", "finished", "stopped", "failed"]
 
@@ -50,6 +50,19 @@ def run_name(experiment: str, softmax: str, seed: int, overrides: Iterable[str])
         digest = hashlib.blake2b(name.encode(), digest_size=6).hexdigest()
         name = f"{name[: _LONGEST_NAME - 13]}-{digest}"
     return f"{experiment}/{name}/seed={seed}"
+
+
+def run_folder(config: DictConfig, overrides: Iterable[str], choices: Mapping[str, Any], seed: int) -> Path:
+    """Where the run of a composed config lives.
+
+    Args:
+        config: composed by Hydra.
+        overrides: as typed.
+        choices: group -> chosen config, as Hydra reports them.
+        seed: in place of ``config.seed``.
+    """
+    name = run_name(str(choices.get("experiment") or "custom"), str(choices["softmax"]), seed, overrides)
+    return Path(config.paths.runs).expanduser().absolute() / name
 
 
 def _is(override: str, keys: tuple[str, ...]) -> bool:
@@ -77,24 +90,29 @@ class Run:
         self.tensorboard = folder / "tensorboard"
         self.metrics = folder / "metrics.csv"
         self.summary = folder / "summary.json"
-        self._lock = FileLock(folder / ".lock")
+        self._lock = FolderLock(folder)
         if primary:
-            folder.mkdir(parents=True, exist_ok=True)
-            try:
-                self._lock.acquire(timeout=1)
-            except Timeout:
-                raise LabError(
-                    f"another process is running in {folder}: wait for it, or change what is run "
-                    "(another seed, say), or point paths.runs elsewhere"
-                ) from None
+            self._lock.acquire()
 
     def release(self) -> None:
         """Lets other processes have the folder."""
         self._lock.release()
 
+    @property
+    def lost(self) -> bool:
+        """Whether another process has taken the folder over: nothing may be written into it."""
+        return self._lock.lost
+
     def read_summary(self) -> dict[str, Any]:
         """The summary as last written; empty for a new run."""
         return read_summary(self.folder)
+
+    def read_provenance(self) -> dict[str, Any]:
+        """Where the folder's content comes from; empty for a new run."""
+        try:
+            return json.loads((self.folder / "provenance.json").read_text())
+        except (FileNotFoundError, json.JSONDecodeError):
+            return {}
 
     def identify(self, config: DictConfig, provenance: dict[str, Any]) -> None:
         """Writes what is run, or checks that the folder holds just that.
@@ -121,7 +139,7 @@ class Run:
 
     def set_aside(self) -> Path | None:
         """Moves what is in the folder to ``<folder>~1`` (or the next free number); nothing is ever deleted."""
-        content = [path for path in self.folder.iterdir() if path.name != ".lock"] if self.folder.exists() else []
+        content = [path for path in self.folder.iterdir() if path.name not in (LOCK, HOLDER)]
         if not content:
             return None
         number = 1
@@ -175,15 +193,6 @@ def read_summary(folder: Path) -> dict[str, Any]:
         summary = json.loads((folder / "summary.json").read_text())
     except (FileNotFoundError, json.JSONDecodeError):
         return {}
-    if summary.get("status") == "running" and not _held(folder):
+    if summary.get("status") == "running" and not is_held(folder):
         summary["status"] = "stopped"
     return summary
-
-
-def _held(folder: Path) -> bool:
-    lock = FileLock(folder / ".lock")
-    try:
-        with lock.acquire(blocking=False):
-            return False
-    except Timeout:
-        return True

@@ -25,14 +25,16 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from callbacks.finite_loss import FiniteLoss
+from callbacks.preemption import Preemption
 from callbacks.run_summary import RunSummary
-from lab import command
+from callbacks.still_held import StillHeld
+from lab import command, launchers, slurm
 from lab.build import build_callbacks, build_checkpoints, build_loggers, build_model_and_data, build_trainer
 from lab.config import CONFIGS, check
 from lab.ending import Ending
 from lab.errors import LabError
 from lab.provenance import provenance
-from lab.run import Run, run_name
+from lab.run import Run, run_folder
 from lab.seeds.train import check_trainer, numbers, train_together
 from lab.tell import tell
 
@@ -67,7 +69,7 @@ def train(config: DictConfig, overrides: list[str], choices: dict[str, Any]) -> 
     Raises:
         LabError: for everything that a user can mend.
     """
-    config.paths.run = str(_folder(config, overrides, choices))
+    config.paths.run = str(run_folder(config, overrides, choices, config.seed))
     check(config)
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", module="lightning")
@@ -115,11 +117,13 @@ def _opened(
     config: DictConfig, overrides: list[str], choices: dict[str, Any]
 ) -> Iterator[tuple[Run, dict[str, Any] | None]]:
     """The run folder, held, and what its summary says of it; None where the run is finished already."""
-    folder = _folder(config, overrides, choices)
+    folder = run_folder(config, overrides, choices, config.seed)
     config.paths.run = str(folder)
     primary = _is_primary()
     run = Run(folder, primary)
     try:
+        if config.force and slurm.restarts() and run.read_provenance().get("slurm_job") == slurm.job():
+            config.force = False  # this very job began anew before it was queued again
         if primary and config.force and (aside := run.set_aside()):
             tell(f"force=true: the run before is kept in {aside}")
         # Every process sees the same summary and leaves together; under force it is the old run's, or none.
@@ -147,11 +151,6 @@ def _opened(
         run.release()
 
 
-def _folder(config: DictConfig, overrides: list[str], choices: dict[str, Any]) -> Path:
-    name = run_name(str(choices.get("experiment") or "custom"), str(choices["softmax"]), config.seed, overrides)
-    return Path(config.paths.runs).expanduser().absolute() / name
-
-
 def _train_in(run: Run, config: DictConfig, summary: RunSummary) -> None:
     """Trains in an open run folder and leaves a summary, however it ends."""
     trainer: L.Trainer | None = None
@@ -166,13 +165,16 @@ def _train_in(run: Run, config: DictConfig, summary: RunSummary) -> None:
             module, data = build_model_and_data(config)
             if config.compile:
                 module.model.compile()
-            callbacks = [FiniteLoss(), *build_callbacks(config), summary, build_checkpoints(config, run)]
+            preemption = Preemption()
+            saving = [build_checkpoints(config, run, preemption), preemption]
+            callbacks = [StillHeld(run), FiniteLoss(), *build_callbacks(config), summary, *saving]
             trainer = build_trainer(config, callbacks, build_loggers(config, run, step))
             tell(f"run folder: {run.folder}")
             trainer.fit(module, datamodule=data, ckpt_path=resume, weights_only=True)
             ending.status = "stopped" if trainer.interrupted else "finished"
     finally:
-        summary.write(trainer, ending.status, ending.reason)
+        if not run.lost:
+            summary.write(trainer, ending.status, ending.reason)
 
 
 def report(summary: dict[str, Any]) -> str:
@@ -195,23 +197,24 @@ def _is_primary() -> bool:
     return int(getattr(rank_zero_only, "rank", 0) or 0) == 0
 
 
-def _share_of_threads(launcher: DictConfig) -> int | None:
-    """CPU threads of one job of a sweep that runs so many side by side on this machine; None: all of them.
+def _share_of_threads(side_by_side: int | None) -> int | None:
+    """CPU threads of a process, of which so many run side by side on the CPUs that SLURM gave or the machine has.
 
-    Two processes of all threads each spend their time waiting for each other.
+    None: as many as torch takes. Two processes of all threads each spend their time waiting for each other.
     """
-    side_by_side = launcher.get("n_jobs")
+    cores = slurm.cpus()
     if side_by_side is None:
-        return None
-    cores = os.cpu_count() or 1
+        return cores
+    cores = cores or os.cpu_count() or 1
     return max(1, cores // (cores if side_by_side < 0 else int(side_by_side)))
 
 
 @hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="train")
 def _main(config: DictConfig) -> float | None:
     settings = HydraConfig.get()
-    if config.threads is None and settings.mode == RunMode.MULTIRUN:
-        config.threads = _share_of_threads(settings.launcher)
+    if config.threads is None:
+        multirun = settings.mode == RunMode.MULTIRUN
+        config.threads = _share_of_threads(settings.launcher.get("n_jobs") if multirun else None)
     try:
         summary = train(config, list(settings.overrides.task), dict(settings.runtime.choices))
     except LabError as error:
@@ -234,6 +237,7 @@ def _main(config: DictConfig) -> float | None:
 
 def main() -> None:
     """The command line."""
+    launchers.offer(sys.argv[1:])
     command.check_overrides(sys.argv[1:])
     _main()
 

@@ -62,7 +62,8 @@ class Seed:
         """Ends this seed's run: its files are complete after it."""
         for logger in self.loggers:
             logger.finalize("success" if status == "finished" else "failed")
-        self.summary.write(self.trainer, status, self.failure)
+        if not self.run.lost:
+            self.summary.write(self.trainer, status, self.failure)
         self.run.release()
 
 

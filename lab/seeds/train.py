@@ -12,7 +12,9 @@ from lightning.pytorch.callbacks import ProgressBar
 from omegaconf import DictConfig
 
 from callbacks.finite_loss import FiniteLoss
+from callbacks.preemption import Preemption
 from callbacks.run_summary import RunSummary
+from callbacks.still_held import StillHeld
 from lab.build import build_callbacks, build_checkpoints, build_loggers, build_model_and_data, build_trainer
 from lab.ending import Ending
 from lab.errors import LabError
@@ -73,11 +75,12 @@ def _train_group(runs: list[tuple[DictConfig, Run, dict[str, Any]]], step: int) 
     module: SeedsModule | None = None
     try:
         with ending.told():
-            seeds = [_seed(config, run, what, step) for config, run, what in runs]
+            preemption = Preemption()
+            seeds = [_seed(config, run, what, step, preemption) for config, run, what in runs]
             config = runs[0][0]
             module = SeedsModule(seeds, config.compile)
             bars = [c for c in build_callbacks(config) if isinstance(c, ProgressBar)]
-            trainer = build_trainer(config, [EachSeed(), *bars, EachSeedCheckpoints()], [])
+            trainer = build_trainer(config, [EachSeed(), *bars, EachSeedCheckpoints(), preemption], [])
             module.attach(trainer)
             listed = ", ".join(str(seed.number) for seed in seeds)
             tell(f"{len(seeds)} seeds together ({listed}): {runs[0][1].folder.parent}")
@@ -94,13 +97,13 @@ def _train_group(runs: list[tuple[DictConfig, Run, dict[str, Any]]], step: int) 
                 RunSummary(run.summary, what).write(None, ending.status, ending.reason)
 
 
-def _seed(config: DictConfig, run: Run, what: dict[str, Any], step: int) -> Seed:
+def _seed(config: DictConfig, run: Run, what: dict[str, Any], step: int, preemption: Preemption) -> Seed:
     """A seed as its single run would start, or as its checkpoint at ``step`` left it."""
     module, data = build_model_and_data(config, OneSeed)
     assert isinstance(module, OneSeed)
     summary = RunSummary(run.summary, what)
     watching = [c for c in build_callbacks(config) if not isinstance(c, ProgressBar)]
-    callbacks = [FiniteLoss(), *watching, summary, build_checkpoints(config, run)]
+    callbacks = [StillHeld(run), FiniteLoss(), *watching, summary, build_checkpoints(config, run, preemption)]
     if step:
         checkpoint = run.load_checkpoint(step)
         module.load_state_dict(checkpoint["state_dict"])

@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 
 from conftest import lab_train
-from omegaconf import OmegaConf
 
 from lab.run import read_summary
 from lab.train import _share_of_threads
@@ -28,9 +27,21 @@ def test_a_run_that_fails_takes_no_other_down(tmp_path: Path) -> None:
     assert again.stderr.count("finished already") == 2
 
 
-def test_cores_are_shared_out_among_the_jobs_of_a_machine() -> None:
+def test_cores_are_shared_out_among_the_jobs_of_a_machine(monkeypatch) -> None:
+    for name in ("SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE"):
+        monkeypatch.delenv(name, raising=False)
     cores = os.cpu_count() or 1
-    assert _share_of_threads(OmegaConf.create({"n_jobs": -1})) == 1
-    assert _share_of_threads(OmegaConf.create({"n_jobs": 1})) == cores
-    assert _share_of_threads(OmegaConf.create({"n_jobs": 10 * cores})) == 1
-    assert _share_of_threads(OmegaConf.create({})) is None
+    assert _share_of_threads(-1) == 1
+    assert _share_of_threads(1) == cores
+    assert _share_of_threads(10 * cores) == 1
+    assert _share_of_threads(None) is None
+
+
+def test_a_slurm_job_takes_the_cpus_that_it_was_given(monkeypatch) -> None:
+    monkeypatch.setenv("SLURM_CPUS_ON_NODE", "12")
+    monkeypatch.setenv("SLURM_NTASKS_PER_NODE", "4")
+    monkeypatch.delenv("SLURM_CPUS_PER_TASK", raising=False)
+    assert _share_of_threads(None) == 3
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "6")
+    assert _share_of_threads(None) == 6
+    assert _share_of_threads(2) == 3

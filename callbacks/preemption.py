@@ -1,0 +1,68 @@
+"""Saves a run that is told to go: near its time limit, cancelled, or queued again to make room for another job."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from typing import Any, NoReturn
+
+import lightning as L
+from lightning.pytorch.callbacks import Checkpoint
+
+from lab.tell import tell
+
+# SLURM sends SIGTERM to what it ends, and what sbatch --signal names before the time limit: SIGUSR2 by submitit.
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+
+
+class Preemption(Checkpoint):
+    """Notes these signals; the run leaves once :class:`~callbacks.checkpoints.Checkpoints` has saved.
+
+    Lightning and submitit act within the signal handler, in the middle of a step or a validation. Here a signal waits
+    for a moment from which a resumed run is equal to an undisturbed one: between two batches, or after a validation.
+    What submitit has put in the place of SIGUSR2 is called then; it queues the job again.
+
+    As a ``Checkpoint`` it comes after all other callbacks; it belongs behind ``Checkpoints`` in their list.
+
+    Attributes:
+        told: the signal, in this process.
+        leaving: what rank 0 was told, for all processes.
+    """
+
+    def __init__(self) -> None:
+        self.told: int | None = None
+        self.leaving: int | None = None
+        # Before Lightning's own, which would save in the middle of a step and into another folder.
+        self._before = {number: signal.getsignal(number) for number in SIGNALS}
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        # Lightning puts back what was there before it when the run ends.
+        if threading.current_thread() is threading.main_thread():
+            for number in SIGNALS:
+                signal.signal(number, self._note)
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        accumulating = (batch_idx + 1) % trainer.accumulate_grad_batches
+        if self.leaving and not trainer.is_last_batch and not accumulating:
+            self._leave(trainer)
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if self.leaving:
+            self._leave(trainer)
+
+    def _note(self, number: int, frame: Any) -> None:
+        # SIGTERM follows at the limit itself: what came before it still says to queue again.
+        self.told = self.told or number
+
+    def _leave(self, trainer: L.Trainer) -> NoReturn:
+        assert self.leaving is not None
+        name = signal.Signals(self.leaving).name
+        tell(f"{name}: saved at step {trainer.global_step}, from where the same command goes on")
+        if not trainer.is_global_zero:
+            raise SystemExit(0)  # as a failure it would have rank 0 killed before that is done
+        before = self._before[signal.Signals(self.leaving)]
+        if self.leaving != signal.SIGTERM and callable(before):
+            before(self.leaving, None)
+        raise SystemExit(128 + self.leaving)

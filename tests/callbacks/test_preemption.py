@@ -1,0 +1,200 @@
+"""A run that is told to go saves first, and goes on from there as if nothing had been."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import SMALL
+
+from callbacks.preemption import SIGNALS
+from lab.errors import LabError
+from lab.lock import HOLDER
+from lab.metrics_log import read_metrics
+from lab.module import TwoStepModule
+from lab.run import read_summary
+from lab.train import run as train_with
+
+COMMAND = (*SMALL, "threads=1", "logger=csv_only")
+
+
+def train_in(folder: Path, *overrides: str) -> Path:
+    """Trains in this process; the run folder of the first seed."""
+    train_with([*COMMAND, *overrides, f"paths.runs={folder}"])
+    return runs_in(folder)[0]
+
+
+def runs_in(folder: Path) -> list[Path]:
+    return sorted(path.parent for path in folder.rglob("config.yaml"))
+
+
+def newest(run: Path) -> dict:
+    return torch.load(sorted((run / "checkpoints").glob("last-*.ckpt"))[-1], weights_only=True)
+
+
+def assert_same(run: Path, other: Path) -> None:
+    """Weights bit for bit, and every number of every step."""
+    one, two = newest(run), newest(other)
+    assert one["global_step"] == two["global_step"]
+    assert all(torch.equal(tensor, two["state_dict"][name]) for name, tensor in one["state_dict"].items())
+    seen = [
+        [{k: v for k, v in row.items() if "second" not in k} for row in read_metrics(r / "metrics.csv")]
+        for r in (run, other)
+    ]
+    assert seen[0] == seen[1]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train_in(tmp_path_factory.mktemp("undisturbed"))
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch):
+    """told(signal, step, hook): this process gets the signal at that step, within that hook, once."""
+
+    def at(number: int, step: int, hook: str = "on_before_optimizer_step") -> None:
+        sound, sent = getattr(TwoStepModule, hook), []
+
+        def telling(self: TwoStepModule, *arguments: object) -> object:
+            if self.trainer.global_step == step and not sent:
+                sent.append(number)
+                signal.raise_signal(number)
+            return sound(self, *arguments)
+
+        monkeypatch.setattr(TwoStepModule, hook, telling)
+
+    return at
+
+
+@pytest.mark.parametrize(
+    ("step", "hook", "saved"),
+    [
+        (5, "on_before_optimizer_step", 6),  # in the middle of an epoch
+        (7, "on_before_optimizer_step", 8),  # the last batch of an epoch, whose validation comes first
+        (8, "observe_validation", 8),  # in the middle of a validation
+    ],
+)
+def test_what_was_saved_goes_on_bit_for_bit(
+    step: int, hook: str, saved: int, told, tmp_path: Path, undisturbed: Path
+) -> None:
+    told(signal.SIGTERM, step, hook)
+    with pytest.raises(SystemExit) as left:
+        train_in(tmp_path)
+    assert left.value.code == 128 + signal.SIGTERM
+    run = runs_in(tmp_path)[0]
+    assert read_summary(run)["status"] == "stopped"
+    assert newest(run)["global_step"] == read_summary(run)["steps"] == saved
+    assert_same(train_in(tmp_path), undisturbed)
+
+
+def test_accumulated_batches_are_not_torn_apart(told, tmp_path: Path) -> None:
+    """Told in the first of the two batches of a step; the step is finished first."""
+    accumulating = "trainer.accumulate_grad_batches=2"
+    whole = train_in(tmp_path / "whole", accumulating)
+    told(signal.SIGTERM, 2, "training_step")
+    with pytest.raises(SystemExit):
+        train_in(tmp_path / "again", accumulating)
+    assert newest(runs_in(tmp_path / "again")[0])["global_step"] == 3
+    assert_same(train_in(tmp_path / "again", accumulating), whole)
+
+
+def test_submitit_queues_the_job_again_once_it_is_saved(told, tmp_path: Path) -> None:
+    called = []
+
+    def requeue(number: int, frame: object) -> None:
+        called.append((number, newest(runs_in(tmp_path)[0])["global_step"]))
+        raise SystemExit(-1)
+
+    before = signal.signal(signal.SIGUSR2, requeue)
+    try:
+        told(signal.SIGUSR2, 5)
+        with pytest.raises(SystemExit) as left:
+            train_in(tmp_path)
+        assert signal.getsignal(signal.SIGUSR2) is requeue
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+    assert left.value.code == -1
+    assert called == [(signal.SIGUSR2, 6)]
+    assert read_summary(runs_in(tmp_path)[0])["status"] == "stopped"
+
+
+def test_a_limit_that_is_near_is_not_forgotten_when_it_is_reached(told, tmp_path: Path) -> None:
+    """SIGUSR2, then SIGTERM before the run has come to save: the job is queued again all the same."""
+    called = []
+    before = signal.signal(signal.SIGUSR2, lambda number, frame: called.append(number))
+    try:
+        told(signal.SIGTERM, 5, "on_before_optimizer_step")
+        told(signal.SIGUSR2, 5, "training_step")
+        with pytest.raises(SystemExit):
+            train_in(tmp_path)
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+    assert called == [signal.SIGUSR2]
+
+
+def test_signals_are_as_before_after_a_run(undisturbed: Path) -> None:
+    assert undisturbed.exists()
+    assert [signal.getsignal(number) for number in SIGNALS] == [signal.SIG_DFL] * 3
+
+
+def test_seeds_leave_together(told, tmp_path: Path) -> None:
+    reasoning = ("experiment=reasoning", "data.numbers=4", "trainer.max_epochs=30", "threads=1", "logger=csv_only")
+    train_with([*reasoning, "seeds=2", f"paths.runs={tmp_path / 'whole'}"])
+    told(signal.SIGTERM, 12, "training_loss")
+    with pytest.raises(SystemExit):
+        train_with([*reasoning, "seeds=2", f"paths.runs={tmp_path / 'again'}"])
+    assert [newest(run)["global_step"] for run in runs_in(tmp_path / "again")] == [13, 13]
+    train_with([*reasoning, "seeds=2", f"paths.runs={tmp_path / 'again'}"])
+    for run, other in zip(runs_in(tmp_path / "again"), runs_in(tmp_path / "whole"), strict=True):
+        assert_same(run, other)
+
+
+def test_processes_save_and_leave_together(tmp_path: Path) -> None:
+    """As a person ends them: SIGTERM to the first process, which has started the other."""
+    ddp = ["trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2", "trainer.precision=32-true"]
+    command = [*COMMAND, *ddp, "trainer.max_epochs=3000", "checkpoints.every_n_steps=5"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "lab.train", *command], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 300
+    while not list(tmp_path.rglob("last-*.ckpt")) and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 128 + signal.SIGTERM, said
+    assert said.count("SIGTERM: saved at step") == 1
+    run = runs_in(tmp_path)[0]
+    assert read_summary(run)["status"] == "stopped"
+    assert newest(run)["global_step"] == read_summary(run)["steps"]
+
+
+def test_a_run_whose_folder_was_taken_over_ends_without_writing(
+    tmp_path: Path, undisturbed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another node believes this process dead; from then on the folder is the other's alone."""
+    monkeypatch.setattr("lab.lock.BEAT", 0.01)
+    sound = TwoStepModule.on_before_optimizer_step
+
+    def taken_over(self: TwoStepModule, *arguments: object) -> None:
+        if self.trainer.global_step == 5:
+            (run,) = runs_in(tmp_path)
+            theirs = (run / HOLDER).read_text().replace(f'"pid": {os.getpid()}', '"pid": 1')
+            (run / HOLDER).write_text(theirs)
+            time.sleep(1.0)
+            for path in (run / "summary.json", run / "metrics.csv"):
+                path.write_text("theirs")
+        sound(self, *arguments)
+
+    monkeypatch.setattr(TwoStepModule, "on_before_optimizer_step", taken_over)
+    with pytest.raises(LabError, match="another process took it over"):
+        train_in(tmp_path)
+    (run,) = runs_in(tmp_path)
+    assert (run / "summary.json").read_text() == (run / "metrics.csv").read_text() == "theirs"
+    assert '"pid": 1' in (run / HOLDER).read_text()

@@ -1,0 +1,181 @@
+"""What is submitted to SLURM and how its jobs are followed, without a SLURM; with one: tests/test_slurm.py."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+from submitit.slurm.slurm import SlurmJob
+
+from lab import jobs, slurm
+from lab.config import CONFIGS
+from lab.errors import LabError
+
+SWEEP = ("-m", "experiment=reasoning", "data.numbers=4", "seed=0,1", "hydra/launcher=submitit_slurm")
+OPEN = {"nodes": None, "tasks_per_node": None, "gpus_per_node": None}
+
+
+def sweep_with(sbatch: str, folder: Path, *overrides: str) -> subprocess.CompletedProcess:
+    """A sweep on a login node whose sbatch is this script."""
+    tools = folder / "bin"
+    tools.mkdir()
+    for name, body in {"sbatch": sbatch, "srun": "exit 0", "squeue": "exit 0"}.items():
+        (tools / name).write_text(f"#!/bin/sh\n{body}\n")
+        (tools / name).chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "lab.train", *SWEEP, *overrides]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "needed"),
+    [
+        (["trainer=cpu"], (1, 1, None)),
+        (["trainer=gpu"], (1, 1, 1)),
+        (["trainer=ddp", "trainer.devices=4"], (1, 4, 4)),
+        (["trainer=ddp", "trainer.devices=[0,2]", "trainer.num_nodes=2"], (2, 2, 2)),
+        (["trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2"], (1, 2, None)),
+    ],
+)
+def test_a_job_asks_for_what_the_trainer_needs(overrides: list[str], needed: tuple[int, int, int | None]) -> None:
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        trainer = compose("train", overrides=overrides).trainer
+    found = jobs.with_resources(OPEN, trainer)
+    assert (found["nodes"], found["tasks_per_node"], found["gpus_per_node"]) == needed
+    assert jobs.with_resources({**OPEN, "gpus_per_node": 8}, trainer)["gpus_per_node"] == 8
+
+
+def test_devices_auto_needs_a_number() -> None:
+    trainer = OmegaConf.create({"devices": "auto", "num_nodes": 1, "accelerator": "gpu"})
+    with pytest.raises(LabError, match=r"give hydra\.launcher\.gpus_per_node=4"):
+        jobs.with_resources(OPEN, trainer)
+    assert jobs.with_resources({**OPEN, "gpus_per_node": 4}, trainer)["tasks_per_node"] == 4
+
+
+def test_every_option_of_the_launcher_reaches_sbatch(tmp_path: Path) -> None:
+    given = {
+        "partition": "fast", "account": "lab", "qos": "high", "constraint": "h200", "exclude": "node13",
+        "comment": "eureka", "gres": "gpu:h200:1", "cpus_per_task": "3", "mem_gb": "7", "timeout_min": "77",
+        "signal_delay_s": "55", "array_parallelism": "5", "gpus_per_node": "1", "nodes": "1", "tasks_per_node": "1",
+        "cpus_per_gpu": "6", "gpus_per_task": "1", "mem_per_cpu": "2GB", "mem_per_gpu": "9GB", "name": "mine",
+    }  # fmt: skip
+    options = [f"hydra.launcher.{key}={value}" for key, value in given.items()]
+    done = sweep_with('cp "$1" script; echo "Batch job submission failed" >&2; exit 1', tmp_path, *options)
+    assert done.returncode == 1
+    assert "error: SLURM does not take the jobs: Batch job submission failed" in done.stderr
+    assert "Traceback" not in done.stderr
+    script = (tmp_path / "script").read_text()
+    assert "#SBATCH --array=0-1%2\n" in script and "#SBATCH --signal=USR2@55\n" in script
+    assert "#SBATCH --requeue\n" in script and "#SBATCH --open-mode=append\n" in script
+    assert "export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK\n" in script
+    words = {
+        "cpus_per_task": "3", "time": "77", "mem": "7GB", "job_name": "mine", "ntasks_per_node": "1", "nodes": "1",
+        **{key: given[key] for key in given.keys() - {"timeout_min", "mem_gb", "name", "tasks_per_node",
+                                                      "signal_delay_s", "array_parallelism"}},
+    }  # fmt: skip
+    for key, value in words.items():
+        assert f"#SBATCH --{key.replace('_', '-')}={value}\n" in script, key
+    # What stands in the ready config is all there is to give.
+    ready = OmegaConf.load(CONFIGS / "hydra" / "launcher" / "slurm.yaml")
+    other = {"_target_", "submitit_folder", "stderr_to_stdout", "max_num_timeout", "setup", "additional_parameters"}
+    assert set(map(str, ready)) == given.keys() | other
+
+
+def test_without_slurm_the_launcher_says_so(tmp_path: Path) -> None:
+    environment = {**os.environ, "PATH": str(tmp_path)}
+    command = [sys.executable, "-m", "lab.train", *SWEEP]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 1
+    assert "error: SLURM does not take the jobs" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_without_submitit_the_launcher_says_what_to_install(tmp_path: Path) -> None:
+    (tmp_path / "submitit.py").write_text("raise ModuleNotFoundError('none', name='submitit')")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-m", "lab.train", *SWEEP],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "needs submitit, which is not installed: pip install -e '.[slurm]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LOOK", "ASK", "PATIENCE"):
+        monkeypatch.setattr(jobs, name, 0.02)
+
+
+def job_in(folder: Path, number: int) -> SlurmJob:
+    job = SlurmJob(folder / "%j", f"9_{number}")
+    job.paths.folder.mkdir(parents=True)
+    return job
+
+
+def end(job: SlurmJob) -> None:
+    job.paths.result_pickle.write_bytes(pickle.dumps(("success", 1)))
+
+
+def test_jobs_are_followed_by_their_results_and_the_queue(tmp_path: Path, quick: None, monkeypatch) -> None:
+    every = {number: job_in(tmp_path, number) for number in range(3)}
+    end(every[2])
+    # Job 0 leaves the queue without a result. Job 1 is away for a moment while it is queued again; then SLURM does not
+    # answer, which says nothing of it; at last it leaves a result.
+    answers = [{"9_0", "9_1"}, {"9_1"}, set(), {"9_1"}, {"9_1"}, None, None, None, None]
+
+    def queued() -> set[str] | None:
+        if not answers:
+            end(every[1])
+            return {"9_1"}
+        return answers.pop(0)
+
+    monkeypatch.setattr(slurm, "queued", queued)
+    monkeypatch.setattr(jobs, "PATIENCE", 0.1)
+    ended = [(number, jobs.has_result(job)) for number, job in jobs.as_they_end(every)]
+    assert ended == [(2, True), (0, False), (1, True)]
+
+
+def test_a_job_of_an_earlier_command_is_found_again(tmp_path: Path, monkeypatch) -> None:
+    run, job = tmp_path / "run", job_in(tmp_path / "logs", 4)
+    assert jobs.find(run) is None
+    jobs.note(run, job)
+    monkeypatch.setattr(slurm, "queued", lambda: {"9_4"})
+    found = jobs.find(run)
+    assert found is not None
+    assert (found.job_id, found.paths.stdout) == (job.job_id, job.paths.stdout)
+    monkeypatch.setattr(slurm, "queued", lambda: {"9_5"})
+    assert jobs.find(run) is None
+    monkeypatch.setattr(slurm, "queued", lambda: None)
+    assert jobs.find(run) is None
+    # A number that SLURM has given away anew, of a job that has ended here.
+    end(job)
+    monkeypatch.setattr(slurm, "queued", lambda: {"9_4"})
+    assert jobs.find(run) is None
+
+
+def test_the_queue_is_asked_for_this_user_s_jobs_one_by_one(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "squeue").write_text('#!/bin/sh\necho "$@" >&2\necho 12_3\necho 13\n')
+    (tmp_path / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert slurm.queued() == {"12_3", "13"}
+    (tmp_path / "squeue").write_text("#!/bin/sh\nexit 1\n")
+    assert slurm.queued() is None
+
+
+def test_a_job_knows_its_name(monkeypatch) -> None:
+    for name in ("SLURM_ARRAY_JOB_ID", "SLURM_JOB_ID", "SLURM_RESTART_COUNT"):
+        monkeypatch.delenv(name, raising=False)
+    assert slurm.job() is None and slurm.restarts() == 0
+    monkeypatch.setenv("SLURM_JOB_ID", "15")
+    assert slurm.job() == "15"
+    monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "12")
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "3")
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "2")
+    assert slurm.job() == "12_3" and slurm.restarts() == 2

@@ -1,0 +1,185 @@
+"""A run folder has one holder, also where flock does not reach: holders on other nodes are played by their records."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import filelock
+import pytest
+
+from lab import lock
+from lab.errors import LabError
+from lab.lock import HOLDER, FolderLock, Holder, is_held, read_holder
+from lab.run import Run, read_summary
+
+ELSEWHERE = Holder(token="theirs", host="node07", pid=4711, born=0.0, job="12_3")
+
+
+@pytest.fixture(autouse=True)
+def in_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock, "BEAT", 0.05)
+    monkeypatch.setattr(lock, "LEASE", 0.6)
+    monkeypatch.setattr(lock, "SETTLE", 0.1)
+
+
+@pytest.fixture
+def no_flock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system without flock."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(filelock.UnixFileLock, "_acquire", refuse)
+
+
+def held_by(folder: Path, holder: Holder) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / HOLDER).write_text(json.dumps(asdict(holder)))
+    return folder
+
+
+def beating(folder: Path) -> threading.Event:
+    """Touches the record as its holder would, until the event is set."""
+    stop = threading.Event()
+
+    def beat() -> None:
+        while not stop.wait(0.05):
+            os.utime(folder / HOLDER)
+
+    threading.Thread(target=beat, daemon=True).start()
+    return stop
+
+
+def test_a_holder_says_who_it_is_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    mine = FolderLock(tmp_path)
+    mine.acquire()
+    holder = read_holder(tmp_path)
+    assert holder is not None and holder.pid == os.getpid() and holder.here and holder.alive()
+    assert is_held(tmp_path)
+    with pytest.raises(LabError, match=rf"another process is running in .*process {os.getpid()} on "):
+        FolderLock(tmp_path).acquire()
+    mine.release()
+    assert not is_held(tmp_path) and not (tmp_path / HOLDER).exists()
+    FolderLock(tmp_path).release()  # held by nobody: nothing happens
+
+
+def test_who_lives_on_another_node_is_not_disturbed(tmp_path: Path) -> None:
+    stop = beating(held_by(tmp_path, ELSEWHERE))
+    assert is_held(tmp_path)
+    with pytest.raises(LabError, match="SLURM job 12_3, process 4711 on node07"):
+        FolderLock(tmp_path).acquire()
+    stop.set()
+    assert read_holder(tmp_path) == ELSEWHERE
+    assert not lock._flock(tmp_path).is_locked
+
+
+def test_who_died_on_another_node_is_replaced_once_it_was_silent(tmp_path: Path) -> None:
+    held_by(tmp_path, ELSEWHERE)
+    # Neither a clock that is behind nor one that is ahead makes it look alive or dead.
+    os.utime(tmp_path / HOLDER, (time.time() + 9999, time.time() + 9999))
+    before = time.monotonic()
+    mine = FolderLock(tmp_path)
+    mine.acquire()
+    assert time.monotonic() - before >= lock.LEASE
+    holder = read_holder(tmp_path)
+    assert holder is not None and holder.here
+    mine.release()
+
+
+def test_who_died_on_this_machine_is_replaced_at_once(tmp_path: Path) -> None:
+    held_by(tmp_path, Holder("dead", FolderLock(tmp_path)._mine.host, 2**22 + 1, 0.0, None))
+    assert not is_held(tmp_path)
+    before = time.monotonic()
+    mine = FolderLock(tmp_path)
+    mine.acquire()
+    assert time.monotonic() - before < lock.LEASE
+    mine.release()
+
+
+def test_without_flock_the_record_alone_excludes(tmp_path: Path, no_flock: None) -> None:
+    mine = FolderLock(tmp_path)
+    mine.acquire()
+    assert is_held(tmp_path)
+    with pytest.raises(LabError, match="another process is running in"):
+        FolderLock(tmp_path).acquire()
+    mine.release()
+    assert not is_held(tmp_path)
+    # A later process of the same number is not the holder.
+    held_by(tmp_path, Holder("dead", mine._mine.host, os.getpid(), 1.0, None))
+    assert not is_held(tmp_path)
+    again = FolderLock(tmp_path)
+    again.acquire()
+    again.release()
+
+
+def test_of_two_that_begin_at_the_same_moment_one_passes(tmp_path: Path, no_flock: None) -> None:
+    """Both see a free folder before either has written."""
+    first, second = FolderLock(tmp_path), FolderLock(tmp_path)
+    first._create()
+    with pytest.raises(LabError, match="another process"):
+        second._create()
+    assert read_holder(tmp_path) == first._mine
+    assert [path.name for path in tmp_path.iterdir()] == [HOLDER]
+
+
+def test_of_two_that_take_over_at_the_same_moment_one_passes(tmp_path: Path, no_flock: None) -> None:
+    held_by(tmp_path, ELSEWHERE)
+    passed, refused = [], []
+
+    def take(one: FolderLock) -> None:
+        try:
+            one.acquire()
+            passed.append(one)
+        except LabError as error:
+            refused.append(error)
+
+    contenders = [threading.Thread(target=take, args=[FolderLock(tmp_path)]) for _ in range(4)]
+    for thread in contenders:
+        thread.start()
+    for thread in contenders:
+        thread.join()
+    assert (len(passed), len(refused)) == (1, 3)
+    assert read_holder(tmp_path) == passed[0]._mine
+    passed[0].release()
+
+
+def test_who_was_taken_over_notices_and_leaves_the_other_alone(tmp_path: Path) -> None:
+    mine = FolderLock(tmp_path)
+    mine.acquire()
+    held_by(tmp_path, ELSEWHERE)
+    deadline = time.monotonic() + 10
+    while not mine.lost and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert mine.lost
+    mine.release()
+    assert read_holder(tmp_path) == ELSEWHERE
+
+
+def test_a_damaged_record_is_waited_out(tmp_path: Path) -> None:
+    (tmp_path / HOLDER).write_text("{half")
+    mine = FolderLock(tmp_path)
+    mine.acquire()
+    mine.release()
+
+
+def test_the_status_of_a_run_on_another_node(tmp_path: Path) -> None:
+    (tmp_path / "summary.json").write_text(json.dumps({"status": "running"}))
+    held_by(tmp_path, ELSEWHERE)
+    assert read_summary(tmp_path)["status"] == "running"
+    old = time.time() - 3 * lock.LEASE
+    os.utime(tmp_path / HOLDER, (old, old))
+    assert read_summary(tmp_path)["status"] == "stopped"
+
+
+def test_force_leaves_the_holder_where_it_is(tmp_path: Path) -> None:
+    run = Run(tmp_path / "r")
+    assert run.set_aside() is None
+    (run.folder / "metrics.csv").write_text("old")
+    assert run.set_aside() is not None
+    assert read_holder(run.folder) is not None
+    run.release()
