@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from lab.files import write_atomically
+from lab.lock import is_held
 from lab.report.records import CURVES, FILES, Damaged, Record, read_record
 
 # Changes when the index does: an index of another number is made anew.
@@ -115,11 +116,9 @@ def _read(folder: Path) -> Record | str:
 def _as_it_is_now(record: Record | str) -> Record:
     """A run that says it is running, but that nobody holds, was killed."""
     assert isinstance(record, Record)
-    if record.status != "running":
+    if record.status != "running" or is_held(record.folder):
         return record
-    from lab.run import read_summary  # torch comes with it: only where a run may be running
-
-    return replace(record, summary=read_summary(record.folder) or record.summary)
+    return replace(record, summary={**record.summary, "status": "stopped"})
 
 
 def _write_index(root: Path, entries: Mapping[str, tuple[Stamp, Record | str]]) -> None:
