@@ -1,4 +1,4 @@
-"""What tests share: a small data module, where real data lies, how to call the command line."""
+"""What tests share: a small data module, where real data lies, how to train and what a run leaves."""
 
 from __future__ import annotations
 
@@ -75,17 +75,42 @@ def one_thread():
     torch.set_num_threads(before)
 
 
-def lab_train(*overrides: str, folder: Path, check: bool = True, **options) -> subprocess.CompletedProcess:
+def lab_train(*overrides: str, folder: Path, check: bool = True) -> subprocess.CompletedProcess:
     """``python -m lab.train`` in ``folder``, as a user types it."""
+    return python("-m", "lab.train", *overrides, folder=folder, check=check)
+
+
+def python(*words: str, folder: Path, check: bool = True) -> subprocess.CompletedProcess:
+    """``python`` with these words, in ``folder`` and a process of its own."""
     done = subprocess.run(
-        [sys.executable, "-m", "lab.train", *overrides],
+        [sys.executable, *words],
         cwd=folder,
         capture_output=True,
         text=True,
         timeout=300,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
-        **options,
     )
     if check:
         assert done.returncode == 0, done.stderr[-4000:]
     return done
+
+
+def train_in(folder: Path, *overrides: str) -> Path:
+    """Trains in this process, which has all imported already; the run folder."""
+    # Not every test trains, and this imports nearly all there is.
+    from lab.train import run
+
+    run([*overrides, f"paths.runs={folder}", "threads=1"])
+    return only_run(folder)
+
+
+def only_run(folder: Path) -> Path:
+    """The one run folder below ``folder``."""
+    found = [path.parent for path in folder.rglob("config.yaml")]
+    assert len(found) == 1, found
+    return found[0]
+
+
+def newest(run: Path) -> dict:
+    """The newest checkpoint of a run, loaded as plain values."""
+    return torch.load(sorted((run / "checkpoints").glob("last-*.ckpt"))[-1], weights_only=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import ROOT
+from conftest import ROOT, python, train_in
 
 from lab.command import problem_with
 from lab.config import CONFIGS
@@ -74,10 +74,7 @@ def test_training_commands_train(command: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("command", [c for c in commands() if c.startswith("python -m lab.inspect")])
 def test_looking_commands_look(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As printed, but at a run of two steps."""
-    train_with(
-        ["experiment=reasoning", "data.numbers=4", "trainer.max_epochs=2", f"paths.runs={tmp_path}", "threads=1"]
-    )
-    run = next(tmp_path.rglob("config.yaml")).parent
+    run = train_in(tmp_path, "experiment=reasoning", "data.numbers=4", "trainer.max_epochs=2")
     words = [f"run={run}" if word.startswith("run=") else word for word in shlex.split(command)[3:]]
     monkeypatch.setattr(sys, "argv", ["lab.inspect", *words])
     look()
@@ -98,9 +95,7 @@ def test_report_commands_report(command: str, tmp_path: Path, monkeypatch: pytes
 def test_reproductions_exist_and_say_what_they_do(command: str) -> None:
     words = shlex.split(command)
     if words[0] == "python":
-        done = subprocess.run(
-            [sys.executable, *words[1:], "--help"], cwd=ROOT, capture_output=True, text=True, check=True
-        )
+        done = python(*words[1:], "--help", folder=ROOT)
         assert "the same command goes on" in " ".join(done.stdout.split())
         return
     path = ROOT / words[0]
@@ -126,22 +121,15 @@ def test_tensorboard_is_installed() -> None:
 def test_the_demo_prints_its_table_and_draws_its_picture(tmp_path: Path) -> None:
     """`make demo` in small: it gives up after 20 epochs, and says so."""
     arguments = ["--runs", str(tmp_path / "demo"), "--limit", "20", "--epochs-after", "10"]
-    done = subprocess.run(
-        [sys.executable, ROOT / "scripts" / "demo.py", *arguments],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        cwd=tmp_path,
-    )
+    done = python(str(ROOT / "scripts" / "demo.py"), *arguments, folder=tmp_path, check=False)
     assert done.returncode == 1, done.stderr[-3000:]
     for word in ("NormSoftmax", "Eureka-moment", "tensorboard", "demo.png"):
         assert word in done.stdout
     assert (tmp_path / "demo" / "demo.png").stat().st_size > 10_000
     runs = [read_summary(path.parent) for path in (tmp_path / "demo").rglob("summary.json")]
     assert {run["softmax"] for run in runs} == {"softmax", "norm_softmax"}
-    gradients = [sys.executable, ROOT / "scripts" / "curves.py", "--gradients", "--out", tmp_path / "g.png"]
     folder = next((tmp_path / "demo").rglob("summary.json")).parent
-    assert subprocess.run([*gradients, folder]).returncode == 0
+    python(str(ROOT / "scripts" / "curves.py"), "--gradients", "--out", "g.png", str(folder), folder=tmp_path)
     assert (tmp_path / "g.png").stat().st_size > 10_000
 
 

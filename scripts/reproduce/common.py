@@ -7,6 +7,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from lab.provenance import git_state, machine, now, versions
 from lab.run import read_summary, run_name
@@ -15,7 +16,12 @@ from lab.run import read_summary, run_name
 def train(overrides: Sequence[str], runs: Path) -> None:
     """Runs ``python -m lab.train`` with these overrides; what is finished already costs seconds."""
     print(f"$ python -m lab.train {' '.join(overrides)}", flush=True)
-    subprocess.run([sys.executable, "-m", "lab.train", *overrides, f"paths.runs={runs}"], check=True)
+    start([*overrides, f"paths.runs={runs}"])
+
+
+def start(overrides: Sequence[str], **options: Any) -> None:
+    """``python -m lab.train`` in a process of its own; ``options`` are those of :func:`subprocess.run`."""
+    subprocess.run([sys.executable, "-m", "lab.train", *overrides], check=True, **options)
 
 
 def folder_of(runs: Path, experiment: str, softmax: str, seed: int, overrides: Sequence[str]) -> Path:
@@ -26,9 +32,11 @@ def folder_of(runs: Path, experiment: str, softmax: str, seed: int, overrides: S
 def seconds_per_step(overrides: Sequence[str], steps: int = 60) -> float:
     """Measured on this machine by a short run of the same setting in a folder of its own; its start is not counted."""
     with tempfile.TemporaryDirectory() as folder:
+        # An epoch has a step at least: so many epochs never end it before its steps are done.
+        length = [f"trainer.max_epochs={steps}", f"trainer.max_steps={steps}"]
         window = f"callbacks.throughput.every_n_steps={steps // 3}"
-        own = [*overrides, f"trainer.max_steps={steps}", window, f"paths.runs={folder}", "logger=csv_only"]
-        subprocess.run([sys.executable, "-m", "lab.train", *own], check=True, capture_output=True)
+        own = [*overrides, *length, window, f"paths.runs={folder}", "logger=csv_only"]
+        start(own, capture_output=True)
         summary = read_summary(next(Path(folder).rglob("summary.json")).parent)
     return summary["samples"] / summary["steps"] / summary["samples_per_second"]
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import train_in
 
 from lab.errors import LabError
 from lab.load import load_model, softmax_config
-from lab.train import run as train_with
 
 SETS = (
     "experiment=max_retrieval",
@@ -20,9 +20,7 @@ SETS = (
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    runs = tmp_path_factory.mktemp("load")
-    train_with([*SETS, "softmax=learnable_temperature", "trainer.max_epochs=2", f"paths.runs={runs}", "threads=1"])
-    return next(runs.rglob("config.yaml")).parent
+    return train_in(tmp_path_factory.mktemp("load"), *SETS, "softmax=learnable_temperature", "trainer.max_epochs=2")
 
 
 def test_the_newest_weights_are_loaded(folder: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import SMALL
+from conftest import SMALL, newest
 
 from lab.errors import LabError
 from lab.metrics_log import read_metrics
@@ -43,7 +43,7 @@ def one_by_one(folder: Path, seeds: list[int], *overrides: str) -> dict[int, Pat
 
 
 def weights(run: Path) -> dict:
-    checkpoint = torch.load(sorted((run / "checkpoints").glob("last-*.ckpt"))[-1], weights_only=True)
+    checkpoint = newest(run)
     return {"step": torch.tensor(checkpoint["global_step"]), **checkpoint["state_dict"]}
 
 

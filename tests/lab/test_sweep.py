@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
+import pytest
 from conftest import lab_train
 
 from lab.run import read_summary
-from lab.train import _share_of_threads
+from lab.train import _share_of_threads, main
 
-SWEEP = ("-m", "experiment=reasoning", "data.numbers=4", "trainer.max_epochs=20", "optim.weight_decay=-1,1", "seed=0,1")
+SWEEP = (
+    "-m",
+    "experiment=reasoning",
+    "data.numbers=4",
+    "callbacks=eureka",
+    "logger=csv_only",
+    "trainer.max_epochs=10",
+    "optim.weight_decay=-1,1",
+    "seed=0,1",
+)
 
 
-def test_a_run_that_fails_takes_no_other_down(tmp_path: Path) -> None:
+def test_a_run_that_fails_takes_no_other_down(tmp_path: Path, monkeypatch, capsys, one_thread) -> None:
     done = lab_train(*SWEEP, "hydra/launcher=joblib", folder=tmp_path, check=False)
     assert done.returncode == 1
     assert "error: optim.weight_decay must not be negative, got -1" in done.stderr
@@ -22,9 +33,14 @@ def test_a_run_that_fails_takes_no_other_down(tmp_path: Path) -> None:
     assert all(summary["command"].startswith("python -m lab.train ") for summary in summaries)
     threads = {summary["machine"]["threads"] for summary in summaries if summary["status"] == "finished"}
     assert threads == {1}
-    # Again, mended: what is finished stays as it is, what failed runs.
-    again = lab_train(*SWEEP, "hydra/launcher=joblib", folder=tmp_path, check=False)
-    assert again.stderr.count("finished already") == 2
+    # Again, one after the other in this process: what is finished stays as it is, what failed runs.
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["lab.train", *SWEEP, "threads=1"])
+    with pytest.raises(SystemExit, match="1"):
+        main()
+    again = capsys.readouterr().err
+    assert again.count("finished already") == 2
+    assert again.count("error: optim.weight_decay must not be negative") == 2
 
 
 def test_cores_are_shared_out_among_the_jobs_of_a_machine(monkeypatch) -> None:

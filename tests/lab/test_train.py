@@ -12,30 +12,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import SMALL, lab_train
+from conftest import SMALL, lab_train, newest, only_run, train_in
 
 from lab.errors import LabError
 from lab.metrics_log import read_metrics
 from lab.run import read_summary
 from lab.train import run as train_with
-
-
-def only_run(folder: Path) -> Path:
-    """The one run folder below ``folder``."""
-    found = [path.parent for path in folder.rglob("config.yaml")]
-    assert len(found) == 1, found
-    return found[0]
-
-
-def train_in(folder: Path, *overrides: str) -> Path:
-    """Trains in this process, which has all imported already; the run folder."""
-    train_with([*overrides, f"paths.runs={folder / 'runs'}", "threads=1"])
-    return only_run(folder)
-
-
-def newest(run: Path) -> dict:
-    """The newest checkpoint of a run, loaded as plain values."""
-    return torch.load(sorted((run / "checkpoints").glob("last-*.ckpt"))[-1], weights_only=True)
 
 
 def assert_same_weights(one: Path, other: Path) -> None:
@@ -96,7 +78,7 @@ def test_a_finished_run_is_not_run_again_unless_forced(undisturbed: Path) -> Non
 def test_force_runs_again_and_keeps_the_old_run(tmp_path: Path) -> None:
     run = train_in(tmp_path, *SMALL, "debug=fast")
     old = (run / "summary.json").read_text()
-    train_with([*SMALL, "debug=fast", f"paths.runs={tmp_path / 'runs'}", "threads=1", "force=true"])
+    train_with([*SMALL, "debug=fast", f"paths.runs={tmp_path}", "threads=1", "force=true"])
     assert (run.with_name("seed=0~1") / "summary.json").read_text() == old
     assert (run / "summary.json").read_text() != old
     assert_same_weights(run, run.with_name("seed=0~1"))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 
@@ -15,39 +14,56 @@ import yaml
 from conftest import ROOT
 
 from lab.config import CONFIGS
-from scripts.reproduce import figure_8, max_retrieval
+from lab.run import read_summary
+from lab.train import run as train
+from scripts.reproduce import common, figure_8, max_retrieval
 
 
-def script(module: str, *arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", f"scripts.reproduce.{module}", *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
+@pytest.fixture
+def script(monkeypatch, capsys, one_thread):
+    """Runs a script as typed, it and its trainings in this process: each new one would import torch once more."""
+    monkeypatch.setattr(common, "start", lambda overrides, **_: train([*overrides, "logger=csv_only"]))
+
+    def told(module: str, *arguments: str) -> str:
+        monkeypatch.setattr(sys, "argv", [module, *arguments])
+        runpy.run_path(str(ROOT / "scripts" / "reproduce" / f"{module}.py"), run_name="__main__")
+        return capsys.readouterr().out
+
+    return told
+
+
+def test_trainings_are_processes_of_their_own(tmp_path: Path, capfd) -> None:
+    overrides = ["experiment=reasoning", "data.numbers=4", "trainer.max_epochs=2", "threads=1"]
+    common.train([*overrides, "seed=1"], tmp_path)
+    told = capfd.readouterr()
+    assert told.out == f"$ python -m lab.train {' '.join(overrides)} seed=1\n"
+    assert "finished" in told.err
+    summary = read_summary(common.folder_of(tmp_path, "reasoning", "softmax", 1, overrides))
+    assert summary["status"] == "finished"
+    assert summary["command"].startswith("python -m lab.train experiment=reasoning")
 
 
 @pytest.mark.slow
-def test_figure_8_in_small(tmp_path: Path) -> None:
-    arguments = ["--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "out"), "--epochs", "30", "--seeds", "2"]
+def test_figure_8_in_small(tmp_path: Path, script) -> None:
+    arguments = ["--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "out"), "--epochs", "20", "--seeds", "2"]
     told = script("figure_8", *arguments, "--grid", "5e-3")
     assert "about" in told.splitlines()[0]
     page = (tmp_path / "out" / "README.md").read_text()
     assert page.count("0/2 (0% to 66%)") == 3
     assert "| 3/5" in page
     assert (tmp_path / "out" / "figure_8.png").stat().st_size > 10_000
+    written = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("metrics.csv")}
+    assert len(written) == 3 * (1 + 2)
+    # The same command finds all of it finished, and writes the same page.
+    assert "about" not in script("figure_8", *arguments, "--grid", "5e-3")
+    assert (tmp_path / "out" / "README.md").read_text() == page
+    assert all(path.stat().st_mtime_ns == time for path, time in written.items())
 
 
 @pytest.mark.slow
 def test_max_retrieval_in_small(tmp_path: Path, monkeypatch) -> None:
-    from lab.train import run as train_with
-
     runs, out = tmp_path / "runs", tmp_path / "out"
-    train_with(["experiment=max_retrieval", "seeds=2", "trainer.max_steps=150", f"paths.runs={runs}", "threads=1"])
+    train(["experiment=max_retrieval", "seeds=2", "trainer.max_steps=150", f"paths.runs={runs}", "threads=1"])
     folders = sorted(path.parent for path in runs.rglob("config.yaml"))
     monkeypatch.setattr(max_retrieval, "SIZES", (16, 64, 256))
     max_retrieval.evaluate(folders, out, sets=200, fit_sets=30, command="test")
