@@ -16,6 +16,7 @@ from submitit.slurm.slurm import SlurmJob
 from lab import jobs, slurm
 from lab.config import CONFIGS
 from lab.errors import LabError
+from lab.train import run as train_with
 
 SWEEP = ("-m", "experiment=reasoning", "data.numbers=4", "seed=0,1", "hydra/launcher=submitit_slurm")
 OPEN = {"nodes": None, "tasks_per_node": None, "gpus_per_node": None}
@@ -179,3 +180,22 @@ def test_a_job_knows_its_name(monkeypatch) -> None:
     monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "3")
     monkeypatch.setenv("SLURM_RESTART_COUNT", "2")
     assert slurm.job() == "12_3" and slurm.restarts() == 2
+
+
+def test_a_job_that_is_queued_again_begins_anew_only_once(tmp_path: Path, monkeypatch, capsys) -> None:
+    """force=true, and SLURM starts the same job a second time: what it has begun is not set aside by itself."""
+    command = ["experiment=reasoning", "data.numbers=4", "trainer.max_epochs=3", "logger=csv_only", "threads=1"]
+    forced = [*command, f"paths.runs={tmp_path}", "force=true"]
+    train_with(forced[:-1])
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    # Queued again before it had begun: the run before is another job's.
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    train_with(forced)
+    assert "the run before is kept" in capsys.readouterr().err
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "2")
+    train_with(forced)
+    assert "finished already" in capsys.readouterr().err
+    monkeypatch.setenv("SLURM_JOB_ID", "8")
+    train_with(forced)
+    assert "the run before is kept" in capsys.readouterr().err
+    assert len(list(tmp_path.rglob("summary.json"))) == 3
