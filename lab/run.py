@@ -32,7 +32,7 @@ from lab.files import write_json, write_text
 Status = Literal["running", "finished", "stopped", "failed"]
 
 # Overrides that say where and how loudly to run, not what: no part of a run's name or identity.
-_NOT_WHAT = ("force", "paths", "logger", "threads", "checkpoints", "diagnostics", "hydra", "seeds", "sweep")
+NOT_WHAT = ("force", "paths", "logger", "threads", "checkpoints", "diagnostics", "hydra", "seeds", "sweep")
 _IN_THE_NAME = ("experiment", "softmax", "seed")
 _LONGEST_NAME = 160
 
@@ -45,7 +45,7 @@ def run_name(experiment: str, softmax: str, seed: int, overrides: Iterable[str])
         softmax: the chosen ``softmax`` config.
         overrides: as typed on the command line (Hydra's task overrides); their order does not matter.
     """
-    rest = sorted(o.lstrip("+") for o in overrides if not _is(o, (*_NOT_WHAT, *_IN_THE_NAME)))
+    rest = sorted(o.lstrip("+") for o in overrides if not _is(o, (*NOT_WHAT, *_IN_THE_NAME)))
     name = re.sub(r"[^\w.,=+~\[\]-]+", "-", ",".join([softmax, *rest]))
     if len(name) > _LONGEST_NAME:
         digest = hashlib.blake2b(name.encode(), digest_size=6).hexdigest()
@@ -56,7 +56,7 @@ def run_name(experiment: str, softmax: str, seed: int, overrides: Iterable[str])
 def _is(override: str, keys: tuple[str, ...]) -> bool:
     """Whether an override sets one of these keys; ``softmax.tau=3`` does not set ``softmax`` itself."""
     key = override.lstrip("+~").split("=", 1)[0].split("@", 1)[0]
-    return key in keys or any(key.split(".")[0].split("/")[0] == k for k in keys if k in _NOT_WHAT)
+    return key in keys or any(key.split(".")[0].split("/")[0] == k for k in keys if k in NOT_WHAT)
 
 
 class Run:
@@ -164,7 +164,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
 def _identity(config: Any) -> dict[str, Any]:
     plain = OmegaConf.to_container(config, resolve=True)
     assert isinstance(plain, dict)
-    flat = _flatten({key: value for key, value in plain.items() if key not in _NOT_WHAT})
+    flat = _flatten({key: value for key, value in plain.items() if key not in NOT_WHAT})
     # Where the data and the run folder lie says nothing about what is run.
     return {key: value for key, value in flat.items() if not key.endswith((".root", ".download", ".folder"))}
 
