@@ -7,6 +7,7 @@ import sys
 
 from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import IntervalSweep
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -32,15 +33,8 @@ def check_overrides(arguments: list[str]) -> None:
 def problem_with(overrides: list[str]) -> str | None:
     """What is wrong with these overrides, in one sentence; None if they compose."""
     try:
-        parsed = OverridesParser.create().parse_overrides(overrides)
-        single = []
-        for override in parsed:
-            if override.is_sweep_override():
-                key = str(override.input_line).split("=", 1)[0]
-                single.append(f"{key}={next(iter(override.sweep_string_iterator()))}")
-            else:
-                single.append(override.input_line or "")
         with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+            single = _of_one_job(overrides)
             try:
                 compose("train", overrides=single)
             except HydraException as error:
@@ -50,9 +44,26 @@ def problem_with(overrides: list[str]) -> str | None:
     return None
 
 
+def _of_one_job(overrides: list[str]) -> list[str]:
+    """The overrides with one value each: the first of a sweep, the lower end of an interval to search in."""
+    single = []
+    for override in OverridesParser.create().parse_overrides(overrides):
+        key = str(override.input_line).split("=", 1)[0]
+        value = override.value()
+        if isinstance(value, IntervalSweep):
+            single.append(f"{key}={value.start}")
+        elif override.is_sweep_override():
+            single.append(f"{key}={next(iter(override.sweep_string_iterator()))}")
+        else:
+            single.append(override.input_line or "")
+    return single
+
+
 def _explained(error: Exception, overrides: list[str]) -> str:
     """Hydra's words, and the valid keys where a key is wrong."""
     text = str(error)
+    if "hydra/sweeper/optuna" in text:
+        return "a search needs Optuna's sweeper, which is not installed: pip install -e '.[optuna]'"
     if missing := re.search(r"Could not load '([^']+)/([^'/]+)'", text):
         group, name = missing.groups()
         return f"{group}={name} does not exist; {choices(name, [p.stem for p in (CONFIGS / group).glob('*.yaml')])}"

@@ -1,4 +1,4 @@
-"""What the runs below a folder are doing: a table, once or live.
+"""What the runs below a folder are doing, and which of a sweep are still missing: a table, once or live.
 
 python -m lab.status runs
 python -m lab.status runs/main_task --watch 5
@@ -7,6 +7,7 @@ python -m lab.status runs/main_task --watch 5
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from collections import Counter
@@ -14,30 +15,41 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from lab.run import read_summary
+from lab.sweeps.plan import FOLDER, Plan, read_plans
 from lab.tell import tell
 
 # From what needs a look to what does not.
-ORDER = ("failed", "running", "stopped", "finished", "damaged")
-COLORS = {"failed": "red", "running": "cyan", "stopped": "yellow", "finished": "green", "damaged": "red"}
+ORDER = ("failed", "running", "stopped", "missing", "finished", "damaged")
+COLORS = {
+    "failed": "red",
+    "running": "cyan",
+    "stopped": "yellow",
+    "missing": "magenta",
+    "finished": "green",
+    "damaged": "red",
+}
 
 
 @dataclass(frozen=True)
 class RunStatus:
-    """One run, told by its summary.
+    """One run, told by its summary; a missing one by the plans of sweeps.
 
     Attributes:
         folder: of the run.
-        status: one of ORDER; "damaged" where the summary cannot be read.
+        status: one of ORDER; "damaged" where the summary cannot be read, "missing" where a sweep planned a run that
+            has not begun to train.
         epochs, max_epochs: trained and to be trained.
         accuracy: last validation accuracy; None before there is one.
         moment: epoch of the Eureka-moment; None without.
         seconds_left: of a running run, at its speed so far.
         reason: why it failed.
+        plans: that ask for a missing run.
     """
 
     folder: Path
@@ -48,6 +60,7 @@ class RunStatus:
     moment: int | None = None
     seconds_left: float | None = None
     reason: str = ""
+    plans: tuple[Plan, ...] = ()
 
 
 def status_of(folder: Path) -> RunStatus:
@@ -71,14 +84,57 @@ def status_of(folder: Path) -> RunStatus:
     )
 
 
+class Gathering:
+    """Looks at all runs below a folder, again and again; a summary that has not changed is not read again."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._known: dict[Path, tuple[tuple[int, int], RunStatus]] = {}
+
+    def look(self) -> list[RunStatus]:
+        """All runs, those that need a look first; runs set aside by ``force=true`` are left out."""
+        here = Path(os.path.abspath(self.root))
+        runs: dict[Path, RunStatus] = {}
+        # A plan covers more than a subfolder of its runs.
+        plans = [plan for parent in here.parents for plan in read_plans(parent / FOLDER)]
+        for folder, subfolders, files in os.walk(here):
+            if "summary.json" in files:
+                subfolders.clear()
+                if "~" not in Path(folder).name:
+                    runs[Path(folder)] = self._status(Path(folder))
+            elif FOLDER in subfolders:
+                subfolders.remove(FOLDER)
+                plans += read_plans(Path(folder) / FOLDER)
+        missing: dict[Path, tuple[Plan, ...]] = {}
+        for plan in plans:
+            for path in plan.folders:
+                if path not in runs and path.is_relative_to(here):
+                    missing[path] = (*missing.get(path, ()), plan)
+        found = [*runs.values(), *(RunStatus(path, "missing", plans=asking) for path, asking in missing.items())]
+        return sorted(found, key=lambda run: (ORDER.index(run.status), str(run.folder)))
+
+    def _status(self, folder: Path) -> RunStatus:
+        try:
+            file = (folder / "summary.json").stat()
+        except FileNotFoundError:
+            # Set aside just now.
+            return status_of(folder)
+        stamp = (file.st_mtime_ns, file.st_ino)
+        before, status = self._known.get(folder, (None, None))
+        # A killed run's summary still says that it is running: that takes another look.
+        if status is None or before != stamp or status.status == "running":
+            status = status_of(folder)
+            self._known[folder] = (stamp, status)
+        return status
+
+
 def gather(root: Path) -> list[RunStatus]:
-    """All runs below a folder, those that need a look first; runs set aside by ``force=true`` are left out."""
-    found = [status_of(path.parent) for path in root.rglob("summary.json") if "~" not in path.parent.name]
-    return sorted(found, key=lambda run: (ORDER.index(run.status), str(run.folder)))
+    """One look at all runs below a folder."""
+    return Gathering(root).look()
 
 
-def table(runs: list[RunStatus], root: Path) -> Table:
-    """The table, and how many there are of each status."""
+def table(runs: list[RunStatus], root: Path, rows: int | None = None) -> Table:
+    """The table of the first ``rows`` runs (None: of all), and how many there are of each status."""
     counts = Counter(run.status for run in runs)
     told = ", ".join(f"{counts[status]} {status}" for status in ORDER if counts[status])
     grid = Table(title=f"{root}: {told or 'no runs'}", title_justify="left")
@@ -86,10 +142,10 @@ def table(runs: list[RunStatus], root: Path) -> Table:
         grid.add_column(
             name, justify="right" if name in ("epoch", "accuracy", "Eureka", "left") else "left", overflow="fold"
         )
-    for run in runs:
+    for run in runs[:rows]:
         grid.add_row(
             f"[{COLORS[run.status]}]{run.status}[/]",
-            str(run.folder.relative_to(root)).replace("[", r"\["),
+            os.path.relpath(run.folder, root).replace("[", r"\["),
             f"{run.epochs:,}/{run.max_epochs:,}" if run.max_epochs else "",
             f"{run.accuracy:.1%}" if run.accuracy is not None else "",
             f"{run.moment:,}" if run.moment is not None else "",
@@ -97,6 +153,17 @@ def table(runs: list[RunStatus], root: Path) -> Table:
             run.reason.splitlines()[0].replace("[", r"\[") if run.reason else "",
         )
     return grid
+
+
+def notes(runs: list[RunStatus], rows: int | None = None) -> list[str]:
+    """What stands below the table: how many runs are not shown, which plans ask for the missing ones."""
+    told = [f"... and {len(runs) - rows} more"] if rows is not None and len(runs) > rows else []
+    for plan, count in Counter(plan for run in runs for plan in run.plans).items():
+        told += [
+            f"{count} missing of: {plan.command}",
+            f"  the same command runs them; to forget them, delete {plan.path}",
+        ]
+    return told
 
 
 def _duration(seconds: float) -> str:
@@ -116,13 +183,20 @@ def main() -> None:
     if arguments.watch is not None and not arguments.watch > 0:
         parser.error(f"--watch takes a positive number of seconds, got {arguments.watch}")
     console = Console()
+    gathering = Gathering(arguments.root)
     if arguments.watch is None:
-        console.print(table(gather(arguments.root), arguments.root))
+        runs = gathering.look()
+        console.print(table(runs, arguments.root))
+        for note in notes(runs):
+            console.print(note, soft_wrap=True, markup=False, highlight=False)
         return
     with Live(console=console, auto_refresh=False, screen=False) as live:
         try:
             while True:
-                live.update(table(gather(arguments.root), arguments.root), refresh=True)
+                # What does not fit would be cut off all the same, and takes seconds to lay out for 1,000 runs.
+                fits = max(1, console.height - 8)
+                runs = gathering.look()
+                live.update(Group(table(runs, arguments.root, fits), *map(Text, notes(runs, fits))), refresh=True)
                 time.sleep(arguments.watch)
         except KeyboardInterrupt:
             return

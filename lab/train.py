@@ -230,9 +230,11 @@ def _main(config: DictConfig) -> float | None:
         tell(f"seed {seed}: {report(own)}")
     if not together:
         tell(report(summary))
-    # What Hydra's sweepers optimise; of seeds trained together, their mean.
-    values = [own.get("metrics", {}).get("val/accuracy") for own in together.values() or [summary]]
-    return None if None in values else sum(values) / len(values)
+    # What a search maximises: validation accuracy at the end, of seeds trained together their mean; None, which is a
+    # failed trial, where one has not come to its end.
+    ended = list(together.values()) or [summary]
+    values = [own.get("metrics", {}).get("val/accuracy") for own in ended if own.get("status") == "finished"]
+    return None if None in values or len(values) < len(ended) else sum(values) / len(values)
 
 
 def main() -> None:

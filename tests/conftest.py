@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -38,6 +39,9 @@ SMALL = (
     "optim.warmup_epochs=1",
     "trainer.max_epochs=4",
 )
+
+# Ready configs that need more than a plain installation.
+OPTUNA = importlib.util.find_spec("optuna") is not None
 
 
 @pytest.fixture(scope="session")

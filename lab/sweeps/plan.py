@@ -1,0 +1,58 @@
+"""What a sweep is going to run, as a file beside its runs: ``<runs>/.sweeps/plan-<digest>.json``.
+
+A plan is named by what it holds, so that the same command writes the same file. Who no longer wants the runs that are
+still missing deletes the file; runs are never touched.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from lab.files import write_json
+
+FOLDER = ".sweeps"
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """One planned sweep.
+
+    Attributes:
+        path: its file.
+        command: what was typed.
+        folders: of the runs.
+    """
+
+    path: Path
+    command: str
+    folders: tuple[Path, ...]
+
+
+def write_plan(runs: Path, names: Iterable[str], command: str) -> Path:
+    """Writes down which runs (names of folders below ``runs``) a command is going to make; the file."""
+    listed = sorted(set(names))
+    digest = hashlib.blake2b("\n".join(listed).encode(), digest_size=6).hexdigest()
+    path = runs / FOLDER / f"plan-{digest}.json"
+    if read_plan(path) is None:
+        write_json(path, {"command": command, "runs": listed})
+    return path
+
+
+def read_plan(path: Path) -> Plan | None:
+    """The plan in a file; None where there is none, or where it is damaged."""
+    try:
+        plan = json.loads(path.read_text())
+        runs = path.parent.parent
+        return Plan(path, str(plan["command"]), tuple(runs / name for name in plan["runs"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def read_plans(sweeps: Path) -> list[Plan]:
+    """All plans in a ``.sweeps`` folder; none where it does not exist."""
+    found = [read_plan(path) for path in sorted(sweeps.glob("plan-*.json"))]
+    return [plan for plan in found if plan is not None]

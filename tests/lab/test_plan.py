@@ -1,0 +1,145 @@
+"""What a sweep plans is what it makes, and is written down once."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import lab_train
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.types import RunMode
+
+from lab.config import CONFIGS
+from lab.status import Gathering, gather, main
+from lab.sweeps.plan import read_plan, read_plans, write_plan
+from lab.sweeps.record import RecordPlan, _jobs, planned
+from lab.train import _folder
+
+
+def multirun(*overrides: str):
+    """A multirun's config; Hydra stays initialised around the caller."""
+    return GlobalHydra.instance().hydra.compose_config(
+        "train", list(overrides), run_mode=RunMode.MULTIRUN, with_log_configuration=False
+    )
+
+
+@pytest.fixture
+def hydra():
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        yield
+
+
+def test_a_plan_names_the_folders_of_its_runs(hydra) -> None:
+    """The softmax of a run may come from its row, the seeds and the experiment from the sweep."""
+    config = multirun("+sweep=table_10", "seed=0,3", "paths.runs=/runs", "threads=1")
+    jobs = _jobs(config, OverridesParser.create())
+    folders = []
+    for job in jobs:
+        one = compose("train", overrides=list(job), return_hydra_config=True)
+        folders.append(str(_folder(one, list(job), dict(one.hydra.runtime.choices)).relative_to("/runs")))
+    assert planned(config) == folders
+    assert len(set(folders)) == 6
+    assert folders[-1].startswith("digit_grouping/norm_softmax,") and folders[-1].endswith("/seed=3")
+
+
+def test_seeds_trained_together_are_runs_of_their_own(hydra) -> None:
+    names = planned(multirun("experiment=reasoning", "softmax=softmax,norm_softmax", "seeds=3", "seed=2"))
+    assert names == [f"reasoning/{softmax}/seed={n}" for softmax in ("softmax", "norm_softmax") for n in (2, 3, 4)]
+    listed = planned(multirun("experiment=reasoning", "seeds=[0,3],[3,7]"))
+    assert listed == [f"reasoning/softmax/seed={n}" for n in (0, 3, 3, 7)]
+
+
+def test_a_sweep_that_cannot_be_split_has_no_plan(hydra, tmp_path: Path) -> None:
+    for wrong in ("seeds=[1,1],[2]", "optim.lr=interval(0.1,1)", "softmax=softmax,none_such", "data=missing,more"):
+        RecordPlan().on_multirun_start(multirun(wrong, f"paths.runs={tmp_path}"))
+    assert not list(tmp_path.rglob("plan-*"))
+
+
+def test_the_same_runs_are_one_file(tmp_path: Path) -> None:
+    first = write_plan(tmp_path, ["a/b/seed=0", "a/b/seed=1"], "a command")
+    again = write_plan(tmp_path, ["a/b/seed=1", "a/b/seed=0", "a/b/seed=1"], "the same in other words")
+    other = write_plan(tmp_path, ["a/b/seed=0"], "another")
+    assert first == again != other
+    assert read_plan(first).command == "a command"
+    assert read_plan(first).folders == (tmp_path / "a/b/seed=0", tmp_path / "a/b/seed=1")
+    other.write_text("{half")
+    assert [plan.path for plan in read_plans(first.parent)] == [first]
+    write_plan(tmp_path, ["a/b/seed=0"], "another")
+    assert len(read_plans(first.parent)) == 2
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """Six planned runs by two plans that share two of them; one of each is there."""
+    runs = tmp_path / "runs"
+    write_plan(runs, [f"task/softmax/seed={n}" for n in range(4)], "python -m lab.train -m seed=0,1,2,3")
+    write_plan(runs, [f"task/softmax/seed={n}" for n in (2, 3)] + ["task/norm/seed=0", "task/norm/seed=1"], "two")
+    for name in ("task/softmax/seed=2", "task/norm/seed=0"):
+        folder = runs / name
+        folder.mkdir(parents=True)
+        (folder / "summary.json").write_text(json.dumps({"status": "finished"}))
+    return runs
+
+
+def seen(root: Path) -> list[str]:
+    return [f"{run.status} {run.folder.relative_to(root)}" for run in gather(root)]
+
+
+def test_planned_runs_that_are_not_there_are_missing(runs: Path) -> None:
+    missing = [f"missing task/{name}" for name in ("norm/seed=1", "softmax/seed=0", "softmax/seed=1", "softmax/seed=3")]
+    assert seen(runs) == [*missing, "finished task/norm/seed=0", "finished task/softmax/seed=2"]
+    # Below a subfolder only its own; above, as well.
+    assert seen(runs / "task" / "norm") == ["missing seed=1", "finished seed=0"]
+    assert len(seen(runs.parent)) == 6
+
+
+def test_a_plan_that_is_deleted_is_forgotten(runs: Path) -> None:
+    both = next(run for run in gather(runs) if run.folder.name == "seed=3")
+    assert len(both.plans) == 2
+    next(plan for plan in both.plans if plan.command == "two").path.unlink()
+    assert [run.folder.name for run in gather(runs) if run.status == "missing"] == ["seed=0", "seed=1", "seed=3"]
+
+
+def test_the_table_counts_them_and_names_the_file(runs: Path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(sys, "argv", ["lab.status", str(runs)])
+    monkeypatch.setenv("COLUMNS", "300")
+    main()
+    told = capsys.readouterr().out
+    assert "4 missing, 2 finished" in " ".join(told.split())
+    assert "3 missing of: python -m lab.train -m seed=0,1,2,3" in told and "2 missing of: two" in told
+    for plan in (runs / ".sweeps").glob("plan-*.json"):
+        assert f"to forget them, delete {plan}\n" in told
+
+
+def test_only_what_has_changed_is_read_again(runs: Path, monkeypatch) -> None:
+    read = []
+    from lab import status
+
+    real = status.read_summary
+    monkeypatch.setattr(status, "read_summary", lambda folder: read.append(folder.name) or real(folder))
+    gathering = Gathering(runs)
+    first = [run.folder for run in gathering.look()]
+    assert sorted(read) == ["seed=0", "seed=2"]
+    assert [run.folder for run in gathering.look()] == first and len(read) == 2
+    changed = runs / "task" / "norm" / "seed=0" / "summary.json"
+    written = changed.with_name("new")
+    written.write_text(json.dumps({"status": "failed", "error": "why"}))
+    written.replace(changed)
+    assert [run.reason for run in gathering.look() if run.status == "failed"] == ["why"]
+    assert read[2:] == ["seed=0"]
+
+
+def test_a_sweep_writes_its_plan_before_its_first_job(tmp_path: Path) -> None:
+    command = ("-m", "experiment=reasoning", "data.numbers=4", "trainer.max_epochs=10", "softmax=softmax,norm_softmax",
+               "optim.weight_decay=1", "seed=range(2)")  # fmt: skip
+    lab_train(*command, folder=tmp_path)
+    (plan,) = read_plans(tmp_path / "runs" / ".sweeps")
+    made = {path.parent for path in (tmp_path / "runs").rglob("summary.json")}
+    assert set(plan.folders) == made and len(made) == 4
+    assert plan.command.startswith("python -m lab.train -m experiment=reasoning")
+    assert plan.path.stat().st_mtime <= min((folder / "config.yaml").stat().st_mtime for folder in made)
+    assert {run.status for run in gather(tmp_path / "runs")} == {"finished"}
