@@ -18,6 +18,7 @@ import pandas as pd
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from datasets.reasoning import CHANCE
 from lab.curves import save_figure
 from lab.files import write_text
 from lab.metrics_log import read_metrics
@@ -25,7 +26,6 @@ from lab.run import read_summary
 from lab.statistics import eureka_ratio, fisher
 from scripts.reproduce.common import folder_of, origin, seconds_per_step, tell_duration, train
 
-CHANCE = 6 / 11
 # Name in the figure -> softmax= and the paper's Eureka-ratio.
 SOFTMAXES = {
     "Softmax": ("softmax", "3/5"),
