@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from omegaconf import DictConfig
@@ -30,6 +29,7 @@ from lab.dispersion import best_inverse_temperature, entropy, fit_beta
 from lab.files import write_text
 from lab.load import load_model, softmax_config
 from lab.models.set_attention import SetAttention
+from lab.pictures import new_figure
 from lab.recorder import Recorder
 from lab.run import read_summary
 from scripts.reproduce.common import folder_of, origin, seconds_per_step, tell_duration, train
@@ -99,9 +99,7 @@ def mistaken(models: Sequence[nn.Module], sets: int) -> tuple[NDArray[np.float64
 
 def attention_figure(softmaxes: dict[str, nn.Module], sets: int = 32, shown: int = 16) -> Figure:
     """Figures 2 and 6: attention over the 16 largest items of 32 sets, as the number of items doubles."""
-    figure = Figure(figsize=(1.25 * len(SIZES), 2.6 * len(softmaxes)), layout="constrained")
-    FigureCanvasAgg(figure)
-    panels = figure.subplots(len(softmaxes), len(SIZES), squeeze=False)
+    figure, panels = new_figure(1.25 * len(SIZES), 2.6 * len(softmaxes), len(softmaxes), len(SIZES))
     for row, (name, model) in zip(panels, softmaxes.items(), strict=True):
         recorder = Recorder(model, what=("weights",))
         for axes, size in zip(row, SIZES, strict=True):
@@ -123,9 +121,7 @@ def entropy_figure() -> Figure:
     spread, theta = torch.linspace(0, 1, 201, dtype=torch.float64), torch.logspace(-2, 1, 201, dtype=torch.float64)
     logits = spread.unsqueeze(1) ** torch.arange(10)
     values = torch.stack([entropy(logits, torch.full((len(spread),), float(1 / t))) for t in theta])
-    figure = Figure(figsize=(5.5, 4), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots()
+    figure, axes = new_figure(5.5, 4)
     mesh = axes.pcolormesh(spread.numpy(), theta.numpy(), values.numpy(), shading="auto")
     axes.set(yscale="log", xlabel="lambda (logits are its powers)", ylabel="temperature theta")
     figure.colorbar(mesh, label="entropy in nats")
@@ -134,9 +130,7 @@ def entropy_figure() -> Figure:
 
 def fit_figure(entropies: NDArray[np.float64], betas: NDArray[np.float64], own: Sequence[float]) -> Figure:
     """Figure 5: the best temperature against the entropy, with the published and the refitted polynomial."""
-    figure = Figure(figsize=(6, 4), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots()
+    figure, axes = new_figure(6, 4)
     few = np.random.default_rng(0).permutation(len(betas))[:4000]
     axes.scatter(entropies[few], 1 / betas[few], s=2, alpha=0.2, color="0.4", label="best theta of a set")
     grid = np.linspace(0.5, float(entropies.max()), 300)
