@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
 
 import torch
 import torchvision
 from torchvision.transforms.functional import pil_to_tensor
 
-from datasets.sources import Images
-
-Split = Literal["train", "test"]
+from datasets.sources import Images, Split
 
 
 class FolderSource:

@@ -8,6 +8,9 @@ from torch import Tensor
 from datasets.loading import Batch, DrawnData, StepLoader
 from datasets.seeding import generator_of
 
+# Accuracy of always giving the likelier number: it is right in 61 of 121 pairs (a, b), else in 1 of 11; about 6/11.
+CHANCE = 6 / 11
+
 
 def reasoning_table(numbers: int = 11) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
     """All numbers^4 inputs of f(a, b, c, d) = c if exactly one of a and b is even, else d.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -11,9 +11,8 @@ from torch import Tensor
 from datasets.loading import Batch, DrawnData, StepLoader, check_positive
 from datasets.scenes import ImageBank, LabelledImages, compose, tile_regions
 from datasets.seeding import generator_of
+from datasets.sources import Split
 from datasets.tasks.task import Task
-
-Split = Literal["train", "test"]
 
 
 class Source(Protocol):

@@ -1,14 +1,15 @@
-"""Checks a composed config against the signatures of what it names, before any work."""
+"""Composes the config of overrides, and checks it against the signatures of what it names, before any work."""
 
 from __future__ import annotations
 
 import difflib
 import inspect
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hydra import compose, initialize_config_dir
 from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 from pydantic import ConfigDict, PydanticSchemaGenerationError, TypeAdapter, ValidationError
@@ -20,6 +21,16 @@ CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 
 # Keys that Hydra's instantiate reads itself.
 _HYDRA = {"_target_", "_partial_", "_recursive_", "_convert_", "_args_"}
+
+
+def compose_config(overrides: Sequence[str]) -> DictConfig:
+    """The config that ``python -m lab.train`` composes of these overrides; ``paths.run`` is still to be set.
+
+    Raises:
+        HydraException: if they do not compose; ``lab.command.problem_with`` says why in one sentence.
+    """
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        return compose("train", overrides=list(overrides))
 
 
 def check(config: DictConfig) -> None:

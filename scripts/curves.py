@@ -6,11 +6,12 @@ import argparse
 import sys
 from pathlib import Path
 
+from datasets.reasoning import CHANCE
 from lab.curves import accuracy_figure, gradient_figure
 from lab.pictures import save_figure
 from lab.run import read_summary
 
-CHANCE = {"reasoning": (6 / 11, "always the more likely number (6/11)"), "main_task": (0.5, "one target at random")}
+CHANCES = {"reasoning": (CHANCE, "always the more likely number (6/11)"), "main_task": (0.5, "one target at random")}
 
 
 def main() -> int:
@@ -29,7 +30,7 @@ def main() -> int:
     if arguments.gradients:
         figure = gradient_figure(arguments.runs[0])
     else:
-        chance, label = CHANCE.get(str(first["experiment"]), (0.5, "one target at random"))
+        chance, label = CHANCES.get(str(first["experiment"]), (0.5, "one target at random"))
         named = {f"{s['softmax']}, seed {s['seed']}": folder for folder, s in summaries.items()}
         figure = accuracy_figure(named, chance, label, title=str(first["experiment"]))
     save_figure(figure, arguments.out)

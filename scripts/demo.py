@@ -10,11 +10,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from datasets.reasoning import CHANCE
 from lab.curves import accuracy_figure
 from lab.pictures import save_figure
 from lab.run import read_summary, run_name
 
-CHANCE = 6 / 11
 CHANCE_LABEL = "always the more likely number (6/11)"
 
 

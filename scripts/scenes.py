@@ -9,11 +9,10 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 
 from callbacks.sample_scenes import scenes_figure
-from lab.config import CONFIGS
+from lab.config import compose_config
 from lab.pictures import save_figure
 
 EXPERIMENTS = (
@@ -29,8 +28,7 @@ EXPERIMENTS = (
 
 def picture(experiment: str, overrides: list[str], out: Path, count: int) -> Path:
     """Writes <out>/<experiment>.png: training scenes, each with its label and where it is found."""
-    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        config = compose("train", overrides=[f"experiment={experiment}", *overrides, f"data.batch_size={count}"])
+    config = compose_config([f"experiment={experiment}", *overrides, f"data.batch_size={count}"])
     data: Any = instantiate(config.data)
     batch = data.composed(data.draw_train(0, 0), normalise=False)
     places = batch["latents"]["target_location"].tolist()

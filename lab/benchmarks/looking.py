@@ -13,7 +13,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 from torch import Tensor, nn
 
@@ -23,7 +22,7 @@ from datasets.drawn import DrawnDigits, DrawnGarments
 from datasets.tasks.main import MainTask
 from datasets.vision import VisionData
 from lab.benchmarks.cases import Case
-from lab.config import CONFIGS
+from lab.config import CONFIGS, compose_config
 from lab.models.compact_vit import CompactViT
 from lab.observe import observe
 from lab.probes import Targets, probe_accuracy
@@ -42,8 +41,7 @@ def every_diagnostic(folder: Path) -> list[Diagnostic]:
     """All diagnostics that have a config, as their configs set them."""
     found = []
     for path in sorted((CONFIGS / "callbacks").glob("*.yaml")):
-        with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-            config = compose("train", overrides=[f"callbacks=[{path.stem}]"])
+        config = compose_config([f"callbacks=[{path.stem}]"])
         config.paths.run = str(folder)
         made = [instantiate(node) for node in config.callbacks.values()]
         found += [one for one in made if isinstance(one, Diagnostic) and len(made) == 1]

@@ -184,7 +184,7 @@ def _diagnostics(case: Case) -> list[Row]:
     (times,), _ = _run(case, [training_step(case, case.softmax, model)], before, minimum=5)
     forget_peak(case.device)
     shares = cost_of_looking(case, times, model)
-    memory = (peak_memory(case.device), max(0, peak_memory(case.device) - before))
+    memory = _memory(case, before)
     return [_row(case, name, "x", values, memory) for name, values in shares.items()]
 
 
@@ -192,7 +192,7 @@ def _probes(case: Case) -> list[Row]:
     before = memory_now(case.device)
     forget_peak(case.device)
     found = time_of_probes(case)
-    memory = (peak_memory(case.device), max(0, peak_memory(case.device) - before))
+    memory = _memory(case, before)
     units = ("s", "s", "x", "points")
     return [_row(case, n, unit, values, memory) for (n, values), unit in zip(found.items(), units, strict=True)]
 
@@ -240,12 +240,17 @@ def reasoning_step(case: Case, seeds: int) -> Step:
 def _run(
     case: Case, steps: Sequence[Step], before: int, minimum: int, alternate: bool = False
 ) -> tuple[list[list[float]], tuple[int, int]]:
-    """Warm-up, then timed rounds; with peak memory and its growth over ``before``, in bytes."""
+    """Warm-up, then timed rounds; with :func:`_memory`."""
     warm_up(steps, WARM_UP_ROUNDS, case.device)
     forget_peak(case.device)
     times = timed_rounds(steps, case.seconds, 3 if case.quick else minimum, case.device, alternate)
+    return times, _memory(case, before)
+
+
+def _memory(case: Case, before: int) -> tuple[int, int]:
+    """Peak memory and its growth over ``before``, in bytes."""
     peak = peak_memory(case.device)
-    return times, (peak, max(0, peak - before))
+    return peak, max(0, peak - before)
 
 
 def _row(case: Case, quantity: str, unit: str, values: Sequence[float], memory: tuple[int, int]) -> Row:

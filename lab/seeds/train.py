@@ -31,9 +31,8 @@ def numbers(seeds: Any, first: int) -> list[int]:
     Raises:
         LabError: if there is none, or one comes twice.
     """
-    if not isinstance(seeds, int | Sequence) or isinstance(seeds, str):
-        raise LabError(f"seeds={seeds} is wrong: give a number of seeds (5) or different seeds ([0,3,7])")
-    chosen = list(range(first, first + seeds)) if isinstance(seeds, int) else list(seeds)
+    listed = list(seeds) if isinstance(seeds, Sequence) and not isinstance(seeds, str) else []
+    chosen = list(range(first, first + seeds)) if isinstance(seeds, int) else listed
     if not chosen or len(set(chosen)) < len(chosen) or not all(isinstance(n, int) and n >= 0 for n in chosen):
         raise LabError(f"seeds={seeds} is wrong: give a number of seeds (5) or different seeds ([0,3,7])")
     return chosen

@@ -17,6 +17,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
+from datasets.reasoning import CHANCE
 from lab.files import write_text
 from lab.metrics_log import read_metrics
 from lab.pictures import new_figure, save_figure
@@ -25,7 +26,6 @@ from lab.run import read_summary
 from lab.statistics import eureka_ratio, fisher
 from scripts.reproduce.common import folder_of, origin, seconds_per_step, tell_duration, train
 
-CHANCE = 6 / 11
 # Name in the figure -> softmax=, and -> the paper's Eureka-ratio.
 SOFTMAXES = {"Softmax": "softmax", "Softmax + HT": "heat_treatment", "NormSoftmax": "norm_softmax"}
 PAPER = {row.label: row.cells["eureka_ratio"] for row in load("eureka/figure_8").rows}

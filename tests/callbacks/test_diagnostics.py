@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import math
 import sys
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-from conftest import SMALL, lab_train, newest, only_run, train_in
+from conftest import SMALL, lab_train, newest, only_run, set_status, train_in
 
 from callbacks.attention_scores import AttentionScores
 from callbacks.code_length import CodeLength
@@ -120,8 +119,7 @@ def test_a_resumed_run_goes_on_with_its_tables(tmp_path: Path) -> None:
     whole = path.read_text()
     for checkpoint in sorted((run / "checkpoints").glob("last-*.ckpt"))[-1:]:
         checkpoint.unlink()
-    summary = json.loads((run / "summary.json").read_text())
-    (run / "summary.json").write_text(json.dumps({**summary, "status": "stopped"}))
+    set_status(run, "stopped")
     train_in(tmp_path, *both)
     assert path.read_text() == whole
 
@@ -194,12 +192,12 @@ def test_a_look_in_training_is_the_look_at_its_checkpoint(tmp_path: Path, settin
 
 def test_two_processes_look_once_and_do_not_wait_for_ever(tmp_path: Path) -> None:
     # Pictures of looks by one diagnostic only: drawing them is most of the time that looking takes.
-    looks = ["diagnostics.pictures_every_n_epochs=0", "callbacks.attention_maps.pictures_every_n_epochs=1"]
+    looks = ["diagnostics.pictures_every_n_epochs=0", "callbacks.attention_entropy.pictures_every_n_epochs=1"]
     overrides = [*SMALL, "trainer.max_epochs=2", f"callbacks=[default,{LISTED}]", *looks, "logger=csv_only"]
     overrides += ["trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2", "trainer.precision=32-true"]
     lab_train(*overrides, "threads=1", folder=tmp_path)
     run = only_run(tmp_path)
-    assert len(list((run / "diagnostics" / "attention_maps").glob("*.npz"))) == 3
+    assert len(list((run / "pictures" / "attention_entropy").glob("*.png"))) == 3
     table = pd.read_csv(run / "diagnostics" / "attention_entropy.csv")
     assert len(table) == 3 * 2 * 2
 

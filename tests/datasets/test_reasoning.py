@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from datasets.reasoning import ReasoningData, reasoning_table
+from datasets.reasoning import CHANCE, ReasoningData, reasoning_table
 
 
 def test_labels_follow_the_rule() -> None:
@@ -20,7 +20,7 @@ def test_always_the_more_likely_number_gives_chance() -> None:
     _, labels, latents = reasoning_table()
     best = max((latents[name] == labels).float().mean().item() for name in ("target_1", "target_2"))
     # d is right in 61 of 121 pairs (a, b), and by luck in 1 of 11 of the others: about 6/11.
-    assert best == pytest.approx(6 / 11, abs=0.005)
+    assert best == pytest.approx(CHANCE, abs=0.005)
 
 
 def test_split_by_seed() -> None:

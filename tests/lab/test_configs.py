@@ -5,11 +5,10 @@ from pathlib import Path
 import pytest
 import yaml
 from conftest import OPTUNA
-from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from lab.command import problem_with
-from lab.config import CONFIGS, check
+from lab.config import CONFIGS, check, compose_config
 from lab.errors import LabError
 
 GROUPS = {
@@ -43,8 +42,7 @@ def choices() -> list[str]:
 
 
 def composed(*overrides: str):
-    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        config = compose("train", overrides=list(overrides))
+    config = compose_config(overrides)
     config.paths.run = "runs/test"
     return config
 

@@ -8,14 +8,13 @@ from functools import partial
 import pytest
 import timm
 import torch
-from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 from timm.models.vision_transformer import VisionTransformer
 from timm.optim import create_optimizer_v2
 from torch import nn
 
 from lab.attention import Attention
-from lab.config import CONFIGS
+from lab.config import CONFIGS, compose_config
 from lab.models.compact_vit import CompactViT
 from lab.models.reasoner import Reasoner
 from lab.softmax.adaptive import AdaptiveTemperature
@@ -76,8 +75,7 @@ def test_every_row_of_table_3_has_a_config() -> None:
 @pytest.mark.parametrize("name", TABLE_3)
 def test_configs_build_the_sizes_of_table_3(name: str) -> None:
     heads, head_dim, depth, ratio = TABLE_3[name]
-    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        config = compose("train", overrides=["experiment=main_task", f"model={name}"]).model
+    config = compose_config(["experiment=main_task", f"model={name}"]).model
     with torch.device("meta"):
         model = instantiate(config, image_size=56, num_classes=10)
     assert parameters(model) == expected_parameters(heads, head_dim, depth, ratio)

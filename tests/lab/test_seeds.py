@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 
 import pytest
 import torch
-from conftest import SMALL, newest
+from conftest import SMALL, newest, set_status
 
 from lab.errors import LabError
 from lab.metrics_log import read_metrics
@@ -112,8 +111,7 @@ def test_a_killed_group_goes_on_where_it_was(tmp_path: Path) -> None:
         assert [path.name for path in checkpoints] == ["last-000000080.ckpt", "last-000000100.ckpt"]
         if run.name == "seed=1":
             checkpoints[-1].unlink()
-        summary = json.loads((run / "summary.json").read_text())
-        (run / "summary.json").write_text(json.dumps({**summary, "status": "running"}))
+        set_status(run, "running")
     resumed = together(tmp_path / "again", *REASONING, "seeds=2")
     for seed in whole:
         assert_same_run(resumed[seed], whole[seed], tolerance=0)
@@ -133,8 +131,7 @@ def test_a_seed_goes_on_alone_from_the_groups_checkpoint(tmp_path: Path) -> None
     run = group[1]
     before = weights(run)
     sorted((run / "checkpoints").glob("last-*.ckpt"))[-1].unlink()
-    summary = json.loads((run / "summary.json").read_text())
-    (run / "summary.json").write_text(json.dumps({**summary, "status": "running"}))
+    set_status(run, "running")
     together(tmp_path, *REASONING, "seed=1")
     after = weights(run)
     for name, tensor in before.items():

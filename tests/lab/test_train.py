@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import SMALL, lab_train, newest, only_run, train_in
+from conftest import SMALL, lab_train, newest, only_run, set_status, train_in
 
 from lab.errors import LabError
 from lab.metrics_log import read_metrics
@@ -115,8 +114,7 @@ def test_a_killed_run_ends_with_the_same_weights(tmp_path: Path, undisturbed: Pa
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(tmp_path: Path, undisturbed: Path, capsys) -> None:
     command = [*SMALL, "softmax=norm_softmax_heat_treatment", "checkpoints.every_n_steps=3"]
     run = train_in(tmp_path, *command)
-    summary = json.loads((run / "summary.json").read_text())
-    (run / "summary.json").write_text(json.dumps({**summary, "status": "stopped"}))
+    set_status(run, "stopped")
     last = sorted((run / "checkpoints").glob("last-*.ckpt"))[-1]
     last.write_bytes(last.read_bytes()[:2000])
     train_in(tmp_path, *command)
