@@ -10,11 +10,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
-from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from lab.benchmarks.cases import Case
-from lab.config import CONFIGS
+from lab.config import compose_config
 from lab.report.gather import INDEX, gather
 
 EPOCHS = 300
@@ -42,8 +41,7 @@ def time_of_gathering(case: Case) -> dict[str, list[float]]:
 
 def write_runs(root: Path, count: int, epochs: int = EPOCHS) -> None:
     """Run folders as training leaves them, with made-up numbers: settings of SEEDS seeds that differ in their rate."""
-    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        config = compose("train", overrides=["experiment=main_task"])
+    config = compose_config(["experiment=main_task"])
     config.paths.run = str(root)
     random = np.random.default_rng(0)
     metrics = [_metrics(random, epochs) for _ in range(SEEDS)]

@@ -11,10 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from lab.config import CONFIGS
+from lab.config import compose_config
 from lab.errors import LabError
 from lab.identity import identity
 from lab.published import Cell, Column, Row, Table
@@ -107,8 +106,7 @@ def set_beside(table: Table, settings: Sequence[Setting], confidence: float = 0.
 
 def compose_row(table: Table, row: Row) -> Config:
     """What a row runs, by dotted key, as records have it."""
-    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        config = compose("train", overrides=[*(table.experiment or ()), *(row.overrides or ())])
+    config = compose_config(table.overrides_of(row) or ())
     config.paths.run = ""
     plain = OmegaConf.to_container(config, resolve=True)
     assert isinstance(plain, dict)

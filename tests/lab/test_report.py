@@ -12,11 +12,10 @@ import numpy as np
 import pytest
 import yaml
 from filelock import FileLock
-from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from lab.benchmarks.gathering import write_runs
-from lab.config import CONFIGS
+from lab.config import compose_config
 from lab.errors import LabError
 from lab.published import load
 from lab.report import gather as gathering
@@ -57,8 +56,7 @@ def write(tmp_path: Path, configs):
     ) -> Path:
         typed = (f"experiment={experiment}", f"softmax={softmax}", *overrides, f"seed={seed}")
         if typed not in configs:
-            with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-                config = compose("train", overrides=list(typed))
+            config = compose_config(typed)
             config.paths.run = "somewhere"
             configs[typed] = OmegaConf.to_container(config, resolve=True)
         own = accuracy if accuracy is not None else (0.9 if moment else 0.5)
