@@ -21,10 +21,12 @@ JOB = ".job.json"
 LOOK, ASK = 2.0, 15.0
 # Seconds that a network file system may take to show the result of a job that has left the queue.
 PATIENCE = 20.0
+# srun has not taken them from sbatch since SLURM 22.05.
+_CPUS_FOR_SRUN = 'if [ -n "$SLURM_CPUS_PER_TASK" ]; then export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"; fi'
 
 
 def with_resources(given: Mapping[str, Any], trainer: DictConfig) -> dict[str, Any]:
-    """Parameters of the launcher, with nodes, tasks and GPUs as the trainer needs them where they are null.
+    """Parameters of the launcher; where they are null, nodes, tasks and GPUs as the trainer needs them.
 
     Lightning wants one task a device, and no other number.
 
@@ -38,12 +40,14 @@ def with_resources(given: Mapping[str, Any], trainer: DictConfig) -> dict[str, A
         raise LabError(
             f"trainer.devices={devices} leaves open how many GPUs a job needs: give hydra.launcher.gpus_per_node=4, say"
         )
+    otherwise = trainer.accelerator == "cpu" or given["gpus_per_task"] or given["gres"]
     needed = {
         "nodes": trainer.num_nodes,
         "tasks_per_node": count,
-        "gpus_per_node": None if trainer.accelerator == "cpu" else count,
+        "gpus_per_node": None if otherwise else count,
     }
-    return {**given, **{name: value for name, value in needed.items() if given[name] is None}}
+    needed = {name: value for name, value in needed.items() if given[name] is None}
+    return {**given, **needed, "setup": [_CPUS_FOR_SRUN, *(given["setup"] or [])]}
 
 
 def note(folder: Path, job: SlurmJob) -> None:

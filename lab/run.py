@@ -28,7 +28,7 @@ from omegaconf import DictConfig, OmegaConf
 from lab.errors import LabError
 from lab.files import write_json, write_text
 from lab.identity import NOT_WHAT, identity
-from lab.lock import HOLDER, LOCK, FolderLock, is_held
+from lab.lock import FolderLock, is_held
 
 Status = Literal["running", "finished", "stopped", "failed"]
 
@@ -139,7 +139,8 @@ class Run:
 
     def set_aside(self) -> Path | None:
         """Moves what is in the folder to ``<folder>~1`` (or the next free number); nothing is ever deleted."""
-        content = [path for path in self.folder.iterdir() if path.name not in (LOCK, HOLDER)]
+        # Hidden files say who holds the folder and which job is to run it, not what was run.
+        content = [path for path in self.folder.iterdir() if not path.name.startswith(".")]
         if not content:
             return None
         number = 1

@@ -9,9 +9,11 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import yaml
 from conftest import OPTUNA, ROOT
 
 from callbacks.diagnostic import Diagnostic
+from lab.config import CONFIGS
 from lab.observe import observe
 
 
@@ -27,6 +29,13 @@ def test_every_diagnostic_stands_in_the_table() -> None:
     for path in (ROOT / "configs" / "callbacks").glob("*.yaml"):
         if "${diagnostics.every_n_epochs}" in path.read_text():
             assert f"| `{path.stem}` |" in text
+
+
+def test_every_option_of_the_slurm_launcher_stands_in_the_table() -> None:
+    table = [line for line in (ROOT / "docs" / "cluster.md").read_text().splitlines() if line.startswith("| `")]
+    named = {word for line in table for word in re.findall(r"`(\w+)`", line.split("|")[1])}
+    ready = yaml.safe_load((CONFIGS / "hydra" / "launcher" / "slurm.yaml").read_text())
+    assert ready.keys() - {"_target_"} <= named
 
 
 def test_the_diagnostic_of_ones_own_works(tmp_path: Path, vision_data) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,10 @@ from hydra_plugins.hydra_submitit_launcher.config import BaseQueueConf
 from omegaconf import OmegaConf, open_dict
 from submitit import AutoExecutor
 from submitit.core.utils import FailedSubmissionError, UncompletedJobError
+from submitit.helpers import clean_env
 from submitit.slurm.slurm import SlurmJob
 
-from lab import jobs
+from lab import jobs, slurm
 from lab.errors import LabError
 from lab.run import read_summary, run_folder
 from lab.seeds.train import numbers
@@ -42,12 +44,14 @@ class _Run:
         overrides: of this run.
         folders: of its seeds.
         finished: all of them; nothing is left to run.
+        asks: the launcher's parameters, as this run needs them.
     """
 
     number: int
     overrides: list[str]
     folders: list[Path]
     finished: bool
+    asks: dict[str, Any]
 
     def __str__(self) -> str:
         seeds = f" to {self.folders[-1].name}" if len(self.folders) > 1 else ""
@@ -68,23 +72,20 @@ class SlurmLauncher(submitit_launcher.SlurmLauncher):
         sys.exit(1)
 
     def _launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> list[JobReturn]:
-        runs = [self._run(initial_job_idx + index, list(one)) for index, one in enumerate(job_overrides)]
+        runs = self._runs(job_overrides, initial_job_idx)
         done = [run for run in runs if run.finished]
         queued = {run.number: job for run in runs if not run.finished and (job := jobs.find(run.folders[0]))}
         new = [run for run in runs if not run.finished and run.number not in queued]
         tell(f"{len(runs)} runs: {len(done)} finished, {len(queued)} queued or running already, {len(new)} to submit")
         ends = {run.number: self._run_here(run) for run in done}
-        submitted = dict(zip([run.number for run in new], self._submit(new), strict=True))
-        for run in new:
-            jobs.note(run.folders[0], submitted[run.number])
-        every, of = queued | submitted, {run.number: run for run in runs}
+        every, of = queued | self._submit(new), {run.number: run for run in runs}
         if every:
             tell(f"logs: {next(iter(every.values())).paths.stdout}, and so on; scancel ends a job")
         for number, job in jobs.as_they_end(every):
             end = self._end_of(of[number], job)
             ends[number] = end
             failed = end.status == JobStatus.FAILED
-            reason = f": {str(end._return_value).splitlines()[0]} (log: {job.paths.stdout})" if failed else ""
+            reason = f": {_first_line(end._return_value)} (log: {job.paths.stdout})" if failed else ""
             tell(f"[{len(ends)}/{len(runs)}] {'not finished' if failed else 'finished'}: {of[number]}{reason}")
         broken = [of[number] for number in sorted(ends) if ends[number].status == JobStatus.FAILED]
         for run in broken:
@@ -94,14 +95,29 @@ class SlurmLauncher(submitit_launcher.SlurmLauncher):
             )
         return [ends[run.number] for run in runs]
 
-    def _run(self, number: int, overrides: list[str]) -> _Run:
-        config = self.hydra_context.config_loader.load_sweep_config(self.config, overrides)
-        task, choices = list(config.hydra.overrides.task), dict(config.hydra.runtime.choices)
-        asked: Any = OmegaConf.to_object(config.seeds) if OmegaConf.is_config(config.seeds) else config.seeds
-        seeds = [config.seed] if asked is None else numbers(asked, config.seed)
-        folders = [run_folder(config, task, choices, seed) for seed in seeds]
-        finished = not config.force and all(read_summary(path).get("status") == "finished" for path in folders)
-        return _Run(number, overrides, folders, finished)
+    def _runs(self, job_overrides: Sequence[Sequence[str]], first: int) -> list[_Run]:
+        """The runs of these overrides.
+
+        Raises:
+            LabError: if a seed is no number, or the trainer does not say how many devices it takes.
+        """
+        # Runs that differ in their seed alone are composed once: each takes a good part of a second.
+        composed: dict[tuple[str, ...], Any] = {}
+        runs = []
+        for number, overrides in enumerate(map(list, job_overrides), first):
+            setting = tuple(one for one in overrides if not one.startswith("seed="))
+            if setting not in composed:
+                composed[setting] = self.hydra_context.config_loader.load_sweep_config(self.config, overrides)
+            config = composed[setting]
+            seed = next((_number(one) for one in overrides if one.startswith("seed=")), config.seed)
+            asked: Any = OmegaConf.to_object(config.seeds) if OmegaConf.is_config(config.seeds) else config.seeds
+            seeds = [seed] if asked is None else numbers(asked, seed)
+            task, choices = list(config.hydra.overrides.task), dict(config.hydra.runtime.choices)
+            folders = [run_folder(config, task, choices, one) for one in seeds]
+            finished = not config.force and all(read_summary(path).get("status") == "finished" for path in folders)
+            asks = jobs.with_resources(self.params, config.trainer)
+            runs.append(_Run(number, overrides, folders, finished, asks))
+        return runs
 
     def _run_here(self, run: _Run) -> JobReturn:
         """What a finished run returns, without a job: training sees that it is finished."""
@@ -117,24 +133,32 @@ class SlurmLauncher(submitit_launcher.SlurmLauncher):
             job_subdir_key="hydra.sweep.subdir",
         )
 
-    def _submit(self, runs: list[_Run]) -> list[SlurmJob]:
-        """Submits these runs as one array.
+    def _submit(self, runs: list[_Run]) -> dict[int, SlurmJob]:
+        """Submits these runs, those that ask for the same as one array, and notes each one's job in its folder.
 
         Raises:
             LabError: if there is no SLURM here, or it refuses them.
         """
-        if not runs:
-            return []
-        assert self.config is not None
-        given = jobs.with_resources(self.params, self.config.trainer)
-        most, folder = given.pop("max_num_timeout"), given.pop("submitit_folder")
+        submitted: dict[int, SlurmJob] = {}
+        while left := [run for run in runs if run.number not in submitted]:
+            alike = [run for run in left if run.asks == left[0].asks]
+            for run, job in zip(alike, self._submit_array(alike), strict=True):
+                jobs.note(run.folders[0], job)
+                submitted[run.number] = job
+        return submitted
+
+    def _submit_array(self, runs: list[_Run]) -> list[SlurmJob]:
+        asks = dict(runs[0].asks)
+        most, folder = asks.pop("max_num_timeout"), asks.pop("submitit_folder")
+        state = Singleton.get_state()
+        calls = [(run.overrides, "hydra.sweep.dir", run.number, f"job_id_for_{run.number}", state) for run in runs]
         try:
             executor = AutoExecutor(folder, cluster="slurm", slurm_max_num_timeout=most)
-            executor.update_parameters(**{k if k in _GENERIC else f"slurm_{k}": v for k, v in given.items()})
-            state = Singleton.get_state()
-            calls = [(run.overrides, "hydra.sweep.dir", run.number, f"job_id_for_{run.number}", state) for run in runs]
-            submitted: Any = executor.map_array(self, *zip(*calls, strict=True))
-            return submitted
+            executor.update_parameters(**{k if k in _GENERIC else f"slurm_{k}": v for k, v in asks.items()})
+            # From within an interactive job: its SLURM_ variables would pass for options of these.
+            with clean_env() if slurm.job() else nullcontext():
+                jobs_of_runs: Any = executor.map_array(self, *zip(*calls, strict=True))
+            return jobs_of_runs
         except (RuntimeError, ValueError, NameError, AssertionError, FailedSubmissionError) as error:
             raise LabError(f"SLURM does not take the jobs: {' '.join(str(error).split())}") from error
 
@@ -148,6 +172,19 @@ class SlurmLauncher(submitit_launcher.SlurmLauncher):
             error: Exception = LabError(
                 f"job {job.job_id} was cancelled, killed or out of memory; the run's summary says {status}"
             )
-        except UncompletedJobError as trace:
-            error = LabError(f"job {job.job_id} failed: {str(trace).strip().splitlines()[-1]}")
+        except UncompletedJobError as told:
+            # The traceback stands between two lines of hyphens; its last line says what it was.
+            trace = str(told).split("-" * 22)
+            error = LabError(f"job {job.job_id} failed: {trace[len(trace) // 2].strip().splitlines()[-1]}")
         return JobReturn(overrides=run.overrides, status=JobStatus.FAILED, _return_value=error)
+
+
+def _number(override: str) -> int:
+    try:
+        return int(override.removeprefix("seed="))
+    except ValueError:
+        raise LabError(f"{override} is wrong: a seed is a whole number") from None
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -27,6 +27,7 @@ GROUPS = {
     "data": "",
     "data/source": "",
     "data/task": "",
+    "hydra/launcher": "",
     # Chosen by who wants one: nothing of these groups is in the defaults.
     "row": "+",
     "sweep": "+",

@@ -10,16 +10,18 @@ from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_dir
+from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import OmegaConf
 from submitit.slurm.slurm import SlurmJob
 
+from hydra_plugins.eureka_lab._slurm import SlurmLauncher, _Run
 from lab import jobs, slurm
 from lab.config import CONFIGS
 from lab.errors import LabError
 from lab.train import run as train_with
 
 SWEEP = ("-m", "experiment=reasoning", "data.numbers=4", "seed=0,1", "hydra/launcher=submitit_slurm")
-OPEN = {"nodes": None, "tasks_per_node": None, "gpus_per_node": None}
+OPEN = {**dict.fromkeys(["nodes", "tasks_per_node", "gpus_per_node", "gpus_per_task", "gres"]), "setup": []}
 
 
 def sweep_with(sbatch: str, folder: Path, *overrides: str) -> subprocess.CompletedProcess:
@@ -50,6 +52,7 @@ def test_a_job_asks_for_what_the_trainer_needs(overrides: list[str], needed: tup
     found = jobs.with_resources(OPEN, trainer)
     assert (found["nodes"], found["tasks_per_node"], found["gpus_per_node"]) == needed
     assert jobs.with_resources({**OPEN, "gpus_per_node": 8}, trainer)["gpus_per_node"] == 8
+    assert jobs.with_resources({**OPEN, "gres": "gpu:h200:1"}, trainer)["gpus_per_node"] is None
 
 
 def test_devices_auto_needs_a_number() -> None:
@@ -67,6 +70,7 @@ def test_every_option_of_the_launcher_reaches_sbatch(tmp_path: Path) -> None:
         "cpus_per_gpu": "6", "gpus_per_task": "1", "mem_per_cpu": "2GB", "mem_per_gpu": "9GB", "name": "mine",
     }  # fmt: skip
     options = [f"hydra.launcher.{key}={value}" for key, value in given.items()]
+    options.append('hydra.launcher.setup=["module load cuda"]')
     done = sweep_with('cp "$1" script; echo "Batch job submission failed" >&2; exit 1', tmp_path, *options)
     assert done.returncode == 1
     assert "error: SLURM does not take the jobs: Batch job submission failed" in done.stderr
@@ -74,7 +78,7 @@ def test_every_option_of_the_launcher_reaches_sbatch(tmp_path: Path) -> None:
     script = (tmp_path / "script").read_text()
     assert "#SBATCH --array=0-1%2\n" in script and "#SBATCH --signal=USR2@55\n" in script
     assert "#SBATCH --requeue\n" in script and "#SBATCH --open-mode=append\n" in script
-    assert "export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK\n" in script
+    assert 'export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"; fi\nmodule load cuda\n' in script
     words = {
         "cpus_per_task": "3", "time": "77", "mem": "7GB", "job_name": "mine", "ntasks_per_node": "1", "nodes": "1",
         **{key: given[key] for key in given.keys() - {"timeout_min", "mem_gb", "name", "tasks_per_node",
@@ -159,6 +163,40 @@ def test_a_job_of_an_earlier_command_is_found_again(tmp_path: Path, monkeypatch)
     end(job)
     monkeypatch.setattr(slurm, "queued", lambda: {"9_4"})
     assert jobs.find(run) is None
+
+
+def run_of(folder: Path, number: int, **asks: int) -> _Run:
+    return _Run(number, [f"seed={number}"], [folder / f"seed={number}"], False, asks)
+
+
+def test_runs_that_ask_for_the_same_are_one_array(tmp_path: Path, monkeypatch) -> None:
+    arrays = []
+
+    def submit(self: SlurmLauncher, runs: list[_Run]) -> list[SlurmJob]:
+        arrays.append([run.number for run in runs])
+        return [job_in(tmp_path / "logs", run.number) for run in runs]
+
+    monkeypatch.setattr(SlurmLauncher, "_submit_array", submit)
+    runs = [run_of(tmp_path, number, gpus_per_node=number % 2) for number in range(4)]
+    submitted = SlurmLauncher()._submit(runs)
+    assert arrays == [[0, 2], [1, 3]]
+    monkeypatch.setattr(slurm, "queued", lambda: {"9_3"})
+    found = jobs.find(runs[3].folders[0])
+    assert found is not None and found.job_id == submitted[3].job_id == "9_3"
+
+
+def test_how_a_job_ended_is_told_in_one_sentence(tmp_path: Path) -> None:
+    launcher, run = SlurmLauncher(), run_of(tmp_path, 0)
+    finished, broken, killed = (job_in(tmp_path, number) for number in range(3))
+    done = JobReturn(status=JobStatus.COMPLETED, _return_value=0.5)
+    finished.paths.result_pickle.write_bytes(pickle.dumps(("success", done)))
+    assert launcher._end_of(run, finished).return_value == 0.5
+    broken.paths.result_pickle.write_bytes(pickle.dumps(("error", "Traceback ...\nImportError: no lab\n")))
+    assert str(launcher._end_of(run, broken)._return_value) == "job 9_1 failed: ImportError: no lab"
+    end = launcher._end_of(run, killed)
+    assert end.status == JobStatus.FAILED
+    assert "job 9_2 was cancelled, killed or out of memory" in str(end._return_value)
+    assert "summary says not begun" in str(end._return_value)
 
 
 def test_the_queue_is_asked_for_this_user_s_jobs_one_by_one(tmp_path: Path, monkeypatch) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import statistics
 
 import pytest
-from scipy.stats import fisher_exact, ttest_rel
+from scipy.stats import fisher_exact, ttest_1samp, ttest_rel
 
-from lab.statistics import eureka_ratio, fisher, holm, paired, reach
+from lab.statistics import eureka_ratio, fisher, holm, mean_over_seeds, paired, reach
 from lab.survival import Times, log_rank, median_time, no_moment_yet, times_of
 
 # Freireich et al. 1963, weeks of remission under 6-MP and placebo: the textbook example (Kleinbaum and Klein, ch. 2).
@@ -29,7 +30,8 @@ def test_medians_and_log_rank_are_the_textbooks() -> None:
     placebo = median_time(PLACEBO)
     assert (placebo.epoch, placebo.low, placebo.high) == (8, 4, 11)
     assert str(placebo) == "8 (4 to 11)"
-    assert str(median_time(SIX_MP)).endswith("to never)")
+    assert str(median_time(SIX_MP)).endswith("to later than 35)")
+    assert str(median_time(times_of([None, None], [30, 40]))) == "later than 40"
     # Chi-square 16.79 with one degree of freedom.
     assert log_rank(SIX_MP, PLACEBO) == pytest.approx(4.17e-5, rel=0.02)
 
@@ -95,3 +97,17 @@ def test_edges_of_survival_that_rounding_and_ties_make() -> None:
     assert median_time(times_of([*range(1, 24), None], [30] * 24)).epoch == 12
     assert log_rank(Times((3, 3), ()), Times((3, 3), ())) == 1.0
     assert reach([[], [0.9]], [[0.9]]).reached == 1
+
+
+def test_a_mean_has_students_interval_and_keeps_to_its_bounds() -> None:
+    # SciPy's own interval of the same sample, and the papers' standard deviation (divided by n).
+    values = [89.1, 90.4, 88.7, 91.0]
+    found = mean_over_seeds(values)
+    expected = ttest_1samp(values, 0.0).confidence_interval(0.95)
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
+    assert (found.value, found.std, found.seeds) == (pytest.approx(89.8), pytest.approx(statistics.pstdev(values)), 4)
+    assert mean_over_seeds([99.0, 90.0], bounds=(0, 100)).high == 100
+    one = mean_over_seeds([90.16])
+    assert (one.value, one.std, one.low, one.high) == (90.16, 0.0, None, None)
+    with pytest.raises(ValueError, match="one seed or more"):
+        mean_over_seeds([])
