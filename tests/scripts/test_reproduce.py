@@ -94,7 +94,9 @@ def test_rows_of_table_1_are_those_of_its_sweep_and_of_their_folder() -> None:
     rows = re.findall(r'"\+row=(.+)"', (ROOT / "scripts" / "reproduce" / "table1_main.sh").read_text())
     sweep = yaml.safe_load((CONFIGS / "sweep" / "table_1.yaml").read_text())["hydra"]["sweeper"]["params"]["+row"]
     assert rows == sweep.split(",")
-    assert sorted(rows) == sorted(path.stem for path in (CONFIGS / "row").glob("*.yaml"))
+    # Table 5 has one more, a smaller ViT.
+    known = {path.stem for path in (CONFIGS / "row").glob("*.yaml")}
+    assert {*rows} == known - {"vit_heads6_depth4"} and len(rows) == len({*rows})
 
 
 def test_test_sets_differ_by_seed_and_are_fewer_when_large() -> None:
