@@ -167,7 +167,7 @@ def _train_in(run: Run, config: DictConfig, summary: RunSummary) -> None:
             if config.compile:
                 module.model.compile()
             callbacks = [FiniteLoss(), *build_callbacks(config), summary, build_checkpoints(config, run)]
-            trainer = build_trainer(config, callbacks, build_loggers(config, run, step))
+            trainer = build_trainer(config, callbacks, build_loggers(config, run, step, summary.what))
             tell(f"run folder: {run.folder}")
             trainer.fit(module, datamodule=data, ckpt_path=resume, weights_only=True)
             ending.status = "stopped" if trainer.interrupted else "finished"
