@@ -83,9 +83,9 @@ def _targets_of_looking(rows: Sequence[Row]) -> list[Target]:
         _target("no diagnostic due / training", median("diagnostics", "none due"), at_most=0.01),
         _target("seconds of 224 probed representations, 20,000 scenes", median("probes", "224 "), at_most=180),
         _target("seconds of 28 whole representations, 4,000 scenes", median("probes", "whole "), at_most=600),
+        _target("SGD probes one by one / batched", median("probes", "SGD "), at_least=10),
         _target("seconds of gathering 1,000 runs, first", median("gather", "first"), at_most=10),
         _target("seconds of gathering 1,000 runs, again", median("gather", "again"), at_most=1),
-        _target("SGD probes one by one / batched", median("probes", "SGD "), at_least=10),
     ]
 
 

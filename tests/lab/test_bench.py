@@ -170,7 +170,7 @@ def test_targets_are_judged_by_the_rows_there_are() -> None:
     def reached(rows: list[Row]) -> list[bool | None]:
         return [target.reached for target in targets(rows)]
 
-    assert reached([]) == [None] * 11
+    assert reached([]) == [None] * 13
     rows = [row("compose", 60_000, "composition"), row("train", 54), row("train", 56), row("ratio", 1.0)]
     assert reached(rows)[:6] == [True, True, True, None, None, None]
     # The ratio has to hold in every setting, and only batch 64 counts.
@@ -193,8 +193,10 @@ def test_targets_are_judged_by_the_rows_there_are() -> None:
         row("probes", 100.0, "224 representations, 20,000 scenes", 20_000),
         row("probes", 700.0, "whole representation of 28 heads, 4,000 scenes", 20_000),
         row("probes", 12.0, "SGD one by one / batched", 1000),
+        row("gather", 9.0, "first, 1,000 runs", 1000),
+        row("gather", 2.0, "again, 1,000 runs", 1000),
     ]
-    assert reached(looking)[6:] == [True, False, True, False, None]
+    assert reached(looking)[6:] == [True, False, True, False, None, True, False]
 
 
 @pytest.mark.parametrize(("value", "text"), [(83_123.4, "83,123"), (61.23, "61.2"), (1.1499, "1.150")])
