@@ -9,6 +9,8 @@ from typing import Any
 import lightning as L
 from lightning.pytorch.callbacks import Callback
 
+from lab.tensorboard import boards
+
 
 @dataclass
 class Moment:
@@ -75,8 +77,18 @@ class EurekaMoment(Callback):
         if self.moment is None and accuracy > self.threshold:
             samples = trainer.global_step * trainer.accumulate_grad_batches * _samples_per_step(trainer)
             self.moment = Moment(epoch, trainer.global_step, round(self.wall_seconds, 3), samples, accuracy)
+        self._draw(trainer)
         if self.moment and self.stop_after is not None and epoch >= self.moment.epoch + self.stop_after:
             trainer.should_stop = True
+
+    def _draw(self, trainer: L.Trainer) -> None:
+        """The lines that TensorBoard shows beside accuracy; a table has no use for them."""
+        classes = trainer.datamodule.model_arguments()["num_classes"]  # type: ignore[attr-defined]
+        lines = {"eureka/threshold": self.threshold, "eureka/chance": 1 / classes}
+        lines |= {"eureka/happened": float(self.moment is not None)}
+        lines |= {"eureka/epoch": float(self.moment.epoch)} if self.moment else {}
+        for board in boards(trainer):
+            board.log_metrics(lines, max(0, trainer.global_step - 1))
 
     def state_dict(self) -> dict[str, Any]:
         moment = asdict(self.moment) if self.moment else None

@@ -19,6 +19,7 @@ from callbacks.eureka import find_moment
 from callbacks.throughput import Throughput
 from lab.files import write_json
 from lab.provenance import now
+from lab.tensorboard import boards
 
 
 class RunSummary(Callback):
@@ -56,6 +57,8 @@ class RunSummary(Callback):
             return
         if self._best is None or float(accuracy) > self._best["accuracy"]:
             self._best = {"accuracy": float(accuracy), "epoch": trainer.current_epoch + 1}
+        for board in boards(trainer):
+            board.log_metrics({"accuracy/best": self._best["accuracy"]}, max(0, trainer.global_step - 1))
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.write(trainer, "running")

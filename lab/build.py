@@ -20,6 +20,7 @@ from lab.metrics_log import MetricsLog
 from lab.module import TwoStepModule
 from lab.run import Run
 from lab.softmax.fixed import Fixed
+from lab.tensorboard import hyperparameters
 
 
 def build_model_and_data(
@@ -83,11 +84,14 @@ def build_checkpoints(config: DictConfig, run: Run, preemption: Preemption) -> C
     return Checkpoints(run.checkpoints, **options, preemption=preemption)
 
 
-def build_loggers(config: DictConfig, run: Run, resume_step: int) -> list[Logger]:
-    """``metrics.csv`` and the loggers that the config names."""
+def build_loggers(config: DictConfig, run: Run, resume_step: int, what: dict[str, Any]) -> list[Logger]:
+    """``metrics.csv`` and the loggers that the config names, told what is run; ``what``: see RunSummary."""
     # A resumed run takes back what the killed one logged beyond its last checkpoint.
     purge = {"purge_step": resume_step} if resume_step else {}
-    return [MetricsLog(run.metrics, resume_step), *(make(**purge) for make in instantiate(config.logger).values())]
+    loggers = [MetricsLog(run.metrics, resume_step), *(make(**purge) for make in instantiate(config.logger).values())]
+    for logger in loggers:
+        logger.log_hyperparams(hyperparameters(config, what))
+    return loggers
 
 
 def build_trainer(config: DictConfig, callbacks: Sequence[Callback], loggers: Sequence[Logger]) -> L.Trainer:

@@ -6,7 +6,7 @@
         summary.json      status and outcome; the one file that reports read
         metrics.csv       every logged number
         checkpoints/      last-<step>.ckpt (two of them) and best.ckpt
-        tensorboard/, pictures/
+        events.out.tfevents.*, pictures/   what TensorBoard reads; figures
 
 A folder is named by what was run, not by the clock, so that the same command finds its own run again.
 """
@@ -87,7 +87,6 @@ class Run:
         self.primary = primary
         self.checkpoints = folder / "checkpoints"
         self.pictures = folder / "pictures"
-        self.tensorboard = folder / "tensorboard"
         self.metrics = folder / "metrics.csv"
         self.summary = folder / "summary.json"
         self._lock = FolderLock(folder)

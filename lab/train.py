@@ -168,7 +168,7 @@ def _train_in(run: Run, config: DictConfig, summary: RunSummary) -> None:
             preemption = Preemption()
             saving = [build_checkpoints(config, run, preemption), preemption]
             callbacks = [StillHeld(run), FiniteLoss(), *build_callbacks(config), summary, *saving]
-            trainer = build_trainer(config, callbacks, build_loggers(config, run, step))
+            trainer = build_trainer(config, callbacks, build_loggers(config, run, step, summary.what))
             tell(f"run folder: {run.folder}")
             trainer.fit(module, datamodule=data, ckpt_path=resume, weights_only=True)
             ending.status = "stopped" if trainer.interrupted else "finished"

@@ -109,7 +109,7 @@ def _seed(config: DictConfig, run: Run, what: dict[str, Any], step: int, preempt
         for callback in callbacks:
             if state := checkpoint["callbacks"].get(callback.state_key):
                 callback.load_state_dict(state)
-    return Seed(config, run, module, data, callbacks, build_loggers(config, run, step), summary)
+    return Seed(config, run, module, data, callbacks, build_loggers(config, run, step, what), summary)
 
 
 def _joined_checkpoint(module: SeedsModule, step: int, folder: Path) -> Path:

@@ -1,0 +1,177 @@
+"""TensorBoard as this lab needs it: a page of the charts that matter, a filled HParams tab, plain names of runs."""
+
+from __future__ import annotations
+
+import re
+from argparse import Namespace
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.utilities import rank_zero_only
+from omegaconf import DictConfig, OmegaConf
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
+
+from lab.identity import NOT_WHAT
+
+# Columns of the HParams tab beside what was typed; the five that it opens on; the measured ones with their titles.
+_ALWAYS = ("optim.lr", "optim.weight_decay", "softmax.tau", "trainer.max_epochs")
+_SHOWN = ("experiment", "softmax", "seed", "overrides", "optim.lr")
+_MEASURED = {"val/accuracy": "accuracy at the end", "eureka/epoch": "Eureka epoch", "accuracy/best": "best accuracy"}
+# Charts of these stand before all others of the layers'.
+_FIRST = ("temperature", "temperature_in_use", "attention_entropy")
+# What a tag of a layer may end in: title and pattern of the chart that shows it.
+_PARTS = {
+    "": ("{}", "(/mean)?"),
+    "/spread": ("{}, spread over heads", "/spread"),
+    "/head": ("{}, every head", r"/head_\d+"),
+}
+
+
+class TensorBoard(TensorBoardLogger):
+    """Lightning's logger, with a layout for the tab "Custom Scalars" that names the charts of what is really logged.
+
+    Event files lie in the run folder itself, because TensorBoard names a run by its folder. A run folder from before
+    that has them in ``tensorboard/``, and goes on there.
+
+    Args:
+        folder: the run folder.
+        purge_step: what was logged from this step on is taken back: optimiser steps of the checkpoint that training
+            goes on from, 0 for a new run.
+    """
+
+    def __init__(self, folder: str, purge_step: int = 0) -> None:
+        before = Path(folder) / "tensorboard"
+        place = before if before.is_dir() else folder
+        # 0 is no None: TensorBoard takes the first start it is told of for the run's own, and takes nothing back.
+        super().__init__(place, name="", version="", default_hp_metric=False, purge_step=purge_step)
+        self._tags: set[str] = set()
+
+    @rank_zero_only
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        # A chart of the epoch against the step would be the first of all, and says nothing.
+        shown = {name: value for name, value in metrics.items() if name != "epoch"}
+        super().log_metrics(shown, step)
+        if not shown.keys() <= self._tags:
+            self._tags |= shown.keys()
+            # TensorBoard takes the newest.
+            self.experiment.add_custom_scalars(layout(self._tags))
+
+    @rank_zero_only
+    def log_hyperparams(
+        self, params: dict[str, Any] | Namespace, metrics: dict[str, Any] | None = None, step: int | None = None
+    ) -> None:
+        """A row of the HParams tab, from :func:`hyperparameters`; what is measured comes with the scalars."""
+        values = vars(params) if isinstance(params, Namespace) else dict(params)
+        columns = [
+            # Columns that differ come first, and only five are shown; which do, a single run cannot know.
+            api_pb2.HParamInfo(name=name, type=_type(value), differs=name in _SHOWN)
+            for name, value in values.items()
+        ]
+        measured = [
+            api_pb2.MetricInfo(name=api_pb2.MetricName(tag=tag), display_name=title) for tag, title in _MEASURED.items()
+        ]
+        start = plugin_data_pb2.SessionStartInfo()
+        for name, value in values.items():
+            if isinstance(value, bool):
+                start.hparams[name].bool_value = value
+            elif isinstance(value, str):
+                start.hparams[name].string_value = value
+            elif value is not None:
+                start.hparams[name].number_value = value
+        experiment = api_pb2.Experiment(hparam_infos=columns, metric_infos=measured)
+        self._describe(metadata.EXPERIMENT_TAG, plugin_data_pb2.HParamsPluginData(experiment=experiment))
+        self._describe(metadata.SESSION_START_INFO_TAG, plugin_data_pb2.HParamsPluginData(session_start_info=start))
+
+    @rank_zero_only
+    def save(self) -> None:
+        # Lightning's would add a hparams.yaml: config.yaml says it all.
+        self.experiment.flush()
+
+    @rank_zero_only
+    def finalize(self, status: str) -> None:
+        if status == "success" and self._experiment is not None:
+            # The first one counts: of a failed run, which may be gone on with, nothing is said.
+            end = plugin_data_pb2.SessionEndInfo(status=api_pb2.Status.Value("STATUS_SUCCESS"))
+            self._describe(metadata.SESSION_END_INFO_TAG, plugin_data_pb2.HParamsPluginData(session_end_info=end))
+        super().finalize(status)
+
+    def _describe(self, tag: str, data: Any) -> None:
+        value = Summary.Value(tag=tag, metadata=metadata.create_summary_metadata(data), tensor=metadata.NULL_TENSOR)
+        self.experiment._get_file_writer().add_summary(Summary(value=[value]))  # type: ignore[union-attr]
+
+
+def boards(trainer: L.Trainer) -> list[TensorBoardLogger]:
+    """The trainer's TensorBoard loggers; none where it was left out."""
+    return [logger for logger in trainer.loggers if isinstance(logger, TensorBoardLogger)]
+
+
+def hyperparameters(config: DictConfig, what: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run is told by in the HParams tab: names -> number, text, bool or None.
+
+    Args:
+        config: of the run.
+        what: fixed fields of its summary: experiment, softmax, seed and overrides, as typed.
+    """
+    typed = dict(override.lstrip("+~").partition("=")[::2] for override in what["overrides"])
+    typed = {key: value for key, value in typed.items() if re.split(r"[./@]", key)[0] not in NOT_WHAT}
+    told = {name: what[name] for name in ("experiment", "softmax", "seed")}
+    rest = {key: value for key, value in typed.items() if key not in told}
+    told["overrides"] = " ".join(f"{key}={value}" for key, value in sorted(rest.items()))
+    for key in dict.fromkeys([*_ALWAYS, *rest]):
+        value = OmegaConf.select(config, key) if re.fullmatch(r"\w+(\.\w+)*", key) else None
+        # A chosen config (row=vit) is known by its name.
+        told[key] = value if isinstance(value, bool | int | float | str) else rest.get(key)
+    return told
+
+
+def layout(tags: Iterable[str]) -> dict[str, dict[str, list[Any]]]:
+    """Charts of these scalars for the tab "Custom Scalars": category -> title -> ["Multiline", patterns of tags].
+
+    What ends in ``layer_<i>`` is a chart with a line a layer; the gradients of W_Q, W_K and W_V share one a layer.
+    """
+    tags = sorted(tags)
+    charts: dict[str, dict[str, list[Any]]] = {}
+    shown: set[str] = set()
+
+    def chart(category: str, title: str, *patterns: str) -> None:
+        # All patterns or none: the same chart of two runs is one to TensorBoard only where it is equal.
+        found = {tag for tag in tags if any(re.match(pattern, tag) for pattern in patterns)}
+        if found:
+            charts.setdefault(category.replace("_", " "), {})[title] = ["Multiline", list(patterns)]
+            shown.update(found)
+
+    chart("accuracy", "validation accuracy and Eureka-moment", r"val/accuracy$", r"eureka/(chance|happened|threshold)$")
+    chart("accuracy", "training accuracy", r"train/accuracy$")
+    chart("accuracy", "validation accuracy by target location", r"val/accuracy_")
+    chart("accuracy", "best validation accuracy so far", r"accuracy/best$")
+    chart("loss", "loss", r"(train|val)/loss$")
+    layers = [found for tag in tags if (found := re.match(r"(\w+)/(.+)/layer_(\d+)(/mean|/spread|/head_\d+)?$", tag))]
+    for layer in sorted({int(found[3]) for found in layers if found[1] == "gradient"}):
+        chart("gradients", f"mean |gradient| of W_Q, W_K and W_V, layer {layer}", rf"gradient/[^/]+/layer_{layer}$")
+    others = [(found[1], found[2], re.sub(r"_\d+$|^/mean$", "", found[4] or "")) for found in layers]
+    for group, what, part in sorted(others, key=lambda one: (_place(one[0]), list(_PARTS).index(one[2]))):
+        if group != "gradient":
+            title, ending = _PARTS[part]
+            chart(
+                group, title.format(what.replace("_", " ")), rf"{re.escape(group)}/{re.escape(what)}/layer_\d+{ending}$"
+            )
+    chart("speed", "learning rate", r"train/learning_rate$")
+    chart("speed", "samples per second", r"samples_per_second$")
+    for tag in tags:
+        group, _, name = tag.partition("/")
+        if tag not in shown and name and group != "eureka":
+            chart(group, name.replace("_", " "), f"{re.escape(tag)}$")
+    return charts
+
+
+def _place(group: str) -> int:
+    return _FIRST.index(group) if group in _FIRST else len(_FIRST)
+
+
+def _type(value: Any) -> Any:
+    name = "BOOL" if isinstance(value, bool) else "STRING" if isinstance(value, str) else "FLOAT64"
+    return api_pb2.DataType.Value(f"DATA_TYPE_{name}")
