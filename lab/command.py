@@ -8,7 +8,7 @@ import sys
 from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import IntervalSweep
-from hydra.errors import HydraException
+from hydra.errors import HydraException, MissingConfigException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -64,9 +64,9 @@ def _explained(error: Exception, overrides: list[str]) -> str:
     text = str(error)
     if "hydra/sweeper/optuna" in text:
         return "a search needs Optuna's sweeper, which is not installed: pip install -e '.[optuna]'"
-    if missing := re.search(r"Could not load '([^']+)/([^'/]+)'", text):
-        group, name = missing.groups()
-        return f"{group}={name} does not exist; {choices(name, [p.stem for p in (CONFIGS / group).glob('*.yaml')])}"
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
+        group, _, name = error.missing_cfg_file.rpartition("/")
+        return f"{group}={name} does not exist; {choices(name, error.options)}"
     wrong = re.search(r"Could not override '([^']+)'", text)
     if wrong is None:
         return _one_line(text)

@@ -96,7 +96,7 @@ def _holds_target(value: Any) -> bool:
     return isinstance(value, list) and any(map(_holds_target, value))
 
 
-def choices(name: str, valid: list[str]) -> str:
+def choices(name: str, valid: Sequence[str]) -> str:
     """The valid names, and the one that was probably meant by ``name``."""
     close = difflib.get_close_matches(name, valid, n=1)
     hint = f"did you mean {close[0]!r}? " if close else ""

@@ -1,8 +1,9 @@
-"""Offers the lab's launcher to Hydra."""
+"""Offers the lab's launcher and sweeper to Hydra."""
 
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 
 from hydra.core.config_store import ConfigStore
 from hydra.core.plugins import Plugins
@@ -12,12 +13,19 @@ from lab.tell import tell
 
 
 def offer(arguments: list[str]) -> None:
-    """Registers ``hydra/launcher=slurm``; exits with one sentence if a launcher is asked for whose plugin is missing.
+    """Registers the sweeper of ``+sweep=search`` and ``hydra/launcher=slurm``.
+
+    Exits with one sentence if a launcher is asked for whose plugin is missing.
 
     Hydra looks for plugins by itself, but not in packages that are installed with ``pip install -e``. The plugin's own
     name, ``hydra/launcher=submitit_slurm``, then means ``configs/hydra/launcher/slurm.yaml``, too.
     """
     plugins = Plugins.instance()
+    # Where Optuna is missing, the search does not compose, and says so.
+    with suppress(ModuleNotFoundError):
+        from hydra_plugins.eureka_lab._search import SearchSweeper
+
+        plugins.register(SearchSweeper)
     try:
         from hydra_plugins.eureka_lab._slurm import SlurmLauncher
     except ModuleNotFoundError as error:

@@ -22,7 +22,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 from omegaconf import DictConfig, OmegaConf
 
 from lab.errors import LabError
@@ -175,6 +174,8 @@ class Run:
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
     """A checkpoint as plain tensors and values on the CPU."""
+    import torch  # takes seconds, and most readers of runs want summaries only
+
     return torch.load(path, map_location="cpu", weights_only=True, mmap=False)
 
 

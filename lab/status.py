@@ -20,6 +20,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from lab.lock import LOCK, is_held
 from lab.run import read_summary
 from lab.sweeps.plan import FOLDER, Plan, read_plans
 from lab.tell import tell
@@ -38,12 +39,12 @@ COLORS = {
 
 @dataclass(frozen=True)
 class RunStatus:
-    """One run, told by its summary; a missing one by the plans of sweeps.
+    """One run, told by its summary; a missing one, or one just begun, by the plans of sweeps.
 
     Attributes:
         folder: of the run.
         status: one of ORDER; "damaged" where the summary cannot be read, "missing" where a sweep planned a run that
-            has not begun to train.
+            has not begun.
         epochs, max_epochs: trained and to be trained.
         accuracy: last validation accuracy; None before there is one.
         moment: epoch of the Eureka-moment; None without.
@@ -110,7 +111,7 @@ class Gathering:
             for path in plan.folders:
                 if path not in runs and path.is_relative_to(here):
                     missing[path] = (*missing.get(path, ()), plan)
-        found = [*runs.values(), *(RunStatus(path, "missing", plans=asking) for path, asking in missing.items())]
+        found = [*runs.values(), *(_planned(path, asking) for path, asking in missing.items())]
         return sorted(found, key=lambda run: (ORDER.index(run.status), str(run.folder)))
 
     def _status(self, folder: Path) -> RunStatus:
@@ -126,6 +127,13 @@ class Gathering:
             status = status_of(folder)
             self._known[folder] = (stamp, status)
         return status
+
+
+def _planned(folder: Path, plans: tuple[Plan, ...]) -> RunStatus:
+    """The status of a run without a summary: its process holds the folder while it still loads."""
+    if (folder / LOCK).exists() and is_held(folder):
+        return RunStatus(folder, "running", reason="loading")
+    return RunStatus(folder, "missing", plans=plans)
 
 
 def gather(root: Path) -> list[RunStatus]:

@@ -81,7 +81,7 @@ def test_tables_pictures_and_logs_of_a_vision_run(vision: Path, name: str) -> No
     assert set(table["layer"]) == {0, 1}
     assert not table.isna().any().any()
     metrics = pd.read_csv(vision / "metrics.csv")
-    assert any(column.startswith(f"{name}/") for column in metrics)
+    assert any(column.startswith(f"{name}/") for column in metrics.columns)
 
 
 def test_regions_are_where_the_parts_stand(vision: Path) -> None:

@@ -65,7 +65,7 @@ def test_every_config_composes_and_fits_what_it_names(choice: str) -> None:
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        ("softmax=norm_softmx", ["norm_softmx", "norm_softmax", "learnable_temperature"]),
+        ("softmax=norm_softmx", ["norm_softmx", "did you mean 'norm_softmax'", "learnable_temperature"]),
         ("softmax.tua=1", ["did you mean 'tau'"]),
         ("experiment=nothing", ["main_task", "reasoning"]),
         ("optmi.lr=1", ["did you mean 'optim'"]),

@@ -14,10 +14,11 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.types import RunMode
 
 from lab.config import CONFIGS
+from lab.lock import FolderLock
+from lab.run import run_folder
 from lab.status import Gathering, gather, main
 from lab.sweeps.plan import read_plan, read_plans, write_plan
 from lab.sweeps.record import RecordPlan, _jobs, planned
-from lab.train import _folder
 
 
 def multirun(*overrides: str):
@@ -40,7 +41,8 @@ def test_a_plan_names_the_folders_of_its_runs(hydra) -> None:
     folders = []
     for job in jobs:
         one = compose("train", overrides=list(job), return_hydra_config=True)
-        folders.append(str(_folder(one, list(job), dict(one.hydra.runtime.choices)).relative_to("/runs")))
+        folder = run_folder(one, list(job), dict(one.hydra.runtime.choices), one.seed)
+        folders.append(str(folder.relative_to("/runs")))
     assert planned(config) == folders
     assert len(set(folders)) == 6
     assert folders[-1].startswith("digit_grouping/norm_softmax,") and folders[-1].endswith("/seed=3")
@@ -95,6 +97,17 @@ def test_planned_runs_that_are_not_there_are_missing(runs: Path) -> None:
     # Below a subfolder only its own; above, as well.
     assert seen(runs / "task" / "norm") == ["missing seed=1", "finished seed=0"]
     assert len(seen(runs.parent)) == 6
+
+
+def test_a_planned_run_that_loads_is_running(runs: Path) -> None:
+    """Loading data and models takes a while, and the first summary comes after it."""
+    folder = runs / "task" / "softmax" / "seed=1"
+    lock = FolderLock(folder)
+    lock.acquire()
+    assert [(run.reason, run.plans) for run in gather(folder)] == [("loading", ())]
+    assert "running task/softmax/seed=1" in seen(runs)
+    lock.release()
+    assert "missing task/softmax/seed=1" in seen(runs)
 
 
 def test_a_plan_that_is_deleted_is_forgotten(runs: Path) -> None:

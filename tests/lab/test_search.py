@@ -64,6 +64,14 @@ def test_trials_are_runs_and_the_same_command_goes_on(tmp_path: Path) -> None:
     assert "4 of 4 trials done" in finished_already.stderr and len(trials(runs)) == 4
 
 
+def test_a_search_without_any_success_says_so(tmp_path: Path) -> None:
+    always_refused = "optim.weight_decay=interval(-2,-1)"
+    done = lab_train(*SMALL[:-1], always_refused, "hydra.sweeper.n_trials=2", folder=tmp_path, check=False)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "error: none of 2 trials of search-" in done.stderr
+    assert [trial.state.name for trial in trials(tmp_path / "runs")] == ["FAIL", "FAIL"]
+
+
 @pytest.fixture
 def multirun():
     """Composes a multirun's config, as Hydra does for its callbacks."""

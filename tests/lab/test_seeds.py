@@ -51,20 +51,22 @@ def assert_same_run(one: Path, other: Path, tolerance: float = 1e-8) -> None:
     ours, theirs = weights(one), weights(other)
     assert ours.keys() == theirs.keys()
     for name, tensor in ours.items():
-        torch.testing.assert_close(tensor, theirs[name], rtol=0, atol=tolerance, msg=lambda m, n=name: f"{n}: {m}")
-    ours, theirs = read_metrics(one / "metrics.csv"), read_metrics(other / "metrics.csv")
-    assert [row.keys() - {"samples_per_second"} for row in ours] == [
-        row.keys() - {"samples_per_second"} for row in theirs
+        torch.testing.assert_close(tensor, theirs[name], rtol=0, atol=tolerance, msg=f"{name}: {{}}".format)
+    our_rows, their_rows = read_metrics(one / "metrics.csv"), read_metrics(other / "metrics.csv")
+    assert [row.keys() - {"samples_per_second"} for row in our_rows] == [
+        row.keys() - {"samples_per_second"} for row in their_rows
     ]
-    for mine, your in zip(ours, theirs, strict=True):
+    for mine, your in zip(our_rows, their_rows, strict=True):
         for name in mine.keys() - {"samples_per_second"}:
             assert math.isclose(mine[name], your[name], rel_tol=1e-5, abs_tol=1e-6), (name, mine["step"])
-    ours, theirs = read_summary(one), read_summary(other)
+    our_end, their_end = read_summary(one), read_summary(other)
     timings = {"wall_seconds"}
     for name in ("status", "steps", "epochs", "samples", "seed", "name", "best"):
-        assert ours[name] == pytest.approx(theirs[name]) if name == "best" else ours[name] == theirs[name], name
-    assert {k: v for k, v in ours["eureka"].items() if k not in timings} == pytest.approx(
-        {k: v for k, v in theirs["eureka"].items() if k not in timings}
+        assert (
+            our_end[name] == pytest.approx(their_end[name]) if name == "best" else our_end[name] == their_end[name]
+        ), name
+    assert {k: v for k, v in our_end["eureka"].items() if k not in timings} == pytest.approx(
+        {k: v for k, v in their_end["eureka"].items() if k not in timings}
     )
 
 

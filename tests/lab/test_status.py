@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -57,3 +58,10 @@ def test_a_folder_that_is_none_is_refused(tmp_path: Path, monkeypatch, capsys) -
     with pytest.raises(SystemExit):
         main()
     assert "is no folder" in capsys.readouterr().err
+
+
+def test_it_answers_at_once() -> None:
+    """Torch alone takes seconds to import."""
+    code = "import sys, lab.status; print({'torch', 'lightning', 'matplotlib'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"

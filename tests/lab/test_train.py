@@ -160,6 +160,8 @@ def test_two_processes_share_scenes_and_validation(tmp_path: Path) -> None:
     assert (summary["steps"], summary["samples"]) == (8, 256)
     assert summary["eureka"]["epoch"] == 1
     assert summary["eureka"]["accuracy"] == pytest.approx(summary["eureka"]["accuracy"] * 40 // 1 / 40, abs=0.025)
+    # One event file: only the first process logs.
+    assert len(list(only_run(tmp_path).glob("events.*"))) == 1
 
 
 def test_accumulated_batches_step_together(tmp_path: Path) -> None:
