@@ -28,7 +28,7 @@ from submitit.slurm.slurm import SlurmJob
 from lab import jobs, slurm
 from lab.errors import LabError
 from lab.run import read_summary, run_folder
-from lab.seeds.train import numbers
+from lab.seeds.numbers import numbers
 from lab.tell import tell
 
 # Parameters that submitit knows for every kind of cluster; it wants slurm_ before the others.

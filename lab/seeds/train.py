@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +22,6 @@ from lab.seeds.callbacks import EachSeed, EachSeedCheckpoints
 from lab.seeds.module import OneSeed, Seed, SeedsData, SeedsModule
 from lab.seeds.stack import join_optimizer_states
 from lab.tell import tell
-
-
-def numbers(seeds: Any, first: int) -> list[int]:
-    """The seeds that ``seeds=`` asks for: so many from ``first`` on, or just those listed.
-
-    Raises:
-        LabError: if there is none, or one comes twice.
-    """
-    listed = list(seeds) if isinstance(seeds, Sequence) and not isinstance(seeds, str) else []
-    chosen = list(range(first, first + seeds)) if isinstance(seeds, int) else listed
-    if not chosen or len(set(chosen)) < len(chosen) or not all(isinstance(n, int) and n >= 0 for n in chosen):
-        raise LabError(f"seeds={seeds} is wrong: give a number of seeds (5) or different seeds ([0,3,7])")
-    return chosen
 
 
 def check_trainer(config: DictConfig) -> None:

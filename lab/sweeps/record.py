@@ -19,7 +19,7 @@ from omegaconf import DictConfig
 from lab.errors import LabError
 from lab.provenance import command_line
 from lab.run import run_name
-from lab.seeds.train import numbers
+from lab.seeds.numbers import numbers
 from lab.sweeps.plan import write_plan
 
 _BASIC = f"{BasicSweeper.__module__}.{BasicSweeper.__qualname__}"

@@ -1,0 +1,166 @@
+"""Trains what a composed config describes, and leaves a run folder behind.
+
+A config names classes; this file builds them and knows none of them by name.
+"""
+
+from __future__ import annotations
+
+import logging
+import shlex
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.pytorch.utilities.rank_zero import rank_zero_only
+from omegaconf import DictConfig, OmegaConf
+
+from callbacks.finite_loss import FiniteLoss
+from callbacks.preemption import Preemption
+from callbacks.run_summary import RunSummary
+from callbacks.still_held import StillHeld
+from lab import slurm
+from lab.build import build_callbacks, build_checkpoints, build_loggers, build_model_and_data, build_trainer
+from lab.config import check
+from lab.ending import Ending
+from lab.provenance import provenance
+from lab.run import Run, run_folder
+from lab.seeds.numbers import numbers
+from lab.seeds.train import check_trainer, train_together
+from lab.tell import tell
+
+
+def train(config: DictConfig, overrides: list[str], choices: dict[str, Any]) -> dict[str, Any]:
+    """Trains what ``config`` describes, or goes on with it, or finds it finished.
+
+    Args:
+        config: composed by Hydra.
+        overrides: as typed, for the name of the run folder.
+        choices: group -> chosen config, as Hydra reports them.
+
+    Returns:
+        The run's summary; under ``seeds``, {"seeds": {seed: summary}}.
+
+    Raises:
+        LabError: for everything that a user can mend.
+    """
+    config.paths.run = str(run_folder(config, overrides, choices, config.seed))
+    check(config)
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", module="lightning")
+    # Seeds trained together: fused CPU attention is then called seed by seed, which costs nothing to speak of.
+    warnings.filterwarnings("ignore", message=".*batching rule for aten::_scaled_dot_product")
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    if "16" in str(config.trainer.precision) and config.trainer.accelerator == "cpu" and _emulates_16_bit():
+        tell("this processor only emulates 16-bit arithmetic: trainer.precision=32-true is much faster here")
+    if config.seeds is not None:
+        return train_seeds(config, overrides, choices)
+    return train_one(config, overrides, choices)
+
+
+def train_one(config: DictConfig, overrides: list[str], choices: dict[str, Any]) -> dict[str, Any]:
+    """Trains one seed; the run's summary."""
+    with _opened(config, overrides, choices) as (run, what):
+        if what is not None:
+            _train_in(run, config, RunSummary(run.summary, what))
+        return run.read_summary()
+
+
+def train_seeds(config: DictConfig, overrides: list[str], choices: dict[str, Any]) -> dict[str, Any]:
+    """Trains ``config.seeds`` together, each in the folder of its single run; {"seeds": {seed: summary}}."""
+    check_trainer(config)
+    with ExitStack() as opened:
+        runs, folders = [], {}
+        asked: Any = OmegaConf.to_object(config.seeds) if OmegaConf.is_config(config.seeds) else config.seeds
+        for seed in numbers(asked, config.seed):
+            own = config.copy()
+            own.seed, own.seeds = seed, None
+            run, what = opened.enter_context(_opened(own, overrides, choices))
+            folders[seed] = run
+            if what is not None:
+                runs.append((own, run, {**what, "seeds_together": None}))
+        for _, _, what in runs:
+            what["seeds_together"] = len(runs)
+        if runs:
+            train_together(runs)
+        return {"seeds": {seed: run.read_summary() for seed, run in folders.items()}}
+
+
+@contextmanager
+def _opened(
+    config: DictConfig, overrides: list[str], choices: dict[str, Any]
+) -> Iterator[tuple[Run, dict[str, Any] | None]]:
+    """The run folder, held, and what its summary says of it; None where the run is finished already."""
+    folder = run_folder(config, overrides, choices, config.seed)
+    config.paths.run = str(folder)
+    primary = _is_primary()
+    run = Run(folder, primary)
+    try:
+        if config.force and slurm.restarts() and run.read_provenance().get("slurm_job") == slurm.job():
+            config.force = False  # this very job began anew before it was queued again
+        if primary and config.force and (aside := run.set_aside()):
+            tell(f"force=true: the run before is kept in {aside}")
+        # Every process sees the same summary and leaves together; under force it is the old run's, or none.
+        if run.read_summary().get("status") == "finished" and not config.force:
+            tell(f"finished already: {run.folder} (force=true runs it again)")
+            yield run, None
+            return
+        origin = provenance()
+        if "lab.train" not in origin["command"]:
+            # A worker of a launcher: what it was started with says nothing to a reader.
+            origin["command"] = shlex.join(["python", "-m", "lab.train", *overrides])
+        run.identify(config, origin)
+        yield (
+            run,
+            {
+                "name": str(folder.relative_to(Path(config.paths.runs).expanduser().absolute())),
+                "experiment": choices.get("experiment"),
+                "softmax": choices["softmax"],
+                "seed": config.seed,
+                "overrides": overrides,
+                **origin,
+            },
+        )
+    finally:
+        run.release()
+
+
+def _train_in(run: Run, config: DictConfig, summary: RunSummary) -> None:
+    """Trains in an open run folder and leaves a summary, however it ends."""
+    trainer: L.Trainer | None = None
+    ending = Ending()
+    try:
+        with ending.told():
+            resume, step, damaged = (None, 0, []) if config.force else run.newest_checkpoint()
+            for path in damaged:
+                tell(f"damaged checkpoint, using the one before it: {path}")
+            if resume is not None:
+                tell(f"going on from {resume}")
+            module, data = build_model_and_data(config)
+            if config.compile:
+                module.model.compile()
+            preemption = Preemption()
+            saving = [build_checkpoints(config, run, preemption), preemption]
+            callbacks = [StillHeld(run), FiniteLoss(), *build_callbacks(config), summary, *saving]
+            trainer = build_trainer(config, callbacks, build_loggers(config, run, step, summary.what))
+            tell(f"run folder: {run.folder}")
+            trainer.fit(module, datamodule=data, ckpt_path=resume, weights_only=True)
+            ending.status = "stopped" if trainer.interrupted else "finished"
+    finally:
+        if not run.lost:
+            summary.write(trainer, ending.status, ending.reason)
+
+
+def _emulates_16_bit() -> bool:
+    """Whether this processor lacks 16-bit instructions, so that a matrix product is up to 200 times slower."""
+    supported = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: True)
+    return not supported()
+
+
+def _is_primary() -> bool:
+    """Whether this is the process that writes (rank 0)."""
+    return int(getattr(rank_zero_only, "rank", 0) or 0) == 0
