@@ -172,10 +172,10 @@ class Attention(nn.Module):
         """Whether one query can be worked out alone: nobody watches, and queries do not depend on each other."""
         return self.tap is None and not self.rule.couples_queries
 
-    def project(self, name: str, x: Tensor) -> Tensor:
-        """[..., W] -> the queries ("q"), keys ("k") or values ("v") of all heads, [..., W]."""
-        place, W = "qkv".index(name), x.shape[-1]
-        rows = slice(place * W, (place + 1) * W)
+    def project(self, names: str, x: Tensor) -> Tensor:
+        """[..., W] -> the queries ("q"), keys ("k") or values ("v") of all heads, [..., W]; of "kv" both, [..., 2W]."""
+        place, W = "qkv".index(names), x.shape[-1]
+        rows = slice(place * W, (place + len(names)) * W)
         return F.linear(x, self.qkv.weight[rows], None if self.qkv.bias is None else self.qkv.bias[rows])
 
     def attend_projected(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:

@@ -88,14 +88,19 @@ class TwoStepModule(L.LightningModule):
         torch.manual_seed(derived_seed("step", self.seed, epoch, batch_idx, self.global_rank))
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        return self.training_loss(self(batch["x"]), batch)
+        logits = self(batch["x"])
+        loss = self.loss(logits, batch["y"])
+        self.observe_training(logits, loss, batch)
+        return loss
 
-    def training_loss(self, logits: Tensor, batch: Batch) -> Tensor:
-        """Loss of a training batch from the model's answer; the epoch's metrics see both."""
-        loss = F.cross_entropy(_precise(logits), batch["y"], label_smoothing=self.optim.label_smoothing)
+    def loss(self, logits: Tensor, target: Tensor) -> Tensor:
+        """Loss of a training batch from the model's answer [B, classes] and the right one [B]."""
+        return F.cross_entropy(_precise(logits), target, label_smoothing=self.optim.label_smoothing)
+
+    def observe_training(self, logits: Tensor, loss: Tensor, batch: Batch) -> None:
+        """Shows the model's answer to a training batch to the epoch's metrics."""
         if self._reports:
             self.train_metrics.update(logits=logits.detach(), target=batch["y"], value=loss.detach())
-        return loss
 
     @property
     def _reports(self) -> bool:
@@ -154,7 +159,8 @@ class TwoStepModule(L.LightningModule):
 
     def optimizer_with_schedule(self, groups: list[dict[str, Any]], samples_per_step: int) -> Any:
         """What ``configure_optimizers`` returns for these parameter groups."""
-        optimizer = self.optim.optimizer(groups, samples_per_step)
+        scales_loss = str(self.trainer.precision).startswith("16")
+        optimizer = self.optim.optimizer(groups, samples_per_step, scales_loss)
         scheduler = self.optim.scheduler(optimizer, max(1, self.trainer.max_epochs or 1))
         if scheduler is None:
             return optimizer

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from timm.optim import create_optimizer_v2, param_groups_weight_decay
+from timm.optim import create_optimizer_v2, get_optimizer_class, param_groups_weight_decay
 from timm.scheduler import create_scheduler_v2
 from timm.scheduler.scheduler import Scheduler
 from torch import nn
@@ -72,10 +74,17 @@ class OptimConfig:
         spared = model.no_weight_decay() if hasattr(model, "no_weight_decay") else set()  # type: ignore[operator]
         return param_groups_weight_decay(model, self.weight_decay, no_weight_decay_list=spared)
 
-    def optimizer(self, groups: list[dict[str, Any]], samples_per_step: int) -> Optimizer:
-        """The optimiser of these parameter groups."""
+    def optimizer(self, groups: list[dict[str, Any]], samples_per_step: int, scales_loss: bool = False) -> Optimizer:
+        """The optimiser of these parameter groups.
+
+        ``scales_loss``: whether gradients come multiplied, as under 16-bit floats: a fused optimiser would divide them
+        by itself, after the callbacks have read them.
+        """
         lr = self.scaled_lr(samples_per_step)
-        return create_optimizer_v2(groups, opt=self.name, lr=lr, weight_decay=0.0, **self.options)
+        options = dict(self.options)
+        if not scales_loss and not {"fused", "foreach", "differentiable"} & options.keys():
+            options |= {"fused": True} if _fuses(self.name) else {}
+        return create_optimizer_v2(groups, opt=self.name, lr=lr, weight_decay=0.0, **options)
 
     def scheduler(self, optimizer: Optimizer, epochs: int) -> Scheduler | None:
         """The learning-rate schedule by epoch; None where the rate stays."""
@@ -88,3 +97,10 @@ class OptimConfig:
             warmup_epochs=self.warmup_epochs,
         )
         return scheduler
+
+
+def _fuses(name: str) -> bool:
+    """Whether an optimiser works on all of a parameter's numbers in one kernel, if asked to."""
+    with suppress(ValueError):  # not one class, as under "lookahead_"
+        return "fused" in inspect.signature(get_optimizer_class(name, bind_defaults=False)).parameters
+    return False

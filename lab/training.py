@@ -31,6 +31,7 @@ from lab.run import Run, run_folder
 from lab.seeds.numbers import numbers
 from lab.seeds.train import check_trainer, train_together
 from lab.tell import tell
+from lab.tuning import keep_freed_memory, tune_compiler
 
 
 def train(config: DictConfig, overrides: list[str], choices: dict[str, Any]) -> dict[str, Any]:
@@ -53,6 +54,7 @@ def train(config: DictConfig, overrides: list[str], choices: dict[str, Any]) -> 
     warnings.filterwarnings("ignore", module="lightning")
     # Seeds trained together: fused CPU attention is then called seed by seed, which costs nothing to speak of.
     warnings.filterwarnings("ignore", message=".*batching rule for aten::_scaled_dot_product")
+    keep_freed_memory()
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     if "16" in str(config.trainer.precision) and config.trainer.accelerator == "cpu" and _emulates_16_bit():
@@ -142,6 +144,7 @@ def _train_in(run: Run, config: DictConfig, summary: RunSummary) -> None:
                 tell(f"going on from {resume}")
             module, data = build_model_and_data(config)
             if config.compile:
+                tune_compiler()
                 module.model.compile()
             preemption = Preemption()
             saving = [build_checkpoints(config, run, preemption), preemption]

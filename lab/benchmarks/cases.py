@@ -138,7 +138,10 @@ def _settings(group: str, quick: bool, precisions: Sequence[str]) -> Iterator[di
         for tokens, softmax, path in product(TOKENS[:2] if quick else TOKENS, softmaxes, PATHS):
             yield {"softmax": softmax, "path": path, "tokens": tokens}
     elif group == "seeds":
-        yield from ({"softmax": softmax, "mode": mode} for softmax, mode in product(SOFTMAXES[:2], modes))
+        for softmax, mode in product(SOFTMAXES[:2], modes):
+            yield {"quantity": "steps", "softmax": softmax, "mode": mode}
+        for mode in modes:
+            yield {"quantity": "runs", "softmax": "norm_softmax", "mode": mode}
     elif group == "diagnostics":
         yield {"softmax": "softmax"}
     elif group in ("probes", "gather"):

@@ -23,6 +23,7 @@ from datasets.vision import VisionData
 from lab.benchmarks.cases import Case, Row
 from lab.benchmarks.gathering import time_of_gathering
 from lab.benchmarks.looking import cost_of_looking, time_of_probes
+from lab.benchmarks.runs import time_of_runs
 from lab.benchmarks.timing import (
     MIB,
     Step,
@@ -43,6 +44,7 @@ from lab.softmax.fixed import Fixed
 from lab.softmax.learnable import LearnableTemperature
 from lab.softmax.norm import NormSoftmax
 from lab.softmax.rule import TemperatureRule
+from lab.tuning import keep_freed_memory, tune_compiler
 
 RULES: dict[str, Callable[..., TemperatureRule]] = {
     "softmax": Fixed,
@@ -65,6 +67,8 @@ def measure(case: Case) -> list[Row]:
     """
     torch.manual_seed(0)
     torch.set_num_threads(case.threads)
+    keep_freed_memory()
+    tune_compiler()
     groups = {
         "compose": _compose,
         "train": _train,
@@ -166,15 +170,29 @@ def _attention(case: Case) -> list[Row]:
 
 
 def _seeds(case: Case) -> list[Row]:
-    """Full-batch reasoning steps of one seed and of five together, interleaved."""
+    """Full-batch reasoning steps, or epochs of real runs, of one seed and of five together in turn."""
     before = memory_now(case.device)
+    if case.quantity == "runs":
+        return _seed_runs(case, before)
     (one, many), memory = _run(case, [reasoning_step(case, 1), reasoning_step(case, SEEDS)], before, 11, alternate=True)
     ratios = [b / (SEEDS * a) for a, b in zip(one, many, strict=True)]
     return [
         _row(case, "step of one seed", "ms", [1000 * t for t in one], memory),
         _row(case, f"step of {SEEDS} seeds together", "ms", [1000 * t for t in many], memory),
-        _row(case, f"{SEEDS} together / {SEEDS} one after another", "x", ratios, memory),
-        _row(case, f"{SEEDS} together / one", "x", [SEEDS * ratio for ratio in ratios], memory),
+        _row(case, f"{SEEDS} steps together / {SEEDS} steps", "x", ratios, memory),
+        _row(case, f"{SEEDS} steps together / one", "x", [SEEDS * ratio for ratio in ratios], memory),
+    ]
+
+
+def _seed_runs(case: Case, before: int) -> list[Row]:
+    forget_peak(case.device)
+    one, many = time_of_runs(case, SEEDS)
+    memory = _memory(case, before)
+    ratios = [b / (SEEDS * a) for a, b in zip(one, many, strict=True)]
+    return [
+        _row(case, "epoch of one seed's run", "ms", [1000 * t for t in one], memory),
+        _row(case, f"epoch of a run of {SEEDS} seeds", "ms", [1000 * t for t in many], memory),
+        _row(case, f"a run of {SEEDS} seeds / {SEEDS} runs", "x", ratios, memory),
     ]
 
 
@@ -206,7 +224,10 @@ def _gather(case: Case) -> list[Row]:
 
 
 def reasoning_step(case: Case, seeds: int) -> Step:
-    """A full-batch training step of the reasoner; of several seeds together as ``seeds=`` trains them."""
+    """A full-batch training step of the reasoner; of several seeds together as ``seeds=`` trains them.
+
+    Metrics are counted every tenth step, with every validation of ``experiment=reasoning``.
+    """
     rule = partial(NormSoftmax, statistic="std") if case.softmax == "norm_softmax" else RULES[case.softmax]
     optim = OptimConfig(lr=5e-3, weight_decay=1.0, decay_matrices_only=False, options={"betas": (0.9, 0.98)})
     own: list[Seed] = []
@@ -216,6 +237,9 @@ def reasoning_step(case: Case, seeds: int) -> Step:
         module = OneSeed(Reasoner(softmax=rule), optim, num_classes=11).to(case.device).train()
         own.append(Seed(OmegaConf.create({"seed": number}), None, module, data, [], [], None))  # type: ignore[arg-type]
     batch = {seed.number: _to(seed.data.batch("train"), case.device) for seed in own}
+    epochs = _Epochs()
+    for seed in own:
+        seed.module.trainer = epochs  # type: ignore[assignment]
     if seeds == 1:
         single = own[0].module
         groups = optim.parameter_groups(single.model)
@@ -233,8 +257,17 @@ def reasoning_step(case: Case, seeds: int) -> Step:
         loss_of().backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
+        epochs.current_epoch += 1
 
     return step
+
+
+class _Epochs:
+    """As much of a trainer as a module asks whether this epoch's metrics are told."""
+
+    check_val_every_n_epoch = 10
+    max_epochs = 10_000
+    current_epoch = 0
 
 
 def _run(

@@ -65,7 +65,7 @@ def targets(rows: Sequence[Row]) -> list[Target]:
         _target("reasoning step of one seed in ms, NormSoftmax, best mode", best("step of one seed"), at_most=10),
         _target("reasoning step of 5 seeds together in ms, likewise", best("step of 5 seeds together"), at_most=30),
         _target(
-            "5 seeds together / 5 one after another, likewise", best("5 together / 5 one after another"), at_most=0.6
+            "a run of 5 seeds / 5 runs one after another, likewise", best("a run of 5 seeds / 5 runs"), at_most=0.6
         ),
         *_targets_of_looking(rows),
     ]

@@ -117,9 +117,10 @@ class Reasoner(Observable):
         table_NTW = self.token.weight + self.position[: x.shape[1], None]
         normed = block.norm1(table_NTW)
         picked_NTB = (x.t().unsqueeze(1) == tokens[:, None]).to(table_NTW.dtype)
-        k_NWB, v_NWB = (block.attention.project(name, normed).transpose(1, 2) @ picked_NTB for name in "kv")
-        q_WB = block.attention.project("q", normed[-1]).t() @ picked_NTB[-1]
-        last_WB = table_NTW[-1].t() @ picked_NTB[-1]
+        # Two products in place of four: each reads its one-hot columns once.
+        k_NWB, v_NWB = (block.attention.project("kv", normed).transpose(1, 2) @ picked_NTB).chunk(2, 1)
+        of_last_TW = torch.cat([block.attention.project("q", normed[-1]), table_NTW[-1]], 1)
+        q_WB, last_WB = (of_last_TW.t() @ picked_NTB[-1]).chunk(2)
         attended = block.attention.attend_projected(
             q_WB.t().unsqueeze(1), k_NWB.permute(2, 0, 1), v_NWB.permute(2, 0, 1)
         )

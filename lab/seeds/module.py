@@ -165,10 +165,12 @@ class SeedsModule(L.LightningModule):
 
     def training_step(self, batch: dict[int, Any], batch_idx: int) -> Tensor:
         logits = self._logits(batch, training=True)
-        self.losses = [
-            seed.module.training_loss(own, batch[seed.number]) for seed, own in zip(self.seeds, logits, strict=True)
-        ]
-        return torch.stack(self.losses).sum()
+        targets = torch.stack([batch[seed.number]["y"] for seed in self.seeds])
+        losses = torch.func.vmap(self.seeds[0].module.loss)(logits, targets)
+        self.losses = list(losses.unbind(0))
+        for seed, own, loss in zip(self.seeds, logits, self.losses, strict=True):
+            seed.module.observe_training(own, loss, batch[seed.number])
+        return losses.sum()
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
         for seed in self.seeds:
@@ -207,11 +209,12 @@ class SeedsModule(L.LightningModule):
         span = f"{min(values):.1%} to {max(values):.1%}" if values else "-"
         return f"{len(self.seeds)} seeds, accuracy {span}, {moments} had their Eureka-moment"
 
-    def _logits(self, batch: dict[int, Any], training: bool) -> list[Tensor]:
+    def _logits(self, batch: dict[int, Any], training: bool) -> Tensor:
+        """Of all seeds, [S, B, classes]."""
         self.stack.set_training(training)
         inputs = [batch[seed.number]["x"] for seed in self.seeds]
         stacked = tree_map(lambda *tensors: torch.stack(tensors), *inputs)
-        return list(self.stack(stacked).unbind(0))
+        return self.stack(stacked)
 
 
 class SeedsData(L.LightningDataModule):

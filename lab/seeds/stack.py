@@ -16,6 +16,7 @@ from torch.func import functional_call
 from torch.optim import Optimizer
 
 from lab.errors import LabError
+from lab.tuning import tune_compiler
 
 
 class Stack(nn.Module):
@@ -47,7 +48,7 @@ class Stack(nn.Module):
         )
         buffers = [dict(model.named_buffers()) for model in models]
         for index, name in enumerate(self._buffer_names):
-            self.register_buffer(f"buffer_{index}", torch.stack([of_one[name] for of_one in buffers]))
+            self.register_buffer(f"buffer_{index}", _apart(torch.stack([of_one[name] for of_one in buffers])))
         self._run = torch.func.vmap(self._one)
         self.bind()
 
@@ -62,9 +63,8 @@ class Stack(nn.Module):
 
     def compile_forward(self) -> None:
         """Compiles the batched pass with torch.compile."""
+        tune_compiler()
         # Each shape by itself: under vmap, torch 2.15 fails over symbolic sizes and then stays eager for good.
-        # Seeds that drop out are new shapes, each in training and in evaluation.
-        torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
         self._run = torch.compile(self._run, dynamic=False)
 
     def set_training(self, training: bool) -> None:
@@ -113,7 +113,7 @@ class Stack(nn.Module):
                 optimizer.state[cut[old]] = {k: v[kept] if _stacked(v, size) else v for k, v in state.items()}
                 group["params"][place] = cut[old]
         for index in range(len(self._buffer_names)):
-            setattr(self, f"buffer_{index}", getattr(self, f"buffer_{index}")[kept])
+            setattr(self, f"buffer_{index}", _apart(getattr(self, f"buffer_{index}")[kept]))
         self._models = [self._models[row] for row in kept]
         self.bind()
 
@@ -142,6 +142,18 @@ def join_optimizer_states(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
         for index, entries in first["state"].items()
     }
     return {**first, "state": joined}
+
+
+def _apart(stacked: Tensor) -> Tensor:
+    """One number of each model, [S], as numbers far apart in memory.
+
+    Side by side, the compiler would take the models for the lanes of a vector and leave its loops to a single thread.
+    """
+    if stacked.ndim != 1:
+        return stacked
+    spaced = stacked.new_zeros(len(stacked), 16)
+    spaced[:, 0] = stacked
+    return spaced[:, 0]
 
 
 def _stacked(value: Any, size: int) -> bool:

@@ -147,7 +147,7 @@ def test_signals_are_as_before_after_a_run(undisturbed: Path) -> None:
 def test_seeds_leave_together(told, tmp_path: Path) -> None:
     reasoning = ("experiment=reasoning", "data.numbers=4", "trainer.max_epochs=30", "threads=1", "logger=csv_only")
     train_with([*reasoning, "seeds=2", f"paths.runs={tmp_path / 'whole'}"])
-    told(signal.SIGTERM, 12, "training_loss")
+    told(signal.SIGTERM, 12, "observe_training")
     with pytest.raises(SystemExit):
         train_with([*reasoning, "seeds=2", f"paths.runs={tmp_path / 'again'}"])
     assert [newest(run)["global_step"] for run in runs_in(tmp_path / "again")] == [13, 13]

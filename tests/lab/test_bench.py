@@ -177,7 +177,7 @@ def test_targets_are_judged_by_the_rows_there_are() -> None:
     rows = [row("compose", 60_000, "draws and composition"), row("train", 90, batch=8), row("ratio", 1.2)]
     assert reached([*rows, row("ratio", 1.0)])[:6] == [None, None, False, None, None, None]
     # Of the seeds the best mode counts, under NormSoftmax.
-    quantities = ("step of one seed", "step of 5 seeds together", "5 together / 5 one after another")
+    quantities = ("step of one seed", "step of 5 seeds together", "a run of 5 seeds / 5 runs")
     slow, fast, other = [
         [row("seeds", value, q, 4392, *of) for q, value in zip(quantities, values, strict=True)]
         for of, values in [

@@ -12,7 +12,7 @@ from conftest import SMALL, newest, set_status
 from lab.errors import LabError
 from lab.metrics_log import read_metrics
 from lab.run import read_summary
-from lab.seeds.module import OneSeed
+from lab.seeds.module import SeedsModule
 from lab.train import run as train_with
 
 REASONING = (
@@ -149,13 +149,14 @@ def test_finished_seeds_are_not_run_again(tmp_path: Path) -> None:
 
 
 def test_a_seed_that_breaks_fails_alone(tmp_path: Path, monkeypatch) -> None:
-    sound = OneSeed.training_loss
+    sound = SeedsModule._logits
 
-    def breaking(self: OneSeed, logits: torch.Tensor, batch: dict) -> torch.Tensor:
-        broken = self.seed == 1 and self.current_epoch == 30
-        return sound(self, logits * math.nan if broken else logits, batch)
+    def breaking(self: SeedsModule, batch: dict, training: bool) -> torch.Tensor:
+        logits = sound(self, batch, training)
+        factors = [math.nan if seed.number == 1 and self.current_epoch == 30 else 1.0 for seed in self.seeds]
+        return logits * torch.tensor(factors)[:, None, None]
 
-    monkeypatch.setattr(OneSeed, "training_loss", breaking)
+    monkeypatch.setattr(SeedsModule, "_logits", breaking)
     batched = together(tmp_path / "together", *REASONING, "seeds=3")
     failed = read_summary(batched[1])
     assert failed["status"] == "failed"

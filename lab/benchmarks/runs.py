@@ -1,0 +1,56 @@
+"""How long an epoch of a real run takes, Lightning, validation and files included: one seed, and seeds together."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, ClassVar
+
+import lightning as L
+from omegaconf import open_dict
+
+from lab.benchmarks.cases import Case
+from lab.config import compose_config
+from lab.training import train
+
+# The first epochs compile, for training and for evaluation; a validation comes every ten.
+WARM_UP_EPOCHS, EPOCHS, QUICK_EPOCHS = 20, 200, 20
+ROUNDS = 3
+
+
+class EpochClock(L.Callback):
+    """Notes when each epoch begins."""
+
+    began: ClassVar[dict[int, float]] = {}
+
+    def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.began.setdefault(trainer.current_epoch, time.perf_counter())
+
+
+def time_of_runs(case: Case, seeds: int) -> tuple[list[float], list[float]]:
+    """Seconds of an epoch of the reasoning task: of one seed's run, and of ``seeds`` together; a pair a round."""
+    epochs = QUICK_EPOCHS if case.quick else EPOCHS
+    one: list[float] = []
+    many: list[float] = []
+    for number in range(1 if case.quick else ROUNDS):
+        turns = [(one, None), (many, seeds)]
+        for times, together in reversed(turns) if number % 2 else turns:
+            with TemporaryDirectory() as folder:
+                times.append(_seconds_an_epoch(case, together, epochs, Path(folder)))
+    return one, many
+
+
+def _seconds_an_epoch(case: Case, seeds: int | None, epochs: int, folder: Path) -> float:
+    overrides = ["experiment=reasoning", f"softmax={case.softmax}", "logger=csv_only", "~callbacks.progress"]
+    config = compose_config(overrides)
+    with open_dict(config):
+        config.seeds, config.threads, config.compile = seeds, case.threads, case.mode == "compile"
+        config.trainer.max_epochs = WARM_UP_EPOCHS + epochs + 1
+        config.paths.runs = str(folder)
+        config.callbacks.clock = {"_target_": f"{__name__}.{EpochClock.__name__}"}
+    EpochClock.began.clear()
+    chosen: dict[str, Any] = {"experiment": "reasoning", "softmax": case.softmax}
+    train(config, overrides, chosen)
+    first, last = WARM_UP_EPOCHS, WARM_UP_EPOCHS + epochs
+    return (EpochClock.began[last] - EpochClock.began[first]) / epochs
