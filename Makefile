@@ -53,7 +53,7 @@ test: setup
 	$(bin)/python -m ruff check .
 	$(bin)/python -m ruff format --check .
 	$(bin)/python -m mypy
-	$(bin)/python -m pytest -n logical --maxprocesses 4 --dist loadfile $(PYTEST_ARGS)
+	$(bin)/python -m pytest -n logical --maxprocesses 4 --dist worksteal $(PYTEST_ARGS)
 
 bench: setup
 	$(bin)/python -m lab.bench $(BENCH_ARGS)

@@ -23,8 +23,20 @@ def new_figure(
     return figure, figure.subplots(rows, columns, sharey=sharey, squeeze=False) if rows else figure.subplots()
 
 
+def lay_out(figure: Figure) -> None:
+    """Puts the panels of a finished figure where they are to stay.
+
+    Laying out takes longer than drawing: without this, ``savefig`` draws once more for it, and whoever draws the
+    figure again (TensorBoard, another format) lays it out again.
+    """
+    if (engine := figure.get_layout_engine()) is not None:
+        engine.execute(figure)
+        figure.set_layout_engine(None)
+
+
 def save_figure(figure: Figure, path: Path, dpi: int = 130) -> None:
-    """Writes a figure atomically as PNG."""
+    """Lays a figure out for good and writes it atomically as PNG."""
+    lay_out(figure)
     write_atomically(path, lambda file: figure.savefig(file, format="png", dpi=dpi))
 
 

@@ -86,6 +86,11 @@ def one_thread():
     torch.set_num_threads(before)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest first, so that no worker is left with them at the end."""
+    items.sort(key=lambda item: item.get_closest_marker("slurm") is None)
+
+
 def lab_train(*overrides: str, folder: Path, check: bool = True) -> subprocess.CompletedProcess:
     """``python -m lab.train`` in ``folder``, as a user types it."""
     return python("-m", "lab.train", *overrides, folder=folder, check=check)

@@ -18,6 +18,7 @@ from PIL import Image
 
 from lab.errors import LabError
 from lab.files import write_atomically, write_text
+from lab.pictures import lay_out
 from lab.report.against import MatchedRow, Measured
 from lab.report.assemble import COMPARED, Drawing, Report, Section, link, run_row, setting_row
 from lab.report.settings import Setting
@@ -94,8 +95,8 @@ def check_out(out: Path) -> None:
 
 
 def _save(drawing: Drawing, folder: Path) -> dict[str, Any]:
+    lay_out(drawing.figure)
     png = _drawn(drawing.figure, "png")
-    drawing.figure.set_layout_engine("none")  # as it is laid out now: doing it again takes as long as drawing
     write_atomically(folder / f"{drawing.name}.png", lambda file: file.write(png))
     pdf = _drawn(drawing.figure, "pdf")
     write_atomically(folder / f"{drawing.name}.pdf", lambda file: file.write(pdf))
