@@ -67,6 +67,9 @@ def _explained(error: Exception, overrides: list[str]) -> str:
     if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
         group, _, name = error.missing_cfg_file.rpartition("/")
         return f"{group}={name} does not exist; {choices(name, error.options)}"
+    if missing := re.search(r"Could not load '([^']+)/([^'/]+)'", text):
+        group, name = missing.groups()  # one of a list, of which Hydra does not say what there is
+        return f"{group}={name} does not exist; {choices(name, [p.stem for p in (CONFIGS / group).glob('*.yaml')])}"
     wrong = re.search(r"Could not override '([^']+)'", text)
     if wrong is None:
         return _one_line(text)

@@ -6,6 +6,7 @@ It imports nothing heavy before it knows that what was asked for composes: a wro
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from typing import Any
 
@@ -18,6 +19,7 @@ from omegaconf import DictConfig, open_dict
 from lab import command, launchers, slurm
 from lab.config import CONFIGS
 from lab.errors import LabError
+from lab.run import read_summary, run_folder
 from lab.tell import tell
 
 
@@ -41,6 +43,28 @@ def _train(config: DictConfig, overrides: list[str], choices: dict[str, Any]) ->
     from lab.training import train  # takes seconds: torch, Lightning, timm
 
     return train(config, overrides, choices)
+
+
+def _starts_processes(config: DictConfig) -> bool:
+    """Whether Lightning is to start further processes of this run; under SLURM and torchrun they are there already."""
+    return config.trainer.devices not in (1, "1") and slurm.job() is None and "LOCAL_RANK" not in os.environ
+
+
+def _train_apart(config: DictConfig, overrides: list[str], choices: dict[str, Any]) -> dict[str, Any]:
+    """Trains one run of a sweep as a command of its own.
+
+    Lightning starts the other processes of a run by the command line, which is that of the whole sweep; and what it
+    leaves in this process's environment would make the next run wait for processes that nobody starts.
+    """
+    with subprocess.Popen([sys.executable, "-m", "lab.train", *overrides]) as process:
+        try:
+            status = process.wait()
+        except KeyboardInterrupt:
+            process.wait()  # it has heard it, too, and saves first
+            raise
+    if status:
+        raise LabError(f"{' '.join(overrides)}: exit status {status}, for the reason above")
+    return read_summary(run_folder(config, overrides, choices, config.seed))
 
 
 def report(summary: dict[str, Any]) -> str:
@@ -67,16 +91,18 @@ def _share_of_threads(side_by_side: int | None) -> int | None:
 @hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="train")
 def _main(config: DictConfig) -> float | None:
     settings = HydraConfig.get()
+    overrides, choices = list(settings.overrides.task), dict(settings.runtime.choices)
+    multirun = settings.mode == RunMode.MULTIRUN
     if config.threads is None:
-        multirun = settings.mode == RunMode.MULTIRUN
         config.threads = _share_of_threads(settings.launcher.get("n_jobs") if multirun else None)
     try:
-        summary = _train(config, list(settings.overrides.task), dict(settings.runtime.choices))
+        apart = multirun and _starts_processes(config)
+        summary = (_train_apart if apart else _train)(config, overrides, choices)
     except LabError as error:
         if os.environ.get("HYDRA_FULL_ERROR"):
             raise
         tell(f"error: {error}")
-        if settings.mode == RunMode.MULTIRUN:
+        if multirun:
             # The others of a sweep run all the same; Hydra ends it with this error once they are done.
             raise LabError(str(error)) from None
         sys.exit(1)

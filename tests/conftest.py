@@ -122,9 +122,14 @@ def train_in(folder: Path, *overrides: str) -> Path:
 
 def only_run(folder: Path) -> Path:
     """The one run folder below ``folder``."""
-    found = [path.parent for path in folder.rglob("config.yaml")]
+    found = runs_in(folder)
     assert len(found) == 1, found
     return found[0]
+
+
+def runs_in(folder: Path) -> list[Path]:
+    """All run folders below ``folder``, by name."""
+    return sorted(path.parent for path in folder.rglob("config.yaml"))
 
 
 def set_status(run: Path, status: str) -> None:

@@ -66,6 +66,7 @@ def test_every_config_composes_and_fits_what_it_names(choice: str) -> None:
     ("override", "words"),
     [
         ("softmax=norm_softmx", ["norm_softmx", "did you mean 'norm_softmax'", "learnable_temperature"]),
+        ("callbacks=[attention_map]", ["callbacks=attention_map", "did you mean 'attention_maps'"]),
         ("softmax.tua=1", ["did you mean 'tau'"]),
         ("experiment=nothing", ["main_task", "reasoning"]),
         ("optmi.lr=1", ["did you mean 'optim'"]),

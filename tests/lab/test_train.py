@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import SMALL, lab_train, newest, only_run, set_status, train_in
+from conftest import SMALL, lab_train, newest, only_run, runs_in, set_status, train_in
 
 from lab.errors import LabError
 from lab.metrics_log import read_metrics
@@ -152,16 +152,19 @@ def test_an_interrupted_run_is_stopped_and_can_go_on(tmp_path: Path) -> None:
 
 
 def test_two_processes_share_scenes_and_validation(tmp_path: Path) -> None:
-    lab_train(*SMALL, "trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2", "trainer.precision=32-true",
-              "callbacks.eureka.threshold=0.01", folder=tmp_path)  # fmt: skip
-    summary = read_summary(only_run(tmp_path))
-    assert summary["status"] == "finished"
+    """In a sweep, where each run has to start processes of its own and not the sweep's."""
+    lab_train("-m", "seed=0,1", *SMALL, "trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2",
+              "trainer.precision=32-true", "callbacks.eureka.threshold=0.01", folder=tmp_path)  # fmt: skip
+    run, other = runs_in(tmp_path)
+    summary = read_summary(run)
+    assert summary["status"] == read_summary(other)["status"] == "finished"
+    assert "-m lab.train" in summary["command"] and summary["seed"] != read_summary(other)["seed"]
     # 64 scenes an epoch, 16 a process: two steps.
     assert (summary["steps"], summary["samples"]) == (8, 256)
     assert summary["eureka"]["epoch"] == 1
     assert summary["eureka"]["accuracy"] == pytest.approx(summary["eureka"]["accuracy"] * 40 // 1 / 40, abs=0.025)
     # One event file: only the first process logs.
-    assert len(list(only_run(tmp_path).glob("events.*"))) == 1
+    assert len(list(run.glob("events.*"))) == 1
 
 
 def test_accumulated_batches_step_together(tmp_path: Path) -> None:
