@@ -1,4 +1,5 @@
 import pytest
+import torch
 
 from lab.optim import OptimConfig
 
@@ -15,3 +16,24 @@ def test_learning_rate_scales_with_the_batch() -> None:
 def test_numbers_are_checked(options) -> None:
     with pytest.raises(ValueError, match=r"optim\."):
         OptimConfig(**options)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "scales_loss", "fused"),
+    [
+        ("adamw", {}, False, True),
+        ("sgd", {}, False, True),
+        ("adamw", {}, True, None),
+        ("adamw", {"foreach": True}, False, None),
+        ("adamw", {"fused": False}, False, False),
+        ("lookahead_adamw", {}, False, None),
+        ("nadam", {}, False, None),
+    ],
+)
+def test_optimisers_are_fused_where_they_can_be(name, options, scales_loss, fused) -> None:
+    weight = torch.nn.Parameter(torch.ones(3))
+    optimizer = OptimConfig(lr=1.0, name=name, options=options).optimizer([{"params": [weight]}], 1, scales_loss)
+    assert optimizer.param_groups[0].get("fused") is fused
+    weight.grad = torch.ones(3)
+    optimizer.step()
+    assert (weight < 1).all()

@@ -1,0 +1,58 @@
+"""What is tuned makes training faster; these tests see that it is done at all."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from lab import tuning
+
+# 192 MiB, 49,152 pages, freed together: far more than glibc would keep.
+FAULTS = """
+import resource, torch
+from lab.tuning import keep_freed_memory
+keep_freed_memory()
+def step():
+    blocks = [torch.zeros(3 * 2**20) for _ in range(8)]
+    more = [block + 1 for block in blocks]
+for _ in range(3): step()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(20): step()
+print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) // 20)
+"""
+
+
+@pytest.fixture
+def options(monkeypatch) -> list[int]:
+    """What is asked of mallopt, by option; no user's settings."""
+    asked: list[int] = []
+    library = SimpleNamespace(mallopt=lambda option, value: asked.append(option))
+    monkeypatch.setattr(tuning.ctypes, "CDLL", lambda name: library)
+    for name in [name for name in os.environ if name.startswith(("MALLOC_", "GLIBC_TUNABLES"))]:
+        monkeypatch.delenv(name)
+    return asked
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
+def test_freed_memory_is_kept() -> None:
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
+    done = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, text=True, check=True, env=plain)
+    assert int(done.stdout) < 5000
+
+
+def test_what_the_user_says_of_memory_stands(options: list[int], monkeypatch) -> None:
+    tuning.keep_freed_memory()
+    assert sorted(options) == [-3, -2, -1]
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "1000")
+    tuning.keep_freed_memory()
+    assert len(options) == 3
+
+
+def test_another_c_library_is_left_alone(monkeypatch) -> None:
+    monkeypatch.setattr(tuning.ctypes, "CDLL", lambda name: SimpleNamespace())
+    tuning.keep_freed_memory()
