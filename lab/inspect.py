@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 import yaml
-from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException, InstantiationException
 from hydra.utils import instantiate
@@ -29,7 +28,7 @@ from torch import nn
 from callbacks.diagnostic import Diagnostic
 from callbacks.gradient_norms import GradientNorms
 from lab.command import problem_with
-from lab.config import CONFIGS, check, explain_key
+from lab.config import check, compose_config, explain_key
 from lab.ending import Ending
 from lab.errors import LabError
 from lab.files import write_json
@@ -138,8 +137,7 @@ def _tell_too_few(wanted: int, there: int) -> None:
 def _settings(callbacks: list[str], folder: Path) -> DictConfig:
     if problem := problem_with(callbacks):
         raise LabError(problem)
-    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        config = compose("train", overrides=callbacks)
+    config = compose_config(callbacks)
     config.paths.run = str(folder)
     check(config)
     return config.callbacks

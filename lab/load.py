@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf, open_dict
 from torch import nn
 
 from lab.build import build_model
-from lab.config import CONFIGS
+from lab.config import compose_config
 from lab.errors import LabError
 from lab.run import Run, load_checkpoint
 
@@ -73,8 +72,7 @@ def load_model(
 
 def softmax_config(name: str, *overrides: str) -> DictConfig:
     """``softmax=<name>`` with overrides, as on the command line."""
-    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        config = compose("train", overrides=[f"softmax={name}", *overrides])
+    config = compose_config([f"softmax={name}", *overrides])
     OmegaConf.resolve(config.softmax)
     return config.softmax
 

@@ -219,7 +219,7 @@ def _gather(case: Case) -> list[Row]:
     before = memory_now(case.device)
     forget_peak(case.device)
     found = time_of_gathering(case)
-    memory = (peak_memory(case.device), max(0, peak_memory(case.device) - before))
+    memory = _memory(case, before)
     return [_row(case, quantity, "s", seconds, memory) for quantity, seconds in found.items()]
 
 

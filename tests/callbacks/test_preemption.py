@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import SMALL, runs_in
+from conftest import SMALL, newest, runs_in
 
 from callbacks.preemption import SIGNALS
 from lab.errors import LabError
@@ -28,10 +28,6 @@ def train_in(folder: Path, *overrides: str) -> Path:
     """Trains in this process; the run folder of the first seed."""
     train_with([*COMMAND, *overrides, f"paths.runs={folder}"])
     return runs_in(folder)[0]
-
-
-def newest(run: Path) -> dict:
-    return torch.load(sorted((run / "checkpoints").glob("last-*.ckpt"))[-1], weights_only=True)
 
 
 def assert_same(run: Path, other: Path) -> None:
