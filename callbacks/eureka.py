@@ -8,6 +8,7 @@ from typing import Any
 
 import lightning as L
 from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.utilities import rank_zero_warn
 
 from lab.tensorboard import boards
 
@@ -41,6 +42,10 @@ class EurekaMoment(Callback):
         metric: logged metric that is compared.
         stop_after: stop training this many epochs after the moment; None trains on to the end.
 
+    Attributes:
+        prior_accuracy: what the prior p(z) alone can reach on the validation set, once training has begun; None where
+            the data cannot tell.
+
     Raises:
         ValueError: if the threshold is no accuracy or ``stop_after`` is negative.
     """
@@ -54,6 +59,7 @@ class EurekaMoment(Callback):
         self.metric = metric
         self.stop_after = stop_after
         self.moment: Moment | None = None
+        self.prior_accuracy: float | None = None
         self._seconds_before = 0.0
         self._started = time.monotonic()
 
@@ -64,6 +70,13 @@ class EurekaMoment(Callback):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._started = time.monotonic()
+        tell = getattr(trainer.datamodule, "prior_accuracy", None)  # type: ignore[attr-defined]
+        self.prior_accuracy = tell() if tell else None
+        if self.prior_accuracy is not None and self.prior_accuracy >= self.threshold:
+            rank_zero_warn(
+                f"callbacks.eureka.threshold={self.threshold} is no sign of a Eureka-moment here: the prior p(z) alone "
+                f"reaches {self.prior_accuracy:.1%} on this task; set a higher one"
+            )
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if trainer.sanity_checking:
@@ -85,6 +98,7 @@ class EurekaMoment(Callback):
         """The lines that TensorBoard shows beside accuracy; a table has no use for them."""
         classes = trainer.datamodule.model_arguments()["num_classes"]  # type: ignore[attr-defined]
         lines = {"eureka/threshold": self.threshold, "eureka/chance": 1 / classes}
+        lines |= {} if self.prior_accuracy is None else {"eureka/prior_accuracy": self.prior_accuracy}
         lines |= {"eureka/happened": float(self.moment is not None)}
         lines |= {"eureka/epoch": float(self.moment.epoch)} if self.moment else {}
         for board in boards(trainer):

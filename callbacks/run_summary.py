@@ -102,6 +102,7 @@ class RunSummary(Callback):
             "eureka": {
                 "happened": moment is not None,
                 "threshold": eureka.threshold if eureka else None,
+                "prior_accuracy": eureka.prior_accuracy if eureka else None,
                 **(moment or {}),
             },
             "best": self._best,

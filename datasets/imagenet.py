@@ -14,6 +14,7 @@ from timm.data import create_transform
 from torch import Tensor
 
 from datasets.loading import Batch, DrawnData, StepLoader, check_positive
+from datasets.prior import prior_accuracy
 from datasets.scenes import BOTTOM_LEFT, BOTTOM_RIGHT, TOP_LEFT, TOP_RIGHT, place_of, tile_regions, unnormalised
 from datasets.seeding import derived_seed, generator_of
 from datasets.tasks.task import choose, coin, on_tiles
@@ -125,12 +126,21 @@ class ImageNetData(DrawnData):
 
     def draw_validation(self, index: int) -> Batch:
         """Validation batch ``index`` of the fixed set."""
+        return self.scenes("val").batch(*self._validation_place(index))
+
+    def prior_accuracy(self) -> float | None:
+        scenes, batches = self.scenes("val"), range(-(-self.validation_size // self.batch_size))
+        parts = [scenes.draw(*self._validation_place(index))[1:] for index in batches]
+        latents = {name: torch.cat([own[name] for own, _ in parts]) for name in parts[0][0]}
+        return prior_accuracy(latents, torch.cat([labels for _, labels in parts]))
+
+    def _validation_place(self, index: int) -> tuple[Tensor, int]:
+        """Walk and seed of a validation batch."""
         start = index * self.batch_size
         walk = torch.arange(start, min(start + self.batch_size, self.validation_size))
-        scenes = self.scenes("val")
-        # Files lie sorted by class: a stride that shares no factor with their number visits all classes.
-        order = torch.randperm(len(scenes), generator=generator_of("imagenet walk", self.validation_seed))
-        return scenes.batch(order[walk % len(order)], derived_seed("imagenet val", self.validation_seed, index))
+        # Files lie sorted by class: a walk in their order would see some classes only.
+        order = torch.randperm(len(self.scenes("val")), generator=generator_of("imagenet walk", self.validation_seed))
+        return order[walk % len(order)], derived_seed("imagenet val", self.validation_seed, index)
 
     def train_dataloader(self) -> StepLoader:
         return self.training_loader(self.steps_of(self.epoch_size or len(self.scenes("train"))), self.workers)
@@ -182,7 +192,15 @@ class FolderScenes:
         return len(self._files)
 
     def batch(self, walk: Tensor, seed: int) -> Batch:
-        """Scenes whose top-right images are the files ``walk`` [B]; everything else follows from ``seed``."""
+        """Scenes as :meth:`draw` has them, with their pictures."""
+        files, latents, labels = self.draw(walk, seed)
+        return {"x": self._canvas(files, seed), "y": labels, "latents": latents}
+
+    def draw(self, walk: Tensor, seed: int) -> tuple[Tensor, dict[str, Tensor], Tensor]:
+        """Files [B, 4], latents and labels [B] of scenes whose top-right images are the files ``walk`` [B].
+
+        Everything else follows from ``seed``; no file is read.
+        """
         size = len(walk)
         generator = torch.Generator().manual_seed(seed)
         match = coin(size, generator).bool()
@@ -205,8 +223,7 @@ class FolderScenes:
             "target_location": (first != second).long(),
             **on_tiles(size, indicator_1=TOP_LEFT, indicator_2=BOTTOM_RIGHT, target_1=TOP_RIGHT, target_2=BOTTOM_LEFT),
         }
-        label = choose(latents["target_1"], latents["target_2"], latents["target_location"])
-        return {"x": self._canvas(files, seed), "y": label, "latents": latents}
+        return files, latents, choose(latents["target_1"], latents["target_2"], latents["target_location"])
 
     def _canvas(self, files_B4: Tensor, seed: int) -> Tensor:
         """[B, 3, 2 S, 2 S]; reading and augmenting is one image after another, in the loader's processes."""

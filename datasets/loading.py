@@ -110,6 +110,10 @@ class DrawnData(L.LightningDataModule, ABC):
         """Number of this process, from 0 on."""
         return self.trainer.global_rank if self.trainer else 0
 
+    def prior_accuracy(self) -> float | None:
+        """The plateau of the validation set (:func:`datasets.prior.prior_accuracy`); None without a first step."""
+        return None
+
     def steps_of(self, epoch_size: int) -> int:
         """Whole steps of an epoch of ``epoch_size`` samples over all processes.
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from datasets.loading import Batch, DrawnData, StepLoader
+from datasets.prior import prior_accuracy
 from datasets.seeding import generator_of
 
 # Accuracy of always giving the likelier number: it is right in 61 of 121 pairs (a, b), else in 1 of 11; about 6/11.
@@ -82,6 +83,10 @@ class ReasoningData(DrawnData):
     def batch(self, split: str) -> Batch:
         """The whole of a split (``train`` or ``validation``) as one batch."""
         return self._batches[split]
+
+    def prior_accuracy(self) -> float | None:
+        batch = self.batch("validation")
+        return prior_accuracy(batch["latents"], batch["y"])
 
     def draw_train(self, epoch: int, step: int) -> Batch:
         """This process's share of the training batch, the same in every epoch."""

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from datasets.loading import Batch, DrawnData, StepLoader, check_positive
+from datasets.prior import prior_accuracy
 from datasets.scenes import ImageBank, LabelledImages, compose, tile_regions
 from datasets.seeding import generator_of
 from datasets.sources import Split
@@ -117,6 +118,12 @@ class VisionData(DrawnData):
         start = index * self.validation_batch_size
         walk = torch.arange(start, min(start + self.validation_batch_size, self.validation_size))
         return self._draw("test", walk, generator_of("validation", self.validation_seed, index))
+
+    def prior_accuracy(self) -> float | None:
+        batches = range(-(-self.validation_size // self.validation_batch_size))
+        parts = [self.draw_validation(index)["latents"] for index in batches]
+        latents = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+        return prior_accuracy(latents, self.task.label(latents))
 
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
         if "images" not in batch:

@@ -1,4 +1,4 @@
-"""Accuracy curves of several runs in one picture, with the chance line and the Eureka-moments."""
+"""Accuracy curves of several runs in one picture, with the plateau and the Eureka-moments."""
 
 from __future__ import annotations
 
@@ -13,34 +13,39 @@ from lab.pictures import new_figure, panels, shade_before
 from lab.run import read_summary
 
 
-def accuracy_figure(
-    runs: Mapping[str, Path], chance: float, chance_label: str, axis: str = "epoch", title: str = ""
-) -> Figure:
-    """Validation accuracy against epochs.
+def accuracy_figure(runs: Mapping[str, Path], axis: str = "epoch", title: str = "") -> Figure:
+    """Validation accuracy against epochs, with the accuracy that the prior p(z) alone reaches on the first run's task.
 
     Args:
         runs: name in the legend -> run folder.
-        chance: accuracy that the prior p(z) alone gives, in [0, 1].
-        chance_label: its name in the legend.
         axis: name of the horizontal axis.
 
     Raises:
         ValueError: if a run has no validation accuracy yet.
     """
     figure, axes = new_figure(8, 4.5)
-    axes.axhline(100 * chance, color="0.5", linestyle="--", linewidth=1, label=chance_label)
+    prior = next((_eureka(folder).get("prior_accuracy") for folder in runs.values()), None)
+    if prior is not None:
+        label = f"the prior p(z) alone ({prior:.1%})"
+        axes.axhline(100 * prior, color="0.5", linestyle="--", linewidth=1, label=label)
     for name, folder in runs.items():
         rows = [row for row in read_metrics(folder / "metrics.csv") if "val/accuracy" in row]
         if not rows:
             raise ValueError(f"{folder} has no validation accuracy yet")
         (line,) = axes.plot([row["epoch"] + 1 for row in rows], [100 * row["val/accuracy"] for row in rows], label=name)
-        moment = read_summary(folder).get("eureka", {})
+        moment = _eureka(folder)
         if moment.get("happened"):
             mark_moment(axes, moment, line.get_color())
     axes.set(xlabel=axis, ylabel="validation accuracy in %", ylim=(0, 102), title=title)
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right")
     return figure
+
+
+def _eureka(folder: Path) -> Mapping[str, Any]:
+    """What the summary tells of the Eureka-moment."""
+    found: Mapping[str, Any] = read_summary(folder).get("eureka") or {}
+    return found
 
 
 def mark_moment(axes: Any, moment: Mapping[str, Any], color: Any) -> None:
@@ -73,7 +78,7 @@ def gradient_figure(folder: Path, layers: Sequence[int] | None = None, moment: f
     found = sorted({int(key.rsplit("_", 1)[1]) for key in rows[0] if key.startswith("gradient/")})
     shown = found if layers is None else list(layers)
     if moment is None:
-        moment = read_summary(folder).get("eureka", {}).get("step")
+        moment = _eureka(folder).get("step")
     figure, axes = panels(len(shown))
     for panel, layer in zip(axes, shown, strict=True):
         for name in "qkv":

@@ -144,7 +144,8 @@ def layout(tags: Iterable[str]) -> dict[str, dict[str, list[Any]]]:
             charts.setdefault(category.replace("_", " "), {})[title] = ["Multiline", list(patterns)]
             shown.update(found)
 
-    chart("accuracy", "validation accuracy and Eureka-moment", r"val/accuracy$", r"eureka/(chance|happened|threshold)$")
+    lines = r"eureka/(chance|happened|prior_accuracy|threshold)$"
+    chart("accuracy", "validation accuracy and Eureka-moment", r"val/accuracy$", lines)
     chart("accuracy", "training accuracy", r"train/accuracy$")
     chart("accuracy", "validation accuracy by target location", r"val/accuracy_")
     chart("accuracy", "best validation accuracy so far", r"accuracy/best$")

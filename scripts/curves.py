@@ -1,4 +1,4 @@
-"""Pictures of finished runs: accuracy curves with the chance line and moments, or gradient norms."""
+"""Pictures of finished runs: accuracy curves with the plateau and moments, or gradient norms."""
 
 from __future__ import annotations
 
@@ -6,12 +6,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from datasets.reasoning import CHANCE
 from lab.curves import accuracy_figure, gradient_figure
 from lab.pictures import save_figure
 from lab.run import read_summary
-
-CHANCES = {"reasoning": (CHANCE, "always the more likely number (6/11)"), "main_task": (0.5, "one target at random")}
 
 
 def main() -> int:
@@ -30,9 +27,8 @@ def main() -> int:
     if arguments.gradients:
         figure = gradient_figure(arguments.runs[0])
     else:
-        chance, label = CHANCES.get(str(first["experiment"]), (0.5, "one target at random"))
         named = {f"{s['softmax']}, seed {s['seed']}": folder for folder, s in summaries.items()}
-        figure = accuracy_figure(named, chance, label, title=str(first["experiment"]))
+        figure = accuracy_figure(named, title=str(first["experiment"]))
     save_figure(figure, arguments.out)
     print(arguments.out)
     return 0

@@ -15,8 +15,6 @@ from lab.curves import accuracy_figure
 from lab.pictures import save_figure
 from lab.run import read_summary, run_name
 
-CHANCE_LABEL = "always the more likely number (6/11)"
-
 
 def demo(runs: Path, seed: int, epochs_after: int, limit: int) -> int:
     """Trains NormSoftmax until shortly after its Eureka-moment, then softmax for just as long."""
@@ -31,7 +29,7 @@ def demo(runs: Path, seed: int, epochs_after: int, limit: int) -> int:
     folders = {"softmax": plain, "NormSoftmax": norm}
     console.print(table(folders))
     picture = runs / "demo.png"
-    save_figure(accuracy_figure(folders, CHANCE, CHANCE_LABEL, "epoch (full-batch steps)", "Reasoning task"), picture)
+    save_figure(accuracy_figure(folders, "epoch (full-batch steps)", "Reasoning task"), picture)
     console.print(f"Both curves:      {picture}", soft_wrap=True, highlight=False)
     console.print(f"In TensorBoard:   {tensorboard()} --logdir {runs}", soft_wrap=True, highlight=False)
     return 0 if read_summary(norm)["eureka"]["happened"] else 1

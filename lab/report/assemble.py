@@ -169,7 +169,8 @@ def _drawings(experiment: str, own: Sequence[Setting]) -> list[Drawing]:
 
 
 _READINGS = {
-    ("accuracy", False): "A star is a Eureka-moment, the dotted line the accuracy that it has to exceed.",
+    ("accuracy", False): "A star is a Eureka-moment, the dotted line the accuracy that it has to exceed, "
+    "the dashed line what the prior p(z) alone can reach (the plateau).",
     (
         "accuracy",
         True,

@@ -66,6 +66,8 @@ def curves(settings: Sequence[Setting], quantity: str, aligned: bool, first: int
         if quantity == "accuracy":
             if (threshold := runs[0].threshold) is not None:
                 panel.axhline(100 * threshold, color="0.5", linewidth=0.8, linestyle=":")
+            if (prior := runs[0].prior_accuracy) is not None:
+                panel.axhline(100 * prior, color="0.5", linewidth=0.8, linestyle="--")
             panel.set_ylim(0, 102)
             if not aligned:
                 _stars(panel, runs, color(place))

@@ -77,6 +77,11 @@ class Record:
         return (self.summary.get("eureka") or {}).get("threshold")
 
     @property
+    def prior_accuracy(self) -> float | None:
+        """Accuracy that the prior p(z) alone reaches: the height of the plateau; None where it is not known."""
+        return (self.summary.get("eureka") or {}).get("prior_accuracy")
+
+    @property
     def accuracy(self) -> float | None:
         """Validation accuracy at the end, in [0, 1]."""
         return (self.summary.get("metrics") or {}).get("val/accuracy")

@@ -71,6 +71,15 @@ def test_batches_are_a_function_of_their_place_and_augmented_one_by_one(folder: 
     assert not torch.equal(first, second), "each of the four images is augmented by itself"
 
 
+def test_the_plateau_is_told_without_reading_a_picture(folder: Path, monkeypatch) -> None:
+    data = plain(folder, batch_size=40)
+    batches = [data.draw_validation(index) for index in range(3)]
+    labels = torch.cat([batch["y"] for batch in batches])
+    targets = [torch.cat([batch["latents"][name] for batch in batches]) for name in ("target_1", "target_2")]
+    monkeypatch.setattr(data.scenes("val"), "_canvas", None)
+    assert data.prior_accuracy() == max((target == labels).double().mean().item() for target in targets)
+
+
 def test_an_epoch_walks_through_all_images(folder: Path) -> None:
     data = plain(folder, epoch_size=None, batch_size=10)
     assert len(data.train_dataloader()) == 2

@@ -21,6 +21,10 @@ def test_always_the_more_likely_number_gives_chance() -> None:
     best = max((latents[name] == labels).float().mean().item() for name in ("target_1", "target_2"))
     # d is right in 61 of 121 pairs (a, b), and by luck in 1 of 11 of the others: about 6/11.
     assert best == pytest.approx(CHANCE, abs=0.005)
+    data = ReasoningData(seed=3)
+    labels, latents = data.batch("validation")["y"], data.batch("validation")["latents"]
+    best = max((latents[name] == labels).double().mean().item() for name in ("target_1", "target_2"))
+    assert data.prior_accuracy() == pytest.approx(best, abs=1e-12)
 
 
 def test_split_by_seed() -> None:

@@ -101,7 +101,7 @@ def test_the_layout_names_what_is_logged(runs: Path) -> None:
     def matched(category: str, title: str) -> set[str]:
         return {tag for tag in every for pattern in charts[category][title] if re.match(pattern, tag)}
 
-    lines = {"val/accuracy", "eureka/threshold", "eureka/chance", "eureka/happened"}
+    lines = {"val/accuracy", "eureka/threshold", "eureka/chance", "eureka/prior_accuracy", "eureka/happened"}
     assert matched("accuracy", "validation accuracy and Eureka-moment") == lines
     gradients = {f"gradient/{name}/layer_0" for name in "qkv"}
     assert matched("gradients", "mean |gradient| of W_Q, W_K and W_V, layer 0") == gradients
@@ -114,7 +114,8 @@ def test_the_layout_names_what_is_logged(runs: Path) -> None:
 def test_scalars_keep_their_names_and_the_epoch_is_no_chart(runs: Path) -> None:
     for run, tags in Seen(runs).tags.items():
         logged = {name for row in read_metrics(runs / run / "metrics.csv") for name in row}
-        extra = {"accuracy/best", "eureka/threshold", "eureka/chance", "eureka/happened", "eureka/epoch"}
+        eureka = {f"eureka/{line}" for line in ("threshold", "chance", "prior_accuracy", "happened", "epoch")}
+        extra = {"accuracy/best", *eureka}
         assert logged - {"step", "epoch"} == tags - extra
         assert ("eureka/epoch" in tags) == read_summary(runs / run)["eureka"]["happened"]
 

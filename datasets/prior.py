@@ -1,0 +1,39 @@
+"""How far a two-step task can be solved without its first step: the height of the plateau."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+
+def prior_accuracy(latents: Mapping[str, Tensor], labels: Tensor) -> float | None:
+    """Accuracy of one who has learnt p(y | x, z) and of z knows the prior p(z) alone: the plateau before the moment.
+
+    Whoever cannot tell which of the two targets counts does best by always reading the same one. With 1 the
+    indicator function and l the target location,
+
+        max_k mean_B 1[y_B = label_k(target_k)],  where label_k(c) is the label of scenes with l = k and target_k = c.
+
+    It lies above max p(z), because both targets are of the same class now and then: in the main task
+    1/2 + 1/2 * 1/10 = 55 %, in the reasoning task about 6/11.
+
+    Source: Eureka-moments in Transformers, section 3 and A.7 (a prior of 0.65 raises the plateau).
+
+    Args:
+        latents: name -> [B] int64; ``target_1``, ``target_2`` and ``target_location`` (0 or 1) are read.
+        labels: [B] int64.
+
+    Returns:
+        The accuracy in [0, 1] over these scenes; None where the task has no two targets.
+    """
+    if not {"target_1", "target_2", "target_location"} <= latents.keys():
+        return None
+    reached = []
+    for location, target in enumerate((latents["target_1"], latents["target_2"])):
+        told = latents["target_location"] == location
+        label_of = torch.full((int(target.max()) + 1,), -1, dtype=labels.dtype)
+        label_of[target[told]] = labels[told]
+        reached.append((label_of[target] == labels).double().mean().item())
+    return max(reached)

@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import torch
+
+from datasets.max_retrieval import MaxRetrievalData
+from datasets.prior import prior_accuracy
+
+
+def test_by_hand() -> None:
+    latents = {
+        "target_1": torch.tensor([0, 1, 0, 1]),
+        "target_2": torch.tensor([2, 2, 0, 3]),
+        "target_location": torch.tensor([0, 0, 1, 1]),
+    }
+    # Labels of the first target are its class, of the second its class + 10.
+    labels = torch.tensor([0, 1, 10, 13])
+    # Always the first: right in scenes 1 and 2. Always the second: in 3 and 4.
+    assert prior_accuracy(latents, labels) == 0.5
+    # One label table for both: scene 3 is right by luck, too.
+    assert prior_accuracy(latents, torch.tensor([0, 1, 0, 3])) == 0.75
+
+
+def test_a_class_never_seen_at_a_location_tells_nothing() -> None:
+    latents = {
+        "target_1": torch.tensor([0, 5]),
+        "target_2": torch.tensor([1, 1]),
+        "target_location": torch.tensor([0, 1]),
+    }
+    assert prior_accuracy(latents, torch.tensor([0, 1])) == 0.5
+
+
+def test_a_task_of_one_step_has_no_plateau() -> None:
+    assert prior_accuracy({"largest": torch.tensor([1])}, torch.tensor([0])) is None
+    assert MaxRetrievalData().prior_accuracy() is None
