@@ -22,6 +22,7 @@ from lab.benchmarks.cases import GROUPS, PRECISIONS, Case, Row, cases
 from lab.benchmarks.report import number, save, show
 from lab.benchmarks.timing import matrix_product_gflops
 from lab.benchmarks.worker import measure_apart
+from lab.tell import tables
 
 # A processor without 16-bit arithmetic emulates it: a table of that takes a day and tells nothing.
 EMULATED = 0.25
@@ -114,8 +115,7 @@ def run(plan: Sequence[Case], console: Console) -> tuple[list[Row], bool]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns 1 if a case gave no number else 0."""
     options = parse(arguments)
-    # Into a file or a pipe, rich would fold every table to 80 columns.
-    console = Console() if sys.stdout.isatty() else Console(width=150)
+    console = tables()
     torch.set_num_threads(options.threads)
     gflops = {name: matrix_product_gflops(getattr(torch, name), options.device) for name in PRECISIONS}
     precisions, left_out = choose_precisions(options.precision, gflops, options.quick)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -23,7 +23,7 @@ from rich.text import Text
 from lab.lock import LOCK, is_held
 from lab.run import read_summary
 from lab.sweeps.plan import FOLDER, Plan, read_plans
-from lab.tell import tell
+from lab.tell import tables, tell
 
 # From what needs a look to what does not.
 ORDER = ("failed", "running", "stopped", "missing", "finished", "damaged")
@@ -146,20 +146,27 @@ def table(runs: list[RunStatus], root: Path, rows: int | None = None) -> Table:
     counts = Counter(run.status for run in runs)
     told = ", ".join(f"{counts[status]} {status}" for status in ORDER if counts[status])
     grid = Table(title=f"{root}: {told or 'no runs'}", title_justify="left")
-    for name in ("status", "run", "epoch", "accuracy", "Eureka", "left", "reason"):
+    # Most folders have no run that is running, and none that failed.
+    empty = {
+        "left": all(run.seconds_left is None for run in runs[:rows]),
+        "reason": not any(run.reason for run in runs[:rows]),
+    }
+    names = [name for name in ("status", "run", "epoch", "accuracy", "Eureka", "left", "reason") if not empty.get(name)]
+    for name in names:
         grid.add_column(
             name, justify="right" if name in ("epoch", "accuracy", "Eureka", "left") else "left", overflow="fold"
         )
     for run in runs[:rows]:
-        grid.add_row(
-            f"[{COLORS[run.status]}]{run.status}[/]",
-            os.path.relpath(run.folder, root).replace("[", r"\["),
-            f"{run.epochs:,}/{run.max_epochs:,}" if run.max_epochs else "",
-            f"{run.accuracy:.1%}" if run.accuracy is not None else "",
-            f"{run.moment:,}" if run.moment is not None else "",
-            _duration(run.seconds_left) if run.seconds_left is not None else "",
-            run.reason.splitlines()[0].replace("[", r"\[") if run.reason else "",
-        )
+        cells = {
+            "status": f"[{COLORS[run.status]}]{run.status}[/]",
+            "run": os.path.relpath(run.folder, root).replace("[", r"\["),
+            "epoch": f"{run.epochs:,}/{run.max_epochs:,}" if run.max_epochs else "",
+            "accuracy": f"{run.accuracy:.1%}" if run.accuracy is not None else "",
+            "Eureka": f"{run.moment:,}" if run.moment is not None else "",
+            "left": _duration(run.seconds_left) if run.seconds_left is not None else "",
+            "reason": run.reason.splitlines()[0].replace("[", r"\[") if run.reason else "",
+        }
+        grid.add_row(*(cells[name] for name in names))
     return grid
 
 
@@ -190,7 +197,7 @@ def main() -> None:
         sys.exit(1)
     if arguments.watch is not None and not arguments.watch > 0:
         parser.error(f"--watch takes a positive number of seconds, got {arguments.watch}")
-    console = Console()
+    console = tables()
     gathering = Gathering(arguments.root)
     if arguments.watch is None:
         runs = gathering.look()
