@@ -10,6 +10,7 @@ import lightning as L
 from lightning.pytorch.callbacks import Checkpoint
 
 from callbacks.preemption import Preemption
+from lab.errors import LabError
 
 
 class Checkpoints(Checkpoint):
@@ -66,7 +67,10 @@ class Checkpoints(Checkpoint):
             self.save(trainer)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        value = trainer.callback_metrics.get(self.best) if self.best else None
+        logged = trainer.callback_metrics
+        if self.best and self.best not in logged and any(name.startswith("val/") for name in logged):
+            raise LabError(f"checkpoints.best={self.best} is not logged; logged: {', '.join(sorted(logged))}")
+        value = logged.get(self.best) if self.best else None
         if value is not None and (self.best_value is None or float(value) > self.best_value):
             self.best_value = float(value)
             trainer.save_checkpoint(self.folder / "best.ckpt", weights_only=True)
@@ -87,7 +91,10 @@ class Checkpoints(Checkpoint):
         self._saved_step = trainer.global_step
         self._saved_at = time.monotonic()
         if trainer.is_global_zero:
-            for path in sorted(self.folder.glob("last-*.ckpt"))[: -self.keep]:
+            # What lies ahead is damaged, or the run would have begun there: it is no checkpoint that counts.
+            there = sorted(self.folder.glob("last-*.ckpt"))
+            behind = [path for path in there if path.name <= f"last-{trainer.global_step:09d}.ckpt"]
+            for path in behind[: -self.keep]:
                 path.unlink()
 
     def state_dict(self) -> dict[str, Any]:

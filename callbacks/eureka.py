@@ -10,6 +10,7 @@ import lightning as L
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_warn
 
+from lab.errors import LabError
 from lab.tensorboard import boards
 
 
@@ -70,6 +71,8 @@ class EurekaMoment(Callback):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._started = time.monotonic()
+        # Killed between its last checkpoint and its end, a run has nothing left to train.
+        self._stop_if_due(trainer, trainer.current_epoch)
         tell = getattr(trainer.datamodule, "prior_accuracy", None)  # type: ignore[attr-defined]
         self.prior_accuracy = tell() if tell else None
         if self.prior_accuracy is not None and self.prior_accuracy >= self.threshold:
@@ -82,7 +85,7 @@ class EurekaMoment(Callback):
         if trainer.sanity_checking:
             return
         if self.metric not in trainer.callback_metrics:
-            raise KeyError(
+            raise LabError(
                 f"callbacks.eureka.metric={self.metric} is not logged; logged: {sorted(trainer.callback_metrics)}"
             )
         epoch = trainer.current_epoch + 1
@@ -91,7 +94,10 @@ class EurekaMoment(Callback):
             samples = trainer.global_step * trainer.accumulate_grad_batches * _samples_per_step(trainer)
             self.moment = Moment(epoch, trainer.global_step, round(self.wall_seconds, 3), samples, accuracy)
         self._draw(trainer)
-        if self.moment and self.stop_after is not None and epoch >= self.moment.epoch + self.stop_after:
+        self._stop_if_due(trainer, epoch)
+
+    def _stop_if_due(self, trainer: L.Trainer, epochs: int) -> None:
+        if self.moment and self.stop_after is not None and epochs >= self.moment.epoch + self.stop_after:
             trainer.should_stop = True
 
     def _draw(self, trainer: L.Trainer) -> None:
@@ -106,11 +112,12 @@ class EurekaMoment(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         moment = asdict(self.moment) if self.moment else None
-        return {"moment": moment, "wall_seconds": self.wall_seconds}
+        return {"moment": moment, "wall_seconds": self.wall_seconds, "prior_accuracy": self.prior_accuracy}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.moment = Moment(**state_dict["moment"]) if state_dict["moment"] else None
         self._seconds_before = state_dict["wall_seconds"]
+        self.prior_accuracy = state_dict.get("prior_accuracy")
 
 
 def _samples_per_step(trainer: L.Trainer) -> int:

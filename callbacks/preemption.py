@@ -49,7 +49,9 @@ class Preemption(Checkpoint):
             self._leave(trainer)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if self.leaving:
+        # A run that ends with this epoch ends by itself, and is finished.
+        ends = trainer.should_stop or trainer.current_epoch + 1 == trainer.max_epochs
+        if self.leaving and not ends:
             self._leave(trainer)
 
     def _note(self, number: int, frame: Any) -> None:

@@ -19,7 +19,22 @@ from callbacks.eureka import find_moment
 from callbacks.throughput import Throughput
 from lab.files import write_json
 from lab.provenance import now
+from lab.run import read_summary
 from lab.tensorboard import boards
+
+# What training has come to; the other fields of a summary are known from the start.
+_PROGRESS = (
+    "epochs",
+    "max_epochs",
+    "steps",
+    "samples",
+    "wall_seconds",
+    "samples_per_second",
+    "eureka",
+    "best",
+    "metrics",
+    "peak_memory_bytes",
+)
 
 
 class RunSummary(Callback):
@@ -40,9 +55,14 @@ class RunSummary(Callback):
         self._clock = time.monotonic()
         self._written = -math.inf
         self._best: dict[str, float] | None = None
+        self._trainer: L.Trainer | None = None
+        self._restored: dict[str, float] = {}
+        # What a run had come to, a start that fails before the checkpoint is read must not take back.
+        self._before = read_summary(path.parent)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._clock = time.monotonic()
+        self._trainer = trainer
         self.write(trainer, "running")
 
     def on_train_batch_end(
@@ -64,15 +84,21 @@ class RunSummary(Callback):
         self.write(trainer, "running")
 
     def state_dict(self) -> dict[str, Any]:
-        return {"seconds": self._seconds, "best": self._best}
+        return {"seconds": self._seconds, "best": self._best, "metrics": self._metrics(self._trainer)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._seconds_before = state_dict["seconds"]
         self._best = state_dict["best"]
+        self._restored = state_dict.get("metrics", {})
 
     @property
     def _seconds(self) -> float:
         return self._seconds_before + time.monotonic() - self._clock
+
+    def _metrics(self, trainer: L.Trainer | None) -> dict[str, float]:
+        """The newest value of everything logged, those from before an interruption included."""
+        now = {name: float(value) for name, value in trainer.callback_metrics.items()} if trainer else {}
+        return dict(sorted({**self._restored, **now}.items()))
 
     @rank_zero_only
     def write(self, trainer: L.Trainer | None, status: str, error: str | None = None) -> None:
@@ -81,6 +107,8 @@ class RunSummary(Callback):
         summary: dict[str, Any] = {"status": status, **self.what, "started": self.started, "written": now()}
         if trainer is not None:
             summary |= self._progress(trainer)
+        if self._trainer is None and (trainer is None or trainer.global_step == 0):
+            summary |= {name: self._before[name] for name in _PROGRESS if name in self._before}
         if error is not None:
             summary["error"] = error
         write_json(self.path, _plain(summary))
@@ -90,7 +118,6 @@ class RunSummary(Callback):
         speed = next((c.samples_per_second for c in trainer.callbacks if isinstance(c, Throughput)), None)  # type: ignore[attr-defined]
         data: Any = getattr(trainer, "datamodule", None)
         samples = trainer.global_step * trainer.accumulate_grad_batches * (data.samples_per_step if data else 0)
-        metrics = {name: float(value) for name, value in sorted(trainer.callback_metrics.items())}
         moment = asdict(eureka.moment) if eureka and eureka.moment else None
         return {
             "epochs": trainer.current_epoch,
@@ -106,7 +133,7 @@ class RunSummary(Callback):
                 **(moment or {}),
             },
             "best": self._best,
-            "metrics": metrics,
+            "metrics": self._metrics(trainer),
             "peak_memory_bytes": peak_memory(),
         }
 

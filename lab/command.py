@@ -6,6 +6,7 @@ import re
 import sys
 
 from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import IntervalSweep
 from hydra.errors import HydraException, MissingConfigException
@@ -47,7 +48,7 @@ def problem_with(overrides: list[str]) -> str | None:
 def _of_one_job(overrides: list[str]) -> list[str]:
     """The overrides with one value each: the first of a sweep, the lower end of an interval to search in."""
     single = []
-    for override in OverridesParser.create().parse_overrides(overrides):
+    for override in OverridesParser.create(GlobalHydra.instance().config_loader()).parse_overrides(overrides):
         key = str(override.input_line).split("=", 1)[0]
         value = override.value()
         if isinstance(value, IntervalSweep):

@@ -33,7 +33,7 @@ from lab.ending import Ending
 from lab.errors import LabError
 from lab.files import write_json
 from lab.gradients import Trained
-from lab.load import load_config, load_model, softmax_config
+from lab.load import load_config, read_trained, softmax_config
 from lab.module import TwoStepModule
 from lab.observe import Findings, observe
 from lab.provenance import provenance
@@ -78,7 +78,8 @@ def inspect(
     check(trained)
     swapped = None if softmax is None else softmax_config(softmax, f"norm_statistic={trained.norm_statistic}")
     data = instantiate(trained.data)
-    model, step = load_model(run, swapped, data.model_arguments())
+    newest = read_trained(run)
+    model, step = newest.model(swapped, data.model_arguments()), newest.step
     name = f"step_{step:09d}" if softmax is None else f"step_{step:09d},softmax={softmax}"
     folder = out or run / "inspect" / name
     settings = _settings(callbacks, folder)

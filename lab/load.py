@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf, open_dict
-from torch import nn
+from torch import Tensor, nn
 
 from lab.build import build_model
 from lab.config import compose_config
 from lab.errors import LabError
-from lab.run import Run, load_checkpoint
+from lab.run import Run
 
 
 def load_config(folder: Path) -> DictConfig:
@@ -29,45 +31,66 @@ def load_config(folder: Path) -> DictConfig:
     return config
 
 
-def load_model(
-    folder: Path, softmax: DictConfig | None = None, facts: dict[str, int] | None = None
-) -> tuple[nn.Module, int]:
-    """The model at the newest checkpoint of a run, in evaluation mode, and the steps it was trained for.
+@dataclass(frozen=True)
+class Trained:
+    """A run's newest checkpoint, read once: models of any softmax made of it have the same weights.
 
-    Args:
-        folder: a run folder.
-        softmax: a composed ``softmax`` config to swap in; None takes the run's own.
-        facts: the data's ``model_arguments()``, from who has the data at hand; None loads the data to ask it.
+    Attributes:
+        path: the checkpoint.
+        config: of the run.
+        state: the model's state.
+        step: optimiser steps it was trained for.
+    """
+
+    path: Path
+    config: DictConfig
+    state: Mapping[str, Tensor]
+    step: int
+
+    def model(self, softmax: DictConfig | None = None, facts: dict[str, int] | None = None) -> nn.Module:
+        """The model in evaluation mode.
+
+        Args:
+            softmax: a composed ``softmax`` config to swap in; None takes the run's own.
+            facts: the data's ``model_arguments()``, from who has the data at hand; None loads the data to ask it.
+
+        Raises:
+            LabError: if the weights do not fit.
+        """
+        own = (self.config.softmax if softmax is None else softmax).copy()
+        with open_dict(own):
+            own.pop("schedule", None)
+        if facts is None:
+            facts = instantiate(self.config.data).model_arguments()
+        model = build_model(self.config.model, own, facts)
+        try:
+            missing, unexpected = model.load_state_dict(self.state, strict=False)
+        except RuntimeError as error:
+            told = ", ".join(f"{name}={value}" for name, value in facts.items())
+            # Torch names the model first, then what does not fit.
+            why = str(error).splitlines()[-1].strip()
+            raise LabError(f"{self.path} does not fit data of {told}: {why}") from error
+        # Another softmax has temperatures of its own; everything else must fit.
+        unfit = [name for name in (*missing, *unexpected) if softmax is None or ".rule." not in name]
+        if unfit:
+            raise LabError(f"{self.path} does not fit its config: {', '.join(unfit)}")
+        if softmax is not None:
+            _reset_temperatures(model, build_model(self.config.model, own, facts))
+        return model.eval()
+
+
+def read_trained(folder: Path) -> Trained:
+    """The newest checkpoint of a run folder.
 
     Raises:
-        LabError: if there is no run, no checkpoint, or the weights do not fit.
+        LabError: if there is no run or no checkpoint.
     """
     config = load_config(folder)
-    own = (config.softmax if softmax is None else softmax).copy()
-    with open_dict(own):
-        own.pop("schedule", None)
-    path, step, _ = Run(folder, primary=False).newest_checkpoint()
+    path, content, _ = Run(folder, primary=False).read_newest_checkpoint()
     if path is None:
         raise LabError(f"{folder} has no checkpoint yet: let it train for a while")
-    if facts is None:
-        facts = instantiate(config.data).model_arguments()
-    model = build_model(config.model, own, facts)
-    state = {
-        k.removeprefix("model."): v for k, v in load_checkpoint(path)["state_dict"].items() if k.startswith("model.")
-    }
-    try:
-        missing, unexpected = model.load_state_dict(state, strict=False)
-    except RuntimeError as error:
-        told = ", ".join(f"{name}={value}" for name, value in facts.items())
-        # Torch names the model first, then what does not fit.
-        raise LabError(f"{path} does not fit data of {told}: {str(error).splitlines()[-1].strip()}") from error
-    # Another softmax has temperatures of its own; everything else must fit.
-    unfit = [name for name in (*missing, *unexpected) if softmax is None or ".rule." not in name]
-    if unfit:
-        raise LabError(f"{path} does not fit its config: {', '.join(unfit)}")
-    if softmax is not None:
-        _reset_temperatures(model, build_model(config.model, own, facts))
-    return model.eval(), step
+    state = {k.removeprefix("model."): v for k, v in content["state_dict"].items() if k.startswith("model.")}
+    return Trained(path, config, state, int(content["global_step"]))
 
 
 def softmax_config(name: str, *overrides: str) -> DictConfig:

@@ -20,7 +20,7 @@ import shutil
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -30,6 +30,7 @@ from lab.identity import NOT_WHAT, identity
 from lab.lock import FolderLock, is_held
 
 Status = Literal["running", "finished", "stopped", "failed"]
+STATUSES: tuple[str, ...] = get_args(Status)
 
 _IN_THE_NAME = ("experiment", "softmax", "seed")
 _LONGEST_NAME = 160
@@ -108,9 +109,10 @@ class Run:
     def read_provenance(self) -> dict[str, Any]:
         """Where the folder's content comes from; empty for a new run."""
         try:
-            return json.loads((self.folder / "provenance.json").read_text())
-        except (FileNotFoundError, json.JSONDecodeError):
+            found = json.loads((self.folder / "provenance.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
             return {}
+        return found if isinstance(found, dict) else {}
 
     def identify(self, config: DictConfig, provenance: dict[str, Any]) -> None:
         """Writes what is run, or checks that the folder holds just that.
@@ -151,13 +153,20 @@ class Run:
 
     def newest_checkpoint(self) -> tuple[Path | None, int, list[str]]:
         """The newest checkpoint that loads, its number of steps, and the names of damaged ones before it."""
+        path, content, damaged = self.read_newest_checkpoint()
+        return path, int(content.get("global_step", 0)), damaged
+
+    def read_newest_checkpoint(self) -> tuple[Path | None, dict[str, Any], list[str]]:
+        """The newest checkpoint that loads, what it holds, and the names of damaged ones before it."""
         damaged: list[str] = []
         for path in sorted(self.checkpoints.glob("last-*.ckpt"), reverse=True):
             try:
-                return path, int(load_checkpoint(path)["global_step"]), damaged
+                content = load_checkpoint(path)
+                int(content["global_step"])
+                return path, content, damaged
             except Exception as error:  # a damaged file fails in many ways, none of them ours to list
-                damaged.append(f"{path} ({type(error).__name__}: {str(error).splitlines()[0][:80]})")
-        return None, 0, damaged
+                damaged.append(f"{path} ({type(error).__name__}: {(str(error).splitlines() or [''])[0][:80]})")
+        return None, {}, damaged
 
     def checkpoint_steps(self) -> set[int]:
         """Steps of all checkpoints that load."""
@@ -191,8 +200,10 @@ def read_summary(folder: Path) -> dict[str, Any]:
     A run that says it is running, but whose lock nobody holds, was killed: its status reads ``stopped``.
     """
     try:
-        summary = json.loads((folder / "summary.json").read_text())
-    except (FileNotFoundError, json.JSONDecodeError):
+        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    if not isinstance(summary, dict) or summary.get("status") not in STATUSES:
         return {}
     if summary.get("status") == "running" and not is_held(folder):
         summary["status"] = "stopped"

@@ -120,14 +120,14 @@ class Paired:
     Attributes:
         difference: mean of one minus other.
         low, high: bounds of its interval.
-        p: of the paired t-test.
+        p: of the paired t-test; None where every difference is the same but 0: without spread there is no test.
         seeds: how many there are in both.
     """
 
     difference: float
     low: float
     high: float
-    p: float
+    p: float | None
     seeds: int
 
 
@@ -142,9 +142,9 @@ def paired(one: Mapping[int, float], other: Mapping[int, float], confidence: flo
         raise ValueError(f"a paired comparison needs two seeds in both settings, got {len(shared)}")
     differences = [one[seed] - other[seed] for seed in shared]
     if max(differences) == min(differences):
-        # No spread: the t-test divides by it.
+        # The t-test divides by the spread.
         same = differences[0] == 0
-        return Paired(differences[0], differences[0], differences[0], 1.0 if same else 0.0, len(shared))
+        return Paired(differences[0], differences[0], differences[0], 1.0 if same else None, len(shared))
     result = ttest_rel([one[seed] for seed in shared], [other[seed] for seed in shared])
     interval = result.confidence_interval(confidence)
     mean = sum(differences) / len(differences)

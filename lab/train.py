@@ -70,10 +70,15 @@ def _train_apart(config: DictConfig, overrides: list[str], choices: dict[str, An
 def report(summary: dict[str, Any]) -> str:
     """One line on how a run ended."""
     eureka = summary.get("eureka", {})
-    moment = f"Eureka-moment at epoch {eureka['epoch']}" if eureka.get("happened") else "no Eureka-moment"
+    told = []
+    # Without a threshold nobody has looked for one.
+    if eureka.get("threshold") is not None:
+        told.append(f"Eureka-moment at epoch {eureka['epoch']}" if eureka["happened"] else "no Eureka-moment")
     accuracy = summary.get("metrics", {}).get("val/accuracy")
-    value = f", validation accuracy {accuracy:.2%}" if accuracy is not None else ""
-    return f"{summary.get('status')}: {moment}{value}, {summary.get('steps', 0)} steps"
+    told += [f"validation accuracy {accuracy:.2%}"] if accuracy is not None else []
+    told.append(f"{summary.get('steps', 0)} steps")
+    told += [summary["error"]] if summary.get("error") else []
+    return f"{summary.get('status')}: {', '.join(told)}"
 
 
 def _share_of_threads(side_by_side: int | None) -> int | None:
@@ -111,6 +116,12 @@ def _main(config: DictConfig) -> float | None:
         tell(f"seed {seed}: {report(own)}")
     if not together:
         tell(report(summary))
+    if failed := [seed for seed, own in together.items() if own.get("status") == "failed"]:
+        told = f"seeds {', '.join(map(str, failed))} failed, for the reasons above"
+        if multirun:
+            raise LabError(told)
+        tell(f"error: {told}")
+        sys.exit(1)
     # What a search maximises: validation accuracy at the end, of seeds trained together their mean; None, which is a
     # failed trial, where one has not come to its end.
     ended = list(together.values()) or [summary]

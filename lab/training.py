@@ -26,6 +26,7 @@ from lab import slurm
 from lab.build import build_callbacks, build_checkpoints, build_loggers, build_model_and_data, build_trainer
 from lab.config import check
 from lab.ending import Ending
+from lab.errors import LabError
 from lab.provenance import provenance
 from lab.run import Run, run_folder
 from lab.seeds.numbers import numbers
@@ -100,7 +101,10 @@ def _opened(
     folder = run_folder(config, overrides, choices, config.seed)
     config.paths.run = str(folder)
     primary = _is_primary()
-    run = Run(folder, primary)
+    try:
+        run = Run(folder, primary)
+    except OSError as error:
+        raise LabError(f"{folder} cannot be written: {error}; name another folder with paths.runs") from error
     try:
         if config.force and slurm.restarts() and run.read_provenance().get("slurm_job") == slurm.job():
             config.force = False  # this very job began anew before it was queued again

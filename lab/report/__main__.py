@@ -97,6 +97,9 @@ def main() -> None:
     except LabError as error:
         tell(f"error: {error}")
         sys.exit(1)
+    except OSError as error:
+        tell(f"error: the report cannot be written: {error}")
+        sys.exit(1)
     tell(f"{len(found.runs)} runs of {len(found.settings)} settings: {out / 'index.html'}")
 
 

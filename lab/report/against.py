@@ -11,15 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from omegaconf import OmegaConf
-
-from lab.config import compose_config
 from lab.errors import LabError
-from lab.identity import identity
 from lab.published import Cell, Column, Row, Table
 from lab.report.outcomes import Outcome, outcome
-from lab.report.records import Record, only_watches
-from lab.report.settings import Setting, differences
+from lab.report.records import Record
+from lab.report.settings import Setting, differences, planned
 from lab.statistics import Mean, fisher, holm, mean_over_seeds
 
 Config = Mapping[str, Any]
@@ -72,7 +68,11 @@ def set_beside(table: Table, settings: Sequence[Setting], confidence: float = 0.
         raise LabError(
             f"{table.name} has no rows that the lab can run; it can be read in lab/published/{table.name}.yaml"
         )
-    configs = {place: compose_row(table, row) for place, row in enumerate(table.rows) if row.overrides is not None}
+    configs = {
+        place: planned(table.overrides_of(row) or ())
+        for place, row in enumerate(table.rows)
+        if row.overrides is not None
+    }
     telling = _telling_keys(list(configs.values()), table.free)
     matched: dict[int, list[tuple[tuple[Setting, ...], dict[str, tuple[Any, Any]]]]] = {}
     for group in _pooled(settings, table):
@@ -102,20 +102,6 @@ def set_beside(table: Table, settings: Sequence[Setting], confidence: float = 0.
         others = tuple(setting for other, _ in rest for setting in other)
         rows.append(MatchedRow(row, group, beyond, _cells(table, row, group, baseline, confidence), others))
     return _corrected(rows)
-
-
-def compose_row(table: Table, row: Row) -> Config:
-    """What a row runs, by dotted key, as records have it."""
-    config = compose_config(table.overrides_of(row) or ())
-    config.paths.run = ""
-    plain = OmegaConf.to_container(config, resolve=True)
-    assert isinstance(plain, dict)
-    flat = identity({str(key): value for key, value in plain.items()})
-    return {
-        key: value
-        for key, value in flat.items()
-        if not (value is None or key == "seed" or only_watches(key) or (key.endswith(".seed") and value == config.seed))
-    }
 
 
 def _telling_keys(configs: Sequence[Config], free: Sequence[str]) -> list[str]:

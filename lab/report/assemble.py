@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from hydra.errors import HydraException
 from matplotlib.figure import Figure
+from omegaconf.errors import OmegaConfBaseException
 
 from lab.published import Table
 from lab.report import figures
@@ -18,7 +21,7 @@ from lab.report.against import MatchedRow, set_beside, show_mean
 from lab.report.gather import Gathered
 from lab.report.outcomes import Against, Outcome, baseline_of, compare, outcome
 from lab.report.records import Record
-from lab.report.settings import Setting, settings
+from lab.report.settings import Setting, planned, settings
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,8 @@ def assemble(
     Raises:
         LabError: if no setting is called ``baseline``, or no run is a row of ``table``.
     """
-    runs = [run for part in gathered for run in part.runs]
+    # Of folders that lie in each other every run counts once.
+    runs = list({run.folder.resolve(): run for part in gathered for run in part.runs}.values())
     found = settings(runs)
     if baseline is not None:
         baseline_of(found, baseline)
@@ -113,7 +117,7 @@ def assemble(
 
 def _section(experiment: str, own: Sequence[Setting], baseline: str | None, confidence: float, draw: bool) -> Section:
     names = [setting.name for setting in own]
-    reference = baseline_of(own, baseline if baseline in names else None)
+    reference = baseline_of(own, baseline if baseline in names else None, _default(experiment))
     outcomes = [outcome(setting, reference, confidence) for setting in own]
     compared = compare(outcomes, reference, confidence) if reference else []
     return Section(
@@ -121,12 +125,19 @@ def _section(experiment: str, own: Sequence[Setting], baseline: str | None, conf
         outcomes=outcomes,
         baseline=reference,
         comparisons={against.setting.name: against for against in compared},
-        drawings=_drawings(experiment, own) if draw else (),
+        drawings=_drawings(experiment, own, confidence) if draw else (),
         pictures=_pictures(own),
     )
 
 
-def _drawings(experiment: str, own: Sequence[Setting]) -> list[Drawing]:
+def _default(experiment: str) -> Mapping[str, Any] | None:
+    """What an experiment runs as it comes; None of one that the lab does not know."""
+    with suppress(HydraException, OmegaConfBaseException):
+        return planned([f"experiment={experiment}"])
+    return None
+
+
+def _drawings(experiment: str, own: Sequence[Setting], confidence: float) -> list[Drawing]:
     found: list[Drawing] = []
 
     def add(name: str, title: str, reading: str, drawn: Sequence[Figure | None]) -> None:
@@ -150,7 +161,7 @@ def _drawings(experiment: str, own: Sequence[Setting]) -> list[Drawing]:
         "No Eureka-moment yet (Kaplan-Meier)",
         "The share of seeds that are still on the plateau. A bar (|) marks a run that ended there without a moment: it "
         "counts for as long as it was watched, and not as a failure for ever.",
-        [figures.survival(own)],
+        [figures.survival(own, confidence)],
     )
     add(
         "learning_rates",

@@ -101,14 +101,17 @@ def _stars(panel: Any, runs: Sequence[Record], own: Any) -> None:
         )
 
 
-def survival(settings: Sequence[Setting]) -> Figure | None:
-    """Share of seeds without a Eureka-moment against epochs (Kaplan-Meier), a line a setting; None without runs."""
+def survival(settings: Sequence[Setting], confidence: float = 0.95) -> Figure | None:
+    """Share of seeds without a Eureka-moment against epochs (Kaplan-Meier), a line a setting; None without runs.
+
+    Few settings have bands of their confidence intervals.
+    """
     shown = [(setting, watched) for setting in settings if (watched := times(setting.runs)) is not None]
     if not shown:
         return None
     figure, axes = new_figure(8, 4.2 + 0.16 * len(shown))
     for place, (setting, watched) in enumerate(shown):
-        curve = no_moment_yet(watched)
+        curve = no_moment_yet(watched, confidence)
         epochs = np.concatenate([[0], curve.epochs, [curve.end]])
         steps = {"where": "post", "color": color(place)}
         share = np.concatenate([[1], curve.share, curve.share[-1:] if len(curve.share) else [1]])
@@ -177,7 +180,13 @@ def rate_grid(settings: Sequence[Setting]) -> tuple[dict[str, dict[Rate, tuple[i
 
 
 def _rate(rate: Rate) -> str:
-    return " to ".join(f"{value:.0e}".replace("e-0", "e-") for value in rate if value)
+    return " to ".join(_scientific(value) for value in rate if value)
+
+
+def _scientific(value: float) -> str:
+    """ "1e-3", "1.5e-3": as many digits as it has."""
+    mantissa, exponent = f"{value:.5e}".split("e")
+    return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
 
 
 def gradients(settings: Sequence[Setting]) -> Figure | None:

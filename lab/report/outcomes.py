@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from lab.errors import LabError
 from lab.report.records import Record
-from lab.report.settings import Setting
+from lab.report.settings import Setting, differences
 from lab.statistics import Mean, Ratio, Reach, eureka_ratio, fisher, holm, mean_over_seeds, paired, reach
 from lab.survival import Median, Times, log_rank, median_time, times_of
 
@@ -52,14 +53,15 @@ def outcome(
     """
     runs = setting.runs if runs is None else runs
     finished = [run for run in runs if run.finished]
-    moments = [run.moment for run in finished if run.moment is not None]
-    with_moment = [100 * run.accuracy for run in finished if run.moment is not None and run.accuracy is not None]
-    without = [100 * run.accuracy for run in finished if run.moment is None and run.accuracy is not None]
+    looked = [run for run in finished if run.looked]
+    moments = [run.moment for run in looked if run.moment is not None]
+    with_moment = [100 * run.accuracy for run in looked if run.moment is not None and run.accuracy is not None]
+    without = [100 * run.accuracy for run in looked if run.moment is None and run.accuracy is not None]
     watched = times(runs)
     return Outcome(
         setting=setting,
-        ratio=eureka_ratio(len(moments), len(finished), confidence) if finished else None,
-        exact=eureka_ratio(len(moments), len(finished), confidence, "exact") if finished else None,
+        ratio=eureka_ratio(len(moments), len(looked), confidence) if looked else None,
+        exact=eureka_ratio(len(moments), len(looked), confidence, "exact") if looked else None,
         accuracy=mean_over_seeds(with_moment, confidence, (0, 100)) if with_moment else None,
         plateau=mean_over_seeds(without, confidence, (0, 100)) if without else None,
         eureka_epoch=mean_over_seeds(moments, confidence, (0, math.inf)) if moments else None,
@@ -70,7 +72,7 @@ def outcome(
 
 def times(runs: Sequence[Record]) -> Times | None:
     """Times to the Eureka-moment; unfinished runs count too, up to their last epoch. None before the first epoch."""
-    watched = [run for run in runs if run.epochs > 0 or run.moment is not None]
+    watched = [run for run in runs if run.looked and (run.epochs > 0 or run.moment is not None)]
     return times_of([run.moment for run in watched], [run.epochs for run in watched]) if watched else None
 
 
@@ -129,10 +131,11 @@ def compare(outcomes: Sequence[Outcome], baseline: Setting, confidence: float = 
 
 
 def _fisher(one: Setting, other: Setting) -> float | None:
-    if not one.finished or not other.finished:
+    looked = [[run for run in s.finished if run.looked] for s in (one, other)]
+    if not all(looked):
         return None
-    counts = [(sum(run.moment is not None for run in s.finished), len(s.finished)) for s in (one, other)]
-    return fisher(*counts)
+    ours, theirs = ((sum(run.moment is not None for run in runs), len(runs)) for runs in looked)
+    return fisher(ours, theirs)
 
 
 def _log_rank(one: Setting, other: Setting) -> float | None:
@@ -140,7 +143,7 @@ def _log_rank(one: Setting, other: Setting) -> float | None:
     return log_rank(ours, theirs) if ours and theirs else None
 
 
-def _paired(one: Setting, other: Setting, confidence: float) -> tuple[float, float, float, float, int] | None:
+def _paired(one: Setting, other: Setting, confidence: float) -> tuple[float, float, float, float | None, int] | None:
     ours, theirs = (
         {run.seed: 100 * run.accuracy for run in s.finished if run.accuracy is not None} for s in (one, other)
     )
@@ -155,8 +158,18 @@ def _holm(values: Sequence[float | None]) -> list[float | None]:
     return [None if value is None else next(there) for value in values]
 
 
-def baseline_of(settings: Sequence[Setting], name: str | None = None) -> Setting | None:
-    """The setting called ``name``; without a name the plain softmax with the most finished seeds, if there is one.
+def baseline_of(
+    settings: Sequence[Setting], name: str | None = None, default: Mapping[str, Any] | None = None
+) -> Setting | None:
+    """The setting called ``name``; without a name the plain softmax that is most like the experiment as it comes.
+
+    A ResNet and every intervention leave the softmax alone, too: those differ from the experiment in more.
+
+    Args:
+        settings: of one experiment.
+        name: None for plain softmax, if there is one.
+        default: what the experiment runs without any override, as :func:`~lab.report.settings.planned` has it; None
+            where the lab no longer knows it: then the number of finished seeds decides.
 
     Raises:
         LabError: if no setting has the name.
@@ -168,4 +181,9 @@ def baseline_of(settings: Sequence[Setting], name: str | None = None) -> Setting
         there = "; ".join(setting.name for setting in settings) or "none"
         raise LabError(f"no setting is called {name!r}: the settings are {there}")
     plain = [setting for setting in settings if setting.softmax == "softmax"]
-    return max(plain, key=lambda setting: len(setting.finished), default=None)
+
+    def unlike(setting: Setting) -> tuple[bool, int, int]:
+        changed = len(differences(setting.config, default)) if default is not None else 0
+        return not setting.finished, changed, -len(setting.finished)
+
+    return min(plain, key=unlike, default=None)

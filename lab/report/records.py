@@ -72,6 +72,11 @@ class Record:
         return int(eureka["epoch"]) if eureka.get("happened") else None
 
     @property
+    def looked(self) -> bool:
+        """Whether anybody looked out for a Eureka-moment; without that, none says nothing."""
+        return self.threshold is not None
+
+    @property
     def threshold(self) -> float | None:
         """Accuracy that the Eureka-moment has to exceed."""
         return (self.summary.get("eureka") or {}).get("threshold")

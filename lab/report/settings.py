@@ -8,7 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lab.identity import NOT_WHAT
+from omegaconf import OmegaConf
+
+from lab.config import compose_config
+from lab.identity import NOT_WHAT, identity
 from lab.report.records import Record, only_watches
 
 _NAMED_APART = ("experiment", "softmax", "seed")
@@ -49,7 +52,7 @@ def settings(runs: Iterable[Record]) -> list[Setting]:
     """
     groups: dict[tuple[str, str], list[Record]] = defaultdict(list)
     for run in runs:
-        groups[run.experiment, json.dumps(run.config, sort_keys=True)].append(run)
+        groups[run.experiment, json.dumps(_in_one_notation(run.config), sort_keys=True)].append(run)
     by_experiment: dict[str, list[list[Record]]] = defaultdict(list)
     for (experiment, _), group in groups.items():
         by_experiment[experiment].append(group)
@@ -59,6 +62,33 @@ def settings(runs: Iterable[Record]) -> list[Setting]:
         named = [_setting(name, experiment, group) for name, group in zip(_names(own), own, strict=True)]
         found += sorted(named, key=lambda setting: (setting.softmax != "softmax", setting.name))
     return found
+
+
+def _in_one_notation(value: Any) -> Any:
+    """5.0 is 5: a default that is written otherwise today is the same setting."""
+    if isinstance(value, Mapping):
+        return {key: _in_one_notation(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_in_one_notation(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def planned(overrides: Sequence[str]) -> dict[str, Any]:
+    """What a command would run, by dotted key, as records have it.
+
+    Raises:
+        hydra.errors.HydraException: if the overrides do not compose.
+    """
+    config = compose_config(list(overrides))
+    config.paths.run = ""
+    plain = OmegaConf.to_container(config, resolve=True)
+    assert isinstance(plain, dict)
+    flat = identity({str(key): value for key, value in plain.items()})
+    return {
+        key: value
+        for key, value in flat.items()
+        if not (value is None or key == "seed" or only_watches(key) or (key.endswith(".seed") and value == config.seed))
+    }
 
 
 def _setting(name: str, experiment: str, group: Sequence[Record]) -> Setting:

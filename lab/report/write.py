@@ -45,6 +45,10 @@ def write(report: Report, out: Path, provenance: Mapping[str, Any], pictures_mib
         LabError: if ``out`` holds something else.
     """
     check_out(out)
+    before = _own_files(out)
+    if not (out / MARK).exists():
+        # First of all: a report that is broken off is still one, and the same command writes it anew.
+        write_text(out / MARK, f"<!doctype html>{_GENERATOR}<title>Broken off: run the same command again</title>")
     drawn = {
         drawing.name: _save(drawing, out / "figures") for section in report.sections for drawing in section.drawings
     }
@@ -71,7 +75,15 @@ def write(report: Report, out: Path, provenance: Mapping[str, Any], pictures_mib
     written.append(_csv(out / "settings.csv", rows))
     if report.table:
         written.append(_csv(out / "against.csv", [line for row in report.rows for line in _against_lines(row, out)]))
+    for old in before - set(written):
+        old.unlink()  # a figure of what is no longer there would stand beside a page that says otherwise
     return written
+
+
+def _own_files(out: Path) -> set[Path]:
+    """Files of a report that the next one may have no use for."""
+    figures = [path for kind in ("png", "pdf") for path in (out / "figures").glob(f"*.{kind}")]
+    return {*figures, *out.glob("against.csv")}
 
 
 def _interval(text: str) -> Markup:
@@ -168,7 +180,7 @@ def _page(
         "title": f"Runs in {roots}",
         "told": f"{len(report.runs)} runs ({counts or 'none'}) of {len(report.settings)} settings{damaged}.",
         **provenance,
-        "confidence": f"{report.confidence:.0%}",
+        "confidence": _percent(report.confidence),
         "rows": _table_rows(report.rows, ids),
         "unlike": _unlike(report.rows),
         "sections": [_section(section, ids, drawn, out, budget) for section in report.sections],
@@ -285,8 +297,13 @@ def _setting(setting: Setting, ids: Mapping[int, str], out: Path) -> dict[str, A
     return {"id": ids[id(setting)], "name": setting.name, "experiment": setting.experiment, "told": told, "runs": runs}
 
 
+def _percent(share: float) -> str:
+    """ "95%", "99.9%"."""
+    return f"{100 * share:g}%"
+
+
 def _method(report: Report) -> list[str]:
-    percent = f"{report.confidence:.0%}"
+    percent = _percent(report.confidence)
     early = any(setting.config.get("callbacks.eureka.stop_after") is not None for setting in report.settings)
     lines = [
         "A setting is all runs that differ in nothing but the seed; a seed that was run twice counts once.",

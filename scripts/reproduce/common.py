@@ -13,10 +13,23 @@ from lab.provenance import git_state, machine, now, versions
 from lab.run import read_summary, run_name
 
 
-def train(overrides: Sequence[str], runs: Path) -> None:
-    """Runs ``python -m lab.train`` with these overrides; what is finished already costs seconds."""
+def train(overrides: Sequence[str], runs: Path) -> bool:
+    """Runs ``python -m lab.train`` with these overrides; what is finished already costs seconds.
+
+    Returns:
+        Whether it trained to its end; a run that failed has told why (a loss that was not finite, say).
+
+    Raises:
+        SystemExit: if it was stopped.
+    """
     print(f"$ python -m lab.train {' '.join(overrides)}", flush=True)
-    start([*overrides, f"paths.runs={runs}"])
+    try:
+        start([*overrides, f"paths.runs={runs}"])
+    except subprocess.CalledProcessError as error:
+        if error.returncode != 1:
+            sys.exit(error.returncode if error.returncode > 0 else 128 - error.returncode)
+        return False
+    return True
 
 
 def start(overrides: Sequence[str], **options: Any) -> None:

@@ -10,6 +10,7 @@ Stop it at any time: the same command goes on where it was.
 from __future__ import annotations
 
 import argparse
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,14 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from datasets.reasoning import CHANCE
+from lab.errors import LabError
 from lab.files import write_text
 from lab.metrics_log import read_metrics
 from lab.pictures import new_figure, save_figure
 from lab.published import load
 from lab.run import read_summary
 from lab.statistics import eureka_ratio, fisher
+from lab.tell import tell
 from scripts.reproduce.common import folder_of, origin, seconds_per_step, tell_duration, train
 
 # Name in the figure -> softmax=, and -> the paper's Eureka-ratio.
@@ -81,14 +84,23 @@ def steps_left(plan: Plan) -> tuple[int, int]:
 
 
 def choose(plan: Plan, softmax: str) -> str:
-    """The learning rate whose seed 0 has the earliest Eureka-moment, or, where none has one, the best accuracy."""
+    """The learning rate whose seed 0 has the earliest Eureka-moment, or, where none has one, the best accuracy.
+
+    Raises:
+        LabError: if it failed at every rate.
+    """
 
     def rank(lr: str) -> tuple[float, float]:
         summary = plan.summary(softmax, lr, 0, trial=True)
+        if summary.get("status") != "finished":
+            return float("inf"), float("inf")
         moment = summary["eureka"]["epoch"] if summary["eureka"]["happened"] else float("inf")
         return moment, -summary["best"]["accuracy"]
 
-    return min(plan.grid, key=rank)
+    best = min(plan.grid, key=rank)
+    if rank(best) == (float("inf"), float("inf")):
+        raise LabError(f"{softmax} failed at every learning rate of the grid: name lower ones after --grid")
+    return best
 
 
 def grid_table(plan: Plan) -> pd.DataFrame:
@@ -99,31 +111,36 @@ def grid_table(plan: Plan) -> pd.DataFrame:
             summary = plan.summary(softmax, lr, 0, trial=True)
             if not summary:
                 continue
-            eureka = summary["eureka"]
+            eureka = summary.get("eureka") or {"happened": False}
+            moment = f"{eureka['epoch']:,}" if eureka["happened"] else "none"
+            best = summary.get("best")
             rows.append(
                 {
                     "softmax": name,
                     "learning rate": lr,
-                    "Eureka-epoch": f"{eureka['epoch']:,}" if eureka["happened"] else "none",
-                    "best accuracy": f"{summary['best']['accuracy']:.1%}",
-                    "epochs": f"{summary['epochs']:,}",
+                    "Eureka-epoch": summary["status"] if summary["status"] != "finished" else moment,
+                    "best accuracy": f"{best['accuracy']:.1%}" if best else "",
+                    "epochs": f"{summary.get('epochs', 0):,}",
                 }
             )
     return pd.DataFrame(rows)
 
 
 def ratio_table(plan: Plan, chosen: dict[str, str]) -> pd.DataFrame:
-    """Eureka-ratios with their intervals beside the paper's."""
+    """Eureka-ratios of finished seeds with their intervals beside the paper's."""
     rows = []
     for name, softmax in SOFTMAXES.items():
         if name not in chosen:
             continue
         summaries = [plan.summary(softmax, chosen[name], seed) for seed in range(plan.seeds)]
-        moments = [s["eureka"]["epoch"] for s in summaries if s.get("eureka", {}).get("happened")]
+        summaries = [summary for summary in summaries if summary.get("status") == "finished"]
+        if not summaries:
+            continue
+        moments = [s["eureka"]["epoch"] for s in summaries if s["eureka"]["happened"]]
         theirs = PAPER[name]
         assert theirs.count is not None and theirs.of is not None
         p = fisher((len(moments), len(summaries)), (theirs.count, theirs.of))
-        finals = [f"{s['metrics']['val/accuracy']:.1%}" for s in summaries if s]
+        finals = [f"{s['metrics']['val/accuracy']:.1%}" for s in summaries]
         rows.append(
             {
                 "softmax": name,
@@ -146,7 +163,7 @@ def figure(plan: Plan, chosen: dict[str, str]) -> Figure:
     for axes, (name, lr) in zip(panels, chosen.items(), strict=True):
         for seed in range(plan.seeds):
             rows = read_metrics(plan.folder(SOFTMAXES[name], lr, seed) / "metrics.csv")
-            shade = 1.0 - 0.15 * seed
+            shade = 1.0 - 0.7 * seed / max(1, plan.seeds - 1)
             for metric, color, label in (
                 ("train/accuracy", "tab:blue", "train"),
                 ("val/accuracy", "tab:orange", "test"),
@@ -215,8 +232,6 @@ def main(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    import sys
-
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=Path, default=Path("runs/figure_8"), help="folder of the runs")
     parser.add_argument("--out", type=Path, default=Path("results/figure_8"), help="folder of the page")
@@ -227,4 +242,8 @@ if __name__ == "__main__":
     parser.add_argument("--compile", action="store_true", help="torch.compile: needs a C++ compiler on a CPU")
     parsed = parser.parse_args()
     parsed.typed = sys.argv[1:]
-    main(parsed)
+    try:
+        main(parsed)
+    except LabError as error:
+        tell(f"error: {error}")
+        sys.exit(1)

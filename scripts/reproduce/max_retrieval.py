@@ -9,7 +9,8 @@ Stop it at any time: the same command goes on where it was.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +20,21 @@ import torch
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from omegaconf import DictConfig
-from scipy.stats import ttest_rel
 from torch import Tensor, nn
 
 from datasets.max_retrieval import Batch, MaxRetrievalData
 from datasets.seeding import generator_of
 from lab.dispersion import best_inverse_temperature, entropy, fit_beta
+from lab.errors import LabError
 from lab.files import write_text
-from lab.load import load_model, softmax_config
+from lab.load import read_trained, softmax_config
 from lab.models.set_attention import SetAttention
 from lab.pictures import new_figure, save_figure
 from lab.published import load
 from lab.recorder import Recorder
 from lab.run import read_summary
+from lab.statistics import mean_over_seeds, paired
+from lab.tell import tell
 from scripts.reproduce.common import folder_of, origin, seconds_per_step, tell_duration, train
 
 SIZES = tuple(2**power for power in range(4, 15))
@@ -146,32 +149,62 @@ def published(row: str, size: int) -> str:
     return str(PAPER[row][f"size_{size}"])
 
 
-def p_value(first: NDArray[np.float64], second: NDArray[np.float64]) -> float:
-    """Of a paired t-test over seeds; 1 where the two are equal throughout."""
-    return 1.0 if np.array_equal(first, second) else float(ttest_rel(first, second).pvalue)
+def by_seed(scores: pd.DataFrame, measure: str, size: int) -> dict[int, float]:
+    """Accuracy in % of each seed."""
+    own = scores[(scores["measure"] == measure) & (scores["size"] == size)]
+    return dict(zip(own["seed"].tolist(), (100 * own["accuracy"]).tolist(), strict=True))
+
+
+def p_value(one: Mapping[int, float], other: Mapping[int, float]) -> str:
+    """Of a paired t-test over seeds; "" where there is none."""
+    found = paired(one, other).p if len(one) > 1 else None
+    return "" if found is None else f"{found:.1g}"
 
 
 def table(scores: pd.DataFrame) -> pd.DataFrame:
     """Means over seeds at every size beside the paper's rows, and p-values of paired t-tests against the baseline."""
     rows: dict[str, list[str]] = {}
-    by = {m: scores[scores["measure"] == m].pivot(index="seed", columns="size", values="accuracy") for m in MEASURES}
+    by = {measure: {size: by_seed(scores, measure, size) for size in SIZES} for measure in MEASURES}
     for measure in MEASURES:
-        rows[f"{measure}, here"] = [f"{100 * by[measure][size].mean():.1f}" for size in SIZES]
+        means = [mean_over_seeds(list(by[measure][size].values()), bounds=(0, 100)) for size in SIZES]
+        rows[f"{measure}, here"] = [f"{mean.value:.1f}" for mean in means]
+        rows[f"{measure}, 95 % interval"] = [
+            "" if mean.low is None else f"{mean.low:.1f} to {mean.high:.1f}" for mean in means
+        ]
         if measure in ROWS:
             rows[f"{measure}, paper"] = [published(ROWS[measure], size) for size in SIZES]
     for measure in MEASURES[1:]:
-        values = [p_value(by["baseline"][size].to_numpy(), by[measure][size].to_numpy()) for size in SIZES]
-        rows[f"p-value of {measure}, here"] = [f"{value:.1g}" for value in values]
+        rows[f"p-value of {measure}, here"] = [p_value(by["baseline"][size], by[measure][size]) for size in SIZES]
     rows["p-value of adaptive, paper"] = [published("p-value", size) for size in SIZES]
     return pd.DataFrame(rows, index=[f"{size:,}" for size in SIZES]).T.rename_axis("accuracy in %")
 
 
+def beside_the_paper(scores: pd.DataFrame) -> list[str]:
+    """One sentence a measure: at which sizes the paper's mean lies outside the interval measured here."""
+    told = []
+    for measure, row in ROWS.items():
+        outside = []
+        for size in SIZES:
+            mean = mean_over_seeds(list(by_seed(scores, measure, size).values()), bounds=(0, 100))
+            paper = PAPER[row][f"size_{size}"].mean
+            if mean.low is None or mean.high is None or paper is None:
+                return []
+            if not mean.low <= paper <= mean.high:
+                outside.append(f"{size:,} ({paper:g} there, {mean.value:.1f} here)")
+        where = "lies in it at every size"
+        if outside:
+            where = f"lies outside at {len(outside)} of {len(SIZES)} sizes: {', '.join(outside)}"
+        told.append(f"{measure.capitalize()}: the paper's mean {where}.")
+    return told
+
+
 def evaluate(folders: Sequence[Path], out: Path, sets: int, fit_sets: int, command: str) -> None:
     """Everything of the paper that can be had from the newest checkpoints, as a page with pictures."""
-    models = [load_model(folder) for folder in folders]
-    steps = sorted({step for _, step in models})
-    print(f"{len(models)} seeds, trained for {' or '.join(f'{step:,}' for step in steps)} steps")
-    entropies, betas = mistaken([model for model, _ in models], fit_sets)
+    # Read once: a run that trains on beside this gives all softmaxes the same weights.
+    trained = [read_trained(folder) for folder in folders]
+    steps = sorted({one.step for one in trained})
+    print(f"{len(trained)} seeds, trained for {' or '.join(f'{step:,}' for step in steps)} steps")
+    entropies, betas = mistaken([one.model() for one in trained], fit_sets)
     own = fit_beta(entropies, betas)
     listed = ",".join(f"{value:.4f}" for value in own)
     rules: dict[str, DictConfig] = {
@@ -181,8 +214,8 @@ def evaluate(folders: Sequence[Path], out: Path, sets: int, fit_sets: int, comma
     }
     first: dict[str, SetAttention] = {}
     rows: list[dict[str, Any]] = []
-    for seed, folder in enumerate(folders):
-        swapped: dict[str, Any] = {measure: load_model(folder, rule)[0] for measure, rule in rules.items()}
+    for seed, one in enumerate(trained):
+        swapped: dict[str, Any] = {measure: one.model(rule) for measure, rule in rules.items()}
         first = first or swapped
         for size in SIZES:
             count = sets_of(size, sets)
@@ -202,7 +235,8 @@ def evaluate(folders: Sequence[Path], out: Path, sets: int, fit_sets: int, comma
         "largest) for each seed. "
         "Every number by seed is in [accuracies.csv](accuracies.csv).",
         "## Table 1",
-        table(scores).to_markdown(),
+        table(scores).to_markdown(disable_numparse=True, stralign="right"),
+        "Intervals are Student's over seeds. " + " ".join(beside_the_paper(scores)),
         "## Figures 2 and 6: attention over the 16 largest items of 32 sets (seed 0), as their number doubles",
         "![Attention](figure_2_and_6.png)",
         "## Figure 4: entropy against temperature",
@@ -232,14 +266,13 @@ def main(arguments: argparse.Namespace) -> None:
             tell_duration(
                 f"{left:,} steps of {arguments.seeds} seeds together, then half an hour of evaluation", seconds
             )
-            train(together, arguments.runs)
+            if not train(together, arguments.runs):
+                sys.exit(1)
     command = " ".join(["python -m scripts.reproduce.max_retrieval", *arguments.typed])
     evaluate(folders, arguments.out, arguments.sets, arguments.fit_sets, command)
 
 
 if __name__ == "__main__":
-    import sys
-
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", nargs="?", choices=("all", "evaluate"), default="all")
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of the runs")
@@ -250,4 +283,8 @@ if __name__ == "__main__":
     parser.add_argument("--threads", type=int, default=None, help="CPU threads of the training")
     parsed = parser.parse_args()
     parsed.typed = sys.argv[1:]
-    main(parsed)
+    try:
+        main(parsed)
+    except LabError as error:
+        tell(f"error: {error}")
+        sys.exit(1)

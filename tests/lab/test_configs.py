@@ -100,6 +100,7 @@ def test_wrong_types_are_refused(override: str, words: str) -> None:
 def test_right_overrides_and_sweeps_pass() -> None:
     assert problem_with(["softmax=norm_softmax", "softmax.tau=0.333", "seed=3", "trainer=gpu"]) is None
     assert problem_with(["softmax=softmax,norm_softmax", "seed=range(3)"]) is None
+    assert problem_with(["softmax=glob(*)", "experiment=reasoning"]) is None
 
 
 @pytest.mark.parametrize("sweep", sorted((CONFIGS / "sweep").glob("*.yaml")), ids=lambda path: path.stem)

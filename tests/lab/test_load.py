@@ -1,13 +1,14 @@
 """A trained model comes back from its run folder, under its own softmax or another."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from conftest import train_in
 
 from lab.errors import LabError
-from lab.load import load_model, softmax_config
+from lab.load import read_trained, softmax_config
 
 SETS = (
     "experiment=max_retrieval",
@@ -24,16 +25,18 @@ def folder(tmp_path_factory) -> Path:
 
 
 def test_the_newest_weights_are_loaded(folder: Path) -> None:
-    model, step = load_model(folder)
-    assert step == 6
+    trained = read_trained(folder)
+    model = trained.model()
+    assert trained.step == 6
     assert not model.training
     saved = torch.load(folder / "checkpoints" / "last-000000006.ckpt", weights_only=True)["state_dict"]
     assert all(torch.equal(value, saved[f"model.{name}"]) for name, value in model.state_dict().items())
 
 
 def test_another_softmax_keeps_the_weights_and_brings_its_own_temperature(folder: Path) -> None:
-    own, _ = load_model(folder)
-    other, _ = load_model(folder, softmax_config("adaptive_temperature", "softmax.tau=2.0"))
+    trained = read_trained(folder)
+    own: Any = trained.model()
+    other: Any = trained.model(softmax_config("adaptive_temperature", "softmax.tau=2.0"))
     rule = other.rules()[0]
     assert type(rule).__name__ == "AdaptiveTemperature"
     assert rule.tau.item() == 2.0
@@ -42,7 +45,7 @@ def test_another_softmax_keeps_the_weights_and_brings_its_own_temperature(folder
 
 def test_what_is_missing_is_named(tmp_path: Path, folder: Path) -> None:
     with pytest.raises(LabError, match=r"holds no run: config\.yaml is missing"):
-        load_model(tmp_path)
+        read_trained(tmp_path)
     (tmp_path / "config.yaml").write_text((folder / "config.yaml").read_text())
     with pytest.raises(LabError, match="no checkpoint yet"):
-        load_model(tmp_path)
+        read_trained(tmp_path)

@@ -19,9 +19,11 @@ from lab.config import compose_config
 from lab.errors import LabError
 from lab.published import load
 from lab.report import gather as gathering
+from lab.report import write as writing
 from lab.report.__main__ import main, report
 from lab.report.against import set_beside
-from lab.report.figures import rate_grid
+from lab.report.assemble import assemble
+from lab.report.figures import _rate, rate_grid, survival
 from lab.report.gather import INDEX, gather
 from lab.report.outcomes import baseline_of, compare, outcome
 from lab.report.settings import settings
@@ -224,6 +226,83 @@ def test_comparisons_are_with_the_baseline_and_corrected(write, tmp_path: Path) 
     assert compared[0].accuracy == pytest.approx((40, 40, 40))
     with pytest.raises(LabError, match="no setting is called 'sotfmax'"):
         baseline_of(found, "sotfmax")
+
+
+def test_the_baseline_is_the_experiment_as_it_comes(write, tmp_path: Path) -> None:
+    """A ResNet and an intervention leave the softmax alone, too, and may have more seeds."""
+    for seed in range(3):
+        write(seed, 5, "model=resnet9", experiment="main_task")
+        write(seed, None, "intervention=grad_scaling", experiment="main_task")
+        write(seed, 9, experiment="main_task", softmax="norm_softmax")
+    write(0, None, experiment="main_task")
+    (section,) = assemble([gather(tmp_path)], draw=False).sections
+    assert section.baseline is not None and section.baseline.name == "softmax"
+    assert len(section.baseline.runs) == 1
+
+
+def test_a_run_that_never_looked_out_says_nothing_of_moments(write, tmp_path: Path) -> None:
+    for seed in range(2):
+        path = write(seed, None, accuracy=0.9) / "summary.json"
+        summary = json.loads(path.read_text())
+        summary["eureka"]["threshold"] = None
+        path.write_text(json.dumps(summary))
+    (setting,) = settings(gather(tmp_path).runs)
+    found = outcome(setting)
+    assert (found.ratio, found.exact, found.median, found.plateau) == (None, None, None, None)
+    assert compare([found], setting) == []
+
+
+def test_one_number_in_two_notations_is_one_setting(write, tmp_path: Path) -> None:
+    for seed, value in enumerate((5, 5.0)):
+        path = write(seed, 12, "optim.weight_decay=5") / "config.yaml"
+        config = yaml.safe_load(path.read_text())
+        config["optim"]["weight_decay"] = value
+        path.write_text(yaml.safe_dump(config))
+    (setting,) = settings(gather(tmp_path).runs)
+    assert len(setting.runs) == 2
+
+
+def test_folders_that_lie_in_each_other_count_once(write, tmp_path: Path) -> None:
+    write(0, 12)
+    found = assemble([gather(tmp_path), gather(tmp_path / "reasoning")], draw=False)
+    assert len(found.runs) == 1 and not found.settings[0].doubles
+
+
+def test_a_report_that_is_broken_off_is_written_anew(write, tmp_path: Path, monkeypatch) -> None:
+    write(0, 12)
+    with monkeypatch.context() as patched:
+        patched.setattr(writing, "_page", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            report([tmp_path], pictures_mib=0)
+    left = tmp_path / "report" / "figures" / "reasoning_of_a_report_before.png"
+    left.write_bytes(b"")
+    _, out = report([tmp_path], pictures_mib=0)
+    assert "reasoning_survival" in (out / "index.html").read_text()
+    assert not left.exists() and (out / "figures" / "reasoning_survival.png").exists()
+
+
+def interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_the_survival_bands_are_of_the_confidence_asked_for(write, tmp_path: Path) -> None:
+    for seed in range(5):
+        write(seed, 10 + seed if seed else None)
+    found = settings(gather(tmp_path).runs)
+
+    def width(confidence: float) -> float:
+        figure = survival(found, confidence)
+        assert figure is not None
+        (band,) = figure.axes[0].collections
+        corners = band.get_paths()[0].vertices
+        return float(np.ptp(corners[:, 1]))
+
+    assert width(0.5) < width(0.95)
+
+
+def test_rates_are_written_with_the_digits_they_have() -> None:
+    assert [_rate((value, None)) for value in (1.5e-3, 2e-3, 2.4e-3, 1.0)] == ["1.5e-3", "2e-3", "2.4e-3", "1e0"]
+    assert _rate((1e-3, 1e-6)) == "1e-3 to 1e-6"
 
 
 def test_rows_of_a_table_find_their_runs_and_tell_what_differs(write, tmp_path: Path) -> None:

@@ -1,12 +1,16 @@
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from omegaconf import OmegaConf
 
+from callbacks.checkpoints import Checkpoints
+from callbacks.run_summary import RunSummary
 from lab.errors import LabError
 from lab.run import Run, read_summary, run_name
+from lab.status import status_of
 
 
 def test_a_name_says_what_is_run_whatever_the_order() -> None:
@@ -69,9 +73,32 @@ def test_a_killed_run_reads_as_stopped(tmp_path: Path) -> None:
     assert read_summary(run.folder)["status"] == "stopped"
 
 
-def test_a_damaged_summary_reads_as_none(tmp_path: Path) -> None:
-    (tmp_path / "summary.json").write_text('{"status": "fin')
+@pytest.mark.parametrize("content", [b'{"status": "fin', b"\xff\xfe", b"[]", b"null", b'{"status": "asleep"}'])
+def test_a_damaged_summary_reads_as_none(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "summary.json").write_bytes(content)
     assert read_summary(tmp_path) == {}
+    assert status_of(tmp_path).status == "damaged"
+
+
+def test_a_start_that_fails_does_not_take_back_what_a_run_had_come_to(tmp_path: Path) -> None:
+    before = {"status": "stopped", "epochs": 200, "eureka": {"happened": True, "epoch": 30}, "metrics": {"a": 1.0}}
+    (tmp_path / "summary.json").write_text(json.dumps({**before, "error": "of last time"}))
+    RunSummary(tmp_path / "summary.json", {"seed": 0}).write(None, "failed", "no MNIST there")
+    after = read_summary(tmp_path)
+    assert {name: after[name] for name in before} == {**before, "status": "failed"}
+    assert after["error"] == "no MNIST there"
+
+
+def test_checkpoints_behind_are_let_go_of_and_a_damaged_one_ahead_does_not_count(tmp_path: Path) -> None:
+    ahead = tmp_path / "last-000000500.ckpt"
+    ahead.write_bytes(b"damaged")
+    keeping = Checkpoints(tmp_path, keep=2)
+    for step in (100, 200, 300):
+        trainer = SimpleNamespace(
+            global_step=step, loggers=[], is_global_zero=True, save_checkpoint=lambda path: path.write_bytes(b"")
+        )
+        keeping.save(trainer)  # type: ignore[arg-type]
+    assert {path.name[5:14] for path in tmp_path.iterdir()} == {"000000200", "000000300", "000000500"}
 
 
 def test_a_damaged_checkpoint_is_named_and_the_one_before_used(tmp_path: Path) -> None:

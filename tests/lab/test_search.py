@@ -72,6 +72,12 @@ def test_a_search_without_any_success_says_so(tmp_path: Path) -> None:
     assert [trial.state.name for trial in trials(tmp_path / "runs")] == ["FAIL", "FAIL"]
 
 
+def test_a_range_upside_down_is_one_sentence(tmp_path: Path) -> None:
+    done = lab_train(*SMALL[:-1], "optim.weight_decay=interval(2,1)", folder=tmp_path, check=False)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "error: " in done.stderr and "low" in done.stderr
+
+
 @pytest.fixture
 def multirun():
     """Composes a multirun's config, as Hydra does for its callbacks."""

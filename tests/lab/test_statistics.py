@@ -77,6 +77,8 @@ def test_paired_comparison_takes_the_seeds_that_both_have() -> None:
     assert found.difference == pytest.approx(0.22 / 3)
     assert found.low < found.difference < found.high
     assert paired({0: 1.0, 1: 1.0}, {0: 1.0, 1: 1.0}).p == 1.0
+    # Two seeds, 55 % against 100 % on both: without spread there is nothing that a t-test could say.
+    assert paired({0: 1.0, 1: 1.0}, {0: 0.55, 1: 0.55}).p is None
     with pytest.raises(ValueError, match="two seeds in both"):
         paired({0: 1.0}, {0: 1.0, 1: 1.0})
 

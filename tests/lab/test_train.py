@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -13,9 +14,11 @@ import pytest
 import torch
 from conftest import SMALL, lab_train, newest, only_run, set_status, train_in
 
+import lab.train
 from lab.errors import LabError
 from lab.metrics_log import read_metrics
 from lab.run import read_summary
+from lab.train import report
 from lab.train import run as train_with
 
 
@@ -120,6 +123,65 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(tmp_path: Path
     train_in(tmp_path, *command)
     assert f"damaged checkpoint, using the one before it: {last}" in capsys.readouterr().err
     assert_same_weights(run, undisturbed)
+
+
+def test_a_run_killed_at_its_very_end_keeps_its_numbers(tmp_path: Path) -> None:
+    """Between the last checkpoint and the last summary: there is nothing left to train, and nothing logged anew."""
+    run = train_in(tmp_path, *SMALL)
+    whole = read_summary(run)
+    path = run / "summary.json"
+    path.write_text(json.dumps({**whole, "status": "stopped", "metrics": {}, "epochs": 3, "best": None}))
+    train_in(tmp_path, *SMALL)
+    after = read_summary(run)
+    for name in ("status", "epochs", "steps", "metrics", "best", "eureka"):
+        assert after[name] == whole[name], name
+
+
+def test_a_run_that_has_had_its_moment_long_enough_trains_no_more(tmp_path: Path) -> None:
+    command = [*SMALL, "callbacks.eureka.threshold=0.01", "callbacks.eureka.stop_after=1"]
+    run = train_in(tmp_path, *command)
+    assert read_summary(run)["epochs"] == 2
+    set_status(run, "stopped")
+    train_in(tmp_path, *command)
+    assert (read_summary(run)["epochs"], read_summary(run)["steps"]) == (2, 8)
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("callbacks.eureka.metric=val/acc", r"callbacks\.eureka\.metric=val/acc is not logged; logged: .*val/accuracy"),
+        ("checkpoints.best=val/acc", r"checkpoints\.best=val/acc is not logged; logged: .*val/accuracy"),
+    ],
+)
+def test_a_metric_that_nobody_logs_is_named(tmp_path: Path, override: str, words: str) -> None:
+    with pytest.raises(LabError, match=words):
+        train_in(tmp_path, *SMALL, override)
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LabError, match=r"cannot be written: .*name another folder with paths\.runs"):
+        train_with([*SMALL, f"paths.runs={tmp_path / 'file'}"])
+
+
+def test_how_a_run_ended_is_one_line_with_its_reason() -> None:
+    eureka = {"happened": False, "threshold": 0.7}
+    failed = {"status": "failed", "eureka": eureka, "steps": 30, "error": "the loss is nan at step 30"}
+    assert report(failed) == "failed: no Eureka-moment, 30 steps, the loss is nan at step 30"
+    unwatched = {"status": "finished", "eureka": {"happened": False, "threshold": None}, "steps": 5, "metrics": {}}
+    assert report(unwatched) == "finished: 5 steps"
+
+
+def test_a_seed_that_failed_among_others_fails_the_command(tmp_path: Path, monkeypatch, capsys) -> None:
+    eureka = {"happened": False, "threshold": 0.7}
+    ends = {0: {"status": "finished", "eureka": eureka}, 1: {"status": "failed", "eureka": eureka, "error": "nan"}}
+    monkeypatch.setattr(lab.train, "_train", lambda *_: {"seeds": ends})
+    monkeypatch.setattr(sys, "argv", ["lab.train", *SMALL, "seeds=2", f"hydra.run.dir={tmp_path}"])
+    with pytest.raises(SystemExit) as ended:
+        lab.train.main()
+    said = capsys.readouterr().err
+    assert ended.value.code == 1
+    assert "seed 1: failed: no Eureka-moment, 0 steps, nan" in said and "error: seeds 1 failed" in said
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import yaml
 from conftest import ROOT
 
 from lab.config import CONFIGS
+from lab.errors import LabError
 from lab.run import read_summary
 from lab.train import run as train
 from scripts.reproduce import common, figure_8, max_retrieval
@@ -73,21 +74,25 @@ def test_max_retrieval_in_small(tmp_path: Path, monkeypatch) -> None:
     assert baseline[16] > 0.5 > baseline[256]
     page = (out / "README.md").read_text()
     assert "softmax.coefficients=[" in page
-    assert "| baseline, paper " in page
+    assert " baseline, paper |" in page and " baseline, 95 % interval |" in page
     for name in ("figure_2_and_6", "figure_4", "figure_5"):
         assert (out / f"{name}.png").stat().st_size > 10_000
 
 
 def test_figure_8_chooses_the_earliest_moment(monkeypatch) -> None:
     def summary(self, softmax: str, lr: str, seed: int, trial: bool = False) -> dict:
-        moments = {"1e-3": None, "2e-3": 900, "5e-3": 300}
+        moments = {"1e-3": None, "2e-3": 900, "5e-3": 300, "1e-2": 100}
         moment = moments[lr]
         eureka = {"happened": moment is not None, **({"epoch": moment} if moment else {})}
-        return {"eureka": eureka, "best": {"accuracy": 0.99 if lr == "1e-3" else 0.8}}
+        # The fastest has failed after its moment.
+        status = "failed" if lr == "1e-2" else "finished"
+        return {"status": status, "eureka": eureka, "best": {"accuracy": 0.99 if lr == "1e-3" else 0.8}}
 
     monkeypatch.setattr(figure_8.Plan, "summary", summary)
-    plan = figure_8.Plan(Path("runs"), 100, 5, ("1e-3", "2e-3", "5e-3"), ())
+    plan = figure_8.Plan(Path("runs"), 100, 5, ("1e-3", "2e-3", "5e-3", "1e-2"), ())
     assert figure_8.choose(plan, "softmax") == "5e-3"
+    with pytest.raises(LabError, match="softmax failed at every learning rate"):
+        figure_8.choose(figure_8.Plan(Path("runs"), 100, 5, ("1e-2",), ()), "softmax")
 
 
 def test_rows_of_table_1_are_those_of_its_sweep_and_of_their_folder() -> None:
@@ -97,6 +102,21 @@ def test_rows_of_table_1_are_those_of_its_sweep_and_of_their_folder() -> None:
     # Table 5 has one more, a smaller ViT.
     known = {path.stem for path in (CONFIGS / "row").glob("*.yaml")}
     assert {*rows} == known - {"vit_heads6_depth4"} and len(rows) == len({*rows})
+
+
+def test_sizes_at_which_the_paper_lies_outside_are_told(monkeypatch) -> None:
+    monkeypatch.setattr(max_retrieval, "SIZES", (16, 512))
+    right = {("Baseline", 16): 0.986, ("Baseline", 512): 0.589, ("Adaptive θ", 16): 0.986, ("Adaptive θ", 512): 0.725}
+    rows = [
+        {"seed": seed, "measure": measure, "size": size, "accuracy": right[row, size] + spread}
+        for measure, row in max_retrieval.ROWS.items()
+        for size in (16, 512)
+        for seed, spread in enumerate((-0.01, 0.0, 0.01))
+    ]
+    assert max_retrieval.beside_the_paper(pd.DataFrame(rows)) == [
+        "Baseline: the paper's mean lies outside at 1 of 2 sizes: 512 (70.1 there, 58.9 here).",
+        "Adaptive: the paper's mean lies in it at every size.",
+    ]
 
 
 def test_test_sets_differ_by_seed_and_are_fewer_when_large() -> None:
