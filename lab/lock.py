@@ -123,10 +123,17 @@ class FolderLock:
         if not dead:
             self._wait_for_silence(before)
         write_json(self._path, asdict(self._mine))
-        if not dead:
-            time.sleep(SETTLE)
-        if read_holder(self.folder) != self._mine:
-            raise self._refusal(read_holder(self.folder))
+        self._settle(0.0 if dead else SETTLE)
+
+    def _settle(self, seconds: float) -> None:
+        """Waits until of two that have written at once the last one's record is what both read.
+
+        Raises:
+            LabError: if it is not this process's own.
+        """
+        time.sleep(seconds)
+        if (there := read_holder(self.folder)) != self._mine:
+            raise self._refusal(there)
 
     def _create(self) -> None:
         """Writes the record where there is none; of two that do, a hard link lets one pass, on NFS too."""
@@ -138,6 +145,7 @@ class FolderLock:
             raise self._refusal(read_holder(self.folder)) from None
         except OSError:  # a file system without hard links
             os.replace(draft, self._path)
+            self._settle(SETTLE)
         finally:
             draft.unlink(missing_ok=True)
 

@@ -127,8 +127,15 @@ def test_of_two_that_begin_at_the_same_moment_one_passes(tmp_path: Path, no_floc
     assert [path.name for path in tmp_path.iterdir()] == [HOLDER]
 
 
-def test_of_two_that_take_over_at_the_same_moment_one_passes(tmp_path: Path, no_flock: None) -> None:
-    held_by(tmp_path, ELSEWHERE)
+@pytest.mark.parametrize("free", [True, False])
+def test_of_four_that_take_a_folder_at_the_same_moment_one_passes(
+    tmp_path: Path, no_flock: None, monkeypatch: pytest.MonkeyPatch, free: bool
+) -> None:
+    """A free folder of a file system without hard links, or one whose holder is silent."""
+    if free:
+        monkeypatch.setattr(os, "link", no_links)
+    else:
+        held_by(tmp_path, ELSEWHERE)
     passed, refused = [], []
 
     def take(one: FolderLock) -> None:
@@ -146,6 +153,10 @@ def test_of_two_that_take_over_at_the_same_moment_one_passes(tmp_path: Path, no_
     assert (len(passed), len(refused)) == (1, 3)
     assert read_holder(tmp_path) == passed[0]._mine
     passed[0].release()
+
+
+def no_links(*_: object) -> None:
+    raise OSError(95, "Operation not supported")
 
 
 def test_who_was_taken_over_notices_and_leaves_the_other_alone(tmp_path: Path) -> None:
