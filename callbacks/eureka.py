@@ -8,9 +8,9 @@ from typing import Any
 
 import lightning as L
 from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.utilities import rank_zero_warn
 
 from lab.errors import LabError
+from lab.tell import tell
 from lab.tensorboard import boards
 
 
@@ -73,10 +73,10 @@ class EurekaMoment(Callback):
         self._started = time.monotonic()
         # Killed between its last checkpoint and its end, a run has nothing left to train.
         self._stop_if_due(trainer, trainer.current_epoch)
-        tell = getattr(trainer.datamodule, "prior_accuracy", None)  # type: ignore[attr-defined]
-        self.prior_accuracy = tell() if tell else None
+        known = getattr(trainer.datamodule, "prior_accuracy", None)  # type: ignore[attr-defined]
+        self.prior_accuracy = known() if known else None
         if self.prior_accuracy is not None and self.prior_accuracy >= self.threshold:
-            rank_zero_warn(
+            tell(
                 f"callbacks.eureka.threshold={self.threshold} is no sign of a Eureka-moment here: the prior p(z) alone "
                 f"reaches {self.prior_accuracy:.1%} on this task; set a higher one"
             )

@@ -52,7 +52,12 @@ NO_PICTURES = "diagnostics.pictures_every_n_epochs=0"
         (LONG, "default", ["diagnostics.every_n_epochs=10"]),
         # Pictures take most of the time, and the others draw them.
         ((*LONG, NO_PICTURES, "trainer.accumulate_grad_batches=2"), "default", ["diagnostics.every_n_epochs=25"]),
-        ((*LONG, NO_PICTURES, "compile=true", "trainer.max_epochs=10"), "default", ["diagnostics.every_n_epochs=5"]),
+        # A layer, because compiling takes its time by their number.
+        (
+            (*LONG, NO_PICTURES, "compile=true", "model.depth=1", "trainer.max_epochs=10"),
+            "default",
+            ["diagnostics.every_n_epochs=5"],
+        ),
     ],
     ids=["reasoning", "vision", "accumulated", "compiled"],
 )

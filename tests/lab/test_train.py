@@ -86,9 +86,9 @@ def test_force_runs_again_and_keeps_the_old_run(tmp_path: Path) -> None:
     assert_same_weights(run, run.with_name("seed=0~1"))
 
 
-@pytest.mark.parametrize("step", [6, 8, 11])
+@pytest.mark.parametrize("step", [6, 8])
 def test_a_killed_run_ends_with_the_same_weights(tmp_path: Path, undisturbed: Path, step: int) -> None:
-    """SIGKILL soon after a checkpoint in mid-epoch (6, 11) or at an epoch's end (8), then the same command."""
+    """SIGKILL soon after a checkpoint in mid-epoch (6) or at an epoch's end (8), then the same command."""
     command = [*SMALL, "softmax=norm_softmax_heat_treatment", f"checkpoints.every_n_steps={step}"]
     process = subprocess.Popen(
         [sys.executable, "-m", "lab.train", *command],
@@ -137,9 +137,10 @@ def test_a_run_killed_at_its_very_end_keeps_its_numbers(tmp_path: Path) -> None:
         assert after[name] == whole[name], name
 
 
-def test_a_run_that_has_had_its_moment_long_enough_trains_no_more(tmp_path: Path) -> None:
+def test_a_run_that_has_had_its_moment_long_enough_trains_no_more(tmp_path: Path, capsys) -> None:
     command = [*SMALL, "callbacks.eureka.threshold=0.01", "callbacks.eureka.stop_after=1"]
     run = train_in(tmp_path, *command)
+    assert "threshold=0.01 is no sign of a Eureka-moment here: the prior p(z) alone reaches" in capsys.readouterr().err
     assert read_summary(run)["epochs"] == 2
     set_status(run, "stopped")
     train_in(tmp_path, *command)
