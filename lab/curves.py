@@ -53,11 +53,15 @@ def mark_moment(axes: Any, moment: Mapping[str, Any], color: Any) -> None:
     epoch, accuracy = moment["epoch"], 100 * moment["accuracy"]
     axes.plot([epoch, epoch], [0, accuracy], color=color, linestyle=":", linewidth=1)
     axes.plot([epoch], [accuracy], marker="*", markersize=14, color=color, markeredgecolor="white")
+    start, end = axes.get_xlim()
+    # Before its moment a run is below it, so that above and left of the star there is room, unless it comes at once.
+    early = epoch - start < 0.2 * (end - start)
     axes.annotate(
         f"Eureka-moment\nepoch {epoch:,}",
         (epoch, accuracy),
-        xytext=(10, -30),
+        xytext=(12, -30) if early else (-10, 8),
         textcoords="offset points",
+        ha="left" if early else "right",
         color=color,
     )
 
