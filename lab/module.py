@@ -85,7 +85,12 @@ class TwoStepModule(L.LightningModule):
         A resumed run, or one watched by callbacks that draw random numbers of their own, sees the same stochastic
         depth.
         """
-        torch.manual_seed(derived_seed("step", self.seed, epoch, batch_idx, self.global_rank))
+        seed = derived_seed("step", self.seed, epoch, batch_idx, self.global_rank)
+        if self.device.type == "cpu":
+            # torch.manual_seed notes the call stack for every accelerator that torch was built for: a millisecond.
+            torch.default_generator.manual_seed(seed)
+        else:
+            torch.manual_seed(seed)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         logits = self(batch["x"])
