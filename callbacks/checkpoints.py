@@ -87,13 +87,13 @@ class Checkpoints(Checkpoint):
             return
         for logger in trainer.loggers:
             logger.save()
-        trainer.save_checkpoint(self.folder / f"last-{trainer.global_step:09d}.ckpt")
+        newest = self.folder / f"last-{trainer.global_step:09d}.ckpt"
+        trainer.save_checkpoint(newest)
         self._saved_step = trainer.global_step
         self._saved_at = time.monotonic()
         if trainer.is_global_zero:
             # What lies ahead is damaged, or the run would have begun there: it is no checkpoint that counts.
-            there = sorted(self.folder.glob("last-*.ckpt"))
-            behind = [path for path in there if path.name <= f"last-{trainer.global_step:09d}.ckpt"]
+            behind = sorted(path for path in self.folder.glob("last-*.ckpt") if path.name <= newest.name)
             for path in behind[: -self.keep]:
                 path.unlink()
 

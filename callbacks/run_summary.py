@@ -22,20 +22,6 @@ from lab.provenance import now
 from lab.run import read_summary
 from lab.tensorboard import boards
 
-# What training has come to; the other fields of a summary are known from the start.
-_PROGRESS = (
-    "epochs",
-    "max_epochs",
-    "steps",
-    "samples",
-    "wall_seconds",
-    "samples_per_second",
-    "eureka",
-    "best",
-    "metrics",
-    "peak_memory_bytes",
-)
-
 
 class RunSummary(Callback):
     """Writes the summary atomically at the start, while training and at the end, however it ends.
@@ -105,10 +91,11 @@ class RunSummary(Callback):
         """Writes the summary now; ``trainer`` is None for a run that failed before it had one."""
         self._written = time.monotonic()
         summary: dict[str, Any] = {"status": status, **self.what, "started": self.started, "written": now()}
+        told = {*summary, "error"}
         if trainer is not None:
             summary |= self._progress(trainer)
         if self._trainer is None and (trainer is None or trainer.global_step == 0):
-            summary |= {name: self._before[name] for name in _PROGRESS if name in self._before}
+            summary |= {name: value for name, value in self._before.items() if name not in told}
         if error is not None:
             summary["error"] = error
         write_json(self.path, _plain(summary))

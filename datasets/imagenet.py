@@ -129,7 +129,7 @@ class ImageNetData(DrawnData):
         return self.scenes("val").batch(*self._validation_place(index))
 
     def prior_accuracy(self) -> float | None:
-        scenes, batches = self.scenes("val"), range(-(-self.validation_size // self.batch_size))
+        scenes, batches = self.scenes("val"), self.validation_batches(self.batch_size)
         parts = [scenes.draw(*self._validation_place(index))[1:] for index in batches]
         latents = {name: torch.cat([own[name] for own, _ in parts]) for name in parts[0][0]}
         return prior_accuracy(latents, torch.cat([labels for _, labels in parts]))

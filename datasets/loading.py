@@ -128,14 +128,17 @@ class DrawnData(L.LightningDataModule, ABC):
             )
         return steps
 
+    def validation_batches(self, batch_size: int) -> range:
+        """Numbers of all batches of the fixed set, cut into batches of ``batch_size``."""
+        return range(-(-self.validation_size // batch_size))
+
     def training_loader(self, steps: int, workers: int = 0) -> StepLoader:
         """An epoch of ``steps`` batches, from the step that training has reached."""
         return StepLoader(self.draw_train, steps, lambda: step_reached(self.trainer), workers)
 
     def validation_loader(self, batch_size: int, workers: int = 0) -> StepLoader:
         """This process's batches of the fixed set, which is cut into batches of ``batch_size``."""
-        batches = -(-self.validation_size // batch_size)
-        mine = range(self.rank, batches, self.world_size)
+        mine = self.validation_batches(batch_size)[self.rank :: self.world_size]
         return StepLoader(lambda _, step: self.draw_validation(mine[step]), len(mine), workers=workers)
 
 

@@ -120,7 +120,7 @@ class VisionData(DrawnData):
         return self._draw("test", walk, generator_of("validation", self.validation_seed, index))
 
     def prior_accuracy(self) -> float | None:
-        batches = range(-(-self.validation_size // self.validation_batch_size))
+        batches = self.validation_batches(self.validation_batch_size)
         parts = [self.draw_validation(index)["latents"] for index in batches]
         latents = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
         return prior_accuracy(latents, self.task.label(latents))

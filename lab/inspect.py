@@ -37,7 +37,7 @@ from lab.load import load_config, read_trained, softmax_config
 from lab.module import TwoStepModule
 from lab.observe import Findings, observe
 from lab.provenance import provenance
-from lab.tell import tell
+from lab.tell import refusals, tell
 
 # What can be shown a checkpoint.
 Look = Diagnostic | GradientNorms
@@ -202,7 +202,7 @@ def _flag(name: str, value: str) -> bool:
 
 def main() -> None:
     """The command line."""
-    try:
+    with refusals():
         arguments = _parse(sys.argv[1:])
         threads = arguments.pop("threads")
         if threads is not None:
@@ -211,9 +211,6 @@ def main() -> None:
             torch.set_num_threads(int(threads))
         with Ending().told():
             inspect(**arguments)
-    except LabError as error:
-        tell(f"error: {error}")
-        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -146,28 +146,29 @@ def table(runs: list[RunStatus], root: Path, rows: int | None = None) -> Table:
     counts = Counter(run.status for run in runs)
     told = ", ".join(f"{counts[status]} {status}" for status in ORDER if counts[status])
     grid = Table(title=f"{root}: {told or 'no runs'}", title_justify="left")
-    # Most folders have no run that is running, and none that failed.
-    empty = {
-        "left": all(run.seconds_left is None for run in runs[:rows]),
-        "reason": not any(run.reason for run in runs[:rows]),
-    }
-    names = [name for name in ("status", "run", "epoch", "accuracy", "Eureka", "left", "reason") if not empty.get(name)]
-    for name in names:
+    shown = [_cells(run, root) for run in runs[:rows]]
+    for name in ("status", "run", "epoch", "accuracy", "Eureka", "left", "reason"):
+        # Most folders have no run that is running, and none that failed.
+        if name in ("left", "reason") and not any(cells[name] for cells in shown):
+            continue
         grid.add_column(
             name, justify="right" if name in ("epoch", "accuracy", "Eureka", "left") else "left", overflow="fold"
         )
-    for run in runs[:rows]:
-        cells = {
-            "status": f"[{COLORS[run.status]}]{run.status}[/]",
-            "run": os.path.relpath(run.folder, root).replace("[", r"\["),
-            "epoch": f"{run.epochs:,}/{run.max_epochs:,}" if run.max_epochs else "",
-            "accuracy": f"{run.accuracy:.1%}" if run.accuracy is not None else "",
-            "Eureka": f"{run.moment:,}" if run.moment is not None else "",
-            "left": _duration(run.seconds_left) if run.seconds_left is not None else "",
-            "reason": run.reason.splitlines()[0].replace("[", r"\[") if run.reason else "",
-        }
-        grid.add_row(*(cells[name] for name in names))
+    for cells in shown:
+        grid.add_row(*(cells[str(column.header)] for column in grid.columns))
     return grid
+
+
+def _cells(run: RunStatus, root: Path) -> dict[str, str]:
+    return {
+        "status": f"[{COLORS[run.status]}]{run.status}[/]",
+        "run": os.path.relpath(run.folder, root).replace("[", r"\["),
+        "epoch": f"{run.epochs:,}/{run.max_epochs:,}" if run.max_epochs else "",
+        "accuracy": f"{run.accuracy:.1%}" if run.accuracy is not None else "",
+        "Eureka": f"{run.moment:,}" if run.moment is not None else "",
+        "left": _duration(run.seconds_left) if run.seconds_left is not None else "",
+        "reason": run.reason.splitlines()[0].replace("[", r"\[") if run.reason else "",
+    }
 
 
 def notes(runs: list[RunStatus], rows: int | None = None) -> list[str]:

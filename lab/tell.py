@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from rich.console import Console
+from lab.errors import LabError
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 def tell(text: str) -> None:
@@ -16,6 +22,18 @@ def tell(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
+@contextmanager
+def refusals() -> Iterator[None]:
+    """What a command does within: a LabError ends the program with its one sentence and exit status 1."""
+    try:
+        yield
+    except LabError as error:
+        tell(f"error: {error}")
+        sys.exit(1)
+
+
 def tables() -> Console:
     """Where tables are printed to; rich would fold all that goes into a file or a pipe to 80 columns."""
+    from rich.console import Console  # every command can tell something, few print tables
+
     return Console() if sys.stdout.isatty() or "COLUMNS" in os.environ else Console(width=150)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
 from pathlib import Path
 
 from lab.errors import LabError
@@ -18,7 +17,7 @@ from lab.published import load, names
 from lab.report.assemble import Report, assemble
 from lab.report.gather import gather
 from lab.report.write import check_out, write
-from lab.tell import tell
+from lab.tell import refusals, tell
 
 
 def report(
@@ -85,21 +84,18 @@ def main() -> None:
         return
     if not arguments.runs:
         parser.error("name a folder of runs, as in python -m lab.report runs/main_task")
-    try:
-        found, out = report(
-            arguments.runs,
-            arguments.against,
-            arguments.out,
-            arguments.baseline,
-            arguments.confidence,
-            arguments.pictures,
-        )
-    except LabError as error:
-        tell(f"error: {error}")
-        sys.exit(1)
-    except OSError as error:
-        tell(f"error: the report cannot be written: {error}")
-        sys.exit(1)
+    with refusals():
+        try:
+            found, out = report(
+                arguments.runs,
+                arguments.against,
+                arguments.out,
+                arguments.baseline,
+                arguments.confidence,
+                arguments.pictures,
+            )
+        except OSError as error:
+            raise LabError(f"the report cannot be written: {error}") from error
     tell(f"{len(found.runs)} runs of {len(found.settings)} settings: {out / 'index.html'}")
 
 

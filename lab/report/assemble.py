@@ -117,7 +117,7 @@ def assemble(
 
 def _section(experiment: str, own: Sequence[Setting], baseline: str | None, confidence: float, draw: bool) -> Section:
     names = [setting.name for setting in own]
-    reference = baseline_of(own, baseline if baseline in names else None, _default(experiment))
+    reference = baseline_of(own, baseline if baseline in names else None, lambda: _default(experiment))
     outcomes = [outcome(setting, reference, confidence) for setting in own]
     compared = compare(outcomes, reference, confidence) if reference else []
     return Section(

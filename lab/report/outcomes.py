@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -159,7 +159,9 @@ def _holm(values: Sequence[float | None]) -> list[float | None]:
 
 
 def baseline_of(
-    settings: Sequence[Setting], name: str | None = None, default: Mapping[str, Any] | None = None
+    settings: Sequence[Setting],
+    name: str | None = None,
+    default: Callable[[], Mapping[str, Any] | None] = lambda: None,
 ) -> Setting | None:
     """The setting called ``name``; without a name the plain softmax that is most like the experiment as it comes.
 
@@ -168,8 +170,9 @@ def baseline_of(
     Args:
         settings: of one experiment.
         name: None for plain softmax, if there is one.
-        default: what the experiment runs without any override, as :func:`~lab.report.settings.planned` has it; None
-            where the lab no longer knows it: then the number of finished seeds decides.
+        default: gives what the experiment runs without any override, as :func:`~lab.report.settings.planned` has it, or
+            None where the lab no longer knows it: then the number of finished seeds decides. Asked where there is a
+            choice, for composing takes its time.
 
     Raises:
         LabError: if no setting has the name.
@@ -181,9 +184,12 @@ def baseline_of(
         there = "; ".join(setting.name for setting in settings) or "none"
         raise LabError(f"no setting is called {name!r}: the settings are {there}")
     plain = [setting for setting in settings if setting.softmax == "softmax"]
+    if len(plain) < 2:
+        return plain[0] if plain else None
+    known = default()
 
     def unlike(setting: Setting) -> tuple[bool, int, int]:
-        changed = len(differences(setting.config, default)) if default is not None else 0
+        changed = len(differences(setting.config, known)) if known is not None else 0
         return not setting.finished, changed, -len(setting.finished)
 
-    return min(plain, key=unlike, default=None)
+    return min(plain, key=unlike)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -131,9 +131,20 @@ def _config(path: Path, summary: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(plain, dict):
         raise Damaged(f"{path.name} is no configuration")
     typed = {str(override).partition("=")[0].lstrip("+") for override in summary.get("overrides") or ()}
+    return what_is_run(plain, summary["seed"], typed)
+
+
+def what_is_run(plain: Mapping[str, Any], seed: int, typed: Collection[str] = ()) -> dict[str, Any]:
+    """A composed config by dotted key, without what only watches and what follows the seed.
+
+    Args:
+        plain: the config as plain values.
+        seed: of the run.
+        typed: keys that were given on the command line: those are meant as they are, even where they equal the seed.
+    """
 
     def follows_the_seed(key: str, value: Any) -> bool:
-        return key == "seed" or (key.endswith(".seed") and value == summary["seed"] and key not in typed)
+        return key == "seed" or (key.endswith(".seed") and value == seed and key not in typed)
 
     return {
         key: value

@@ -11,8 +11,8 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from lab.config import compose_config
-from lab.identity import NOT_WHAT, identity
-from lab.report.records import Record, only_watches
+from lab.identity import NOT_WHAT
+from lab.report.records import Record, only_watches, what_is_run
 
 _NAMED_APART = ("experiment", "softmax", "seed")
 # Most keys that are named to tell two settings of one command apart (configurations of different versions).
@@ -83,12 +83,7 @@ def planned(overrides: Sequence[str]) -> dict[str, Any]:
     config.paths.run = ""
     plain = OmegaConf.to_container(config, resolve=True)
     assert isinstance(plain, dict)
-    flat = identity({str(key): value for key, value in plain.items()})
-    return {
-        key: value
-        for key, value in flat.items()
-        if not (value is None or key == "seed" or only_watches(key) or (key.endswith(".seed") and value == config.seed))
-    }
+    return what_is_run({str(key): value for key, value in plain.items()}, config.seed)
 
 
 def _setting(name: str, experiment: str, group: Sequence[Record]) -> Setting:

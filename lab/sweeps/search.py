@@ -20,7 +20,7 @@ from optuna.trial import TrialState
 from lab.errors import LabError
 from lab.identity import NOT_WHAT
 from lab.sweeps.plan import FOLDER
-from lab.tell import tell
+from lab.tell import refusals, tell
 
 # A lock lasts as long as its object, which must not travel to other processes with the callback.
 _held: dict[str, FileLock] = {}
@@ -35,12 +35,9 @@ class GoOn(Callback):
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        try:
+        # Hydra would turn an exception of a callback into a warning.
+        with refusals():
             prepare(config)
-        except LabError as error:
-            # Hydra would turn an exception of a callback into a warning.
-            tell(f"error: {error}")
-            raise SystemExit(1) from None
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         sweeper = config.hydra.sweeper

@@ -26,7 +26,7 @@ from lab.pictures import new_figure, save_figure
 from lab.published import load
 from lab.run import read_summary
 from lab.statistics import eureka_ratio, fisher
-from lab.tell import tell
+from lab.tell import refusals
 from scripts.reproduce.common import folder_of, origin, seconds_per_step, tell_duration, train
 
 # Name in the figure -> softmax=, and -> the paper's Eureka-ratio.
@@ -90,17 +90,17 @@ def choose(plan: Plan, softmax: str) -> str:
         LabError: if it failed at every rate.
     """
 
+    trials = {lr: plan.summary(softmax, lr, 0, trial=True) for lr in plan.grid}
+    finished = [lr for lr, summary in trials.items() if summary.get("status") == "finished"]
+    if not finished:
+        raise LabError(f"{softmax} failed at every learning rate of the grid: name lower ones after --grid")
+
     def rank(lr: str) -> tuple[float, float]:
-        summary = plan.summary(softmax, lr, 0, trial=True)
-        if summary.get("status") != "finished":
-            return float("inf"), float("inf")
+        summary = trials[lr]
         moment = summary["eureka"]["epoch"] if summary["eureka"]["happened"] else float("inf")
         return moment, -summary["best"]["accuracy"]
 
-    best = min(plan.grid, key=rank)
-    if rank(best) == (float("inf"), float("inf")):
-        raise LabError(f"{softmax} failed at every learning rate of the grid: name lower ones after --grid")
-    return best
+    return min(finished, key=rank)
 
 
 def grid_table(plan: Plan) -> pd.DataFrame:
@@ -242,8 +242,5 @@ if __name__ == "__main__":
     parser.add_argument("--compile", action="store_true", help="torch.compile: needs a C++ compiler on a CPU")
     parsed = parser.parse_args()
     parsed.typed = sys.argv[1:]
-    try:
+    with refusals():
         main(parsed)
-    except LabError as error:
-        tell(f"error: {error}")
-        sys.exit(1)

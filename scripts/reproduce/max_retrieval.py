@@ -25,7 +25,6 @@ from torch import Tensor, nn
 from datasets.max_retrieval import Batch, MaxRetrievalData
 from datasets.seeding import generator_of
 from lab.dispersion import best_inverse_temperature, entropy, fit_beta
-from lab.errors import LabError
 from lab.files import write_text
 from lab.load import read_trained, softmax_config
 from lab.models.set_attention import SetAttention
@@ -34,7 +33,7 @@ from lab.published import load
 from lab.recorder import Recorder
 from lab.run import read_summary
 from lab.statistics import mean_over_seeds, paired
-from lab.tell import tell
+from lab.tell import refusals
 from scripts.reproduce.common import folder_of, origin, seconds_per_step, tell_duration, train
 
 SIZES = tuple(2**power for power in range(4, 15))
@@ -283,8 +282,5 @@ if __name__ == "__main__":
     parser.add_argument("--threads", type=int, default=None, help="CPU threads of the training")
     parsed = parser.parse_args()
     parsed.typed = sys.argv[1:]
-    try:
+    with refusals():
         main(parsed)
-    except LabError as error:
-        tell(f"error: {error}")
-        sys.exit(1)

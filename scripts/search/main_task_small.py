@@ -23,6 +23,7 @@ from lab.files import write_text
 from lab.load import load_config
 from lab.metrics_log import read_metrics
 from lab.run import read_summary
+from lab.tell import refusals
 from scripts.reproduce.common import origin, tell_duration, train
 
 # Axis -> the values it is searched over, as typed. A patch is a share of a tile: 1/1 is one token a tile.
@@ -164,4 +165,5 @@ if __name__ == "__main__":
     parser.add_argument("--out", type=Path, default=Path("results/main_task_small"))
     parsed = parser.parse_args()
     parsed.command = " ".join(["python -m scripts.search.main_task_small", *sys.argv[1:]])
-    main(parsed)
+    with refusals():
+        main(parsed)

@@ -72,6 +72,8 @@ def test_a_number_leads_to_its_runs(browser: Any, page_file: Path) -> None:
     name = link.inner_text()
     link.click()
     details = page.locator(f"details{link.get_attribute('href')}")
+    # The page unfolds it when the browser tells of the new address, which is a moment after the click.
+    page.locator(f"details{link.get_attribute('href')}[open]").wait_for(state="attached")
     assert details.get_attribute("open") is not None and name in details.locator("summary").inner_text()
     folders = details.locator("tbody a")
     assert folders.count() == 10
