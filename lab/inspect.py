@@ -76,7 +76,8 @@ def inspect(
         except OmegaConfBaseException as error:
             raise LabError(explain_key(trained, key)) from error
     check(trained)
-    swapped = None if softmax is None else softmax_config(softmax, f"norm_statistic={trained.norm_statistic}")
+    of_experiment = [f"{key}={trained[key]}" for key in ("norm_statistic", "norm_tau") if trained.get(key) is not None]
+    swapped = None if softmax is None else softmax_config(softmax, *of_experiment)
     data = instantiate(trained.data)
     newest = read_trained(run)
     model, step = newest.model(swapped, data.model_arguments()), newest.step

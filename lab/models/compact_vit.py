@@ -35,6 +35,8 @@ class CompactViT(Observable, VisionTransformer):
         init: "timm", every matrix N(0, 0.02), as published; or "fan_in", N(0, 1 / inputs), which keeps the scale of
             signals at any width: at a width of 64 the published one starts six times smaller.
         position_std: standard deviation of the position embedding at the start (0.02 as published).
+        query_key_std: standard deviation of W_Q and W_K at the start; None leaves them to ``init``. Small ones make
+            attention locally uniform at any ``init``.
         softmax: makes the temperature rule of a layer; None is plain softmax.
 
     Raises:
@@ -54,12 +56,15 @@ class CompactViT(Observable, VisionTransformer):
         qkv_bias: bool = False,
         init: Literal["timm", "fan_in"] = "timm",
         position_std: float = 0.02,
+        query_key_std: float | None = None,
         softmax: RuleFactory | None = None,
     ) -> None:
         if init not in ("timm", "fan_in"):
             raise ValueError(f"model.init must be 'timm' or 'fan_in', got {init!r}")
         if position_std < 0:
             raise ValueError(f"model.position_std must not be negative, got {position_std}")
+        if query_key_std is not None and query_key_std <= 0:
+            raise ValueError(f"model.query_key_std must be positive or null, got {query_key_std}")
         sizes = {
             "patch_size": patch_size,
             "depth": depth,
@@ -92,6 +97,10 @@ class CompactViT(Observable, VisionTransformer):
         if position_std != 0.02:
             assert self.pos_embed is not None
             nn.init.normal_(self.pos_embed, std=position_std)
+        if query_key_std is not None:
+            for layer in self.attention_layers():
+                for name in "qk":
+                    nn.init.normal_(layer.projections()[name], std=query_key_std)
 
     def residual_readers(self) -> list[nn.Module]:
         """The second norm of every block."""
