@@ -27,7 +27,7 @@ class OptimConfig:
         min_lr: the schedule's end.
         warmup_lr: start of the linear warm-up.
         warmup_epochs: its length in epochs.
-        schedule: a schedule of ``timm.scheduler`` by epoch; ``none`` keeps ``lr``.
+        schedule: a schedule of ``timm.scheduler`` by epoch; ``none`` keeps ``lr`` once it is warm.
         weight_decay: decoupled weight decay.
         decay_matrices_only: no decay on biases, norms and what the model's ``no_weight_decay`` names.
         label_smoothing: of the training loss, in [0, 1).
@@ -88,9 +88,12 @@ class OptimConfig:
 
     def scheduler(self, optimizer: Optimizer, epochs: int) -> Scheduler | None:
         """The learning-rate schedule by epoch; None where the rate stays."""
+        # timm's "none" would leave the warm-up out; steps of a factor of 1 have it.
+        warms_only = self.schedule == "none" and self.warmup_epochs > 0
         scheduler, _ = create_scheduler_v2(
             optimizer,
-            sched=self.schedule,
+            sched="step" if warms_only else self.schedule,
+            decay_rate=1.0 if warms_only else 0.1,
             num_epochs=epochs,
             min_lr=self.min_lr,
             warmup_lr=self.warmup_lr,

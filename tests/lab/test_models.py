@@ -309,6 +309,10 @@ def test_queries_and_keys_alone_start_small_where_asked_for() -> None:
     model = CompactViT(image_size=28, patch_size=14, depth=2, head_dim=32, init="fan_in", query_key_std=0.02)
     for layer in model.attention_layers():
         spread = {name: float(weight.std()) for name, weight in layer.projections().items()}
-        assert spread == {"q": pytest.approx(0.02, rel=0.05), "k": pytest.approx(0.02, rel=0.05), "v": pytest.approx(128**-0.5, rel=0.05)}
+        assert spread == {
+            "q": pytest.approx(0.02, rel=0.05),
+            "k": pytest.approx(0.02, rel=0.05),
+            "v": pytest.approx(128**-0.5, rel=0.05),
+        }
     with pytest.raises(ValueError, match="query_key_std must be positive or null"):
         CompactViT(query_key_std=0.0)

@@ -37,3 +37,16 @@ def test_optimisers_are_fused_where_they_can_be(name, options, scales_loss, fuse
     weight.grad = torch.ones(3)
     optimizer.step()
     assert (weight < 1).all()
+
+
+@pytest.mark.parametrize(("warmup_epochs", "rates"), [(0, [1.0, 1.0, 1.0, 1.0]), (2, [0.1, 0.55, 1.0, 1.0])])
+def test_a_rate_that_stays_is_warmed_up_too(warmup_epochs, rates) -> None:
+    config = OptimConfig(lr=1.0, schedule="none", warmup_lr=0.1, warmup_epochs=warmup_epochs)
+    optimizer = config.optimizer([{"params": [torch.nn.Parameter(torch.ones(3))]}], 1)
+    scheduler = config.scheduler(optimizer, epochs=4)
+    seen = []
+    for epoch in range(4):
+        if scheduler is not None:
+            scheduler.step(epoch)
+        seen.append(optimizer.param_groups[0]["lr"])
+    assert seen == pytest.approx(rates)
