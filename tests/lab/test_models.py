@@ -9,6 +9,7 @@ import pytest
 import timm
 import torch
 from hydra.utils import instantiate
+from timm.layers import PatchEmbed
 from timm.models.vision_transformer import VisionTransformer
 from timm.optim import create_optimizer_v2
 from torch import nn
@@ -316,3 +317,10 @@ def test_queries_and_keys_alone_start_small_where_asked_for() -> None:
         }
     with pytest.raises(ValueError, match="query_key_std must be positive or null"):
         CompactViT(query_key_std=0.0)
+
+
+def test_patches_are_embedded_as_by_timms_convolution() -> None:
+    torch.manual_seed(0)
+    embed = CompactViT(image_size=28, patch_size=7, depth=1, head_dim=8).patch_embed
+    x = torch.randn(3, 3, 28, 28)
+    torch.testing.assert_close(embed(x), PatchEmbed.forward(embed, x), rtol=1e-5, atol=1e-6)
