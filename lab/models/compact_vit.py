@@ -25,7 +25,13 @@ class LinearPatchEmbed(PatchEmbed):
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        """x: [B, C, H, W] -> [B, N, width], patches in row-major order."""
+        """x: [B, C, H, W] -> [B, N, width], patches in row-major order.
+
+        Raises:
+            ValueError: if the images are not of the size that the model was made for.
+        """
+        if tuple(x.shape[-2:]) != self.img_size:
+            raise ValueError(f"the model was made for images of {self.img_size} pixels, got {tuple(x.shape[-2:])}")
         (rows, columns), (height, width) = self.grid_size, self.patch_size
         # [B, C, rows, height, columns, width] -> [B, N, C height width], a filter's own order.
         patches = x.unflatten(2, (rows, height)).unflatten(4, (columns, width)).permute(0, 2, 4, 1, 3, 5)
