@@ -79,6 +79,10 @@ def curves(settings: Sequence[Setting], quantity: str, aligned: bool, first: int
         panel.xaxis.set_major_locator(MaxNLocator(5, integer=True))
         panel.tick_params(labelsize=8)
         panel.grid(alpha=0.3)
+    # One axis of epochs: how much longer one setting stays on its plateau is seen across panels.
+    first_epoch, last_epoch = zip(*(panel.get_xlim() for panel in axes), strict=True)
+    for panel in axes:
+        panel.set_xlim(min(first_epoch), max(last_epoch))
     axes[0].set_ylabel("accuracy in %" if quantity == "accuracy" else "loss")
     return figure
 

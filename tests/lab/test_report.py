@@ -23,7 +23,7 @@ from lab.report import write as writing
 from lab.report.__main__ import main, report
 from lab.report.against import set_beside
 from lab.report.assemble import assemble
-from lab.report.figures import _rate, rate_grid, survival
+from lab.report.figures import _rate, curves, rate_grid, survival
 from lab.report.gather import INDEX, gather
 from lab.report.outcomes import baseline_of, compare, outcome
 from lab.report.settings import settings
@@ -99,6 +99,15 @@ def test_curves_and_the_rest_are_what_the_folder_says(write, tmp_path: Path) -> 
     assert np.allclose(run.curve("val/accuracy"), [0.5] * 11 + [0.8] * 29)
     assert np.isnan(run.curve("train/accuracy")).all()
     assert "seed" not in run.config and "data.seed" not in run.config and run.config["optim.lr"] == 0.005
+
+
+def test_panels_of_curves_share_their_axis_of_epochs(write, tmp_path: Path) -> None:
+    write(0, 3, softmax="norm_softmax", epochs=5)
+    write(0, None, epochs=EPOCHS)
+    for quantity in ("accuracy", "loss"):
+        picture = curves(settings(gather(tmp_path).runs), quantity, aligned=False)
+        assert picture is not None and len(picture.axes) == 2
+        assert len({panel.get_xlim() for panel in picture.axes}) == 1 and picture.axes[0].get_xlim()[1] >= EPOCHS
 
 
 def test_only_what_is_new_is_read_again(write, tmp_path: Path) -> None:
