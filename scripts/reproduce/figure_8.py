@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -126,13 +127,11 @@ def grid_table(plan: Plan) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def ratio_table(plan: Plan, chosen: dict[str, str]) -> pd.DataFrame:
-    """Eureka-ratios of finished seeds with their intervals beside the paper's."""
+def ratio_table(plan: Plan, rates: Iterable[tuple[str, str]]) -> pd.DataFrame:
+    """Eureka-ratios of finished seeds with their intervals beside the paper's, for pairs of a softmax and a rate."""
     rows = []
-    for name, softmax in SOFTMAXES.items():
-        if name not in chosen:
-            continue
-        summaries = [plan.summary(softmax, chosen[name], seed) for seed in range(plan.seeds)]
+    for name, lr in rates:
+        summaries = [plan.summary(SOFTMAXES[name], lr, seed) for seed in range(plan.seeds)]
         summaries = [summary for summary in summaries if summary.get("status") == "finished"]
         if not summaries:
             continue
@@ -144,7 +143,7 @@ def ratio_table(plan: Plan, chosen: dict[str, str]) -> pd.DataFrame:
         rows.append(
             {
                 "softmax": name,
-                "learning rate": chosen[name],
+                "learning rate": lr,
                 "Eureka-ratio (95 % Wilson)": str(eureka_ratio(len(moments), len(summaries))),
                 "paper": str(theirs),
                 "p (Fisher, same ratio as the paper's)": f"{p:.2f}",
@@ -183,6 +182,9 @@ def figure(plan: Plan, chosen: dict[str, str]) -> Figure:
 
 def page(plan: Plan, chosen: dict[str, str], command: str) -> str:
     """The page of results, as far as they have come."""
+    # Runs of a shorter grid stay on the page: which rate a plateau on seed 0 chooses is chance.
+    others = ratio_table(plan, [(name, lr) for name in chosen for lr in plan.grid if lr != chosen[name]])
+    also = ["## Rates not chosen of which there are runs of all seeds", others.to_markdown(index=False)]
     return "\n\n".join(
         [
             "# Figure 8 of Eureka-moments in Transformers: the reasoning task under three softmaxes",
@@ -191,8 +193,9 @@ def page(plan: Plan, chosen: dict[str, str], command: str) -> str:
             f"{', '.join(plan.grid)} (earliest Eureka-moment, else best accuracy). A Eureka-moment is the first "
             "validation (every ten epochs) above 70 %.",
             "![Accuracies of all seeds](figure_8.png)",
-            ratio_table(plan, chosen).to_markdown(index=False),
-            "With five seeds a ratio is told only roughly: the interval says how roughly.",
+            ratio_table(plan, chosen.items()).to_markdown(index=False),
+            f"With {plan.seeds} seeds a ratio is told only roughly: the interval says how roughly.",
+            *(also if len(others) else []),
             "## The grid on seed 0, each trial until its Eureka-moment",
             grid_table(plan).to_markdown(index=False),
         ]

@@ -95,6 +95,23 @@ def test_figure_8_chooses_the_earliest_moment(monkeypatch) -> None:
         figure_8.choose(figure_8.Plan(Path("runs"), 100, 5, ("1e-2",), ()), "softmax")
 
 
+def test_figure_8_keeps_rates_on_its_page_that_a_larger_grid_did_not_choose(monkeypatch) -> None:
+    def summary(self, softmax: str, lr: str, seed: int, trial: bool = False) -> dict:
+        if not trial and lr == "1e-3":
+            return {}
+        eureka = {"happened": True, "epoch": 40} if lr == "5e-3" else {"happened": False}
+        own = {"status": "finished", "epochs": 100, "metrics": {"val/accuracy": 0.5}, "best": {"accuracy": 0.5}}
+        return {**own, "eureka": eureka}
+
+    monkeypatch.setattr(figure_8.Plan, "summary", summary)
+    plan = figure_8.Plan(Path("runs"), 100, 5, ("1e-3", "2e-3", "5e-3"), ())
+    ratios, others = figure_8.page(plan, {"Softmax": "2e-3"}, "command").split("Rates not chosen")
+    assert "0/5" in ratios and "5/5" not in ratios
+    assert "5/5" in others and "0/5" not in others.split("## The grid")[0]
+    alone = figure_8.Plan(Path("runs"), 100, 5, ("1e-3", "2e-3"), ())
+    assert "Rates not chosen" not in figure_8.page(alone, {"Softmax": "2e-3"}, "command")
+
+
 def test_rows_of_table_1_are_those_of_its_sweep_and_of_their_folder() -> None:
     rows = re.findall(r'"\+row=(.+)"', (ROOT / "scripts" / "reproduce" / "table1_main.sh").read_text())
     sweep = yaml.safe_load((CONFIGS / "sweep" / "table_1.yaml").read_text())["hydra"]["sweeper"]["params"]["+row"]
