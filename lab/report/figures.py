@@ -52,6 +52,9 @@ def curves(settings: Sequence[Setting], quantity: str, aligned: bool, first: int
     if not shown:
         return None
     figure, axes = panels(len(shown), width=3.4, height=2.6, columns=3)
+    # One axis of epochs: how much longer one setting stays on its plateau is seen across panels.
+    for panel in axes[1:]:
+        panel.sharex(axes[0])
     scale = 100 if quantity == "accuracy" else 1
     for panel, (place, setting, runs) in zip(axes, shown, strict=True):
         for name, style in (("train", {"alpha": 0.25}), ("val", {"alpha": 0.9})):
@@ -79,10 +82,6 @@ def curves(settings: Sequence[Setting], quantity: str, aligned: bool, first: int
         panel.xaxis.set_major_locator(MaxNLocator(5, integer=True))
         panel.tick_params(labelsize=8)
         panel.grid(alpha=0.3)
-    # One axis of epochs: how much longer one setting stays on its plateau is seen across panels.
-    first_epoch, last_epoch = zip(*(panel.get_xlim() for panel in axes), strict=True)
-    for panel in axes:
-        panel.set_xlim(min(first_epoch), max(last_epoch))
     axes[0].set_ylabel("accuracy in %" if quantity == "accuracy" else "loss")
     return figure
 

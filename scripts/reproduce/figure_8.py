@@ -184,7 +184,7 @@ def page(plan: Plan, chosen: dict[str, str], command: str) -> str:
     """The page of results, as far as they have come."""
     # Runs of a shorter grid stay on the page: which rate a plateau on seed 0 chooses is chance.
     others = ratio_table(plan, [(name, lr) for name in chosen for lr in plan.grid if lr != chosen[name]])
-    also = ["## Rates not chosen of which there are runs of all seeds", others.to_markdown(index=False)]
+    also = ["## Rates not chosen of which there are finished seeds", others.to_markdown(index=False)]
     return "\n\n".join(
         [
             "# Figure 8 of Eureka-moments in Transformers: the reasoning task under three softmaxes",
