@@ -40,25 +40,31 @@ class _EachSeed(Callback):
 
     monitoring = False
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._listening: dict[tuple[int, str], list[Callback]] = {}
+
     def hand_on(
         self, hook: str, pl_module: L.LightningModule, arguments: Callable[[int, Seed], tuple[Any, ...]]
     ) -> None:
         """Calls ``hook`` for every running seed; a LabError ends that seed alone, at the end of the step."""
         assert isinstance(pl_module, SeedsModule)
         for row, seed in enumerate(pl_module.seeds):
-            listening = [callback for callback in seed.callbacks if self._listens(callback, hook)]
-            if not listening or seed.failure is not None:
+            if seed.failure is not None:
                 continue
             try:
-                for callback in listening:
+                for callback in self._listeners(seed, hook):
                     getattr(callback, hook)(seed.trainer, seed.module, *arguments(row, seed))
             except LabError as error:
                 seed.failure = str(error)
 
-    def _listens(self, callback: Callback, hook: str) -> bool:
-        """Whether a callback is of this kind and has something to do at this hook."""
-        mine = isinstance(callback, Checkpoint) == self.monitoring
-        return mine and getattr(type(callback), hook) is not getattr(Callback, hook)
+    def _listeners(self, seed: Seed, hook: str) -> list[Callback]:
+        """The seed's callbacks of this kind that have something to do at this hook."""
+        key = (seed.number, hook)
+        if key not in self._listening:
+            mine = [c for c in seed.callbacks if isinstance(c, Checkpoint) == self.monitoring]
+            self._listening[key] = [c for c in mine if getattr(type(c), hook) is not getattr(Callback, hook)]
+        return self._listening[key]
 
 
 def _plain(hook: str) -> Callable[..., None]:

@@ -79,6 +79,8 @@ class Stack(nn.Module):
 
     def bind(self) -> None:
         """Makes parameters and buffers of the models views of the rows; after every move or cut of these."""
+        # By row of parameters, of every model: to look for them in each step would take a millisecond.
+        self._owns = list(zip(*(model.parameters() for model in self._models), strict=True))
         for row, model in enumerate(self._models):
             own = dict(model.named_parameters())
             for name, stacked in zip(self._parameter_names, self.rows, strict=True):
@@ -89,11 +91,10 @@ class Stack(nn.Module):
 
     def bind_gradients(self) -> None:
         """Makes the models' gradients views of the stacked ones."""
-        owns = [list(model.parameters()) for model in self._models]
-        for index, stacked in enumerate(self.rows):
+        for stacked, owns in zip(self.rows, self._owns, strict=True):
             rows = [None] * len(owns) if stacked.grad is None else stacked.grad.unbind(0)
             for own, row in zip(owns, rows, strict=True):
-                own[index].grad = row
+                own.grad = row
 
     def parameter_groups(self, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """An optimiser's groups of the first model's parameters, as groups of stacked ones."""

@@ -46,8 +46,8 @@ def weights(run: Path) -> dict:
     return {"step": torch.tensor(checkpoint["global_step"]), **checkpoint["state_dict"]}
 
 
-def assert_same_run(one: Path, other: Path, tolerance: float = 1e-8) -> None:
-    """Weights, metrics, Eureka-moment."""
+def assert_same_run(one: Path, other: Path, tolerance: float = 1e-8, named: bool = True) -> None:
+    """Weights, metrics, Eureka-moment; the name of the setting too, unless told otherwise."""
     ours, theirs = weights(one), weights(other)
     assert ours.keys() == theirs.keys()
     for name, tensor in ours.items():
@@ -61,7 +61,7 @@ def assert_same_run(one: Path, other: Path, tolerance: float = 1e-8) -> None:
             assert math.isclose(mine[name], your[name], rel_tol=1e-5, abs_tol=1e-6), (name, mine["step"])
     our_end, their_end = read_summary(one), read_summary(other)
     timings = {"wall_seconds"}
-    for name in ("status", "steps", "epochs", "samples", "seed", "name", "best"):
+    for name in ("status", "steps", "epochs", "samples", "seed", "best", *(["name"] if named else [])):
         assert (
             our_end[name] == pytest.approx(their_end[name]) if name == "best" else our_end[name] == their_end[name]
         ), name
@@ -94,14 +94,21 @@ def test_each_seed_equals_its_single_run(setting: tuple[str, ...], tmp_path: Pat
     assert read_summary(batched[0])["seeds_together"] == 2
 
 
-def test_seeds_that_stop_early_drop_out_and_the_others_go_on(tmp_path: Path) -> None:
-    setting = (*REASONING, "callbacks.eureka.threshold=0.56", "callbacks.eureka.stop_after=10", "optim.lr=2e-2")
-    batched = together(tmp_path / "together", *setting, "seeds=3")
-    single = one_by_one(tmp_path / "single", [0, 1, 2], *setting)
+STOPPING = (*REASONING, "callbacks.eureka.threshold=0.56", "callbacks.eureka.stop_after=10", "optim.lr=2e-2")
+
+
+@pytest.mark.parametrize(
+    ("seeds", "compiling"),
+    [([0, 1, 2], ()), ([0, 1], ("compile=true",))],
+    ids=["eager", "compiled"],
+)
+def test_seeds_that_stop_early_drop_out_and_the_others_go_on(seeds, compiling, tmp_path: Path) -> None:
+    batched = together(tmp_path / "together", *STOPPING, *compiling, f"seeds={seeds}")
+    single = one_by_one(tmp_path / "single", seeds, *STOPPING)
     steps = [read_summary(run)["steps"] for run in single.values()]
-    assert len(set(steps)) > 1, "the test needs seeds that end at different steps"
+    assert len(set(steps)) > 1, f"the test needs seeds that end at different steps, not {steps}"
     for seed in single:
-        assert_same_run(batched[seed], single[seed])
+        assert_same_run(batched[seed], single[seed], named=not compiling)
 
 
 def test_a_killed_group_goes_on_where_it_was(tmp_path: Path) -> None:
