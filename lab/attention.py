@@ -5,17 +5,29 @@ Shapes: B batch, H heads, N queries, M keys, D head dimension, W = H D width.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
-from lab.softmax.rule import TemperatureRule, is_narrow, samples_first, samples_last, scores_of
+from lab.softmax.rule import TemperatureRule, at_least_float32, is_narrow, samples_first, samples_last, scores_of
 
 # Below this many keys a fused CPU kernel costs more than the N x M matrix it saves: for the reasoning task
 # (5 keys, heads of 4) it takes 25 of 45 ms a step. `python -m lab.bench` shows both over N.
 _FEW_KEYS = 16
+# Up to so many keys, products of bfloat16 numbers are quicker than a fused kernel in float32, on a CPU that has them.
+_KEYS_IN_BFLOAT16 = 256
+
+
+def _multiplies_bfloat16() -> bool:
+    """Whether this CPU has instructions for products of bfloat16 numbers; torch 2.6 cannot tell, which is a no."""
+    told = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
+    return any(bool(told.get(name)) for name in ("avx512_bf16", "amx_bf16"))
+
+
+_CPU_MULTIPLIES_BFLOAT16 = _multiplies_bfloat16()
 
 
 class Attended(NamedTuple):
@@ -32,7 +44,8 @@ class Attended(NamedTuple):
 def attend(q_BHND: Tensor, k_BHMD: Tensor, v_BHMD: Tensor, rule: TemperatureRule, mask: Tensor | None = None) -> Tensor:
     """softmax((beta q) k^T) v by a fused kernel, beta = ``rule.inverse_temperature(q, k, mask)``.
 
-    On a CPU a handful of keys takes the explicit path, which is faster there.
+    On a CPU a handful of keys takes the explicit path, which is faster there. Numbers in 16 bit are raised to float32
+    on a CPU; where the processor multiplies bfloat16, only the logits and their softmax are.
 
     Args:
         mask: bool, True where a query may attend to a key, broadcastable to [B, H, N, M].
@@ -43,6 +56,10 @@ def attend(q_BHND: Tensor, k_BHMD: Tensor, v_BHMD: Tensor, rule: TemperatureRule
     if k_BHMD.device.type == "cpu" and k_BHMD.shape[-2] <= _FEW_KEYS:
         return attend_explicit(q_BHND, k_BHMD, v_BHMD, rule, mask).z
     dtype = v_BHMD.dtype
+    if _in_bfloat16(k_BHMD):
+        beta = rule.inverse_temperature(q_BHND, k_BHMD, mask)
+        with torch.autocast("cpu", enabled=False):
+            return Weights.apply(q_BHND.float() * beta, k_BHMD, mask) @ v_BHMD
     q, k, v = _kernel_precision(q_BHND, k_BHMD, v_BHMD)
     beta = rule.inverse_temperature(q, k, mask)
     with torch.autocast(q.device.type, enabled=False):
@@ -97,11 +114,55 @@ class Tap(dict[str, Tensor]):
         return self["z"]
 
 
-def _kernel_precision(*tensors: Tensor) -> tuple[Tensor, ...]:
+def _in_bfloat16(k_BHMD: Tensor) -> bool:
+    """Whether products of bfloat16 numbers are the quickest way."""
+    native = _CPU_MULTIPLIES_BFLOAT16 and k_BHMD.device.type == "cpu" and k_BHMD.dtype == torch.bfloat16
+    return native and k_BHMD.shape[-2] <= _KEYS_IN_BFLOAT16
+
+
+def _kernel_precision(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """On a CPU the fused kernel's backward is ten times slower in 16 bit than in float32 (reference)."""
-    if tensors[0].device.type == "cpu":
-        return tuple(t.float() if t.dtype in (torch.bfloat16, torch.float16) else t for t in tensors)
-    return tensors
+    if q.device.type == "cpu":
+        q, k, v = at_least_float32(q, k, v)
+    return q, k, v
+
+
+class Weights(torch.autograd.Function):
+    """softmax(q k^T) as a fused kernel has it in 16 bit: from logits in float32, rounded for the product with v.
+
+    Rescaled queries in float32 [B, H, N, D], keys in 16 bit [B, H, M, D] -> weights in 16 bit [B, H, N, M]. The
+    backward pass is written out because autograd would multiply in float32 what rests on rounded weights: at 197
+    keys it would take as long as the fused kernel. First derivatives only.
+    """
+
+    @staticmethod
+    def forward(q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:  # type: ignore[override]
+        logits = q @ k.float().transpose(-2, -1)
+        if mask is None:
+            return logits.softmax(-1).to(k.dtype)
+        weights = logits.masked_fill(~mask, float("-inf")).softmax(-1)
+        return weights.masked_fill(~mask.any(-1, keepdim=True), 0.0).to(k.dtype)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None], output: Tensor) -> None:
+        q, k, _ = inputs
+        ctx.save_for_backward(q.to(k.dtype), k, output)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, Tensor, None]:
+        q, k, weights = ctx.saved_tensors
+        of_logits = torch._softmax_backward_data(slope, weights, -1, weights.dtype)
+        return (of_logits @ k).float(), of_logits.transpose(-2, -1) @ q, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], q: Tensor, k: Tensor, mask: Tensor | None) -> tuple[Any, Any]:
+        # Models side by side are one more leading dimension; masks are the same for all.
+        q, k = (
+            t.expand(info.batch_size, *t.shape) if dim is None else t.movedim(dim, 0)
+            for t, dim in zip((q, k), in_dims, strict=False)
+        )
+        return Weights.apply(q, k, mask), 0
 
 
 class Attention(nn.Module):

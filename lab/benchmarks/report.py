@@ -30,7 +30,8 @@ NOTES = (
     "Medians over timed rounds after warm-up, in brackets the quartiles; every case runs in a process of its "
     "own. Peak is the largest resident set of that process during the timed rounds (on a GPU: what torch had "
     "allocated), growth its part above the bare process; after torch.compile both hold the compiler too. "
-    "bfloat16 is autocast. Heat treatment moves the tau of these rules once an epoch; its steps are theirs. "
+    "bfloat16 is autocast; on a CPU that multiplies such numbers, what is called fused up to 256 keys is plain "
+    "products in them. Heat treatment moves the tau of these rules once an epoch; its steps are theirs. "
     "adaptive_temperature is measured with when=always."
 )
 
