@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from lab.softmax.rule import TemperatureRule, at_least_float32, is_narrow, samples_first, samples_last, scores_of
 
@@ -44,8 +43,8 @@ class Attended(NamedTuple):
 def attend(q_BHND: Tensor, k_BHMD: Tensor, v_BHMD: Tensor, rule: TemperatureRule, mask: Tensor | None = None) -> Tensor:
     """softmax((beta q) k^T) v by a fused kernel, beta = ``rule.inverse_temperature(q, k, mask)``.
 
-    On a CPU a handful of keys takes the explicit path, which is faster there. Numbers in 16 bit are raised to float32
-    on a CPU; where the processor multiplies bfloat16, only the logits and their softmax are.
+    On a CPU numbers in 16 bit are raised to float32, and a handful of keys takes the explicit path, which is faster
+    there. Where the processor multiplies bfloat16, up to 256 keys in it take :class:`Weights`, faster again.
 
     Args:
         mask: bool, True where a query may attend to a key, broadcastable to [B, H, N, M].
@@ -56,10 +55,10 @@ def attend(q_BHND: Tensor, k_BHMD: Tensor, v_BHMD: Tensor, rule: TemperatureRule
     if k_BHMD.device.type == "cpu" and k_BHMD.shape[-2] <= _FEW_KEYS:
         return attend_explicit(q_BHND, k_BHMD, v_BHMD, rule, mask).z
     dtype = v_BHMD.dtype
-    if _in_bfloat16(k_BHMD):
+    if _in_bfloat16(q_BHND, k_BHMD, v_BHMD):
         beta = rule.inverse_temperature(q_BHND, k_BHMD, mask)
         with torch.autocast("cpu", enabled=False):
-            return Weights.apply(q_BHND.float() * beta, k_BHMD, mask) @ v_BHMD
+            return _weights(q_BHND.float() * beta.float(), k_BHMD, mask) @ v_BHMD
     q, k, v = _kernel_precision(q_BHND, k_BHMD, v_BHMD)
     beta = rule.inverse_temperature(q, k, mask)
     with torch.autocast(q.device.type, enabled=False):
@@ -70,7 +69,7 @@ def attend(q_BHND: Tensor, k_BHMD: Tensor, v_BHMD: Tensor, rule: TemperatureRule
 def attend_explicit(
     q_BHND: Tensor, k_BHMD: Tensor, v_BHMD: Tensor, rule: TemperatureRule, mask: Tensor | None = None
 ) -> Attended:
-    """The same numbers as :func:`attend`, with logits and weights for the eye.
+    """The same numbers as :func:`attend` (but for rounding to 16 bit there), with logits and weights for the eye.
 
     A query that may attend to nothing has weights and z of 0, as in the fused kernel.
     """
@@ -114,10 +113,10 @@ class Tap(dict[str, Tensor]):
         return self["z"]
 
 
-def _in_bfloat16(k_BHMD: Tensor) -> bool:
-    """Whether products of bfloat16 numbers are the quickest way."""
-    native = _CPU_MULTIPLIES_BFLOAT16 and k_BHMD.device.type == "cpu" and k_BHMD.dtype == torch.bfloat16
-    return native and k_BHMD.shape[-2] <= _KEYS_IN_BFLOAT16
+def _in_bfloat16(*tensors: Tensor) -> bool:
+    """Whether queries, keys and values are for products in bfloat16."""
+    native = _CPU_MULTIPLIES_BFLOAT16 and all(t.device.type == "cpu" and t.dtype == torch.bfloat16 for t in tensors)
+    return native and tensors[1].shape[-2] <= _KEYS_IN_BFLOAT16
 
 
 def _kernel_precision(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -131,9 +130,11 @@ class Weights(torch.autograd.Function):
     """softmax(q k^T) as a fused kernel has it in 16 bit: from logits in float32, rounded for the product with v.
 
     Rescaled queries in float32 [B, H, N, D], keys in 16 bit [B, H, M, D] -> weights in 16 bit [B, H, N, M]. The
-    backward pass is written out because autograd would multiply in float32 what rests on rounded weights: at 197
-    keys it would take as long as the fused kernel. First derivatives only.
+    backward pass is written out because autograd would keep the softmax in float32 and multiply in it, at twice the
+    time. First derivatives only.
     """
+
+    generate_vmap_rule = True
 
     @staticmethod
     def forward(q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:  # type: ignore[override]
@@ -149,20 +150,16 @@ class Weights(torch.autograd.Function):
         ctx.save_for_backward(q.to(k.dtype), k, output)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, Tensor, None]:
         q, k, weights = ctx.saved_tensors
         of_logits = torch._softmax_backward_data(slope, weights, -1, weights.dtype)
         return (of_logits @ k).float(), of_logits.transpose(-2, -1) @ q, None
 
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], q: Tensor, k: Tensor, mask: Tensor | None) -> tuple[Any, Any]:
-        # Models side by side are one more leading dimension; masks are the same for all.
-        q, k = (
-            t.expand(info.batch_size, *t.shape) if dim is None else t.movedim(dim, 0)
-            for t, dim in zip((q, k), in_dims, strict=False)
-        )
-        return Weights.apply(q, k, mask), 0
+
+# Under torch.compile over vmap (seeds side by side) Dynamo would look into it and lose the backward pass.
+@torch.compiler.allow_in_graph
+def _weights(q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
+    return Weights.apply(q, k, mask)  # type: ignore[no-any-return]
 
 
 class Attention(nn.Module):

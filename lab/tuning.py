@@ -34,5 +34,5 @@ def tune_compiler() -> None:
     # It would keep the sign of every hidden unit for the backward pass, one byte after the other, which on a CPU takes
     # as long as the whole MLP; the hidden units themselves are kept anyway.
     torch._functorch.config.aggressive_recomputation = True
-    # Seeds that drop out are new shapes, each in training and in evaluation.
-    torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
+    # Seeds that drop out are new shapes, each in training and in evaluation; settings of a sweep in one process add up.
+    torch._dynamo.config.recompile_limit = max(256, torch._dynamo.config.recompile_limit)

@@ -126,11 +126,17 @@ class SeedsModule(L.LightningModule):
             )
         self.seeds = seeds
         self.stack = Stack([seed.module.model for seed in seeds])
-        self._losses_of = torch.func.vmap(seeds[0].module.loss)
+        loss = seeds[0].module.loss
+
+        # A function of its own: the compiler counts shapes by it, and would count them with the stack's.
+        def losses_of(logits: Tensor, targets: Tensor) -> Tensor:
+            return torch.func.vmap(loss)(logits, targets)
+
+        self._losses_of = losses_of
         if compile:
             self.stack.compile_forward()
             # vmap parts a cross entropy into steps that took an eighth of five reasoners' training.
-            self._losses_of = torch.compile(self._losses_of, dynamic=False)
+            self._losses_of = torch.compile(losses_of, dynamic=False)
         self.losses: list[Tensor] = []
 
     def attach(self, trainer: L.Trainer) -> None:
