@@ -135,8 +135,8 @@ def _settings(group: str, quick: bool, precisions: Sequence[str]) -> Iterator[di
         for precision, mode in product(precisions, modes):
             yield {"softmax": "norm_softmax", "path": "fused", "precision": precision, "mode": mode}
     elif group == "attention":
-        for tokens, softmax, path in product(TOKENS[:2] if quick else TOKENS, softmaxes, PATHS):
-            yield {"softmax": softmax, "path": path, "tokens": tokens}
+        for tokens, softmax, path, precision in product(TOKENS[:2] if quick else TOKENS, softmaxes, PATHS, precisions):
+            yield {"softmax": softmax, "path": path, "precision": precision, "tokens": tokens}
     elif group == "seeds":
         for softmax, mode in product(SOFTMAXES[:2], modes):
             yield {"quantity": "steps", "softmax": softmax, "mode": mode}

@@ -152,10 +152,12 @@ def training_step(case: Case, softmax: str, model: CompactViT | None = None) -> 
 def _attention(case: Case) -> list[Row]:
     before = memory_now(case.device)
     shape = (case.batch, HEADS, case.tokens, HEAD_DIM)
-    q_BHND, k_BHND, v_BHND = (torch.randn(shape, device=case.device, requires_grad=True) for _ in range(3))
+    # What a layer under autocast hands to attention.
+    dtype = torch.bfloat16 if case.precision == "bfloat16" else torch.float32
+    q_BHND, k_BHND, v_BHND = (torch.randn(shape, device=case.device, dtype=dtype, requires_grad=True) for _ in range(3))
     rule = RULES[case.softmax](heads=HEADS, head_dim=HEAD_DIM).to(case.device).train()
     inputs = [q_BHND, k_BHND, v_BHND, *(p for p in rule.parameters() if p.requires_grad)]
-    ahead_BHND = torch.randn(shape, device=case.device)
+    ahead_BHND = torch.randn(shape, device=case.device, dtype=dtype)
     result: list[Tensor] = []
 
     def forward() -> None:

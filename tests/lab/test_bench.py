@@ -119,6 +119,22 @@ def test_attention_of_every_rule_and_path(softmax: str, path: str, one_thread: N
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_attention_is_given_numbers_of_the_precision_it_names(
+    precision: str, monkeypatch: pytest.MonkeyPatch, one_thread: None
+) -> None:
+    given = set()
+    fused = lab.attention.attend
+
+    def noted(q, k, v, rule):
+        given.update(t.dtype for t in (q, k, v))
+        return fused(q, k, v, rule)
+
+    monkeypatch.setattr(lab.attention, "attend", noted)
+    assert all(is_number(row) for row in measure(replace(TINY, precision=precision)))
+    assert given == {getattr(torch, precision)}
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("path", ["fused", "explicit"])
 def test_training_takes_the_path_it_names(
     path: str, precision: str, small_model: None, monkeypatch: pytest.MonkeyPatch, one_thread: None
@@ -147,7 +163,8 @@ def test_the_table_covers_what_was_asked_for() -> None:
     everything = list(cases(["compose", "train", "ratio", "attention"], "cpu", 2, 1.0))
     trained = {(c.softmax, c.path, c.precision, c.mode) for c in everything if c.group == "train"}
     assert len(trained) == len(SOFTMAXES) * 2 * 2 * 2
-    assert {c.tokens for c in everything if c.group == "attention"} == set(TOKENS)
+    attended = {(c.tokens, c.precision) for c in everything if c.group == "attention"}
+    assert attended == {(tokens, precision) for tokens in TOKENS for precision in ("float32", "bfloat16")}
     assert {c.batch for c in everything if c.group in ("train", "ratio")} == {64}
     assert set(SOFTMAXES) == set(RULES)
     assert {c.batch for c in cases(["train", "compose"], "cpu", 2, 1.0, batch=3)} == {3}
