@@ -113,10 +113,11 @@ class Tap(dict[str, Tensor]):
         return self["z"]
 
 
-def _in_bfloat16(*tensors: Tensor) -> bool:
-    """Whether queries, keys and values are for products in bfloat16."""
-    native = _CPU_MULTIPLIES_BFLOAT16 and all(t.device.type == "cpu" and t.dtype == torch.bfloat16 for t in tensors)
-    return native and tensors[1].shape[-2] <= _KEYS_IN_BFLOAT16
+def _in_bfloat16(q_BHND: Tensor, k_BHMD: Tensor, v_BHMD: Tensor) -> bool:
+    """Whether products of bfloat16 numbers are to be taken: all three are such, the keys few, the CPU has them."""
+    if not _CPU_MULTIPLIES_BFLOAT16 or k_BHMD.device.type != "cpu" or k_BHMD.shape[-2] > _KEYS_IN_BFLOAT16:
+        return False
+    return q_BHND.dtype == k_BHMD.dtype == v_BHMD.dtype == torch.bfloat16
 
 
 def _kernel_precision(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:

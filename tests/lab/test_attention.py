@@ -216,6 +216,14 @@ def test_a_cpu_with_bfloat16_products_gives_the_numbers_of_the_kernel(name, mask
     torch.testing.assert_close(kernel, beyond)
 
 
+def test_numbers_of_mixed_precision_take_the_kernel_on_a_cpu_with_bfloat16_products(kernel_calls, monkeypatch) -> None:
+    monkeypatch.setattr(lab.attention, "_CPU_MULTIPLIES_BFLOAT16", True)
+    q, k, v = (t.detach() for t in tensors(torch.float32))
+    z = attend(q.bfloat16(), k.bfloat16(), v, NormSoftmax(4, 16))
+    assert kernel_calls == [torch.float32]
+    assert z.dtype == torch.float32
+
+
 def test_under_bfloat16_products_a_query_that_sees_nothing_gives_zero(monkeypatch) -> None:
     monkeypatch.setattr(lab.attention, "_CPU_MULTIPLIES_BFLOAT16", True)
     rule = NormSoftmax(4, 16)
