@@ -95,7 +95,7 @@ class NormSoftmax(TemperatureRule):
             else:
                 variance = _variance(scores_BHNM, axes)
             return variance, keys if self.over == "row" else keys * queries
-        variance = RowVariance.apply(q_BHND, k_BHMD)[0]
+        variance = _row_variance(q_BHND, k_BHMD)
         if self.over == "row":
             return variance, keys
         means = (q_BHND * k_BHMD.mean(-2, keepdim=True)).sum(-1, keepdim=True)
@@ -148,6 +148,12 @@ class RowVariance(torch.autograd.Function):
             for t, dim in zip((q, k), in_dims, strict=True)
         )
         return RowVariance.apply(q, k), (0, 0, 0, 0)
+
+
+# Under torch.compile over vmap (seeds side by side) Dynamo would look into it and lose the backward pass.
+@torch.compiler.allow_in_graph
+def _row_variance(q: Tensor, k: Tensor) -> Tensor:
+    return RowVariance.apply(q, k)[0]  # type: ignore[no-any-return]
 
 
 def _variance(scores: Tensor, axes: tuple[int, ...]) -> Tensor:
