@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ JOB = ".job.json"
 LOOK, ASK = 2.0, 15.0
 # Seconds that a network file system may take to show the result of a job that has left the queue.
 PATIENCE = 20.0
+# Seconds that SLURM may be silent, as while its controller restarts, before a sweep gives up.
+SILENCE = 60.0
 # srun has not taken them from sbatch since SLURM 22.05.
 _CPUS_FOR_SRUN = 'if [ -n "$SLURM_CPUS_PER_TASK" ]; then export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"; fi'
 
@@ -55,14 +58,34 @@ def note(folder: Path, job: SlurmJob) -> None:
     write_json(folder / JOB, {"job": job.job_id, "folder": str(job.paths._folder)})
 
 
-def find(folder: Path) -> SlurmJob | None:
-    """The job of a run that an earlier command has submitted, if it is still queued or running."""
+def find(folders: Iterable[Path]) -> dict[Path, SlurmJob]:
+    """By run folder, the jobs that an earlier command has submitted and that are still queued or running.
+
+    Raises:
+        LabError: if there are such jobs and SLURM does not say, for :data:`SILENCE` seconds, whether they are.
+    """
+    noted = {folder: job for folder in folders if (job := _noted(folder)) and not has_result(job)}
+    if not noted:
+        return {}
+    queue, asked = slurm.queued(), time.monotonic()
+    while queue is None:
+        # Submitted again, each of them would run twice.
+        if time.monotonic() - asked > SILENCE or shutil.which("squeue") is None:
+            raise LabError(
+                f"squeue does not answer, so that job {next(iter(noted.values())).job_id} of an earlier command may "
+                "still be queued: try again once it does"
+            )
+        time.sleep(LOOK)
+        queue = slurm.queued()
+    return {folder: job for folder, job in noted.items() if job.job_id in queue}
+
+
+def _noted(folder: Path) -> SlurmJob | None:
     try:
         noted = json.loads((folder / JOB).read_text())
-        job: SlurmJob = SlurmJob(noted["folder"], noted["job"])
+        return SlurmJob(noted["folder"], noted["job"])
     except (FileNotFoundError, json.JSONDecodeError, KeyError):
         return None
-    return job if not has_result(job) and job.job_id in (slurm.queued() or ()) else None
 
 
 def has_result(job: SlurmJob) -> bool:

@@ -43,15 +43,19 @@ class _Run:
         number: in the sweep.
         overrides: of this run.
         folders: of its seeds.
-        finished: all of them; nothing is left to run.
+        force: train them even where they are finished.
         asks: the launcher's parameters, as this run needs them.
     """
 
     number: int
     overrides: list[str]
     folders: list[Path]
-    finished: bool
+    force: bool
     asks: dict[str, Any]
+
+    def finished(self) -> bool:
+        """Whether nothing is left to run."""
+        return not self.force and all(read_summary(folder).get("status") == "finished" for folder in self.folders)
 
     def __str__(self) -> str:
         seeds = f" to {self.folders[-1].name}" if len(self.folders) > 1 else ""
@@ -73,9 +77,13 @@ class SlurmLauncher(submitit_launcher.SlurmLauncher):
 
     def _launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> list[JobReturn]:
         runs = self._runs(job_overrides, initial_job_idx)
-        done = [run for run in runs if run.finished]
-        queued = {run.number: job for run in runs if not run.finished and (job := jobs.find(run.folders[0]))}
-        new = [run for run in runs if not run.finished and run.number not in queued]
+        # Jobs before summaries: one that ends in between is finished, not missing.
+        found = jobs.find(run.folders[0] for run in runs)
+        finished = {run.number for run in runs if run.finished()}
+        done = [run for run in runs if run.number in finished]
+        left = [run for run in runs if run.number not in finished]
+        queued = {run.number: found[run.folders[0]] for run in left if run.folders[0] in found}
+        new = [run for run in left if run.number not in queued]
         tell(f"{len(runs)} runs: {len(done)} finished, {len(queued)} queued or running already, {len(new)} to submit")
         ends = {run.number: self._run_here(run) for run in done}
         every, of = queued | self._submit(new), {run.number: run for run in runs}
@@ -114,9 +122,8 @@ class SlurmLauncher(submitit_launcher.SlurmLauncher):
             seeds = [seed] if asked is None else numbers(asked, seed)
             task, choices = list(config.hydra.overrides.task), dict(config.hydra.runtime.choices)
             folders = [run_folder(config, task, choices, one) for one in seeds]
-            finished = not config.force and all(read_summary(path).get("status") == "finished" for path in folders)
             asks = jobs.with_resources(self.params, config.trainer)
-            runs.append(_Run(number, overrides, folders, finished, asks))
+            runs.append(_Run(number, overrides, folders, config.force, asks))
         return runs
 
     def _run_here(self, run: _Run) -> JobReturn:

@@ -147,26 +147,52 @@ def test_jobs_are_followed_by_their_results_and_the_queue(tmp_path: Path, quick:
     assert ended == [(2, True), (0, False), (1, True)]
 
 
-def test_a_job_of_an_earlier_command_is_found_again(tmp_path: Path, monkeypatch) -> None:
+def test_a_job_of_an_earlier_command_is_found_again(tmp_path: Path, quick: None, monkeypatch) -> None:
     run, job = tmp_path / "run", job_in(tmp_path / "logs", 4)
-    assert jobs.find(run) is None
+    assert jobs.find([run]) == {}
     jobs.note(run, job)
     monkeypatch.setattr(slurm, "queued", lambda: {"9_4"})
-    found = jobs.find(run)
-    assert found is not None
-    assert (found.job_id, found.paths.stdout) == (job.job_id, job.paths.stdout)
+    found = jobs.find([tmp_path / "another", run])
+    assert list(found) == [run]
+    assert (found[run].job_id, found[run].paths.stdout) == (job.job_id, job.paths.stdout)
     monkeypatch.setattr(slurm, "queued", lambda: {"9_5"})
-    assert jobs.find(run) is None
-    monkeypatch.setattr(slurm, "queued", lambda: None)
-    assert jobs.find(run) is None
+    assert jobs.find([run]) == {}
     # A number that SLURM has given away anew, of a job that has ended here.
     end(job)
     monkeypatch.setattr(slurm, "queued", lambda: {"9_4"})
-    assert jobs.find(run) is None
+    assert jobs.find([run]) == {}
+
+
+def test_a_job_is_not_submitted_twice_while_slurm_does_not_answer(tmp_path: Path, quick: None, monkeypatch) -> None:
+    run, job = tmp_path / "run", job_in(tmp_path / "logs", 4)
+    jobs.note(run, job)
+    monkeypatch.setattr(jobs.shutil, "which", lambda name: f"/usr/bin/{name}")
+    answers = [None, None, {"9_4"}]
+    monkeypatch.setattr(slurm, "queued", lambda: answers.pop(0))
+    assert list(jobs.find([run])) == [run]
+    monkeypatch.setattr(slurm, "queued", lambda: None)
+    monkeypatch.setattr(jobs, "SILENCE", 0.1)
+    with pytest.raises(LabError, match=r"squeue does not answer, so that job 9_4 of an earlier command may still"):
+        jobs.find([run])
 
 
 def run_of(folder: Path, number: int, **asks: int) -> _Run:
-    return _Run(number, [f"seed={number}"], [folder / f"seed={number}"], False, asks)
+    return _Run(number, [f"seed={number}"], [folder / f"seed={number}"], force=False, asks=asks)
+
+
+def test_a_run_that_ends_while_jobs_are_looked_up_is_finished(tmp_path: Path, monkeypatch, capsys) -> None:
+    run = run_of(tmp_path, 0)
+
+    def find_nothing(folders: object) -> dict:
+        run.folders[0].mkdir()
+        (run.folders[0] / "summary.json").write_text('{"status": "finished"}')
+        return {}
+
+    monkeypatch.setattr(jobs, "find", find_nothing)
+    monkeypatch.setattr(SlurmLauncher, "_runs", lambda *_: [run])
+    monkeypatch.setattr(SlurmLauncher, "_run_here", lambda *_: JobReturn(status=JobStatus.COMPLETED))
+    assert len(SlurmLauncher()._launch([], 0)) == 1
+    assert "1 runs: 1 finished, 0 queued or running already, 0 to submit" in capsys.readouterr().err
 
 
 def test_runs_that_ask_for_the_same_are_one_array(tmp_path: Path, monkeypatch) -> None:
@@ -181,8 +207,8 @@ def test_runs_that_ask_for_the_same_are_one_array(tmp_path: Path, monkeypatch) -
     submitted = SlurmLauncher()._submit(runs)
     assert arrays == [[0, 2], [1, 3]]
     monkeypatch.setattr(slurm, "queued", lambda: {"9_3"})
-    found = jobs.find(runs[3].folders[0])
-    assert found is not None and found.job_id == submitted[3].job_id == "9_3"
+    (found,) = jobs.find(run.folders[0] for run in runs).values()
+    assert found.job_id == submitted[3].job_id == "9_3"
 
 
 def test_how_a_job_ended_is_told_in_one_sentence(tmp_path: Path) -> None:
