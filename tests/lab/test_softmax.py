@@ -12,7 +12,7 @@ from lab.softmax import adaptive
 from lab.softmax.adaptive import AdaptiveTemperature, row_entropy
 from lab.softmax.fixed import Fixed
 from lab.softmax.learnable import LearnableTemperature
-from lab.softmax.norm import NormSoftmax
+from lab.softmax.norm import NormSoftmax, RowVariance
 from lab.softmax.schedule import HeatTreatment
 
 # Many and few tokens: NormSoftmax takes another way for few.
@@ -393,3 +393,23 @@ def test_heat_treatment_goes_from_start_to_end_one_way(shape, quantity, start, e
 
 def test_heat_treatment_linear_in_the_inverse_temperature() -> None:
     assert HeatTreatment(1.0, 4.0, 0.8, "linear")(0.2, 8.0) == pytest.approx(1 / 0.8125)
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["gradients", "which backward"])
+def test_compiled_seeds_keep_the_written_out_backward_of_norm_softmax(kept, monkeypatch) -> None:
+    if not kept:  # zeros in its place show which of the two, the written one or autograd's own, was taken
+        zeros = staticmethod(lambda ctx, slope, *_: tuple(0 * t for t in ctx.saved_tensors[:2]))
+        monkeypatch.setattr(RowVariance, "backward", zeros)
+    torch.compiler.reset()
+    rule = NormSoftmax(4, 4, tau=100.0)
+    q, k = torch.randn(2, 3, 2, 4, 24, 4, generator=torch.Generator().manual_seed(0)).unbind()
+    of_seeds = torch.func.vmap(rule.inverse_temperature)
+    compiled = torch.compile(of_seeds, backend="aot_eager", fullgraph=True)
+
+    def slopes(path):
+        inputs = [q.clone().requires_grad_(), k.clone().requires_grad_()]
+        return torch.autograd.grad(path(*inputs).square().sum(), inputs)
+
+    for mine, want in zip(slopes(compiled), slopes(of_seeds), strict=True):
+        assert want.any() == kept
+        torch.testing.assert_close(mine, want)
