@@ -1,7 +1,8 @@
-"""Saves a run that is told to go: near its time limit, cancelled, or queued again to make room for another job."""
+"""Saves a run that is told to go: by Ctrl-C, near its time limit, cancelled, or queued again for another job's sake."""
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from typing import Any, NoReturn
@@ -11,8 +12,9 @@ from lightning.pytorch.callbacks import Checkpoint
 
 from lab.tell import tell
 
-# SLURM sends SIGTERM to what it ends, and what sbatch --signal names before the time limit: SIGUSR2 by submitit.
-SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+# Ctrl-C is SIGINT. SLURM sends SIGTERM to what it ends, and what sbatch --signal names before the time limit: SIGUSR2
+# by submitit.
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 
 class Preemption(Checkpoint):
@@ -20,7 +22,8 @@ class Preemption(Checkpoint):
 
     Lightning and submitit act within the signal handler, in the middle of a step or a validation. Here a signal waits
     for a moment from which a resumed run is equal to an undisturbed one: between two batches, or after a validation.
-    What submitit has put in the place of SIGUSR2 is called then; it queues the job again.
+    What submitit has put in the place of SIGUSR2 is called then; it queues the job again. A second Ctrl-C does not
+    wait.
 
     As a ``Checkpoint`` it comes after all other callbacks; it belongs behind ``Checkpoints`` in their list.
 
@@ -39,7 +42,9 @@ class Preemption(Checkpoint):
         # Lightning puts back what was there before it when the run ends.
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
-                signal.signal(number, self._note)
+                # In the background of a shell a process is deaf to the Ctrl-C that is meant for another.
+                if self._before[number] != signal.SIG_IGN:
+                    signal.signal(number, self._note)
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -57,14 +62,18 @@ class Preemption(Checkpoint):
     def _note(self, number: int, frame: Any) -> None:
         # SIGTERM follows at the limit itself: what came before it still says to queue again.
         self.told = self.told or number
+        if number == signal.SIGINT:
+            signal.signal(number, signal.default_int_handler)
+            # Written past Python's buffers, which the signal may have met half-way.
+            os.write(2, b"\nCtrl-C: the run saves before it goes; Ctrl-C again ends it at once\n")
 
     def _leave(self, trainer: L.Trainer) -> NoReturn:
         assert self.leaving is not None
-        name = signal.Signals(self.leaving).name
+        name = "Ctrl-C" if self.leaving == signal.SIGINT else signal.Signals(self.leaving).name
         tell(f"{name}: saved at step {trainer.global_step}, from where the same command goes on")
         if not trainer.is_global_zero:
             raise SystemExit(0)  # as a failure it would have rank 0 killed before that is done
         before = self._before[signal.Signals(self.leaving)]
-        if self.leaving != signal.SIGTERM and callable(before):
+        if self.leaving not in (signal.SIGINT, signal.SIGTERM) and callable(before):
             before(self.leaving, None)
         raise SystemExit(128 + self.leaving)

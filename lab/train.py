@@ -6,7 +6,6 @@ It imports nothing heavy before it knows that what was asked for composes: a wro
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from typing import Any
 
@@ -17,6 +16,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, open_dict
 
 from lab import command, launchers, slurm
+from lab.apart import stopped, train_apart
 from lab.config import CONFIGS
 from lab.errors import LabError
 from lab.run import read_summary, run_folder
@@ -56,12 +56,9 @@ def _train_apart(config: DictConfig, overrides: list[str], choices: dict[str, An
     Lightning starts the other processes of a run by the command line, which is that of the whole sweep; and what it
     leaves in this process's environment would make the next run wait for processes that nobody starts.
     """
-    with subprocess.Popen([sys.executable, "-m", "lab.train", *overrides]) as process:
-        try:
-            status = process.wait()
-        except KeyboardInterrupt:
-            process.wait()  # it has heard it, too, and saves first
-            raise
+    status = train_apart(overrides)
+    if stopped(status):
+        sys.exit(status)  # of the whole sweep
     if status:
         raise LabError(f"{' '.join(overrides)}: exit status {status}, for the reason above")
     return read_summary(run_folder(config, overrides, choices, config.seed))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from datasets.reasoning import CHANCE
 from lab.curves import accuracy_figure
 from lab.pictures import save_figure
 from lab.run import read_summary, run_name
+from scripts.reproduce import common
 
 
 def demo(runs: Path, seed: int, epochs_after: int, limit: int) -> int:
@@ -38,8 +38,8 @@ def demo(runs: Path, seed: int, epochs_after: int, limit: int) -> int:
 def train(softmax: str, runs: Path, seed: int, settings: list[str]) -> Path:
     """Runs ``python -m lab.train`` as a user would; the run folder."""
     overrides = ["experiment=reasoning", f"softmax={softmax}", f"seed={seed}", *settings]
-    print(f"$ python -m lab.train {' '.join(overrides)}", flush=True)
-    subprocess.run([sys.executable, "-m", "lab.train", *overrides, f"paths.runs={runs}"], check=True)
+    if not common.train(overrides, runs):
+        sys.exit(1)
     print(flush=True)
     return runs / run_name("reasoning", softmax, seed, overrides)
 

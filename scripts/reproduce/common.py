@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
+from lab.apart import stopped, train_apart
+from lab.errors import LabError
 from lab.provenance import git_state, machine, now, versions
 from lab.run import read_summary, run_name
 
 
-def train(overrides: Sequence[str], runs: Path) -> bool:
+def train(overrides: Sequence[str], runs: Path | None = None) -> bool:
     """Runs ``python -m lab.train`` with these overrides; what is finished already costs seconds.
+
+    Args:
+        overrides: as typed.
+        runs: folder of the runs; None: as the overrides say.
 
     Returns:
         Whether it trained to its end; a run that failed has told why (a loss that was not finite, say).
@@ -23,18 +28,10 @@ def train(overrides: Sequence[str], runs: Path) -> bool:
         SystemExit: if it was stopped.
     """
     print(f"$ python -m lab.train {' '.join(overrides)}", flush=True)
-    try:
-        start([*overrides, f"paths.runs={runs}"])
-    except subprocess.CalledProcessError as error:
-        if error.returncode != 1:
-            sys.exit(error.returncode if error.returncode > 0 else 128 - error.returncode)
-        return False
-    return True
-
-
-def start(overrides: Sequence[str], **options: Any) -> None:
-    """``python -m lab.train`` in a process of its own; ``options`` are those of :func:`subprocess.run`."""
-    subprocess.run([sys.executable, "-m", "lab.train", *overrides], check=True, **options)
+    status = train_apart([*overrides, *([f"paths.runs={runs}"] if runs else [])])
+    if stopped(status):
+        sys.exit(status)
+    return status == 0
 
 
 def folder_of(runs: Path, experiment: str, softmax: str, seed: int, overrides: Sequence[str]) -> Path:
@@ -42,16 +39,35 @@ def folder_of(runs: Path, experiment: str, softmax: str, seed: int, overrides: S
     return runs / run_name(experiment, softmax, seed, overrides)
 
 
-def seconds_per_step(overrides: Sequence[str], steps: int = 60) -> float:
-    """Measured on this machine by a short run of the same setting in a folder of its own; its start is not counted."""
+class Speed(NamedTuple):
+    """Seconds of a training, without its start and its validations."""
+
+    per_step: float
+    per_sample: float
+
+
+def speed_of(overrides: Sequence[str], steps: int = 60) -> Speed:
+    """How fast this machine trains, by a short run of the same setting in a folder of its own.
+
+    Raises:
+        LabError: if that run fails.
+    """
     with tempfile.TemporaryDirectory() as folder:
         # An epoch has a step at least: so many epochs never end it before its steps are done.
         length = [f"trainer.max_epochs={steps}", f"trainer.max_steps={steps}"]
         window = f"callbacks.throughput.every_n_steps={steps // 3}"
         own = [*overrides, *length, window, f"paths.runs={folder}", "logger=csv_only"]
-        start(own, capture_output=True)
+        with (Path(folder) / "log").open("w+") as log:
+            status = train_apart(own, log)
+            if stopped(status):
+                sys.exit(status)
+            if status:
+                log.seek(0)
+                said = [line.strip() for line in log if line.strip()]
+                raise LabError(f"{' '.join(overrides)} does not train here: {said[-1] if said else 'nothing was said'}")
         summary = read_summary(next(Path(folder).rglob("summary.json")).parent)
-    return summary["samples"] / summary["steps"] / summary["samples_per_second"]
+    per_sample = 1 / float(summary["samples_per_second"])
+    return Speed(per_sample * summary["samples"] / summary["steps"], per_sample)
 
 
 def tell_duration(what: str, seconds: float) -> None:

@@ -28,8 +28,10 @@ from lab.published import load
 from lab.run import read_summary
 from lab.statistics import eureka_ratio, fisher
 from lab.tell import refusals
-from scripts.reproduce.common import folder_of, origin, seconds_per_step, tell_duration, train
+from scripts.reproduce.common import folder_of, origin, speed_of, tell_duration, train
 
+# The paper draws from [1e-4, 1e-2] (A.16).
+GRID = ["1e-4", "2e-4", "5e-4", "1e-3", "2e-3", "5e-3", "1e-2"]
 # Name in the figure -> softmax=, and -> the paper's Eureka-ratio.
 SOFTMAXES = {"Softmax": "softmax", "Softmax + HT": "heat_treatment", "NormSoftmax": "norm_softmax"}
 PAPER = {row.label: row.cells["eureka_ratio"] for row in load("eureka/figure_8").rows}
@@ -70,7 +72,11 @@ class Plan:
 
     def folder(self, softmax: str, lr: str, seed: int, trial: bool = False) -> Path:
         """Its run folder."""
-        return folder_of(self.runs, "reasoning", softmax, seed, self.overrides(softmax, lr, trial))
+        return folder_of(self.where(trial), "reasoning", softmax, seed, self.overrides(softmax, lr, trial))
+
+    def where(self, trial: bool = False) -> Path:
+        """Folder of the seeds or of the grid's trials: a report on the one is not to show the other."""
+        return self.runs / ("trials" if trial else "seeds")
 
 
 def steps_left(plan: Plan) -> tuple[int, int]:
@@ -78,9 +84,11 @@ def steps_left(plan: Plan) -> tuple[int, int]:
     single, together = 0, 0
     for softmax in SOFTMAXES.values():
         trials = [plan.summary(softmax, lr, 0, trial=True) for lr in plan.grid]
-        single += sum(plan.epochs - t.get("steps", 0) for t in trials if t.get("status") != "finished")
-        furthest = max(plan.summary(softmax, lr, plan.seeds - 1).get("steps", 0) for lr in plan.grid)
-        together += plan.epochs - furthest
+        open_trials = [t for t in trials if t.get("status") not in ("finished", "failed")]
+        single += sum(plan.epochs - t.get("steps", 0) for t in open_trials)
+        # While a trial is open, any rate may be the one, also one that no seed has yet been trained at.
+        done = 0 if open_trials else plan.summary(softmax, choose(plan, softmax), plan.seeds - 1).get("steps", 0)
+        together += plan.epochs - done
     return single, together
 
 
@@ -180,6 +188,21 @@ def figure(plan: Plan, chosen: dict[str, str]) -> Figure:
     return picture
 
 
+def by_chance(plan: Plan, chosen: Iterable[str]) -> str:
+    """Whose rate says little, since none of its trials had a moment; "" if there is none."""
+    names = [
+        name
+        for name in chosen
+        if not any(plan.summary(SOFTMAXES[name], lr, 0, True).get("eureka", {}).get("happened") for lr in plan.grid)
+    ]
+    if not names:
+        return ""
+    return (
+        f"Of {' and '.join(names)} no trial on seed 0 had a moment at any rate. The rate chosen is then that of the "
+        "plateau with the highest peak, which is close to chance; another might have done better on the other seeds."
+    )
+
+
 def page(plan: Plan, chosen: dict[str, str], command: str) -> str:
     """The page of results, as far as they have come."""
     # Runs of a shorter grid stay on the page: which rate a plateau on seed 0 chooses is chance.
@@ -195,6 +218,7 @@ def page(plan: Plan, chosen: dict[str, str], command: str) -> str:
             "![Accuracies of all seeds](figure_8.png)",
             ratio_table(plan, chosen.items()).to_markdown(index=False),
             f"With {plan.seeds} seeds a ratio is told only roughly: the interval says how roughly.",
+            *([told] if (told := by_chance(plan, chosen)) else []),
             *(also if len(others) else []),
             "## The grid on seed 0, each trial until its Eureka-moment",
             grid_table(plan).to_markdown(index=False),
@@ -216,8 +240,8 @@ def main(arguments: argparse.Namespace) -> None:
     single, together = steps_left(plan)
     if single + together:
         probe = plan.overrides("norm_softmax", plan.grid[0])
-        one = seconds_per_step(probe)
-        many = seconds_per_step([*probe, f"seeds={plan.seeds}"]) if together else 0.0
+        one = speed_of(probe).per_step
+        many = speed_of([*probe, f"seeds={plan.seeds}"]).per_step if together else 0.0
         tell_duration(
             f"{single:,} steps of single runs, {together:,} of {plan.seeds} seeds", single * one + together * many
         )
@@ -225,10 +249,10 @@ def main(arguments: argparse.Namespace) -> None:
     chosen: dict[str, str] = {}
     for name, softmax in SOFTMAXES.items():
         for lr in plan.grid:
-            train([*plan.overrides(softmax, lr, trial=True), "seed=0"], plan.runs)
+            train([*plan.overrides(softmax, lr, trial=True), "seed=0"], plan.where(trial=True))
         chosen[name] = choose(plan, softmax)
         print(f"{name}: learning rate {chosen[name]}")
-        train([*plan.overrides(softmax, chosen[name]), f"seeds={plan.seeds}"], plan.runs)
+        train([*plan.overrides(softmax, chosen[name]), f"seeds={plan.seeds}"], plan.where())
         save_figure(figure(plan, chosen), arguments.out / "figure_8.png")
         write_text(arguments.out / "README.md", page(plan, chosen, command) + "\n")
     print(f"written: {arguments.out}")
@@ -240,7 +264,7 @@ if __name__ == "__main__":
     parser.add_argument("--out", type=Path, default=Path("results/figure_8"), help="folder of the page")
     parser.add_argument("--epochs", type=int, default=10_000)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--grid", nargs="+", default=["1e-3", "2e-3", "5e-3", "1e-2"], help="learning rates on seed 0")
+    parser.add_argument("--grid", nargs="+", default=GRID, help="learning rates on seed 0")
     parser.add_argument("--threads", type=int, default=None, help="CPU threads of each run")
     parser.add_argument("--compile", action="store_true", help="torch.compile: needs a C++ compiler on a CPU")
     parsed = parser.parse_args()

@@ -34,7 +34,7 @@ from lab.recorder import Recorder
 from lab.run import read_summary
 from lab.statistics import mean_over_seeds, paired
 from lab.tell import refusals
-from scripts.reproduce.common import folder_of, origin, seconds_per_step, tell_duration, train
+from scripts.reproduce.common import folder_of, origin, speed_of, tell_duration, train
 
 SIZES = tuple(2**power for power in range(4, 15))
 PAPER = {row.label: row.cells for row in load("softmax_is_not_enough/table_1").rows}
@@ -261,7 +261,7 @@ def main(arguments: argparse.Namespace) -> None:
         together = [*overrides, f"seeds={arguments.seeds}"]
         left = 100_000 - min(read_summary(folder).get("steps", 0) for folder in folders)
         if left:
-            seconds = left * seconds_per_step([*together, "data.epoch_steps=100"])
+            seconds = left * speed_of([*together, "data.epoch_steps=100"]).per_step
             tell_duration(
                 f"{left:,} steps of {arguments.seeds} seeds together, then half an hour of evaluation", seconds
             )

@@ -65,6 +65,7 @@ def told(monkeypatch: pytest.MonkeyPatch):
     return at
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize(
     ("step", "hook", "saved"),
     [
@@ -74,16 +75,39 @@ def told(monkeypatch: pytest.MonkeyPatch):
     ],
 )
 def test_what_was_saved_goes_on_bit_for_bit(
-    step: int, hook: str, saved: int, told, tmp_path: Path, undisturbed: Path
+    number: int, step: int, hook: str, saved: int, told, tmp_path: Path, undisturbed: Path
 ) -> None:
-    told(signal.SIGTERM, step, hook)
+    told(number, step, hook)
     with pytest.raises(SystemExit) as left:
         train_in(tmp_path)
-    assert left.value.code == 128 + signal.SIGTERM
+    assert left.value.code == 128 + number
     run = runs_in(tmp_path)[0]
     assert read_summary(run)["status"] == "stopped"
     assert newest(run)["global_step"] == read_summary(run)["steps"] == saved
     assert_same(train_in(tmp_path), undisturbed)
+
+
+def test_a_second_ctrl_c_does_not_wait(told, tmp_path: Path, capfd) -> None:
+    told(signal.SIGINT, 5, "training_step")
+    told(signal.SIGINT, 5, "on_before_optimizer_step")
+    with pytest.raises(SystemExit) as left:
+        train_in(tmp_path, "checkpoints.every_n_steps=4")
+    assert left.value.code == 1  # Lightning's, of a KeyboardInterrupt
+    run = runs_in(tmp_path)[0]
+    assert read_summary(run)["status"] == "stopped"
+    assert newest(run)["global_step"] == 4
+    said = capfd.readouterr().err
+    assert "Ctrl-C: the run saves before it goes; Ctrl-C again ends it at once" in said
+    assert "saved at step" not in said
+
+
+def test_in_the_background_of_a_shell_ctrl_c_is_not_heard(told, tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        told(signal.SIGINT, 5)
+        assert read_summary(train_in(tmp_path))["status"] == "finished"
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_accumulated_batches_are_not_torn_apart(told, tmp_path: Path) -> None:
@@ -133,7 +157,7 @@ def test_a_limit_that_is_near_is_not_forgotten_when_it_is_reached(told, tmp_path
 
 def test_signals_are_as_before_after_a_run(undisturbed: Path) -> None:
     assert undisturbed.exists()
-    assert [signal.getsignal(number) for number in SIGNALS] == [signal.SIG_DFL] * 3
+    assert [signal.getsignal(number) for number in SIGNALS] == [signal.default_int_handler, *[signal.SIG_DFL] * 3]
 
 
 def test_seeds_leave_together(told, tmp_path: Path) -> None:

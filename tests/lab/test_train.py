@@ -207,11 +207,14 @@ def test_an_interrupted_run_is_stopped_and_can_go_on(tmp_path: Path) -> None:
     while not list(tmp_path.rglob("last-*.ckpt")) and time.monotonic() < deadline:
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
-    summary = read_summary(only_run(tmp_path))
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGINT, said
+    assert "Ctrl-C: saved at step" in said and "Traceback" not in said
+    run = only_run(tmp_path)
+    summary = read_summary(run)
     assert summary["status"] == "stopped"
-    assert summary["steps"] >= 5
-    assert (only_run(tmp_path) / "metrics.csv").exists()
+    assert summary["steps"] == newest(run)["global_step"] >= 5
+    assert (run / "metrics.csv").exists()
 
 
 def test_two_processes_share_scenes_and_validation(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import runpy
 import sys
 from pathlib import Path
@@ -10,20 +9,24 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-import yaml
-from conftest import ROOT
+from conftest import ROOT, SMALL
 
 from lab.config import CONFIGS
 from lab.errors import LabError
 from lab.run import read_summary
 from lab.train import run as train
-from scripts.reproduce import common, figure_8, max_retrieval
+from scripts.reproduce import common, figure_8, max_retrieval, table_1
 
 
 @pytest.fixture
 def script(monkeypatch, capsys, one_thread):
     """Runs a script as typed, it and its trainings in this process: each new one would import torch once more."""
-    monkeypatch.setattr(common, "start", lambda overrides, **_: train([*overrides, "logger=csv_only"]))
+
+    def train_here(overrides: list[str], log: object = None) -> int:
+        train([*overrides, "logger=csv_only"])
+        return 0
+
+    monkeypatch.setattr(common, "train_apart", train_here)
 
     def told(module: str, *arguments: str) -> str:
         monkeypatch.setattr(sys, "argv", [module, *arguments])
@@ -95,6 +98,37 @@ def test_figure_8_chooses_the_earliest_moment(monkeypatch) -> None:
         figure_8.choose(figure_8.Plan(Path("runs"), 100, 5, ("1e-2",), ()), "softmax")
 
 
+def test_figure_8_tells_what_is_left_at_the_rate_that_is_chosen(monkeypatch) -> None:
+    """Seeds that are finished at another rate are no part of it; a trial that failed is not tried again."""
+    status = {"1e-3": "finished", "2e-3": "finished", "1e-2": "failed"}
+
+    def summary(self, softmax: str, lr: str, seed: int, trial: bool = False) -> dict:
+        if not trial:
+            return {"status": "finished", "steps": 100} if lr == "1e-3" else {}
+        best = {"accuracy": 0.53 if lr == "1e-3" else 0.54}
+        return {"status": status[lr], "steps": 40, "eureka": {"happened": False}, "best": best}
+
+    monkeypatch.setattr(figure_8.Plan, "summary", summary)
+    plan = figure_8.Plan(Path("runs"), 100, 5, ("1e-3", "2e-3", "1e-2"), ())
+    assert figure_8.steps_left(plan) == (0, 3 * 100)
+    assert figure_8.steps_left(figure_8.Plan(Path("runs"), 100, 5, ("1e-3", "1e-2"), ())) == (0, 0)
+    status["2e-3"] = "stopped"
+    assert figure_8.steps_left(plan) == (3 * 60, 3 * 100)
+
+
+def test_figure_8_says_where_its_rate_is_close_to_chance(monkeypatch) -> None:
+    moments = {"softmax": None, "heat_treatment": None, "norm_softmax": 30}
+
+    def summary(self, softmax: str, lr: str, seed: int, trial: bool = False) -> dict:
+        return {"eureka": {"happened": moments[softmax] is not None}}
+
+    monkeypatch.setattr(figure_8.Plan, "summary", summary)
+    plan = figure_8.Plan(Path("runs"), 100, 5, ("1e-3", "2e-3"), ())
+    told = figure_8.by_chance(plan, figure_8.SOFTMAXES)
+    assert told.startswith("Of Softmax and Softmax + HT no trial on seed 0 had a moment")
+    assert figure_8.by_chance(plan, ["NormSoftmax"]) == ""
+
+
 def test_figure_8_keeps_rates_on_its_page_that_a_larger_grid_did_not_choose(monkeypatch) -> None:
     def summary(self, softmax: str, lr: str, seed: int, trial: bool = False) -> dict:
         if not trial and lr == "1e-3":
@@ -112,13 +146,43 @@ def test_figure_8_keeps_rates_on_its_page_that_a_larger_grid_did_not_choose(monk
     assert "Rates not chosen" not in figure_8.page(alone, {"Softmax": "2e-3"}, "command")
 
 
-def test_rows_of_table_1_are_those_of_its_sweep_and_of_their_folder() -> None:
-    rows = re.findall(r'"\+row=(.+)"', (ROOT / "scripts" / "reproduce" / "table1_main.sh").read_text())
-    sweep = yaml.safe_load((CONFIGS / "sweep" / "table_1.yaml").read_text())["hydra"]["sweeper"]["params"]["+row"]
-    assert rows == sweep.split(",")
+def test_rows_of_table_1_are_those_of_their_folder() -> None:
     # Table 5 has one more, a smaller ViT.
     known = {path.stem for path in (CONFIGS / "row").glob("*.yaml")}
-    assert {*rows} == known - {"vit_heads6_depth4"} and len(rows) == len({*rows})
+    assert {*table_1.rows()} == known - {"vit_heads6_depth4"} and len(table_1.rows()) == len({*table_1.rows()})
+
+
+@pytest.mark.slow
+def test_table_1_in_small(tmp_path: Path, monkeypatch, one_thread) -> None:
+    """Seed by seed; what fails ends no other run; the same command runs what is missing; a stop ends all of it."""
+    monkeypatch.setattr(table_1, "rows", lambda: ["vit", "vit_heat_treatment", "vit_weight_decay_0.5"])
+    begun: list[str] = []
+    status = {"+row=vit_heat_treatment": 1}
+
+    def train_here(overrides: list[str], log: object = None) -> int:
+        if log is None:
+            begun.append(" ".join(o for o in overrides if o.startswith(("+row", "seed"))))
+        (row,) = (o for o in overrides if o.startswith("+row"))
+        if not status.get(row):
+            train([*overrides, "logger=csv_only"])
+        return status.get(row, 0)
+
+    monkeypatch.setattr(common, "train_apart", train_here)
+    small = [*SMALL[1:-1], "trainer=cpu", "compile=false", "trainer.max_epochs=1", f"paths.runs={tmp_path}"]
+    with pytest.raises(LabError, match=r"^2 runs failed, .*\+row=vit_heat_treatment"):
+        table_1.main(2, small)
+    assert begun[:2] == ["+row=vit seed=0", "+row=vit_heat_treatment seed=0"]
+    assert [line.split("seed=")[1] for line in begun] == list("000111")
+    begun.clear()
+    status["+row=vit_heat_treatment"] = 130
+    with pytest.raises(SystemExit) as left:
+        table_1.main(2, small)
+    assert left.value.code == 130 and begun == []  # stopped while its speed was measured
+
+
+def test_table_1_checks_its_overrides_first() -> None:
+    with pytest.raises(LabError, match="did you mean"):
+        table_1.main(1, ["optim.weight_dekay=1"])
 
 
 def test_sizes_at_which_the_paper_lies_outside_are_told(monkeypatch) -> None:

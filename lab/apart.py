@@ -1,0 +1,50 @@
+"""A training as a command of its own, for programs that start several."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import IO
+
+
+def train_apart(overrides: Sequence[str], log: IO[str] | None = None) -> int:
+    """Runs ``python -m lab.train`` and waits; its exit status, 128 + signal where a signal has ended it.
+
+    Who ends this process (Ctrl-C, SIGTERM) ends the training in its place, which saves before it goes.
+
+    Args:
+        overrides: of the command line.
+        log: what it prints goes there and not to this process's output.
+    """
+    command = [sys.executable, "-m", "lab.train", *overrides]
+    # subprocess.run would kill it a quarter of a second after Ctrl-C.
+    with subprocess.Popen(command, stdout=log, stderr=log) as process, _passing_on(process):
+        try:
+            status = process.wait()
+        except KeyboardInterrupt:
+            # From a terminal it has heard it as well; of several signals it heeds the first.
+            process.terminate()
+            process.wait()
+            return 128 + signal.SIGINT
+    return status if status >= 0 else 128 - status
+
+
+def stopped(status: int) -> bool:
+    """Whether this exit status says that somebody ended the training: it has not failed, and no other is to begin."""
+    return status > 128
+
+
+@contextmanager
+def _passing_on(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: process.terminate())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
