@@ -9,12 +9,12 @@ from typing import Any
 import lightning as L
 from lightning.pytorch.callbacks import Checkpoint
 
+from callbacks.metric_names import check_metric
 from callbacks.preemption import Preemption
-from lab.errors import LabError
 
 
 class Checkpoints(Checkpoint):
-    """Keeps the newest ``last-<step>.ckpt`` and ``best.ckpt``, written atomically by Lightning.
+    """Keeps the newest ``last-<step>.ckpt`` and ``best.ckpt``, written atomically (:mod:`lab.checkpoint_files`).
 
     Lightning's ModelCheckpoint has one trigger an instance and may save after the last batch of an epoch but
     before its validation, from where a resumed run validates at another time than an undisturbed one. Here a
@@ -56,6 +56,10 @@ class Checkpoints(Checkpoint):
         self._saved_at = time.monotonic()
         self._saved_step = -1
 
+    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if self.best:
+            check_metric("checkpoints.best", self.best, pl_module)
+
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._saved_at = time.monotonic()
 
@@ -67,10 +71,7 @@ class Checkpoints(Checkpoint):
             self.save(trainer)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        logged = trainer.callback_metrics
-        if self.best and self.best not in logged and any(name.startswith("val/") for name in logged):
-            raise LabError(f"checkpoints.best={self.best} is not logged; logged: {', '.join(sorted(logged))}")
-        value = logged.get(self.best) if self.best else None
+        value = trainer.callback_metrics.get(self.best) if self.best else None
         if value is not None and (self.best_value is None or float(value) > self.best_value):
             self.best_value = float(value)
             trainer.save_checkpoint(self.folder / "best.ckpt", weights_only=True)

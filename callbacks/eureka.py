@@ -9,7 +9,8 @@ from typing import Any
 import lightning as L
 from lightning.pytorch.callbacks import Callback
 
-from lab.errors import LabError
+from callbacks.metric_names import check_metric
+from callbacks.samples import samples_seen
 from lab.tell import tell
 from lab.tensorboard import boards
 
@@ -81,18 +82,17 @@ class EurekaMoment(Callback):
                 f"reaches {self.prior_accuracy:.1%} on this task; set a higher one"
             )
 
+    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        check_metric("callbacks.eureka.metric", self.metric, pl_module, of="val/")
+
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if trainer.sanity_checking:
             return
-        if self.metric not in trainer.callback_metrics:
-            raise LabError(
-                f"callbacks.eureka.metric={self.metric} is not logged; logged: {sorted(trainer.callback_metrics)}"
-            )
         epoch = trainer.current_epoch + 1
         accuracy = float(trainer.callback_metrics[self.metric])
         if self.moment is None and accuracy > self.threshold:
-            samples = trainer.global_step * trainer.accumulate_grad_batches * _samples_per_step(trainer)
-            self.moment = Moment(epoch, trainer.global_step, round(self.wall_seconds, 3), samples, accuracy)
+            seconds = round(self.wall_seconds, 3)
+            self.moment = Moment(epoch, trainer.global_step, seconds, samples_seen(trainer), accuracy)
         self._draw(trainer)
         self._stop_if_due(trainer, epoch)
 
@@ -118,10 +118,6 @@ class EurekaMoment(Callback):
         self.moment = Moment(**state_dict["moment"]) if state_dict["moment"] else None
         self._seconds_before = state_dict["wall_seconds"]
         self.prior_accuracy = state_dict.get("prior_accuracy")
-
-
-def _samples_per_step(trainer: L.Trainer) -> int:
-    return int(trainer.datamodule.samples_per_step)  # type: ignore[attr-defined]
 
 
 def find_moment(callbacks: list[Callback]) -> EurekaMoment | None:

@@ -16,6 +16,7 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_only
 
 from callbacks.eureka import find_moment
+from callbacks.samples import samples_seen
 from callbacks.throughput import Throughput
 from lab.files import write_json
 from lab.provenance import now
@@ -103,18 +104,17 @@ class RunSummary(Callback):
     def _progress(self, trainer: L.Trainer) -> dict[str, Any]:
         eureka = find_moment(trainer.callbacks)  # type: ignore[attr-defined]
         speed = next((c.samples_per_second for c in trainer.callbacks if isinstance(c, Throughput)), None)  # type: ignore[attr-defined]
-        data: Any = getattr(trainer, "datamodule", None)
-        samples = trainer.global_step * trainer.accumulate_grad_batches * (data.samples_per_step if data else 0)
         moment = asdict(eureka.moment) if eureka and eureka.moment else None
         return {
             "epochs": trainer.current_epoch,
             "max_epochs": trainer.max_epochs,
             "steps": trainer.global_step,
-            "samples": samples,
+            "samples": samples_seen(trainer),
             "wall_seconds": round(self._seconds, 3),
             "samples_per_second": speed,
             "eureka": {
-                "happened": moment is not None,
+                # Where nobody has looked for one, nobody knows.
+                "happened": moment is not None if eureka else None,
                 "threshold": eureka.threshold if eureka else None,
                 "prior_accuracy": eureka.prior_accuracy if eureka else None,
                 **(moment or {}),

@@ -9,6 +9,8 @@ import lightning as L
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_only
 
+from callbacks.samples import samples_seen
+
 
 class Throughput(Callback):
     """Logs ``samples_per_second`` of training over a window of steps; validation is not counted.
@@ -50,8 +52,7 @@ class Throughput(Callback):
             return
         now = time.perf_counter()
         if self._started is not None:
-            data: Any = trainer.datamodule  # type: ignore[attr-defined]
-            samples = steps * data.samples_per_step * trainer.accumulate_grad_batches
+            samples = samples_seen(trainer) - samples_seen(trainer, self._from_step)
             self.samples_per_second = samples / (now - self._started - self._paused)
             values = {"samples_per_second": self.samples_per_second, "epoch": trainer.current_epoch}
             for logger in trainer.loggers:

@@ -19,7 +19,7 @@ from rich.console import Console
 
 from lab import provenance
 from lab.benchmarks.cases import GROUPS, PRECISIONS, Case, Row, cases
-from lab.benchmarks.report import number, save, show
+from lab.benchmarks.report import number, save, set_aside, show
 from lab.benchmarks.timing import matrix_product_gflops
 from lab.benchmarks.worker import measure_apart
 from lab.tell import tables
@@ -72,10 +72,13 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def default_name(options: argparse.Namespace) -> str:
-    """Named by what was measured, so that a glance never overwrites a whole table."""
+    """Named by what was measured, so that a glance never takes the place of a whole table."""
     parts = [options.device]
     if len(options.only) < len(GROUPS):
         parts += options.only
+    parts += options.precision or []
+    if options.batch_size is not None:
+        parts.append(f"batch{options.batch_size}")
     return "_".join([*parts, "quick"] if options.quick else parts)
 
 
@@ -143,6 +146,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows, complete = run(plan, console)
     facts["complete"] = complete
     show(rows, facts, console)
+    if not complete:
+        options.out = options.out.with_name(f"{options.out.name}_incomplete")
+    if aside := set_aside(options.out):
+        console.print(f"The table before is kept as {aside}.*", markup=False, highlight=False, soft_wrap=True)
     paths = save(options.out, rows, facts)
     console.print(f"Saved {', '.join(map(str, paths))}", markup=False, highlight=False, soft_wrap=True)
     return 0 if complete and not any(row.error for row in rows) else 1

@@ -6,8 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from hydra.errors import InstantiationException
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from lab.errors import LabError
+
+# What a user can mend, and says how by itself.
+MENDED = (LabError, FileNotFoundError, ValueError, MisconfigurationException)
 
 
 class Ending:
@@ -26,10 +30,10 @@ class Ending:
         """
         try:
             yield
-        except (LabError, FileNotFoundError, ValueError, InstantiationException) as error:
+        except (*MENDED, InstantiationException) as error:
             # What a constructor said, not that Hydra called it.
             cause = error.__cause__ if isinstance(error, InstantiationException) else error
-            if not isinstance(cause, LabError | FileNotFoundError | ValueError):
+            if not isinstance(cause, MENDED):
                 self.reason = f"{type(cause).__name__}: {cause}"
                 raise
             self.reason = str(cause)

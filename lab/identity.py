@@ -19,8 +19,13 @@ def identity(config: Mapping[str, Any]) -> dict[str, Any]:
         config: a resolved configuration as plain values.
     """
     flat = flatten({key: value for key, value in config.items() if key not in NOT_WHAT})
-    # Where the data and the run folder lie says nothing about what is run.
-    return {key: value for key, value in flat.items() if not key.endswith((".root", ".download", ".folder"))}
+    return {key: value for key, value in flat.items() if not _says_nothing(key)}
+
+
+def _says_nothing(key: str) -> bool:
+    """Where the data and the run folder lie, and how often a diagnostic looks (``diagnostics`` in its callback)."""
+    looks = key.startswith("callbacks.") and key.endswith((".every_n_epochs", ".pictures_every_n_epochs"))
+    return looks or key.endswith((".root", ".download", ".folder"))
 
 
 def flatten(value: Any, prefix: str = "") -> dict[str, Any]:

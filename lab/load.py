@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from torch import Tensor, nn
 
 from lab.build import build_model
+from lab.command import problem_with
 from lab.config import compose_config
 from lab.errors import LabError
 from lab.run import Run
@@ -94,7 +95,13 @@ def read_trained(folder: Path) -> Trained:
 
 
 def softmax_config(name: str, *overrides: str) -> DictConfig:
-    """``softmax=<name>`` with overrides, as on the command line."""
+    """``softmax=<name>`` with overrides, as on the command line.
+
+    Raises:
+        LabError: if they do not compose.
+    """
+    if problem := problem_with([f"softmax={name}", *overrides]):
+        raise LabError(problem)
     config = compose_config([f"softmax={name}", *overrides])
     OmegaConf.resolve(config.softmax)
     return config.softmax

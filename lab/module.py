@@ -63,6 +63,13 @@ class TwoStepModule(L.LightningModule):
             MulticlassAccuracy(num_classes, average="micro") for _ in self.locations
         )
 
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        """What is logged at the end of an epoch, of validation and of training."""
+        validation = ["loss", "accuracy", *(f"accuracy_{name}" for name in self.locations)]
+        training = ["loss", "accuracy", "learning_rate"]
+        return (*(f"val/{name}" for name in validation), *(f"train/{name}" for name in training))
+
     def forward(self, x: Tensor) -> Tensor:
         return self.model(x)
 

@@ -57,6 +57,8 @@ class OptimConfig:
         for name in ("min_lr", "warmup_lr", "warmup_epochs", "weight_decay"):
             if getattr(self, name) < 0:
                 raise ValueError(f"optim.{name} must not be negative, got {getattr(self, name)}")
+        if self.schedule == "plateau":
+            raise ValueError("optim.schedule=plateau follows a metric, and schedules here go by epochs: take another")
         if self.lr_reference_batch is not None and self.lr_reference_batch < 1:
             raise ValueError(f"optim.lr_reference_batch must be at least 1, got {self.lr_reference_batch}")
 
@@ -84,7 +86,10 @@ class OptimConfig:
         options = dict(self.options)
         if not scales_loss and not {"fused", "foreach", "differentiable"} & options.keys():
             options |= {"fused": True} if _fuses(self.name) else {}
-        return create_optimizer_v2(groups, opt=self.name, lr=lr, weight_decay=0.0, **options)
+        try:
+            return create_optimizer_v2(groups, opt=self.name, lr=lr, weight_decay=0.0, **options)
+        except TypeError as error:
+            raise ValueError(f"optim.options {self.options} do not fit optim.name={self.name}: {error}") from error
 
     def scheduler(self, optimizer: Optimizer, epochs: int) -> Scheduler | None:
         """The learning-rate schedule by epoch; None where the rate stays."""

@@ -18,7 +18,6 @@ import json
 import re
 import shutil
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -122,20 +121,31 @@ class Run:
         """
         if not self.primary:
             return
-        mine = _identity(config)
+        self.check_same(config)
         path = self.folder / "config.yaml"
-        if path.exists():
-            theirs = _identity(OmegaConf.load(path))
-            different = sorted(k for k in mine.keys() | theirs.keys() if mine.get(k) != theirs.get(k))
-            if different:
-                listed = "; ".join(f"{k}: {theirs.get(k)!r} there, {mine.get(k)!r} now" for k in different[:4])
-                raise LabError(
-                    f"{self.folder} holds a run of another configuration ({listed}): "
-                    "give force=true to start anew (the old run is kept beside it), or name another paths.runs"
-                )
-        else:
+        if not path.exists():
             write_text(path, OmegaConf.to_yaml(config, resolve=True))
         write_json(self.folder / "provenance.json", provenance)
+
+    def check_same(self, config: DictConfig) -> None:
+        """Compares the folder's configuration, if it holds one, with this one.
+
+        A name holds what was typed; a default or a config file may have changed since.
+
+        Raises:
+            LabError: if the folder holds a run of another configuration.
+        """
+        path = self.folder / "config.yaml"
+        if not path.exists():
+            return
+        mine, theirs = _identity(config), _identity(OmegaConf.load(path))
+        different = sorted(k for k in mine.keys() | theirs.keys() if mine.get(k) != theirs.get(k))
+        if different:
+            listed = "; ".join(f"{k}: {theirs.get(k)!r} there, {mine.get(k)!r} now" for k in different[:4])
+            raise LabError(
+                f"{self.folder} holds a run of another configuration ({listed}): "
+                "give force=true to start anew (the old run is kept beside it), or name another paths.runs"
+            )
 
     def set_aside(self) -> Path | None:
         """Moves what is in the folder to ``<folder>~1`` (or the next free number); nothing is ever deleted."""
@@ -152,9 +162,21 @@ class Run:
         return aside
 
     def newest_checkpoint(self) -> tuple[Path | None, int, list[str]]:
-        """The newest checkpoint that loads, its number of steps, and the names of damaged ones before it."""
+        """The newest checkpoint that loads, its number of steps, and the names of damaged ones before it.
+
+        Raises:
+            LabError: if there are checkpoints and none loads: a run that began anew would write over what is left.
+        """
         path, content, damaged = self.read_newest_checkpoint()
+        if damaged and path is None:
+            raise self._all_damaged(damaged)
         return path, int(content.get("global_step", 0)), damaged
+
+    def _all_damaged(self, damaged: list[str]) -> LabError:
+        return LabError(
+            f"no checkpoint of {self.folder} loads: {'; '.join(damaged)}: force=true starts anew and keeps the old run "
+            "beside it"
+        )
 
     def read_newest_checkpoint(self) -> tuple[Path | None, dict[str, Any], list[str]]:
         """The newest checkpoint that loads, what it holds, and the names of damaged ones before it."""
@@ -164,21 +186,44 @@ class Run:
                 content = load_checkpoint(path)
                 int(content["global_step"])
                 return path, content, damaged
+            except FileNotFoundError:
+                continue  # a newer one has taken its place
             except Exception as error:  # a damaged file fails in many ways, none of them ours to list
-                damaged.append(f"{path} ({type(error).__name__}: {(str(error).splitlines() or [''])[0][:80]})")
+                if _is_of_the_machine(error):
+                    raise
+                damaged.append(_damage(path, error))
         return None, {}, damaged
 
     def checkpoint_steps(self) -> set[int]:
-        """Steps of all checkpoints that load."""
-        steps = set()
+        """Steps of all checkpoints that load.
+
+        Raises:
+            LabError: if there are checkpoints and none loads.
+        """
+        steps, damaged = set(), []
         for path in self.checkpoints.glob("last-*.ckpt"):
-            with suppress(Exception):
+            try:
                 steps.add(int(load_checkpoint(path)["global_step"]))
+            except Exception as error:
+                if _is_of_the_machine(error):
+                    raise
+                damaged.append(_damage(path, error))
+        if damaged and not steps:
+            raise self._all_damaged(damaged)
         return steps
 
     def load_checkpoint(self, step: int) -> dict[str, Any]:
         """The checkpoint at ``step``, one of :meth:`checkpoint_steps`."""
         return load_checkpoint(self.checkpoints / f"last-{step:09d}.ckpt")
+
+
+def _damage(path: Path, error: Exception) -> str:
+    return f"{path} ({type(error).__name__}: {(str(error).splitlines() or [''])[0][:80]})"
+
+
+def _is_of_the_machine(error: Exception) -> bool:
+    """Whether it says nothing of the file: too little memory, a disk that does not answer."""
+    return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno is not None)
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:

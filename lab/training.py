@@ -51,6 +51,11 @@ def train(config: DictConfig, overrides: list[str], choices: dict[str, Any]) -> 
     """
     config.paths.run = str(run_folder(config, overrides, choices, config.seed))
     check(config)
+    if (config.trainer.max_epochs or 0) < 1:
+        raise LabError(
+            f"trainer.max_epochs={config.trainer.max_epochs} must be at least 1: the schedules of learning rate and "
+            "temperature end with it; trainer.max_steps and trainer.max_time end a run before"
+        )
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", module="lightning")
     # Seeds trained together: fused CPU attention is then called seed by seed, which costs nothing to speak of.
@@ -112,6 +117,7 @@ def _opened(
             tell(f"force=true: the run before is kept in {aside}")
         # Every process sees the same summary and leaves together; under force it is the old run's, or none.
         if run.read_summary().get("status") == "finished" and not config.force:
+            run.check_same(config)
             tell(f"finished already: {run.folder} (force=true runs it again)")
             yield run, None
             return

@@ -82,6 +82,8 @@ class CompactViT(Observable, VisionTransformer):
     ) -> None:
         if init not in ("timm", "fan_in"):
             raise ValueError(f"model.init must be 'timm' or 'fan_in', got {init!r}")
+        if not 0 <= drop_path_rate < 1:
+            raise ValueError(f"model.drop_path_rate must be in [0, 1), got {drop_path_rate}")
         if position_std < 0:
             raise ValueError(f"model.position_std must not be negative, got {position_std}")
         if query_key_std is not None and query_key_std <= 0:

@@ -18,7 +18,7 @@ from lab.pictures import new_figure, panels, shade_before
 from lab.report.outcomes import times
 from lab.report.records import Record
 from lab.report.settings import Setting
-from lab.survival import no_moment_yet
+from lab.survival import Times, no_moment_yet
 
 # A figure holds so many panels; the settings beyond go into the next one.
 PANELS = 12
@@ -107,7 +107,8 @@ def _stars(panel: Any, runs: Sequence[Record], own: Any) -> None:
 def survival(settings: Sequence[Setting], confidence: float = 0.95) -> Figure | None:
     """Share of seeds without a Eureka-moment against epochs (Kaplan-Meier), a line a setting; None without runs.
 
-    Few settings have bands of their confidence intervals.
+    Few settings have bands of their confidence intervals and, below the axis, how many seeds are still watched and
+    without a moment: where it is one, the line falls to zero with it.
     """
     shown = [(setting, watched) for setting in settings if (watched := times(setting.runs)) is not None]
     if not shown:
@@ -128,10 +129,28 @@ def survival(settings: Sequence[Setting], confidence: float = 0.95) -> Figure | 
         if watched.ends:
             at = np.searchsorted(epochs, watched.ends, side="right") - 1
             axes.plot(watched.ends, share[at], "|", color=color(place), markersize=8)
-    axes.set(xlabel="epoch", ylabel="share of seeds with no Eureka-moment yet", ylim=(-0.02, 1.04))
+    axes.set(ylabel="share of seeds with no Eureka-moment yet", ylim=(-0.02, 1.04))
+    axes.set_xlabel("epoch" if len(shown) > _BANDS else "epoch; below: seeds watched and without a moment")
     axes.grid(alpha=0.3)
+    if len(shown) <= _BANDS:
+        _seeds_left(axes, [watched for _, watched in shown])
     figure.legend(loc="outside lower left", fontsize=8)
     return figure
+
+
+def _seeds_left(axes: Any, watched: Sequence[Times]) -> None:
+    """A line of numbers a setting, in its colour, below the ticks: how many seeds the share still rests on."""
+    low, high = axes.get_xlim()
+    ticks = [tick for tick in axes.get_xticks() if max(low, 0) <= tick <= high]
+    axes.set_xlim(low, high)
+    for place, seeds in enumerate(watched):
+        ends = np.array([*seeds.moments, *seeds.ends])
+        for tick in ticks:
+            axes.annotate(
+                str(int((ends >= tick).sum())), (tick, 0), xycoords=axes.get_xaxis_transform(),
+                xytext=(0, -34 - 11 * place), textcoords="offset points", ha="center", va="top",
+                color=color(place), fontsize=8,
+            )  # fmt: skip
 
 
 def learning_rates(settings: Sequence[Setting]) -> Figure | None:
@@ -201,6 +220,9 @@ def gradients(settings: Sequence[Setting]) -> Figure | None:
     if not shown:
         return None
     figure, axes = panels(len(shown), width=3.4, height=2.6, columns=3)
+    # One axis of sizes, so that settings can be compared; steps differ with what stopped a run.
+    for panel in axes[1:]:
+        panel.sharey(axes[0])
     for panel, (setting, rows) in zip(axes, shown, strict=True):
         for name in "qkv":
             values = [row[f"gradient/{name}/layer_0"] for row in rows]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -64,7 +63,7 @@ def outcome(
         exact=eureka_ratio(len(moments), len(looked), confidence, "exact") if looked else None,
         accuracy=mean_over_seeds(with_moment, confidence, (0, 100)) if with_moment else None,
         plateau=mean_over_seeds(without, confidence, (0, 100)) if without else None,
-        eureka_epoch=mean_over_seeds(moments, confidence, (0, math.inf)) if moments else None,
+        eureka_epoch=mean_over_seeds(moments, confidence, (0, max(run.epochs for run in looked))) if moments else None,
         median=median_time(watched, confidence) if watched else None,
         reach=_reach(finished, baseline),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import csv
 import io
+import json
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from lab.errors import LabError
-from lab.files import write_atomically, write_text
+from lab.files import write_atomically, write_json, write_text
 from lab.pictures import lay_out
 from lab.report.against import MatchedRow, Measured
 from lab.report.assemble import COMPARED, Drawing, Report, Section, link, run_row, setting_row
@@ -27,6 +28,8 @@ from lab.report.settings import Setting
 MARK = "index.html"
 _GENERATOR = '<meta name="generator" content="Eureka Lab">'
 _DPI = 150
+# Lists the files that a report has made, of which the next one may have no use for some.
+_MADE = ".made.json"
 
 
 def write(report: Report, out: Path, provenance: Mapping[str, Any], pictures_mib: float = 20.0) -> list[Path]:
@@ -45,10 +48,17 @@ def write(report: Report, out: Path, provenance: Mapping[str, Any], pictures_mib
         LabError: if ``out`` holds something else.
     """
     check_out(out)
-    before = _own_files(out)
+    before = _made_before(out)
     if not (out / MARK).exists():
         # First of all: a report that is broken off is still one, and the same command writes it anew.
         write_text(out / MARK, f"<!doctype html>{_GENERATOR}<title>Broken off: run the same command again</title>")
+    names = [
+        f"{drawing.name}.{kind}"
+        for section in report.sections
+        for drawing in section.drawings
+        for kind in ("png", "pdf")
+    ]
+    _note_made(out, {*before, *(f"figures/{name}" for name in names)})
     drawn = {
         drawing.name: _save(drawing, out / "figures") for section in report.sections for drawing in section.drawings
     }
@@ -61,7 +71,7 @@ def write(report: Report, out: Path, provenance: Mapping[str, Any], pictures_mib
     )
     environment.filters["interval"] = _interval
     environment.filters["cell"] = lambda text: str(text).replace("|", r"\|").replace("\n", " ")
-    written = [out / "figures" / f"{name}.{kind}" for name in drawn for kind in ("png", "pdf")]
+    written = [out / "figures" / name for name in names]
     for name, template in (("index.html", "report.html.j2"), ("report.md", "report.md.j2")):
         write_text(out / name, environment.get_template(template).render(**page))
         written.append(out / name)
@@ -75,15 +85,24 @@ def write(report: Report, out: Path, provenance: Mapping[str, Any], pictures_mib
     written.append(_csv(out / "settings.csv", rows))
     if report.table:
         written.append(_csv(out / "against.csv", [line for row in report.rows for line in _against_lines(row, out)]))
-    for old in before - set(written):
-        old.unlink()  # a figure of what is no longer there would stand beside a page that says otherwise
+    made = {str(path.relative_to(out)) for path in written}
+    for old in before - made:
+        # A figure of what is no longer there would stand beside a page that says otherwise.
+        (out / old).unlink(missing_ok=True)
+    _note_made(out, made)
     return written
 
 
-def _own_files(out: Path) -> set[Path]:
-    """Files of a report that the next one may have no use for."""
-    figures = [path for kind in ("png", "pdf") for path in (out / "figures").glob(f"*.{kind}")]
-    return {*figures, *out.glob("against.csv")}
+def _made_before(out: Path) -> set[str]:
+    """Files that earlier reports have made here; what a person has put beside them is not among them."""
+    try:
+        return set(json.loads((out / _MADE).read_text()))
+    except (OSError, ValueError):
+        return set()
+
+
+def _note_made(out: Path, files: set[str]) -> None:
+    write_json(out / _MADE, sorted(files))
 
 
 def _interval(text: str) -> Markup:

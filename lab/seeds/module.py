@@ -9,7 +9,7 @@ from typing import Any
 
 import lightning as L
 import torch
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import Callback, Timer
 from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig
 from torch import Tensor
@@ -99,7 +99,9 @@ class SeedTrainer:
         if not weights_only:
             states = checkpoint["optimizer_states"]
             checkpoint["optimizer_states"] = [split_optimizer_state(state, row, size) for state in states]
-            kept = {callback.state_key: callback.state_dict() for callback in self.callbacks}
+            real: Any = self._real
+            timers = [callback for callback in real.callbacks if isinstance(callback, Timer)]
+            kept = {callback.state_key: callback.state_dict() for callback in (*self.callbacks, *timers)}
             checkpoint["callbacks"] = {key: state for key, state in kept.items() if state}
         self._real.strategy.save_checkpoint(checkpoint, filepath)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.pytorch.callbacks import ProgressBar
+from lightning.pytorch.callbacks import ProgressBar, Timer
 from omegaconf import DictConfig
 
 from callbacks.finite_loss import FiniteLoss
@@ -109,7 +109,8 @@ def _joined_checkpoint(module: SeedsModule, step: int, folder: Path) -> Path:
         **own[0],
         "state_dict": {f"stack.{name}": value for name, value in module.stack.joined_state(models).items()},
         "optimizer_states": [join_optimizer_states(states) for states in optimizers],
-        "callbacks": {},
+        # What trainer.max_time has left; all else belongs to a seed.
+        "callbacks": {key: state for key, state in own[0]["callbacks"].items() if key == Timer.__qualname__},
     }
     path = folder / "joined.ckpt"
     torch.save(joined, path)

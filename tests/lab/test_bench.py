@@ -19,7 +19,7 @@ from lab.benchmarks import measure as measurements
 from lab.benchmarks import worker
 from lab.benchmarks.cases import SOFTMAXES, TOKENS, Case, Row, cases
 from lab.benchmarks.measure import RULES, measure
-from lab.benchmarks.report import number, table_of, targets
+from lab.benchmarks.report import SUFFIXES, number, set_aside, table_of, targets
 from lab.benchmarks.timing import quartiles, timed_rounds
 from lab.models.compact_vit import CompactViT
 
@@ -91,9 +91,22 @@ def test_an_ended_benchmark_keeps_what_it_measured(
     finally:
         signal.signal(signal.SIGTERM, before)
     assert "Interrupted" in capsys.readouterr().out
-    saved = json.loads((tmp_path / "a.json").read_text())
+    saved = json.loads((tmp_path / "a_incomplete.json").read_text())
     assert [row["quantity"] for row in saved["rows"]] == ["composition"]
-    assert not saved["complete"]
+    assert not saved["complete"] and not (tmp_path / "a.json").exists()
+
+
+def test_a_table_that_is_there_is_kept(tmp_path: Path) -> None:
+    stem = tmp_path / "cpu_train"
+    assert set_aside(stem) is None
+    for text in ("first", "second"):
+        for suffix in SUFFIXES:
+            stem.with_name(stem.name + suffix).write_text(text)
+        assert set_aside(stem) is not None
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
+        f"cpu_train~{number}{suffix}" for number in (1, 2) for suffix in SUFFIXES
+    )
+    assert (tmp_path / "cpu_train~2.md").read_text() == "second"
 
 
 def test_a_case_in_its_own_process(one_thread: None) -> None:
@@ -184,10 +197,12 @@ def test_targets_are_judged_by_the_rows_there_are() -> None:
         batch = 512 if group == "compose" else batch
         return Row(group, quantity, softmax, "", "", mode, 0, batch, "", median, median, median, 1)
 
-    def reached(rows: list[Row]) -> list[bool | None]:
-        return [target.reached for target in targets(rows)]
+    def reached(rows: list[Row], device: str = "cpu") -> list[bool | None]:
+        return [target.reached for target in targets(rows, device)]
 
-    assert reached([]) == [None] * 13
+    assert reached([]) == [None] * 14
+    together = row("seeds", 1.2, "5 steps together / one", 4392, "norm_softmax", "compile")
+    assert reached([together])[6] is None and reached([together], "cuda")[6] is True
     rows = [row("compose", 60_000, "composition"), row("train", 54), row("train", 56), row("ratio", 1.0)]
     assert reached(rows)[:6] == [True, True, True, None, None, None]
     # The ratio has to hold in every setting, and only batch 64 counts.
@@ -213,7 +228,7 @@ def test_targets_are_judged_by_the_rows_there_are() -> None:
         row("gather", 9.0, "first, 1,000 runs", 1000),
         row("gather", 2.0, "again, 1,000 runs", 1000),
     ]
-    assert reached(looking)[6:] == [True, False, True, False, None, True, False]
+    assert reached(looking)[7:] == [True, False, True, False, None, True, False]
 
 
 @pytest.mark.parametrize(("value", "text"), [(83_123.4, "83,123"), (61.23, "61.2"), (1.1499, "1.150")])
@@ -224,9 +239,16 @@ def test_numbers_are_written_without_exponent(value: float, text: str) -> None:
 def test_names_never_let_a_glance_overwrite_a_table() -> None:
     names = {
         bench.default_name(bench.parse([*arguments, "--device", "cpu", "--out", "x"]))
-        for arguments in ([], ["--quick"], ["--only", "train"], ["--only", "train", "--quick"])
+        for arguments in (
+            [],
+            ["--quick"],
+            ["--only", "train"],
+            ["--only", "train", "--quick"],
+            ["--only", "train", "--precision", "bfloat16"],
+            ["--batch-size", "8"],
+        )
     }
-    assert names == {"cpu", "cpu_quick", "cpu_train", "cpu_train_quick"}
+    assert names == {"cpu", "cpu_quick", "cpu_train", "cpu_train_quick", "cpu_train_bfloat16", "cpu_batch8"}
 
 
 @pytest.mark.parametrize(

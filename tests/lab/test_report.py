@@ -283,11 +283,23 @@ def test_a_report_that_is_broken_off_is_written_anew(write, tmp_path: Path, monk
         patched.setattr(writing, "_page", interrupted)
         with pytest.raises(KeyboardInterrupt):
             report([tmp_path], pictures_mib=0)
-    left = tmp_path / "report" / "figures" / "reasoning_of_a_report_before.png"
-    left.write_bytes(b"")
     _, out = report([tmp_path], pictures_mib=0)
     assert "reasoning_survival" in (out / "index.html").read_text()
-    assert not left.exists() and (out / "figures" / "reasoning_survival.png").exists()
+    assert (out / "figures" / "reasoning_survival.png").exists()
+
+
+def test_what_a_report_no_longer_has_is_removed_and_nothing_else(write, tmp_path: Path) -> None:
+    write(0, 12)
+    write(0, 12, experiment="main_task")
+    _, out = report([tmp_path], pictures_mib=0)
+    theirs = out / "figures" / "my_notes.png"
+    theirs.write_bytes(b"mine")
+    old = out / "figures" / "main_task_survival.png"
+    assert old.exists()
+    shutil.rmtree(tmp_path / "main_task")
+    report([tmp_path], pictures_mib=0)
+    assert not old.exists() and theirs.read_bytes() == b"mine"
+    assert (out / "figures" / "reasoning_survival.png").exists()
 
 
 def interrupted(*_: object) -> None:

@@ -1,6 +1,7 @@
 import json
 from pathlib import Path
 from types import SimpleNamespace
+from typing import BinaryIO
 
 import pytest
 import torch
@@ -8,8 +9,9 @@ from omegaconf import OmegaConf
 
 from callbacks.checkpoints import Checkpoints
 from callbacks.run_summary import RunSummary
+from lab.checkpoint_files import AtomicCheckpointIO
 from lab.errors import LabError
-from lab.run import Run, read_summary, run_name
+from lab.run import Run, load_checkpoint, read_summary, run_name
 from lab.status import status_of
 
 
@@ -114,3 +116,41 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_used(tmp_path: Path) -
     assert step == 10
     assert len(damaged) == 1 and "last-000000020.ckpt" in damaged[0]
     run.release()
+
+
+def test_nothing_begins_anew_over_checkpoints_of_which_none_loads(tmp_path: Path, monkeypatch) -> None:
+    run = Run(tmp_path / "r")
+    assert run.newest_checkpoint() == (None, 0, []) and run.checkpoint_steps() == set()
+    run.checkpoints.mkdir()
+    (run.checkpoints / "last-000000010.ckpt").write_bytes(b"damaged")
+    for read in (run.newest_checkpoint, run.checkpoint_steps):
+        with pytest.raises(LabError, match=r"no checkpoint of .*/r loads: .*last-000000010\.ckpt .*force=true"):
+            read()
+
+    # What the machine lacks is no damage: the run is to wait, not to go on from an older checkpoint.
+    def without_memory(path: Path) -> dict:
+        raise MemoryError
+
+    monkeypatch.setattr("lab.run.load_checkpoint", without_memory)
+    for read in (run.newest_checkpoint, run.checkpoint_steps):
+        with pytest.raises(MemoryError):
+            read()
+    run.release()
+
+
+def test_a_checkpoint_is_written_beside_its_place_and_moved_there(tmp_path: Path, monkeypatch) -> None:
+    """Not in $TMPDIR, from where a move to another file system is a copy over what was there."""
+    path = tmp_path / "best.ckpt"
+    AtomicCheckpointIO().save_checkpoint({"global_step": 1}, path)
+    written = []
+
+    def killed(content: object, file: BinaryIO) -> None:
+        written.append(Path(file.name) if isinstance(file.name, str) else tmp_path)
+        file.write(b"half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(torch, "save", killed)
+    with pytest.raises(KeyboardInterrupt):
+        AtomicCheckpointIO().save_checkpoint({"global_step": 2}, path)
+    assert load_checkpoint(path) == {"global_step": 1}
+    assert [one.name for one in tmp_path.iterdir()] == ["best.ckpt"]

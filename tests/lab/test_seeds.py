@@ -126,6 +126,23 @@ def test_a_killed_group_goes_on_where_it_was(tmp_path: Path) -> None:
         assert_same_run(resumed[seed], whole[seed], tolerance=0)
 
 
+def test_a_group_that_goes_on_has_what_is_left_of_its_time(tmp_path: Path) -> None:
+    limit = "trainer.max_time={minutes:30}"
+    runs = together(tmp_path, *REASONING, "seeds=2", limit)
+    path = sorted((runs[0] / "checkpoints").glob("last-*.ckpt"))[-1]
+    elapsed = torch.load(path, weights_only=True)["callbacks"]["Timer"]["time_elapsed"]["train"]
+    assert elapsed > 0
+    for run in runs.values():
+        for one in (run / "checkpoints").glob("last-*.ckpt"):
+            checkpoint = torch.load(one, weights_only=True)
+            checkpoint["callbacks"]["Timer"]["time_elapsed"]["train"] = 1800.0
+            torch.save(checkpoint, one)
+        sorted((run / "checkpoints").glob("last-*.ckpt"))[-1].unlink()
+        set_status(run, "running")
+    resumed = together(tmp_path, *REASONING, "seeds=2", limit)
+    assert {read_summary(run)["steps"] for run in resumed.values()} == {80}
+
+
 def test_seeds_save_at_the_same_steps_whatever_the_clock_says(tmp_path: Path) -> None:
     # Due by the clock at almost every step, each seed a little later than the one before it.
     setting = [o for o in REASONING if "every_n_steps=20" not in o or "checkpoints" not in o]

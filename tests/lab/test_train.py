@@ -15,11 +15,14 @@ import torch
 from conftest import SMALL, lab_train, newest, only_run, set_status, train_in
 
 import lab.train
+from lab.checkpoint_files import AtomicCheckpointIO
 from lab.errors import LabError
 from lab.metrics_log import read_metrics
 from lab.run import read_summary
 from lab.train import report
 from lab.train import run as train_with
+
+RESNET = ("model=resnet9", "model.width=2")
 
 
 def assert_same_weights(one: Path, other: Path) -> None:
@@ -125,6 +128,34 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(tmp_path: Path
     assert_same_weights(run, undisturbed)
 
 
+def test_a_finished_run_of_another_configuration_is_not_taken_for_this_one(tmp_path: Path) -> None:
+    """As after a change of a default, which is in no name."""
+    run = train_in(tmp_path, *SMALL[:-1], "trainer.max_epochs=1")
+    config = run / "config.yaml"
+    config.write_text(config.read_text().replace("weight_decay: 0.05", "weight_decay: 0.5"))
+    with pytest.raises(LabError, match=r"another configuration \(optim\.weight_decay: 0\.5 there, 0\.05 now\)"):
+        train_in(tmp_path, *SMALL[:-1], "trainer.max_epochs=1")
+
+
+@pytest.mark.parametrize("epochs", ["null", "-1", "0"])
+def test_a_run_without_a_last_epoch_is_refused(tmp_path: Path, epochs: str) -> None:
+    with pytest.raises(LabError, match=r"trainer\.max_epochs=.* must be at least 1: the schedules"):
+        train_in(tmp_path, *SMALL[:-1], f"trainer.max_epochs={epochs}", "trainer.max_steps=5")
+    assert not list(tmp_path.iterdir())
+
+
+def test_checkpoints_of_a_run_are_written_beside_their_place(tmp_path: Path, monkeypatch) -> None:
+    moved = []
+    sound = AtomicCheckpointIO.save_checkpoint
+    monkeypatch.setattr(
+        AtomicCheckpointIO,
+        "save_checkpoint",
+        lambda self, content, path, storage_options=None: (moved.append(Path(path).name), sound(self, content, path)),
+    )
+    run = train_in(tmp_path, *SMALL[:-1], "trainer.max_epochs=1")
+    assert {path.name for path in (run / "checkpoints").iterdir()} == {*moved} == {"best.ckpt", "last-000000004.ckpt"}
+
+
 def test_a_run_killed_at_its_very_end_keeps_its_numbers(tmp_path: Path) -> None:
     """Between the last checkpoint and the last summary: there is nothing left to train, and nothing logged anew."""
     run = train_in(tmp_path, *SMALL)
@@ -150,13 +181,42 @@ def test_a_run_that_has_had_its_moment_long_enough_trains_no_more(tmp_path: Path
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        ("callbacks.eureka.metric=val/acc", r"callbacks\.eureka\.metric=val/acc is not logged; logged: .*val/accuracy"),
-        ("checkpoints.best=val/acc", r"checkpoints\.best=val/acc is not logged; logged: .*val/accuracy"),
+        (
+            "callbacks.eureka.metric=val/acc",
+            r"callbacks\.eureka\.metric=val/acc is not logged; did you mean 'val/accuracy'",
+        ),
+        ("checkpoints.best=val/acc", r"checkpoints\.best=val/acc is not logged; did you mean 'val/accuracy'"),
     ],
 )
-def test_a_metric_that_nobody_logs_is_named(tmp_path: Path, override: str, words: str) -> None:
+def test_a_metric_that_nobody_logs_is_named_before_training(tmp_path: Path, override: str, words: str) -> None:
     with pytest.raises(LabError, match=words):
         train_in(tmp_path, *SMALL, override)
+    assert read_summary(only_run(tmp_path))["steps"] == 0
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (("optim.name=lion", "+optim.options.fused=true"), r"optim\.options .* do not fit optim\.name=lion: "),
+        (("optim.schedule=plateau",), r"optim\.schedule=plateau follows a metric"),
+        (("trainer.max_time=abc",), "is not a valid duration"),
+        (("model.drop_path_rate=5",), r"model\.drop_path_rate must be in \[0, 1\), got 5"),
+        (("intervention=grad_scaling", *RESNET), "has no attention whose gradients could be scaled"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_what_cannot_be_built_is_told_in_one_sentence(tmp_path: Path, overrides: tuple[str, ...], words: str) -> None:
+    small = SMALL if "model=resnet9" not in overrides else [one for one in SMALL if not one.startswith("model.")]
+    with pytest.raises(LabError, match=words):
+        train_in(tmp_path, *small, *overrides)
+
+
+def test_how_often_diagnostics_look_is_no_other_run(tmp_path: Path) -> None:
+    watched = [*SMALL, "callbacks=[default,attention_entropy]"]
+    run = train_in(tmp_path, *watched, "diagnostics.every_n_epochs=2")
+    set_status(run, "stopped")
+    train_in(tmp_path, *watched, "diagnostics.every_n_epochs=3")
+    assert read_summary(run)["status"] == "finished"
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
@@ -233,6 +293,12 @@ def test_two_processes_share_scenes_and_validation(tmp_path: Path) -> None:
     assert len(list(run.glob("events.*"))) == 1
 
 
+def test_accumulated_samples_are_those_that_were_seen(tmp_path: Path) -> None:
+    """Four batches an epoch, three a step: the second step of an epoch has one."""
+    summary = read_summary(train_in(tmp_path, *SMALL, "trainer.accumulate_grad_batches=3"))
+    assert (summary["steps"], summary["samples"]) == (8, 256)
+
+
 def test_accumulated_batches_step_together(tmp_path: Path) -> None:
     summary = read_summary(train_in(tmp_path, *SMALL, "trainer.accumulate_grad_batches=2"))
     assert (summary["steps"], summary["samples"]) == (8, 256)
@@ -271,6 +337,49 @@ def test_bad_input_is_refused(tmp_path: Path, overrides: list[str], words: str) 
         train_in(tmp_path, *SMALL, *overrides)
     assert words in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("there", "overrides", "words"),
+    [
+        (0, ["trainer=gpu"], r"^trainer\.accelerator=gpu, and PyTorch finds no GPU here: trainer=cpu trains without "),
+        (2, ["trainer=ddp", "trainer.devices=4"], r"^trainer\.devices=4, and PyTorch finds no more than 2 GPU here$"),
+    ],
+)
+def test_a_gpu_that_is_not_there_is_told_before_anything_is_built(
+    tmp_path: Path, there: int, overrides: list[str], words: str, monkeypatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: there)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    with pytest.raises(LabError, match=words):
+        train_with([*SMALL, *overrides, f"paths.runs={tmp_path}"])
+    assert not list(tmp_path.rglob("*"))
+
+
+def test_a_machine_without_a_gpu_knows_what_one_has_finished(tmp_path: Path, monkeypatch) -> None:
+    """As the login node of a cluster does, which looks at every run of a sweep."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    command = ["experiment=reasoning", "trainer=gpu", f"paths.runs={tmp_path}"]
+    folder = tmp_path / "reasoning" / "softmax,trainer=gpu" / "seed=0"
+    folder.mkdir(parents=True)
+    (folder / "summary.json").write_text(json.dumps({"status": "finished"}))
+    monkeypatch.setattr("lab.training.train", lambda *_: read_summary(folder))
+    assert train_with(command)["status"] == "finished"
+    for more in (["force=true"], ["seed=1"], ["seeds=2"]):
+        with pytest.raises(LabError, match="finds no GPU here"):
+            train_with([*command, *more])
+
+
+def test_a_launcher_without_a_sweep_does_not_train_right_here(tmp_path: Path) -> None:
+    """It would, on the login node of a cluster."""
+    done = lab_train("experiment=reasoning", "hydra/launcher=submitit_slurm", folder=tmp_path, check=False)
+    assert done.returncode == 1 and not list(tmp_path.iterdir())
+    assert done.stderr.startswith("error: hydra/launcher=submitit_slurm acts in sweeps alone")
+    assert "add -m" in done.stderr and "Traceback" not in done.stderr
+    with pytest.raises(LabError, match=r"\+sweep=table_1 is one run and leaves experiment, \+row, seed out: add -m"):
+        train_with(["+sweep=table_1", f"paths.runs={tmp_path}"])
 
 
 def test_the_command_line_answers_bad_input_in_one_sentence(tmp_path: Path) -> None:
