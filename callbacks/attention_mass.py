@@ -14,6 +14,7 @@ from callbacks.diagnostic import Diagnostic
 from lab.attention_statistics import mass_on, received
 from lab.observe import Chunk, Findings, mean_over
 from lab.pictures import bars_by_layer, lines_by_layer
+from lab.tell import tell
 
 
 class AttentionMass(Diagnostic):
@@ -22,14 +23,23 @@ class AttentionMass(Diagnostic):
     Table: layer, head, region, mass, tokens. Regions come from the scene's latents (``indicator``, ``target``;
     ``largest`` in max retrieval), so that they are right where tiles move; ``answer`` is the token that the answer
     is read at (CLS), ``sink`` whichever token gets most in that scene and head. Compare a mass with tokens / n, its
-    share under uniform attention.
+    share under uniform attention. Data that does not say where parts stand leaves ``answer`` and ``sink`` alone, which
+    is told once.
 
     Source: Eureka-moments in Transformers, Figure 3 and section 4; attention sinks: Xiao et al. 2023.
     """
 
     reads = ("weights",)
 
+    _told = False
+
     def see(self, chunk: Chunk) -> tuple[dict[str, Tensor], int]:
+        if not chunk.regions and not self._told:
+            self._told = True
+            tell(
+                f"callbacks.{self.name}: the data does not say where the parts of its scenes stand (its regions are "
+                "empty), so only the answer's token and the sink are shown"
+            )
         masses: dict[str, list[Tensor]] = {}
         for layer in chunk.layers:
             got_BHM = received(layer["weights"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,14 +39,20 @@ class SampleScenes(Callback):
         # A batch of its own, by (seed, epoch, step): looking does not use up training data.
         batch = data.composed(data.draw_train(0, 0), normalise=False)
         count = min(self.count, len(batch["y"]))
-        names, locations = data.class_names, data.locations
-        titles = [
-            f"{names[int(batch['y'][i])]}\n({locations[int(batch['latents']['target_location'][i])]})"
-            for i in range(count)
-        ]
+        titles = titles_of(data, batch)[:count]
         figure = scenes_figure(batch["x"][:count], titles)
         save_figure(figure, self.folder / "scenes.png", dpi=120)
         show_figure(trainer, "scenes", figure)
+
+
+def titles_of(data: Any, batch: Mapping[str, Any]) -> list[str]:
+    """A title a scene: its label and, in brackets, what z chose; as much of it as the data tells."""
+    names, locations = getattr(data, "class_names", None), getattr(data, "locations", ())
+    chosen = batch["latents"].get("target_location")
+    titles = [str(label) if names is None else names[label] for label in batch["y"].tolist()]
+    if chosen is None or not locations:
+        return titles
+    return [f"{title}\n({locations[place]})" for title, place in zip(titles, chosen.tolist(), strict=True)]
 
 
 def scenes_figure(pictures_BCHW: Tensor, titles: Sequence[str], columns: int = 4) -> Figure:

@@ -90,7 +90,7 @@ class ImageNetData(DrawnData):
             interpolation="bicubic",
         )
         evaluation = create_transform(tile_size, is_training=False, interpolation="bicubic", crop_pct=0.875)
-        self._transforms = {"train": training, "val": evaluation}
+        self.transforms = {"train": training, "val": evaluation}
         self._scenes: dict[str, FolderScenes] = {}
 
     def scenes(self, split: Literal["train", "val"]) -> FolderScenes:
@@ -100,7 +100,7 @@ class ImageNetData(DrawnData):
             FileNotFoundError: if the folder or one of the dogs' is missing.
         """
         if split not in self._scenes:
-            self._scenes[split] = FolderScenes(self.root / split, self.dogs, self._transforms[split], self.tile_size)
+            self._scenes[split] = FolderScenes(self.root / split, self.dogs, self.transforms[split], self.tile_size)
         return self._scenes[split]
 
     @property

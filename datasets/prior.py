@@ -11,18 +11,18 @@ from torch import Tensor
 def prior_accuracy(latents: Mapping[str, Tensor], labels: Tensor) -> float | None:
     """Accuracy of one who has learnt p(y | x, z) and of z knows the prior p(z) alone: the plateau before the moment.
 
-    Whoever cannot tell which of the two targets counts does best by always reading the same one. With 1 the
+    Whoever cannot tell which of the targets counts does best by always reading the same one. With 1 the
     indicator function and l the target location,
 
         max_k mean_B 1[y_B = label_k(target_k)],  where label_k(c) is the label of scenes with l = k and target_k = c.
 
-    It lies above max p(z), because both targets are of the same class now and then: in the main task
+    It lies above max p(z), because targets are of the same class now and then: in the main task
     1/2 + 1/2 * 1/10 = 55 %, in the reasoning task about 6/11.
 
     Source: Eureka-moments in Transformers, section 3 and A.7 (a prior of 0.65 raises the plateau).
 
     Args:
-        latents: name -> [B] int64; ``target_1``, ``target_2`` and ``target_location`` (0 or 1) are read.
+        latents: name -> [B] int64; ``target_1``, ``target_2`` (and so on) and ``target_location`` (from 0) are read.
         labels: [B] int64.
 
     Returns:
@@ -30,9 +30,9 @@ def prior_accuracy(latents: Mapping[str, Tensor], labels: Tensor) -> float | Non
     """
     if not {"target_1", "target_2", "target_location"} <= latents.keys():
         return None
-    reached = []
-    for location, target in enumerate((latents["target_1"], latents["target_2"])):
-        told = latents["target_location"] == location
+    reached: list[float] = []
+    while (target := latents.get(f"target_{len(reached) + 1}")) is not None:
+        told = latents["target_location"] == len(reached)
         label_of = torch.full((int(target.max()) + 1,), -1, dtype=labels.dtype)
         label_of[target[told]] = labels[told]
         reached.append((label_of[target] == labels).double().mean().item())

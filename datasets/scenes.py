@@ -48,9 +48,9 @@ class Scenes:
     Attributes:
         images: [B, T] int64, index into the bank for each tile.
         colors: [B, T, 3] float32, the factor on each tile's grey values, noise included; 0 is a black tile.
-        latents: name -> [B] int64. Two-step tasks have at least ``indicator_1``, ``indicator_2`` (classes),
-            ``target_1``, ``target_2`` (classes), ``target_location`` (which of the task's ``locations`` is
-            right), and ``<part>_tile``, the tile that each part stands on.
+        latents: name -> [B] int64. Two-step tasks have at least ``indicator_1``, ... (what z is read off), a class
+            ``target_1``, ``target_2``, ... for each of the task's ``locations``, ``target_location`` (which of them
+            is right), and ``<part>_tile``, the tile that each part stands on, if it stands on one.
     """
 
     images: Tensor

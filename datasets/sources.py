@@ -7,17 +7,25 @@ from dataclasses import dataclass, replace
 from http.client import HTTPException
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 import torchvision
 from filelock import FileLock
 from torch import Tensor
 
+from datasets.scenes import LabelledImages
+
 Split = Literal["train", "test"]
 
 # What torchvision raises over a missing, short or garbled file.
 _UNREADABLE = (RuntimeError, ValueError, AssertionError, IndexError, KeyError, EOFError)
+
+
+class Source(Protocol):
+    """A named set of images with a train and a test split."""
+
+    def load(self, split: Split) -> LabelledImages: ...
 
 
 @dataclass(frozen=True)

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from datasets.loading import Batch, DrawnData, StepLoader, check_positive
 from datasets.prior import prior_accuracy
-from datasets.scenes import ImageBank, LabelledImages, compose, tile_regions
+from datasets.scenes import ImageBank, compose, tile_regions
 from datasets.seeding import generator_of
-from datasets.sources import Split
+from datasets.sources import Source, Split
+from datasets.tasks.check import check_definition, check_scenes
 from datasets.tasks.task import Task
-
-
-class Source(Protocol):
-    """A named set of images with a train and a test split."""
-
-    def load(self, split: Split) -> LabelledImages: ...
 
 
 class VisionData(DrawnData):
@@ -41,7 +35,8 @@ class VisionData(DrawnData):
         validation_batch_size: scenes a validation batch; None is twice ``batch_size`` (no gradients).
 
     Raises:
-        ValueError: if a size is not positive, or an epoch is shorter than one batch of all processes.
+        ValueError: if a size is not positive, an epoch is shorter than one batch of all processes, or the task is
+            not whole (:mod:`datasets.tasks.check`; what only scenes can show, :meth:`setup` says).
     """
 
     def __init__(
@@ -59,6 +54,7 @@ class VisionData(DrawnData):
         super().__init__()
         check_positive(batch_size=batch_size, epoch_size=epoch_size, tile_size=tile_size)
         check_positive(validation_size=validation_size, validation_batch_size=validation_batch_size)
+        check_definition(task, source)
         self.task = task
         self.source = dict(source)
         self.batch_size = batch_size
@@ -88,7 +84,7 @@ class VisionData(DrawnData):
 
     def setup(self, stage: str | None = None) -> None:
         for split in ("train", "test"):
-            self.bank(split)
+            check_scenes(self.task, self.bank(split))
 
     def bank(self, split: Split) -> ImageBank:
         """The images of a split, loaded at first use."""

@@ -1,55 +1,156 @@
-"""Pictures of six scenes of each vision task, as the docs show them.
+"""Pictures of six scenes of each task, as the docs show them.
 
-python scripts/scenes.py --out docs/pictures/tasks
+    python scripts/scenes.py --out docs/pictures/tasks
+    python scripts/scenes.py imagenet100 --set data.root=<folder> 'data.dogs=[<class>,<class>]' --out pictures
+
+Without a folder of one's own, CIFAR-10's automobiles and birds stand in for ImageNet-100.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
 from hydra.utils import instantiate
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyBboxPatch
 
-from callbacks.sample_scenes import scenes_figure
+from callbacks.sample_scenes import scenes_figure, titles_of
+from datasets.imagenet import FolderScenes
+from datasets.scenes import unnormalised
+from datasets.seeding import generator_of
+from lab.command import problem_with
 from lab.config import compose_config
-from lab.pictures import save_figure
+from lab.ending import Ending
+from lab.errors import LabError
+from lab.pictures import new_figure, save_figure
+from lab.tell import refusals
 
-EXPERIMENTS = (
-    "main_task",
-    "no_position",
-    "cifar_task_1",
-    "top_if_above",
-    "same_color",
-    "color_or_fashion",
-    "digit_grouping",
-)
+# By experiment, what it takes on a machine with the test data alone; --set has the last word.
+READY: dict[str, list[str]] = {
+    "main_task": [],
+    "main_task_prior": [],
+    "main_task_small": [],
+    "no_position": [],
+    "cifar_task_1": ["data/source=folder_cifar"],
+    "top_if_above": [],
+    "same_color": [],
+    "color_or_fashion": [],
+    "digit_grouping": [],
+    "imagenet100": ["data.root=${paths.data}/cifar10", "data.dogs=[automobile,bird]", "data.workers=0"],
+    "reasoning": [],
+    "max_retrieval": [],
+}
+
+# Even and odd; the answer; what is no answer.
+PARITY, ANSWER, OTHER = ("tab:green", "tab:blue"), "tab:orange", "0.75"
 
 
 def picture(experiment: str, overrides: list[str], out: Path, count: int) -> Path:
-    """Writes <out>/<experiment>.png: training scenes, each with its label and where it is found."""
-    config = compose_config([f"experiment={experiment}", *overrides, f"data.batch_size={count}"])
+    """Writes <out>/<experiment>.png: training scenes, each with its label and where it is found.
+
+    Raises:
+        LabError: if the overrides do not compose or the data has no pictures.
+    """
+    wanted = [f"experiment={experiment}", *_last_word([*READY.get(experiment, []), *overrides])]
+    if problem := problem_with(wanted):
+        raise LabError(problem)
+    config = compose_config(wanted)
+    if "batch_size" in config.data:
+        config.data.batch_size = count
     data: Any = instantiate(config.data)
-    batch = data.composed(data.draw_train(0, 0), normalise=False)
-    places = batch["latents"]["target_location"].tolist()
-    titles = [
-        f"{data.class_names[label]}\n({data.locations[place]})"
-        for label, place in zip(batch["y"].tolist(), places, strict=True)
-    ]
-    figure = scenes_figure(batch["x"], titles, columns=count)
+    draw = DRAWN.get(experiment, scenes)
+    if draw is scenes and not hasattr(data, "composed"):
+        raise LabError(f"{type(data).__name__} does not compose pictures: add a drawing of {experiment} to {__file__}")
     path = out / f"{experiment}.png"
-    save_figure(figure, path, dpi=110)
+    # Photographs take room: a PNG does not make them smaller.
+    save_figure(draw(data, count), path, dpi=80 if draw is photographs else 110)
     return path
 
 
-if __name__ == "__main__":
+def _last_word(overrides: list[str]) -> list[str]:
+    """Of overrides of one key the last: Hydra takes a group only once."""
+    return list({override.split("=", 1)[0]: override for override in overrides}.values())
+
+
+def scenes(data: Any, count: int) -> Figure:
+    """Scenes that are pictures, side by side."""
+    batch = data.composed(data.draw_train(0, 0), normalise=False)
+    return scenes_figure(batch["x"], titles_of(data, batch), columns=count)
+
+
+def photographs(data: Any, count: int) -> Figure:
+    """Scenes of an image folder: as they are validated on, and beneath the same ones as they are trained on."""
+    walk = torch.randperm(len(data.scenes("train")), generator=generator_of("scenes"))[:count]
+    plain = FolderScenes(data.root / "train", data.dogs, data.transforms["val"], data.tile_size)
+    shown, trained = (unnormalised(own.batch(walk, seed=0)["x"]) for own in (plain, data.scenes("train")))
+    titles = titles_of(data, data.scenes("train").batch(walk, seed=0))
+    return scenes_figure(torch.cat([shown, trained]), [*titles, *["in training"] * count], columns=count)
+
+
+def sequences(data: Any, count: int) -> Figure:
+    """Inputs "a b c d =" of the reasoning task: even and odd ones in two colours, the answer in a frame."""
+    batch = data.draw_train(0, 0)
+    figure, axes = new_figure(2.2 * count, 1.0, 1, count)
+    places = batch["latents"]["target_location"].tolist()
+    for axis, title, tokens, place in zip(axes[0], titles_of(data, batch), batch["x"].tolist(), places, strict=False):
+        axis.set(xlim=(-0.6, 4.6), ylim=(-0.6, 0.6), xticks=[], yticks=[])
+        axis.spines[:].set_color("0.85")
+        axis.set_title(title, fontsize=9)
+        colors = [PARITY[token % 2] for token in tokens[:2]] + ["black"] * 3
+        words = [*map(str, tokens[:4]), "="]
+        for index, (word, color) in enumerate(zip(words, colors, strict=True)):
+            axis.text(index, 0, word, fontsize=15, color=color, ha="center", va="center_baseline")
+        frame = FancyBboxPatch((1.58 + place, -0.4), 0.84, 0.8, "round,pad=0,rounding_size=0.1", mutation_aspect=0.5)
+        frame.set(facecolor="none", edgecolor=ANSWER, linewidth=2)
+        axis.add_patch(frame)
+    return figure
+
+
+def sets(data: Any, count: int) -> Figure:
+    """Sets of max retrieval, one of each of the first steps: a bar an item, as high as its priority, with its class."""
+    batches = [data.draw_train(0, step) for step in range(count)]
+    figure, axes = new_figure(2.2 * count, 2.1, 1, count, sharey=True)
+    # Bars of one width, however many a set has.
+    axes[0, 0].get_gridspec().set_width_ratios([batch["x"][0].shape[1] for batch in batches])
+    for axis, batch in zip(axes[0], batches, strict=True):
+        features, largest = batch["x"][0][0], int(batch["latents"]["largest"][0])
+        names = [data.class_names[kind] for kind in features[:, 1:].argmax(1).tolist()]
+        colors = [ANSWER if item == largest else OTHER for item in range(len(names))]
+        axis.bar(range(len(names)), features[:, 0].tolist(), color=colors)
+        axis.set(xlim=(-0.6, len(names) - 0.4), ylim=(0, 1), yticks=[0, 0.5, 1])
+        axis.set_xticks(range(len(names)), names, fontsize=7)
+        axis.set_title(f"{data.class_names[int(batch['y'][0])]}\n(item {largest + 1} of {len(names)})", fontsize=9)
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0, 0].set_ylabel("priority", fontsize=8)
+    figure.supxlabel("class of each item", fontsize=8)
+    return figure
+
+
+DRAWN: dict[str, Callable[[Any, int], Figure]] = {
+    "imagenet100": photographs,
+    "reasoning": sequences,
+    "max_retrieval": sets,
+}
+
+
+def main() -> None:
+    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("experiments", nargs="*", default=EXPERIMENTS, help="all vision tasks by default")
+    parser.add_argument("experiments", nargs="*", default=list(READY), help="all tasks by default")
     parser.add_argument("--out", type=Path, required=True, help="folder of the pictures")
     parser.add_argument("--count", type=int, default=6, help="scenes of each task")
     parser.add_argument("--set", nargs="*", default=[], help="overrides, as data/source=drawn or paths.data=<folder>")
     arguments = parser.parse_args()
-    chosen = any(override.startswith("data/source=") for override in arguments.set)
-    for experiment in arguments.experiments:
-        own = ["data/source=folder_cifar"] if experiment == "cifar_task_1" and not chosen else []
-        print(picture(experiment, [*own, *arguments.set], arguments.out, arguments.count))
+    with refusals(), Ending().told():
+        if arguments.count < 1:
+            raise LabError(f"--count must be at least 1, got {arguments.count}")
+        for experiment in arguments.experiments:
+            print(picture(experiment, arguments.set, arguments.out, arguments.count))
+
+
+if __name__ == "__main__":
+    main()

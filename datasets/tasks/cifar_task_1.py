@@ -30,6 +30,7 @@ class CifarTask1(Task):
         ValueError: if fewer than two classes are named.
     """
 
+    label_source = "garments"
     locations: ClassVar[tuple[str, ...]] = ("digit", "garment")
 
     def __init__(self, indicators: Sequence[str] = ("automobile", "bird"), separate_labels: bool = False) -> None:
@@ -37,10 +38,6 @@ class CifarTask1(Task):
             raise ValueError(f"data.task.indicators needs at least two different classes, got {list(indicators)}")
         self.indicators = tuple(indicators)
         self.separate_labels = separate_labels
-
-    @property
-    def label_source(self) -> str:
-        return "garments"
 
     def label_names(self, class_names: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
         digits, garments = class_names["digits"], class_names["garments"]

@@ -43,6 +43,7 @@ class ColorOrFashion(Task):
         ValueError: if fewer than two digit classes are given.
     """
 
+    label_source = "garments"
     locations: ClassVar[tuple[str, ...]] = ("garment", "color")
 
     def __init__(self, digits: Sequence[int] = (1, 2), separate_labels: bool = False) -> None:
@@ -50,10 +51,6 @@ class ColorOrFashion(Task):
             raise ValueError(f"data.task.digits needs at least two different digit classes, got {list(digits)}")
         self.digits = tuple(digits)
         self.separate_labels = separate_labels
-
-    @property
-    def label_source(self) -> str:
-        return "garments"
 
     def label_names(self, class_names: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
         garments = class_names["garments"]

@@ -40,6 +40,8 @@ class MainTask(Task):
         ValueError: if fewer than two digit classes are given or the probability is none.
     """
 
+    label_source = "garments"
+
     def __init__(self, digits: Sequence[int] = (1, 2), top_right_probability: float | None = None) -> None:
         self.digits = tuple(digits)
         if len(set(self.digits)) < 2:
@@ -47,10 +49,6 @@ class MainTask(Task):
         if top_right_probability is not None:
             probability("data.task.top_right_probability", top_right_probability)
         self.top_right_probability = top_right_probability
-
-    @property
-    def label_source(self) -> str:
-        return "garments"
 
     def sample(self, bank: ImageBank, walk: Tensor, generator: torch.Generator) -> Scenes:
         size = len(walk)

@@ -18,9 +18,7 @@ class SameColor(Task):
     Source: Eureka-moments in Transformers, A.9 ("Same color decision task") and Table 8.
     """
 
-    @property
-    def label_source(self) -> str:
-        return "digits"
+    label_source = "digits"
 
     def sample(self, bank: ImageBank, walk: Tensor, generator: torch.Generator) -> Scenes:
         size = len(walk)

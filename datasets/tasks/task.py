@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -12,20 +11,20 @@ from torch import Tensor
 from datasets.scenes import ImageBank, Scenes
 
 
-class Task(ABC):
+class Task:
     """A two-step task p(y | x, z) p(z | x): the scene hides z, the rule turns scene and z into the label y.
 
-    A new task is one file with one subclass and one config naming it (``_target_``). The random draws and
-    the label rule are kept apart, so that a test can check one against the other.
+    A new task is one file with one subclass and one config naming it (``_target_``): ``label_source``, :meth:`sample`
+    and :meth:`label`, and ``locations`` where they are others. The random draws and the label rule are kept apart, so
+    that a test can check one against the other. :mod:`datasets.tasks.check` says what is missing.
     """
 
+    # The source whose classes are the labels and whose images the epoch walks through.
+    label_source: str
     # What z chooses between, in the order of the latent ``target_location``; metrics are split by it.
     locations: ClassVar[tuple[str, ...]] = ("top_right", "bottom_left")
-
-    @property
-    @abstractmethod
-    def label_source(self) -> str:
-        """The source whose classes are the labels and whose images the epoch walks through."""
+    # Parts that stand on no tile of their own (a column, say); every other one has a latent ``<part>_tile``.
+    placeless: ClassVar[tuple[str, ...]] = ()
 
     def label_names(self, class_names: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
         """Names of the labels: those of ``label_source``, unless a task says otherwise.
@@ -35,7 +34,6 @@ class Task(ABC):
         """
         return class_names[self.label_source]
 
-    @abstractmethod
     def sample(self, bank: ImageBank, walk: Tensor, generator: torch.Generator) -> Scenes:
         """Draws len(walk) scenes.
 
@@ -44,10 +42,11 @@ class Task(ABC):
             walk: [B] int64, positions in this epoch's walk through ``label_source``; each image of it comes
                 once an epoch, everything else is drawn from ``generator``.
         """
+        raise NotImplementedError
 
-    @abstractmethod
     def label(self, latents: dict[str, Tensor]) -> Tensor:
-        """The rule: [B] int64 labels from the latents alone."""
+        """The rule: [B] int64 labels from the latents alone, on whichever device they are."""
+        raise NotImplementedError
 
 
 def probability(name: str, value: float) -> float:

@@ -20,11 +20,9 @@ class TopIfAbove(Task):
     Source: Eureka-moments in Transformers, A.9 ("Top if above") and Table 7.
     """
 
+    label_source = "garments"
     locations: ClassVar[tuple[str, ...]] = ("top", "bottom")
-
-    @property
-    def label_source(self) -> str:
-        return "garments"
+    placeless: ClassVar[tuple[str, ...]] = ("indicator_1", "indicator_2")
 
     def sample(self, bank: ImageBank, walk: Tensor, generator: torch.Generator) -> Scenes:
         size = len(walk)

@@ -11,6 +11,7 @@ from conftest import lab_train
 from PIL import Image
 
 from datasets.imagenet import ImageNetData
+from scripts.scenes import picture
 
 DOGS = ("n02085620", "n02086240")
 CLASSES = (*DOGS, "n01558993", "n03062245")
@@ -105,6 +106,11 @@ def test_what_is_wrong_is_named(folder: Path, options: dict, error: type, words:
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"no images in .*nowhere.*data\.root"):
         plain(tmp_path / "nowhere").setup()
+
+
+def test_its_scenes_are_drawn_with_and_without_augmentation(folder: Path, tmp_path: Path) -> None:
+    options = [f"data.root={folder}", f"data.dogs=[{','.join(DOGS)}]", "data.tile_size=16"]
+    assert picture("imagenet100", options, tmp_path, count=3).stat().st_size > 5000
 
 
 def test_it_trains_from_the_command_line_with_loader_processes(folder: Path, tmp_path: Path) -> None:

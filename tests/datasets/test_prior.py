@@ -29,6 +29,13 @@ def test_a_class_never_seen_at_a_location_tells_nothing() -> None:
     assert prior_accuracy(latents, torch.tensor([0, 1])) == 0.5
 
 
+def test_of_three_targets_the_best_counts() -> None:
+    latents = {f"target_{n}": torch.arange(6) + n for n in (1, 2, 3)}
+    latents["target_location"] = torch.tensor([0, 1, 1, 2, 2, 2])
+    labels = torch.stack([latents[f"target_{n}"] for n in (1, 2, 3)])[latents["target_location"], torch.arange(6)]
+    assert prior_accuracy(latents, labels) == 0.5
+
+
 def test_a_task_of_one_step_has_no_plateau() -> None:
     assert prior_accuracy({"largest": torch.tensor([1])}, torch.tensor([0])) is None
     assert MaxRetrievalData().prior_accuracy() is None

@@ -12,6 +12,7 @@ from PIL import Image
 
 from datasets.folder import FolderSource
 from datasets.sources import Images
+from datasets.tasks.check import check_task
 from datasets.tasks.cifar_task_1 import CifarTask1
 from datasets.tasks.color_or_fashion import COLORS, ColorOrFashion
 from datasets.tasks.digit_grouping import DigitGrouping
@@ -168,6 +169,11 @@ def test_latents_say_what_stands_where(name: str, sources: dict) -> None:
             continue
         stands = kinds.gather(1, latents[f"{part}_tile"].unsqueeze(1)).squeeze(1)
         assert torch.equal(stands, latents[part]), part
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_check_for_tasks_of_ones_own_passes(name: str, sources: dict) -> None:
+    check_task(CASES[name][0], sources, scenes=2000)
 
 
 def test_no_position_swaps_half_of_the_rows(sources: dict) -> None:

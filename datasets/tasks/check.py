@@ -1,0 +1,210 @@
+"""Checks of a task: what one of one's own gets wrong, in one sentence each.
+
+Shapes: B scenes of T = 4 tiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from datasets.scenes import TILES, ImageBank, Scenes
+from datasets.seeding import generator_of
+from datasets.sources import Source, Split
+from datasets.tasks.task import Task
+
+SPLITS: tuple[Split, ...] = ("train", "test")
+
+# Latents that are classes of parts of a scene: what probes are fitted to.
+_CLASSES = ("indicator_", "target_", "color_")
+
+
+def check_task(task: Task, source: Mapping[str, Source], scenes: int = 4096, tile_size: int = 28) -> None:
+    """Checks a task from end to end, for a test of one's own: its parts, and scenes of both splits.
+
+    That the rule is the one that was meant, only its author knows: a test should also work the label out from the
+    images of some scenes, as ``tests/datasets/test_tasks.py`` does.
+
+    Args:
+        task: to be checked.
+        source: name -> source of images, as the task names them.
+        scenes: how many to draw of each split.
+        tile_size: side of a tile in pixels.
+
+    Raises:
+        ValueError: at the first thing that is wrong; see :func:`check_definition` and :func:`check_scenes`.
+    """
+    check_definition(task, source)
+    for split in SPLITS:
+        images = {name: one.load(split) for name, one in source.items()}
+        check_scenes(task, ImageBank(images, tile_size), scenes)
+
+
+def check_definition(task: Task, sources: Collection[str]) -> None:
+    """What can be told without an image: methods, label source and locations.
+
+    Args:
+        task: to be checked.
+        sources: names of the data's images.
+
+    Raises:
+        ValueError: if something is missing or not what it has to be.
+    """
+    name = type(task).__name__
+    if not isinstance(task, Task):
+        raise ValueError(f"data.task has to be a datasets.tasks.task.Task, which {name} is not")
+    for method, what in (("sample", "draws its scenes"), ("label", "labels scenes by their latents")):
+        if getattr(type(task), method) is getattr(Task, method):
+            raise ValueError(f"{name} lacks the method {method}, which {what}")
+    known = ", ".join(sorted(sources))
+    own: Any = getattr(task, "label_source", None)
+    if own is None:
+        raise ValueError(
+            f"{name} lacks label_source, the images whose classes are the labels: write label_source = ... in the "
+            f"class, one of {known}"
+        )
+    if not isinstance(own, str):
+        what = "a method without @property" if callable(own) else repr(own)
+        raise ValueError(f"{name}.label_source has to be the name of images, one of {known}, and is {what}")
+    if own not in sources:
+        raise ValueError(f"{name}.label_source={own!r} is none of the data's images: {known}")
+    places: Any = task.locations
+    if isinstance(places, str) or len(set(places)) < max(2, len(places)) or not all(isinstance(p, str) for p in places):
+        raise ValueError(
+            f"{name}.locations has to name two places or more, each by another name, for target_location to choose "
+            f"between, and is {places!r}"
+        )
+
+
+def check_scenes(task: Task, bank: ImageBank, scenes: int = 256) -> None:
+    """What drawn scenes show: shapes, latents, labels, and that draws follow from the generator alone.
+
+    Args:
+        task: whose definition is right.
+        bank: the images of a split.
+        scenes: how many to draw.
+
+    Raises:
+        ValueError: if something is missing or not what it has to be.
+    """
+    name = type(task).__name__
+    for size in (scenes, 1):
+        drawn = task.sample(bank, torch.arange(size), generator_of("check", 0))
+        _check_draws(name, drawn, size, len(bank.labels))
+        _check_latents(name, task, drawn.latents)
+        _check_labels(name, task, drawn.latents, len(task.label_names(bank.class_names)))
+    first, again, other = (task.sample(bank, torch.arange(scenes), generator_of("check", n)) for n in (0, 0, 1))
+    if not _same(first, again):
+        raise ValueError(
+            f"{name}.sample draws other scenes from a generator of the same seed: draw every random number from the "
+            "generator that it is given"
+        )
+    if _same(first, other):
+        raise ValueError(
+            f"{name}.sample draws the same scenes whatever the seed of its generator: every epoch would be the first"
+        )
+
+
+def _same(one: Scenes, other: Scenes) -> bool:
+    pairs = [(one.images, other.images), (one.colors, other.colors)]
+    pairs += [(value, other.latents[latent]) for latent, value in one.latents.items()]
+    return all(torch.equal(a, b) for a, b in pairs)
+
+
+def _check_draws(name: str, drawn: Any, size: int, images: int) -> None:
+    """Types and shapes of what ``sample`` returns."""
+    if not isinstance(drawn, Scenes):
+        raise ValueError(f"{name}.sample has to return datasets.scenes.Scenes, and returns {type(drawn).__name__}")
+    if not isinstance(drawn.latents, dict):
+        raise ValueError(f"{name}.sample: latents have to be a dict by name, and are {type(drawn.latents).__name__}")
+    _check_tensor(f"{name}.sample: images", drawn.images, (size, len(TILES)), torch.int64)
+    _check_tensor(f"{name}.sample: colors", drawn.colors, (size, len(TILES), 3), torch.get_default_dtype())
+    for latent, value in drawn.latents.items():
+        _check_tensor(f"{name}.sample: latent {latent}", value, (size,), torch.int64)
+    _check_range(f"{name}.sample: images", drawn.images, images, "as many images as there are")
+
+
+def _check_tensor(what: str, value: Any, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    if not isinstance(value, Tensor):
+        raise ValueError(f"{what} has to be a tensor, and is {type(value).__name__}")
+    if tuple(value.shape) != shape or value.dtype != dtype:
+        raise ValueError(
+            f"{what} has to be {dtype} of shape {list(shape)} for {shape[0]} scenes, and is {value.dtype} of shape "
+            f"{list(value.shape)}"
+        )
+
+
+def _check_range(what: str, value: Tensor, size: int, why: str) -> None:
+    low, high = int(value.min()), int(value.max())
+    if low < 0 or high >= size:
+        raise ValueError(f"{what} has to lie in 0 ... {size - 1} ({why}), and lies in {low} ... {high}")
+
+
+def _check_latents(name: str, task: Task, latents: Mapping[str, Tensor]) -> None:
+    """Latents that are read elsewhere: they are there, and in their range."""
+    targets = [f"target_{place + 1}" for place in range(len(task.locations))]
+    missing = [latent for latent in ("target_location", *targets, "indicator_1") if latent not in latents]
+    if missing:
+        raise ValueError(
+            f"{name}.sample gives no latent {', '.join(missing)}: metrics and pictures read target_location (which of "
+            f"{', '.join(task.locations)} is right, from 0), {', '.join(targets)} (the class at each of them) and "
+            "indicator_1, ... (what z is read off)"
+        )
+    for latent, value in latents.items():
+        if latent.startswith(_CLASSES) and int(value.min()) < 0:
+            raise ValueError(f"{name}.sample: latent {latent} has to be a class from 0 on, and is {int(value.min())}")
+        if latent.endswith("_tile"):
+            _check_range(f"{name}.sample: latent {latent}", value, len(TILES), ", ".join(TILES))
+    _check_range(
+        f"{name}.sample: latent target_location", latents["target_location"], len(targets), ", ".join(task.locations)
+    )
+    parts = [latent for latent in latents if latent.startswith(("indicator_", "target_")) and latent[-1].isdigit()]
+    adrift = [part for part in parts if f"{part}_tile" not in latents and part not in task.placeless]
+    if adrift:
+        raise ValueError(
+            f"{name}.sample gives no latent {', '.join(f'{part}_tile' for part in adrift)}, the tile (0 to 3) that "
+            "attention_mass and attention_gradients look at: add it, or name in the class attribute placeless what "
+            "stands on no tile"
+        )
+
+
+def _check_labels(name: str, task: Task, latents: dict[str, Tensor], classes: int) -> None:
+    """Labels are classes, follow from each scene's own latents alone, and fit the target that counts."""
+    size = len(latents["target_location"])
+    given = {latent: value.clone() for latent, value in latents.items()}
+    try:
+        labels = task.label(given)
+    except KeyError as error:
+        if error.args[0] in latents:
+            raise
+        raise ValueError(
+            f"{name}.label reads the latent {error.args[0]}, which sample does not give; it gives {', '.join(latents)}"
+        ) from error
+    _check_tensor(f"{name}.label: the label", labels, (size,), torch.int64)
+    _check_range(f"{name}.label: the label", labels, classes, "one for each of label_names")
+    if not all(torch.equal(given[latent], value) for latent, value in latents.items()):
+        raise ValueError(f"{name}.label changes the latents that it is given: work on a copy")
+    # Recomputed, in another order.
+    if not torch.equal(task.label({latent: value.flip(0) for latent, value in latents.items()}).flip(0), labels):
+        raise ValueError(
+            f"{name}.label gives a scene another label among other scenes, or the second time: it has to follow from "
+            "the scene's latents alone"
+        )
+    for place, location in enumerate(task.locations):
+        told = latents["target_location"] == place
+        _check_told(name, location, f"target_{place + 1}", latents[f"target_{place + 1}"][told], labels[told])
+
+
+def _check_told(name: str, location: str, part: str, target: Tensor, labels: Tensor) -> None:
+    """Where z has chosen a target, its class alone decides the label; all [told]."""
+    for kind in target.unique().tolist():
+        found = labels[target == kind].unique().tolist()
+        if len(found) > 1:
+            raise ValueError(
+                f"{name}: where target_location says {location}, {part} has to decide the label, but {part}={kind} "
+                f"comes with the labels {', '.join(map(str, found))}: target_location in sample and the rule in label "
+                "do not agree"
+            )

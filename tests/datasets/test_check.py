@@ -1,0 +1,185 @@
+"""What a task of one's own gets wrong is told in one sentence, before training."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from datasets.scenes import Scenes
+from datasets.tasks.check import check_task
+from datasets.tasks.main import MainTask
+from datasets.tasks.task import Task, choose
+from datasets.vision import VisionData
+
+
+class Whole(MainTask):
+    """The main task, of which each case below spoils something."""
+
+
+def but(**latents) -> type[Whole]:
+    """With other latents: made by a function of the scenes, or left out (None)."""
+
+    class Own(Whole):
+        def sample(self, bank, walk, generator) -> Scenes:
+            scenes = super().sample(bank, walk, generator)
+            for name, make in latents.items():
+                if make is None:
+                    del scenes.latents[name]
+                else:
+                    scenes.latents[name] = make(scenes)
+            return scenes
+
+    return Own
+
+
+def drawing(change) -> type[Whole]:
+    """With scenes changed by a function of (scenes, generator)."""
+
+    class Own(Whole):
+        def sample(self, bank, walk, generator):
+            return change(super().sample(bank, walk, generator), generator)
+
+    return Own
+
+
+def labelled(rule) -> type[Whole]:
+    """With another rule, a function of the latents."""
+
+    class Own(Whole):
+        def label(self, latents):
+            return rule(latents)
+
+    return Own
+
+
+def having(**attributes) -> type[Task]:
+    """With other attributes of the class."""
+    return type("Own", (Whole,), attributes)
+
+
+def without(*names: str) -> type[Task]:
+    """A task that is not derived from a ready one, and lacks these."""
+    own = {"label_source": "garments", "sample": MainTask.sample, "label": MainTask.label}
+    return type("Own", (Task,), {name: value for name, value in own.items() if name not in names})
+
+
+def in_place(latents):
+    latents["target_1"] += 1
+    return latents["target_1"] * 0
+
+
+ADRIFT = {f"{part}_tile": None for part in ("indicator_1", "indicator_2", "target_1", "target_2")}
+
+DEFINITIONS = {
+    "no label_source": (without("label_source"), "Own lacks label_source.* one of digits, garments"),
+    "no sample": (without("sample"), "Own lacks the method sample, which draws its scenes"),
+    "no label": (without("label"), "Own lacks the method label, which labels"),
+    "a method": (having(label_source=lambda self: "garments"), "Own.label_source .* is a method without @property"),
+    "a number": (having(label_source=3), "Own.label_source has to be the name of images.* and is 3"),
+    "other images": (
+        having(label_source="shoes"),
+        "Own.label_source='shoes' is none of the data's images: digits, gar",
+    ),
+    "one location": (having(locations=("top",)), "Own.locations has to name two places or more"),
+    "a word": (having(locations="top_right"), "Own.locations has to name two places or more.* and is 'top_right'"),
+    "two of one name": (having(locations=("top", "top")), "Own.locations has to name two places"),
+    "no task": (torch.nn.Identity, "data.task has to be a datasets.tasks.task.Task, which Identity is not"),
+}
+
+SCENES = {
+    "no target_location": (but(target_location=None), "Own.sample gives no latent target_location: metrics and"),
+    "no target": (but(target_2=None), "gives no latent target_2"),
+    "no indicator": (but(indicator_1=None, indicator_2=None), "gives no latent indicator_1"),
+    "three locations": (having(locations=("a", "b", "c")), "gives no latent target_3"),
+    "no tiles": (but(**ADRIFT), "no latent indicator_1_tile, indicator_2_tile, .*attention_mass.* placeless"),
+    "one tile": (but(target_1_tile=None), "no latent target_1_tile, the tile"),
+    "tile 4": (but(target_1_tile=lambda s: s.latents["target_1_tile"] + 3), "target_1_tile has to lie in 0 ... 3"),
+    "location 2": (
+        but(target_location=lambda s: 2 * s.latents["target_location"]),
+        "target_location has to lie in 0 ... 1",
+    ),
+    "a Boolean": (but(target_location=lambda s: s.latents["target_location"] == 1), "target_location .* is torch.bool"),
+    "a number": (but(color_1=lambda s: 1), "latent color_1 has to be a tensor, and is int"),
+    "a column": (
+        but(color_1=lambda s: s.latents["color_1"][:, None]),
+        r"color_1 .* of shape \[256\] for 256 .*\[256, 1\]",
+    ),
+    "a class below 0": (
+        but(color_1=lambda s: s.latents["color_1"] - 1),
+        "color_1 has to be a class from 0 on, and is -1",
+    ),
+    "no scenes": (drawing(lambda s, _: s.images), "has to return datasets.scenes.Scenes, and returns Tensor"),
+    "a list": (drawing(lambda s, _: replace(s, latents=[])), "latents have to be a dict by name, and are list"),
+    "three tiles": (drawing(lambda s, _: replace(s, images=s.images[:, :3])), r"images has to be .* \[256, 4\]"),
+    "no colours": (drawing(lambda s, _: replace(s, colors=s.colors[..., 0])), r"colors has to be .* \[256, 4, 3\]"),
+    "float64": (drawing(lambda s, _: replace(s, colors=s.colors.double())), "colors has to be torch.float32 .*float64"),
+    "far images": (drawing(lambda s, _: replace(s, images=s.images + 9999)), "images has to lie in 0 ... "),
+    "own dice": (
+        drawing(lambda s, _: replace(s, colors=torch.rand(len(s), 4, 3))),
+        "other scenes from a generator of the",
+    ),
+    "one seed": (
+        having(sample=lambda self, bank, walk, _: MainTask.sample(self, bank, walk, torch.Generator().manual_seed(0))),
+        "draws the same scenes whatever the seed",
+    ),
+    "unknown latent": (
+        labelled(lambda z: z["digit"]),
+        "Own.label reads the latent digit, which sample does not give; it ",
+    ),
+    "no label": (labelled(lambda z: None), "the label has to be a tensor, and is NoneType"),
+    "a float": (labelled(lambda z: z["target_1"].float()), "the label has to be torch.int64"),
+    "label 10": (labelled(lambda z: z["target_1"] + 10), "the label has to lie in 0 ... 9 .*label_names"),
+    "of the batch": (labelled(lambda z: z["target_1"].cummax(0).values), "another label among other scenes"),
+    "in place": (labelled(in_place), "Own.label changes the latents that it is given"),
+    "other way round": (
+        labelled(lambda z: choose(z["target_2"], z["target_1"], z["target_location"])),
+        "where target_location says top_right, target_1 has to decide the label, but target_1=. comes with the labels",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DEFINITIONS)
+def test_what_can_be_told_without_images_is_told_first(name: str, drawn_sources: dict) -> None:
+    make, words = DEFINITIONS[name]
+    with pytest.raises(ValueError, match=words) as told:
+        VisionData(make(), drawn_sources)
+    assert "\n" not in str(told.value)
+    with pytest.raises(ValueError, match=words):
+        check_task(make(), drawn_sources)
+
+
+@pytest.mark.parametrize("name", SCENES)
+def test_what_scenes_show_is_told_before_training(name: str, drawn_sources: dict) -> None:
+    make, words = SCENES[name]
+    with pytest.raises(ValueError, match=words) as told:
+        VisionData(make(), drawn_sources, batch_size=4).setup()
+    assert "\n" not in str(told.value)
+    with pytest.raises(ValueError, match=words):
+        check_task(make(), drawn_sources, scenes=256)
+
+
+def test_a_property_and_parts_without_a_place_will_do(drawn_sources: dict) -> None:
+    class Own(but(**ADRIFT)):  # type: ignore[misc]
+        placeless = ("indicator_1", "indicator_2", "target_1", "target_2")
+
+        @property
+        def label_source(self) -> str:
+            return "garments"
+
+    check_task(Own(), drawn_sources, scenes=500)
+
+
+def test_an_error_in_ones_own_rule_stays_what_it_is(drawn_sources: dict) -> None:
+    with pytest.raises(KeyError, match="target_1"):
+        check_task(labelled(lambda latents: {}["target_1"])(), drawn_sources, scenes=4)
+
+
+def test_looking_draws_nothing_of_training(drawn_sources: dict) -> None:
+    looked, not_looked = (VisionData(MainTask(), drawn_sources, batch_size=8) for _ in range(2))
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    looked.setup()
+    assert torch.equal(before, torch.get_rng_state())
+    assert torch.equal(looked.draw_train(0, 0)["images"], not_looked.draw_train(0, 0)["images"])
