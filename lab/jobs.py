@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
-from submitit.slurm.slurm import SlurmJob
 
 from lab import slurm
 from lab.errors import LabError
 from lab.files import write_json
+from lab.tell import tell
+
+if TYPE_CHECKING:
+    from submitit.slurm.slurm import SlurmJob
 
 JOB = ".job.json"
 # Seconds between two looks at the results, and at the queue.
@@ -26,6 +30,22 @@ PATIENCE = 20.0
 SILENCE = 60.0
 # srun has not taken them from sbatch since SLURM 22.05.
 _CPUS_FOR_SRUN = 'if [ -n "$SLURM_CPUS_PER_TASK" ]; then export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"; fi'
+
+# Reasons of SLURM's for which a job may wait for ever, and where to look then. Limits on all jobs of a user or account
+# together are left out: they pass as other jobs end.
+_STAYS = {
+    "PartitionConfig|BadConstraints": "hydra.launcher.cpus_per_task, mem_gb, gpus_per_node, nodes, gres, constraint: "
+    "no node of the partition has all of it",
+    "PartitionTimeLimit|.*(WallDuration|TimeLimit)": "hydra.launcher.timeout_min",
+    "PartitionNodeLimit|.*MaxNodePerJob": "hydra.launcher.nodes",
+    "PartitionDown|PartitionInactive": "hydra.launcher.partition: sinfo shows which are up",
+    "ReqNodeNotAvail|NodeDown|Nodes.required": "sinfo -R, which says why nodes are down, and hydra.launcher.partition; "
+    "before a maintenance, a shorter hydra.launcher.timeout_min",
+    ".*Account.*|InvalidQOS|QOSNotAllowed|QOSUsageThreshold|.*Minutes.*": "hydra.launcher.account and qos",
+    ".*Per(Job|Node)|QOSMin|MaxMemPerLimit": "hydra.launcher.cpus_per_task, mem_gb, gpus_per_node, nodes and qos",
+    "JobHeld|.*held": "who holds it: scontrol release lets it go",
+    "DependencyNeverSatisfied|ReservationDeleted": "hydra.launcher.additional_parameters",
+}
 
 
 def with_resources(given: Mapping[str, Any], trainer: DictConfig) -> dict[str, Any]:
@@ -64,7 +84,7 @@ def find(folders: Iterable[Path]) -> dict[Path, SlurmJob]:
     Raises:
         LabError: if there are such jobs and SLURM does not say, for :data:`SILENCE` seconds, whether they are.
     """
-    noted = {folder: job for folder in folders if (job := _noted(folder)) and not has_result(job)}
+    noted = left_open(folders)
     if not noted:
         return {}
     queue, asked = slurm.queued(), time.monotonic()
@@ -80,12 +100,20 @@ def find(folders: Iterable[Path]) -> dict[Path, SlurmJob]:
     return {folder: job for folder, job in noted.items() if job.job_id in queue}
 
 
+def left_open(folders: Iterable[Path]) -> dict[Path, SlurmJob]:
+    """By run folder, the jobs that an earlier command has submitted and that have left no result; ended or not."""
+    return {folder: job for folder in folders if (job := _noted(folder)) and not has_result(job)}
+
+
 def _noted(folder: Path) -> SlurmJob | None:
     try:
         noted = json.loads((folder / JOB).read_text())
-        return SlurmJob(noted["folder"], noted["job"])
-    except (FileNotFoundError, json.JSONDecodeError, KeyError):
+        folder_of_job, number = noted["folder"], noted["job"]
+    except (OSError, ValueError, KeyError, TypeError):
         return None
+    from submitit.slurm.slurm import SlurmJob  # not every installation has it, and most runs have no job
+
+    return SlurmJob(folder_of_job, number)
 
 
 def has_result(job: SlurmJob) -> bool:
@@ -99,8 +127,10 @@ def as_they_end(jobs: Mapping[int, SlurmJob]) -> Iterator[tuple[int, SlurmJob]]:
     """The jobs, each once it has left a result, or has left the queue without one.
 
     A job that was queued again is in the queue; one that SLURM says nothing of (the controller does not answer) waits.
+    Says once for each reason which jobs are not going to begin by waiting alone.
     """
     waiting = dict(jobs)
+    said: set[str] = set()
     gone: dict[int, float] = {}
     asked = time.monotonic()
     while waiting:
@@ -112,3 +142,23 @@ def as_they_end(jobs: Mapping[int, SlurmJob]) -> Iterator[tuple[int, SlurmJob]]:
         if time.monotonic() - asked > ASK and (queue := slurm.queued()) is not None:
             asked = time.monotonic()
             gone = {n: gone.get(n, asked) for n, job in waiting.items() if job.job_id not in queue}
+            _tell_of_stuck((job.job_id for job in waiting.values()), queue, said)
+
+
+def _tell_of_stuck(names: Iterable[str], queue: Mapping[str, str | None], said: set[str]) -> None:
+    stuck: dict[str, list[str]] = {}
+    for name in names:
+        if (reason := queue.get(name)) and (where := advice(reason)) and where not in said:
+            stuck.setdefault(where, []).append(name)
+    for where, those in stuck.items():
+        said.add(where)
+        whom = f"job {those[0]} waits" if len(those) == 1 else f"job {those[0]} and {len(those) - 1} more wait"
+        tell(
+            f"{whom}, maybe for ever: SLURM says {queue[those[0]]}. Look at {where}. To change it: Ctrl-C, "
+            f"scancel {those[0].split('_')[0]}, and the command with another value"
+        )
+
+
+def advice(reason: str) -> str | None:
+    """Where to look if a job waits for this reason of SLURM's; None where it passes by itself (Priority, Resources)."""
+    return next((where for pattern, where in _STAYS.items() if re.match(pattern, reason, re.IGNORECASE)), None)

@@ -27,11 +27,24 @@ def cpus() -> int | None:
     return None
 
 
-def queued() -> set[str] | None:
-    """This user's jobs that are pending or running, by :func:`job`'s names; None where SLURM does not answer."""
-    command = ["squeue", "--me", "--noheader", "--array", "--format=%i"]
+# What squeue's %t says of a job that waits: pending, and the kinds of queued again.
+_WAITS = {"PD", "RQ", "RF", "RH", "SE"}
+
+
+def queued(timeout: float = 60.0) -> dict[str, str | None] | None:
+    """This user's jobs that are pending or running, and why a pending one waits.
+
+    Args:
+        timeout: seconds that SLURM may take.
+
+    Returns:
+        By :func:`job`'s names: the reason of a pending one ("Priority"; "" before SLURM has looked at it), None of one
+        that has begun. None where SLURM does not answer, or is not there.
+    """
+    command = ["squeue", "--me", "--noheader", "--array", "--format=%i|%t|%r"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    return set(done.stdout.split())
+    lines = (line.strip().split("|", 2) for line in done.stdout.splitlines() if line.count("|") >= 2)
+    return {job: reason.replace("None", "") if state in _WAITS else None for job, state, reason in lines}

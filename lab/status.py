@@ -2,6 +2,7 @@
 
 python -m lab.status runs
 python -m lab.status runs/main_task --watch 5
+python -m lab.status --plan experiment=reasoning softmax=softmax,norm_softmax seed=0,1     # of a sweep, before it runs
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import os
 import sys
 import time
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,21 +22,28 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from lab import jobs, slurm
 from lab.lock import LOCK, is_held
 from lab.run import read_summary
 from lab.sweeps.plan import FOLDER, Plan, read_plans
-from lab.tell import tables, tell
+from lab.tell import refusals, tables, tell
 
 # From what needs a look to what does not.
-ORDER = ("failed", "running", "stopped", "missing", "finished", "damaged")
+ORDER = ("failed", "running", "queued", "stopped", "missing", "finished", "damaged")
 COLORS = {
     "failed": "red",
     "running": "cyan",
+    "queued": "blue",
     "stopped": "yellow",
     "missing": "magenta",
     "finished": "green",
     "damaged": "red",
 }
+
+# Of these a SLURM job may be under way.
+OPEN = ("failed", "stopped", "missing")
+# Seconds that squeue may take before the table is shown without it.
+IMPATIENCE = 5.0
 
 
 @dataclass(frozen=True)
@@ -44,12 +53,12 @@ class RunStatus:
     Attributes:
         folder: of the run.
         status: one of ORDER; "damaged" where the summary cannot be read, "missing" where a sweep planned a run that
-            has not begun.
+            has not begun, "queued" where a SLURM job that is to run it waits.
         epochs, max_epochs: trained and to be trained.
         accuracy: last validation accuracy; None before there is one.
         moment: epoch of the Eureka-moment; None without.
         seconds_left: of a running run, at its speed so far.
-        reason: why it failed.
+        reason: why it failed, or its job and why SLURM lets that wait.
         plans: that ask for a missing run.
     """
 
@@ -86,14 +95,29 @@ def status_of(folder: Path) -> RunStatus:
 
 
 class Gathering:
-    """Looks at all runs below a folder, again and again; a summary that has not changed is not read again."""
+    """Looks at all runs below a folder, again and again; a summary that has not changed is not read again.
 
-    def __init__(self, root: Path) -> None:
+    Args:
+        root: the folder.
+        only: look at these runs alone, whether they are there or not.
+    """
+
+    def __init__(self, root: Path, only: Sequence[Path] | None = None) -> None:
         self.root = root
+        self._only = only
         self._known: dict[Path, tuple[tuple[int, int], RunStatus]] = {}
+        self._queue: dict[str, str | None] | None = None
+        self._asked = -jobs.ASK
 
     def look(self) -> list[RunStatus]:
         """All runs, those that need a look first; runs set aside by ``force=true`` are left out."""
+        found = self._below() if self._only is None else [self._of(folder) for folder in self._only]
+        return sorted(self._with_jobs(found), key=lambda run: (ORDER.index(run.status), str(run.folder)))
+
+    def _of(self, folder: Path) -> RunStatus:
+        return self._status(folder) if (folder / "summary.json").exists() else _planned(folder, ())
+
+    def _below(self) -> list[RunStatus]:
         here = Path(os.path.abspath(self.root))
         runs: dict[Path, RunStatus] = {}
         # A plan covers more than a subfolder of its runs.
@@ -111,8 +135,21 @@ class Gathering:
             for path in plan.folders:
                 if path not in runs and path.is_relative_to(here):
                     missing[path] = (*missing.get(path, ()), plan)
-        found = [*runs.values(), *(_planned(path, asking) for path, asking in missing.items())]
-        return sorted(found, key=lambda run: (ORDER.index(run.status), str(run.folder)))
+        return [*runs.values(), *(_planned(path, asking) for path, asking in missing.items())]
+
+    def _with_jobs(self, runs: list[RunStatus]) -> list[RunStatus]:
+        """The same runs; those that are to be run by a job that SLURM has are queued, or about to begin."""
+        try:
+            noted = jobs.left_open(run.folder for run in runs if run.status in OPEN)
+        except ModuleNotFoundError:
+            return runs  # without submitit there is no telling which jobs have ended
+        if not noted:
+            return runs
+        # Not at every look: a cluster's controller has more to do.
+        if time.monotonic() - self._asked >= jobs.ASK:
+            self._queue = slurm.queued(IMPATIENCE)
+            self._asked = time.monotonic()
+        return [_with_job(run, noted[run.folder].job_id, self._queue) if run.folder in noted else run for run in runs]
 
     def _status(self, folder: Path) -> RunStatus:
         try:
@@ -134,6 +171,19 @@ def _planned(folder: Path, plans: tuple[Plan, ...]) -> RunStatus:
     if (folder / LOCK).exists() and is_held(folder):
         return RunStatus(folder, "running", reason="loading")
     return RunStatus(folder, "missing", plans=plans)
+
+
+def _with_job(run: RunStatus, job: str, queue: dict[str, str | None] | None) -> RunStatus:
+    """A run with a noted job, by what SLURM says of that."""
+    if queue is None:
+        asked = f"job {job} may be queued: squeue does not answer"
+        return run if run.reason else replace(run, reason=asked)
+    if job not in queue:
+        return run
+    reason = queue[job]
+    if reason is None:
+        return replace(run, status="running", reason=f"job {job} begins", plans=())
+    return replace(run, status="queued", reason=f"job {job}: {reason or 'pending'}", plans=())
 
 
 def gather(root: Path) -> list[RunStatus]:
@@ -187,19 +237,36 @@ def _duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 120 else f"{minutes / 60:.0f} h"
 
 
+def _plan(words: list[str]) -> tuple[Path, list[Path]]:
+    from lab import command, launchers  # Hydra, which nobody else here needs
+
+    launchers.offer(words)
+    return command.planned(words)
+
+
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("root", type=Path, nargs="?", default=Path("runs"), help="a folder of runs")
     parser.add_argument("--watch", type=float, metavar="SECONDS", help="show it again every so many seconds")
+    parser.add_argument(
+        "--plan",
+        nargs=argparse.REMAINDER,
+        metavar="OVERRIDE",
+        help="last: the runs that python -m lab.train -m with these overrides is going to make, and which are there",
+    )
     arguments = parser.parse_args()
-    if not arguments.root.is_dir():
+    only = None
+    if arguments.plan is not None:
+        with refusals():
+            arguments.root, only = _plan(arguments.plan)
+    elif not arguments.root.is_dir():
         tell(f"error: {arguments.root} is no folder: name one that holds runs, as in python -m lab.status runs")
         sys.exit(1)
     if arguments.watch is not None and not arguments.watch > 0:
         parser.error(f"--watch takes a positive number of seconds, got {arguments.watch}")
     console = tables()
-    gathering = Gathering(arguments.root)
+    gathering = Gathering(arguments.root, only)
     if arguments.watch is None:
         runs = gathering.look()
         console.print(table(runs, arguments.root))

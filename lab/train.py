@@ -10,16 +10,17 @@ import sys
 from typing import Any
 
 import hydra
-from hydra import compose, initialize_config_dir
+from hydra import compose
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from lab import command, launchers, slurm
 from lab.apart import stopped, train_apart
-from lab.config import CONFIGS
+from lab.config import CONFIGS, initialized
 from lab.errors import LabError
 from lab.run import read_summary, run_folder
+from lab.seeds.numbers import numbers
 from lab.tell import tell
 
 
@@ -29,9 +30,9 @@ def run(overrides: list[str]) -> dict[str, Any]:
     Raises:
         LabError: for everything that a user can mend.
     """
-    if problem := command.problem_with(overrides):
+    if problem := command.problem_with(overrides, sweep=False):
         raise LabError(problem)
-    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+    with initialized():
         config = compose("train", overrides=overrides, return_hydra_config=True)
     choices = dict(config.hydra.runtime.choices)
     with open_dict(config):
@@ -40,9 +41,39 @@ def run(overrides: list[str]) -> dict[str, Any]:
 
 
 def _train(config: DictConfig, overrides: list[str], choices: dict[str, Any]) -> dict[str, Any]:
+    if not _finished(config, overrides, choices):
+        _check_devices(config.trainer)
     from lab.training import train  # takes seconds: torch, Lightning, timm
 
     return train(config, overrides, choices)
+
+
+def _finished(config: DictConfig, overrides: list[str], choices: dict[str, Any]) -> bool:
+    """Whether nothing is left to train, which any machine can find out."""
+    asked: Any = OmegaConf.to_object(config.seeds) if OmegaConf.is_config(config.seeds) else config.seeds
+    seeds = [config.seed] if asked is None else numbers(asked, config.seed)
+    folders = [run_folder(config, overrides, choices, seed) for seed in seeds]
+    return not config.force and all(read_summary(folder).get("status") == "finished" for folder in folders)
+
+
+def _check_devices(trainer: DictConfig) -> None:
+    """Refuses a GPU that is not there before anything is built for it.
+
+    Raises:
+        LabError: if the trainer asks for GPUs, and this machine has none, or has fewer.
+    """
+    if trainer.get("accelerator") not in ("gpu", "cuda"):
+        return
+    import torch  # takes seconds
+
+    there = torch.cuda.device_count()
+    if not there and not (trainer.accelerator == "gpu" and torch.backends.mps.is_available()):
+        raise LabError(
+            f"trainer.accelerator={trainer.accelerator}, and PyTorch finds no GPU here: trainer=cpu trains without one"
+        )
+    # Under torchrun each process may see its own GPU alone.
+    if isinstance(trainer.devices, int) and trainer.devices > max(there, 1) and "LOCAL_RANK" not in os.environ:
+        raise LabError(f"trainer.devices={trainer.devices}, and PyTorch finds no more than {max(there, 1)} GPU here")
 
 
 def _starts_processes(config: DictConfig) -> bool:
@@ -56,12 +87,20 @@ def _train_apart(config: DictConfig, overrides: list[str], choices: dict[str, An
     Lightning starts the other processes of a run by the command line, which is that of the whole sweep; and what it
     leaves in this process's environment would make the next run wait for processes that nobody starts.
     """
-    status = train_apart(overrides)
+    status = train_apart([*_search_path(), *overrides])
     if stopped(status):
         sys.exit(status)  # of the whole sweep
     if status:
         raise LabError(f"{' '.join(overrides)}: exit status {status}, for the reason above")
     return read_summary(run_folder(config, overrides, choices, config.seed))
+
+
+def _search_path() -> list[str]:
+    """What of this command line says where configs are, which is no part of a run's own overrides."""
+    settings = HydraConfig.get()
+    typed = [one for one in settings.overrides.hydra if one.startswith("hydra.searchpath=")]
+    folders = [source.path for source in settings.runtime.config_sources if source.provider == "command-line"]
+    return [*(f"--config-dir={folder}" for folder in folders), *typed]
 
 
 def report(summary: dict[str, Any]) -> str:
@@ -128,6 +167,7 @@ def _main(config: DictConfig) -> float | None:
 
 def main() -> None:
     """The command line."""
+    sys.argv[1:] = command.in_order(sys.argv[1:])
     launchers.offer(sys.argv[1:])
     command.check_overrides(sys.argv[1:])
     _main()

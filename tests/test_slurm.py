@@ -21,6 +21,7 @@ from conftest import ROOT
 from lab.lock import read_holder
 from lab.metrics_log import read_metrics
 from lab.run import read_summary
+from lab.status import gather
 from lab.train import run as train_with
 
 # A wait ends as soon as what it waits for is there; this long it is only where something is wrong.
@@ -215,3 +216,17 @@ def test_a_job_near_its_limit_saves_and_queues_itself_again(sweep, tmp_path: Pat
     assert "SIGUSR2: saved at step" in log and "going on from" in log, again.logs()
     assert read_summary(run)["slurm_job"] == job
     assert_like_undisturbed(run, "norm_softmax", 5, tmp_path / "whole")
+
+
+def test_a_job_that_waits_is_queued_and_the_reason_is_told(sweep, tmp_path: Path) -> None:
+    held = sweep("softmax=softmax", "seed=8", "+hydra.launcher.additional_parameters.hold=true")
+    held.until(lambda: "maybe for ever" in held.said.read_text(), "the reason to be told")
+    (found,) = gather(tmp_path / "runs")
+    assert (found.status, found.folder) == ("queued", held.run("softmax", 8)), held.logs()
+    job = found.reason.removeprefix("job ").removesuffix(": JobHeldUser")
+    assert f"job {job} waits, maybe for ever: SLURM says JobHeldUser. Look at who holds it" in held.said.read_text()
+    subprocess.run(["scontrol", "release", job], check=True)
+    status, said = held.end()
+    assert status == 0, held.logs()
+    assert said.count("maybe for ever") == 1
+    assert [run.status for run in gather(tmp_path / "runs")] == ["finished"]

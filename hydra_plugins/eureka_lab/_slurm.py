@@ -55,7 +55,7 @@ class _Run:
 
     def finished(self) -> bool:
         """Whether nothing is left to run."""
-        return not self.force and all(read_summary(folder).get("status") == "finished" for folder in self.folders)
+        return not self.force and all(map(_is_finished, self.folders))
 
     def __str__(self) -> str:
         seeds = f" to {self.folders[-1].name}" if len(self.folders) > 1 else ""
@@ -78,11 +78,11 @@ class SlurmLauncher(submitit_launcher.SlurmLauncher):
     def _launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> list[JobReturn]:
         runs = self._runs(job_overrides, initial_job_idx)
         # Jobs before summaries: one that ends in between is finished, not missing.
-        found = jobs.find(run.folders[0] for run in runs)
+        found = jobs.find(folder for run in runs for folder in run.folders)
         finished = {run.number for run in runs if run.finished()}
         done = [run for run in runs if run.number in finished]
         left = [run for run in runs if run.number not in finished]
-        queued = {run.number: found[run.folders[0]] for run in left if run.folders[0] in found}
+        queued = {run.number: job for run in left if (job := self._job_of(run, found))}
         new = [run for run in left if run.number not in queued]
         tell(f"{len(runs)} runs: {len(done)} finished, {len(queued)} queued or running already, {len(new)} to submit")
         ends = {run.number: self._run_here(run) for run in done}
@@ -102,6 +102,23 @@ class SlurmLauncher(submitit_launcher.SlurmLauncher):
                 f"{len(broken)} of {len(runs)} runs did not finish: {names}. The same command runs what is missing."
             )
         return [ends[run.number] for run in runs]
+
+    @staticmethod
+    def _job_of(run: _Run, found: dict[Path, SlurmJob]) -> SlurmJob | None:
+        """The job that is to run this run, all of its seeds that are not finished; None where it has to be submitted.
+
+        Raises:
+            LabError: if another run's job has some of its seeds: two jobs would want one folder.
+        """
+        of = {folder: found.get(folder) for folder in run.folders if run.force or not _is_finished(folder)}
+        names = {job.job_id if job else None for job in of.values()}
+        if names <= {None} or len(names) == 1:
+            return next(iter(of.values()), None)
+        taken = {folder.name: job.job_id for folder, job in of.items() if job}
+        raise LabError(
+            f"{run}: {', '.join(f'{seed} is job {job}' for seed, job in taken.items())} already, of another command: "
+            "let it end, or scancel it, and then train these seeds together"
+        )
 
     def _runs(self, job_overrides: Sequence[Sequence[str]], first: int) -> list[_Run]:
         """The runs of these overrides.
@@ -141,7 +158,7 @@ class SlurmLauncher(submitit_launcher.SlurmLauncher):
         )
 
     def _submit(self, runs: list[_Run]) -> dict[int, SlurmJob]:
-        """Submits these runs, those that ask for the same as one array, and notes each one's job in its folder.
+        """Submits these runs, those that ask for the same as one array, and notes each one's job in its folders.
 
         Raises:
             LabError: if there is no SLURM here, or it refuses them.
@@ -150,7 +167,8 @@ class SlurmLauncher(submitit_launcher.SlurmLauncher):
         while left := [run for run in runs if run.number not in submitted]:
             alike = [run for run in left if run.asks == left[0].asks]
             for run, job in zip(alike, self._submit_array(alike), strict=True):
-                jobs.note(run.folders[0], job)
+                for folder in run.folders:
+                    jobs.note(folder, job)
                 submitted[run.number] = job
         return submitted
 
@@ -184,6 +202,10 @@ class SlurmLauncher(submitit_launcher.SlurmLauncher):
             trace = str(told).split("-" * 22)
             error = LabError(f"job {job.job_id} failed: {trace[len(trace) // 2].strip().splitlines()[-1]}")
         return JobReturn(overrides=run.overrides, status=JobStatus.FAILED, _return_value=error)
+
+
+def _is_finished(folder: Path) -> bool:
+    return bool(read_summary(folder).get("status") == "finished")
 
 
 def _number(override: str) -> int:

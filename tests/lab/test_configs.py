@@ -3,13 +3,14 @@
 from pathlib import Path
 
 import pytest
-import yaml
 from conftest import OPTUNA
+from hydra import compose
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from lab.command import problem_with
-from lab.config import CONFIGS, check, compose_config
+from lab.command import check_overrides, in_order, problem_with
+from lab.config import CONFIGS, check, compose_config, initialized
 from lab.errors import LabError
+from lab.launchers import offer
 
 GROUPS = {
     "experiment": "",
@@ -69,8 +70,22 @@ def test_every_config_composes_and_fits_what_it_names(choice: str) -> None:
         ("callbacks=[attention_map]", ["callbacks=attention_map", "did you mean 'attention_maps'"]),
         ("softmax.tua=1", ["did you mean 'tau'"]),
         ("experiment=nothing", ["main_task", "reasoning"]),
-        ("optmi.lr=1", ["did you mean 'optim'"]),
+        ("optmi.lr=1", ["did you mean 'optim.lr'"]),
         ("data.batch_sice=3", ["did you mean 'batch_size'"]),
+        # Named by another place's name, or by other programs'.
+        ("batch_size=64", ["the config has no 'batch_size'", "did you mean 'data.batch_size'"]),
+        ("optim.learning_rate=1", ["optim has no 'learning_rate'", "did you mean 'optim.lr'"]),
+        ("learning_rate=1", ["did you mean 'optim.lr'"]),
+        ("epochs=10", ["did you mean 'trainer.max_epochs'"]),
+        ("trainer.epochs=10", ["did you mean 'trainer.max_epochs'"]),
+        ("wd=0.1", ["did you mean 'optim.weight_decay'"]),
+        # Added, not overridden; and the other way round.
+        ("sweep=table_1", ["+sweep=table_1"]),
+        ("row=vit", ["+row=vit"]),
+        ("sweep=tabel_1", ["did you mean 'table_1'", "+sweep="]),
+        ("+softmax=norm_softmax", ["write softmax=, without the plus"]),
+        ("hydra.lancher.partition=x", ["did you mean 'launcher'"]),
+        ("hydra.launcher.partition=x", ["none is chosen: add hydra/launcher=", "slurm"]),
     ],
 )
 def test_wrong_names_are_answered_with_the_valid_ones(override: str, words: list[str]) -> None:
@@ -79,6 +94,87 @@ def test_wrong_names_are_answered_with_the_valid_ones(override: str, words: list
     for word in words:
         assert word in problem
     assert "\n" not in problem
+
+
+@pytest.mark.parametrize(
+    ("launcher", "wrong", "right"), [("slurm", "partion", "partition"), ("joblib", "njobs", "n_jobs")]
+)
+def test_options_of_the_chosen_launcher_are_told(launcher: str, wrong: str, right: str) -> None:
+    offer([])
+    problem = problem_with([f"hydra/launcher={launcher}", f"hydra.launcher.{wrong}=x", "seed=0,1"])
+    assert problem is not None and problem.startswith(f"hydra.launcher has no '{wrong}'; did you mean '{right}'?")
+    assert "_target_" not in problem and "callbacks" not in problem
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["hydra/launcher=submitit_slurm", "seed=3"], "hydra/launcher=submitit_slurm acts in sweeps alone"),
+        (["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"], "hydra/launcher=joblib acts in sweeps alone"),
+        (["hydra.sweeper.max_batch_size=3"], "hydra.sweeper.max_batch_size=3 acts in sweeps alone"),
+        (["+sweep=table_10", "seed=3"], "+sweep=table_10 is one run and leaves experiment, +row out"),
+        (["seed=0,1"], "seed=0,1 asks for several runs"),
+        (["softmax=glob(*)"], "asks for several runs"),
+    ],
+)
+def test_what_acts_in_a_sweep_alone_is_refused_in_a_single_run(overrides: list[str], words: str, capsys) -> None:
+    offer([])
+    problem = problem_with(overrides, sweep=False)
+    assert problem is not None and words in problem and "add -m, as in python -m lab.train -m" in problem
+    assert problem_with(overrides, sweep=True) is None
+    check_overrides(["-m", *overrides])
+    check_overrides([*overrides, "--multirun"])
+    check_overrides([*overrides, "hydra.mode=MULTIRUN"])
+    with pytest.raises(SystemExit, match="1"):
+        check_overrides(overrides)
+    assert capsys.readouterr().err == f"error: {problem}\n"
+
+
+def test_a_run_of_a_sweep_may_name_it() -> None:
+    """As the summary of a run that a job has made does."""
+    one = ["+sweep=table_10", "experiment=digit_grouping", "+row=vit", "seed=3"]
+    assert problem_with(one, sweep=False) is None
+    assert problem_with(["hydra/launcher=basic"], sweep=False) is None
+
+
+def test_flags_may_stand_among_the_overrides(capsys) -> None:
+    typed = ["seed=0,1", "-m", "softmax=softmax", "--config-dir", "conf", "+row=vit"]
+    assert in_order(typed) == ["-m", "--config-dir", "conf", "seed=0,1", "softmax=softmax", "+row=vit"]
+    assert in_order(["-m", "seed=1"]) == ["-m", "seed=1"]
+    check_overrides(["seed=0,1", "-m", "softmax=softmax"])
+    with pytest.raises(SystemExit, match="1"):
+        check_overrides(["-m", "seed=0,1", "--cfg", "hydra"])
+    assert "python -m lab.status --plan lists" in capsys.readouterr().err
+
+
+@pytest.fixture
+def conf(tmp_path: Path) -> Path:
+    """Configs of one's own: a softmax and an experiment."""
+    for group, name, text in (
+        ("softmax", "ext", "_target_: lab.softmax.fixed.Fixed\n_partial_: true\ntau: 2.0\n"),
+        ("experiment", "mine", "# @package _global_\ndefaults: [reasoning, {override /softmax: ext}]\n"),
+    ):
+        (tmp_path / "conf" / group).mkdir(parents=True)
+        (tmp_path / "conf" / group / f"{name}.yaml").write_text(text)
+    return tmp_path / "conf"
+
+
+@pytest.mark.parametrize("flags", [["--config-dir", "conf"], ["--config-dir=conf"], ["-cd", "conf"]])
+def test_configs_of_ones_own_are_found(conf: Path, flags: list[str], monkeypatch, capsys) -> None:
+    monkeypatch.chdir(conf.parent)
+    check_overrides([*flags, "softmax=ext", "softmax.tau=3", "experiment=mine"])
+    check_overrides(["-m", "experiment=mine", *flags, "softmax=ext,softmax"])
+    with pytest.raises(SystemExit, match="1"):
+        check_overrides([*flags, "softmax=etx"])
+    assert "did you mean 'ext'? valid: adaptive_temperature, ext, heat_treatment" in capsys.readouterr().err
+
+
+def test_configs_of_ones_own_are_found_by_the_search_path(conf: Path) -> None:
+    path = f"hydra.searchpath=[file://{conf}]"
+    assert problem_with([path, "experiment=mine", "softmax.tau=3"], sweep=False) is None
+    assert problem_with(["softmax=ext"]) is not None
+    problem = problem_with(["softmax=ext"], conf / "nowhere")
+    assert problem is not None and "nowhere is no folder" in problem
 
 
 @pytest.mark.parametrize(
@@ -108,7 +204,8 @@ def test_every_run_of_a_ready_sweep_fits(sweep: Path) -> None:
     """Each value of each swept key, beside the first values of the others."""
     if sweep.stem == "search" and not OPTUNA:
         pytest.skip("Optuna's sweeper is not installed: pip install -e '.[optuna]'")
-    params = yaml.safe_load(sweep.read_text())["hydra"]["sweeper"]["params"]
+    with initialized():
+        params = compose("train", [f"+sweep={sweep.stem}"], return_hydra_config=True).hydra.sweeper.params
     swept = OverridesParser.create().parse_overrides([f"{key}={value}" for key, value in params.items()])
     values = [
         [o.input_line]
@@ -122,6 +219,17 @@ def test_every_run_of_a_ready_sweep_fits(sweep: Path) -> None:
     for place, own in enumerate(values):
         for value in own[: 1 if first[place].startswith("seed") else None]:
             check(composed(f"+sweep={sweep.stem}", *first[:place], value, *first[place + 1 :]))
+
+
+def test_every_table_of_the_paper_is_a_sweep() -> None:
+    """Tables 1 to 10 by their names; Table 4 tells of Table 1's runs."""
+    assert {f"table_{number}" for number in range(1, 11)} <= {path.stem for path in (CONFIGS / "sweep").glob("*.yaml")}
+    with initialized():
+        first, fourth = (
+            compose("train", [f"+sweep={name}"], return_hydra_config=True).hydra.sweeper.params
+            for name in ("table_1", "table_4")
+        )
+    assert first == fourth and len(first) == 3
 
 
 def test_rows_of_table_1_are_the_papers() -> None:
@@ -145,3 +253,20 @@ def test_reasoning_takes_the_standard_deviation() -> None:
 
 def test_configs_lie_beside_the_code() -> None:
     assert Path(__file__).resolve().parents[2] / "configs" == CONFIGS
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("force=no", "force=no is wrong: write true or false"),
+        ("compile=off", "compile=off is wrong: write true or false"),
+        ("model.qkv_bias=no", "model.qkv_bias=no is wrong: write true or false"),
+        ("threads=0", "threads=0 is wrong: input should be greater than 0"),
+        ("seed=one", "seed='one' is wrong"),
+        ("checkpoints.every_minutes=abc", r"checkpoints\.every_minutes='abc' is wrong"),
+        ("diagnostics.every_n_epochs=-1", r"diagnostics\.every_n_epochs=-1 is wrong"),
+    ],
+)
+def test_plain_values_are_checked_too(override: str, words: str) -> None:
+    with pytest.raises(LabError, match=words):
+        check(composed(override))

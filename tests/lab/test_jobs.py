@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -133,12 +135,13 @@ def test_jobs_are_followed_by_their_results_and_the_queue(tmp_path: Path, quick:
     end(every[2])
     # Job 0 leaves the queue without a result. Job 1 is away for a moment while it is queued again; then SLURM does not
     # answer, which says nothing of it; at last it leaves a result.
-    answers = [{"9_0", "9_1"}, {"9_1"}, set(), {"9_1"}, {"9_1"}, None, None, None, None]
+    second: dict[str, str | None] = {"9_1": None}
+    answers: list[dict[str, str | None] | None] = [{"9_0": None, **second}, second, {}, second, second, *[None] * 4]
 
-    def queued() -> set[str] | None:
+    def queued() -> dict[str, str | None] | None:
         if not answers:
             end(every[1])
-            return {"9_1"}
+            return second
         return answers.pop(0)
 
     monkeypatch.setattr(slurm, "queued", queued)
@@ -151,15 +154,15 @@ def test_a_job_of_an_earlier_command_is_found_again(tmp_path: Path, quick: None,
     run, job = tmp_path / "run", job_in(tmp_path / "logs", 4)
     assert jobs.find([run]) == {}
     jobs.note(run, job)
-    monkeypatch.setattr(slurm, "queued", lambda: {"9_4"})
+    monkeypatch.setattr(slurm, "queued", lambda: {"9_4": "Priority"})
     found = jobs.find([tmp_path / "another", run])
     assert list(found) == [run]
     assert (found[run].job_id, found[run].paths.stdout) == (job.job_id, job.paths.stdout)
-    monkeypatch.setattr(slurm, "queued", lambda: {"9_5"})
+    monkeypatch.setattr(slurm, "queued", lambda: {"9_5": None})
     assert jobs.find([run]) == {}
     # A number that SLURM has given away anew, of a job that has ended here.
     end(job)
-    monkeypatch.setattr(slurm, "queued", lambda: {"9_4"})
+    monkeypatch.setattr(slurm, "queued", lambda: {"9_4": None})
     assert jobs.find([run]) == {}
 
 
@@ -167,7 +170,7 @@ def test_a_job_is_not_submitted_twice_while_slurm_does_not_answer(tmp_path: Path
     run, job = tmp_path / "run", job_in(tmp_path / "logs", 4)
     jobs.note(run, job)
     monkeypatch.setattr(jobs.shutil, "which", lambda name: f"/usr/bin/{name}")
-    answers = [None, None, {"9_4"}]
+    answers = [None, None, {"9_4": None}]
     monkeypatch.setattr(slurm, "queued", lambda: answers.pop(0))
     assert list(jobs.find([run])) == [run]
     monkeypatch.setattr(slurm, "queued", lambda: None)
@@ -178,6 +181,21 @@ def test_a_job_is_not_submitted_twice_while_slurm_does_not_answer(tmp_path: Path
 
 def run_of(folder: Path, number: int, **asks: int) -> _Run:
     return _Run(number, [f"seed={number}"], [folder / f"seed={number}"], force=False, asks=asks)
+
+
+def test_seeds_together_wait_for_no_job_of_one_of_them_alone(tmp_path: Path) -> None:
+    folders = [tmp_path / f"seed={number}" for number in range(3)]
+    run = _Run(0, ["seeds=3"], folders, force=False, asks={})
+    one, other = job_in(tmp_path / "logs", 1), job_in(tmp_path / "logs", 2)
+    assert SlurmLauncher._job_of(run, {}) is None
+    assert SlurmLauncher._job_of(run, dict.fromkeys(folders, one)) is one
+    folders[2].mkdir()
+    (folders[2] / "summary.json").write_text('{"status": "finished"}')
+    assert SlurmLauncher._job_of(run, dict.fromkeys(folders[:2], one)) is one
+    with pytest.raises(LabError, match=r"seed=0 is job 9_1 already, of another command: let it end, or scancel it"):
+        SlurmLauncher._job_of(run, {folders[0]: one})
+    with pytest.raises(LabError, match="seed=0 is job 9_1, seed=1 is job 9_2 already"):
+        SlurmLauncher._job_of(run, {folders[0]: one, folders[1]: other})
 
 
 def test_a_run_that_ends_while_jobs_are_looked_up_is_finished(tmp_path: Path, monkeypatch, capsys) -> None:
@@ -206,9 +224,16 @@ def test_runs_that_ask_for_the_same_are_one_array(tmp_path: Path, monkeypatch) -
     runs = [run_of(tmp_path, number, gpus_per_node=number % 2) for number in range(4)]
     submitted = SlurmLauncher()._submit(runs)
     assert arrays == [[0, 2], [1, 3]]
-    monkeypatch.setattr(slurm, "queued", lambda: {"9_3"})
+    monkeypatch.setattr(slurm, "queued", lambda: {"9_3": ""})
     (found,) = jobs.find(run.folders[0] for run in runs).values()
     assert found.job_id == submitted[3].job_id == "9_3"
+
+
+def test_every_seed_of_a_run_notes_its_job(tmp_path: Path, monkeypatch) -> None:
+    run = _Run(0, ["seeds=2"], [tmp_path / "seed=0", tmp_path / "seed=1"], force=False, asks={})
+    monkeypatch.setattr(SlurmLauncher, "_submit_array", lambda *_: [job_in(tmp_path / "logs", 0)])
+    SlurmLauncher()._submit([run])
+    assert [job.job_id for job in jobs.left_open(run.folders).values()] == ["9_0", "9_0"]
 
 
 def test_how_a_job_ended_is_told_in_one_sentence(tmp_path: Path) -> None:
@@ -226,12 +251,83 @@ def test_how_a_job_ended_is_told_in_one_sentence(tmp_path: Path) -> None:
 
 
 def test_the_queue_is_asked_for_this_user_s_jobs_one_by_one(tmp_path: Path, monkeypatch) -> None:
-    (tmp_path / "squeue").write_text('#!/bin/sh\necho "$@" >&2\necho 12_3\necho 13\n')
+    said = "12_3|R|None", "12_4|PD|Resources", "13|PD|None", "14|PD|ReqNodeNotAvail, UnavailableNodes:a|b", "15|CG|None"
+    lines = "\n".join(f"echo '{line}'" for line in said)
+    (tmp_path / "squeue").write_text(f'#!/bin/sh\n[ "$*" = "--me --noheader --array --format=%i|%t|%r" ]\n{lines}\n')
     (tmp_path / "squeue").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert slurm.queued() == {"12_3", "13"}
+    waits = {"12_4": "Resources", "13": "", "14": "ReqNodeNotAvail, UnavailableNodes:a|b"}
+    assert slurm.queued() == {"12_3": None, **waits, "15": None}
     (tmp_path / "squeue").write_text("#!/bin/sh\nexit 1\n")
     assert slurm.queued() is None
+    (tmp_path / "squeue").write_text("#!/bin/sh\nexec sleep 60\n")
+    begun = time.monotonic()
+    assert slurm.queued(timeout=0.2) is None
+    assert time.monotonic() - begun < 30
+
+
+def test_a_job_that_may_wait_for_ever_is_told_of_once(tmp_path: Path, quick: None, monkeypatch, capsys) -> None:
+    every = {number: job_in(tmp_path, number) for number in range(4)}
+    stuck: dict[str, str | None] = {"9_0": "PartitionConfig", "9_1": "PartitionConfig", "9_2": "Priority", "9_3": None}
+    answers: list[dict[str, str | None]] = [
+        {**stuck, "9_0": ""},
+        stuck,
+        stuck,
+        {"9_0": "BadConstraints", "9_1": "QOSMaxWallDurationPerJobLimit"},
+    ]
+
+    def queued() -> dict[str, str | None]:
+        if not answers:
+            for job in every.values():
+                end(job)
+            return {}
+        return answers.pop(0)
+
+    monkeypatch.setattr(slurm, "queued", queued)
+    assert len(list(jobs.as_they_end(every))) == 4
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith(
+        "job 9_1 waits, maybe for ever: SLURM says PartitionConfig. Look at hydra.launcher.cpus_per_"
+    )
+    assert first.endswith("To change it: Ctrl-C, scancel 9, and the command with another value")
+    assert "SLURM says QOSMaxWallDurationPerJobLimit. Look at hydra.launcher.timeout_min. " in second
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        ("BadConstraints", "constraint"),
+        ("PartitionTimeLimit", "timeout_min"),
+        ("AssocMaxWallDurationPerJobLimit", "timeout_min"),
+        ("PartitionNodeLimit", "nodes"),
+        ("PartitionDown", "sinfo"),
+        ("ReqNodeNotAvail, UnavailableNodes:node13", "sinfo -R"),
+        ("Nodes required for job are DOWN, DRAINED or reserved", "sinfo -R"),
+        ("InvalidAccount", "account and qos"),
+        ("InvalidQOS", "account and qos"),
+        ("AssocGrpCPUMinutesLimit", "account and qos"),
+        ("QOSMaxCpuPerJobLimit", "cpus_per_task"),
+        ("QOSMaxMemoryPerJob", "mem_gb"),
+        ("QOSMinGRES", "qos"),
+        ("MaxMemPerLimit", "mem_gb"),
+        ("JobHeldUser", "scontrol release"),
+        ("launch failed requeued held", "scontrol release"),
+        ("DependencyNeverSatisfied", "additional_parameters"),
+    ],
+)
+def test_each_reason_that_stays_names_what_to_look_at(reason: str, words: str) -> None:
+    assert words in jobs.advice(reason)
+    settings = set(re.findall(r"[a-z]+_[a-z_]+", jobs.advice(reason).replace("hydra.launcher.", "")))
+    assert settings <= set(map(str, OmegaConf.load(CONFIGS / "hydra" / "launcher" / "slurm.yaml")))
+
+
+@pytest.mark.parametrize(
+    "reason",
+    ["Priority", "Resources", "BeginTime", "JobArrayTaskLimit", "Dependency", "Reservation", "Licenses", "Cleaning",
+     "QOSGrpCpuLimit", "QOSMaxJobsPerUserLimit", "AssocGrpNodeLimit", ""],
+)  # fmt: skip
+def test_a_reason_that_passes_is_not_told(reason: str) -> None:
+    assert jobs.advice(reason) is None
 
 
 def test_a_job_knows_its_name(monkeypatch) -> None:

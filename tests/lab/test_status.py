@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from lab.status import gather, main, status_of
+from lab import jobs, slurm
+from lab.status import Gathering, gather, main, status_of
+from lab.sweeps.plan import write_plan
 
 
 def write(folder: Path, **summary: object) -> Path:
@@ -65,3 +67,104 @@ def test_it_answers_at_once() -> None:
     code = "import sys, lab.status; print({'torch', 'lightning', 'matplotlib'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
+
+
+@pytest.fixture
+def sweep(runs: Path) -> Path:
+    """The same runs, three of which an array of jobs is to go on with, and two that it is to begin."""
+    write_plan(runs, ["softmax/seed=3", "softmax/seed=4"], "python -m lab.train -m seed=3,4")
+    for number, name in enumerate(["softmax/seed=0", "softmax/seed=1", "softmax/seed=2", "softmax/seed=3"]):
+        logs = runs / ".sweeps" / "slurm" / f"7_{number}"
+        logs.mkdir(parents=True)
+        jobs.write_json(runs / name / jobs.JOB, {"job": f"7_{number}", "folder": str(logs.parent / "%j")})
+    return runs
+
+
+def statuses(gathering: Gathering) -> dict[str, tuple[str, str]]:
+    found = {str(run.folder.relative_to(gathering.root)): run for run in gathering.look()}
+    return {name: (run.status, run.reason) for name, run in found.items() if name.startswith("softmax")}
+
+
+def test_runs_whose_job_waits_are_queued(sweep: Path, monkeypatch) -> None:
+    queue = {"7_0": "Priority", "7_1": "BeginTime", "7_2": None, "7_3": "PartitionConfig"}
+    monkeypatch.setattr(slurm, "queued", lambda timeout: queue)
+    assert statuses(Gathering(sweep)) == {
+        "softmax/seed=0": ("finished", ""),
+        "softmax/seed=1": ("queued", "job 7_1: BeginTime"),
+        "softmax/seed=2": ("running", "job 7_2 begins"),
+        "softmax/seed=3": ("queued", "job 7_3: PartitionConfig"),
+        "softmax/seed=4": ("missing", ""),
+    }
+    (going_on,) = (run for run in gather(sweep) if run.reason == "job 7_1: BeginTime")
+    assert going_on.epochs == 100
+    # A job that has ended is not mistaken for another one that SLURM has given its number.
+    (sweep / ".sweeps" / "slurm" / "7_3" / "7_3_0_result.pkl").write_bytes(b"")
+    assert statuses(Gathering(sweep))["softmax/seed=3"] == ("missing", "")
+
+
+def test_the_same_command_is_not_asked_for_what_is_queued(sweep: Path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(slurm, "queued", lambda timeout: {"7_3": ""})
+    monkeypatch.setattr(sys, "argv", ["lab.status", str(sweep)])
+    monkeypatch.setenv("COLUMNS", "200")
+    main()
+    told = capsys.readouterr().out
+    assert "1 queued, 2 stopped, 1 missing" in " ".join(told.split())
+    assert "job 7_3: pending" in told
+    assert "1 missing of: python -m lab.train -m seed=3,4" in told
+
+
+def test_without_an_answer_of_slurm_the_table_says_so(sweep: Path, monkeypatch) -> None:
+    asked = []
+    monkeypatch.setattr(slurm, "queued", lambda timeout: asked.append(timeout))
+    gathering = Gathering(sweep)
+    found = statuses(gathering)
+    assert found["softmax/seed=1"] == ("stopped", "job 7_1 may be queued: squeue does not answer")
+    assert found["softmax/seed=2"] == ("failed", "the loss is not finite at step 7")
+    assert found["softmax/seed=3"] == ("missing", "job 7_3 may be queued: squeue does not answer")
+    # It is not waited for long, and not at every look.
+    gathering.look()
+    assert len(asked) == 1 and asked[0] <= 5
+
+
+def test_squeue_is_not_asked_where_no_run_has_a_job(runs: Path, monkeypatch) -> None:
+    monkeypatch.setattr(slurm, "queued", lambda timeout: pytest.fail("asked"))
+    assert len(gather(runs)) == 5
+
+
+def test_a_plan_lists_what_a_sweep_would_run(tmp_path: Path, monkeypatch, capsys) -> None:
+    sweep = ["-m", "experiment=reasoning", "softmax=softmax,norm_softmax", "seeds=2", f"paths.runs={tmp_path}"]
+    write(tmp_path / "reasoning" / "softmax" / "seed=1", status="finished")
+    write(tmp_path / "reasoning" / "softmax" / "seed=2", status="finished")
+    monkeypatch.setattr(sys, "argv", ["lab.status", "--plan", *sweep])
+    monkeypatch.setenv("COLUMNS", "200")
+    main()
+    told = capsys.readouterr().out
+    assert "3 missing, 1 finished" in " ".join(told.split())
+    assert "reasoning/norm_softmax/seed=1" in told and "seed=2" not in told
+    # It has only looked.
+    assert not (tmp_path / ".sweeps").exists()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["softmax=softmax,norm_softmx"], "softmax=norm_softmx does not exist; did you mean 'norm_softmax'"),
+        (["softmax=nope,softmax"], "softmax=nope does not exist"),
+        (["experiment=reasoning", "seeds=[1,1],[2]"], "seeds=[1, 1] is wrong"),
+        (["--config-dir", "/nowhere", "seed=1,2"], "--config-dir /nowhere is no folder"),
+    ],
+)
+def test_a_plan_of_something_wrong_is_refused(overrides: list[str], words: str, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(sys, "argv", ["lab.status", "--plan", *overrides])
+    with pytest.raises(SystemExit, match="1"):
+        main()
+    told = capsys.readouterr().err
+    assert told.startswith("error: ") and words in told and told.count("\n") == 1
+
+
+def test_a_search_has_no_plan(monkeypatch, capsys) -> None:
+    pytest.importorskip("optuna")
+    monkeypatch.setattr(sys, "argv", ["lab.status", "--plan", "+sweep=search"])
+    with pytest.raises(SystemExit, match="1"):
+        main()
+    assert "a search chooses its runs as it goes" in capsys.readouterr().err
