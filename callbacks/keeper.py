@@ -40,9 +40,16 @@ class Keeper(Callback):
         """Its table."""
         return self.folder / "diagnostics" / f"{self.name}.csv"
 
-    def keep(self, findings: Findings, epoch: int, step: int) -> None:
-        """Adds rows to the table, in place of earlier ones of the same step, and writes it."""
-        new = pd.DataFrame([{"epoch": epoch, "step": step, **row} for row in findings.rows])
+    def keep(self, findings: Findings, epoch: int | None, step: int) -> None:
+        """Adds rows to the table, in place of earlier ones of the same step, and writes it.
+
+        Args:
+            findings: what was found.
+            epoch: epochs trained; None, as of a checkpoint that may stand in the middle of one, has no column.
+            step: optimiser steps trained.
+        """
+        moment = {"step": step} if epoch is None else {"epoch": epoch, "step": step}
+        new = pd.DataFrame([{**moment, **row} for row in findings.rows])
         old = self.table if self.table.empty else self.table[self.table["step"] != step]
         self.table = new if old.empty else pd.concat([old, new], ignore_index=True)
         if not self.table.empty:
@@ -50,12 +57,14 @@ class Keeper(Callback):
             self.table.to_csv(text, index=False, float_format="%.6g", lineterminator="\n")
             write_text(self.path, text.getvalue())
 
-    def keep_arrays(self, findings: Findings, name: str) -> None:
-        """Writes the arrays as ``diagnostics/<diagnostic>/<name>.npz``."""
-        if findings.arrays:
-            arrays: Any = findings.arrays
-            path = self.path.with_suffix("") / f"{name}.npz"
-            write_atomically(path, lambda file: np.savez_compressed(file, **arrays))
+    def keep_arrays(self, findings: Findings, name: str) -> Path | None:
+        """Writes the arrays as ``diagnostics/<diagnostic>/<name>.npz``; None where there are none."""
+        if not findings.arrays:
+            return None
+        arrays: Any = findings.arrays
+        path = self.path.with_suffix("") / f"{name}.npz"
+        write_atomically(path, lambda file: np.savez_compressed(file, **arrays))
+        return path
 
     def draw(self, figure: Figure, name: str, trainer: L.Trainer | None = None, dpi: int = 110) -> Path:
         """Writes a picture below ``pictures``, and to TensorBoard."""

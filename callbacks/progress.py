@@ -40,6 +40,7 @@ class EurekaProgress(ProgressBar):
         self._first_step = 0
         self._started = 0.0
         self._drawn = 0.0
+        self._told = ""
 
     def enable(self) -> None:
         self._enabled = True
@@ -52,6 +53,7 @@ class EurekaProgress(ProgressBar):
         self._first_step = trainer.global_step
         self._started = time.monotonic()
         self._drawn = 0.0
+        self._told = ""
         if not self._enabled or not sys.stderr.isatty():
             return
         self._progress = Progress(
@@ -109,6 +111,10 @@ class EurekaProgress(ProgressBar):
             rate = (trainer.global_step - self._first_step) / seconds if seconds > 0 else 0.0
             left = (self._total - trainer.global_step) / rate if rate > 0 else float("nan")
             place = f"step {trainer.global_step}/{self._total}"
+            told = f"{place}  {state}"
+            if told == self._told:
+                return  # the last step was told of, and no validation has come since
+            self._told = told
             print(
                 f"{epoch}  {place}  {rate:.2f} steps/s  {left / 60:.0f} min left  {state}",
                 file=sys.stderr,
@@ -122,7 +128,9 @@ def state_of(trainer: L.Trainer) -> str:
     if describe is not None:
         return str(describe())
     accuracy = trainer.callback_metrics.get("val/accuracy")
-    text = f"accuracy {float(accuracy):.1%}" if accuracy is not None else "accuracy -"
+    if accuracy is None:
+        return "not validated yet"
+    text = f"accuracy {float(accuracy):.1%}"
     eureka = find_moment(trainer.callbacks)  # type: ignore[attr-defined]
     if eureka is None:
         return text

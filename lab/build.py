@@ -4,22 +4,32 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import lightning as L
 import torch
-from hydra.utils import get_class, instantiate
+import yaml
+from hydra.errors import InstantiationException
+from hydra.utils import get_class, get_object, instantiate
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from callbacks.checkpoints import Checkpoints
+from callbacks.diagnostic import Diagnostic
+from callbacks.eureka import EurekaMoment
 from callbacks.preemption import Preemption
+from lab.attention import CrossAttention
+from lab.checkpoint_files import AtomicCheckpointIO
+from lab.config import CONFIGS
 from lab.errors import LabError
 from lab.metrics_log import MetricsLog
 from lab.module import TwoStepModule
 from lab.run import Run
 from lab.softmax.fixed import Fixed
+from lab.softmax.rule import TemperatureRule, check_rule
+from lab.tell import tell
 from lab.tensorboard import hyperparameters
 
 
@@ -43,6 +53,10 @@ def build_module(
     model = build_model(config.model, softmax, facts)
     if schedule and not model.rules():  # type: ignore[operator]
         raise LabError(f"{config.model._target_} has no attention to heat: leave softmax/schedule out")
+    if config.intervention and not model.rules():  # type: ignore[operator]
+        raise LabError(
+            f"{config.model._target_} has no attention whose gradients could be scaled: leave intervention out"
+        )
     return kind(
         model=model,
         optim=instantiate(config.optim, _convert_="all"),
@@ -59,6 +73,7 @@ def build_model(model: DictConfig, softmax: DictConfig, facts: dict[str, int]) -
 
     Raises:
         LabError: if the data's facts do not fit the model, or a softmax is asked for that the model cannot take.
+        ValueError: if the softmax does not work on queries and keys of the model's heads.
     """
     parameters = inspect.signature(get_class(model._target_)).parameters
     unknown = sorted(facts.keys() - parameters.keys())
@@ -67,10 +82,37 @@ def build_model(model: DictConfig, softmax: DictConfig, facts: dict[str, int]) -
             f"{model._target_} does not fit this data, which gives {', '.join(unknown)}: choose another model="
         )
     if "softmax" in parameters:
-        return instantiate(model, softmax=instantiate(softmax), **facts)
+        return _with_softmax(model, softmax, facts)
     if get_class(softmax._target_) is not Fixed or softmax.get("tau") is not None:
         raise LabError(f"{model._target_} has no attention, so softmax= and its options cannot be used: leave them out")
     return instantiate(model, **facts)
+
+
+def _with_softmax(model: DictConfig, softmax: DictConfig, facts: dict[str, int]) -> torch.nn.Module:
+    name = softmax._target_
+    target = get_object(name)
+    if inspect.isclass(target) and issubclass(target, torch.nn.Module):
+        if not issubclass(target, TemperatureRule):
+            raise LabError(
+                f"softmax._target_={name} is no temperature rule: derive it from lab.softmax.rule.TemperatureRule"
+            )
+        if not softmax.get("_partial_"):
+            raise LabError(
+                f"softmax: the config of {name} needs the line _partial_: true, "
+                "since the model makes a rule of it for every layer, with the heads there"
+            )
+    try:
+        made: Any = instantiate(model, softmax=instantiate(softmax), **facts)
+    except InstantiationException as error:
+        if "TemperatureRule.__init__() missing" not in str(error.__cause__):
+            raise
+        raise LabError(
+            f"softmax: the constructor of {name} must hand heads, head_dim and tau on: "
+            "super().__init__(heads, head_dim, tau)"
+        ) from error
+    for layer in getattr(made, "attention_layers", list)():
+        check_rule(layer.rule, any_basis=isinstance(layer, CrossAttention))
+    return made
 
 
 def build_callbacks(config: DictConfig) -> list[Callback]:
@@ -95,8 +137,36 @@ def build_loggers(config: DictConfig, run: Run, resume_step: int, what: dict[str
 
 
 def build_trainer(config: DictConfig, callbacks: Sequence[Callback], loggers: Sequence[Logger]) -> L.Trainer:
-    """Lightning's trainer with these callbacks and loggers."""
+    """Lightning's trainer with these callbacks and loggers; says so where none of the config's looks for a moment."""
+    _tell_if_nobody_looks(config)
     # Plain values: Lightning takes max_time as a dict, and a DictConfig is none.
-    trainer = instantiate(config.trainer, _convert_="all", callbacks=list(callbacks), logger=list(loggers) or False)
+    trainer = instantiate(
+        config.trainer,
+        _convert_="all",
+        callbacks=list(callbacks),
+        logger=list(loggers) or False,
+        plugins=[AtomicCheckpointIO()],
+    )
     assert isinstance(trainer, L.Trainer)
     return trainer
+
+
+def _tell_if_nobody_looks(config: DictConfig) -> None:
+    """A group chosen by one name takes the place of the experiment's own: easily typed, and a whole sweep is lost."""
+    classes = {name: get_object(node._target_) for name, node in config.callbacks.items() if node}
+    if any(inspect.isclass(one) and issubclass(one, EurekaMoment) for one in classes.values()):
+        return
+    looking = [str(name) for name, one in classes.items() if inspect.isclass(one) and issubclass(one, Diagnostic)]
+    tell(
+        f"no Eureka-moment is looked for: callbacks= has taken the place of the experiment's own; "
+        f"'callbacks=[{','.join([*_own_callbacks(config), *looking])}]' keeps them"
+    )
+
+
+def _own_callbacks(config: DictConfig) -> list[str]:
+    """What the experiment chooses as ``callbacks``; its name is that of the folder that its runs lie in."""
+    path = CONFIGS / "experiment" / f"{Path(config.paths.run).parent.parent.name}.yaml"
+    listed = yaml.safe_load(path.read_text()).get("defaults", []) if path.exists() else []
+    chosen = [one["override /callbacks"] for one in listed if isinstance(one, dict) and "override /callbacks" in one]
+    own = chosen[-1] if chosen else "default"
+    return [own] if isinstance(own, str) else list(own)

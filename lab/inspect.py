@@ -4,9 +4,10 @@
     python -m lab.inspect run=... 'diagnostics=[linear_probes]' linear_probes.scenes=20000 'linear_probes.full=[z]'
 
 Tables and pictures go to ``<run>/inspect/step_<n>``, or to ``out=``; what is there is kept unless ``force=true``.
-``gradient_norms`` looks at training batches, the others at the validation set; more scenes than the run validates on:
-``data.validation_size=20000``. Further options: ``device=cuda``, ``threads=2``,
-``softmax=adaptive_temperature`` (swapped in, nothing trained).
+Every file that is written is named, and small tables are printed. ``gradient_norms`` looks at training batches, the
+others at the validation set; more scenes than the run validates on: ``data.validation_size=20000``. Further options:
+``device=cuda``, ``threads=2``, ``softmax=adaptive_temperature`` (swapped in, nothing trained), ``--config-dir my``
+(configs of one's own, ``my/callbacks/...``).
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ from hydra.errors import HydraException, InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from rich.table import Table
 from torch import nn
 
 from callbacks.diagnostic import Diagnostic
 from callbacks.gradient_norms import GradientNorms
 from lab.command import problem_with
-from lab.config import check, compose_config, explain_key
+from lab.config import CONFIGS, check, compose_config, explain_key
 from lab.ending import Ending
 from lab.errors import LabError
 from lab.files import write_json
@@ -37,12 +39,15 @@ from lab.load import load_config, read_trained, softmax_config
 from lab.module import TwoStepModule
 from lab.observe import Findings, observe
 from lab.provenance import provenance
-from lab.tell import refusals, tell
+from lab.tell import refusals, tables, tell
 
 # What can be shown a checkpoint.
 Look = Diagnostic | GradientNorms
 
 _OWN = ("run", "out", "device", "threads", "softmax", "force", "diagnostics")
+
+# Larger tables are for a reader of files.
+_MOST_ROWS, _MOST_COLUMNS = 30, 12
 
 
 def inspect(
@@ -58,7 +63,8 @@ def inspect(
 
     Args:
         run: a run folder.
-        callbacks: overrides of ``configs/train.yaml`` that name and set the diagnostics.
+        callbacks: overrides of ``configs/train.yaml`` that name and set the diagnostics, or say where more configs are
+            (``hydra.searchpath``).
         out: where to write; None is a folder of the run's own.
         device: where to compute.
         softmax: a softmax config to swap in.
@@ -77,7 +83,8 @@ def inspect(
             raise LabError(explain_key(trained, key)) from error
     check(trained)
     of_experiment = [f"{key}={trained[key]}" for key in ("norm_statistic", "norm_tau") if trained.get(key) is not None]
-    swapped = None if softmax is None else softmax_config(softmax, *of_experiment)
+    elsewhere = [override for override in callbacks if override.startswith("hydra.searchpath=")]
+    swapped = None if softmax is None else softmax_config(softmax, *elsewhere, *of_experiment)
     data = instantiate(trained.data)
     newest = read_trained(run)
     model, step = newest.model(swapped, data.model_arguments()), newest.step
@@ -102,15 +109,35 @@ def inspect(
         raise LabError(f"device={device} cannot be used here: {str(error).splitlines()[0]}") from error
     tell(f"{run}: {step} steps; {', '.join(one.name for one in diagnostics)}")
     for one, findings in _found(diagnostics, _trained(trained, model.to(where), data, step), where):
-        one.keep(findings, epoch=-1, step=step)
-        one.keep_arrays(findings, "arrays")
-        for name, make in findings.figures.items():
-            tell(f"written: {one.draw(make(), name)}")
+        one.keep(findings, epoch=None, step=step)
+        written = [one.path] if findings.rows else []
+        arrays = one.keep_arrays(findings, "arrays")
+        written += [] if arrays is None else [arrays]
+        written += [one.draw(make(), name) for name, make in findings.figures.items()]
+        settings_of_it = folder / f"{one.name}.json"
         write_json(
-            folder / f"{one.name}.json",
+            settings_of_it,
             {"run": str(run), "step": step, "softmax": softmax, "options": options[one.name], **provenance()},
         )
+        _show(one.name, findings)
+        for path in [*written, settings_of_it]:
+            tell(f"written: {path}")
     return folder
+
+
+def _show(name: str, findings: Findings) -> None:
+    """Prints a small table of what was found."""
+    columns = list(dict.fromkeys(column for row in findings.rows for column in row))
+    if not 0 < len(findings.rows) <= _MOST_ROWS or len(columns) > _MOST_COLUMNS:
+        return
+    table = Table(title=name, title_justify="left")
+    for column in columns:
+        named = any(isinstance(row.get(column), str) for row in findings.rows)
+        table.add_column(column, justify="left" if named else "right")
+    for row in findings.rows:
+        values = [row.get(column, "") for column in columns]
+        table.add_row(*(f"{value:.4g}" if isinstance(value, float) else str(value) for value in values))
+    tables().print(table)
 
 
 def _trained(config: DictConfig, model: nn.Module, data: Any, step: int) -> Trained:
@@ -164,7 +191,7 @@ def _parse(arguments: list[str]) -> dict[str, Any]:
     own: dict[str, str] = {}
     rest: list[str] = []
     data_options: dict[str, Any] = {}
-    for argument in arguments:
+    for argument in _with_config_dir(arguments):
         key, separator, value = argument.partition("=")
         if not separator:
             raise LabError(f"{argument!r} is no option: give name=value, as in run=runs/reasoning/softmax/seed=0")
@@ -172,6 +199,8 @@ def _parse(arguments: list[str]) -> dict[str, Any]:
             own[key] = value
         elif key.startswith("data."):
             data_options[key] = yaml.safe_load(value)
+        elif key == "hydra.searchpath":
+            rest.append(argument)
         else:
             rest.append(f"callbacks.{argument}")
     if "run" not in own or "diagnostics" not in own:
@@ -195,6 +224,32 @@ def _parse(arguments: list[str]) -> dict[str, Any]:
     }
 
 
+def _with_config_dir(arguments: Sequence[str]) -> Iterator[str]:
+    """The arguments; ``--config-dir my``, as ``lab.train`` has it, as the override that means the same."""
+    left = iter(arguments)
+    for argument in left:
+        flag, separator, value = argument.partition("=")
+        if flag not in ("--config-dir", "-cd"):
+            yield argument
+            continue
+        named = value if separator else next(left, "")
+        if not named or not Path(named).is_dir():
+            raise LabError(f"--config-dir {named} is no folder: name the one that holds callbacks/ or softmax/")
+        yield f"hydra.searchpath=['file://{Path(named).absolute()}']"
+
+
+def _usage() -> str:
+    """What ``--help`` prints: the text above, and the diagnostics there are."""
+    ready = [path.stem for path in sorted((CONFIGS / "callbacks").glob("*.yaml")) if _looks(path)]
+    return f"{(__doc__ or '').replace('``', '').strip()}\n\ndiagnostics: {', '.join(ready)}"
+
+
+def _looks(path: Path) -> bool:
+    """Whether a callbacks config is that of something that can be shown scenes."""
+    content = yaml.safe_load(path.read_text()) or {}
+    return "scenes" in (content.get(path.stem) or {})
+
+
 def _flag(name: str, value: str) -> bool:
     if value not in ("true", "false"):
         raise LabError(f"{name} must be true or false, got {value}")
@@ -203,6 +258,9 @@ def _flag(name: str, value: str) -> bool:
 
 def main() -> None:
     """The command line."""
+    if any(argument in ("--help", "-h") for argument in sys.argv[1:]):
+        print(_usage())
+        return
     with refusals():
         arguments = _parse(sys.argv[1:])
         threads = arguments.pop("threads")

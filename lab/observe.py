@@ -32,10 +32,10 @@ class Chunk:
     """Some scenes of the probe set and what the model saw of them.
 
     Attributes:
-        batch: ``{"x", "y", "latents"}``.
+        batch: ``{"x": ..., "y": [B], "latents": {name: [B]}}``, as the data module gives it.
         regions: where parts of the scene stand, name -> bool [B, M] on the keys; parts of one kind also together
             (``indicator_1`` and ``indicator_2`` as ``indicator``).
-        layers: what the recorder read, a dict by quantity for each layer.
+        layers: what the recorder read, a dict by quantity for each layer; shapes: ``lab.recorder.Recorder``.
         model: the model, to ask for its rules and weights.
     """
 
@@ -60,9 +60,9 @@ class Findings:
     Attributes:
         rows: of its table; numbers and names by column.
         scalars: for the loggers, by name below the diagnostic's own.
-        histograms: for TensorBoard.
+        histograms: for TensorBoard, by name, where a picture is due.
         arrays: kept as one ``.npz`` where a picture is due.
-        figures: drawn only where a picture is due.
+        figures: by name what makes one; called only where a picture is due.
     """
 
     rows: Rows = field(default_factory=list)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -52,12 +53,27 @@ def test_the_diagnostic_of_ones_own_works(tmp_path: Path, vision_data) -> None:
     assert 1 / 17 < found.rows[0]["largest"] <= 1
 
 
+@pytest.fixture(scope="module")
+def configs(tmp_path_factory) -> Path:
+    """The lab's configs, and those that the pages tell a reader to write."""
+    folder = tmp_path_factory.mktemp("docs") / "configs"
+    shutil.copytree(CONFIGS, folder)
+    for page in (ROOT / "docs").glob("*.md"):
+        for name, text in re.findall(r"```yaml\n# conf(?:igs)?/(\S+)\n(.*?)```", page.read_text(), re.DOTALL):
+            assert not (folder / name).exists()
+            (folder / name).write_text(text)
+    return folder
+
+
 @pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda path: path.name)
-def test_commands_in_the_pages_compose(page: Path) -> None:
+def test_commands_in_the_pages_compose(page: Path, configs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from lab.command import problem_with
 
+    monkeypatch.setattr("lab.config.CONFIGS", configs)
+    monkeypatch.setattr("lab.command.CONFIGS", configs, raising=False)
     for line in page.read_text().splitlines():
-        if line.startswith("python -m lab.train"):
+        # With a folder of one's own, by tests/lab/test_train.py.
+        if line.startswith("python -m lab.train") and "--config-dir" not in line:
             words = [word.strip("'") for word in line.removeprefix("python -m lab.train").split("#")[0].split()]
             problem = problem_with([word for word in words if "=" in word])
             assert problem is None or (not OPTUNA and "[optuna]" in problem), line

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from lab.attention import CrossAttention, Tap
-from lab.models.resnet9 import ResNet9
 from lab.models.set_attention import SetAttention
 from lab.recorder import Recorder
 from lab.softmax.adaptive import AdaptiveTemperature
@@ -75,13 +74,3 @@ def test_the_recorder_reads_it() -> None:
     recorder.run((torch.rand(4, 9, 11), torch.rand(4, 1)))
     assert recorder[0]["weights"].shape == (4, 1, 1, 9)
     assert recorder[0]["k"].shape == (4, 1, 9, 128)
-
-
-def test_resnet9_is_of_comparable_size() -> None:
-    model = ResNet9()
-    size = sum(p.numel() for p in model.parameters())
-    assert abs(size / 3_750_666 - 1) < 0.05
-    assert model(torch.randn(2, 3, 56, 56)).shape == (2, 10)
-    assert model.attention_layers() == []
-    with pytest.raises(ValueError, match="8 pixels"):
-        ResNet9(image_size=4)

@@ -1,0 +1,56 @@
+"""Callbacks chosen in place of the experiment's own: a run says that nobody looks for a Eureka-moment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from conftest import train_in
+
+from lab.report.gather import gather
+from lab.run import read_summary
+from lab.train import report, run
+
+SHORT = ("data.numbers=4", "trainer.max_epochs=2", "logger=csv_only")
+SETS = ("data.epoch_steps=2", "data.batch_size=8", "data.validation_size=8", "model.width=8", *SHORT[1:])
+NOBODY = "no Eureka-moment is looked for"
+
+
+@pytest.mark.parametrize(
+    ("chosen", "instead"),
+    [
+        (["experiment=reasoning", "callbacks=attention_entropy", *SHORT], "'callbacks=[reasoning,attention_entropy]'"),
+        (["experiment=reasoning", "callbacks=[progress,temperatures]", *SHORT], "'callbacks=[reasoning]'"),
+        (
+            ["experiment=max_retrieval", "callbacks=[logit_spread,temperature_in_use]", *SETS],
+            "'callbacks=[max_retrieval,logit_spread,temperature_in_use]'",
+        ),
+        (
+            ["experiment=reasoning", "seeds=2", "callbacks=attention_maps", *SHORT],
+            "'callbacks=[reasoning,attention_maps]'",
+        ),
+    ],
+    ids=["one", "no diagnostic", "list", "seeds"],
+)
+def test_a_run_without_it_says_so_once_and_how_it_is_had(
+    tmp_path: Path, chosen: list[str], instead: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run([*chosen, f"paths.runs={tmp_path}", "threads=1"])
+    told = [line for line in capsys.readouterr().err.splitlines() if NOBODY in line]
+    assert len(told) == 1 and instead in told[0]
+    for path in tmp_path.rglob("summary.json"):
+        summary = read_summary(path.parent)
+        assert summary["status"] == "finished"
+        assert summary["eureka"]["happened"] is None and summary["eureka"]["threshold"] is None
+        assert "Eureka" not in report(summary)
+    again = [word if not word.startswith("callbacks=") else instead.strip("'") for word in chosen]
+    run([*again, f"paths.runs={tmp_path / 'again'}", "threads=1"])
+    assert NOBODY not in capsys.readouterr().err
+    for path in (tmp_path / "again").rglob("summary.json"):
+        assert read_summary(path.parent)["eureka"]["happened"] is False
+
+
+def test_such_a_run_is_no_run_without_a_moment_in_a_report(tmp_path: Path) -> None:
+    train_in(tmp_path, "experiment=reasoning", "callbacks=attention_entropy", *SHORT)
+    (record,) = gather(tmp_path).runs
+    assert record.moment is None and not record.looked

@@ -1,0 +1,73 @@
+"""What a look into a run says: each file, small tables, and how it is asked for."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from conftest import train_in
+
+from lab.inspect import _parse, inspect, main
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of the reasoning task, four steps long."""
+    folder = tmp_path_factory.mktemp("run")
+    return train_in(folder, "experiment=reasoning", "data.numbers=4", "trainer.max_epochs=4", "logger=csv_only")
+
+
+def test_every_file_that_is_written_is_named(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    named = ["attention_entropy", "attention_maps", "gradient_norms", "linear_probes"]
+    inspect(run, [f"callbacks=[{','.join(named)}]"], out=tmp_path)
+    told = capsys.readouterr()
+    written = {line.removeprefix("written: ") for line in told.err.splitlines() if line.startswith("written: ")}
+    assert written == {str(path) for path in tmp_path.rglob("*") if path.is_file()}
+    assert {Path(path).suffix for path in written} == {".csv", ".json", ".npz", ".png"}
+
+
+def test_a_small_table_is_printed_and_a_large_one_is_not(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    inspect(run, ["callbacks=[attention_entropy,attention_scores,linear_probes]"], out=tmp_path)
+    told = capsys.readouterr().out
+    table = pd.read_csv(tmp_path / "diagnostics" / "attention_entropy.csv")
+    assert len(table) == 4 and all(f"{value:.4g}" in told for value in table["entropy"])
+    assert "attention_scores" not in told and "linear_probes" not in told
+
+
+@pytest.mark.parametrize("name", ["attention_entropy", "gradient_norms"])
+def test_a_checkpoint_stands_at_a_step_and_not_at_an_epoch(run: Path, tmp_path: Path, name: str) -> None:
+    inspect(run, [f"callbacks=[{name}]"], out=tmp_path)
+    table = pd.read_csv(tmp_path / "diagnostics" / f"{name}.csv")
+    assert "epoch" not in table and table["step"].unique().tolist() == [4]
+
+
+@pytest.mark.parametrize("flag", ["--help", "-h"])
+def test_help_says_how_and_what(flag: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["lab.inspect", flag])
+    main()
+    told = capsys.readouterr()
+    assert "python -m lab.inspect run=" in told.out and not told.err
+    listed = told.out.splitlines()[-1].removeprefix("diagnostics: ").split(", ")
+    assert {"attention_entropy", "gradient_norms", "linear_probes"} <= set(listed)
+    assert not {"default", "eureka", "reasoning", "sample_scenes", "progress"} & set(listed)
+
+
+@pytest.mark.parametrize("words", [["--config-dir", "FOLDER"], ["--config-dir=FOLDER"], ["-cd", "FOLDER"]])
+def test_configs_of_one_s_own_are_found_as_in_training(tmp_path: Path, words: list[str]) -> None:
+    typed = [word.replace("FOLDER", str(tmp_path)) for word in words]
+    parsed = _parse([*typed, "run=there", "diagnostics=[mine]"])
+    assert f"hydra.searchpath=['file://{tmp_path}']" in parsed["callbacks"]
+
+
+@pytest.mark.parametrize("words", [["--config-dir", "nowhere"], ["--config-dir="], ["--config-dir"]])
+def test_a_folder_that_is_not_there_is_answered(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["lab.inspect", "run=there", "diagnostics=[attention_maps]", *words])
+    with pytest.raises(SystemExit):
+        main()
+    assert "is no folder: name the one that holds" in capsys.readouterr().err
