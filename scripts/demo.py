@@ -10,10 +10,10 @@ from rich.console import Console
 from rich.table import Table
 
 from datasets.reasoning import CHANCE
+from lab.apart import train_apart
 from lab.curves import accuracy_figure
 from lab.pictures import save_figure
 from lab.run import read_summary, run_name
-from scripts.reproduce import common
 
 
 def demo(runs: Path, seed: int, epochs_after: int, limit: int) -> int:
@@ -38,8 +38,9 @@ def demo(runs: Path, seed: int, epochs_after: int, limit: int) -> int:
 def train(softmax: str, runs: Path, seed: int, settings: list[str]) -> Path:
     """Runs ``python -m lab.train`` as a user would; the run folder."""
     overrides = ["experiment=reasoning", f"softmax={softmax}", f"seed={seed}", *settings]
-    if not common.train(overrides, runs):
-        sys.exit(1)
+    print(f"$ python -m lab.train {' '.join(overrides)}", flush=True)
+    if status := train_apart([*overrides, f"paths.runs={runs}"]):
+        sys.exit(status)
     print(flush=True)
     return runs / run_name("reasoning", softmax, seed, overrides)
 

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 # Side by side (make test), each worker takes one core: two of several threads would wait for each other.
@@ -141,3 +142,11 @@ def set_status(run: Path, status: str) -> None:
 def newest(run: Path) -> dict:
     """The newest checkpoint of a run, loaded as plain values."""
     return torch.load(sorted((run / "checkpoints").glob("last-*.ckpt"))[-1], weights_only=True)
+
+
+@pytest.fixture(autouse=True)
+def modules_of_their_own() -> Iterator[None]:
+    """Tests do as pages tell a reader, who calls modules my_rules and the like: each test has its own."""
+    yield
+    for name in [name for name in sys.modules if name.startswith("my_")]:
+        del sys.modules[name]

@@ -19,6 +19,7 @@ from lab.inspect import main as look
 from lab.report.__main__ import main as report
 from lab.run import read_summary
 from lab.train import run as train_with
+from scripts.reproduce import table_1
 
 README = (ROOT / "README.md").read_text()
 
@@ -100,11 +101,12 @@ def test_reproductions_exist_and_say_what_they_do(command: str) -> None:
         return
     path = ROOT / words[0]
     assert os.access(path, os.X_OK)
-    assert subprocess.run(["bash", "-n", path]).returncode == 0
-    rows = re.findall(r'^    "(.+)"$', path.read_text(), re.MULTILINE)
-    assert len(rows) == 12
-    for row in rows:
-        assert problem_with(["experiment=main_task", "trainer=gpu", "compile=true", *row.split(), "seed=0"]) is None
+    environment = {**os.environ, "PYTHON": sys.executable}
+    done = subprocess.run([path, "--help"], cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert "the same command goes on" in " ".join(done.stdout.split()), done.stderr
+    assert len(table_1.rows()) == 12
+    for row in table_1.rows():
+        assert problem_with(["experiment=main_task", *table_1.READY, f"+row={row}", "seed=0"]) is None
 
 
 @pytest.mark.parametrize("command", [c for c in commands() if c.startswith("make ")])

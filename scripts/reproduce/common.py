@@ -64,7 +64,8 @@ def speed_of(overrides: Sequence[str], steps: int = 60) -> Speed:
             if status:
                 log.seek(0)
                 said = [line.strip() for line in log if line.strip()]
-                raise LabError(f"{' '.join(overrides)} does not train here: {said[-1] if said else 'nothing was said'}")
+                why = said[-1].removeprefix("error: ") if said else "nothing was said"
+                raise LabError(f"{' '.join(overrides)} does not train here: {why}")
         summary = read_summary(next(Path(folder).rglob("summary.json")).parent)
     per_sample = 1 / float(summary["samples_per_second"])
     return Speed(per_sample * summary["samples"] / summary["steps"], per_sample)

@@ -2,7 +2,9 @@
 
     python -m scripts.reproduce.max_retrieval            # trains ten seeds together, then evaluates
     python -m scripts.reproduce.max_retrieval evaluate   # evaluates the newest checkpoints, while others train on
+    python -m scripts.reproduce.max_retrieval evaluate --softmax norm_softmax --softmax "softmax softmax.tau=0.5"
 
+Every ``--softmax`` is one more row: any softmax, swapped in at inference time.
 Stop it at any time: the same command goes on where it was.
 """
 
@@ -10,137 +12,32 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pandas as pd
-import torch
-from matplotlib.figure import Figure
-from numpy.typing import NDArray
 from omegaconf import DictConfig
-from torch import Tensor, nn
 
-from datasets.max_retrieval import Batch, MaxRetrievalData
-from datasets.seeding import generator_of
-from lab.dispersion import best_inverse_temperature, entropy, fit_beta
+from lab.command import problem_with
+from lab.dispersion import fit_beta
+from lab.errors import LabError
 from lab.files import write_text
 from lab.load import read_trained, softmax_config
-from lab.models.set_attention import SetAttention
-from lab.pictures import new_figure, save_figure
+from lab.pictures import save_figure
 from lab.published import load
-from lab.recorder import Recorder
 from lab.run import read_summary
 from lab.statistics import mean_over_seeds, paired
 from lab.tell import refusals
 from scripts.reproduce.common import folder_of, origin, speed_of, tell_duration, train
+from scripts.reproduce.max_retrieval_evaluation import SIZES, Evaluation, Points, sets_of
+from scripts.reproduce.max_retrieval_figures import attention_figure, entropy_figure, fit_figure
 
-SIZES = tuple(2**power for power in range(4, 15))
+STEPS = 100_000
 PAPER = {row.label: row.cells for row in load("softmax_is_not_enough/table_1").rows}
-# Coefficients of the published polynomial, highest power first.
-_POWERS = [row.cells["coefficient"].mean for row in load("softmax_is_not_enough/figure_5").rows]
-PUBLISHED = tuple(value for value in reversed(_POWERS) if value is not None)
-# Items held at once: 128 MiB of features of width 128.
-ITEMS_AT_ONCE = 2**18
-ITEMS_IN_ALL = 2**21
-MEASURES = ("baseline", "adaptive", "adaptive, refitted")
+BASELINE, ADAPTIVE, REFITTED = "baseline", "adaptive", "adaptive, refitted"
 # Those that the paper has too -> its row.
-ROWS = {"baseline": "Baseline", "adaptive": "Adaptive θ"}
-
-
-def sets_of(size: int, sets: int) -> int:
-    """Test sets of ``size`` items: fewer of the largest ones, where each costs a second."""
-    return min(sets, max(sets // 8, ITEMS_IN_ALL // size))
-
-
-def batches(size: int, sets: int, seed: int) -> Iterator[Batch]:
-    """Test sets, the same for every softmax, others for every seed; in pieces that fit into memory."""
-    data = MaxRetrievalData()
-    step = max(1, min(sets, ITEMS_AT_ONCE // size))
-    for start in range(0, sets, step):
-        generator = generator_of("max_retrieval test", size, start, seed)
-        yield data.draw(size, min(step, sets - start), generator)
-
-
-@torch.no_grad()
-def accuracies(models: dict[str, SetAttention], size: int, sets: int, seed: int) -> dict[str, float]:
-    """Share of right answers on sets of ``size`` items, of models that differ in their softmax alone."""
-    right = dict.fromkeys(models, 0)
-    for batch in batches(size, sets, seed):
-        embedded = next(iter(models.values())).embed(batch["x"])
-        for name, model in models.items():
-            right[name] += int((model.answer(*embedded).argmax(-1) == batch["y"]).sum())
-    return {name: count / sets for name, count in right.items()}
-
-
-def logits_and_largest(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Attention logits [B, n] at theta = 1 (the trained temperature), and which item is the largest [B]."""
-    recorder = Recorder(model, what=("logits",))
-    recorder.run(batch["x"])
-    return recorder[0]["logits"][:, 0, 0], batch["latents"]["largest"]
-
-
-def mistaken(models: Sequence[nn.Module], sets: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Entropies and best inverse temperatures of sets whose largest item has not the largest logit.
-
-    Rows for which no temperature above 0 beats uniform weights are left out: they have no optimum to learn from.
-    """
-    entropies, betas = [], []
-    for seed, model in enumerate(models):
-        for size in SIZES:
-            for batch in batches(size, sets, seed):
-                logits, largest = logits_and_largest(model, batch)
-                wrong = logits.argmax(-1) != largest
-                best = best_inverse_temperature(logits[wrong], largest[wrong])
-                entropies.append(entropy(logits[wrong].double())[best > 1e-3])
-                betas.append(best[best > 1e-3])
-    return torch.cat(entropies).numpy(), torch.cat(betas).numpy()
-
-
-def attention_figure(softmaxes: dict[str, nn.Module], sets: int = 32, shown: int = 16) -> Figure:
-    """Figures 2 and 6: attention over the 16 largest items of 32 sets, as the number of items doubles."""
-    figure, panels = new_figure(1.25 * len(SIZES), 2.6 * len(softmaxes), len(softmaxes), len(SIZES))
-    for row, (name, model) in zip(panels, softmaxes.items(), strict=True):
-        recorder = Recorder(model, what=("weights",))
-        for axes, size in zip(row, SIZES, strict=True):
-            batch = next(batches(size, sets, seed=0))
-            recorder.run(batch["x"])
-            weights = recorder[0]["weights"][:, 0, 0]
-            order = batch["x"][0][..., 0].argsort(1)[:, -shown:]
-            image = axes.imshow(
-                weights.gather(1, order).numpy(), vmin=0, vmax=1, aspect="auto", interpolation="nearest"
-            )
-            axes.set(xticks=[], yticks=[], title=f"{size:,}")
-        row[0].set_ylabel(name)
-    figure.colorbar(image, ax=panels, label="attention", shrink=0.8)
-    return figure
-
-
-def entropy_figure() -> Figure:
-    """Figure 4: entropy of softmax at temperature theta of ten logits lambda^0 ... lambda^9."""
-    spread, theta = torch.linspace(0, 1, 201, dtype=torch.float64), torch.logspace(-2, 1, 201, dtype=torch.float64)
-    logits = spread.unsqueeze(1) ** torch.arange(10)
-    values = torch.stack([entropy(logits, torch.full((len(spread),), float(1 / t))) for t in theta])
-    figure, axes = new_figure(5.5, 4)
-    mesh = axes.pcolormesh(spread.numpy(), theta.numpy(), values.numpy(), shading="auto")
-    axes.set(yscale="log", xlabel="lambda (logits are its powers)", ylabel="temperature theta")
-    figure.colorbar(mesh, label="entropy in nats")
-    return figure
-
-
-def fit_figure(entropies: NDArray[np.float64], betas: NDArray[np.float64], own: Sequence[float]) -> Figure:
-    """Figure 5: the best temperature against the entropy, with the published and the refitted polynomial."""
-    figure, axes = new_figure(6, 4)
-    few = np.random.default_rng(0).permutation(len(betas))[:4000]
-    axes.scatter(entropies[few], 1 / betas[few], s=2, alpha=0.2, color="0.4", label="best theta of a set")
-    grid = np.linspace(0.5, float(entropies.max()), 300)
-    for label, coefficients in (("published", PUBLISHED), ("refitted", own)):
-        beta = np.maximum(np.polyval(coefficients, grid), 1.0)
-        axes.plot(grid, 1 / beta, label=label)
-    axes.set(xlabel="entropy H at theta = 1, in nats", ylabel="theta", ylim=(0, 1.5))
-    axes.legend()
-    return figure
+ROWS = {BASELINE: "Baseline", ADAPTIVE: "Adaptive θ"}
 
 
 def published(row: str, size: int) -> str:
@@ -163,8 +60,9 @@ def p_value(one: Mapping[int, float], other: Mapping[int, float]) -> str:
 def table(scores: pd.DataFrame) -> pd.DataFrame:
     """Means over seeds at every size beside the paper's rows, and p-values of paired t-tests against the baseline."""
     rows: dict[str, list[str]] = {}
-    by = {measure: {size: by_seed(scores, measure, size) for size in SIZES} for measure in MEASURES}
-    for measure in MEASURES:
+    measures = list(scores["measure"].unique())
+    by = {measure: {size: by_seed(scores, measure, size) for size in SIZES} for measure in measures}
+    for measure in measures:
         means = [mean_over_seeds(list(by[measure][size].values()), bounds=(0, 100)) for size in SIZES]
         rows[f"{measure}, here"] = [f"{mean.value:.1f}" for mean in means]
         rows[f"{measure}, 95 % interval"] = [
@@ -172,7 +70,7 @@ def table(scores: pd.DataFrame) -> pd.DataFrame:
         ]
         if measure in ROWS:
             rows[f"{measure}, paper"] = [published(ROWS[measure], size) for size in SIZES]
-    for measure in MEASURES[1:]:
+    for measure in measures[1:]:
         rows[f"p-value of {measure}, here"] = [p_value(by["baseline"][size], by[measure][size]) for size in SIZES]
     rows["p-value of adaptive, paper"] = [published("p-value", size) for size in SIZES]
     return pd.DataFrame(rows, index=[f"{size:,}" for size in SIZES]).T.rename_axis("accuracy in %")
@@ -197,57 +95,101 @@ def beside_the_paper(scores: pd.DataFrame) -> list[str]:
     return told
 
 
-def evaluate(folders: Sequence[Path], out: Path, sets: int, fit_sets: int, command: str) -> None:
-    """Everything of the paper that can be had from the newest checkpoints, as a page with pictures."""
-    # Read once: a run that trains on beside this gives all softmaxes the same weights.
-    trained = [read_trained(folder) for folder in folders]
-    steps = sorted({one.step for one in trained})
-    print(f"{len(trained)} seeds, trained for {' or '.join(f'{step:,}' for step in steps)} steps")
-    entropies, betas = mistaken([one.model() for one in trained], fit_sets)
-    own = fit_beta(entropies, betas)
-    listed = ",".join(f"{value:.4f}" for value in own)
-    rules: dict[str, DictConfig] = {
-        "baseline": softmax_config("softmax"),
-        "adaptive": softmax_config("adaptive_temperature"),
-        "adaptive, refitted": softmax_config("adaptive_temperature", f"softmax.coefficients=[{listed}]"),
-    }
-    first: dict[str, SetAttention] = {}
-    rows: list[dict[str, Any]] = []
-    for seed, one in enumerate(trained):
-        swapped: dict[str, Any] = {measure: one.model(rule) for measure, rule in rules.items()}
-        first = first or swapped
-        for size in SIZES:
-            count = sets_of(size, sets)
-            for measure, value in accuracies(swapped, size, count, seed).items():
-                rows.append({"seed": seed, "measure": measure, "size": size, "sets": count, "accuracy": value})
-        print(f"seed {seed}: evaluated", flush=True)
-    scores = pd.DataFrame(rows)
+@dataclass(frozen=True)
+class Asked:
+    """What is to be evaluated.
+
+    Attributes:
+        sets: test sets of each size.
+        fit_sets: sets of each size and seed for the fit of Figure 5.
+        more: further softmaxes, each by its name and overrides, separated by spaces.
+    """
+
+    sets: int
+    fit_sets: int
+    more: Sequence[str] = ()
+
+    def rules(self, coefficients: str = "") -> dict[str, DictConfig]:
+        """Row -> its softmax; the refitted one only where its coefficients are given.
+
+        Raises:
+            LabError: if one of ``more`` is no softmax.
+        """
+        adaptive = "adaptive_temperature"
+        rules = {BASELINE: softmax_config("softmax"), ADAPTIVE: softmax_config(adaptive)}
+        if coefficients:
+            rules[REFITTED] = softmax_config(adaptive, f"softmax.coefficients=[{coefficients}]")
+        for text in self.more:
+            name, *overrides = text.split()
+            if problem := problem_with([f"softmax={name}", *overrides]):
+                raise LabError(f"--softmax {text!r}: {problem}")
+            rules[text] = softmax_config(name, *overrides)
+        return rules
+
+
+def evaluations(folders: Sequence[Path]) -> list[Evaluation]:
+    """Of the newest checkpoints, each read once: a run that trains on beside this gives all softmaxes the same weights.
+
+    Raises:
+        LabError: if there is no checkpoint.
+    """
+    return [Evaluation(folder, read_trained(folder), seed) for seed, folder in enumerate(folders)]
+
+
+def evaluate(folders: Sequence[Path], out: Path, asked: Asked, command: str) -> None:
+    """Everything of the paper that can be had from the newest checkpoints, as a page with pictures.
+
+    Raises:
+        LabError: if a run has no checkpoint, or a softmax does not exist.
+    """
+    rules, seeds = asked.rules(), evaluations(folders)
+    items = sum(one.items_left(rules, asked.sets, asked.fit_sets) for one in seeds)
+    if items:
+        seconds = items * seeds[0].seconds_per_item({**rules, REFITTED: rules[ADAPTIVE]})
+        tell_duration(f"evaluation of {len(seeds)} seeds", seconds)
+    points = Points.of_all([one.points(asked.fit_sets) for one in seeds])
+    own = ",".join(f"{value:.4f}" for value in fit_beta(points.entropies, points.betas))
+    rules = asked.rules(own)
+    tables = []
+    for one in seeds:
+        tables.append(one.accuracies(rules, asked.sets))
+        print(f"seed {one.seed}: evaluated", flush=True)
+    scores = pd.concat(tables)
     write_text(out / "accuracies.csv", scores.to_csv(index=False))
-    save_figure(attention_figure({name: first[name] for name in MEASURES[:2]}), out / "figure_2_and_6.png")
+    shown = {name: seeds[0].trained.model(rules[name]) for name in (BASELINE, ADAPTIVE)}
+    save_figure(attention_figure(shown), out / "figure_2_and_6.png")
     save_figure(entropy_figure(), out / "figure_4.png")
-    save_figure(fit_figure(entropies, betas, own), out / "figure_5.png")
-    text = [
-        '# "softmax is not enough": max retrieval beyond the trained sizes',
-        origin(command),
-        f"{len(folders)} seeds, {' or '.join(f'{step:,}' for step in steps)} of 100,000 steps on sets of 5 to 16 items "
-        f"(Adam, 1e-3, L2 penalty whose gradient is 1e-3 w); {sets:,} test sets of each size ({sets // 8:,} of the "
-        "largest) for each seed. "
-        "Every number by seed is in [accuracies.csv](accuracies.csv).",
-        "## Table 1",
-        table(scores).to_markdown(disable_numparse=True, stralign="right"),
-        "Intervals are Student's over seeds. " + " ".join(beside_the_paper(scores)),
-        "## Figures 2 and 6: attention over the 16 largest items of 32 sets (seed 0), as their number doubles",
-        "![Attention](figure_2_and_6.png)",
-        "## Figure 4: entropy against temperature",
-        "![Entropy](figure_4.png)",
-        "## Figure 5: the polynomial, fitted again",
-        f"{len(betas):,} sets of 16 to 16,384 items, whose largest item has not the largest logit, of all seeds. "
-        "To use it:",
-        f"```\nsoftmax=adaptive_temperature softmax.coefficients=[{listed}]\n```",
-        "![Fit](figure_5.png)",
-    ]
-    write_text(out / "README.md", "\n\n".join(text) + "\n")
+    save_figure(fit_figure(points, [float(value) for value in own.split(",")]), out / "figure_5.png")
+    steps = " or ".join(f"{step:,}" for step in sorted({one.trained.step for one in seeds}))
+    write_text(out / "README.md", page(scores, points, own, steps, asked.sets, command) + "\n")
     print(f"written: {out}")
+
+
+def page(scores: pd.DataFrame, points: Points, coefficients: str, steps: str, sets: int, command: str) -> str:
+    """The page of results."""
+    fewer = [f"{sets_of(size, sets):,} of {size:,}" for size in SIZES if sets_of(size, sets) < sets]
+    told = f"{sets:,} test sets of each size" + (f" ({', '.join(fewer)} items)" if fewer else "") + " for each seed"
+    return "\n\n".join(
+        [
+            '# "softmax is not enough": max retrieval beyond the trained sizes',
+            origin(command),
+            f"{scores['seed'].nunique()} seeds, {steps} of {STEPS:,} steps on sets of 5 to 16 items (Adam, 1e-3, L2 "
+            f"penalty whose gradient is 1e-3 w); {told}. Every number by seed is in [accuracies.csv](accuracies.csv).",
+            "## Table 1",
+            table(scores).to_markdown(disable_numparse=True, stralign="right"),
+            "Intervals are Student's over seeds. " + " ".join(beside_the_paper(scores)),
+            "## Figures 2 and 6: attention over the 16 largest items of 32 sets (seed 0), as their number doubles",
+            "![Attention](figure_2_and_6.png)",
+            "## Figure 4: entropy against temperature",
+            "![Entropy](figure_4.png)",
+            "## Figure 5: the polynomial, fitted again",
+            f"{len(points.betas):,} sets of 16 to 16,384 items, whose largest item has not the largest logit, of all "
+            f"seeds, none of them a test set. {points.without:,} more were left out: no temperature makes their "
+            "largest item heavier than uniform attention does. To use it:",
+            f"```\nsoftmax=adaptive_temperature softmax.coefficients=[{coefficients}]\n```",
+            "![Fit](figure_5.png)",
+        ]
+    )
 
 
 def main(arguments: argparse.Namespace) -> None:
@@ -257,18 +199,18 @@ def main(arguments: argparse.Namespace) -> None:
     folders = [
         folder_of(arguments.runs, "max_retrieval", "softmax", seed, overrides) for seed in range(arguments.seeds)
     ]
+    asked = Asked(arguments.sets, arguments.fit_sets, arguments.softmax)
+    asked.rules()  # before the training: a wrong name is told at once
     if arguments.what == "all":
         together = [*overrides, f"seeds={arguments.seeds}"]
-        left = 100_000 - min(read_summary(folder).get("steps", 0) for folder in folders)
+        left = STEPS - min(read_summary(folder).get("steps", 0) for folder in folders)
         if left:
             seconds = left * speed_of([*together, "data.epoch_steps=100"]).per_step
-            tell_duration(
-                f"{left:,} steps of {arguments.seeds} seeds together, then half an hour of evaluation", seconds
-            )
+            tell_duration(f"{left:,} steps of {arguments.seeds} seeds together, then their evaluation", seconds)
             if not train(together, arguments.runs):
                 sys.exit(1)
     command = " ".join(["python -m scripts.reproduce.max_retrieval", *arguments.typed])
-    evaluate(folders, arguments.out, arguments.sets, arguments.fit_sets, command)
+    evaluate(folders, arguments.out, asked, command)
 
 
 if __name__ == "__main__":
@@ -279,8 +221,11 @@ if __name__ == "__main__":
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--sets", type=int, default=1000, help="test sets of each size")
     parser.add_argument("--fit-sets", type=int, default=60, help="sets of each size and seed for the fit of Figure 5")
+    parser.add_argument(
+        "--softmax", action="append", default=[], metavar="NAME", help="a further row: a softmax and its overrides"
+    )
     parser.add_argument("--threads", type=int, default=None, help="CPU threads of the training")
     parsed = parser.parse_args()
-    parsed.typed = sys.argv[1:]
+    parsed.typed = [word if " " not in word else f'"{word}"' for word in sys.argv[1:]]
     with refusals():
         main(parsed)

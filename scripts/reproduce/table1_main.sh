@@ -3,6 +3,8 @@
 #
 #   scripts/reproduce/table1_main.sh [seeds, default 10] [further overrides ...]
 #
-# Stop it at any time: the same command runs only what is missing. What it does: scripts/reproduce/table_1.py.
+# Stop it at any time: the same command goes on with what is missing. What it does: scripts/reproduce/table_1.py.
 set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+export PYTHONPATH="$here${PYTHONPATH:+:$PYTHONPATH}"
 exec "${PYTHON:-python}" -m scripts.reproduce.table_1 "$@"

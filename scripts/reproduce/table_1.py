@@ -6,7 +6,7 @@
 On one NVIDIA GPU, unless an override says otherwise. Seed by seed, so that every row is there early; the rows are those
 of configs/sweep/table_1.yaml, which ``-m +sweep=table_1`` runs row by row. Their learning rates are those of the
 paper's headline runs (5e-4 ViT, 1e-4 heat treatment, 1e-5 NormSoftmax), where it names them; rows without one take the
-ViT's. Stop it at any time: the same command runs what is missing. ``python -m lab.report`` makes the table.
+ViT's. Stop it at any time: the same command goes on with what is missing. ``python -m lab.report`` makes the table.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     python -m scripts.search.main_task_small --trials 40 --minutes 3
 
-A trial is a point drawn at random from AXES, trained until its Eureka-moment or until its minutes are over; trial i is
-the same on every machine. ``--only task=top_if_above lr=1e-3,3e-3`` keeps to a part of the space. Every call adds to
-one table; stop it at any time, the same command goes on where it was.
+A trial is a point drawn at random from AXES, trained until its Eureka-moment or until its minutes or epochs are over;
+trial i is the same on every machine. ``--only task=top_if_above lr=1e-3,3e-3`` keeps to a part of the space. Every call
+adds to one table; stop it at any time, the same command goes on where it was.
 """
 
 from __future__ import annotations
@@ -28,7 +28,14 @@ from scripts.reproduce.common import origin, tell_duration, train
 
 # Axis -> the values it is searched over, as typed. A patch is a share of a tile: 1/1 is one token a tile.
 AXES: dict[str, tuple[str, ...]] = {
-    "task": ("main_task", "top_if_above", "same_color"),
+    "task": (
+        "main_task",
+        "no_position",
+        "top_if_above",
+        "same_color",
+        "color_or_fashion",
+        "digit_grouping",
+    ),
     "softmax": ("softmax", "norm_softmax", "norm_softmax_heat_treatment"),
     "tile": ("8", "14"),
     "patch": ("1/1", "1/2"),
@@ -43,9 +50,14 @@ AXES: dict[str, tuple[str, ...]] = {
     "smoothing": ("0", "0.1"),
     "optimizer": ("adamw", "sgd"),
     # Standard deviation of W_Q and W_K at the start; null is as init says.
-    "query_key": ("null", "0.02"),
+    "query_key": ("null", "0.02", "0.005", "0.001"),
     "tau": ("null", "1"),
     "mlp": ("2", "4"),
+    "schedule": ("none", "cosine"),
+    "warmup": ("0", "2"),
+    # Scenes of an epoch, and epochs of a trial, at whose end a schedule is at its end, too.
+    "epoch": ("15000", "60000"),
+    "epochs": ("30", "100", "300"),
 }
 Point = Mapping[str, str]
 
@@ -75,13 +87,18 @@ def overrides(point: Point, minutes: float) -> list[str]:
         "data.validation_size=4000",
         f"optim.lr={point['lr']}",
         "optim.lr_reference_batch=null",
-        *(["optim=sgd"] if point["optimizer"] == "sgd" else ["optim.schedule=none", "optim.warmup_epochs=1"]),
+        *(["optim=sgd"] if point["optimizer"] == "sgd" else []),
+        f"optim.schedule={point['schedule']}",
+        f"optim.warmup_epochs={point['warmup']}",
+        "optim.warmup_lr=1e-6",
+        "optim.min_lr=1e-6",
         f"norm_tau={point['tau']}",
         f"model.query_key_std={point['query_key']}",
         f"model.mlp_ratio={point['mlp']}",
         f"optim.weight_decay={point['decay']}",
         f"optim.label_smoothing={point['smoothing']}",
-        "trainer.max_epochs=300",
+        f"data.epoch_size={point['epoch']}",
+        f"trainer.max_epochs={point['epochs']}",
         f"trainer.max_time={{minutes:{minutes:g}}}",
         "callbacks.eureka.stop_after=0",
     ]
@@ -115,6 +132,10 @@ def row_of(folder: Path) -> dict[str, Any] | None:
         "W_Q, W_K": model.get("query_key_std") or "",
         "tau": config.get("norm_tau") or "" if summary["softmax"].startswith("norm") else "",
         "mlp": model.mlp_ratio,
+        "schedule": optim.schedule,
+        "warm-up epochs": optim.warmup_epochs,
+        "scenes an epoch": config.data.epoch_size,
+        "epochs": config.trainer.max_epochs,
         "seed": summary["seed"],
         "threads": summary["machine"]["threads"],
         "minutes": round(summary["wall_seconds"] / 60, 1),
@@ -127,25 +148,35 @@ def row_of(folder: Path) -> dict[str, Any] | None:
     }
 
 
-def table(runs: Path) -> pd.DataFrame:
-    """All trials below a folder, those with a Eureka-moment first, then by accuracy."""
-    rows = [row for path in sorted(runs.rglob("summary.json")) if (row := row_of(path.parent))]
+def table(runs: Path, before: Path | None = None) -> pd.DataFrame:
+    """All trials below a folder, those with a Eureka-moment first, then by accuracy.
+
+    Args:
+        runs: folder of the runs; those that were set aside (``seed=0~1``) are no trials of their own.
+        before: an earlier table; trials whose runs are no longer there stay in it.
+    """
+    folders = [path.parent for path in sorted(runs.rglob("summary.json")) if "~" not in path.parent.name]
+    rows = [{**row, "run": folder.relative_to(runs).as_posix()} for folder in folders if (row := row_of(folder))]
     frame = pd.DataFrame(rows)
+    if before is not None and before.exists():
+        old = pd.read_csv(before, dtype=str, keep_default_na=False)
+        gone = old[~old["run"].isin(frame["run"])] if {"run"} <= {*old} & {*frame} else old
+        frame = pd.concat([frame, gone]).fillna("")
     if frame.empty:
         return frame
-    order = frame.assign(missed=frame["Eureka (minutes)"] == "none")
-    return frame.loc[order.sort_values(["missed", "best accuracy"], ascending=[True, False]).index]
+    order = frame.assign(missed=frame["Eureka (minutes)"] == "none", best=frame["best accuracy"].astype(float))
+    return frame.iloc[order.reset_index(drop=True).sort_values(["missed", "best"], ascending=[True, False]).index]
 
 
 def write(runs: Path, out: Path, command: str) -> None:
     """The table as CSV and as a page."""
-    frame = table(runs)
+    frame = table(runs, before=out / "trials.csv")
     write_text(out / "trials.csv", frame.to_csv(index=False))
     write_text(
         out / "trials.md",
         f"# All trials of the search for `experiment=main_task_small`\n\n{origin(command)} A trial ends at its "
-        "Eureka-moment (validation accuracy above 70 %) or when its minutes are over; accuracies in %, on 4,000 "
-        f"fixed validation scenes.\n\n{frame.to_markdown(index=False)}\n",
+        "Eureka-moment (validation accuracy above 70 %) or when its minutes or epochs are over; accuracies in %, on "
+        f"4,000 fixed validation scenes.\n\n{frame.drop(columns='run', errors='ignore').to_markdown(index=False)}\n",
     )
 
 

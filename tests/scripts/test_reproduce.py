@@ -15,7 +15,14 @@ from lab.config import CONFIGS
 from lab.errors import LabError
 from lab.run import read_summary
 from lab.train import run as train
-from scripts.reproduce import common, figure_8, max_retrieval, table_1
+from scripts.reproduce import (
+    common,
+    figure_8,
+    max_retrieval,
+    max_retrieval_evaluation,
+    max_retrieval_figures,
+    table_1,
+)
 
 
 @pytest.fixture
@@ -65,21 +72,49 @@ def test_figure_8_in_small(tmp_path: Path, script) -> None:
 
 
 @pytest.mark.slow
-def test_max_retrieval_in_small(tmp_path: Path, monkeypatch) -> None:
+def test_max_retrieval_in_small(tmp_path: Path, monkeypatch, capsys) -> None:
     runs, out = tmp_path / "runs", tmp_path / "out"
     train(["experiment=max_retrieval", "seeds=2", "trainer.max_steps=150", f"paths.runs={runs}", "threads=1"])
     folders = sorted(path.parent for path in runs.rglob("config.yaml"))
-    monkeypatch.setattr(max_retrieval, "SIZES", (16, 64, 256))
-    max_retrieval.evaluate(folders, out, sets=200, fit_sets=30, command="test")
+    for module in (max_retrieval, max_retrieval_evaluation, max_retrieval_figures):
+        monkeypatch.setattr(module, "SIZES", (16, 64, 256))
+    asked = max_retrieval.Asked(200, 30, ["softmax softmax.tau=0.5"])
+    # Stopped in the middle: what was measured is not measured again.
+    measured, sound = [], max_retrieval_evaluation.accuracies
+
+    def counted(models: dict, size: int, sets: int, seed: int) -> dict[str, float]:
+        if len(measured) == 4:
+            measured.append(None)
+            raise KeyboardInterrupt
+        measured.append((seed, size))
+        return sound(models, size, sets, seed)
+
+    monkeypatch.setattr(max_retrieval_evaluation.Evaluation, "seconds_per_item", lambda *_: 1e-3)
+    monkeypatch.setattr(max_retrieval_evaluation, "accuracies", counted)
+    with pytest.raises(KeyboardInterrupt):
+        max_retrieval.evaluate(folders, out, asked, command="test")
+    first = capsys.readouterr().out
+    assert "evaluation of 2 seeds: about" in first and "seed 1" not in first
+    max_retrieval.evaluate(folders, out, asked, command="test")
+    assert [one for one in measured if one] == [(seed, size) for seed in (0, 1) for size in (16, 64, 256)]
+    page = (out / "README.md").read_text()
+    capsys.readouterr()
+    max_retrieval.evaluate(folders, out, asked, command="test")
+    assert "about" not in capsys.readouterr().out and (out / "README.md").read_text() == page
     scores = pd.read_csv(out / "accuracies.csv")
-    assert len(scores) == 2 * 3 * 3
+    assert len(scores) == 2 * 4 * 3
     baseline = scores[scores["measure"] == "baseline"].groupby("size")["accuracy"].mean()
     assert baseline[16] > 0.5 > baseline[256]
-    page = (out / "README.md").read_text()
     assert "softmax.coefficients=[" in page
     assert " baseline, paper |" in page and " baseline, 95 % interval |" in page
+    assert " p-value of softmax softmax.tau=0.5, here |" in page
     for name in ("figure_2_and_6", "figure_4", "figure_5"):
         assert (out / f"{name}.png").stat().st_size > 10_000
+
+
+def test_a_softmax_that_does_not_exist_is_no_row() -> None:
+    with pytest.raises(LabError, match=r"--softmax 'normsoftmax': .*did you mean 'norm_softmax'"):
+        max_retrieval.Asked(10, 10, ["normsoftmax"]).rules()
 
 
 def test_figure_8_chooses_the_earliest_moment(monkeypatch) -> None:
@@ -203,6 +238,12 @@ def test_sizes_at_which_the_paper_lies_outside_are_told(monkeypatch) -> None:
 def test_test_sets_differ_by_seed_and_are_fewer_when_large() -> None:
     assert max_retrieval.sets_of(16, 1000) == 1000
     assert max_retrieval.sets_of(16_384, 1000) == 128
-    one, other = (next(max_retrieval.batches(32, 4, seed))["x"][0] for seed in (0, 1))
+    batches = max_retrieval_evaluation.batches
+    one, other = (next(batches(32, 4, seed))["x"][0] for seed in (0, 1))
     assert not torch.equal(one, other)
-    assert sum(len(batch["y"]) for batch in max_retrieval.batches(2**17, 5, 0)) == 5
+    assert sum(len(batch["y"]) for batch in batches(2**17, 5, 0)) == 5
+
+
+def test_temperatures_are_not_fitted_on_test_sets() -> None:
+    test, fit = (next(max_retrieval_evaluation.batches(32, 4, 0, what))["x"][0] for what in ("test", "fit"))
+    assert not (test[:, :, None, 0] == fit[:, None, :, 0]).any()

@@ -1,0 +1,66 @@
+"""The pictures of "softmax is not enough" that max retrieval and its formulas give."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from torch import nn
+
+from lab.dispersion import entropy
+from lab.pictures import new_figure
+from lab.published import load
+from lab.recorder import Recorder
+from scripts.reproduce.max_retrieval_evaluation import SIZES, Points, batches
+
+# Coefficients of the published polynomial, highest power first.
+_POWERS = [row.cells["coefficient"].mean for row in load("softmax_is_not_enough/figure_5").rows]
+PUBLISHED = tuple(value for value in reversed(_POWERS) if value is not None)
+
+
+def attention_figure(softmaxes: Mapping[str, nn.Module], sets: int = 32, shown: int = 16) -> Figure:
+    """Figures 2 and 6: attention over the 16 largest items of 32 sets, as the number of items doubles."""
+    figure, panels = new_figure(1.25 * len(SIZES), 2.6 * len(softmaxes), len(softmaxes), len(SIZES))
+    for row, (name, model) in zip(panels, softmaxes.items(), strict=True):
+        recorder = Recorder(model, what=("weights",))
+        for axes, size in zip(row, SIZES, strict=True):
+            batch = next(batches(size, sets, seed=0))
+            recorder.run(batch["x"])
+            weights = recorder[0]["weights"][:, 0, 0]
+            order = batch["x"][0][..., 0].argsort(1)[:, -shown:]
+            image = axes.imshow(
+                weights.gather(1, order).numpy(), vmin=0, vmax=1, aspect="auto", interpolation="nearest"
+            )
+            axes.set(xticks=[], yticks=[], title=f"{size:,}")
+        row[0].set_ylabel(name)
+    figure.colorbar(image, ax=panels, label="attention", shrink=0.8)
+    return figure
+
+
+def entropy_figure() -> Figure:
+    """Figure 4: entropy of softmax at temperature theta of ten logits lambda^0 ... lambda^9."""
+    spread, theta = torch.linspace(0, 1, 201, dtype=torch.float64), torch.logspace(-2, 1, 201, dtype=torch.float64)
+    logits = spread.unsqueeze(1) ** torch.arange(10)
+    values = torch.stack([entropy(logits, torch.full((len(spread),), float(1 / t))) for t in theta])
+    figure, axes = new_figure(5.5, 4)
+    mesh = axes.pcolormesh(spread.numpy(), theta.numpy(), values.numpy(), shading="auto")
+    axes.set(yscale="log", xlabel="lambda (logits are its powers)", ylabel="temperature theta")
+    figure.colorbar(mesh, label="entropy in nats")
+    return figure
+
+
+def fit_figure(points: Points, own: Sequence[float]) -> Figure:
+    """Figure 5: the best temperature against the entropy, with the published and the refitted polynomial."""
+    figure, axes = new_figure(6, 4)
+    entropies, betas = points.entropies, points.betas
+    few = np.random.default_rng(0).permutation(len(betas))[:4000]
+    axes.scatter(entropies[few], 1 / betas[few], s=2, alpha=0.2, color="0.4", label="best theta of a set")
+    grid = np.linspace(0.5, float(entropies.max()), 300)
+    for label, coefficients in (("published", PUBLISHED), ("refitted", own)):
+        beta = np.maximum(np.polyval(coefficients, grid), 1.0)
+        axes.plot(grid, 1 / beta, label=label)
+    axes.set(xlabel="entropy H at theta = 1, in nats", ylabel="theta", ylim=(0, 1.5))
+    axes.legend()
+    return figure
