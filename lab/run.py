@@ -239,6 +239,11 @@ def _identity(config: Any) -> dict[str, Any]:
     return identity({str(key): value for key, value in plain.items()})
 
 
+def is_finished(folder: Path) -> bool:
+    """Whether the run of a folder has come to its end."""
+    return bool(read_summary(folder).get("status") == "finished")
+
+
 def read_summary(folder: Path) -> dict[str, Any]:
     """``summary.json`` of a run folder; empty where there is none, or where it is damaged.
 

@@ -13,14 +13,14 @@ import hydra
 from hydra import compose
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, open_dict
 
 from lab import command, launchers, slurm
 from lab.apart import stopped, train_apart
 from lab.config import CONFIGS, initialized
 from lab.errors import LabError
-from lab.run import read_summary, run_folder
-from lab.seeds.numbers import numbers
+from lab.run import is_finished, read_summary, run_folder
+from lab.seeds.numbers import seeds_of
 from lab.tell import tell
 
 
@@ -50,10 +50,8 @@ def _train(config: DictConfig, overrides: list[str], choices: dict[str, Any]) ->
 
 def _finished(config: DictConfig, overrides: list[str], choices: dict[str, Any]) -> bool:
     """Whether nothing is left to train, which any machine can find out."""
-    asked: Any = OmegaConf.to_object(config.seeds) if OmegaConf.is_config(config.seeds) else config.seeds
-    seeds = [config.seed] if asked is None else numbers(asked, config.seed)
-    folders = [run_folder(config, overrides, choices, seed) for seed in seeds]
-    return not config.force and all(read_summary(folder).get("status") == "finished" for folder in folders)
+    folders = [run_folder(config, overrides, choices, seed) for seed in seeds_of(config)]
+    return not config.force and all(map(is_finished, folders))
 
 
 def _check_devices(trainer: DictConfig) -> None:

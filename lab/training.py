@@ -16,7 +16,7 @@ from typing import Any
 import lightning as L
 import torch
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from callbacks.finite_loss import FiniteLoss
 from callbacks.preemption import Preemption
@@ -29,7 +29,7 @@ from lab.ending import Ending
 from lab.errors import LabError
 from lab.provenance import provenance
 from lab.run import Run, run_folder
-from lab.seeds.numbers import numbers
+from lab.seeds.numbers import seeds_of
 from lab.seeds.train import check_trainer, train_together
 from lab.tell import tell
 from lab.tuning import keep_freed_memory, tune_compiler
@@ -83,8 +83,7 @@ def train_seeds(config: DictConfig, overrides: list[str], choices: dict[str, Any
     check_trainer(config)
     with ExitStack() as opened:
         runs, folders = [], {}
-        asked: Any = OmegaConf.to_object(config.seeds) if OmegaConf.is_config(config.seeds) else config.seeds
-        for seed in numbers(asked, config.seed):
+        for seed in seeds_of(config):
             own = config.copy()
             own.seed, own.seeds = seed, None
             run, what = opened.enter_context(_opened(own, overrides, choices))

@@ -19,7 +19,7 @@ from hydra.core.utils import JobReturn, JobStatus, run_job, setup_globals
 from hydra.errors import CompactHydraException
 from hydra_plugins.hydra_submitit_launcher import submitit_launcher
 from hydra_plugins.hydra_submitit_launcher.config import BaseQueueConf
-from omegaconf import OmegaConf, open_dict
+from omegaconf import open_dict
 from submitit import AutoExecutor
 from submitit.core.utils import FailedSubmissionError, UncompletedJobError
 from submitit.helpers import clean_env
@@ -27,8 +27,8 @@ from submitit.slurm.slurm import SlurmJob
 
 from lab import jobs, slurm
 from lab.errors import LabError
-from lab.run import read_summary, run_folder
-from lab.seeds.numbers import numbers
+from lab.run import is_finished, read_summary, run_folder
+from lab.seeds.numbers import seeds_of
 from lab.tell import tell
 
 # Parameters that submitit knows for every kind of cluster; it wants slurm_ before the others.
@@ -55,7 +55,7 @@ class _Run:
 
     def finished(self) -> bool:
         """Whether nothing is left to run."""
-        return not self.force and all(map(_is_finished, self.folders))
+        return not self.force and all(map(is_finished, self.folders))
 
     def __str__(self) -> str:
         seeds = f" to {self.folders[-1].name}" if len(self.folders) > 1 else ""
@@ -110,7 +110,7 @@ class SlurmLauncher(submitit_launcher.SlurmLauncher):
         Raises:
             LabError: if another run's job has some of its seeds: two jobs would want one folder.
         """
-        of = {folder: found.get(folder) for folder in run.folders if run.force or not _is_finished(folder)}
+        of = {folder: found.get(folder) for folder in run.folders if run.force or not is_finished(folder)}
         names = {job.job_id if job else None for job in of.values()}
         if names <= {None} or len(names) == 1:
             return next(iter(of.values()), None)
@@ -135,10 +135,8 @@ class SlurmLauncher(submitit_launcher.SlurmLauncher):
                 composed[setting] = self.hydra_context.config_loader.load_sweep_config(self.config, overrides)
             config = composed[setting]
             seed = next((_number(one) for one in overrides if one.startswith("seed=")), config.seed)
-            asked: Any = OmegaConf.to_object(config.seeds) if OmegaConf.is_config(config.seeds) else config.seeds
-            seeds = [seed] if asked is None else numbers(asked, seed)
             task, choices = list(config.hydra.overrides.task), dict(config.hydra.runtime.choices)
-            folders = [run_folder(config, task, choices, one) for one in seeds]
+            folders = [run_folder(config, task, choices, one) for one in seeds_of(config, seed)]
             asks = jobs.with_resources(self.params, config.trainer)
             runs.append(_Run(number, overrides, folders, config.force, asks))
         return runs
@@ -202,10 +200,6 @@ class SlurmLauncher(submitit_launcher.SlurmLauncher):
             trace = str(told).split("-" * 22)
             error = LabError(f"job {job.job_id} failed: {trace[len(trace) // 2].strip().splitlines()[-1]}")
         return JobReturn(overrides=run.overrides, status=JobStatus.FAILED, _return_value=error)
-
-
-def _is_finished(folder: Path) -> bool:
-    return bool(read_summary(folder).get("status") == "finished")
 
 
 def _number(override: str) -> int:

@@ -5,7 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from omegaconf import DictConfig, OmegaConf
+
 from lab.errors import LabError
+
+
+def seeds_of(config: DictConfig, first: int | None = None) -> list[int]:
+    """The seeds that a composed config trains in one process: one, or those of ``seeds=``.
+
+    Args:
+        config: composed by Hydra.
+        first: in place of ``config.seed``.
+
+    Raises:
+        LabError: if ``seeds=`` asks for none, or for one twice.
+    """
+    asked: Any = OmegaConf.to_object(config.seeds) if OmegaConf.is_config(config.seeds) else config.seeds
+    first = config.seed if first is None else first
+    return [first] if asked is None else numbers(asked, first)
 
 
 def numbers(seeds: Any, first: int) -> list[int]:

@@ -19,7 +19,6 @@ from pathlib import Path
 import pandas as pd
 from omegaconf import DictConfig
 
-from lab.command import problem_with
 from lab.dispersion import fit_beta
 from lab.errors import LabError
 from lab.files import write_text
@@ -121,9 +120,10 @@ class Asked:
             rules[REFITTED] = softmax_config(adaptive, f"softmax.coefficients=[{coefficients}]")
         for text in self.more:
             name, *overrides = text.split()
-            if problem := problem_with([f"softmax={name}", *overrides]):
-                raise LabError(f"--softmax {text!r}: {problem}")
-            rules[text] = softmax_config(name, *overrides)
+            try:
+                rules[text] = softmax_config(name, *overrides)
+            except LabError as error:
+                raise LabError(f"--softmax {text!r}: {error}") from error
         return rules
 
 
