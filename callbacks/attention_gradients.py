@@ -10,9 +10,9 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from callbacks.diagnostic import Diagnostic
-from datasets.seeding import generator_of
 from lab.attention_statistics import output_derivatives
+from lab.callbacks.diagnostic import Diagnostic
+from lab.datasets.seeding import generator_of
 from lab.observe import Chunk, Findings, mean_over
 from lab.pictures import maps, panels, shade_before
 

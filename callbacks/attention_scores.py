@@ -12,7 +12,7 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from callbacks.diagnostic import Diagnostic
+from lab.callbacks.diagnostic import Diagnostic
 from lab.observe import Chunk, Findings
 from lab.pictures import new_figure
 

@@ -9,8 +9,8 @@ from typing import Any
 import lightning as L
 from lightning.pytorch.callbacks import Checkpoint
 
-from callbacks.metric_names import check_metric
-from callbacks.preemption import Preemption
+from lab.callbacks.metric_names import check_metric
+from lab.callbacks.preemption import Preemption
 
 
 class Checkpoints(Checkpoint):

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pandas as pd
 from torch import Tensor
 
-from callbacks.probe import Probe
+from lab.callbacks.probe import Probe
 from lab.probes import Targets, code_length
 from lab.representations import OF_BLOCKS
 

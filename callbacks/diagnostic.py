@@ -10,8 +10,8 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import TensorBoardLogger
 from matplotlib.figure import Figure
 
-from callbacks.eureka import moment_step
-from callbacks.keeper import Keeper
+from lab.callbacks.eureka import moment_step
+from lab.callbacks.keeper import Keeper
 from lab.errors import LabError
 from lab.observe import Chunk, Findings, attention_layers, observe
 

@@ -9,8 +9,8 @@ from typing import Any
 import lightning as L
 from lightning.pytorch.callbacks import Callback
 
-from callbacks.metric_names import check_metric
-from callbacks.samples import samples_seen
+from lab.callbacks.metric_names import check_metric
+from lab.callbacks.samples import samples_seen
 from lab.tell import tell
 from lab.tensorboard import boards
 

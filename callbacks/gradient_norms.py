@@ -10,9 +10,9 @@ import lightning as L
 import torch
 from torch.optim import Optimizer
 
-from callbacks.eureka import moment_step
-from callbacks.keeper import Keeper
 from lab.attention import Attention
+from lab.callbacks.eureka import moment_step
+from lab.callbacks.keeper import Keeper
 from lab.curves import gradient_figure
 from lab.errors import LabError
 from lab.gradients import Trained, at_next_steps

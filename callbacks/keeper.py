@@ -13,7 +13,7 @@ import pandas as pd
 from lightning.pytorch.callbacks import Callback
 from matplotlib.figure import Figure
 
-from callbacks.figures import show_figure
+from lab.callbacks.figures import show_figure
 from lab.files import write_atomically, write_text
 from lab.observe import Findings
 from lab.pictures import save_figure

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pandas as pd
 from torch import Tensor
 
-from callbacks.probe import Probe, Seen
+from lab.callbacks.probe import Probe, Seen
 from lab.errors import LabError
 from lab.observe import Chunk, Findings
 from lab.probes import Targets, probe_accuracy

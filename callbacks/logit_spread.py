@@ -10,8 +10,8 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from callbacks.diagnostic import Diagnostic
 from lab.attention_statistics import dispersion_bound, logit_spread, spread_bound
+from lab.callbacks.diagnostic import Diagnostic
 from lab.observe import Chunk, Findings, mean_over
 from lab.pictures import bars_by_layer, lines_by_layer
 

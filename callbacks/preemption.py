@@ -18,7 +18,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 
 class Preemption(Checkpoint):
-    """Notes these signals; the run leaves once :class:`~callbacks.checkpoints.Checkpoints` has saved.
+    """Notes these signals; the run leaves once :class:`~lab.callbacks.checkpoints.Checkpoints` has saved.
 
     Lightning and submitit act within the signal handler, in the middle of a step or a validation. Here a signal waits
     for a moment from which a resumed run is equal to an undisturbed one: between two batches, or after a validation.

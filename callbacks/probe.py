@@ -11,7 +11,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from callbacks.diagnostic import Diagnostic
+from lab.callbacks.diagnostic import Diagnostic
 from lab.errors import LabError
 from lab.observe import Chunk, Findings
 from lab.pictures import grouped_bars, new_figure, panels, shade_before

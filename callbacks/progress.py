@@ -11,7 +11,7 @@ from lightning.pytorch.callbacks import ProgressBar
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from callbacks.eureka import find_moment
+from lab.callbacks.eureka import find_moment
 
 
 class EurekaProgress(ProgressBar):

@@ -15,9 +15,9 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_only
 
-from callbacks.eureka import find_moment
-from callbacks.samples import samples_seen
-from callbacks.throughput import Throughput
+from lab.callbacks.eureka import find_moment
+from lab.callbacks.samples import samples_seen
+from lab.callbacks.throughput import Throughput
 from lab.files import write_json
 from lab.provenance import now
 from lab.run import read_summary

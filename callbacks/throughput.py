@@ -9,7 +9,7 @@ import lightning as L
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_only
 
-from callbacks.samples import samples_seen
+from lab.callbacks.samples import samples_seen
 
 
 class Throughput(Callback):

@@ -15,8 +15,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from datasets.seeding import generator_of
-from datasets.sources import Images, Split
+from lab.datasets.seeding import generator_of
+from lab.datasets.sources import Images, Split
 
 SIDE = 28
 _CHUNK = 256

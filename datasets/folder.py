@@ -8,7 +8,7 @@ import torch
 import torchvision
 from torchvision.transforms.functional import pil_to_tensor
 
-from datasets.sources import Images, Split
+from lab.datasets.sources import Images, Split
 
 
 class FolderSource:

@@ -13,11 +13,11 @@ from lightning.pytorch.utilities.seed import isolate_rng
 from timm.data import create_transform
 from torch import Tensor
 
-from datasets.loading import Batch, DrawnData, StepLoader, check_positive
-from datasets.prior import prior_accuracy
-from datasets.scenes import BOTTOM_LEFT, BOTTOM_RIGHT, TOP_LEFT, TOP_RIGHT, place_of, tile_regions, unnormalised
-from datasets.seeding import derived_seed, generator_of
-from datasets.tasks.task import choose, coin, on_tiles
+from lab.datasets.loading import Batch, DrawnData, StepLoader, check_positive
+from lab.datasets.prior import prior_accuracy
+from lab.datasets.scenes import BOTTOM_LEFT, BOTTOM_RIGHT, TOP_LEFT, TOP_RIGHT, place_of, tile_regions, unnormalised
+from lab.datasets.seeding import derived_seed, generator_of
+from lab.datasets.tasks.task import choose, coin, on_tiles
 
 
 class ImageNetData(DrawnData):

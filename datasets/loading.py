@@ -111,7 +111,7 @@ class DrawnData(L.LightningDataModule, ABC):
         return self.trainer.global_rank if self.trainer else 0
 
     def prior_accuracy(self) -> float | None:
-        """The plateau of the validation set (:func:`datasets.prior.prior_accuracy`); None without a first step."""
+        """The plateau of the validation set (:func:`lab.datasets.prior.prior_accuracy`); None without a first step."""
         return None
 
     def steps_of(self, epoch_size: int) -> int:

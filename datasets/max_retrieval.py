@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from datasets.loading import Batch, DrawnData, StepLoader, check_positive
-from datasets.seeding import generator_of
+from lab.datasets.loading import Batch, DrawnData, StepLoader, check_positive
+from lab.datasets.seeding import generator_of
 
 
 class MaxRetrievalData(DrawnData):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from datasets.loading import Batch, DrawnData, StepLoader
-from datasets.prior import prior_accuracy
-from datasets.seeding import generator_of
+from lab.datasets.loading import Batch, DrawnData, StepLoader
+from lab.datasets.prior import prior_accuracy
+from lab.datasets.seeding import generator_of
 
 # Accuracy of always giving the likelier number: it is right in 61 of 121 pairs (a, b), else in 1 of 11; about 6/11.
 CHANCE = 6 / 11

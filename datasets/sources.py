@@ -14,7 +14,7 @@ import torchvision
 from filelock import FileLock
 from torch import Tensor
 
-from datasets.scenes import LabelledImages
+from lab.datasets.scenes import LabelledImages
 
 Split = Literal["train", "test"]
 

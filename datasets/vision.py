@@ -7,13 +7,13 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from datasets.loading import Batch, DrawnData, StepLoader, check_positive
-from datasets.prior import prior_accuracy
-from datasets.scenes import ImageBank, compose, tile_regions
-from datasets.seeding import generator_of
-from datasets.sources import Source, Split
-from datasets.tasks.check import check_definition, check_scenes
-from datasets.tasks.task import Task
+from lab.datasets.loading import Batch, DrawnData, StepLoader, check_positive
+from lab.datasets.prior import prior_accuracy
+from lab.datasets.scenes import ImageBank, compose, tile_regions
+from lab.datasets.seeding import generator_of
+from lab.datasets.sources import Source, Split
+from lab.datasets.tasks.check import check_definition, check_scenes
+from lab.datasets.tasks.task import Task
 
 
 class VisionData(DrawnData):
@@ -36,7 +36,7 @@ class VisionData(DrawnData):
 
     Raises:
         ValueError: if a size is not positive, an epoch is shorter than one batch of all processes, or the task is
-            not whole (:mod:`datasets.tasks.check`; what only scenes can show, :meth:`setup` says).
+            not whole (:mod:`lab.datasets.tasks.check`; what only scenes can show, :meth:`setup` says).
     """
 
     def __init__(

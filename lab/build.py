@@ -16,11 +16,11 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from callbacks.checkpoints import Checkpoints
-from callbacks.diagnostic import Diagnostic
-from callbacks.eureka import EurekaMoment
-from callbacks.preemption import Preemption
 from lab.attention import CrossAttention
+from lab.callbacks.checkpoints import Checkpoints
+from lab.callbacks.diagnostic import Diagnostic
+from lab.callbacks.eureka import EurekaMoment
+from lab.callbacks.preemption import Preemption
 from lab.checkpoint_files import AtomicCheckpointIO
 from lab.config import CONFIGS
 from lab.errors import LabError

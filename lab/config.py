@@ -29,7 +29,7 @@ from pydantic.errors import PydanticUndefinedAnnotation
 from lab.errors import LabError
 from lab.identity import flatten
 
-CONFIGS = Path(__file__).resolve().parent.parent / "configs"
+CONFIGS = Path(__file__).resolve().parent / "configs"
 
 # Keys that Hydra's instantiate reads itself.
 _HYDRA = {"_target_", "_partial_", "_recursive_", "_convert_", "_args_"}

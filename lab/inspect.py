@@ -27,8 +27,8 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.table import Table
 from torch import nn
 
-from callbacks.diagnostic import Diagnostic
-from callbacks.gradient_norms import GradientNorms
+from lab.callbacks.diagnostic import Diagnostic
+from lab.callbacks.gradient_norms import GradientNorms
 from lab.command import problem_with
 from lab.config import CONFIGS, check, compose_config, explain_key
 from lab.ending import Ending

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from torchmetrics import MeanMetric, Metric, MetricCollection
 from torchmetrics.classification import MulticlassAccuracy
 
-from datasets.seeding import derived_seed
+from lab.datasets.seeding import derived_seed
 from lab.optim import OptimConfig
 from lab.softmax.rule import TemperatureRule, at_least_float32
 from lab.softmax.schedule import HeatTreatment

@@ -9,9 +9,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from datasets.reasoning import CHANCE
 from lab.apart import train_apart
 from lab.curves import accuracy_figure
+from lab.datasets.reasoning import CHANCE
 from lab.pictures import save_figure
 from lab.run import read_summary, run_name
 

@@ -18,12 +18,12 @@ from hydra.utils import instantiate
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
-from callbacks.sample_scenes import scenes_figure, titles_of
-from datasets.imagenet import FolderScenes
-from datasets.scenes import unnormalised
-from datasets.seeding import generator_of
+from lab.callbacks.sample_scenes import scenes_figure, titles_of
 from lab.command import problem_with
 from lab.config import compose_config
+from lab.datasets.imagenet import FolderScenes
+from lab.datasets.scenes import unnormalised
+from lab.datasets.seeding import generator_of
 from lab.ending import Ending
 from lab.errors import LabError
 from lab.pictures import new_figure, save_figure

@@ -23,9 +23,9 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN and threading.current_threa
 import pytest
 import torch
 
-from datasets.drawn import DrawnDigits, DrawnGarments
-from datasets.tasks.main import MainTask
-from datasets.vision import VisionData
+from lab.datasets.drawn import DrawnDigits, DrawnGarments
+from lab.datasets.tasks.main import MainTask
+from lab.datasets.vision import VisionData
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from conftest import OPTUNA, ROOT
 
-from callbacks.diagnostic import Diagnostic
+from lab.callbacks.diagnostic import Diagnostic
 from lab.config import CONFIGS
 from lab.observe import observe
 

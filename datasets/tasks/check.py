@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from datasets.scenes import TILES, ImageBank, Scenes
-from datasets.seeding import generator_of
-from datasets.sources import Source, Split
-from datasets.tasks.task import Task
+from lab.datasets.scenes import TILES, ImageBank, Scenes
+from lab.datasets.seeding import generator_of
+from lab.datasets.sources import Source, Split
+from lab.datasets.tasks.task import Task
 
 SPLITS: tuple[Split, ...] = ("train", "test")
 
@@ -55,7 +55,7 @@ def check_definition(task: Task, sources: Collection[str]) -> None:
     """
     name = type(task).__name__
     if not isinstance(task, Task):
-        raise ValueError(f"data.task has to be a datasets.tasks.task.Task, which {name} is not")
+        raise ValueError(f"data.task has to be a lab.datasets.tasks.task.Task, which {name} is not")
     for method, what in (("sample", "draws its scenes"), ("label", "labels scenes by their latents")):
         if getattr(type(task), method) is getattr(Task, method):
             raise ValueError(f"{name} lacks the method {method}, which {what}")
@@ -117,7 +117,7 @@ def _same(one: Scenes, other: Scenes) -> bool:
 def _check_draws(name: str, drawn: Any, size: int, images: int) -> None:
     """Types and shapes of what ``sample`` returns."""
     if not isinstance(drawn, Scenes):
-        raise ValueError(f"{name}.sample has to return datasets.scenes.Scenes, and returns {type(drawn).__name__}")
+        raise ValueError(f"{name}.sample has to return lab.datasets.scenes.Scenes, and returns {type(drawn).__name__}")
     if not isinstance(drawn.latents, dict):
         raise ValueError(f"{name}.sample: latents have to be a dict by name, and are {type(drawn.latents).__name__}")
     _check_tensor(f"{name}.sample: images", drawn.images, (size, len(TILES)), torch.int64)

@@ -8,8 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from datasets.scenes import BLUE, RED, WHITE, ImageBank, Scenes, tint
-from datasets.tasks.task import Task, choose
+from lab.datasets.scenes import BLUE, RED, WHITE, ImageBank, Scenes, tint
+from lab.datasets.tasks.task import Task, choose
 
 DIGITS = 10
 

@@ -8,8 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from datasets.scenes import BOTTOM_LEFT, BOTTOM_RIGHT, TOP_LEFT, TOP_RIGHT, ImageBank, Scenes, tint
-from datasets.tasks.task import Task, choose, on_tiles
+from lab.datasets.scenes import BOTTOM_LEFT, BOTTOM_RIGHT, TOP_LEFT, TOP_RIGHT, ImageBank, Scenes, tint
+from lab.datasets.tasks.task import Task, choose, on_tiles
 
 # The ten colours that A.9 names; it gives no numbers.
 COLORS = {

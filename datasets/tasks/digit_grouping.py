@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from datasets.tasks.main import MainTask
+from lab.datasets.tasks.main import MainTask
 
 
 class DigitGrouping(MainTask):

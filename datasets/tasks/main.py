@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from datasets.scenes import (
+from lab.datasets.scenes import (
     BLUE,
     BOTTOM_LEFT,
     BOTTOM_RIGHT,
@@ -19,7 +19,7 @@ from datasets.scenes import (
     Scenes,
     tint,
 )
-from datasets.tasks.task import Task, choose, on_tiles, probability
+from lab.datasets.tasks.task import Task, choose, on_tiles, probability
 
 
 class MainTask(Task):

@@ -8,8 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from datasets.scenes import ImageBank, Scenes
-from datasets.tasks.main import MainTask
+from lab.datasets.scenes import ImageBank, Scenes
+from lab.datasets.tasks.main import MainTask
 
 
 class NoPosition(MainTask):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from datasets.scenes import BLUE, BOTTOM_LEFT, BOTTOM_RIGHT, RED, TOP_LEFT, TOP_RIGHT, ImageBank, Scenes, tint
-from datasets.tasks.task import Task, choose, on_tiles
+from lab.datasets.scenes import BLUE, BOTTOM_LEFT, BOTTOM_RIGHT, RED, TOP_LEFT, TOP_RIGHT, ImageBank, Scenes, tint
+from lab.datasets.tasks.task import Task, choose, on_tiles
 
 
 class SameColor(Task):

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from datasets.scenes import ImageBank, Scenes
+from lab.datasets.scenes import ImageBank, Scenes
 
 
 class Task:
@@ -16,7 +16,7 @@ class Task:
 
     A new task is one file with one subclass and one config naming it (``_target_``): ``label_source``, :meth:`sample`
     and :meth:`label`, and ``locations`` where they are others. The random draws and the label rule are kept apart, so
-    that a test can check one against the other. :mod:`datasets.tasks.check` says what is missing.
+    that a test can check one against the other. :mod:`lab.datasets.tasks.check` says what is missing.
     """
 
     # The source whose classes are the labels and whose images the epoch walks through.

@@ -7,8 +7,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from datasets.scenes import WHITE, ImageBank, Scenes, tint
-from datasets.tasks.task import Task, choose, coin
+from lab.datasets.scenes import WHITE, ImageBank, Scenes, tint
+from lab.datasets.tasks.task import Task, choose, coin
 
 
 class TopIfAbove(Task):

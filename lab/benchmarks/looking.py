@@ -16,13 +16,13 @@ import torch
 from hydra.utils import instantiate
 from torch import Tensor, nn
 
-from callbacks.diagnostic import Diagnostic
-from callbacks.gradient_norms import gradient_norms
-from datasets.drawn import DrawnDigits, DrawnGarments
-from datasets.tasks.main import MainTask
-from datasets.vision import VisionData
 from lab.benchmarks.cases import Case
+from lab.callbacks.diagnostic import Diagnostic
+from lab.callbacks.gradient_norms import gradient_norms
 from lab.config import CONFIGS, compose_config
+from lab.datasets.drawn import DrawnDigits, DrawnGarments
+from lab.datasets.tasks.main import MainTask
+from lab.datasets.vision import VisionData
 from lab.models.compact_vit import CompactViT
 from lab.observe import observe
 from lab.probes import Targets, probe_accuracy

@@ -15,11 +15,6 @@ from timm.optim import create_optimizer_v2
 from torch import Tensor
 
 import lab.attention
-from datasets.drawn import DrawnDigits, DrawnGarments
-from datasets.reasoning import ReasoningData
-from datasets.scenes import compose
-from datasets.tasks.main import MainTask
-from datasets.vision import VisionData
 from lab.benchmarks.cases import Case, Row
 from lab.benchmarks.gathering import time_of_gathering
 from lab.benchmarks.looking import cost_of_looking, time_of_probes
@@ -34,6 +29,11 @@ from lab.benchmarks.timing import (
     timed_rounds,
     warm_up,
 )
+from lab.datasets.drawn import DrawnDigits, DrawnGarments
+from lab.datasets.reasoning import ReasoningData
+from lab.datasets.scenes import compose
+from lab.datasets.tasks.main import MainTask
+from lab.datasets.vision import VisionData
 from lab.models.compact_vit import CompactViT
 from lab.models.reasoner import Reasoner
 from lab.module import TwoStepModule

@@ -8,7 +8,7 @@ from typing import Any
 import lightning as L
 from lightning.pytorch.callbacks import Callback, Checkpoint
 
-from callbacks.checkpoints import Checkpoints
+from lab.callbacks.checkpoints import Checkpoints
 from lab.errors import LabError
 from lab.seeds.module import Seed, SeedsModule
 

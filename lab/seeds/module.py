@@ -16,9 +16,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_map
 
-from callbacks.eureka import find_moment
-from callbacks.run_summary import RunSummary
-from datasets.loading import StepLoader, step_reached
+from lab.callbacks.eureka import find_moment
+from lab.callbacks.run_summary import RunSummary
+from lab.datasets.loading import StepLoader, step_reached
 from lab.errors import LabError
 from lab.module import TwoStepModule
 from lab.run import Run

@@ -10,11 +10,11 @@ import torch
 from lightning.pytorch.callbacks import ProgressBar, Timer
 from omegaconf import DictConfig
 
-from callbacks.finite_loss import FiniteLoss
-from callbacks.preemption import Preemption
-from callbacks.run_summary import RunSummary
-from callbacks.still_held import StillHeld
 from lab.build import build_callbacks, build_checkpoints, build_loggers, build_model_and_data, build_trainer
+from lab.callbacks.finite_loss import FiniteLoss
+from lab.callbacks.preemption import Preemption
+from lab.callbacks.run_summary import RunSummary
+from lab.callbacks.still_held import StillHeld
 from lab.ending import Ending
 from lab.errors import LabError
 from lab.run import Run

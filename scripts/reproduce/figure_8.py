@@ -19,7 +19,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from datasets.reasoning import CHANCE
+from lab.datasets.reasoning import CHANCE
 from lab.errors import LabError
 from lab.files import write_text
 from lab.metrics_log import read_metrics

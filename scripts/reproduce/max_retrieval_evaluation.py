@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from omegaconf import DictConfig
 from torch import Tensor, nn
 
-from datasets.max_retrieval import Batch, MaxRetrievalData
-from datasets.seeding import generator_of
+from lab.datasets.max_retrieval import Batch, MaxRetrievalData
+from lab.datasets.seeding import generator_of
 from lab.dispersion import best_inverse_temperature, entropy
 from lab.files import write_atomically, write_text
 from lab.load import Trained

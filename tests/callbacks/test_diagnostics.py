@@ -12,11 +12,11 @@ import pytest
 import torch
 from conftest import SMALL, lab_train, newest, only_run, set_status, train_in
 
-from callbacks.attention_scores import AttentionScores
-from callbacks.code_length import CodeLength
-from callbacks.linear_probes import LinearProbes
-from callbacks.probe import Probe
-from datasets.drawn import DrawnDigits
+from lab.callbacks.attention_scores import AttentionScores
+from lab.callbacks.code_length import CodeLength
+from lab.callbacks.linear_probes import LinearProbes
+from lab.callbacks.probe import Probe
+from lab.datasets.drawn import DrawnDigits
 from lab.errors import LabError
 from lab.inspect import _parse, inspect, main
 from lab.models.compact_vit import CompactViT

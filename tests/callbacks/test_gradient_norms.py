@@ -14,8 +14,8 @@ from lightning.fabric.plugins.precision import MixedPrecision
 from torch import nn
 
 import lab.gradients
-from callbacks.gradient_norms import GradientNorms, gradient_norms
-from datasets.vision import VisionData
+from lab.callbacks.gradient_norms import GradientNorms, gradient_norms
+from lab.datasets.vision import VisionData
 from lab.errors import LabError
 from lab.gradients import Trained, at_next_steps
 from lab.inspect import inspect

@@ -13,7 +13,7 @@ import pytest
 import torch
 from conftest import SMALL, newest, runs_in
 
-from callbacks.preemption import SIGNALS
+from lab.callbacks.preemption import SIGNALS
 from lab.errors import LabError
 from lab.lock import HOLDER
 from lab.metrics_log import read_metrics

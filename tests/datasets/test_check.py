@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from datasets.scenes import Scenes
-from datasets.tasks.check import check_task
-from datasets.tasks.main import MainTask
-from datasets.tasks.task import Task, choose
-from datasets.vision import VisionData
+from lab.datasets.scenes import Scenes
+from lab.datasets.tasks.check import check_task
+from lab.datasets.tasks.main import MainTask
+from lab.datasets.tasks.task import Task, choose
+from lab.datasets.vision import VisionData
 
 
 class Whole(MainTask):
@@ -85,7 +85,7 @@ DEFINITIONS = {
     "one location": (having(locations=("top",)), "Own.locations has to name two places or more"),
     "a word": (having(locations="top_right"), "Own.locations has to name two places or more.* and is 'top_right'"),
     "two of one name": (having(locations=("top", "top")), "Own.locations has to name two places"),
-    "no task": (torch.nn.Identity, "data.task has to be a datasets.tasks.task.Task, which Identity is not"),
+    "no task": (torch.nn.Identity, "data.task has to be a lab.datasets.tasks.task.Task, which Identity is not"),
 }
 
 SCENES = {
@@ -110,7 +110,7 @@ SCENES = {
         but(color_1=lambda s: s.latents["color_1"] - 1),
         "color_1 has to be a class from 0 on, and is -1",
     ),
-    "no scenes": (drawing(lambda s, _: s.images), "has to return datasets.scenes.Scenes, and returns Tensor"),
+    "no scenes": (drawing(lambda s, _: s.images), "has to return lab.datasets.scenes.Scenes, and returns Tensor"),
     "a list": (drawing(lambda s, _: replace(s, latents=[])), "latents have to be a dict by name, and are list"),
     "three tiles": (drawing(lambda s, _: replace(s, images=s.images[:, :3])), r"images has to be .* \[256, 4\]"),
     "no colours": (drawing(lambda s, _: replace(s, colors=s.colors[..., 0])), r"colors has to be .* \[256, 4, 3\]"),

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from datasets.drawn import DrawnDigits, DrawnGarments
+from lab.datasets.drawn import DrawnDigits, DrawnGarments
 
 KINDS = [DrawnDigits, DrawnGarments]
 

@@ -10,7 +10,7 @@ import torch
 from conftest import lab_train
 from PIL import Image
 
-from datasets.imagenet import ImageNetData
+from lab.datasets.imagenet import ImageNetData
 from scripts.scenes import picture
 
 DOGS = ("n02085620", "n02086240")

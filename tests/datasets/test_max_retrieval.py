@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from datasets.max_retrieval import MaxRetrievalData
-from datasets.seeding import generator_of
+from lab.datasets.max_retrieval import MaxRetrievalData
+from lab.datasets.seeding import generator_of
 
 
 def test_labels_are_those_of_the_largest_item() -> None:

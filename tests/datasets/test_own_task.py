@@ -16,7 +16,7 @@ import pytest
 import torch
 from conftest import ROOT, newest, only_run, python, runs_in
 
-from datasets.loading import DrawnData
+from lab.datasets.loading import DrawnData
 from lab.observe import with_kinds
 from scripts.scenes import READY, picture
 
@@ -48,7 +48,7 @@ def clone(tmp_path_factory) -> Path:
     """The repository's code, with the page's files in it."""
     folder = tmp_path_factory.mktemp("clone")
     for name in ("lab", "datasets", "callbacks", "hydra_plugins", "configs"):
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "scripts").mkdir()
     shutil.copy(ROOT / "scripts" / "scenes.py", folder / "scripts")
     for path, text in FILES.items():
@@ -61,6 +61,7 @@ def clone(tmp_path_factory) -> Path:
 def loaded(clone: Path, path: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """A module of the page, under the name that it has in the repository."""
     name = path.removesuffix(".py").replace("/", ".")
+    name = name if name.startswith("tests.") else f"lab.{name}"
     spec = importlib.util.spec_from_file_location(name, clone / path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import torch
 
-from datasets.max_retrieval import MaxRetrievalData
-from datasets.prior import prior_accuracy
+from lab.datasets.max_retrieval import MaxRetrievalData
+from lab.datasets.prior import prior_accuracy
 
 
 def test_by_hand() -> None:

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from datasets.reasoning import CHANCE, ReasoningData, reasoning_table
+from lab.datasets.reasoning import CHANCE, ReasoningData, reasoning_table
 
 
 def test_labels_follow_the_rule() -> None:

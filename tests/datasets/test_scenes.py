@@ -3,8 +3,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from datasets.scenes import IMAGENET_MEAN, IMAGENET_STD, ImageBank, compose, tint, unnormalised
-from datasets.seeding import derived_seed, generator_of
+from lab.datasets.scenes import IMAGENET_MEAN, IMAGENET_STD, ImageBank, compose, tint, unnormalised
+from lab.datasets.seeding import derived_seed, generator_of
 
 
 def images(count: int, channels: int = 1, side: int = 28, seed: int = 0):

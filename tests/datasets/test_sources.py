@@ -6,7 +6,7 @@ import pytest
 import torch
 import torchvision
 
-from datasets.sources import Images, TorchvisionSource
+from lab.datasets.sources import Images, TorchvisionSource
 
 
 def idx(values: torch.Tensor) -> bytes:

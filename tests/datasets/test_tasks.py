@@ -10,17 +10,17 @@ import pytest
 import torch
 from PIL import Image
 
-from datasets.folder import FolderSource
-from datasets.sources import Images
-from datasets.tasks.check import check_task
-from datasets.tasks.cifar_task_1 import CifarTask1
-from datasets.tasks.color_or_fashion import COLORS, ColorOrFashion
-from datasets.tasks.digit_grouping import DigitGrouping
-from datasets.tasks.main import MainTask
-from datasets.tasks.no_position import NoPosition
-from datasets.tasks.same_color import SameColor
-from datasets.tasks.top_if_above import TopIfAbove
-from datasets.vision import VisionData
+from lab.datasets.folder import FolderSource
+from lab.datasets.sources import Images
+from lab.datasets.tasks.check import check_task
+from lab.datasets.tasks.cifar_task_1 import CifarTask1
+from lab.datasets.tasks.color_or_fashion import COLORS, ColorOrFashion
+from lab.datasets.tasks.digit_grouping import DigitGrouping
+from lab.datasets.tasks.main import MainTask
+from lab.datasets.tasks.no_position import NoPosition
+from lab.datasets.tasks.same_color import SameColor
+from lab.datasets.tasks.top_if_above import TopIfAbove
+from lab.datasets.vision import VisionData
 
 TL, TR, BL, BR = range(4)
 

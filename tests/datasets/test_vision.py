@@ -1,9 +1,9 @@
 import pytest
 import torch
 
-from datasets.scenes import BOTTOM_LEFT, BOTTOM_RIGHT, TOP_LEFT, TOP_RIGHT
-from datasets.tasks.main import MainTask
-from datasets.vision import VisionData
+from lab.datasets.scenes import BOTTOM_LEFT, BOTTOM_RIGHT, TOP_LEFT, TOP_RIGHT
+from lab.datasets.tasks.main import MainTask
+from lab.datasets.vision import VisionData
 
 
 def brute_force_label(bank, images) -> int:
@@ -121,7 +121,7 @@ def test_task_options_are_checked(options) -> None:
 
 @pytest.mark.real_data
 def test_real_images_give_scenes(real_data) -> None:
-    from datasets.sources import TorchvisionSource
+    from lab.datasets.sources import TorchvisionSource
 
     sources = {
         name: TorchvisionSource(kind, str(real_data))

@@ -252,7 +252,7 @@ def test_reasoning_takes_the_standard_deviation() -> None:
 
 
 def test_configs_lie_beside_the_code() -> None:
-    assert Path(__file__).resolve().parents[2] / "configs" == CONFIGS
+    assert Path(__file__).resolve().parents[2] / "configs" == CONFIGS.resolve()
 
 
 @pytest.mark.parametrize(

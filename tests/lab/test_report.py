@@ -348,7 +348,7 @@ def test_another_task_or_softmax_is_no_row(write, tmp_path: Path) -> None:
     found = settings(gather(tmp_path).runs)
     (plain, *others) = set_beside(load("eureka/table_8"), found)
     assert [setting.config["data.task._target_"] for setting in plain.settings] == [
-        "datasets.tasks.same_color.SameColor"
+        "lab.datasets.tasks.same_color.SameColor"
     ]
     assert not plain.others and not any(row.settings for row in others)
     with pytest.raises(LabError, match="no run is a row of eureka/section_5_3"):

@@ -7,8 +7,8 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from callbacks.checkpoints import Checkpoints
-from callbacks.run_summary import RunSummary
+from lab.callbacks.checkpoints import Checkpoints
+from lab.callbacks.run_summary import RunSummary
 from lab.checkpoint_files import AtomicCheckpointIO
 from lab.errors import LabError
 from lab.run import Run, load_checkpoint, read_summary, run_name

@@ -1,1 +1,0 @@
-"""Image sources, tasks, scene composition and data modules."""
