@@ -12,9 +12,9 @@ from torch import Tensor
 
 from lab.attention_statistics import mass_on, received
 from lab.callbacks.diagnostic import Diagnostic
+from lab.console import tell
 from lab.observe import Chunk, Findings, mean_over
 from lab.pictures import bars_by_layer, lines_by_layer
-from lab.tell import tell
 
 
 class AttentionMass(Diagnostic):

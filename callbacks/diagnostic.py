@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from lab.callbacks.eureka import moment_step
 from lab.callbacks.keeper import Keeper
-from lab.errors import LabError
+from lab.console import LabError
 from lab.observe import Chunk, Findings, attention_layers, observe
 
 

@@ -8,7 +8,7 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from lab.errors import LabError
+from lab.console import LabError
 
 
 class FiniteLoss(Callback):

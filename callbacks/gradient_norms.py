@@ -13,8 +13,8 @@ from torch.optim import Optimizer
 from lab.attention import Attention
 from lab.callbacks.eureka import moment_step
 from lab.callbacks.keeper import Keeper
+from lab.console import LabError
 from lab.curves import gradient_figure
-from lab.errors import LabError
 from lab.gradients import Trained, at_next_steps
 from lab.observe import Findings, attention_layers
 from lab.pictures import bars_by_layer

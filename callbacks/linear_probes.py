@@ -8,7 +8,7 @@ import pandas as pd
 from torch import Tensor
 
 from lab.callbacks.probe import Probe, Seen
-from lab.errors import LabError
+from lab.console import LabError
 from lab.observe import Chunk, Findings
 from lab.probes import Targets, probe_accuracy
 from lab.representations import OF_BLOCKS, OF_HEADS, Place, known, needed, representations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import lightning as L
 
 from lab.config import choices
-from lab.errors import LabError
+from lab.console import LabError
 
 
 def check_metric(key: str, name: str, module: L.LightningModule, of: str = "") -> None:

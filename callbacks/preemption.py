@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import lightning as L
 from lightning.pytorch.callbacks import Checkpoint
 
-from lab.tell import tell
+from lab.console import tell
 
 # Ctrl-C is SIGINT. SLURM sends SIGTERM to what it ends, and what sbatch --signal names before the time limit: SIGUSR2
 # by submitit.

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from lab.callbacks.diagnostic import Diagnostic
-from lab.errors import LabError
+from lab.console import LabError
 from lab.observe import Chunk, Findings
 from lab.pictures import grouped_bars, new_figure, panels, shade_before
 from lab.probes import Targets

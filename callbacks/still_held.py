@@ -7,7 +7,7 @@ from typing import Any
 import lightning as L
 from lightning.pytorch.callbacks import Callback
 
-from lab.errors import LabError
+from lab.console import LabError
 from lab.run import Run
 
 

@@ -22,7 +22,7 @@ from lab.benchmarks.cases import GROUPS, PRECISIONS, Case, Row, cases
 from lab.benchmarks.report import number, save, set_aside, show
 from lab.benchmarks.timing import matrix_product_gflops
 from lab.benchmarks.worker import measure_apart
-from lab.tell import tables
+from lab.console import tables
 
 # A processor without 16-bit arithmetic emulates it: a table of that takes a day and tells nothing.
 EMULATED = 0.25

@@ -23,13 +23,12 @@ from lab.callbacks.eureka import EurekaMoment
 from lab.callbacks.preemption import Preemption
 from lab.checkpoint_files import AtomicCheckpointIO
 from lab.config import CONFIGS
-from lab.errors import LabError
+from lab.console import LabError, tell
 from lab.metrics_log import MetricsLog
 from lab.module import TwoStepModule
 from lab.run import Run
 from lab.softmax.fixed import Fixed
 from lab.softmax.rule import TemperatureRule, check_rule
-from lab.tell import tell
 from lab.tensorboard import hyperparameters
 
 

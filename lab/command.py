@@ -20,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from lab.config import choices, explain_key, initialized
-from lab.errors import LabError
+from lab.console import LabError
 
 _WITH_M = "add -m, as in python -m lab.train -m"
 

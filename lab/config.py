@@ -26,7 +26,7 @@ from pydantic import (
 )
 from pydantic.errors import PydanticUndefinedAnnotation
 
-from lab.errors import LabError
+from lab.console import LabError
 from lab.identity import flatten
 
 CONFIGS = Path(__file__).resolve().parent / "configs"

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from hydra.errors import InstantiationException
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
-from lab.errors import LabError
+from lab.console import LabError
 
 # What a user can mend, and says how by itself.
 MENDED = (LabError, FileNotFoundError, ValueError, MisconfigurationException)

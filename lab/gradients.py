@@ -15,7 +15,7 @@ from lightning.fabric.plugins.precision import Precision
 from lightning.fabric.utilities import move_data_to_device
 from torch import nn
 
-from lab.errors import LabError
+from lab.console import LabError
 from lab.module import TwoStepModule
 
 T = TypeVar("T")

@@ -31,15 +31,14 @@ from lab.callbacks.diagnostic import Diagnostic
 from lab.callbacks.gradient_norms import GradientNorms
 from lab.command import problem_with
 from lab.config import CONFIGS, check, compose_config, explain_key
+from lab.console import LabError, refusals, tables, tell
 from lab.ending import Ending
-from lab.errors import LabError
 from lab.files import write_json
 from lab.gradients import Trained
 from lab.load import load_config, read_trained, softmax_config
 from lab.module import TwoStepModule
 from lab.observe import Findings, observe
 from lab.provenance import provenance
-from lab.tell import refusals, tables, tell
 
 # What can be shown a checkpoint.
 Look = Diagnostic | GradientNorms

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig, OmegaConf
 
 from lab import slurm
-from lab.errors import LabError
+from lab.console import LabError, tell
 from lab.files import write_json
-from lab.tell import tell
 
 if TYPE_CHECKING:
     from submitit.slurm.slurm import SlurmJob

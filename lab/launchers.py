@@ -9,7 +9,7 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.plugins import Plugins
 
 from lab.config import CONFIGS
-from lab.tell import tell
+from lab.console import tell
 
 
 def offer(arguments: list[str]) -> None:

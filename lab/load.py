@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from lab.build import build_model
 from lab.command import problem_with
 from lab.config import compose_config
-from lab.errors import LabError
+from lab.console import LabError
 from lab.run import Run
 
 

@@ -22,9 +22,8 @@ import psutil
 from filelock import FileLock, Timeout
 
 from lab import slurm
-from lab.errors import LabError
+from lab.console import LabError, tell
 from lab.files import write_json
-from lab.tell import tell
 
 LOCK, HOLDER = ".lock", ".holder.json"
 # Seconds between two signs of life, and without one until a process elsewhere may take the folder over.

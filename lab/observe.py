@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from lab.errors import LabError
+from lab.console import LabError
 from lab.recorder import Recorder, evaluating
 from lab.softmax.rule import TemperatureRule
 

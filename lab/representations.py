@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from lab.errors import LabError
+from lab.console import LabError
 from lab.observe import Chunk
 
 # Of a head, and of the whole width: attention's part before and after it joins the residual stream.

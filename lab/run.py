@@ -23,7 +23,7 @@ from typing import Any, Literal, get_args
 
 from omegaconf import DictConfig, OmegaConf
 
-from lab.errors import LabError
+from lab.console import LabError
 from lab.files import write_json, write_text
 from lab.identity import NOT_WHAT, identity
 from lab.lock import FolderLock, is_held

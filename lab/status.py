@@ -23,10 +23,10 @@ from rich.table import Table
 from rich.text import Text
 
 from lab import jobs, slurm
+from lab.console import refusals, tables, tell
 from lab.lock import LOCK, is_held
 from lab.run import read_summary
 from lab.sweeps.plan import FOLDER, Plan, read_plans
-from lab.tell import refusals, tables, tell
 
 # From what needs a look to what does not.
 ORDER = ("failed", "running", "queued", "stopped", "missing", "finished", "damaged")

@@ -18,10 +18,9 @@ from omegaconf import DictConfig, open_dict
 from lab import command, launchers, slurm
 from lab.apart import stopped, train_apart
 from lab.config import CONFIGS, initialized
-from lab.errors import LabError
+from lab.console import LabError, tell
 from lab.run import is_finished, read_summary, run_folder
 from lab.seeds.numbers import seeds_of
-from lab.tell import tell
 
 
 def run(overrides: list[str]) -> dict[str, Any]:

@@ -25,13 +25,12 @@ from lab.callbacks.preemption import Preemption
 from lab.callbacks.run_summary import RunSummary
 from lab.callbacks.still_held import StillHeld
 from lab.config import check
+from lab.console import LabError, tell
 from lab.ending import Ending
-from lab.errors import LabError
 from lab.provenance import provenance
 from lab.run import Run, run_folder
 from lab.seeds.numbers import seeds_of
 from lab.seeds.train import check_trainer, train_together
-from lab.tell import tell
 from lab.tuning import keep_freed_memory, tune_compiler
 
 

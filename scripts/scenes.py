@@ -21,13 +21,12 @@ from matplotlib.patches import FancyBboxPatch
 from lab.callbacks.sample_scenes import scenes_figure, titles_of
 from lab.command import problem_with
 from lab.config import compose_config
+from lab.console import LabError, refusals
 from lab.datasets.imagenet import FolderScenes
 from lab.datasets.scenes import unnormalised
 from lab.datasets.seeding import generator_of
 from lab.ending import Ending
-from lab.errors import LabError
 from lab.pictures import new_figure, save_figure
-from lab.tell import refusals
 
 # By experiment, what it takes on a machine with the test data alone; --set has the last word.
 READY: dict[str, list[str]] = {

@@ -7,7 +7,7 @@ import sys
 
 from hydra_plugins.hydra_optuna_sweeper.optuna_sweeper import OptunaSweeper
 
-from lab.tell import tell
+from lab.console import tell
 
 
 class SearchSweeper(OptunaSweeper):

@@ -26,10 +26,9 @@ from submitit.helpers import clean_env
 from submitit.slurm.slurm import SlurmJob
 
 from lab import jobs, slurm
-from lab.errors import LabError
+from lab.console import LabError, tell
 from lab.run import is_finished, read_summary, run_folder
 from lab.seeds.numbers import seeds_of
-from lab.tell import tell
 
 # Parameters that submitit knows for every kind of cluster; it wants slurm_ before the others.
 _GENERIC = BaseQueueConf.__dataclass_fields__

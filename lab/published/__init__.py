@@ -23,7 +23,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from yaml import YAMLError
 
 from lab.config import choices
-from lab.errors import LabError
+from lab.console import LabError
 
 FOLDER = Path(__file__).resolve().parent
 _STRICT = ConfigDict(extra="forbid")

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lab.errors import LabError
+from lab.console import LabError
 from lab.published import Cell, Column, Row, Table
 from lab.report.outcomes import Outcome, outcome
 from lab.report.records import Record

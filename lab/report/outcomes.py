@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from lab.errors import LabError
+from lab.console import LabError
 from lab.report.records import Record
 from lab.report.settings import Setting, differences
 from lab.statistics import Mean, Ratio, Reach, eureka_ratio, fisher, holm, mean_over_seeds, paired, reach

@@ -17,7 +17,7 @@ from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 from PIL import Image
 
-from lab.errors import LabError
+from lab.console import LabError
 from lab.files import write_atomically, write_json, write_text
 from lab.pictures import lay_out
 from lab.report.against import MatchedRow, Measured

@@ -9,7 +9,7 @@ import lightning as L
 from lightning.pytorch.callbacks import Callback, Checkpoint
 
 from lab.callbacks.checkpoints import Checkpoints
-from lab.errors import LabError
+from lab.console import LabError
 from lab.seeds.module import Seed, SeedsModule
 
 # Hooks by what comes after (trainer, module): nothing of a seed's own, the loss, or a batch of each seed.

@@ -18,8 +18,8 @@ from torch.utils._pytree import tree_map
 
 from lab.callbacks.eureka import find_moment
 from lab.callbacks.run_summary import RunSummary
+from lab.console import LabError
 from lab.datasets.loading import StepLoader, step_reached
-from lab.errors import LabError
 from lab.module import TwoStepModule
 from lab.run import Run
 from lab.seeds.stack import Stack, split_optimizer_state

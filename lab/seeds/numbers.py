@@ -7,7 +7,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from lab.errors import LabError
+from lab.console import LabError
 
 
 def seeds_of(config: DictConfig, first: int | None = None) -> list[int]:

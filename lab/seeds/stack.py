@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.optim import Optimizer
 
-from lab.errors import LabError
+from lab.console import LabError
 from lab.tuning import tune_compiler
 
 

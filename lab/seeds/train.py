@@ -15,13 +15,12 @@ from lab.callbacks.finite_loss import FiniteLoss
 from lab.callbacks.preemption import Preemption
 from lab.callbacks.run_summary import RunSummary
 from lab.callbacks.still_held import StillHeld
+from lab.console import LabError, tell
 from lab.ending import Ending
-from lab.errors import LabError
 from lab.run import Run
 from lab.seeds.callbacks import EachSeed, EachSeedCheckpoints
 from lab.seeds.module import OneSeed, Seed, SeedsData, SeedsModule
 from lab.seeds.stack import join_optimizer_states
-from lab.tell import tell
 
 
 def check_trainer(config: DictConfig) -> None:

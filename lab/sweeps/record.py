@@ -16,7 +16,7 @@ from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
-from lab.errors import LabError
+from lab.console import LabError
 from lab.provenance import command_line
 from lab.run import run_name
 from lab.seeds.numbers import numbers

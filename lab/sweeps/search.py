@@ -17,10 +17,9 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, read_write
 from optuna.trial import TrialState
 
-from lab.errors import LabError
+from lab.console import LabError, refusals, tell
 from lab.identity import NOT_WHAT
 from lab.sweeps.plan import FOLDER
-from lab.tell import refusals, tell
 
 # A lock lasts as long as its object, which must not travel to other processes with the callback.
 _held: dict[str, FileLock] = {}

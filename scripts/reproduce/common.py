@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lab.apart import stopped, train_apart
-from lab.errors import LabError
+from lab.console import LabError
 from lab.provenance import git_state, machine, now, versions
 from lab.run import read_summary, run_name
 

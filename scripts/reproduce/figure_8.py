@@ -19,15 +19,14 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
+from lab.console import LabError, refusals
 from lab.datasets.reasoning import CHANCE
-from lab.errors import LabError
 from lab.files import write_text
 from lab.metrics_log import read_metrics
 from lab.pictures import new_figure, save_figure
 from lab.published import load
 from lab.run import read_summary
 from lab.statistics import eureka_ratio, fisher
-from lab.tell import refusals
 from scripts.reproduce.common import folder_of, origin, speed_of, tell_duration, train
 
 # The paper draws from [1e-4, 1e-2] (A.16).

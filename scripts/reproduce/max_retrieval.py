@@ -19,15 +19,14 @@ from pathlib import Path
 import pandas as pd
 from omegaconf import DictConfig
 
+from lab.console import LabError, refusals
 from lab.dispersion import fit_beta
-from lab.errors import LabError
 from lab.files import write_text
 from lab.load import read_trained, softmax_config
 from lab.pictures import save_figure
 from lab.published import load
 from lab.run import read_summary
 from lab.statistics import mean_over_seeds, paired
-from lab.tell import refusals
 from scripts.reproduce.common import folder_of, origin, speed_of, tell_duration, train
 from scripts.reproduce.max_retrieval_evaluation import SIZES, Evaluation, Points, sets_of
 from scripts.reproduce.max_retrieval_figures import attention_figure, entropy_figure, fit_figure

@@ -20,9 +20,8 @@ from hydra import compose, initialize_config_dir
 
 from lab.command import problem_with
 from lab.config import CONFIGS
-from lab.errors import LabError
+from lab.console import LabError, refusals
 from lab.run import read_summary, run_folder
-from lab.tell import refusals
 from scripts.reproduce.common import speed_of, tell_duration, train
 
 # Of every run, unless a further override says otherwise.

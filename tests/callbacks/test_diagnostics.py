@@ -16,8 +16,8 @@ from lab.callbacks.attention_scores import AttentionScores
 from lab.callbacks.code_length import CodeLength
 from lab.callbacks.linear_probes import LinearProbes
 from lab.callbacks.probe import Probe
+from lab.console import LabError
 from lab.datasets.drawn import DrawnDigits
-from lab.errors import LabError
 from lab.inspect import _parse, inspect, main
 from lab.models.compact_vit import CompactViT
 from lab.observe import observe

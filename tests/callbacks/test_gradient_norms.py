@@ -15,8 +15,8 @@ from torch import nn
 
 import lab.gradients
 from lab.callbacks.gradient_norms import GradientNorms, gradient_norms
+from lab.console import LabError
 from lab.datasets.vision import VisionData
-from lab.errors import LabError
 from lab.gradients import Trained, at_next_steps
 from lab.inspect import inspect
 from lab.models.compact_vit import CompactViT

@@ -14,7 +14,7 @@ import torch
 from conftest import SMALL, newest, runs_in
 
 from lab.callbacks.preemption import SIGNALS
-from lab.errors import LabError
+from lab.console import LabError
 from lab.lock import HOLDER
 from lab.metrics_log import read_metrics
 from lab.module import TwoStepModule

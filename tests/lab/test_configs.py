@@ -9,7 +9,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from lab.command import check_overrides, in_order, problem_with
 from lab.config import CONFIGS, check, compose_config, initialized
-from lab.errors import LabError
+from lab.console import LabError
 from lab.launchers import offer
 
 GROUPS = {

@@ -19,7 +19,7 @@ from submitit.slurm.slurm import SlurmJob
 from hydra_plugins.eureka_lab._slurm import SlurmLauncher, _Run
 from lab import jobs, slurm
 from lab.config import CONFIGS
-from lab.errors import LabError
+from lab.console import LabError
 from lab.train import run as train_with
 
 SWEEP = ("-m", "experiment=reasoning", "data.numbers=4", "seed=0,1", "hydra/launcher=submitit_slurm")

@@ -7,7 +7,7 @@ import pytest
 import torch
 from conftest import train_in
 
-from lab.errors import LabError
+from lab.console import LabError
 from lab.load import read_trained, softmax_config
 
 SETS = (

@@ -13,7 +13,7 @@ import filelock
 import pytest
 
 from lab import lock
-from lab.errors import LabError
+from lab.console import LabError
 from lab.lock import HOLDER, FolderLock, Holder, is_held, read_holder
 from lab.run import Run, read_summary
 

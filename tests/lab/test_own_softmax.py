@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from lab.attention import attend, attend_explicit
 from lab.build import build_model
 from lab.config import CONFIGS, compose_config
+from lab.console import LabError
 from lab.ending import Ending
-from lab.errors import LabError
 from lab.inspect import main as look
 from lab.models.compact_vit import CompactViT
 from lab.run import read_summary

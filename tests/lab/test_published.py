@@ -15,7 +15,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
 from lab.config import CONFIGS, check
-from lab.errors import LabError
+from lab.console import LabError
 from lab.published import Cell, Paper, Table, load, names, read
 
 RUNNABLE = [name for name in names() if load(name).experiment]

@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 
 from lab.benchmarks.gathering import write_runs
 from lab.config import compose_config
-from lab.errors import LabError
+from lab.console import LabError
 from lab.published import load
 from lab.report import gather as gathering
 from lab.report import write as writing

@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 from lab.callbacks.checkpoints import Checkpoints
 from lab.callbacks.run_summary import RunSummary
 from lab.checkpoint_files import AtomicCheckpointIO
-from lab.errors import LabError
+from lab.console import LabError
 from lab.run import Run, load_checkpoint, read_summary, run_name
 from lab.status import status_of
 

@@ -11,7 +11,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
 
 from lab.config import CONFIGS
-from lab.errors import LabError
+from lab.console import LabError
 from lab.run import read_summary
 from lab.status import gather
 

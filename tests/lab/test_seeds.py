@@ -9,7 +9,7 @@ import pytest
 import torch
 from conftest import SMALL, newest, set_status
 
-from lab.errors import LabError
+from lab.console import LabError
 from lab.metrics_log import read_metrics
 from lab.run import read_summary
 from lab.seeds.module import SeedsModule

@@ -16,7 +16,7 @@ from conftest import SMALL, lab_train, newest, only_run, set_status, train_in
 
 import lab.train
 from lab.checkpoint_files import AtomicCheckpointIO
-from lab.errors import LabError
+from lab.console import LabError
 from lab.metrics_log import read_metrics
 from lab.run import read_summary
 from lab.train import report

@@ -12,7 +12,7 @@ import torch
 from conftest import ROOT, SMALL
 
 from lab.config import CONFIGS
-from lab.errors import LabError
+from lab.console import LabError
 from lab.run import read_summary
 from lab.train import run as train
 from scripts.reproduce import (

@@ -8,10 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from lab.errors import LabError
-
 if TYPE_CHECKING:
     from rich.console import Console
+
+
+class LabError(Exception):
+    """Bad input or a run that cannot go on; the message says what is wrong, where, and what would be right."""
 
 
 def tell(text: str) -> None:
