@@ -14,7 +14,7 @@ from lab.callbacks.preemption import Preemption
 
 
 class Checkpoints(Checkpoint):
-    """Keeps the newest ``last-<step>.ckpt`` and ``best.ckpt``, written atomically (:mod:`lab.checkpoint_files`).
+    """Keeps the newest ``last-<step>.ckpt`` and ``best.ckpt``, written atomically (:mod:`lab.runs.checkpoints`).
 
     Lightning's ModelCheckpoint has one trigger an instance and may save after the last batch of an epoch but
     before its validation, from where a resumed run validates at another time than an undisturbed one. Here a

@@ -12,7 +12,7 @@ from lightning.pytorch.callbacks import Callback
 from lab.callbacks.metric_names import check_metric
 from lab.callbacks.samples import samples_seen
 from lab.console import tell
-from lab.tensorboard import boards
+from lab.runs.tensorboard import boards
 
 
 @dataclass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import lightning as L
 
-from lab.config import choices
+from lab.config.compose import choices
 from lab.console import LabError
 
 

@@ -18,10 +18,10 @@ from lightning.pytorch.utilities import rank_zero_only
 from lab.callbacks.eureka import find_moment
 from lab.callbacks.samples import samples_seen
 from lab.callbacks.throughput import Throughput
-from lab.files import write_json
-from lab.provenance import now
-from lab.run import read_summary
-from lab.tensorboard import boards
+from lab.runs.files import write_json
+from lab.runs.folder import read_summary
+from lab.runs.provenance import now
+from lab.runs.tensorboard import boards
 
 
 class RunSummary(Callback):

@@ -8,13 +8,13 @@ import lightning as L
 from lightning.pytorch.callbacks import Callback
 
 from lab.console import LabError
-from lab.run import Run
+from lab.runs.folder import Run
 
 
 class StillHeld(Callback):
     """Raises LabError before the next batch; nothing more is written into the folder.
 
-    It happens to a process that stood still for longer than ``lab.lock.LEASE`` (suspended, its network gone) while
+    It happens to a process that stood still for longer than ``lab.runs.lock.LEASE`` (suspended, its network gone) while
     another node ran the same command.
     """
 

@@ -17,12 +17,12 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from lab import provenance
 from lab.benchmarks.cases import GROUPS, PRECISIONS, Case, Row, cases
 from lab.benchmarks.report import number, save, set_aside, show
 from lab.benchmarks.timing import matrix_product_gflops
 from lab.benchmarks.worker import measure_apart
 from lab.console import tables
+from lab.runs import provenance
 
 # A processor without 16-bit arithmetic emulates it: a table of that takes a day and tells nothing.
 EMULATED = 0.25

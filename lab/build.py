@@ -21,15 +21,15 @@ from lab.callbacks.checkpoints import Checkpoints
 from lab.callbacks.diagnostic import Diagnostic
 from lab.callbacks.eureka import EurekaMoment
 from lab.callbacks.preemption import Preemption
-from lab.checkpoint_files import AtomicCheckpointIO
-from lab.config import CONFIGS
+from lab.config.compose import CONFIGS
 from lab.console import LabError, tell
-from lab.metrics_log import MetricsLog
 from lab.module import TwoStepModule
-from lab.run import Run
+from lab.runs.checkpoints import AtomicCheckpointIO
+from lab.runs.folder import Run
+from lab.runs.metrics_log import MetricsLog
+from lab.runs.tensorboard import hyperparameters
 from lab.softmax.fixed import Fixed
 from lab.softmax.rule import TemperatureRule, check_rule
-from lab.tensorboard import hyperparameters
 
 
 def build_model_and_data(

@@ -8,9 +8,9 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from lab.metrics_log import read_metrics
 from lab.pictures import new_figure, panels, shade_before
-from lab.run import read_summary
+from lab.runs.folder import read_summary
+from lab.runs.metrics import read_metrics
 
 
 def accuracy_figure(runs: Mapping[str, Path], axis: str = "epoch", title: str = "") -> Figure:

@@ -29,16 +29,16 @@ from torch import nn
 
 from lab.callbacks.diagnostic import Diagnostic
 from lab.callbacks.gradient_norms import GradientNorms
-from lab.command import problem_with
-from lab.config import CONFIGS, check, compose_config, explain_key
+from lab.config.compose import CONFIGS, check, compose_config, explain_key
+from lab.config.overrides import problem_with
 from lab.console import LabError, refusals, tables, tell
-from lab.ending import Ending
-from lab.files import write_json
 from lab.gradients import Trained
 from lab.load import load_config, read_trained, softmax_config
 from lab.module import TwoStepModule
 from lab.observe import Findings, observe
-from lab.provenance import provenance
+from lab.runs.files import write_json
+from lab.runs.outcome import Ending
+from lab.runs.provenance import provenance
 
 # What can be shown a checkpoint.
 Look = Diagnostic | GradientNorms

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from lab import slurm
 from lab.console import LabError, tell
-from lab.files import write_json
+from lab.runs import slurm
+from lab.runs.files import write_json
 
 if TYPE_CHECKING:
     from submitit.slurm.slurm import SlurmJob

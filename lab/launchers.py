@@ -8,7 +8,7 @@ from contextlib import suppress
 from hydra.core.config_store import ConfigStore
 from hydra.core.plugins import Plugins
 
-from lab.config import CONFIGS
+from lab.config.compose import CONFIGS
 from lab.console import tell
 
 

@@ -12,10 +12,10 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from torch import Tensor, nn
 
 from lab.build import build_model
-from lab.command import problem_with
-from lab.config import compose_config
+from lab.config.compose import compose_config
+from lab.config.overrides import problem_with
 from lab.console import LabError
-from lab.run import Run
+from lab.runs.folder import Run
 
 
 def load_config(folder: Path) -> DictConfig:

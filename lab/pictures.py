@@ -11,7 +11,7 @@ import pandas as pd
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from lab.files import write_atomically
+from lab.runs.files import write_atomically
 
 
 def new_figure(

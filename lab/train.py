@@ -15,11 +15,13 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, open_dict
 
-from lab import command, launchers, slurm
+from lab import launchers
 from lab.apart import stopped, train_apart
-from lab.config import CONFIGS, initialized
+from lab.config import overrides as command
+from lab.config.compose import CONFIGS, initialized
 from lab.console import LabError, tell
-from lab.run import is_finished, read_summary, run_folder
+from lab.runs import slurm
+from lab.runs.folder import is_finished, read_summary, run_folder
 from lab.seeds.numbers import seeds_of
 
 

@@ -18,17 +18,17 @@ import torch
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from omegaconf import DictConfig
 
-from lab import slurm
 from lab.build import build_callbacks, build_checkpoints, build_loggers, build_model_and_data, build_trainer
 from lab.callbacks.finite_loss import FiniteLoss
 from lab.callbacks.preemption import Preemption
 from lab.callbacks.run_summary import RunSummary
 from lab.callbacks.still_held import StillHeld
-from lab.config import check
+from lab.config.compose import check
 from lab.console import LabError, tell
-from lab.ending import Ending
-from lab.provenance import provenance
-from lab.run import Run, run_folder
+from lab.runs import slurm
+from lab.runs.folder import Run, run_folder
+from lab.runs.outcome import Ending
+from lab.runs.provenance import provenance
 from lab.seeds.numbers import seeds_of
 from lab.seeds.train import check_trainer, train_together
 from lab.tuning import keep_freed_memory, tune_compiler

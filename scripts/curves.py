@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lab.curves import accuracy_figure, gradient_figure
 from lab.pictures import save_figure
-from lab.run import read_summary
+from lab.runs.folder import read_summary
 
 
 def main() -> int:

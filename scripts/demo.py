@@ -13,7 +13,7 @@ from lab.apart import train_apart
 from lab.curves import accuracy_figure
 from lab.datasets.reasoning import CHANCE
 from lab.pictures import save_figure
-from lab.run import read_summary, run_name
+from lab.runs.folder import read_summary, run_name
 
 
 def demo(runs: Path, seed: int, epochs_after: int, limit: int) -> int:

@@ -12,10 +12,10 @@ import shutil
 from pathlib import Path
 
 from lab.curves import gradient_figure
-from lab.files import write_atomically
 from lab.inspect import inspect
 from lab.pictures import save_figure
-from lab.run import read_summary
+from lab.runs.files import write_atomically
+from lab.runs.folder import read_summary
 from scripts.reproduce.common import folder_of, train
 
 DIAGNOSTICS = (

@@ -19,14 +19,14 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
 from lab.callbacks.sample_scenes import scenes_figure, titles_of
-from lab.command import problem_with
-from lab.config import compose_config
+from lab.config.compose import compose_config
+from lab.config.overrides import problem_with
 from lab.console import LabError, refusals
 from lab.datasets.imagenet import FolderScenes
 from lab.datasets.scenes import unnormalised
 from lab.datasets.seeding import generator_of
-from lab.ending import Ending
 from lab.pictures import new_figure, save_figure
+from lab.runs.outcome import Ending
 
 # By experiment, what it takes on a machine with the test data alone; --set has the last word.
 READY: dict[str, list[str]] = {

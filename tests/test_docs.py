@@ -14,7 +14,7 @@ import yaml
 from conftest import OPTUNA, ROOT
 
 from lab.callbacks.diagnostic import Diagnostic
-from lab.config import CONFIGS
+from lab.config.compose import CONFIGS
 from lab.observe import observe
 
 
@@ -67,10 +67,10 @@ def configs(tmp_path_factory) -> Path:
 
 @pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda path: path.name)
 def test_commands_in_the_pages_compose(page: Path, configs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lab.command import problem_with
+    from lab.config.overrides import problem_with
 
-    monkeypatch.setattr("lab.config.CONFIGS", configs)
-    monkeypatch.setattr("lab.command.CONFIGS", configs, raising=False)
+    monkeypatch.setattr("lab.config.compose.CONFIGS", configs)
+    monkeypatch.setattr("lab.config.compose.overrides.CONFIGS", configs, raising=False)
     for line in page.read_text().splitlines():
         # With a folder of one's own, by tests/lab/test_train.py.
         if line.startswith("python -m lab.train") and "--config-dir" not in line:

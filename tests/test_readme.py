@@ -13,11 +13,11 @@ import pytest
 import yaml
 from conftest import ROOT, python, train_in
 
-from lab.command import problem_with
-from lab.config import CONFIGS
+from lab.config.compose import CONFIGS
+from lab.config.overrides import problem_with
 from lab.inspect import main as look
 from lab.report.__main__ import main as report
-from lab.run import read_summary
+from lab.runs.folder import read_summary
 from lab.train import run as train_with
 from scripts.reproduce import table_1
 

@@ -18,9 +18,9 @@ import pytest
 import torch
 from conftest import ROOT
 
-from lab.lock import read_holder
-from lab.metrics_log import read_metrics
-from lab.run import read_summary
+from lab.runs.folder import read_summary
+from lab.runs.lock import read_holder
+from lab.runs.metrics import read_metrics
 from lab.status import gather
 from lab.train import run as train_with
 

@@ -25,9 +25,10 @@ from submitit.core.utils import FailedSubmissionError, UncompletedJobError
 from submitit.helpers import clean_env
 from submitit.slurm.slurm import SlurmJob
 
-from lab import jobs, slurm
+from lab import jobs
 from lab.console import LabError, tell
-from lab.run import is_finished, read_summary, run_folder
+from lab.runs import slurm
+from lab.runs.folder import is_finished, read_summary, run_folder
 from lab.seeds.numbers import seeds_of
 
 # Parameters that submitit knows for every kind of cluster; it wants slurm_ before the others.

@@ -13,7 +13,7 @@ import numpy as np
 from omegaconf import OmegaConf
 
 from lab.benchmarks.cases import Case
-from lab.config import compose_config
+from lab.config.compose import compose_config
 from lab.report.gather import INDEX, gather
 
 EPOCHS = 300

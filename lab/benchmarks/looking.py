@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from lab.benchmarks.cases import Case
 from lab.callbacks.diagnostic import Diagnostic
 from lab.callbacks.gradient_norms import gradient_norms
-from lab.config import CONFIGS, compose_config
+from lab.config.compose import CONFIGS, compose_config
 from lab.datasets.drawn import DrawnDigits, DrawnGarments
 from lab.datasets.tasks.main import MainTask
 from lab.datasets.vision import VisionData

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from lab.benchmarks.cases import BATCH_SIZES, Row
-from lab.files import write_json, write_text
+from lab.runs.files import write_json, write_text
 
 TITLES = {
     "compose": "Composition of 56x56 scenes",

@@ -11,7 +11,7 @@ import lightning as L
 from omegaconf import open_dict
 
 from lab.benchmarks.cases import Case
-from lab.config import compose_config
+from lab.config.compose import compose_config
 from lab.training import train
 
 # The first epochs compile, for training and for evaluation; a validation comes every ten.

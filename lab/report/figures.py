@@ -13,11 +13,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from lab.metrics_file import read_metrics
 from lab.pictures import new_figure, panels, shade_before
 from lab.report.outcomes import times
 from lab.report.records import Record
 from lab.report.settings import Setting
+from lab.runs.metrics import read_metrics
 from lab.survival import Times, no_moment_yet
 
 # A figure holds so many panels; the settings beyond go into the next one.

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from lab.files import write_atomically
-from lab.lock import is_held
 from lab.report.records import CURVES, FILES, Damaged, Record, read_record
+from lab.runs.files import write_atomically
+from lab.runs.lock import is_held
 
 # Changes when the index does: an index of another number is made anew.
 VERSION = 1

@@ -14,7 +14,7 @@ import pandas as pd
 import yaml
 from numpy.typing import NDArray
 
-from lab.identity import identity
+from lab.config.identity import identity
 
 # The numbers of an epoch that curves are drawn from: rows of Record.curves.
 CURVES = ("epoch", "train/accuracy", "train/loss", "val/accuracy", "val/loss")

@@ -10,8 +10,8 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from lab.config import compose_config
-from lab.identity import NOT_WHAT
+from lab.config.compose import compose_config
+from lab.config.identity import NOT_WHAT
 from lab.report.records import Record, only_watches, what_is_run
 
 _NAMED_APART = ("experiment", "softmax", "seed")

@@ -18,11 +18,11 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from lab.console import LabError
-from lab.files import write_atomically, write_json, write_text
 from lab.pictures import lay_out
 from lab.report.against import MatchedRow, Measured
 from lab.report.assemble import COMPARED, Drawing, Report, Section, link, run_row, setting_row
 from lab.report.settings import Setting
+from lab.runs.files import write_atomically, write_json, write_text
 
 # Marks a folder as a report's own: another folder is never written into.
 MARK = "index.html"

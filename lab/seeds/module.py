@@ -21,7 +21,7 @@ from lab.callbacks.run_summary import RunSummary
 from lab.console import LabError
 from lab.datasets.loading import StepLoader, step_reached
 from lab.module import TwoStepModule
-from lab.run import Run
+from lab.runs.folder import Run
 from lab.seeds.stack import Stack, split_optimizer_state
 
 # Optimisers of timm that work on each number by itself, so that models in one tensor do not touch.

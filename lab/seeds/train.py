@@ -16,8 +16,8 @@ from lab.callbacks.preemption import Preemption
 from lab.callbacks.run_summary import RunSummary
 from lab.callbacks.still_held import StillHeld
 from lab.console import LabError, tell
-from lab.ending import Ending
-from lab.run import Run
+from lab.runs.folder import Run
+from lab.runs.outcome import Ending
 from lab.seeds.callbacks import EachSeed, EachSeedCheckpoints
 from lab.seeds.module import OneSeed, Seed, SeedsData, SeedsModule
 from lab.seeds.stack import join_optimizer_states

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.files import write_json
+from lab.runs.files import write_json
 
 FOLDER = ".sweeps"
 

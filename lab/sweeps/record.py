@@ -17,8 +17,8 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
 from lab.console import LabError
-from lab.provenance import command_line
-from lab.run import run_name
+from lab.runs.folder import run_name
+from lab.runs.provenance import command_line
 from lab.seeds.numbers import numbers
 from lab.sweeps.plan import write_plan
 

@@ -17,8 +17,8 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, read_write
 from optuna.trial import TrialState
 
+from lab.config.identity import NOT_WHAT
 from lab.console import LabError, refusals, tell
-from lab.identity import NOT_WHAT
 from lab.sweeps.plan import FOLDER
 
 # A lock lasts as long as its object, which must not travel to other processes with the callback.

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from lab.apart import stopped, train_apart
 from lab.console import LabError
-from lab.provenance import git_state, machine, now, versions
-from lab.run import read_summary, run_name
+from lab.runs.folder import read_summary, run_name
+from lab.runs.provenance import git_state, machine, now, versions
 
 
 def train(overrides: Sequence[str], runs: Path | None = None) -> bool:

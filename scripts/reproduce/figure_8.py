@@ -21,11 +21,11 @@ from matplotlib.figure import Figure
 
 from lab.console import LabError, refusals
 from lab.datasets.reasoning import CHANCE
-from lab.files import write_text
-from lab.metrics_log import read_metrics
 from lab.pictures import new_figure, save_figure
 from lab.published import load
-from lab.run import read_summary
+from lab.runs.files import write_text
+from lab.runs.folder import read_summary
+from lab.runs.metrics import read_metrics
 from lab.statistics import eureka_ratio, fisher
 from scripts.reproduce.common import folder_of, origin, speed_of, tell_duration, train
 

@@ -21,11 +21,11 @@ from omegaconf import DictConfig
 
 from lab.console import LabError, refusals
 from lab.dispersion import fit_beta
-from lab.files import write_text
 from lab.load import read_trained, softmax_config
 from lab.pictures import save_figure
 from lab.published import load
-from lab.run import read_summary
+from lab.runs.files import write_text
+from lab.runs.folder import read_summary
 from lab.statistics import mean_over_seeds, paired
 from scripts.reproduce.common import folder_of, origin, speed_of, tell_duration, train
 from scripts.reproduce.max_retrieval_evaluation import SIZES, Evaluation, Points, sets_of

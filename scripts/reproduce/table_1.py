@@ -18,10 +18,10 @@ from dataclasses import dataclass
 import yaml
 from hydra import compose, initialize_config_dir
 
-from lab.command import problem_with
-from lab.config import CONFIGS
+from lab.config.compose import CONFIGS
+from lab.config.overrides import problem_with
 from lab.console import LabError, refusals
-from lab.run import read_summary, run_folder
+from lab.runs.folder import read_summary, run_folder
 from scripts.reproduce.common import speed_of, tell_duration, train
 
 # Of every run, unless a further override says otherwise.

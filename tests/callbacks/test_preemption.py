@@ -15,10 +15,10 @@ from conftest import SMALL, newest, runs_in
 
 from lab.callbacks.preemption import SIGNALS
 from lab.console import LabError
-from lab.lock import HOLDER
-from lab.metrics_log import read_metrics
 from lab.module import TwoStepModule
-from lab.run import read_summary
+from lab.runs.folder import read_summary
+from lab.runs.lock import HOLDER
+from lab.runs.metrics import read_metrics
 from lab.train import run as train_with
 
 COMMAND = (*SMALL, "threads=1", "logger=csv_only")
@@ -195,7 +195,7 @@ def test_a_run_whose_folder_was_taken_over_ends_without_writing(
     tmp_path: Path, undisturbed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another node believes this process dead; from then on the folder is the other's alone."""
-    monkeypatch.setattr("lab.lock.BEAT", 0.01)
+    monkeypatch.setattr("lab.runs.lock.BEAT", 0.01)
     sound = TwoStepModule.on_before_optimizer_step
 
     def taken_over(self: TwoStepModule, *arguments: object) -> None:

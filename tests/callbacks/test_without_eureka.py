@@ -8,7 +8,7 @@ import pytest
 from conftest import train_in
 
 from lab.report.gather import gather
-from lab.run import read_summary
+from lab.runs.folder import read_summary
 from lab.train import report, run
 
 SHORT = ("data.numbers=4", "trainer.max_epochs=2", "logger=csv_only")

@@ -7,8 +7,8 @@ from conftest import OPTUNA
 from hydra import compose
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from lab.command import check_overrides, in_order, problem_with
-from lab.config import CONFIGS, check, compose_config, initialized
+from lab.config.compose import CONFIGS, check, compose_config, initialized
+from lab.config.overrides import check_overrides, in_order, problem_with
 from lab.console import LabError
 from lab.launchers import offer
 

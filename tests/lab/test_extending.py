@@ -12,8 +12,8 @@ import pytest
 from conftest import ROOT, lab_train, python
 
 import lab.train
-from lab.command import check_overrides
-from lab.run import read_summary
+from lab.config.overrides import check_overrides
+from lab.runs.folder import read_summary
 from lab.train import run as train_with
 
 PAGE = (ROOT / "docs" / "extending.md").read_text()

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from lab.files import write_atomically, write_json
-from lab.metrics_log import MetricsLog, read_metrics
+from lab.runs.files import write_atomically, write_json
+from lab.runs.metrics import read_metrics
+from lab.runs.metrics_log import MetricsLog
 
 
 def test_a_failed_write_leaves_the_old_content_and_nothing_else(tmp_path: Path) -> None:

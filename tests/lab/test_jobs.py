@@ -17,9 +17,10 @@ from omegaconf import OmegaConf
 from submitit.slurm.slurm import SlurmJob
 
 from hydra_plugins.eureka_lab._slurm import SlurmLauncher, _Run
-from lab import jobs, slurm
-from lab.config import CONFIGS
+from lab import jobs
+from lab.config.compose import CONFIGS
 from lab.console import LabError
+from lab.runs import slurm
 from lab.train import run as train_with
 
 SWEEP = ("-m", "experiment=reasoning", "data.numbers=4", "seed=0,1", "hydra/launcher=submitit_slurm")

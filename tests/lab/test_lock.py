@@ -12,10 +12,10 @@ from pathlib import Path
 import filelock
 import pytest
 
-from lab import lock
 from lab.console import LabError
-from lab.lock import HOLDER, FolderLock, Holder, is_held, read_holder
-from lab.run import Run, read_summary
+from lab.runs import lock
+from lab.runs.folder import Run, read_summary
+from lab.runs.lock import HOLDER, FolderLock, Holder, is_held, read_holder
 
 ELSEWHERE = Holder(token="theirs", host="node07", pid=4711, born=0.0, job="12_3")
 

@@ -15,7 +15,7 @@ from timm.optim import create_optimizer_v2
 from torch import nn
 
 from lab.attention import Attention
-from lab.config import CONFIGS, compose_config
+from lab.config.compose import CONFIGS, compose_config
 from lab.models.compact_vit import CompactViT
 from lab.models.reasoner import Reasoner
 from lab.softmax.adaptive import AdaptiveTemperature

@@ -18,12 +18,12 @@ from torch import Tensor, nn
 
 from lab.attention import attend, attend_explicit
 from lab.build import build_model
-from lab.config import CONFIGS, compose_config
+from lab.config.compose import CONFIGS, compose_config
 from lab.console import LabError
-from lab.ending import Ending
 from lab.inspect import main as look
 from lab.models.compact_vit import CompactViT
-from lab.run import read_summary
+from lab.runs.folder import read_summary
+from lab.runs.outcome import Ending
 from lab.softmax.adaptive import AdaptiveTemperature
 from lab.softmax.fixed import Fixed
 from lab.softmax.learnable import LearnableTemperature

@@ -13,9 +13,9 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.types import RunMode
 
-from lab.config import CONFIGS
-from lab.lock import FolderLock
-from lab.run import run_folder
+from lab.config.compose import CONFIGS
+from lab.runs.folder import run_folder
+from lab.runs.lock import FolderLock
 from lab.status import Gathering, gather, main
 from lab.sweeps.plan import read_plan, read_plans, write_plan
 from lab.sweeps.record import RecordPlan, _jobs, planned

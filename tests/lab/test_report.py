@@ -15,7 +15,7 @@ from filelock import FileLock
 from omegaconf import OmegaConf
 
 from lab.benchmarks.gathering import write_runs
-from lab.config import compose_config
+from lab.config.compose import compose_config
 from lab.console import LabError
 from lab.published import load
 from lab.report import gather as gathering
@@ -27,7 +27,7 @@ from lab.report.figures import _rate, curves, rate_grid, survival
 from lab.report.gather import INDEX, gather
 from lab.report.outcomes import baseline_of, compare, outcome
 from lab.report.settings import settings
-from lab.run import run_name
+from lab.runs.folder import run_name
 
 EPOCHS = 40
 

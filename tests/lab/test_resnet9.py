@@ -5,7 +5,7 @@ import torch
 from omegaconf import OmegaConf
 
 from lab.build import build_model
-from lab.config import CONFIGS, compose_config
+from lab.config.compose import CONFIGS, compose_config
 from lab.models.resnet9 import ResNet9
 
 BASELINES = {"imagenet100": "resnet9_large", "main_task_small": "resnet9_small"}

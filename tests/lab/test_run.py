@@ -9,9 +9,9 @@ from omegaconf import OmegaConf
 
 from lab.callbacks.checkpoints import Checkpoints
 from lab.callbacks.run_summary import RunSummary
-from lab.checkpoint_files import AtomicCheckpointIO
 from lab.console import LabError
-from lab.run import Run, load_checkpoint, read_summary, run_name
+from lab.runs.checkpoints import AtomicCheckpointIO
+from lab.runs.folder import Run, load_checkpoint, read_summary, run_name
 from lab.status import status_of
 
 
@@ -131,7 +131,7 @@ def test_nothing_begins_anew_over_checkpoints_of_which_none_loads(tmp_path: Path
     def without_memory(path: Path) -> dict:
         raise MemoryError
 
-    monkeypatch.setattr("lab.run.load_checkpoint", without_memory)
+    monkeypatch.setattr("lab.runs.folder.load_checkpoint", without_memory)
     for read in (run.newest_checkpoint, run.checkpoint_steps):
         with pytest.raises(MemoryError):
             read()

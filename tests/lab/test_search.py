@@ -10,9 +10,9 @@ from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
 
-from lab.config import CONFIGS
+from lab.config.compose import CONFIGS
 from lab.console import LabError
-from lab.run import read_summary
+from lab.runs.folder import read_summary
 from lab.status import gather
 
 optuna = pytest.importorskip("optuna", reason="Optuna's sweeper is not installed: pip install -e '.[optuna]'")

@@ -10,8 +10,8 @@ import torch
 from conftest import SMALL, newest, set_status
 
 from lab.console import LabError
-from lab.metrics_log import read_metrics
-from lab.run import read_summary
+from lab.runs.folder import read_summary
+from lab.runs.metrics import read_metrics
 from lab.seeds.module import SeedsModule
 from lab.train import run as train_with
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from lab import jobs, slurm
+from lab import jobs
+from lab.runs import slurm
 from lab.status import Gathering, gather, main, status_of
 from lab.sweeps.plan import write_plan
 

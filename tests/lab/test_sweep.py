@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from conftest import lab_train
 
-from lab.run import read_summary
+from lab.runs.folder import read_summary
 from lab.train import _share_of_threads, main
 
 SWEEP = (

@@ -16,9 +16,9 @@ from tensorboard.plugins.base_plugin import TBContext
 from tensorboard.plugins.custom_scalar.custom_scalars_plugin import CustomScalarsPlugin
 from tensorboard.plugins.hparams import api_pb2, backend_context, list_session_groups
 
-from lab.metrics_log import read_metrics
-from lab.run import read_summary
-from lab.tensorboard import TensorBoard, hyperparameters, layout
+from lab.runs.folder import read_summary
+from lab.runs.metrics import read_metrics
+from lab.runs.tensorboard import TensorBoard, hyperparameters, layout
 from lab.train import run as train_with
 
 SMALL = (

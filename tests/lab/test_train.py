@@ -15,10 +15,10 @@ import torch
 from conftest import SMALL, lab_train, newest, only_run, set_status, train_in
 
 import lab.train
-from lab.checkpoint_files import AtomicCheckpointIO
 from lab.console import LabError
-from lab.metrics_log import read_metrics
-from lab.run import read_summary
+from lab.runs.checkpoints import AtomicCheckpointIO
+from lab.runs.folder import read_summary
+from lab.runs.metrics import read_metrics
 from lab.train import report
 from lab.train import run as train_with
 

@@ -11,9 +11,9 @@ import pytest
 import torch
 from conftest import ROOT, SMALL
 
-from lab.config import CONFIGS
+from lab.config.compose import CONFIGS
 from lab.console import LabError
-from lab.run import read_summary
+from lab.runs.folder import read_summary
 from lab.train import run as train
 from scripts.reproduce import (
     common,

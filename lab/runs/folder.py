@@ -23,10 +23,10 @@ from typing import Any, Literal, get_args
 
 from omegaconf import DictConfig, OmegaConf
 
+from lab.config.identity import NOT_WHAT, identity
 from lab.console import LabError
-from lab.files import write_json, write_text
-from lab.identity import NOT_WHAT, identity
-from lab.lock import FolderLock, is_held
+from lab.runs.files import write_json, write_text
+from lab.runs.lock import FolderLock, is_held
 
 Status = Literal["running", "finished", "stopped", "failed"]
 STATUSES: tuple[str, ...] = get_args(Status)

@@ -19,7 +19,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from lab.config import choices, explain_key, initialized
+from lab.config.compose import choices, explain_key, initialized
 from lab.console import LabError
 
 _WITH_M = "add -m, as in python -m lab.train -m"

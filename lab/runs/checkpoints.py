@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from lightning.fabric.plugins import TorchCheckpointIO
 
-from lab.files import write_atomically
+from lab.runs.files import write_atomically
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):

@@ -21,9 +21,9 @@ from pathlib import Path
 import psutil
 from filelock import FileLock, Timeout
 
-from lab import slurm
 from lab.console import LabError, tell
-from lab.files import write_json
+from lab.runs import slurm
+from lab.runs.files import write_json
 
 LOCK, HOLDER = ".lock", ".holder.json"
 # Seconds between two signs of life, and without one until a process elsewhere may take the folder over.

@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 
-from lab import slurm
+from lab.runs import slurm
 
 PACKAGES = ("torch", "torchvision", "lightning", "timm", "torchmetrics", "hydra-core", "tensorboard", "numpy")
 

@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
 
-from lab.identity import NOT_WHAT
+from lab.config.identity import NOT_WHAT
 
 # Columns of the HParams tab beside what was typed; the five that it opens on; the measured ones with their titles.
 _ALWAYS = ("optim.lr", "optim.weight_decay", "softmax.tau", "trainer.max_epochs")

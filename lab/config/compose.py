@@ -26,10 +26,10 @@ from pydantic import (
 )
 from pydantic.errors import PydanticUndefinedAnnotation
 
+from lab.config.identity import flatten
 from lab.console import LabError
-from lab.identity import flatten
 
-CONFIGS = Path(__file__).resolve().parent / "configs"
+CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 
 # Keys that Hydra's instantiate reads itself.
 _HYDRA = {"_target_", "_partial_", "_recursive_", "_convert_", "_args_"}
@@ -81,7 +81,7 @@ def compose_config(overrides: Sequence[str]) -> DictConfig:
     """The config that ``python -m lab.train`` composes of these overrides; ``paths.run`` is still to be set.
 
     Raises:
-        HydraException: if they do not compose; ``lab.command.problem_with`` says why in one sentence.
+        HydraException: if they do not compose; ``lab.config.compose.overrides.problem_with`` says why in one sentence.
     """
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
         return compose("train", overrides=list(overrides))

@@ -12,8 +12,8 @@ from typing import Any
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
-from lab.files import write_text
-from lab.metrics_file import read_metrics
+from lab.runs.files import write_text
+from lab.runs.metrics import read_metrics
 
 
 class MetricsLog(Logger):

@@ -1,0 +1,1 @@
+"""Composes configurations, reads overrides, and checks both before any work."""
