@@ -10,7 +10,7 @@ import lightning as L
 import torch
 from torch.optim import Optimizer
 
-from lab.attention import Attention
+from lab.attention.functional import Attention
 from lab.callbacks.eureka import moment_step
 from lab.callbacks.keeper import Keeper
 from lab.console import LabError

@@ -10,8 +10,8 @@ import math
 import torch
 from torch import Tensor
 
-from lab.attention import Attention, CrossAttention, attend_explicit
-from lab.softmax.rule import TemperatureRule
+from lab.attention.functional import Attention, CrossAttention, attend_explicit
+from lab.attention.rule import TemperatureRule
 
 
 def weight_entropy(weights_BHNM: Tensor) -> Tensor:

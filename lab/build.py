@@ -16,7 +16,9 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from lab.attention import CrossAttention
+from lab.attention.functional import CrossAttention
+from lab.attention.rule import TemperatureRule, check_rule
+from lab.attention.rules.fixed import Fixed
 from lab.callbacks.checkpoints import Checkpoints
 from lab.callbacks.diagnostic import Diagnostic
 from lab.callbacks.eureka import EurekaMoment
@@ -28,8 +30,6 @@ from lab.runs.checkpoints import AtomicCheckpointIO
 from lab.runs.folder import Run
 from lab.runs.metrics_log import MetricsLog
 from lab.runs.tensorboard import hyperparameters
-from lab.softmax.fixed import Fixed
-from lab.softmax.rule import TemperatureRule, check_rule
 
 
 def build_model_and_data(
@@ -93,7 +93,7 @@ def _with_softmax(model: DictConfig, softmax: DictConfig, facts: dict[str, int])
     if inspect.isclass(target) and issubclass(target, torch.nn.Module):
         if not issubclass(target, TemperatureRule):
             raise LabError(
-                f"softmax._target_={name} is no temperature rule: derive it from lab.softmax.rule.TemperatureRule"
+                f"softmax._target_={name} is no temperature rule: derive it from lab.attention.functional.rule.TemperatureRule"
             )
         if not softmax.get("_partial_"):
             raise LabError(

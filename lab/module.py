@@ -13,10 +13,10 @@ from torch.optim import Optimizer
 from torchmetrics import MeanMetric, Metric, MetricCollection
 from torchmetrics.classification import MulticlassAccuracy
 
+from lab.attention.rule import TemperatureRule, at_least_float32
+from lab.attention.schedule import HeatTreatment
 from lab.datasets.seeding import derived_seed
 from lab.optim import OptimConfig
-from lab.softmax.rule import TemperatureRule, at_least_float32
-from lab.softmax.schedule import HeatTreatment
 
 Batch = dict[str, Any]
 

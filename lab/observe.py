@@ -17,9 +17,9 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+from lab.attention.rule import TemperatureRule
 from lab.console import LabError
 from lab.recorder import Recorder, evaluating
-from lab.softmax.rule import TemperatureRule
 
 # What a chunk may hold of one layer's quantities: 128 MiB in float32.
 _CHUNK_ELEMENTS = 2**25

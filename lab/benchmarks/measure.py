@@ -14,7 +14,12 @@ from omegaconf import OmegaConf
 from timm.optim import create_optimizer_v2
 from torch import Tensor
 
-import lab.attention
+import lab.attention.functional
+from lab.attention.rule import TemperatureRule
+from lab.attention.rules.adaptive import AdaptiveTemperature
+from lab.attention.rules.fixed import Fixed
+from lab.attention.rules.learnable import LearnableTemperature
+from lab.attention.rules.norm import NormSoftmax
 from lab.benchmarks.cases import Case, Row
 from lab.benchmarks.gathering import time_of_gathering
 from lab.benchmarks.looking import cost_of_looking, time_of_probes
@@ -39,11 +44,6 @@ from lab.models.reasoner import Reasoner
 from lab.module import TwoStepModule
 from lab.optim import OptimConfig
 from lab.seeds.module import OneSeed, Seed, SeedsModule
-from lab.softmax.adaptive import AdaptiveTemperature
-from lab.softmax.fixed import Fixed
-from lab.softmax.learnable import LearnableTemperature
-from lab.softmax.norm import NormSoftmax
-from lab.softmax.rule import TemperatureRule
 from lab.tuning import keep_freed_memory, tune_compiler
 
 RULES: dict[str, Callable[..., TemperatureRule]] = {
@@ -161,7 +161,7 @@ def _attention(case: Case) -> list[Row]:
     result: list[Tensor] = []
 
     def forward() -> None:
-        result[:] = [lab.attention.attend(q_BHND, k_BHND, v_BHND, rule)]
+        result[:] = [lab.attention.functional.attend(q_BHND, k_BHND, v_BHND, rule)]
 
     def backward() -> None:
         torch.autograd.grad(result, inputs, [ahead_BHND])
@@ -318,16 +318,16 @@ def _path(path: str) -> Iterator[None]:
     """
     if path not in ("", "fused", "explicit"):
         raise ValueError(f"there is no attention path {path!r}; there are fused and explicit")
-    fused = lab.attention.attend
+    fused = lab.attention.functional.attend
 
     def explicit(
         q_BHND: Tensor, k_BHMD: Tensor, v_BHMD: Tensor, rule: TemperatureRule, mask: Tensor | None = None
     ) -> Tensor:
-        return lab.attention.attend_explicit(q_BHND, k_BHMD, v_BHMD, rule, mask).z
+        return lab.attention.functional.attend_explicit(q_BHND, k_BHMD, v_BHMD, rule, mask).z
 
     if path == "explicit":
-        lab.attention.attend = explicit
+        lab.attention.functional.attend = explicit
     try:
         yield
     finally:
-        lab.attention.attend = fused
+        lab.attention.functional.attend = fused

@@ -13,9 +13,9 @@ from timm.models import register_model
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
-from lab.attention import Attention
+from lab.attention.functional import Attention
+from lab.attention.rule import TemperatureRule
 from lab.models.parts import Observable, RuleFactory, make_rules
-from lab.softmax.rule import TemperatureRule
 
 
 class LinearPatchEmbed(PatchEmbed):

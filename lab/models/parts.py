@@ -7,9 +7,9 @@ from typing import ClassVar, Protocol
 
 from torch import Tensor, nn
 
-from lab.attention import Attention, CrossAttention
-from lab.softmax.fixed import Fixed
-from lab.softmax.rule import TemperatureRule
+from lab.attention.functional import Attention, CrossAttention
+from lab.attention.rule import TemperatureRule
+from lab.attention.rules.fixed import Fixed
 
 
 class RuleFactory(Protocol):

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from lab.attention import Attention
+from lab.attention.functional import Attention
 from lab.models.parts import Observable, RuleFactory, make_rules
 
 

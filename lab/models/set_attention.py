@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from lab.attention import CrossAttention
+from lab.attention.functional import CrossAttention
 from lab.models.parts import Observable, RuleFactory, make_rules
 
 

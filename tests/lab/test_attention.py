@@ -5,12 +5,12 @@ from functools import partial
 import pytest
 import torch
 
-import lab.attention
-from lab.attention import Attention, attend, attend_explicit
-from lab.softmax.adaptive import AdaptiveTemperature
-from lab.softmax.fixed import Fixed
-from lab.softmax.learnable import LearnableTemperature
-from lab.softmax.norm import NormSoftmax
+import lab.attention.functional
+from lab.attention.functional import Attention, attend, attend_explicit
+from lab.attention.rules.adaptive import AdaptiveTemperature
+from lab.attention.rules.fixed import Fixed
+from lab.attention.rules.learnable import LearnableTemperature
+from lab.attention.rules.norm import NormSoftmax
 
 RULES = {
     "fixed": Fixed,
@@ -82,7 +82,7 @@ def test_few_keys_give_what_many_would() -> None:
 
 
 def test_half_precision_on_a_cpu_is_worked_out_in_float32(monkeypatch) -> None:
-    monkeypatch.setattr(lab.attention, "_CPU_MULTIPLIES_BFLOAT16", False)
+    monkeypatch.setattr(lab.attention.functional, "_CPU_MULTIPLIES_BFLOAT16", False)
     q, k, v = (t.detach() for t in tensors(torch.float32))
     half = [t.bfloat16() for t in (q, k, v)]
     got = attend(*half, NormSoftmax(4, 16))
@@ -173,7 +173,7 @@ def kernel_calls(monkeypatch) -> list[torch.dtype]:
         calls.append(q.dtype)
         return kernel(q, *args, **options)
 
-    monkeypatch.setattr(lab.attention.F, "scaled_dot_product_attention", counted)
+    monkeypatch.setattr(lab.attention.functional.F, "scaled_dot_product_attention", counted)
     return calls
 
 
@@ -185,7 +185,7 @@ def test_the_kernel_is_used_and_few_keys_give_its_numbers(name, kernel_calls, mo
     attend_explicit(*tensors(torch.float64), rule)
     results = []
     for few, calls in ((16, 1), (0, 2)):
-        monkeypatch.setattr(lab.attention, "_FEW_KEYS", few)
+        monkeypatch.setattr(lab.attention.functional, "_FEW_KEYS", few)
         of = tensors(torch.float64, tokens=5)
         z = attend(*of, rule)
         assert len(kernel_calls) == calls
@@ -201,8 +201,8 @@ def test_a_cpu_with_bfloat16_products_gives_the_numbers_of_the_kernel(name, mask
     rule = RULES[name](heads=4, head_dim=16)
     results = []
     for native, longest in ((False, 256), (True, 256), (True, 23)):
-        monkeypatch.setattr(lab.attention, "_CPU_MULTIPLIES_BFLOAT16", native)
-        monkeypatch.setattr(lab.attention, "_KEYS_IN_BFLOAT16", longest)
+        monkeypatch.setattr(lab.attention.functional, "_CPU_MULTIPLIES_BFLOAT16", native)
+        monkeypatch.setattr(lab.attention.functional, "_KEYS_IN_BFLOAT16", longest)
         of = [t.detach().bfloat16().requires_grad_() for t in tensors(torch.float32)]
         kernel_calls.clear()
         z = attend(*of, rule, MASKS[mask])
@@ -217,7 +217,7 @@ def test_a_cpu_with_bfloat16_products_gives_the_numbers_of_the_kernel(name, mask
 
 
 def test_numbers_of_mixed_precision_take_the_kernel_on_a_cpu_with_bfloat16_products(kernel_calls, monkeypatch) -> None:
-    monkeypatch.setattr(lab.attention, "_CPU_MULTIPLIES_BFLOAT16", True)
+    monkeypatch.setattr(lab.attention.functional, "_CPU_MULTIPLIES_BFLOAT16", True)
     q, k, v = (t.detach() for t in tensors(torch.float32))
     z = attend(q.bfloat16(), k.bfloat16(), v, NormSoftmax(4, 16))
     assert kernel_calls == [torch.float32]
@@ -225,7 +225,7 @@ def test_numbers_of_mixed_precision_take_the_kernel_on_a_cpu_with_bfloat16_produ
 
 
 def test_under_bfloat16_products_a_query_that_sees_nothing_gives_zero(monkeypatch) -> None:
-    monkeypatch.setattr(lab.attention, "_CPU_MULTIPLIES_BFLOAT16", True)
+    monkeypatch.setattr(lab.attention.functional, "_CPU_MULTIPLIES_BFLOAT16", True)
     rule = NormSoftmax(4, 16)
     mask = torch.ones(24, 24, dtype=torch.bool)
     mask[4] = False
@@ -240,7 +240,7 @@ def test_under_bfloat16_products_a_query_that_sees_nothing_gives_zero(monkeypatc
 def test_bfloat16_products_of_models_side_by_side_are_those_of_each(compiling: bool, monkeypatch) -> None:
     """The written-out backward included, which Dynamo would lose; each model may have a mask of its own."""
     torch.compiler.reset()
-    monkeypatch.setattr(lab.attention, "_CPU_MULTIPLIES_BFLOAT16", True)
+    monkeypatch.setattr(lab.attention.functional, "_CPU_MULTIPLIES_BFLOAT16", True)
     rule = NormSoftmax(4, 16)
     of = [torch.stack([t.detach(), 2 * t.detach()]).bfloat16() for t in tensors(torch.float32)]
     masks = torch.rand(2, 24, 24, generator=torch.Generator().manual_seed(0)) > 0.3
@@ -261,7 +261,7 @@ def test_bfloat16_products_of_models_side_by_side_are_those_of_each(compiling: b
 
 
 def test_the_kernel_never_sees_16_bit_numbers_on_a_cpu(kernel_calls, monkeypatch) -> None:
-    monkeypatch.setattr(lab.attention, "_CPU_MULTIPLIES_BFLOAT16", False)
+    monkeypatch.setattr(lab.attention.functional, "_CPU_MULTIPLIES_BFLOAT16", False)
     half = [t.detach().bfloat16() for t in tensors(torch.float32)]
     with torch.autocast("cpu", dtype=torch.bfloat16):
         z = attend(*half, NormSoftmax(4, 16))

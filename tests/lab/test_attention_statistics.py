@@ -5,7 +5,11 @@ import math
 import pytest
 import torch
 
-from lab.attention import Attention, CrossAttention, attend_explicit
+from lab.attention.functional import Attention, CrossAttention, attend_explicit
+from lab.attention.rules.adaptive import AdaptiveTemperature
+from lab.attention.rules.fixed import Fixed
+from lab.attention.rules.learnable import LearnableTemperature
+from lab.attention.rules.norm import NormSoftmax
 from lab.attention_statistics import (
     dispersion_bound,
     logit_spread,
@@ -19,10 +23,6 @@ from lab.attention_statistics import (
     weight_entropy,
 )
 from lab.recorder import Recorder
-from lab.softmax.adaptive import AdaptiveTemperature
-from lab.softmax.fixed import Fixed
-from lab.softmax.learnable import LearnableTemperature
-from lab.softmax.norm import NormSoftmax
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from lab.attention.rules.adaptive import AdaptiveTemperature
 from lab.dispersion import best_inverse_temperature, entropy, fit_beta
-from lab.softmax.adaptive import AdaptiveTemperature
 from lab.statistics import eureka_ratio
 
 

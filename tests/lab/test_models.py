@@ -14,14 +14,14 @@ from timm.models.vision_transformer import VisionTransformer
 from timm.optim import create_optimizer_v2
 from torch import nn
 
-from lab.attention import Attention
+from lab.attention.functional import Attention
+from lab.attention.rules.adaptive import AdaptiveTemperature
+from lab.attention.rules.fixed import Fixed
+from lab.attention.rules.learnable import LearnableTemperature
+from lab.attention.rules.norm import NormSoftmax
 from lab.config.compose import CONFIGS, compose_config
 from lab.models.compact_vit import CompactViT
 from lab.models.reasoner import Reasoner
-from lab.softmax.adaptive import AdaptiveTemperature
-from lab.softmax.fixed import Fixed
-from lab.softmax.learnable import LearnableTemperature
-from lab.softmax.norm import NormSoftmax
 
 # Table 3 of Eureka-moments in Transformers: heads, dimension of a head, depth, MLP ratio.
 TABLE_3 = {

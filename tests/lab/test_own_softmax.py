@@ -16,7 +16,12 @@ from conftest import ROOT, python
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 
-from lab.attention import attend, attend_explicit
+from lab.attention.functional import attend, attend_explicit
+from lab.attention.rule import TemperatureRule, check_rule
+from lab.attention.rules.adaptive import AdaptiveTemperature
+from lab.attention.rules.fixed import Fixed
+from lab.attention.rules.learnable import LearnableTemperature
+from lab.attention.rules.norm import NormSoftmax
 from lab.build import build_model
 from lab.config.compose import CONFIGS, compose_config
 from lab.console import LabError
@@ -24,11 +29,6 @@ from lab.inspect import main as look
 from lab.models.compact_vit import CompactViT
 from lab.runs.folder import read_summary
 from lab.runs.outcome import Ending
-from lab.softmax.adaptive import AdaptiveTemperature
-from lab.softmax.fixed import Fixed
-from lab.softmax.learnable import LearnableTemperature
-from lab.softmax.norm import NormSoftmax
-from lab.softmax.rule import TemperatureRule, check_rule
 from lab.train import run as train_with
 
 PAGE = (ROOT / "docs" / "softmax.md").read_text()
@@ -269,12 +269,16 @@ def built(
 @pytest.mark.parametrize(
     ("name", "partial", "words"),
     [
-        ("lab.softmax.fixed.Fixed", False, "lab.softmax.fixed.Fixed needs the line _partial_: true"),
+        (
+            "lab.attention.functional.rules.fixed.Fixed",
+            False,
+            "lab.attention.functional.rules.fixed.Fixed needs the line _partial_: true",
+        ),
         ("Unmade", True, "write def __init__(self, heads, head_dim, tau=None, power: 'float' = 1.0)"),
         ("NotHanded", True, "must hand heads, head_dim and tau on: super().__init__(heads, head_dim, tau)"),
         ("NoBeta", True, "NoBeta.inverse_temperature must return a tensor"),
         ("NoMask", True, "inverse_temperature(q, k, mask) fails on"),
-        ("NoRule", True, "is no temperature rule: derive it from lab.softmax.rule.TemperatureRule"),
+        ("NoRule", True, "is no temperature rule: derive it from lab.attention.functional.rule.TemperatureRule"),
     ],
 )
 def test_natural_mistakes_are_answered_where_a_model_is_built(name: str, partial: bool, words: str) -> None:
@@ -302,7 +306,7 @@ def test_what_a_rule_keeps_is_not_touched_by_the_trial() -> None:
 def test_a_constructor_is_told_before_its_options_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The config's tau is no option of such a constructor, and that would be the lesser half of the truth."""
     (tmp_path / "their_rules.py").write_text(
-        "from lab.softmax.rule import TemperatureRule\n\n\n"
+        "from lab.attention.functional.rule import TemperatureRule\n\n\n"
         "class Powered(TemperatureRule):\n"
         "    def __init__(self, power=1.0):\n"
         "        super().__init__()\n"

@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import lab.attention
+import lab.attention.functional
+from lab.attention.rules.norm import NormSoftmax
 from lab.models.compact_vit import CompactViT
 from lab.models.reasoner import Reasoner
 from lab.recorder import QUANTITIES, Recorder
-from lab.softmax.norm import NormSoftmax
 
 
 def vit() -> CompactViT:
@@ -88,13 +88,13 @@ def test_watching_leaves_no_trace(make) -> None:
 def test_off_it_costs_no_explicit_attention(monkeypatch) -> None:
     model = vit().eval()
     calls: list[int] = []
-    explicit = lab.attention.attend_explicit
+    explicit = lab.attention.functional.attend_explicit
 
     def counted(*args):
         calls.append(1)
         return explicit(*args)
 
-    monkeypatch.setattr(lab.attention, "attend_explicit", counted)
+    monkeypatch.setattr(lab.attention.functional, "attend_explicit", counted)
     recorder = Recorder(model, layers=[0])
     model(batch(model))
     assert not calls

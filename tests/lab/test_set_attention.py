@@ -5,13 +5,13 @@ from functools import partial
 import pytest
 import torch
 
-from lab.attention import CrossAttention, Tap
+from lab.attention.functional import CrossAttention, Tap
+from lab.attention.rules.adaptive import AdaptiveTemperature
+from lab.attention.rules.fixed import Fixed
+from lab.attention.rules.learnable import LearnableTemperature
+from lab.attention.rules.norm import NormSoftmax
 from lab.models.set_attention import SetAttention
 from lab.recorder import Recorder
-from lab.softmax.adaptive import AdaptiveTemperature
-from lab.softmax.fixed import Fixed
-from lab.softmax.learnable import LearnableTemperature
-from lab.softmax.norm import NormSoftmax
 
 RULES = {
     "fixed": Fixed,

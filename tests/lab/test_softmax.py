@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lab.attention import attend
-from lab.softmax import adaptive
-from lab.softmax.adaptive import AdaptiveTemperature, row_entropy
-from lab.softmax.fixed import Fixed
-from lab.softmax.learnable import LearnableTemperature
-from lab.softmax.norm import NormSoftmax, RowVariance
-from lab.softmax.schedule import HeatTreatment
+from lab.attention.functional import attend
+from lab.attention.rules import adaptive
+from lab.attention.rules.adaptive import AdaptiveTemperature, row_entropy
+from lab.attention.rules.fixed import Fixed
+from lab.attention.rules.learnable import LearnableTemperature
+from lab.attention.rules.norm import NormSoftmax, RowVariance
+from lab.attention.schedule import HeatTreatment
 
 # Many and few tokens: NormSoftmax takes another way for few.
 SHAPES = [(2, 3, 20, 20, 8), (2, 3, 1, 5, 8), (2, 3, 5, 30, 4)]
@@ -142,7 +142,7 @@ def test_entropy_of_rows(monkeypatch) -> None:
     q, k = qk(SHAPES[0])
     want = brute_entropy(q @ k.transpose(-2, -1))
     torch.testing.assert_close(row_entropy(q, k), want, rtol=1e-10, atol=1e-12)
-    monkeypatch.setattr("lab.softmax.adaptive._CHUNK_ELEMENTS", 60)
+    monkeypatch.setattr("lab.attention.functional.rules.adaptive._CHUNK_ELEMENTS", 60)
     torch.testing.assert_close(row_entropy(q, k), want, rtol=1e-10, atol=1e-12)
     causal = torch.ones(20, 20, dtype=torch.bool).tril()
     scores = (q @ k.transpose(-2, -1)).masked_fill(~causal, -math.inf)

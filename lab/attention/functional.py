@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lab.softmax.rule import TemperatureRule, at_least_float32, is_narrow, samples_first, samples_last, scores_of
+from lab.attention.rule import TemperatureRule, at_least_float32, is_narrow, samples_first, samples_last, scores_of
 
 # Below this many keys a fused CPU kernel costs more than the N x M matrix it saves: for the reasoning task
 # (5 keys, heads of 4) it takes 25 of 45 ms a step. `python -m lab.bench` shows both over N.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from lab.softmax.rule import TemperatureRule
+from lab.attention.rule import TemperatureRule
 
 
 class Fixed(TemperatureRule):

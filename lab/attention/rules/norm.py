@@ -8,14 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from lab.softmax.rule import (
-    TemperatureRule,
-    at_least_float32,
-    is_narrow,
-    samples_first,
-    samples_last,
-    scores_of,
-)
+from lab.attention.rule import TemperatureRule, at_least_float32, is_narrow, samples_first, samples_last, scores_of
 
 
 class NormSoftmax(TemperatureRule):

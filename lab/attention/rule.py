@@ -130,7 +130,9 @@ def check_rule(rule: Any, any_basis: bool = False) -> None:
             between channels, depends on other queries or on the basis where the rule denies that.
     """
     if not isinstance(rule, TemperatureRule):
-        raise ValueError(f"{_name(type(rule))} is no temperature rule: derive it from lab.softmax.rule.TemperatureRule")
+        raise ValueError(
+            f"{_name(type(rule))} is no temperature rule: derive it from lab.attention.functional.rule.TemperatureRule"
+        )
     H, D = rule.heads, rule.head_dim
     # Sizes that are unlike each other and the rule's own: what is put in a wrong place does not fit by chance.
     B, N, M = [size for size in (2, 3, 5, 7, 11) if size not in (H, D)][:3]

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from lab.softmax.rule import TemperatureRule
+from lab.attention.rule import TemperatureRule
 
 Granularity = Literal["layer_head", "layer", "head", "channel"]
 Parametrisation = Literal["raw", "log", "tanh", "sigmoid"]

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from lab.softmax.rule import TemperatureRule, at_least_float32
+from lab.attention.rule import TemperatureRule, at_least_float32
 
 # Scores held at once while entropies are taken: 64 MiB in float32.
 _CHUNK_ELEMENTS = 2**24
