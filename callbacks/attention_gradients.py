@@ -10,10 +10,10 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from lab.attention_statistics import output_derivatives
 from lab.callbacks.diagnostic import Diagnostic
 from lab.datasets.seeding import generator_of
-from lab.observe import Chunk, Findings, mean_over
+from lab.observation.attention_statistics import output_derivatives
+from lab.observation.observe import Chunk, Findings, mean_over
 from lab.pictures import maps, panels, shade_before
 
 

@@ -10,10 +10,10 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from lab.attention_statistics import received, rollout
 from lab.callbacks.diagnostic import Diagnostic
 from lab.datasets.scenes import unnormalised
-from lab.observe import Chunk, Findings
+from lab.observation.attention_statistics import received, rollout
+from lab.observation.observe import Chunk, Findings
 from lab.pictures import maps, panels
 
 

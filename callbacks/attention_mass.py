@@ -10,10 +10,10 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from lab.attention_statistics import mass_on, received
 from lab.callbacks.diagnostic import Diagnostic
 from lab.console import tell
-from lab.observe import Chunk, Findings, mean_over
+from lab.observation.attention_statistics import mass_on, received
+from lab.observation.observe import Chunk, Findings, mean_over
 from lab.pictures import bars_by_layer, lines_by_layer
 
 

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from lab.callbacks.diagnostic import Diagnostic
-from lab.observe import Chunk, Findings
+from lab.observation.observe import Chunk, Findings
 from lab.pictures import new_figure
 
 BINS = 25

@@ -9,8 +9,8 @@ import pandas as pd
 from torch import Tensor
 
 from lab.callbacks.probe import Probe
-from lab.probes import Targets, code_length
-from lab.representations import OF_BLOCKS
+from lab.observation.probes import Targets, code_length
+from lab.observation.representations import OF_BLOCKS
 
 PORTIONS = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.0625, 0.125, 0.25, 0.5)
 

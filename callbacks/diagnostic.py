@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from lab.callbacks.eureka import moment_step
 from lab.callbacks.keeper import Keeper
 from lab.console import LabError
-from lab.observe import Chunk, Findings, attention_layers, observe
+from lab.observation.observe import Chunk, Findings, attention_layers, observe
 
 
 class Diagnostic(Keeper):

@@ -15,8 +15,8 @@ from lab.callbacks.eureka import moment_step
 from lab.callbacks.keeper import Keeper
 from lab.console import LabError
 from lab.curves import gradient_figure
-from lab.gradients import Trained, at_next_steps
-from lab.observe import Findings, attention_layers
+from lab.observation.gradients import Trained, at_next_steps
+from lab.observation.observe import Findings, attention_layers
 from lab.pictures import bars_by_layer
 
 

@@ -14,7 +14,7 @@ from lightning.pytorch.callbacks import Callback
 from matplotlib.figure import Figure
 
 from lab.callbacks.figures import show_figure
-from lab.observe import Findings
+from lab.observation.observe import Findings
 from lab.pictures import save_figure
 from lab.runs.files import write_atomically, write_text
 

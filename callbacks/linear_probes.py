@@ -9,9 +9,9 @@ from torch import Tensor
 
 from lab.callbacks.probe import Probe, Seen
 from lab.console import LabError
-from lab.observe import Chunk, Findings
-from lab.probes import Targets, probe_accuracy
-from lab.representations import OF_BLOCKS, OF_HEADS, Place, known, needed, representations
+from lab.observation.observe import Chunk, Findings
+from lab.observation.probes import Targets, probe_accuracy
+from lab.observation.representations import OF_BLOCKS, OF_HEADS, Place, known, needed, representations
 
 # Of whole representations, in half precision; their solve takes about as much again.
 _MOST_GIB = 5.0
@@ -22,7 +22,7 @@ class LinearProbes(Probe):
 
     Table: layer, head (-1 for a block), quantity, tokens (answer, mean, full), target, accuracy, chance (1 / classes),
     majority (always the most frequent class). Pictures: bars per layer with the spread over heads (Figures 2, 19 to
-    23), and the answer token's z over training. ``lab.probes`` tells how they are fitted.
+    23), and the answer token's z over training. ``lab.observation.probes`` tells how they are fitted.
 
     Source: Eureka-moments in Transformers, section 4 and A.13.
 

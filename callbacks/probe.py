@@ -13,10 +13,10 @@ from torch import Tensor
 
 from lab.callbacks.diagnostic import Diagnostic
 from lab.console import LabError
-from lab.observe import Chunk, Findings
+from lab.observation.observe import Chunk, Findings
+from lab.observation.probes import Targets
+from lab.observation.representations import OF_HEADS, Place, known, needed, probe_labels, representations
 from lab.pictures import grouped_bars, new_figure, panels, shade_before
-from lab.probes import Targets
-from lab.representations import OF_HEADS, Place, known, needed, probe_labels, representations
 
 Seen = tuple[dict[Place, Tensor], dict[str, Tensor], torch.device]
 

@@ -10,9 +10,9 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from lab.attention_statistics import temperature_of
 from lab.callbacks.diagnostic import Diagnostic
-from lab.observe import Chunk, Findings, mean_over
+from lab.observation.attention_statistics import temperature_of
+from lab.observation.observe import Chunk, Findings, mean_over
 from lab.pictures import bars_by_layer, lines_by_layer
 
 

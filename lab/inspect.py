@@ -32,10 +32,10 @@ from lab.callbacks.gradient_norms import GradientNorms
 from lab.config.compose import CONFIGS, check, compose_config, explain_key
 from lab.config.overrides import problem_with
 from lab.console import LabError, refusals, tables, tell
-from lab.gradients import Trained
 from lab.load import load_config, read_trained, softmax_config
 from lab.module import TwoStepModule
-from lab.observe import Findings, observe
+from lab.observation.gradients import Trained
+from lab.observation.observe import Findings, observe
 from lab.runs.files import write_json
 from lab.runs.outcome import Ending
 from lab.runs.provenance import provenance

@@ -15,7 +15,7 @@ from conftest import OPTUNA, ROOT
 
 from lab.callbacks.diagnostic import Diagnostic
 from lab.config.compose import CONFIGS
-from lab.observe import observe
+from lab.observation.observe import observe
 
 
 def test_the_pages_build_without_a_warning(tmp_path: Path) -> None:

@@ -24,8 +24,8 @@ from lab.datasets.drawn import DrawnDigits, DrawnGarments
 from lab.datasets.tasks.main import MainTask
 from lab.datasets.vision import VisionData
 from lab.models.compact_vit import CompactViT
-from lab.observe import observe
-from lab.probes import Targets, probe_accuracy
+from lab.observation.observe import observe
+from lab.observation.probes import Targets, probe_accuracy
 
 EPOCH_SAMPLES = 60_000
 GRADIENT_NORMS_EVERY = 50

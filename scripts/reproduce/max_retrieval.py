@@ -20,8 +20,8 @@ import pandas as pd
 from omegaconf import DictConfig
 
 from lab.console import LabError, refusals
-from lab.dispersion import fit_beta
 from lab.load import read_trained, softmax_config
+from lab.observation.dispersion import fit_beta
 from lab.pictures import save_figure
 from lab.published import load
 from lab.runs.files import write_text

@@ -9,10 +9,10 @@ import torch
 from matplotlib.figure import Figure
 from torch import nn
 
-from lab.dispersion import entropy
+from lab.observation.dispersion import entropy
+from lab.observation.recorder import Recorder
 from lab.pictures import new_figure
 from lab.published import load
-from lab.recorder import Recorder
 from scripts.reproduce.max_retrieval_evaluation import SIZES, Points, batches
 
 # Coefficients of the published polynomial, highest power first.

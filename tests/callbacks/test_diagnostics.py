@@ -20,7 +20,7 @@ from lab.console import LabError
 from lab.datasets.drawn import DrawnDigits
 from lab.inspect import _parse, inspect, main
 from lab.models.compact_vit import CompactViT
-from lab.observe import observe
+from lab.observation.observe import observe
 from lab.train import run as train_with
 
 # Every diagnostic there is: a new one is tested by being there.

@@ -13,14 +13,14 @@ from conftest import SMALL
 from lightning.fabric.plugins.precision import MixedPrecision
 from torch import nn
 
-import lab.gradients
+import lab.observation.gradients
 from lab.callbacks.gradient_norms import GradientNorms, gradient_norms
 from lab.console import LabError
 from lab.datasets.vision import VisionData
-from lab.gradients import Trained, at_next_steps
 from lab.inspect import inspect
 from lab.models.compact_vit import CompactViT
 from lab.module import TwoStepModule
+from lab.observation.gradients import Trained, at_next_steps
 from lab.optim import OptimConfig
 from lab.train import run as train_with
 
@@ -134,7 +134,7 @@ def test_the_loss_of_16_bit_is_scaled_and_its_gradient_scaled_back(
     """On a GPU this is what 16-mixed is; Lightning has no such precision on a CPU, so that it is put in by hand."""
     plain = at_next_steps(small_trained(vision_data), 2, gradient_norms)
     in_half = MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu"))
-    monkeypatch.setattr(lab.gradients, "_precision", lambda *_: in_half)
+    monkeypatch.setattr(lab.observation.gradients, "_precision", lambda *_: in_half)
     scaled = at_next_steps(small_trained(vision_data, "16-mixed"), 2, gradient_norms)
     for mine, theirs in zip(scaled, plain, strict=True):
         assert mine != theirs

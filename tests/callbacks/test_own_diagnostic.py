@@ -12,8 +12,8 @@ import pytest
 from conftest import ROOT, python
 
 from lab.inspect import main as look
-from lab.observe import Chunk, Findings
-from lab.recorder import QUANTITIES
+from lab.observation.observe import Chunk, Findings
+from lab.observation.recorder import QUANTITIES
 
 PAGE = (ROOT / "docs" / "diagnostics.md").read_text()
 

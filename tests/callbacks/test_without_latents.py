@@ -11,7 +11,7 @@ import torch
 from lab.callbacks.attention_mass import AttentionMass
 from lab.callbacks.sample_scenes import SampleScenes, titles_of
 from lab.models.compact_vit import CompactViT
-from lab.observe import observe
+from lab.observation.observe import observe
 
 
 def test_titles_are_what_the_data_tells() -> None:

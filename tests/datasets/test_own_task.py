@@ -17,7 +17,7 @@ import torch
 from conftest import ROOT, newest, only_run, python, runs_in
 
 from lab.datasets.loading import DrawnData
-from lab.observe import with_kinds
+from lab.observation.observe import with_kinds
 from scripts.scenes import READY, picture
 
 PAGE = (ROOT / "docs" / "tasks.md").read_text()

@@ -10,7 +10,7 @@ from lab.attention.rules.adaptive import AdaptiveTemperature
 from lab.attention.rules.fixed import Fixed
 from lab.attention.rules.learnable import LearnableTemperature
 from lab.attention.rules.norm import NormSoftmax
-from lab.attention_statistics import (
+from lab.observation.attention_statistics import (
     dispersion_bound,
     logit_spread,
     mass_on,
@@ -22,7 +22,7 @@ from lab.attention_statistics import (
     temperature_of,
     weight_entropy,
 )
-from lab.recorder import Recorder
+from lab.observation.recorder import Recorder
 
 
 @pytest.fixture

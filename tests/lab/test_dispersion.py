@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lab.attention.rules.adaptive import AdaptiveTemperature
-from lab.dispersion import best_inverse_temperature, entropy, fit_beta
+from lab.observation.dispersion import best_inverse_temperature, entropy, fit_beta
 from lab.statistics import eureka_ratio
 
 

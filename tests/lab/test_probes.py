@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lab.probes import Targets, code_length, dual_predict, predict, probe_accuracy
+from lab.observation.probes import Targets, code_length, dual_predict, predict, probe_accuracy
 
 SIZE, WIDTH = 600, 12
 

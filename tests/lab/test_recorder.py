@@ -10,7 +10,7 @@ import lab.attention.functional
 from lab.attention.rules.norm import NormSoftmax
 from lab.models.compact_vit import CompactViT
 from lab.models.reasoner import Reasoner
-from lab.recorder import QUANTITIES, Recorder
+from lab.observation.recorder import QUANTITIES, Recorder
 
 
 def vit() -> CompactViT:

@@ -11,7 +11,7 @@ from lab.attention.rules.fixed import Fixed
 from lab.attention.rules.learnable import LearnableTemperature
 from lab.attention.rules.norm import NormSoftmax
 from lab.models.set_attention import SetAttention
-from lab.recorder import Recorder
+from lab.observation.recorder import Recorder
 
 RULES = {
     "fixed": Fixed,

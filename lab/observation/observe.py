@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_map
 
 from lab.attention.rule import TemperatureRule
 from lab.console import LabError
-from lab.recorder import Recorder, evaluating
+from lab.observation.recorder import Recorder, evaluating
 
 # What a chunk may hold of one layer's quantities: 128 MiB in float32.
 _CHUNK_ELEMENTS = 2**25
@@ -35,7 +35,7 @@ class Chunk:
         batch: ``{"x": ..., "y": [B], "latents": {name: [B]}}``, as the data module gives it.
         regions: where parts of the scene stand, name -> bool [B, M] on the keys; parts of one kind also together
             (``indicator_1`` and ``indicator_2`` as ``indicator``).
-        layers: what the recorder read, a dict by quantity for each layer; shapes: ``lab.recorder.Recorder``.
+        layers: what the recorder read, a dict by quantity for each layer; shapes: ``lab.observation.recorder.Recorder``.
         model: the model, to ask for its rules and weights.
     """
 

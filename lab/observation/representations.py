@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lab.console import LabError
-from lab.observe import Chunk
+from lab.observation.observe import Chunk
 
 # Of a head, and of the whole width: attention's part before and after it joins the residual stream.
 OF_HEADS = ("z", "q", "k", "v")
