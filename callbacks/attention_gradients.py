@@ -14,7 +14,7 @@ from lab.callbacks.diagnostic import Diagnostic
 from lab.datasets.seeding import generator_of
 from lab.observation.attention_statistics import output_derivatives
 from lab.observation.observe import Chunk, Findings, mean_over
-from lab.pictures import maps, panels, shade_before
+from lab.plotting.figures import maps, panels, shade_before
 
 
 class AttentionGradients(Diagnostic):

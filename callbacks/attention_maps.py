@@ -14,7 +14,7 @@ from lab.callbacks.diagnostic import Diagnostic
 from lab.datasets.scenes import unnormalised
 from lab.observation.attention_statistics import received, rollout
 from lab.observation.observe import Chunk, Findings
-from lab.pictures import maps, panels
+from lab.plotting.figures import maps, panels
 
 
 class AttentionMaps(Diagnostic):

@@ -14,7 +14,7 @@ from lab.callbacks.diagnostic import Diagnostic
 from lab.console import tell
 from lab.observation.attention_statistics import mass_on, received
 from lab.observation.observe import Chunk, Findings, mean_over
-from lab.pictures import bars_by_layer, lines_by_layer
+from lab.plotting.figures import bars_by_layer, lines_by_layer
 
 
 class AttentionMass(Diagnostic):

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lab.callbacks.diagnostic import Diagnostic
 from lab.observation.observe import Chunk, Findings
-from lab.pictures import new_figure
+from lab.plotting.figures import new_figure
 
 BINS = 25
 

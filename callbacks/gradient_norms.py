@@ -14,10 +14,10 @@ from lab.attention.functional import Attention
 from lab.callbacks.eureka import moment_step
 from lab.callbacks.keeper import Keeper
 from lab.console import LabError
-from lab.curves import gradient_figure
 from lab.observation.gradients import Trained, at_next_steps
 from lab.observation.observe import Findings, attention_layers
-from lab.pictures import bars_by_layer
+from lab.plotting.curves import gradient_figure
+from lab.plotting.figures import bars_by_layer
 
 
 class GradientNorms(Keeper):

@@ -13,9 +13,8 @@ import pandas as pd
 from lightning.pytorch.callbacks import Callback
 from matplotlib.figure import Figure
 
-from lab.callbacks.figures import show_figure
 from lab.observation.observe import Findings
-from lab.pictures import save_figure
+from lab.plotting.figures import save_figure, show_figure
 from lab.runs.files import write_atomically, write_text
 
 

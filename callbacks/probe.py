@@ -16,7 +16,7 @@ from lab.console import LabError
 from lab.observation.observe import Chunk, Findings
 from lab.observation.probes import Targets
 from lab.observation.representations import OF_HEADS, Place, known, needed, probe_labels, representations
-from lab.pictures import grouped_bars, new_figure, panels, shade_before
+from lab.plotting.figures import grouped_bars, new_figure, panels, shade_before
 
 Seen = tuple[dict[Place, Tensor], dict[str, Tensor], torch.device]
 

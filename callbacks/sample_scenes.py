@@ -11,8 +11,7 @@ from lightning.pytorch.callbacks import Callback
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from lab.callbacks.figures import show_figure
-from lab.pictures import new_figure, save_figure
+from lab.plotting.figures import new_figure, save_figure, show_figure
 
 
 class SampleScenes(Callback):

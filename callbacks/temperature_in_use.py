@@ -13,7 +13,7 @@ from torch import Tensor
 from lab.callbacks.diagnostic import Diagnostic
 from lab.observation.attention_statistics import temperature_of
 from lab.observation.observe import Chunk, Findings, mean_over
-from lab.pictures import bars_by_layer, lines_by_layer
+from lab.plotting.figures import bars_by_layer, lines_by_layer
 
 
 class TemperatureInUse(Diagnostic):

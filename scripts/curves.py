@@ -6,8 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from lab.curves import accuracy_figure, gradient_figure
-from lab.pictures import save_figure
+from lab.plotting.curves import accuracy_figure, gradient_figure
+from lab.plotting.figures import save_figure
 from lab.runs.folder import read_summary
 
 

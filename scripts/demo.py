@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.table import Table
 
 from lab.apart import train_apart
-from lab.curves import accuracy_figure
 from lab.datasets.reasoning import CHANCE
-from lab.pictures import save_figure
+from lab.plotting.curves import accuracy_figure
+from lab.plotting.figures import save_figure
 from lab.runs.folder import read_summary, run_name
 
 

@@ -11,9 +11,9 @@ import argparse
 import shutil
 from pathlib import Path
 
-from lab.curves import gradient_figure
 from lab.inspect import inspect
-from lab.pictures import save_figure
+from lab.plotting.curves import gradient_figure
+from lab.plotting.figures import save_figure
 from lab.runs.files import write_atomically
 from lab.runs.folder import read_summary
 from scripts.reproduce.common import folder_of, train

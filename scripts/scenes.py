@@ -25,7 +25,7 @@ from lab.console import LabError, refusals
 from lab.datasets.imagenet import FolderScenes
 from lab.datasets.scenes import unnormalised
 from lab.datasets.seeding import generator_of
-from lab.pictures import new_figure, save_figure
+from lab.plotting.figures import new_figure, save_figure
 from lab.runs.outcome import Ending
 
 # By experiment, what it takes on a machine with the test data alone; --set has the last word.

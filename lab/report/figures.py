@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from lab.pictures import new_figure, panels, shade_before
+from lab.plotting.figures import new_figure, panels, shade_before
 from lab.report.outcomes import times
 from lab.report.records import Record
 from lab.report.settings import Setting

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from lab.console import LabError
-from lab.pictures import lay_out
+from lab.plotting.figures import lay_out
 from lab.report.against import MatchedRow, Measured
 from lab.report.assemble import COMPARED, Drawing, Report, Section, link, run_row, setting_row
 from lab.report.settings import Setting

@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 
 from lab.console import LabError, refusals
 from lab.datasets.reasoning import CHANCE
-from lab.pictures import new_figure, save_figure
+from lab.plotting.figures import new_figure, save_figure
 from lab.published import load
 from lab.runs.files import write_text
 from lab.runs.folder import read_summary

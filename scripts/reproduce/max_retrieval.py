@@ -22,7 +22,7 @@ from omegaconf import DictConfig
 from lab.console import LabError, refusals
 from lab.load import read_trained, softmax_config
 from lab.observation.dispersion import fit_beta
-from lab.pictures import save_figure
+from lab.plotting.figures import save_figure
 from lab.published import load
 from lab.runs.files import write_text
 from lab.runs.folder import read_summary

@@ -22,7 +22,7 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for folder in root.rglob("seed=0"):
         (folder / "pictures").mkdir()
     picture = next(root.rglob("seed=0")) / "pictures" / "gradient_norms.png"
-    from lab.pictures import new_figure
+    from lab.plotting.figures import new_figure
 
     new_figure(2, 2)[0].savefig(picture)
     _, out = report([root], "eureka/table_1")

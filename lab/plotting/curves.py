@@ -8,7 +8,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from lab.pictures import new_figure, panels, shade_before
+from lab.plotting.figures import new_figure, panels, shade_before
 from lab.runs.folder import read_summary
 from lab.runs.metrics import read_metrics
 

@@ -1,0 +1,1 @@
+"""Pictures: one look for all of them."""
