@@ -10,7 +10,7 @@ import lightning as L
 from lightning.pytorch.callbacks import Callback
 
 from lab.callbacks.metric_names import check_metric
-from lab.callbacks.samples import samples_seen
+from lab.callbacks.throughput import samples_seen
 from lab.console import tell
 from lab.runs.tensorboard import boards
 

@@ -1,15 +1,14 @@
-"""Training speed in samples a second."""
+"""Samples: how many a run has trained on, and how many a second."""
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Any
 
 import lightning as L
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_only
-
-from lab.callbacks.samples import samples_seen
 
 
 class Throughput(Callback):
@@ -58,3 +57,19 @@ class Throughput(Callback):
             for logger in trainer.loggers:
                 logger.log_metrics(values, step=trainer.global_step - 1)
         self._started, self._from_step, self._paused = now, trainer.global_step, 0.0
+
+
+def samples_seen(trainer: L.Trainer, step: int | None = None) -> int:
+    """Training samples of all processes up to an optimiser step; None: the present one.
+
+    Under ``accumulate_grad_batches`` the last step of an epoch takes the batches that are left.
+    """
+    step = trainer.global_step if step is None else step
+    data: Any = getattr(trainer, "datamodule", None)
+    if data is None or step == 0:
+        return 0
+    accumulated, batches = trainer.accumulate_grad_batches, trainer.num_training_batches
+    if not math.isfinite(batches) or not batches:  # not known before the first epoch
+        return int(step * accumulated * data.samples_per_step)
+    epochs, rest = divmod(step, math.ceil(batches / accumulated))
+    return int((epochs * batches + min(rest * accumulated, batches)) * data.samples_per_step)

@@ -20,7 +20,7 @@ from lab.attention.functional import CrossAttention
 from lab.attention.rule import TemperatureRule, check_rule
 from lab.attention.rules.fixed import Fixed
 from lab.callbacks.checkpoints import Checkpoints
-from lab.callbacks.diagnostic import Diagnostic
+from lab.callbacks.diagnostics.base import Diagnostic
 from lab.callbacks.eureka import EurekaMoment
 from lab.callbacks.preemption import Preemption
 from lab.config.compose import CONFIGS
@@ -93,7 +93,7 @@ def _with_softmax(model: DictConfig, softmax: DictConfig, facts: dict[str, int])
     if inspect.isclass(target) and issubclass(target, torch.nn.Module):
         if not issubclass(target, TemperatureRule):
             raise LabError(
-                f"softmax._target_={name} is no temperature rule: derive it from lab.attention.functional.rule.TemperatureRule"
+                f"softmax._target_={name} is no temperature rule: derive it from lab.attention.rule.TemperatureRule"
             )
         if not softmax.get("_partial_"):
             raise LabError(

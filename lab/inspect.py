@@ -27,8 +27,8 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.table import Table
 from torch import nn
 
-from lab.callbacks.diagnostic import Diagnostic
-from lab.callbacks.gradient_norms import GradientNorms
+from lab.callbacks.diagnostics.base import Diagnostic
+from lab.callbacks.diagnostics.gradient_norms import GradientNorms
 from lab.config.compose import CONFIGS, check, compose_config, explain_key
 from lab.config.overrides import problem_with
 from lab.console import LabError, refusals, tables, tell

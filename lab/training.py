@@ -19,10 +19,9 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from omegaconf import DictConfig
 
 from lab.build import build_callbacks, build_checkpoints, build_loggers, build_model_and_data, build_trainer
-from lab.callbacks.finite_loss import FiniteLoss
+from lab.callbacks.guards import FiniteLoss, StillHeld
 from lab.callbacks.preemption import Preemption
-from lab.callbacks.run_summary import RunSummary
-from lab.callbacks.still_held import StillHeld
+from lab.callbacks.summary import RunSummary
 from lab.config.compose import check
 from lab.console import LabError, tell
 from lab.runs import slurm

@@ -18,7 +18,7 @@ from hydra.utils import instantiate
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
-from lab.callbacks.sample_scenes import scenes_figure, titles_of
+from lab.callbacks.diagnostics.sample_scenes import scenes_figure, titles_of
 from lab.config.compose import compose_config
 from lab.config.overrides import problem_with
 from lab.console import LabError, refusals

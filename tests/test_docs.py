@@ -13,7 +13,7 @@ import pytest
 import yaml
 from conftest import OPTUNA, ROOT
 
-from lab.callbacks.diagnostic import Diagnostic
+from lab.callbacks.diagnostics.base import Diagnostic
 from lab.config.compose import CONFIGS
 from lab.observation.observe import observe
 
@@ -70,7 +70,7 @@ def test_commands_in_the_pages_compose(page: Path, configs: Path, monkeypatch: p
     from lab.config.overrides import problem_with
 
     monkeypatch.setattr("lab.config.compose.CONFIGS", configs)
-    monkeypatch.setattr("lab.config.compose.overrides.CONFIGS", configs, raising=False)
+    monkeypatch.setattr("lab.config.overrides.CONFIGS", configs, raising=False)
     for line in page.read_text().splitlines():
         # With a folder of one's own, by tests/lab/test_train.py.
         if line.startswith("python -m lab.train") and "--config-dir" not in line:

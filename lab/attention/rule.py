@@ -131,7 +131,7 @@ def check_rule(rule: Any, any_basis: bool = False) -> None:
     """
     if not isinstance(rule, TemperatureRule):
         raise ValueError(
-            f"{_name(type(rule))} is no temperature rule: derive it from lab.attention.functional.rule.TemperatureRule"
+            f"{_name(type(rule))} is no temperature rule: derive it from lab.attention.rule.TemperatureRule"
         )
     H, D = rule.heads, rule.head_dim
     # Sizes that are unlike each other and the rule's own: what is put in a wrong place does not fit by chance.

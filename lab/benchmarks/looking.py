@@ -17,8 +17,8 @@ from hydra.utils import instantiate
 from torch import Tensor, nn
 
 from lab.benchmarks.cases import Case
-from lab.callbacks.diagnostic import Diagnostic
-from lab.callbacks.gradient_norms import gradient_norms
+from lab.callbacks.diagnostics.base import Diagnostic
+from lab.callbacks.diagnostics.gradient_norms import gradient_norms
 from lab.config.compose import CONFIGS, compose_config
 from lab.datasets.drawn import DrawnDigits, DrawnGarments
 from lab.datasets.tasks.main import MainTask

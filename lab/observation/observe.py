@@ -35,7 +35,7 @@ class Chunk:
         batch: ``{"x": ..., "y": [B], "latents": {name: [B]}}``, as the data module gives it.
         regions: where parts of the scene stand, name -> bool [B, M] on the keys; parts of one kind also together
             (``indicator_1`` and ``indicator_2`` as ``indicator``).
-        layers: what the recorder read, a dict by quantity for each layer; shapes: ``lab.observation.recorder.Recorder``.
+        layers: what the recorder read, a dict by quantity for each layer; shapes: ``Recorder``.
         model: the model, to ask for its rules and weights.
     """
 

@@ -1,10 +1,10 @@
-"""What the pictures of diagnostics share."""
+"""Figures: made without a window, laid out once, saved atomically, shown in TensorBoard; and their shared panels."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -12,6 +12,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from lab.runs.files import write_atomically
+
+if TYPE_CHECKING:
+    import lightning as L
 
 
 def new_figure(
@@ -38,6 +41,15 @@ def save_figure(figure: Figure, path: Path, dpi: int = 130) -> None:
     """Lays a figure out for good and writes it atomically as PNG."""
     lay_out(figure)
     write_atomically(path, lambda file: figure.savefig(file, format="png", dpi=dpi))
+
+
+def show_figure(trainer: L.Trainer, tag: str, figure: Figure) -> None:
+    """Gives a figure to those of the trainer's loggers that take one, at the step reached."""
+    from lightning.pytorch.loggers import TensorBoardLogger  # takes seconds, and reports draw without it
+
+    for logger in trainer.loggers:
+        if isinstance(logger, TensorBoardLogger):
+            logger.experiment.add_figure(tag, figure, global_step=trainer.global_step, close=False)  # type: ignore[union-attr]
 
 
 def panels(count: int, width: float = 3.2, height: float = 2.6, columns: int = 4) -> tuple[Figure, list[Any]]:

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_map
 
 from lab.callbacks.eureka import find_moment
-from lab.callbacks.run_summary import RunSummary
+from lab.callbacks.summary import RunSummary
 from lab.console import LabError
 from lab.datasets.loading import StepLoader, step_reached
 from lab.module import TwoStepModule

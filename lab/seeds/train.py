@@ -11,10 +11,9 @@ from lightning.pytorch.callbacks import ProgressBar, Timer
 from omegaconf import DictConfig
 
 from lab.build import build_callbacks, build_checkpoints, build_loggers, build_model_and_data, build_trainer
-from lab.callbacks.finite_loss import FiniteLoss
+from lab.callbacks.guards import FiniteLoss, StillHeld
 from lab.callbacks.preemption import Preemption
-from lab.callbacks.run_summary import RunSummary
-from lab.callbacks.still_held import StillHeld
+from lab.callbacks.summary import RunSummary
 from lab.console import LabError, tell
 from lab.runs.folder import Run
 from lab.runs.outcome import Ending

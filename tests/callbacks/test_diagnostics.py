@@ -12,10 +12,10 @@ import pytest
 import torch
 from conftest import SMALL, lab_train, newest, only_run, set_status, train_in
 
-from lab.callbacks.attention_scores import AttentionScores
-from lab.callbacks.code_length import CodeLength
-from lab.callbacks.linear_probes import LinearProbes
-from lab.callbacks.probe import Probe
+from lab.callbacks.diagnostics.attention_scores import AttentionScores
+from lab.callbacks.diagnostics.code_length import CodeLength
+from lab.callbacks.diagnostics.linear_probes import LinearProbes
+from lab.callbacks.diagnostics.probe import Probe
 from lab.console import LabError
 from lab.datasets.drawn import DrawnDigits
 from lab.inspect import _parse, inspect, main

@@ -14,7 +14,7 @@ from lightning.fabric.plugins.precision import MixedPrecision
 from torch import nn
 
 import lab.observation.gradients
-from lab.callbacks.gradient_norms import GradientNorms, gradient_norms
+from lab.callbacks.diagnostics.gradient_norms import GradientNorms, gradient_norms
 from lab.console import LabError
 from lab.datasets.vision import VisionData
 from lab.inspect import inspect

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from lab.callbacks.attention_mass import AttentionMass
-from lab.callbacks.sample_scenes import SampleScenes, titles_of
+from lab.callbacks.diagnostics.attention_mass import AttentionMass
+from lab.callbacks.diagnostics.sample_scenes import SampleScenes, titles_of
 from lab.models.compact_vit import CompactViT
 from lab.observation.observe import observe
 

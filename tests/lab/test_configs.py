@@ -151,7 +151,7 @@ def test_flags_may_stand_among_the_overrides(capsys) -> None:
 def conf(tmp_path: Path) -> Path:
     """Configs of one's own: a softmax and an experiment."""
     for group, name, text in (
-        ("softmax", "ext", "_target_: lab.attention.functional.rules.fixed.Fixed\n_partial_: true\ntau: 2.0\n"),
+        ("softmax", "ext", "_target_: lab.attention.rules.fixed.Fixed\n_partial_: true\ntau: 2.0\n"),
         ("experiment", "mine", "# @package _global_\ndefaults: [reasoning, {override /softmax: ext}]\n"),
     ):
         (tmp_path / "conf" / group).mkdir(parents=True)

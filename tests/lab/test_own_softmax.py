@@ -270,15 +270,15 @@ def built(
     ("name", "partial", "words"),
     [
         (
-            "lab.attention.functional.rules.fixed.Fixed",
+            "lab.attention.rules.fixed.Fixed",
             False,
-            "lab.attention.functional.rules.fixed.Fixed needs the line _partial_: true",
+            "lab.attention.rules.fixed.Fixed needs the line _partial_: true",
         ),
         ("Unmade", True, "write def __init__(self, heads, head_dim, tau=None, power: 'float' = 1.0)"),
         ("NotHanded", True, "must hand heads, head_dim and tau on: super().__init__(heads, head_dim, tau)"),
         ("NoBeta", True, "NoBeta.inverse_temperature must return a tensor"),
         ("NoMask", True, "inverse_temperature(q, k, mask) fails on"),
-        ("NoRule", True, "is no temperature rule: derive it from lab.attention.functional.rule.TemperatureRule"),
+        ("NoRule", True, "is no temperature rule: derive it from lab.attention.rule.TemperatureRule"),
     ],
 )
 def test_natural_mistakes_are_answered_where_a_model_is_built(name: str, partial: bool, words: str) -> None:
@@ -306,7 +306,7 @@ def test_what_a_rule_keeps_is_not_touched_by_the_trial() -> None:
 def test_a_constructor_is_told_before_its_options_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The config's tau is no option of such a constructor, and that would be the lesser half of the truth."""
     (tmp_path / "their_rules.py").write_text(
-        "from lab.attention.functional.rule import TemperatureRule\n\n\n"
+        "from lab.attention.rule import TemperatureRule\n\n\n"
         "class Powered(TemperatureRule):\n"
         "    def __init__(self, power=1.0):\n"
         "        super().__init__()\n"

@@ -8,7 +8,7 @@ import torch
 from omegaconf import OmegaConf
 
 from lab.callbacks.checkpoints import Checkpoints
-from lab.callbacks.run_summary import RunSummary
+from lab.callbacks.summary import RunSummary
 from lab.console import LabError
 from lab.runs.checkpoints import AtomicCheckpointIO
 from lab.runs.folder import Run, load_checkpoint, read_summary, run_name

@@ -142,7 +142,7 @@ def test_entropy_of_rows(monkeypatch) -> None:
     q, k = qk(SHAPES[0])
     want = brute_entropy(q @ k.transpose(-2, -1))
     torch.testing.assert_close(row_entropy(q, k), want, rtol=1e-10, atol=1e-12)
-    monkeypatch.setattr("lab.attention.functional.rules.adaptive._CHUNK_ELEMENTS", 60)
+    monkeypatch.setattr("lab.attention.rules.adaptive._CHUNK_ELEMENTS", 60)
     torch.testing.assert_close(row_entropy(q, k), want, rtol=1e-10, atol=1e-12)
     causal = torch.ones(20, 20, dtype=torch.bool).tril()
     scores = (q @ k.transpose(-2, -1)).masked_fill(~causal, -math.inf)

@@ -16,8 +16,7 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_only
 
 from lab.callbacks.eureka import find_moment
-from lab.callbacks.samples import samples_seen
-from lab.callbacks.throughput import Throughput
+from lab.callbacks.throughput import Throughput, samples_seen
 from lab.runs.files import write_json
 from lab.runs.folder import read_summary
 from lab.runs.provenance import now

@@ -10,7 +10,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from lab.callbacks.diagnostic import Diagnostic
+from lab.callbacks.diagnostics.base import Diagnostic
 from lab.console import tell
 from lab.observation.attention_statistics import mass_on, received
 from lab.observation.observe import Chunk, Findings, mean_over

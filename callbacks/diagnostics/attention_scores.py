@@ -12,7 +12,7 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from lab.callbacks.diagnostic import Diagnostic
+from lab.callbacks.diagnostics.base import Diagnostic
 from lab.observation.observe import Chunk, Findings
 from lab.plotting.figures import new_figure
 

@@ -11,8 +11,8 @@ import torch
 from torch.optim import Optimizer
 
 from lab.attention.functional import Attention
+from lab.callbacks.diagnostics.base import Keeper
 from lab.callbacks.eureka import moment_step
-from lab.callbacks.keeper import Keeper
 from lab.console import LabError
 from lab.observation.gradients import Trained, at_next_steps
 from lab.observation.observe import Findings, attention_layers

@@ -10,7 +10,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from lab.callbacks.diagnostic import Diagnostic
+from lab.callbacks.diagnostics.base import Diagnostic
 from lab.observation.attention_statistics import temperature_of
 from lab.observation.observe import Chunk, Findings, mean_over
 from lab.plotting.figures import bars_by_layer, lines_by_layer

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pandas as pd
 from torch import Tensor
 
-from lab.callbacks.probe import Probe, Seen
+from lab.callbacks.diagnostics.probe import Probe, Seen
 from lab.console import LabError
 from lab.observation.observe import Chunk, Findings
 from lab.observation.probes import Targets, probe_accuracy

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pandas as pd
 from torch import Tensor
 
-from lab.callbacks.probe import Probe
+from lab.callbacks.diagnostics.probe import Probe
 from lab.observation.probes import Targets, code_length
 from lab.observation.representations import OF_BLOCKS
 
