@@ -32,13 +32,13 @@ from lab.callbacks.diagnostics.gradient_norms import GradientNorms
 from lab.config.compose import CONFIGS, check, compose_config, explain_key
 from lab.config.overrides import problem_with
 from lab.console import LabError, refusals, tables, tell
-from lab.load import load_config, read_trained, softmax_config
-from lab.module import TwoStepModule
 from lab.observation.gradients import Trained
 from lab.observation.observe import Findings, observe
 from lab.runs.files import write_json
 from lab.runs.outcome import Ending
 from lab.runs.provenance import provenance
+from lab.training.load import load_config, read_trained, softmax_config
+from lab.training.module import TwoStepModule
 
 # What can be shown a checkpoint.
 Look = Diagnostic | GradientNorms

@@ -22,11 +22,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from lab import jobs
 from lab.console import refusals, tables, tell
 from lab.runs import slurm
 from lab.runs.folder import read_summary
 from lab.runs.lock import LOCK, is_held
+from lab.sweeps import jobs
 from lab.sweeps.plan import FOLDER, Plan, read_plans
 
 # From what needs a look to what does not.
@@ -239,10 +239,10 @@ def _duration(seconds: float) -> str:
 
 
 def _plan(words: list[str]) -> tuple[Path, list[Path]]:
-    from lab import launchers  # Hydra, which nobody else here needs
+    from hydra_plugins.eureka_lab import offer  # Hydra, which nobody else here needs
     from lab.config import overrides as command  # Hydra, which nobody else here needs
 
-    launchers.offer(words)
+    offer(words)
     return command.planned(words)
 
 

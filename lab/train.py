@@ -15,14 +15,14 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, open_dict
 
-from lab import launchers
-from lab.apart import stopped, train_apart
+from hydra_plugins.eureka_lab import offer
 from lab.config import overrides as command
 from lab.config.compose import CONFIGS, initialized
 from lab.console import LabError, tell
 from lab.runs import slurm
 from lab.runs.folder import is_finished, read_summary, run_folder
-from lab.seeds.numbers import seeds_of
+from lab.training.processes import stopped, train_apart
+from lab.training.seeds.numbers import seeds_of
 
 
 def run(overrides: list[str]) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def run(overrides: list[str]) -> dict[str, Any]:
 def _train(config: DictConfig, overrides: list[str], choices: dict[str, Any]) -> dict[str, Any]:
     if not _finished(config, overrides, choices):
         _check_devices(config.trainer)
-    from lab.training import train  # takes seconds: torch, Lightning, timm
+    from lab.training.fit import train  # takes seconds: torch, Lightning, timm
 
     return train(config, overrides, choices)
 
@@ -167,7 +167,7 @@ def _main(config: DictConfig) -> float | None:
 def main() -> None:
     """The command line."""
     sys.argv[1:] = command.in_order(sys.argv[1:])
-    launchers.offer(sys.argv[1:])
+    offer(sys.argv[1:])
     command.check_overrides(sys.argv[1:])
     _main()
 

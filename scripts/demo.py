@@ -9,11 +9,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from lab.apart import train_apart
 from lab.datasets.reasoning import CHANCE
 from lab.plotting.curves import accuracy_figure
 from lab.plotting.figures import save_figure
 from lab.runs.folder import read_summary, run_name
+from lab.training.processes import train_apart
 
 
 def demo(runs: Path, seed: int, epochs_after: int, limit: int) -> int:

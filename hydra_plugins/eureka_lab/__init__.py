@@ -1,1 +1,43 @@
-"""Launchers of the lab, where Hydra looks for them. It imports no module with an underscore by itself."""
+"""The lab's launcher and sweeper, where Hydra looks for plugins; the code is in ``lab.sweeps``.
+
+Imports no module with an underscore by itself: those need packages that not every installation has.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+
+from hydra.core.config_store import ConfigStore
+from hydra.core.plugins import Plugins
+
+from lab.config.compose import CONFIGS
+from lab.console import tell
+
+
+def offer(arguments: list[str]) -> None:
+    """Registers the sweeper of ``+sweep=search`` and ``hydra/launcher=slurm``.
+
+    Exits with one sentence if a launcher is asked for whose plugin is missing.
+
+    Hydra looks for plugins by itself, but not in packages that are installed with ``pip install -e``. The plugin's own
+    name, ``hydra/launcher=submitit_slurm``, then means ``configs/hydra/launcher/slurm.yaml``, too.
+    """
+    plugins = Plugins.instance()
+    # Where Optuna is missing, the search does not compose, and says so.
+    with suppress(ModuleNotFoundError):
+        from hydra_plugins.eureka_lab._search import SearchSweeper
+
+        plugins.register(SearchSweeper)
+    try:
+        from hydra_plugins.eureka_lab._slurm import SlurmLauncher
+    except ModuleNotFoundError as error:
+        ours = {path.stem for path in (CONFIGS / "hydra" / "launcher").glob("*.yaml")} | {"submitit_slurm"}
+        for argument in arguments:
+            if argument.startswith("hydra/launcher=") and argument.split("=", 1)[1] in ours:
+                tell(f"error: {argument} needs {error.name}, which is not installed: pip install -e '.[slurm]'")
+                sys.exit(1)
+        return
+    plugins.register(SlurmLauncher)
+    # A file of that name would be held against the plugin's schema, which knows no null for tasks and nodes.
+    ConfigStore.instance().store(group="hydra/launcher", name="submitit_slurm", node={"defaults": ["slurm"]})

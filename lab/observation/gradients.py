@@ -16,7 +16,7 @@ from lightning.fabric.utilities import move_data_to_device
 from torch import nn
 
 from lab.console import LabError
-from lab.module import TwoStepModule
+from lab.training.module import TwoStepModule
 
 T = TypeVar("T")
 

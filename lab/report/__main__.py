@@ -12,9 +12,9 @@ import math
 from pathlib import Path
 
 from lab.console import LabError, refusals, tell
-from lab.published import load, names
 from lab.report.assemble import Report, assemble
 from lab.report.gather import gather
+from lab.report.published import load, names
 from lab.report.write import check_out, write
 from lab.runs.provenance import command_line, git_state, now
 

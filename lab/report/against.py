@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lab.console import LabError
-from lab.published import Cell, Column, Row, Table
 from lab.report.outcomes import Outcome, outcome
+from lab.report.published import Cell, Column, Row, Table
 from lab.report.records import Record
 from lab.report.settings import Setting, differences, planned
-from lab.statistics import Mean, fisher, holm, mean_over_seeds
+from lab.report.statistics import Mean, fisher, holm, mean_over_seeds
 
 Config = Mapping[str, Any]
 
@@ -66,7 +66,7 @@ def set_beside(table: Table, settings: Sequence[Setting], confidence: float = 0.
     """
     if not table.experiment or not any(row.overrides is not None for row in table.rows):
         raise LabError(
-            f"{table.name} has no rows that the lab can run; it can be read in lab/published/{table.name}.yaml"
+            f"{table.name} has no rows that the lab can run; it can be read in lab/report/published/{table.name}.yaml"
         )
     configs = {
         place: planned(table.overrides_of(row) or ())

@@ -15,11 +15,11 @@ from hydra.errors import HydraException
 from matplotlib.figure import Figure
 from omegaconf.errors import OmegaConfBaseException
 
-from lab.published import Table
 from lab.report import figures
 from lab.report.against import MatchedRow, set_beside, show_mean
 from lab.report.gather import Gathered
 from lab.report.outcomes import Against, Outcome, baseline_of, compare, outcome
+from lab.report.published import Table
 from lab.report.records import Record
 from lab.report.settings import Setting, planned, settings
 

@@ -17,8 +17,8 @@ from lab.plotting.figures import new_figure, panels, shade_before
 from lab.report.outcomes import times
 from lab.report.records import Record
 from lab.report.settings import Setting
+from lab.report.survival import Times, no_moment_yet
 from lab.runs.metrics import read_metrics
-from lab.survival import Times, no_moment_yet
 
 # A figure holds so many panels; the settings beyond go into the next one.
 PANELS = 12

@@ -11,8 +11,8 @@ import numpy as np
 from lab.console import LabError
 from lab.report.records import Record
 from lab.report.settings import Setting, differences
-from lab.statistics import Mean, Ratio, Reach, eureka_ratio, fisher, holm, mean_over_seeds, paired, reach
-from lab.survival import Median, Times, log_rank, median_time, times_of
+from lab.report.statistics import Mean, Ratio, Reach, eureka_ratio, fisher, holm, mean_over_seeds, paired, reach
+from lab.report.survival import Median, Times, log_rank, median_time, times_of
 
 
 @dataclass(frozen=True)

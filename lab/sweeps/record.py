@@ -19,8 +19,8 @@ from omegaconf import DictConfig
 from lab.console import LabError
 from lab.runs.folder import run_name
 from lab.runs.provenance import command_line
-from lab.seeds.numbers import numbers
 from lab.sweeps.plan import write_plan
+from lab.training.seeds.numbers import numbers
 
 _BASIC = f"{BasicSweeper.__module__}.{BasicSweeper.__qualname__}"
 

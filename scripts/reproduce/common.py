@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from lab.apart import stopped, train_apart
 from lab.console import LabError
 from lab.runs.folder import read_summary, run_name
 from lab.runs.provenance import git_state, machine, now, versions
+from lab.training.processes import stopped, train_apart
 
 
 def train(overrides: Sequence[str], runs: Path | None = None) -> bool:

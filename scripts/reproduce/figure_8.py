@@ -22,11 +22,11 @@ from matplotlib.figure import Figure
 from lab.console import LabError, refusals
 from lab.datasets.reasoning import CHANCE
 from lab.plotting.figures import new_figure, save_figure
-from lab.published import load
+from lab.report.published import load
+from lab.report.statistics import eureka_ratio, fisher
 from lab.runs.files import write_text
 from lab.runs.folder import read_summary
 from lab.runs.metrics import read_metrics
-from lab.statistics import eureka_ratio, fisher
 from scripts.reproduce.common import folder_of, origin, speed_of, tell_duration, train
 
 # The paper draws from [1e-4, 1e-2] (A.16).

@@ -12,7 +12,7 @@ from torch import nn
 from lab.observation.dispersion import entropy
 from lab.observation.recorder import Recorder
 from lab.plotting.figures import new_figure
-from lab.published import load
+from lab.report.published import load
 from scripts.reproduce.max_retrieval_evaluation import SIZES, Points, batches
 
 # Coefficients of the published polynomial, highest power first.

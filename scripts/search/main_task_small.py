@@ -19,10 +19,10 @@ from typing import Any
 import pandas as pd
 
 from lab.console import LabError, refusals
-from lab.load import load_config
 from lab.runs.files import write_text
 from lab.runs.folder import read_summary
 from lab.runs.metrics import read_metrics
+from lab.training.load import load_config
 from scripts.reproduce.common import origin, tell_duration, train
 
 # Axis -> the values it is searched over, as typed. A patch is a share of a tile: 1/1 is one token a tile.

@@ -19,10 +19,10 @@ from lab.console import LabError
 from lab.datasets.vision import VisionData
 from lab.inspect import inspect
 from lab.models.compact_vit import CompactViT
-from lab.module import TwoStepModule
 from lab.observation.gradients import Trained, at_next_steps
-from lab.optim import OptimConfig
 from lab.train import run as train_with
+from lab.training.module import TwoStepModule
+from lab.training.optim import OptimConfig
 
 VISION = (*SMALL, "trainer.max_epochs=2", "callbacks=[gradient_norms,eureka]", "model.drop_path_rate=0.3")
 REASONING = ("experiment=reasoning", "data.numbers=4", "trainer.max_epochs=8")

@@ -15,11 +15,11 @@ from conftest import SMALL, newest, runs_in
 
 from lab.callbacks.preemption import SIGNALS
 from lab.console import LabError
-from lab.module import TwoStepModule
 from lab.runs.folder import read_summary
 from lab.runs.lock import HOLDER
 from lab.runs.metrics import read_metrics
 from lab.train import run as train_with
+from lab.training.module import TwoStepModule
 
 COMMAND = (*SMALL, "threads=1", "logger=csv_only")
 

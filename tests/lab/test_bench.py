@@ -14,13 +14,13 @@ import pytest
 import torch
 
 import lab.attention.functional
-from lab import bench
-from lab.benchmarks import measure as measurements
-from lab.benchmarks import worker
-from lab.benchmarks.cases import SOFTMAXES, TOKENS, Case, Row, cases
-from lab.benchmarks.measure import RULES, measure
-from lab.benchmarks.report import SUFFIXES, number, set_aside, table_of, targets
-from lab.benchmarks.timing import quartiles, timed_rounds
+from lab.bench import __main__ as bench
+from lab.bench import measure as measurements
+from lab.bench import worker
+from lab.bench.cases import SOFTMAXES, TOKENS, Case, Row, cases
+from lab.bench.measure import RULES, measure
+from lab.bench.report import SUFFIXES, number, set_aside, table_of, targets
+from lab.bench.timing import quartiles, timed_rounds
 from lab.models.compact_vit import CompactViT
 
 TINY = Case("attention", softmax="softmax", path="fused", tokens=5, batch=2, seconds=0.0, quick=True)

@@ -8,7 +8,7 @@ import torch
 
 from lab.attention.rules.adaptive import AdaptiveTemperature
 from lab.observation.dispersion import best_inverse_temperature, entropy, fit_beta
-from lab.statistics import eureka_ratio
+from lab.report.statistics import eureka_ratio
 
 
 def test_entropy_of_known_rows() -> None:

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from lab.interventions.grad_scaling import GradScaling
 from lab.models.compact_vit import CompactViT
 from lab.models.set_attention import SetAttention
+from lab.training.interventions.grad_scaling import GradScaling
 
 
 def model_with_gradients() -> CompactViT:

@@ -8,7 +8,7 @@ import torch
 from conftest import train_in
 
 from lab.console import LabError
-from lab.load import read_trained, softmax_config
+from lab.training.load import read_trained, softmax_config
 
 SETS = (
     "experiment=max_retrieval",

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from lab.optim import OptimConfig
+from lab.training.optim import OptimConfig
 
 
 def test_learning_rate_scales_with_the_batch() -> None:

@@ -22,7 +22,6 @@ from lab.attention.rules.adaptive import AdaptiveTemperature
 from lab.attention.rules.fixed import Fixed
 from lab.attention.rules.learnable import LearnableTemperature
 from lab.attention.rules.norm import NormSoftmax
-from lab.build import build_model
 from lab.config.compose import CONFIGS, compose_config
 from lab.console import LabError
 from lab.inspect import main as look
@@ -30,6 +29,7 @@ from lab.models.compact_vit import CompactViT
 from lab.runs.folder import read_summary
 from lab.runs.outcome import Ending
 from lab.train import run as train_with
+from lab.training.build import build_model
 
 PAGE = (ROOT / "docs" / "softmax.md").read_text()
 READY = sorted((CONFIGS / "softmax").glob("*.yaml"))

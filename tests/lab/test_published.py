@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 
 from lab.config.compose import CONFIGS, check
 from lab.console import LabError
-from lab.published import Cell, Paper, Table, load, names, read
+from lab.report.published import Cell, Paper, Table, load, names, read
 
 RUNNABLE = [name for name in names() if load(name).experiment]
 SWEPT = [name for name in names() if load(name).sweep]

@@ -14,10 +14,9 @@ import yaml
 from filelock import FileLock
 from omegaconf import OmegaConf
 
-from lab.benchmarks.gathering import write_runs
+from lab.bench.gathering import write_runs
 from lab.config.compose import compose_config
 from lab.console import LabError
-from lab.published import load
 from lab.report import gather as gathering
 from lab.report import write as writing
 from lab.report.__main__ import main, report
@@ -26,6 +25,7 @@ from lab.report.assemble import assemble
 from lab.report.figures import _rate, curves, rate_grid, survival
 from lab.report.gather import INDEX, gather
 from lab.report.outcomes import baseline_of, compare, outcome
+from lab.report.published import load
 from lab.report.settings import settings
 from lab.runs.folder import run_name
 

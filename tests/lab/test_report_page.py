@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lab.benchmarks.gathering import write_runs
+from lab.bench.gathering import write_runs
 from lab.report.__main__ import report
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (it is in the extra dev)")

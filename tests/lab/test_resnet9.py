@@ -4,9 +4,9 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from lab.build import build_model
 from lab.config.compose import CONFIGS, compose_config
 from lab.models.resnet9 import ResNet9
+from lab.training.build import build_model
 
 BASELINES = {"imagenet100": "resnet9_large", "main_task_small": "resnet9_small"}
 VISION = sorted({path.stem for path in (CONFIGS / "experiment").glob("*.yaml")} - {"reasoning", "max_retrieval"})

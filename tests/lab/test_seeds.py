@@ -12,8 +12,8 @@ from conftest import SMALL, newest, set_status
 from lab.console import LabError
 from lab.runs.folder import read_summary
 from lab.runs.metrics import read_metrics
-from lab.seeds.module import SeedsModule
 from lab.train import run as train_with
+from lab.training.seeds.module import SeedsModule
 
 REASONING = (
     "experiment=reasoning",

@@ -8,8 +8,8 @@ import statistics
 import pytest
 from scipy.stats import fisher_exact, ttest_1samp, ttest_rel
 
-from lab.statistics import eureka_ratio, fisher, holm, mean_over_seeds, paired, reach
-from lab.survival import Times, log_rank, median_time, no_moment_yet, times_of
+from lab.report.statistics import eureka_ratio, fisher, holm, mean_over_seeds, paired, reach
+from lab.report.survival import Times, log_rank, median_time, no_moment_yet, times_of
 
 # Freireich et al. 1963, weeks of remission under 6-MP and placebo: the textbook example (Kleinbaum and Klein, ch. 2).
 SIX_MP = Times((6, 6, 6, 7, 10, 13, 16, 22, 23), (6, 9, 10, 11, 17, 19, 20, 25, 32, 32, 34, 35))

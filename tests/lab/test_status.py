@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from lab import jobs
 from lab.runs import slurm
 from lab.status import Gathering, gather, main, status_of
+from lab.sweeps import jobs
 from lab.sweeps.plan import write_plan
 
 

@@ -365,7 +365,7 @@ def test_a_machine_without_a_gpu_knows_what_one_has_finished(tmp_path: Path, mon
     folder = tmp_path / "reasoning" / "softmax,trainer=gpu" / "seed=0"
     folder.mkdir(parents=True)
     (folder / "summary.json").write_text(json.dumps({"status": "finished"}))
-    monkeypatch.setattr("lab.training.train", lambda *_: read_summary(folder))
+    monkeypatch.setattr("lab.training.fit.train", lambda *_: read_summary(folder))
     assert train_with(command)["status"] == "finished"
     for more in (["force=true"], ["seed=1"], ["seeds=2"]):
         with pytest.raises(LabError, match="finds no GPU here"):

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from lab import tuning
+from lab.training import machine as tuning
 
 # 192 MiB, 49,152 pages, freed together: far more than glibc would keep.
 FAULTS = """

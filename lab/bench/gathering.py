@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from omegaconf import OmegaConf
 
-from lab.benchmarks.cases import Case
+from lab.bench.cases import Case
 from lab.config.compose import compose_config
 from lab.report.gather import INDEX, gather
 

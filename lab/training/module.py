@@ -16,7 +16,7 @@ from torchmetrics.classification import MulticlassAccuracy
 from lab.attention.rule import TemperatureRule, at_least_float32
 from lab.attention.schedule import HeatTreatment
 from lab.datasets.seeding import derived_seed
-from lab.optim import OptimConfig
+from lab.training.optim import OptimConfig
 
 Batch = dict[str, Any]
 

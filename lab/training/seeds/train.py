@@ -10,16 +10,16 @@ import torch
 from lightning.pytorch.callbacks import ProgressBar, Timer
 from omegaconf import DictConfig
 
-from lab.build import build_callbacks, build_checkpoints, build_loggers, build_model_and_data, build_trainer
 from lab.callbacks.guards import FiniteLoss, StillHeld
 from lab.callbacks.preemption import Preemption
 from lab.callbacks.summary import RunSummary
 from lab.console import LabError, tell
 from lab.runs.folder import Run
 from lab.runs.outcome import Ending
-from lab.seeds.callbacks import EachSeed, EachSeedCheckpoints
-from lab.seeds.module import OneSeed, Seed, SeedsData, SeedsModule
-from lab.seeds.stack import join_optimizer_states
+from lab.training.build import build_callbacks, build_checkpoints, build_loggers, build_model_and_data, build_trainer
+from lab.training.seeds.callbacks import EachSeed, EachSeedCheckpoints
+from lab.training.seeds.module import OneSeed, Seed, SeedsData, SeedsModule
+from lab.training.seeds.stack import join_optimizer_states
 
 
 def check_trainer(config: DictConfig) -> None:

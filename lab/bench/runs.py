@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 import lightning as L
 from omegaconf import open_dict
 
-from lab.benchmarks.cases import Case
+from lab.bench.cases import Case
 from lab.config.compose import compose_config
-from lab.training import train
+from lab.training.fit import train
 
 # The first epochs compile, for training and for evaluation; a validation comes every ten.
 WARM_UP_EPOCHS, EPOCHS, QUICK_EPOCHS = 20, 200, 20

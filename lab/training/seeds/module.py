@@ -20,9 +20,9 @@ from lab.callbacks.eureka import find_moment
 from lab.callbacks.summary import RunSummary
 from lab.console import LabError
 from lab.datasets.loading import StepLoader, step_reached
-from lab.module import TwoStepModule
 from lab.runs.folder import Run
-from lab.seeds.stack import Stack, split_optimizer_state
+from lab.training.module import TwoStepModule
+from lab.training.seeds.stack import Stack, split_optimizer_state
 
 # Optimisers of timm that work on each number by itself, so that models in one tensor do not touch.
 ELEMENTWISE = ("adam", "adamw", "nadam", "nadamw", "radam", "adamax", "sgd", "nesterov", "momentum", "rmsprop", "lion")

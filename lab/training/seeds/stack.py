@@ -16,7 +16,7 @@ from torch.func import functional_call
 from torch.optim import Optimizer
 
 from lab.console import LabError
-from lab.tuning import tune_compiler
+from lab.training.machine import tune_compiler
 
 
 class Stack(nn.Module):

@@ -25,11 +25,11 @@ from lab.callbacks.eureka import EurekaMoment
 from lab.callbacks.preemption import Preemption
 from lab.config.compose import CONFIGS
 from lab.console import LabError, tell
-from lab.module import TwoStepModule
 from lab.runs.checkpoints import AtomicCheckpointIO
 from lab.runs.folder import Run
 from lab.runs.metrics_log import MetricsLog
 from lab.runs.tensorboard import hyperparameters
+from lab.training.module import TwoStepModule
 
 
 def build_model_and_data(

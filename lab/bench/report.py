@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from lab.benchmarks.cases import BATCH_SIZES, Row
+from lab.bench.cases import BATCH_SIZES, Row
 from lab.runs.files import write_json, write_text
 
 TITLES = {

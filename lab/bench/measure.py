@@ -20,20 +20,11 @@ from lab.attention.rules.adaptive import AdaptiveTemperature
 from lab.attention.rules.fixed import Fixed
 from lab.attention.rules.learnable import LearnableTemperature
 from lab.attention.rules.norm import NormSoftmax
-from lab.benchmarks.cases import Case, Row
-from lab.benchmarks.gathering import time_of_gathering
-from lab.benchmarks.looking import cost_of_looking, time_of_probes
-from lab.benchmarks.runs import time_of_runs
-from lab.benchmarks.timing import (
-    MIB,
-    Step,
-    forget_peak,
-    memory_now,
-    peak_memory,
-    quartiles,
-    timed_rounds,
-    warm_up,
-)
+from lab.bench.cases import Case, Row
+from lab.bench.gathering import time_of_gathering
+from lab.bench.looking import cost_of_looking, time_of_probes
+from lab.bench.runs import time_of_runs
+from lab.bench.timing import MIB, Step, forget_peak, memory_now, peak_memory, quartiles, timed_rounds, warm_up
 from lab.datasets.drawn import DrawnDigits, DrawnGarments
 from lab.datasets.reasoning import ReasoningData
 from lab.datasets.scenes import compose
@@ -41,10 +32,10 @@ from lab.datasets.tasks.main import MainTask
 from lab.datasets.vision import VisionData
 from lab.models.compact_vit import CompactViT
 from lab.models.reasoner import Reasoner
-from lab.module import TwoStepModule
-from lab.optim import OptimConfig
-from lab.seeds.module import OneSeed, Seed, SeedsModule
-from lab.tuning import keep_freed_memory, tune_compiler
+from lab.training.machine import keep_freed_memory, tune_compiler
+from lab.training.module import TwoStepModule
+from lab.training.optim import OptimConfig
+from lab.training.seeds.module import OneSeed, Seed, SeedsModule
 
 RULES: dict[str, Callable[..., TemperatureRule]] = {
     "softmax": Fixed,

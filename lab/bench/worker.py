@@ -1,4 +1,4 @@
-"""One measurement in a process of its own: `python -m lab.benchmarks.worker '<case as JSON>'`."""
+"""One measurement in a process of its own: `python -m lab.bench.worker '<case as JSON>'`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import subprocess
 import sys
 from dataclasses import asdict
 
-from lab.benchmarks.cases import Case, Row
+from lab.bench.cases import Case, Row
 
 # Others may print too; the answer is the line that begins like this.
 ANSWER = "rows: "
@@ -23,7 +23,7 @@ def measure_apart(case: Case) -> list[Row]:
     A case that fails gives one row with its ``error``: the other numbers of the table stand without it.
     """
     environment = {**os.environ, "OMP_NUM_THREADS": str(case.threads), "MKL_NUM_THREADS": str(case.threads)}
-    command = [sys.executable, "-m", "lab.benchmarks.worker", json.dumps(asdict(case))]
+    command = [sys.executable, "-m", "lab.bench.worker", json.dumps(asdict(case))]
     try:
         done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=LIMIT_SECONDS)
     except subprocess.TimeoutExpired:
@@ -44,7 +44,7 @@ def _failed(case: Case, error: str) -> Row:
 def main() -> None:
     """Measures the case given as the only argument and prints its rows."""
     # Late: the parent imports this module, and needs neither timm nor Lightning.
-    from lab.benchmarks.measure import measure
+    from lab.bench.measure import measure
 
     rows = measure(Case(**json.loads(sys.argv[1])))
     print(ANSWER + json.dumps([asdict(row) for row in rows]))

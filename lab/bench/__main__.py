@@ -17,10 +17,10 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from lab.benchmarks.cases import GROUPS, PRECISIONS, Case, Row, cases
-from lab.benchmarks.report import number, save, set_aside, show
-from lab.benchmarks.timing import matrix_product_gflops
-from lab.benchmarks.worker import measure_apart
+from lab.bench.cases import GROUPS, PRECISIONS, Case, Row, cases
+from lab.bench.report import number, save, set_aside, show
+from lab.bench.timing import matrix_product_gflops
+from lab.bench.worker import measure_apart
 from lab.console import tables
 from lab.runs import provenance
 

@@ -11,11 +11,11 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf, open_dict
 from torch import Tensor, nn
 
-from lab.build import build_model
 from lab.config.compose import compose_config
 from lab.config.overrides import problem_with
 from lab.console import LabError
 from lab.runs.folder import Run
+from lab.training.build import build_model
 
 
 def load_config(folder: Path) -> DictConfig:

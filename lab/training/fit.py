@@ -18,7 +18,6 @@ import torch
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from omegaconf import DictConfig
 
-from lab.build import build_callbacks, build_checkpoints, build_loggers, build_model_and_data, build_trainer
 from lab.callbacks.guards import FiniteLoss, StillHeld
 from lab.callbacks.preemption import Preemption
 from lab.callbacks.summary import RunSummary
@@ -28,9 +27,10 @@ from lab.runs import slurm
 from lab.runs.folder import Run, run_folder
 from lab.runs.outcome import Ending
 from lab.runs.provenance import provenance
-from lab.seeds.numbers import seeds_of
-from lab.seeds.train import check_trainer, train_together
-from lab.tuning import keep_freed_memory, tune_compiler
+from lab.training.build import build_callbacks, build_checkpoints, build_loggers, build_model_and_data, build_trainer
+from lab.training.machine import keep_freed_memory, tune_compiler
+from lab.training.seeds.numbers import seeds_of
+from lab.training.seeds.train import check_trainer, train_together
 
 
 def train(config: DictConfig, overrides: list[str], choices: dict[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import torch
 from hydra.utils import instantiate
 from torch import Tensor, nn
 
-from lab.benchmarks.cases import Case
+from lab.bench.cases import Case
 from lab.callbacks.diagnostics.base import Diagnostic
 from lab.callbacks.diagnostics.gradient_norms import gradient_norms
 from lab.config.compose import CONFIGS, compose_config

@@ -10,7 +10,7 @@ from lightning.pytorch.callbacks import Callback, Checkpoint
 
 from lab.callbacks.checkpoints import Checkpoints
 from lab.console import LabError
-from lab.seeds.module import Seed, SeedsModule
+from lab.training.seeds.module import Seed, SeedsModule
 
 # Hooks by what comes after (trainer, module): nothing of a seed's own, the loss, or a batch of each seed.
 _PLAIN = (

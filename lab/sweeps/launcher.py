@@ -1,0 +1,213 @@
+"""``hydra/launcher=submitit_slurm``: each run of a sweep a SLURM job of its own.
+
+The plugin's own launcher submits finished runs again, waits for the jobs one after the other, breaks off at the first
+that was killed, and asks ``sacct``, which not every cluster has. This one submits what is missing, finds jobs again
+that an earlier command has submitted, asks ``squeue``, and reports on every run.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hydra.core.singleton import Singleton
+from hydra.core.utils import JobReturn, JobStatus, run_job, setup_globals
+from hydra.errors import CompactHydraException
+from hydra_plugins.hydra_submitit_launcher import submitit_launcher
+from hydra_plugins.hydra_submitit_launcher.config import BaseQueueConf
+from omegaconf import open_dict
+from submitit import AutoExecutor
+from submitit.core.utils import FailedSubmissionError, UncompletedJobError
+from submitit.helpers import clean_env
+from submitit.slurm.slurm import SlurmJob
+
+from lab.console import LabError, tell
+from lab.runs import slurm
+from lab.runs.folder import is_finished, read_summary, run_folder
+from lab.sweeps import jobs
+from lab.training.seeds.numbers import seeds_of
+
+# Parameters that submitit knows for every kind of cluster; it wants slurm_ before the others.
+_GENERIC = BaseQueueConf.__dataclass_fields__
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One run of the sweep; under ``seeds``, several in one process.
+
+    Attributes:
+        number: in the sweep.
+        overrides: of this run.
+        folders: of its seeds.
+        force: train them even where they are finished.
+        asks: the launcher's parameters, as this run needs them.
+    """
+
+    number: int
+    overrides: list[str]
+    folders: list[Path]
+    force: bool
+    asks: dict[str, Any]
+
+    def finished(self) -> bool:
+        """Whether nothing is left to run."""
+        return not self.force and all(map(is_finished, self.folders))
+
+    def __str__(self) -> str:
+        seeds = f" to {self.folders[-1].name}" if len(self.folders) > 1 else ""
+        return "/".join(self.folders[0].parts[-3:]) + seeds
+
+
+class SlurmLauncher(submitit_launcher.SlurmLauncher):
+    """Takes the parameters of the plugin's launcher; null for tasks, GPUs and nodes: what the trainer needs."""
+
+    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+        """Submits and waits; of a run that did not finish, the result raises when it is read."""
+        try:
+            return self._launch(job_overrides, initial_job_idx)
+        except LabError as error:
+            tell(f"error: {error}")
+        except KeyboardInterrupt:
+            tell("\nThe jobs go on: python -m lab.status shows them, the same command waits for them again.")
+        sys.exit(1)
+
+    def _launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> list[JobReturn]:
+        runs = self._runs(job_overrides, initial_job_idx)
+        # Jobs before summaries: one that ends in between is finished, not missing.
+        found = jobs.find(folder for run in runs for folder in run.folders)
+        finished = {run.number for run in runs if run.finished()}
+        done = [run for run in runs if run.number in finished]
+        left = [run for run in runs if run.number not in finished]
+        queued = {run.number: job for run in left if (job := self._job_of(run, found))}
+        new = [run for run in left if run.number not in queued]
+        tell(f"{len(runs)} runs: {len(done)} finished, {len(queued)} queued or running already, {len(new)} to submit")
+        ends = {run.number: self._run_here(run) for run in done}
+        every, of = queued | self._submit(new), {run.number: run for run in runs}
+        if every:
+            tell(f"logs: {next(iter(every.values())).paths.stdout}, and so on; scancel ends a job")
+        for number, job in jobs.as_they_end(every):
+            end = self._end_of(of[number], job)
+            ends[number] = end
+            failed = end.status == JobStatus.FAILED
+            reason = f": {_first_line(end._return_value)} (log: {job.paths.stdout})" if failed else ""
+            tell(f"[{len(ends)}/{len(runs)}] {'not finished' if failed else 'finished'}: {of[number]}{reason}")
+        broken = [of[number] for number in sorted(ends) if ends[number].status == JobStatus.FAILED]
+        for run in broken:
+            names = ", ".join(map(str, broken))
+            ends[run.number].return_value = CompactHydraException(
+                f"{len(broken)} of {len(runs)} runs did not finish: {names}. The same command runs what is missing."
+            )
+        return [ends[run.number] for run in runs]
+
+    @staticmethod
+    def _job_of(run: _Run, found: dict[Path, SlurmJob]) -> SlurmJob | None:
+        """The job that is to run this run, all of its seeds that are not finished; None where it has to be submitted.
+
+        Raises:
+            LabError: if another run's job has some of its seeds: two jobs would want one folder.
+        """
+        of = {folder: found.get(folder) for folder in run.folders if run.force or not is_finished(folder)}
+        names = {job.job_id if job else None for job in of.values()}
+        if names <= {None} or len(names) == 1:
+            return next(iter(of.values()), None)
+        taken = {folder.name: job.job_id for folder, job in of.items() if job}
+        raise LabError(
+            f"{run}: {', '.join(f'{seed} is job {job}' for seed, job in taken.items())} already, of another command: "
+            "let it end, or scancel it, and then train these seeds together"
+        )
+
+    def _runs(self, job_overrides: Sequence[Sequence[str]], first: int) -> list[_Run]:
+        """The runs of these overrides.
+
+        Raises:
+            LabError: if a seed is no number, or the trainer does not say how many devices it takes.
+        """
+        # Runs that differ in their seed alone are composed once: each takes a good part of a second.
+        composed: dict[tuple[str, ...], Any] = {}
+        runs = []
+        for number, overrides in enumerate(map(list, job_overrides), first):
+            setting = tuple(one for one in overrides if not one.startswith("seed="))
+            if setting not in composed:
+                composed[setting] = self.hydra_context.config_loader.load_sweep_config(self.config, overrides)
+            config = composed[setting]
+            seed = next((_number(one) for one in overrides if one.startswith("seed=")), config.seed)
+            task, choices = list(config.hydra.overrides.task), dict(config.hydra.runtime.choices)
+            folders = [run_folder(config, task, choices, one) for one in seeds_of(config, seed)]
+            asks = jobs.with_resources(self.params, config.trainer)
+            runs.append(_Run(number, overrides, folders, config.force, asks))
+        return runs
+
+    def _run_here(self, run: _Run) -> JobReturn:
+        """What a finished run returns, without a job: training sees that it is finished."""
+        setup_globals()
+        config = self.hydra_context.config_loader.load_sweep_config(self.config, run.overrides)
+        with open_dict(config):
+            config.hydra.job.id = config.hydra.job.num = run.number
+        return run_job(
+            hydra_context=self.hydra_context,
+            task_function=self.task_function,
+            config=config,
+            job_dir_key="hydra.sweep.dir",
+            job_subdir_key="hydra.sweep.subdir",
+        )
+
+    def _submit(self, runs: list[_Run]) -> dict[int, SlurmJob]:
+        """Submits these runs, those that ask for the same as one array, and notes each one's job in its folders.
+
+        Raises:
+            LabError: if there is no SLURM here, or it refuses them.
+        """
+        submitted: dict[int, SlurmJob] = {}
+        while left := [run for run in runs if run.number not in submitted]:
+            alike = [run for run in left if run.asks == left[0].asks]
+            for run, job in zip(alike, self._submit_array(alike), strict=True):
+                for folder in run.folders:
+                    jobs.note(folder, job)
+                submitted[run.number] = job
+        return submitted
+
+    def _submit_array(self, runs: list[_Run]) -> list[SlurmJob]:
+        asks = dict(runs[0].asks)
+        most, folder = asks.pop("max_num_timeout"), asks.pop("submitit_folder")
+        state = Singleton.get_state()
+        calls = [(run.overrides, "hydra.sweep.dir", run.number, f"job_id_for_{run.number}", state) for run in runs]
+        try:
+            executor = AutoExecutor(folder, cluster="slurm", slurm_max_num_timeout=most)
+            executor.update_parameters(**{k if k in _GENERIC else f"slurm_{k}": v for k, v in asks.items()})
+            # From within an interactive job: its SLURM_ variables would pass for options of these.
+            with clean_env() if slurm.job() else nullcontext():
+                jobs_of_runs: Any = executor.map_array(self, *zip(*calls, strict=True))
+            return jobs_of_runs
+        except (RuntimeError, ValueError, NameError, AssertionError, FailedSubmissionError) as error:
+            raise LabError(f"SLURM does not take the jobs: {' '.join(str(error).split())}") from error
+
+    def _end_of(self, run: _Run, job: SlurmJob) -> JobReturn:
+        """What the job returned, or why it returned nothing."""
+        try:
+            if jobs.has_result(job):
+                return job.task(0).result()
+            said = [read_summary(folder) for folder in run.folders]
+            status = ", ".join(sorted({str(summary.get("status", "not begun")) for summary in said}))
+            error: Exception = LabError(
+                f"job {job.job_id} was cancelled, killed or out of memory; the run's summary says {status}"
+            )
+        except UncompletedJobError as told:
+            # The traceback stands between two lines of hyphens; its last line says what it was.
+            trace = str(told).split("-" * 22)
+            error = LabError(f"job {job.job_id} failed: {trace[len(trace) // 2].strip().splitlines()[-1]}")
+        return JobReturn(overrides=run.overrides, status=JobStatus.FAILED, _return_value=error)
+
+
+def _number(override: str) -> int:
+    try:
+        return int(override.removeprefix("seed="))
+    except ValueError:
+        raise LabError(f"{override} is wrong: a seed is a whole number") from None
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
