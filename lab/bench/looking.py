@@ -41,8 +41,7 @@ def every_diagnostic(folder: Path) -> list[Diagnostic]:
     """All diagnostics that have a config, as their configs set them."""
     found = []
     for path in sorted((CONFIGS / "callbacks").glob("*.yaml")):
-        config = compose_config([f"callbacks=[{path.stem}]"])
-        config.paths.run = str(folder)
+        config = compose_config([f"callbacks=[{path.stem}]", f"paths.run='{folder}'"])
         made = [instantiate(node) for node in config.callbacks.values()]
         found += [one for one in made if isinstance(one, Diagnostic) and len(made) == 1]
     return found

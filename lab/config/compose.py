@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize_config_dir
-from hydra.core.config_search_path import SearchPathQuery
-from hydra.core.global_hydra import GlobalHydra
 from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 from pydantic import (
@@ -26,6 +24,7 @@ from pydantic import (
 )
 from pydantic.errors import PydanticUndefinedAnnotation
 
+from lab.config.hydra_internals import prepend_to_search_path
 from lab.config.identity import flatten
 from lab.console import LabError
 
@@ -69,11 +68,7 @@ def initialized(config_dir: Path | None = None) -> Iterator[None]:
         raise LabError(f"--config-dir {config_dir} is no folder: name the one that holds softmax/, model/ or the like")
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
         if config_dir is not None:
-            loader: Any = GlobalHydra.instance().config_loader()
-            # Where Hydra's own command line puts it.
-            path, before = f"file://{config_dir.absolute()}", SearchPathQuery(provider="schema")
-            loader.config_search_path.prepend("command-line", path, before)
-            loader.repository.initialize_sources(loader.config_search_path)
+            prepend_to_search_path(f"file://{config_dir.absolute()}")
         yield
 
 
@@ -81,7 +76,7 @@ def compose_config(overrides: Sequence[str]) -> DictConfig:
     """The config that ``python -m lab.train`` composes of these overrides; ``paths.run`` is still to be set.
 
     Raises:
-        HydraException: if they do not compose; ``lab.config.overrides.problem_with`` says why in one sentence.
+        HydraException: if they do not compose; ``lab.config.command_line.problem_with`` says why in one sentence.
     """
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
         return compose("train", overrides=list(overrides))

@@ -261,7 +261,7 @@ def _difference(against: Against) -> str:
 def run_row(setting: Setting, run: Record, out: Path) -> dict[str, Any]:
     """One run as plain values, for ``runs.csv`` and the lists of runs; its folder as seen from ``out``."""
     summary = run.summary
-    machine = summary.get("machine") or {}
+    machine = summary.machine
     return {
         "experiment": setting.experiment,
         "setting": setting.name,
@@ -270,14 +270,14 @@ def run_row(setting: Setting, run: Record, out: Path) -> dict[str, Any]:
         "moment_epoch": run.moment,
         "accuracy": run.accuracy,
         "epochs": run.epochs,
-        "samples": summary.get("samples"),
-        "wall_seconds": summary.get("wall_seconds"),
+        "samples": summary.samples,
+        "wall_seconds": summary.wall_seconds,
         "counted": run in setting.runs and run.finished,
-        "commit": (summary.get("git") or {}).get("commit"),
+        "commit": summary.git.commit,
         "machine": machine.get("gpu") or machine.get("processor"),
-        "written": summary.get("written"),
-        "command": summary.get("command"),
-        "error": summary.get("error"),
+        "written": summary.written,
+        "command": summary.command,
+        "error": summary.error,
         "folder": os.path.relpath(run.folder, out),
     }
 

@@ -97,7 +97,8 @@ def _points(run: Record, name: str, scale: float, aligned: bool) -> NDArray[np.f
 
 
 def _stars(panel: Any, runs: Sequence[Record], own: Any) -> None:
-    found = [(run.moment, 100 * run.summary["eureka"]["accuracy"]) for run in runs if run.moment is not None]
+    moments = [run.summary.eureka for run in runs if run.moment is not None]
+    found = [(one.epoch, 100 * one.accuracy) for one in moments if one.accuracy is not None]
     if found:
         panel.plot(
             *zip(*found, strict=True), "*", color=own, markersize=7, markeredgecolor="white", markeredgewidth=0.4
@@ -227,7 +228,7 @@ def gradients(settings: Sequence[Setting]) -> Figure | None:
         for name in "qkv":
             values = [row[f"gradient/{name}/layer_0"] for row in rows]
             panel.plot([row["step"] for row in rows], values, label=f"$W_{name.upper()}$", linewidth=0.9)
-        shade_before(panel, (setting.runs[0].summary.get("eureka") or {}).get("step"))
+        shade_before(panel, setting.runs[0].summary.eureka.step)
         panel.set(yscale="log")
         panel.set_xlabel("step", fontsize=8)
         panel.set_title(_title(f"{setting.name}, seed {setting.runs[0].seed}"), fontsize=8)

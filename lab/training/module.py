@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import lightning as L
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -16,12 +15,13 @@ from torchmetrics.classification import MulticlassAccuracy
 from lab.attention.rule import TemperatureRule, at_least_float32
 from lab.attention.schedule import HeatTreatment
 from lab.datasets.seeding import derived_seed
+from lab.observation.gradients import SeededModule
 from lab.training.optim import OptimConfig
 
 Batch = dict[str, Any]
 
 
-class TwoStepModule(L.LightningModule):
+class TwoStepModule(SeededModule):
     """Trains a classifier on a two-step task.
 
     Shapes: a batch is ``{"x": [B, ...], "y": [B] int64, "latents": {name: [B]}}``; the model maps x to
