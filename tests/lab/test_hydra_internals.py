@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hydra import compose
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.utils import get_object
 
 from lab.config import hydra_internals
-from lab.config.compose import compose_config, initialized
+from lab.config.compose import initialized
 
 
 @pytest.fixture
@@ -53,4 +54,4 @@ def test_choices_are_those_of_composing(hydra) -> None:
     overrides = ["experiment=reasoning", "softmax=norm_softmax"]
     chosen = hydra_internals.Choices("train").of(OverridesParser.create().parse_overrides(overrides))
     assert (chosen["experiment"], chosen["softmax"], chosen["model"]) == ("reasoning", "norm_softmax", "reasoner")
-    assert compose_config(overrides).model._target_.endswith("Reasoner")
+    assert compose("train", overrides=overrides).model._target_.endswith("Reasoner")
