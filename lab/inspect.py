@@ -79,13 +79,13 @@ def _with_config_dir(arguments: Sequence[str]) -> Iterator[str]:
 
 
 def _usage() -> str:
-    """What ``--help`` prints: the text above, and the diagnostics there are."""
+    """Returns what ``--help`` prints: the text above, and the diagnostics there are."""
     ready = [path.stem for path in sorted((CONFIGS / "callbacks").glob("*.yaml")) if _looks(path)]
     return f"{(__doc__ or '').replace('``', '').strip()}\n\ndiagnostics: {', '.join(ready)}"
 
 
 def _looks(path: Path) -> bool:
-    """Whether a callbacks config is that of something that can be shown scenes."""
+    """Tells whether a callbacks config is of a diagnostic, which can be shown scenes."""
     content = yaml.safe_load(path.read_text()) or {}
     return "scenes" in (content.get(path.stem) or {})
 

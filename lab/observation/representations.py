@@ -1,4 +1,4 @@
-"""What is represented where: the parts of a transformer that probes are given.
+"""Representations: the parts of a transformer that probes are given.
 
 Shapes: B scenes, H heads, N tokens, D head dimension, W width.
 """
@@ -49,7 +49,7 @@ def representations(chunk: Chunk, quantities: Sequence[str], tokens: Sequence[st
 
 
 def needed(quantities: Sequence[str]) -> tuple[str, ...]:
-    """What the recorder has to read for these: queries and keys tell whether keys stand apart from queries."""
+    """Lists what the recorder has to read for these: q and k tell whether keys stand apart from queries."""
     beside = ("q", "k") if {"k", "v"} & set(quantities) else ()
     return tuple(dict.fromkeys((*quantities, *beside)))
 

@@ -132,7 +132,7 @@ def _trained(config: DictConfig, model: nn.Module, data: Any, step: int) -> Trai
 
 
 def _found(diagnostics: Sequence[Look], trained: Trained, device: torch.device) -> Iterator[tuple[Look, Findings]]:
-    """What each found: those of validation scenes in one pass, then those of training steps."""
+    """Findings of each: of validation scenes in one pass, then of training steps."""
     shared = [one for one in diagnostics if isinstance(one, Diagnostic)]
     if shared:
         model: Any = trained.module.model
