@@ -15,6 +15,7 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_only
 
+from lab.callbacks.access import callbacks_of
 from lab.callbacks.eureka import find_moment
 from lab.callbacks.throughput import Throughput, samples_seen
 from lab.runs.files import write_json
@@ -101,8 +102,8 @@ class RunSummary(Callback):
         write_json(self.path, _plain(summary))
 
     def _progress(self, trainer: L.Trainer) -> dict[str, Any]:
-        eureka = find_moment(trainer.callbacks)  # type: ignore[attr-defined]
-        speed = next((c.samples_per_second for c in trainer.callbacks if isinstance(c, Throughput)), None)  # type: ignore[attr-defined]
+        eureka = find_moment(callbacks_of(trainer))
+        speed = next((one.samples_per_second for one in callbacks_of(trainer) if isinstance(one, Throughput)), None)
         moment = asdict(eureka.moment) if eureka and eureka.moment else None
         return {
             "epochs": trainer.current_epoch,

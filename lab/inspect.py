@@ -29,7 +29,8 @@ from torch import nn
 
 from lab.callbacks.diagnostics.base import Diagnostic
 from lab.callbacks.diagnostics.gradient_norms import GradientNorms
-from lab.config.compose import CONFIGS, check, compose_config, explain_key
+from lab.config.check import check, explain_key
+from lab.config.compose import CONFIGS, compose_config
 from lab.config.overrides import problem_with
 from lab.console import LabError, refusals, tables, tell
 from lab.observation.gradients import Trained

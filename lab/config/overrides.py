@@ -19,7 +19,8 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from lab.config.compose import choices, explain_key, initialized
+from lab.config.check import choices, explain_key
+from lab.config.compose import initialized
 from lab.console import LabError
 
 _WITH_M = "add -m, as in python -m lab.train -m"

@@ -21,7 +21,7 @@ from omegaconf import DictConfig
 from lab.callbacks.guards import FiniteLoss, StillHeld
 from lab.callbacks.preemption import Preemption
 from lab.callbacks.summary import RunSummary
-from lab.config.compose import check
+from lab.config.check import check
 from lab.console import LabError, tell
 from lab.runs import slurm
 from lab.runs.folder import Run, run_folder
