@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from typing import Any, TypedDict
 
 import lightning as L
@@ -101,13 +102,16 @@ class DataModule(L.LightningDataModule, ABC):
         batch_size: samples of a training batch of one process.
         validation_size: samples of the fixed validation set.
         locations: names of what the latent ``target_location`` chooses between.
-        class_names: names of the labels.
     """
 
     batch_size: int
     validation_size: int
     locations: tuple[str, ...] = ()
-    class_names: tuple[str, ...] = ()
+
+    @cached_property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the labels; of images they may be known only once these are loaded."""
+        return ()
 
     @abstractmethod
     def model_arguments(self) -> dict[str, int]:

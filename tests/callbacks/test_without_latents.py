@@ -45,12 +45,13 @@ def test_data_says_nothing_unless_its_class_does(tmp_path: Path) -> None:
 
 
 def test_titles_are_what_the_data_tells() -> None:
-    batch = {"y": torch.tensor([1, 0]), "latents": {"target_location": torch.tensor([0, 1])}}
+    batch = Plain().draw_train(0, 0)
+    told: Batch = {**batch, "latents": {"target_location": torch.tensor([0, 1])}}
     whole = data_with(class_names=("coat", "bag"), locations=("top", "bottom"))
-    assert titles_of(whole, batch) == ["bag\n(top)", "coat\n(bottom)"]
-    assert titles_of(whole, {**batch, "latents": {}}) == ["bag", "coat"]
-    assert titles_of(data_with(class_names=("coat", "bag")), batch) == ["bag", "coat"]
-    assert titles_of(data_with(), {**batch, "latents": {}}) == ["1", "0"]
+    assert titles_of(whole, told) == ["bag\n(top)", "coat\n(bottom)"]
+    assert titles_of(whole, batch) == ["bag", "coat"]
+    assert titles_of(data_with(class_names=("coat", "bag")), told) == ["bag", "coat"]
+    assert titles_of(data_with(), batch) == ["1", "0"]
 
 
 def test_scenes_without_a_target_location_are_drawn(tmp_path: Path, vision_data) -> None:
