@@ -27,6 +27,7 @@ from lab.bench.looking import cost_of_looking, time_of_probes
 from lab.bench.runs import time_of_runs
 from lab.bench.timing import MIB, Step, forget_peak, memory_now, peak_memory, quartiles, timed_rounds, warm_up
 from lab.datasets.drawn import DrawnDigits, DrawnGarments
+from lab.datasets.loading import Batch, Drawn
 from lab.datasets.reasoning import ReasoningData
 from lab.datasets.scenes import compose
 from lab.datasets.tasks.main import MainTask
@@ -92,7 +93,7 @@ def _compose(case: Case) -> list[Row]:
     else:
         numbers = iter(range(2**62))
 
-        def step() -> dict:
+        def step() -> Batch:
             return data.composed(_to(data.draw_train(0, next(numbers)), case.device))
 
     (times,), memory = _run(case, [step], before, minimum=5)
@@ -298,7 +299,7 @@ def _row(case: Case, quantity: str, unit: str, values: Sequence[float], memory: 
     )
 
 
-def _to(draws: dict, device: str) -> dict:
+def _to(draws: Drawn, device: str) -> dict[str, Any]:
     moved = {name: value.to(device) if isinstance(value, Tensor) else value for name, value in draws.items()}
     moved["latents"] = {name: value.to(device) for name, value in draws["latents"].items()}
     return moved

@@ -15,7 +15,8 @@ from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from lab.config.compose import choices, explain_key, initialized
+from lab.config.check import choices, explain_key
+from lab.config.compose import initialized
 from lab.config.hydra_internals import argument_parser, loader
 from lab.console import LabError
 

@@ -16,8 +16,9 @@ from torch import nn
 
 from lab.callbacks.diagnostics.base import Diagnostic
 from lab.callbacks.diagnostics.gradient_norms import GradientNorms
+from lab.config.check import check, explain_key
 from lab.config.command_line import problem_with
-from lab.config.compose import check, compose_config, explain_key
+from lab.config.compose import compose_config
 from lab.console import LabError, tables, tell
 from lab.observation.gradients import Trained
 from lab.observation.observe import Findings, observe
