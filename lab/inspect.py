@@ -31,7 +31,7 @@ from lab.callbacks.diagnostics.base import Diagnostic
 from lab.callbacks.diagnostics.gradient_norms import GradientNorms
 from lab.config.compose import CONFIGS, check, compose_config, explain_key
 from lab.config.overrides import problem_with
-from lab.console import LabError, refusals, tables, tell
+from lab.console import LabError, import_from_here, refusals, tables, tell
 from lab.observation.gradients import Trained
 from lab.observation.observe import Findings, observe
 from lab.runs.files import write_json
@@ -260,6 +260,7 @@ def main() -> None:
     if any(argument in ("--help", "-h") for argument in sys.argv[1:]):
         print(_usage())
         return
+    import_from_here()
     with refusals():
         arguments = _parse(sys.argv[1:])
         threads = arguments.pop("threads")

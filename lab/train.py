@@ -18,7 +18,7 @@ from omegaconf import DictConfig, open_dict
 from hydra_plugins.eureka_lab import offer
 from lab.config import overrides as command
 from lab.config.compose import CONFIGS, initialized
-from lab.console import LabError, tell
+from lab.console import LabError, import_from_here, tell
 from lab.runs import slurm
 from lab.runs.folder import is_finished, read_summary, run_folder
 from lab.training.processes import stopped, train_apart
@@ -166,6 +166,7 @@ def _main(config: DictConfig) -> float | None:
 
 def main() -> None:
     """The command line."""
+    import_from_here()
     sys.argv[1:] = command.in_order(sys.argv[1:])
     offer(sys.argv[1:])
     command.check_overrides(sys.argv[1:])

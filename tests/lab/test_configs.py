@@ -7,10 +7,10 @@ from conftest import OPTUNA
 from hydra import compose
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
+from hydra_plugins.eureka_lab import offer
 from lab.config.compose import CONFIGS, check, compose_config, initialized
 from lab.config.overrides import check_overrides, in_order, problem_with
 from lab.console import LabError
-from hydra_plugins.eureka_lab import offer
 
 GROUPS = {
     "experiment": "",

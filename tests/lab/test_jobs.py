@@ -16,11 +16,11 @@ from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import OmegaConf
 from submitit.slurm.slurm import SlurmJob
 
-from lab.sweeps.launcher import SlurmLauncher, _Run
 from lab.config.compose import CONFIGS
 from lab.console import LabError
 from lab.runs import slurm
 from lab.sweeps import jobs
+from lab.sweeps.launcher import SlurmLauncher, _Run
 from lab.train import run as train_with
 
 SWEEP = ("-m", "experiment=reasoning", "data.numbers=4", "seed=0,1", "hydra/launcher=submitit_slurm")
