@@ -24,6 +24,12 @@ def tell(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
+def import_from_here() -> None:
+    """Lets a user's modules in the current folder be imported, as ``python -m`` does and a console command does not."""
+    if not sys.flags.safe_path and not {"", os.getcwd()} & set(sys.path):
+        sys.path.insert(0, os.getcwd())
+
+
 @contextmanager
 def refusals() -> Iterator[None]:
     """Runs a command within: a LabError ends the program with its one sentence and exit status 1."""

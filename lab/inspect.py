@@ -22,7 +22,7 @@ import yaml
 
 from lab.config.compose import CONFIGS
 from lab.config.overrides import read_override
-from lab.console import LabError, refusals
+from lab.console import LabError, import_from_here, refusals
 from lab.runs.outcome import Ending
 from lab.training.inspection import inspect
 
@@ -101,6 +101,7 @@ def main() -> None:
     if any(argument in ("--help", "-h") for argument in sys.argv[1:]):
         print(_usage())
         return
+    import_from_here()
     with refusals():
         arguments = _parse(sys.argv[1:])
         threads = arguments.pop("threads")
