@@ -19,8 +19,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
 from lab.callbacks.diagnostics.sample_scenes import scenes_figure, titles_of
+from lab.config.command_line import problem_with
 from lab.config.compose import compose_config
-from lab.config.overrides import problem_with
 from lab.console import LabError, refusals
 from lab.datasets.imagenet import FolderScenes
 from lab.datasets.loading import DataModule

@@ -226,15 +226,17 @@ def reasoning_step(case: Case, seeds: int) -> Step:
     rule = partial(NormSoftmax, statistic="std") if case.softmax == "norm_softmax" else RULES[case.softmax]
     optim = OptimConfig(lr=5e-3, weight_decay=1.0, decay_matrices_only=False, options={"betas": (0.9, 0.98)})
     own: list[Seed] = []
+    # A seed without a run: nothing is written.
+    nothing: Any = None
     for number in range(seeds):
         torch.manual_seed(number)
         data = ReasoningData(seed=number)
         module = OneSeed(Reasoner(softmax=rule), optim, num_classes=11).to(case.device).train()
-        own.append(Seed(OmegaConf.create({"seed": number}), None, module, data, [], [], None))  # type: ignore[arg-type]
+        own.append(Seed(OmegaConf.create({"seed": number}), nothing, module, data, [], [], nothing))
     batch = {seed.number: _to(seed.data.batch("train"), case.device) for seed in own}
-    epochs = _Epochs()
+    epochs: Any = _Epochs()
     for seed in own:
-        seed.module.trainer = epochs  # type: ignore[assignment]
+        seed.module.trainer = epochs
     if seeds == 1:
         single = own[0].module
         groups = optim.parameter_groups(single.model)

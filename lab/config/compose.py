@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from hydra import compose, initialize_config_dir
-from hydra.core.config_search_path import SearchPathQuery
-from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig
 
+from lab.config.hydra_internals import prepend_to_search_path
 from lab.console import LabError
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
@@ -28,11 +26,7 @@ def initialized(config_dir: Path | None = None) -> Iterator[None]:
         raise LabError(f"--config-dir {config_dir} is no folder: name the one that holds softmax/, model/ or the like")
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
         if config_dir is not None:
-            loader: Any = GlobalHydra.instance().config_loader()
-            # Where Hydra's own command line puts it.
-            path, before = f"file://{config_dir.absolute()}", SearchPathQuery(provider="schema")
-            loader.config_search_path.prepend("command-line", path, before)
-            loader.repository.initialize_sources(loader.config_search_path)
+            prepend_to_search_path(f"file://{config_dir.absolute()}")
         yield
 
 
@@ -40,7 +34,7 @@ def compose_config(overrides: Sequence[str]) -> DictConfig:
     """The config that ``python -m lab.train`` composes of these overrides; ``paths.run`` is still to be set.
 
     Raises:
-        HydraException: if they do not compose; ``lab.config.overrides.problem_with`` says why in one sentence.
+        HydraException: if they do not compose; ``lab.config.command_line.problem_with`` says why in one sentence.
     """
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
         return compose("train", overrides=list(overrides))

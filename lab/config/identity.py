@@ -1,4 +1,4 @@
-"""Identity of a run: its configuration, less the options that say only where and how loudly to run.
+"""The identity of a run: its configuration, less the keys that say only where and how loudly to run.
 
 Imports nothing heavy: a report reads thousands of configurations with it.
 """
@@ -13,7 +13,7 @@ NOT_WHAT = ("force", "paths", "logger", "threads", "checkpoints", "diagnostics",
 
 
 def identity(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Options that make a run what it is, by dotted key: ``{"optim.lr": 0.001, ..., "seed": 3}``.
+    """Returns what is run, by dotted key: ``{"optim.lr": 0.001, ..., "seed": 3}``.
 
     Args:
         config: a resolved configuration as plain values.
@@ -23,7 +23,7 @@ def identity(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _says_nothing(key: str) -> bool:
-    """True for places of data and run folder, and for how often a diagnostic looks (in the callback's own options)."""
+    """Tells whether a key says only where files lie, or how often a diagnostic looks."""
     looks = key.startswith("callbacks.") and key.endswith((".every_n_epochs", ".pictures_every_n_epochs"))
     return looks or key.endswith((".root", ".download", ".folder"))
 

@@ -51,7 +51,7 @@ def representations(chunk: Chunk, quantities: Sequence[str], tokens: Sequence[st
 
 
 def needed(quantities: Sequence[str]) -> tuple[str, ...]:
-    """Quantities that the recorder has to read: these, and q and k, which show whether keys stand apart."""
+    """Lists what the recorder has to read for these: q and k tell whether keys stand apart from queries."""
     beside = ("q", "k") if {"k", "v"} & set(quantities) else ()
     return tuple(dict.fromkeys((*quantities, *beside)))
 

@@ -1,4 +1,4 @@
-"""Where a figure comes from: command, git state, package versions, machine, SLURM job."""
+"""Provenance of a figure: command, git state, package versions, machine, SLURM job."""
 
 from __future__ import annotations
 

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from hydra.utils import instantiate
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
+from lab.config.command_line import problem_with
 from lab.config.compose import compose_config
-from lab.config.overrides import problem_with
 from lab.console import LabError
 from lab.runs.folder import Run
-from lab.training.build import build_model
+from lab.training.build import build_model, without_schedule
 
 
 def load_config(folder: Path) -> DictConfig:
@@ -58,9 +58,7 @@ class Trained:
         Raises:
             LabError: if the weights do not fit.
         """
-        own = (self.config.softmax if softmax is None else softmax).copy()
-        with open_dict(own):
-            own.pop("schedule", None)
+        own = without_schedule(self.config.softmax if softmax is None else softmax)
         if facts is None:
             facts = instantiate(self.config.data).model_arguments()
         model = build_model(self.config.model, own, facts)

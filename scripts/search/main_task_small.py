@@ -20,8 +20,8 @@ import pandas as pd
 
 from lab.console import LabError, refusals
 from lab.runs.files import write_text
-from lab.runs.folder import read_summary
 from lab.runs.metrics import read_metrics
+from lab.runs.summary import read_summary
 from lab.training.load import load_config
 from scripts.reproduce.common import origin, tell_duration, train
 

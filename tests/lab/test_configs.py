@@ -14,8 +14,8 @@ from pydantic import Field, PositiveInt
 
 from hydra_plugins.eureka_lab import offer
 from lab.config.check import check, check_arguments
+from lab.config.command_line import check_overrides, in_order, problem_with
 from lab.config.compose import CONFIGS, compose_config, initialized
-from lab.config.overrides import check_overrides, in_order, problem_with
 from lab.console import LabError
 from lab.datasets.loading import DataModule
 from lab.datasets.sources import Source

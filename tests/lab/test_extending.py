@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, lab_train, python
+from conftest import ROOT, lab_train, python, summary_of
 
 import lab.train
-from lab.config.overrides import check_overrides
-from lab.runs.folder import read_summary
+from lab.config.command_line import check_overrides
 from lab.train import run as train_with
 
 PAGE = (ROOT / "docs" / "extending.md").read_text()
@@ -41,7 +40,7 @@ def test_a_softmax_outside_the_repository_trains(study: Path, tmp_path: Path, mo
     monkeypatch.syspath_prepend(study)
     train_with([*SHORT, "softmax=length_scaled", "seed=1", f"hydra.searchpath=[file://{study}/conf]",
                 f"paths.runs={elsewhere / 'runs'}"])  # fmt: skip
-    summaries = [read_summary(path.parent) for path in elsewhere.rglob("summary.json")]
+    summaries = [summary_of(path.parent) for path in elsewhere.rglob("summary.json")]
     assert sorted(summary["seed"] for summary in summaries) == [0, 1]
     ends = {(summary["status"], summary["softmax"], summary["steps"]) for summary in summaries}
     assert ends == {("finished", "length_scaled", 2)}

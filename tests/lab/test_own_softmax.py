@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import ROOT, python
+from conftest import ROOT, python, summary_of
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 
@@ -26,7 +26,6 @@ from lab.config.compose import CONFIGS, compose_config
 from lab.console import LabError
 from lab.inspect import main as look
 from lab.models.compact_vit import CompactViT
-from lab.runs.folder import read_summary
 from lab.runs.outcome import Ending
 from lab.train import run as train_with
 from lab.training.build import build_model
@@ -64,12 +63,12 @@ def test_the_commands_of_the_page_train_and_their_runs_can_be_looked_into(
 ) -> None:
     short = ["trainer.max_epochs=20", "data.numbers=4", "threads=1", "logger=csv_only"]
     for line in "".join(blocks("bash")).splitlines():
-        summary = train_with([*shlex.split(line)[3:], *short, f"paths.runs={mine / 'unnamed'}"])
-        assert summary["status"] == "finished"
+        (summary,) = train_with([*shlex.split(line)[3:], *short, f"paths.runs={mine / 'unnamed'}"])
+        assert summary.finished
     named = ["--config-dir", "mine", "experiment=reasoning", "softmax=range_softmax", "softmax.fraction=0.5"]
     python("-m", "lab.train", *named, "softmax/schedule=heat_treatment", *short, folder=mine)
     (run,) = (path.parent for path in mine.glob("runs/reasoning/range_softmax,*/seed=0/summary.json"))
-    assert read_summary(run)["softmax"] == "range_softmax"
+    assert summary_of(run)["softmax"] == "range_softmax"
     monkeypatch.chdir(mine)
     words = [
         "--config-dir",
@@ -86,8 +85,8 @@ def test_the_commands_of_the_page_train_and_their_runs_can_be_looked_into(
 
 def test_seeds_train_together_under_the_rule_of_the_page(mine: Path) -> None:
     overrides = ["experiment=reasoning", "softmax._target_=my_rules.RangeSoftmax", "data.numbers=4"]
-    summary = train_with([*overrides, "trainer.max_epochs=3", "seeds=2", f"paths.runs={mine}", "threads=1"])
-    assert {own["status"] for own in summary["seeds"].values()} == {"finished"}
+    summaries = train_with([*overrides, "trainer.max_epochs=3", "seeds=2", f"paths.runs={mine}", "threads=1"])
+    assert [own.status for own in summaries] == ["finished", "finished"]
 
 
 @pytest.mark.parametrize("masked", [False, True])

@@ -5,15 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from conftest import lab_train
+from conftest import lab_train, summary_of
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
 
 from lab.config.compose import CONFIGS
 from lab.console import LabError
-from lab.runs.folder import read_summary
-from lab.status import gather
+from lab.sweeps.status import gather
 
 optuna = pytest.importorskip("optuna", reason="Optuna's sweeper is not installed: pip install -e '.[optuna]'")
 
@@ -44,7 +43,7 @@ def test_trials_are_runs_and_the_same_command_goes_on(tmp_path: Path) -> None:
     assert (done.state.name, failed.state.name) == ("COMPLETE", "FAIL")
     assert sorted(run.status for run in gather(runs)) == ["failed", "finished"]
     (finished,) = [run for run in gather(runs) if run.status == "finished"]
-    assert done.value == pytest.approx(read_summary(finished.folder)["metrics"]["val/accuracy"])
+    assert done.value == pytest.approx(summary_of(finished.folder)["metrics"]["val/accuracy"])
     # Named by what was run, to the last digit: the same values are the same run.
     assert all(f"{key}={value}" in finished.folder.parent.name for key, value in done.params.items())
 

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from conftest import SMALL
 
-from lab.config.overrides import problem_with
+from lab.config.command_line import problem_with
 from lab.train import run as train
 from scripts.search import main_task_small as search
 
