@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -143,3 +144,13 @@ def test_a_softmax_of_one_s_own(tmp_path: Path, monkeypatch) -> None:
     (summary,) = train_with(["experiment=reasoning", *overrides, f"paths.runs={tmp_path}", "trainer.max_epochs=10"])
     assert summary.finished
     assert {"softmax", "norm_softmax"} <= {path.stem for path in (CONFIGS / "softmax").glob("*.yaml")}
+
+
+def test_the_example_in_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As printed, but cut short: a list of summaries, and two tables of the same run."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("lab.run", lambda overrides: train_with([*overrides, "trainer.max_epochs=10", "threads=1"]))
+    names: dict[str, Any] = {}
+    exec(blocks("python")[1], names)
+    assert names["summary"].finished and names["summary"].accuracy is not None
+    assert names["runs"]["folder"].tolist() == names["metrics"]["folder"].unique().tolist()
