@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
 from lab.callbacks.diagnostics.sample_scenes import scenes_figure, titles_of
+from lab.config.check import check
 from lab.config.command_line import problem_with
 from lab.config.compose import compose_config
 from lab.console import LabError, refusals
@@ -53,7 +54,7 @@ def picture(experiment: str, overrides: list[str], out: Path, count: int) -> Pat
     """Writes <out>/<experiment>.png: training scenes, each with its label and where it is found.
 
     Raises:
-        LabError: if the overrides do not compose or the data has no pictures.
+        LabError: if the overrides do not compose, an option is wrong or the data has no pictures.
     """
     wanted = [f"experiment={experiment}", *_last_word([*READY.get(experiment, []), *overrides])]
     if problem := problem_with(wanted):
@@ -61,6 +62,8 @@ def picture(experiment: str, overrides: list[str], out: Path, count: int) -> Pat
     config = compose_config(wanted)
     if "batch_size" in config.data:
         config.data.batch_size = count
+    config.paths.run = str(out)
+    check(config)
     data = instantiate(config.data)
     draw = DRAWN.get(experiment, scenes)
     if draw is scenes and type(data).composed is DataModule.composed:

@@ -49,7 +49,7 @@ _PLAIN: dict[str, Any] = {
     "checkpoints.every_n_steps": PositiveInt | None,
     "checkpoints.keep": PositiveInt,
     "checkpoints.best": str | None,
-    "diagnostics.every_n_epochs": NonNegativeInt,
+    "diagnostics.every_n_epochs": PositiveInt,
     "diagnostics.pictures_every_n_epochs": NonNegativeInt,
 }
 

@@ -274,6 +274,9 @@ def test_configs_lie_beside_the_code() -> None:
         ("seed=one", "seed='one' is wrong"),
         ("checkpoints.every_minutes=abc", r"checkpoints\.every_minutes='abc' is wrong"),
         ("diagnostics.every_n_epochs=-1", r"diagnostics\.every_n_epochs=-1 is wrong"),
+        ("diagnostics.every_n_epochs=0", r"^diagnostics\.every_n_epochs=0 is wrong: it must be greater than 0$"),
+        ("seeds=true", r"^seeds=true is wrong: it must be a whole number or be a list$"),
+        ("optim.lr=inf", r"^optim\.lr=inf is wrong: it must be a finite number$"),
     ],
 )
 def test_plain_values_are_checked_too(override: str, words: str) -> None:
