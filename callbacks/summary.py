@@ -15,6 +15,7 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_only
 
+from lab.callbacks.access import callbacks_of
 from lab.callbacks.eureka import find_moment
 from lab.callbacks.throughput import Throughput, samples_seen
 from lab.runs.provenance import now
@@ -99,7 +100,7 @@ class RunSummary(Callback):
         write_summary(self.folder, self.what.model_copy(update=told))
 
     def _progress(self, trainer: L.Trainer) -> dict[str, Any]:
-        callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+        callbacks = callbacks_of(trainer)
         eureka = find_moment(callbacks)
         moment = eureka.moment if eureka else None
         return {

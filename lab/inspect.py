@@ -22,7 +22,7 @@ import yaml
 
 from lab.config.compose import CONFIGS
 from lab.config.overrides import read_override
-from lab.console import LabError, refusals
+from lab.console import LabError, import_from_here, refusals
 from lab.runs.outcome import Ending
 from lab.training.inspection import inspect
 
@@ -79,13 +79,13 @@ def _with_config_dir(arguments: Sequence[str]) -> Iterator[str]:
 
 
 def _usage() -> str:
-    """What ``--help`` prints: the text above, and the diagnostics there are."""
+    """Returns what ``--help`` prints: the text above, and the diagnostics there are."""
     ready = [path.stem for path in sorted((CONFIGS / "callbacks").glob("*.yaml")) if _looks(path)]
     return f"{(__doc__ or '').replace('``', '').strip()}\n\ndiagnostics: {', '.join(ready)}"
 
 
 def _looks(path: Path) -> bool:
-    """Whether a callbacks config is that of something that can be shown scenes."""
+    """Tells whether a callbacks config is of a diagnostic, which can be shown scenes."""
     content = yaml.safe_load(path.read_text()) or {}
     return "scenes" in (content.get(path.stem) or {})
 
@@ -101,6 +101,7 @@ def main() -> None:
     if any(argument in ("--help", "-h") for argument in sys.argv[1:]):
         print(_usage())
         return
+    import_from_here()
     with refusals():
         arguments = _parse(sys.argv[1:])
         threads = arguments.pop("threads")

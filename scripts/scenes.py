@@ -23,6 +23,7 @@ from lab.config.command_line import problem_with
 from lab.config.compose import compose_config
 from lab.console import LabError, refusals
 from lab.datasets.imagenet import FolderScenes
+from lab.datasets.loading import DataModule
 from lab.datasets.scenes import unnormalised
 from lab.datasets.seeding import generator_of
 from lab.plotting.figures import new_figure, save_figure
@@ -60,9 +61,9 @@ def picture(experiment: str, overrides: list[str], out: Path, count: int) -> Pat
     config = compose_config(wanted)
     if "batch_size" in config.data:
         config.data.batch_size = count
-    data: Any = instantiate(config.data)
+    data = instantiate(config.data)
     draw = DRAWN.get(experiment, scenes)
-    if draw is scenes and not hasattr(data, "composed"):
+    if draw is scenes and type(data).composed is DataModule.composed:
         raise LabError(f"{type(data).__name__} does not compose pictures: add a drawing of {experiment} to {__file__}")
     path = out / f"{experiment}.png"
     # Photographs take room: a PNG does not make them smaller.

@@ -1,4 +1,4 @@
-"""How long a report takes to gather runs: first, and again with nothing new."""
+"""Measures how long a report takes to gather runs: first, and again with nothing new."""
 
 from __future__ import annotations
 

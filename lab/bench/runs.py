@@ -1,4 +1,4 @@
-"""How long an epoch of a real run takes, Lightning, validation and files included: one seed, and seeds together."""
+"""Measures an epoch of a real run, Lightning, validation and files included: one seed, and seeds together."""
 
 from __future__ import annotations
 

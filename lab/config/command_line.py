@@ -15,7 +15,8 @@ from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from lab.config.compose import choices, explain_key, initialized
+from lab.config.check import choices, explain_key
+from lab.config.compose import initialized
 from lab.config.hydra_internals import argument_parser, loader
 from lab.console import LabError
 
@@ -56,7 +57,7 @@ def check_overrides(arguments: Sequence[str]) -> None:
 
 
 def problem_with(overrides: Sequence[str], config_dir: Path | None = None, sweep: bool | None = None) -> str | None:
-    """What is wrong with these overrides, in one sentence; None if they compose.
+    """Says in one sentence what is wrong with these overrides; None if they compose.
 
     Args:
         overrides: as typed; of several values the first is tried.
@@ -102,7 +103,7 @@ def _of_one_job(override: Override) -> str:
 
 
 def _ignored(overrides: Sequence[Override], config: DictConfig) -> str | None:
-    """What a single run would leave out of these overrides, in one sentence; ``config`` is what they compose."""
+    """Says in one sentence what a single run would leave out of these overrides; ``config`` is what they compose."""
     for override in overrides:
         key, line = override.key_or_group, override.input_line
         if override.is_sweep_override():

@@ -67,7 +67,8 @@ class Choices:
     def __init__(self, config_name: str) -> None:
         self._config_name = config_name
         # Every file of configs/ is read once.
-        self._repository = CachingConfigRepository(loader().repository)  # type: ignore[attr-defined]
+        own: Any = loader()
+        self._repository = CachingConfigRepository(own.repository)
 
     def of(self, overrides: list[Override]) -> dict[str, str | None]:
         """Returns group -> chosen config."""

@@ -34,12 +34,12 @@ class Override:
 
     @property
     def is_group(self) -> bool:
-        """Whether it may choose a config of a group; ``softmax.tau`` sets a value inside one."""
+        """True if it may choose a config of a group; ``softmax.tau`` sets a value inside one."""
         return "." not in self.key
 
     @property
     def is_what(self) -> bool:
-        """Whether it says what is run, and not where or how loudly."""
+        """True if it says what is run, and not where or how loudly."""
         return self.key.replace("/", ".").split(".", 1)[0] not in NOT_WHAT
 
     def parsed(self) -> Any:

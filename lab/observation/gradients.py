@@ -57,7 +57,7 @@ class Trained:
 
 
 def at_next_steps(trained: Trained, steps: int, measure: Callable[[nn.Module], T]) -> list[T]:
-    """What ``measure`` says of the model with the gradient of each of the next training steps, all at the checkpoint.
+    """Calls ``measure`` on the model with the gradient of each of the next training steps, all at the checkpoint.
 
     The batches are those that a single process would train on next, in its precision and under its stochastic depth;
     temperatures are the checkpoint's, and a 16-bit loss is scaled as at the start of training. All of it on a copy:
@@ -95,7 +95,7 @@ def at_next_steps(trained: Trained, steps: int, measure: Callable[[nn.Module], T
 
 
 def _precision(name: Any, device: torch.device) -> Precision:
-    """What Lightning does for a precision of this name on such a device."""
+    """Returns Lightning's plugin for a precision of this name on such a device."""
     # One process, also within a job of SLURM for several.
     alone = Fabric(accelerator=device.type, devices=1, precision=name, plugins=LightningEnvironment())
     return alone.strategy.precision

@@ -20,7 +20,7 @@ _BATCH_ELEMENTS = 2**27
 
 @dataclass(frozen=True)
 class Targets:
-    """What is probed for: integer labels of several names, as one block of columns.
+    """Targets of probes: integer labels of several names, as one block of columns.
 
     Attributes:
         names: of the targets.

@@ -98,7 +98,7 @@ class Recorder:
             return self.model.forward(x)
 
     def __getitem__(self, layer: int) -> dict[str, Tensor]:
-        """What was seen in a layer, by quantity."""
+        """Tensors that were seen in a layer, by quantity."""
         return self._seen[layer]
 
     @property

@@ -31,7 +31,7 @@ Stamp = list[int]
 
 @dataclass(frozen=True)
 class Gathered:
-    """What lies below a folder.
+    """Runs that lie below a folder.
 
     Attributes:
         root: the folder.
@@ -129,7 +129,7 @@ def _write_index(root: Path, entries: Mapping[str, tuple[Stamp, Record | str]]) 
 
 
 def _read_index(root: Path) -> dict[str, tuple[Stamp, Record | str]]:
-    """What the index knows; nothing where there is none, or where it is damaged or of another version."""
+    """Reads the index; nothing where there is none, or where it is damaged or of another version."""
     try:
         with np.load(root / INDEX, allow_pickle=False) as stored:
             told, curves = json.loads(stored["text"].tobytes()), stored["curves"]

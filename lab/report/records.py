@@ -75,7 +75,7 @@ class Record:
 
     @property
     def looked(self) -> bool:
-        """Whether anybody looked out for a Eureka-moment; without that, none says nothing."""
+        """True if anybody looked out for a Eureka-moment; without that, having none says nothing."""
         return self.threshold is not None
 
     @property
@@ -152,7 +152,7 @@ def what_is_run(plain: Mapping[str, Any], seed: int, typed: Collection[str] = ()
 
 
 def only_watches(key: str) -> bool:
-    """Whether a key sets callbacks that look and never change what is learnt; a Eureka callback may stop a run."""
+    """Tells whether a key sets callbacks that never change what is learnt; a Eureka callback may stop a run."""
     return key == "callbacks" or (key.startswith("callbacks.") and not key.startswith("callbacks.eureka."))
 
 

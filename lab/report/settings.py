@@ -21,7 +21,7 @@ _MOST_NAMED = 3
 
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """What was run, over its seeds.
+    """Setting: runs that differ in nothing but the seed.
 
     Attributes:
         name: short and unlike the others of its experiment.
@@ -74,7 +74,7 @@ def _in_one_notation(value: Any) -> Any:
 
 
 def planned(overrides: Sequence[str]) -> dict[str, Any]:
-    """What a command would run, by dotted key, as records have it.
+    """Returns what a command would run, by dotted key, as records have it.
 
     Raises:
         hydra.errors.HydraException: if the overrides do not compose.
@@ -112,7 +112,7 @@ def _names(groups: Sequence[Sequence[Record]]) -> list[str]:
 
 
 def _overrides(run: Record) -> tuple[str, list[str]]:
-    """What a run is called, and the other overrides of its command, in order of their keys."""
+    """Returns the name of a run, and the other overrides of its command, in order of their keys."""
     head, rest = run.softmax, []
     for one in map(read_override, run.overrides):
         if one.key == "row":

@@ -55,7 +55,7 @@ class Run:
 
     @property
     def lost(self) -> bool:
-        """Whether another process has taken the folder over: nothing may be written into it."""
+        """True if another process has taken the folder over: nothing may be written into it."""
         return self._lock.lost
 
     def read_summary(self) -> Summary | None:
@@ -63,7 +63,7 @@ class Run:
         return read_summary(self.folder)
 
     def read_provenance(self) -> dict[str, Any]:
-        """Where the folder's content comes from; empty for a new run."""
+        """Reads where the folder's content comes from; empty for a new run."""
         try:
             found = json.loads((self.folder / "provenance.json").read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -179,7 +179,7 @@ def _damage(path: Path, error: Exception) -> str:
 
 
 def _is_of_the_machine(error: Exception) -> bool:
-    """Whether it says nothing of the file: too little memory, a disk that does not answer."""
+    """Tells whether an error is the machine's, and not the file's: too little memory, a disk that does not answer."""
     return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno is not None)
 
 

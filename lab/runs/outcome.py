@@ -1,4 +1,4 @@
-"""How a run ended, whatever ended it."""
+"""Outcome of a run: how it ended, whatever ended it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one run is: its composed configuration, what was typed, what was chosen, its seed."""
+"""Specification of a run: its composed configuration, the overrides as typed, the chosen configs, its seed."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class RunSpec:
 
     @property
     def force(self) -> bool:
-        """Whether what has finished is to be run again."""
+        """True if what has finished is to be run again."""
         return bool(self.config.force)
 
     @property
@@ -124,12 +124,12 @@ class RunSpec:
 
     @cached_property
     def identity(self) -> dict[str, Any]:
-        """What is run, by dotted key."""
+        """Configuration of what is run, by dotted key."""
         return identity_of(self.config)
 
     @property
     def several(self) -> bool:
-        """Whether ``seeds=`` asks for seeds trained together."""
+        """True if ``seeds=`` asks for seeds trained together."""
         return self.config.seeds is not None
 
     @cached_property
@@ -184,7 +184,7 @@ def run_name(experiment: str, softmax: str, seed: int, overrides: Iterable[str])
 
 
 def _names_a_run(override: Override) -> bool:
-    """Whether an override is part of a run's name; ``softmax.tau=3`` is, and ``softmax`` itself stands there anyway."""
+    """Tells whether an override is part of a run's name; ``softmax`` itself stands there anyway."""
     return override.is_what and override.key not in _IN_THE_NAME
 
 

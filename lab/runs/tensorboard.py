@@ -102,7 +102,8 @@ class TensorBoard(TensorBoardLogger):
 
     def _describe(self, tag: str, data: Any) -> None:
         value = Summary.Value(tag=tag, metadata=metadata.create_summary_metadata(data), tensor=metadata.NULL_TENSOR)
-        self.experiment._get_file_writer().add_summary(Summary(value=[value]))  # type: ignore[union-attr]
+        writer: Any = self.experiment
+        writer.file_writer.add_summary(Summary(value=[value]))
 
 
 def boards(trainer: L.Trainer) -> list[TensorBoardLogger]:

@@ -55,7 +55,7 @@ class _Run:
     asks: dict[str, Any]
 
     def finished(self) -> bool:
-        """Whether nothing is left to run."""
+        """Tells whether nothing is left to run."""
         return not self.force and all(map(is_finished, self.folders))
 
     def __str__(self) -> str:
@@ -144,7 +144,7 @@ class SlurmLauncher(submitit_launcher.SlurmLauncher):
         return runs
 
     def _run_here(self, run: _Run) -> JobReturn:
-        """What a finished run returns, without a job: training sees that it is finished."""
+        """Returns what a finished run returns, without a job: training sees that it is finished."""
         setup_globals()
         config = self.hydra_context.config_loader.load_sweep_config(self.config, run.overrides)
         with open_dict(config):
@@ -188,7 +188,7 @@ class SlurmLauncher(submitit_launcher.SlurmLauncher):
             raise LabError(f"SLURM does not take the jobs: {' '.join(str(error).split())}") from error
 
     def _end_of(self, run: _Run, job: SlurmJob) -> JobReturn:
-        """What the job returned, or why it returned nothing."""
+        """Returns what the job returned, or why it returned nothing."""
         try:
             if jobs.has_result(job):
                 return job.task(0).result()

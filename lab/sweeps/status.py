@@ -204,7 +204,7 @@ def _cells(run: RunStatus, root: Path) -> dict[str, str]:
 
 
 def notes(runs: list[RunStatus], rows: int | None = None) -> list[str]:
-    """What stands below the table: how many runs are not shown, which plans ask for the missing ones."""
+    """Lines below the table: how many runs are not shown, which plans ask for the missing ones."""
     told = [f"... and {len(runs) - rows} more"] if rows is not None and len(runs) > rows else []
     for plan, count in Counter(plan for run in runs for plan in run.plans).items():
         told += [

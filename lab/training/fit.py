@@ -17,7 +17,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from lab.callbacks.guards import FiniteLoss, StillHeld
 from lab.callbacks.preemption import Preemption
 from lab.callbacks.summary import RunSummary
-from lab.config.compose import check
+from lab.config.check import check
 from lab.console import LabError, tell
 from lab.runs import slurm
 from lab.runs.folder import Run

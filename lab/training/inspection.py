@@ -16,8 +16,9 @@ from torch import nn
 
 from lab.callbacks.diagnostics.base import Diagnostic
 from lab.callbacks.diagnostics.gradient_norms import GradientNorms
+from lab.config.check import check, explain_key
 from lab.config.command_line import problem_with
-from lab.config.compose import check, compose_config, explain_key
+from lab.config.compose import compose_config
 from lab.console import LabError, tables, tell
 from lab.observation.gradients import Trained
 from lab.observation.observe import Findings, observe
@@ -132,7 +133,7 @@ def _trained(config: DictConfig, model: nn.Module, data: Any, step: int) -> Trai
 
 
 def _found(diagnostics: Sequence[Look], trained: Trained, device: torch.device) -> Iterator[tuple[Look, Findings]]:
-    """What each found: those of validation scenes in one pass, then those of training steps."""
+    """Findings of each: of validation scenes in one pass, then of training steps."""
     shared = [one for one in diagnostics if isinstance(one, Diagnostic)]
     if shared:
         model: Any = trained.module.model

@@ -1,4 +1,4 @@
-"""What makes training faster on this machine and changes nothing else."""
+"""Settings of this machine that make training faster and change nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the reproduction scripts share: runs as a user types them, their duration, the origin of figures."""
+"""Shared parts of the reproduction scripts: runs as a user types them, their duration, the origin of figures."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def train(overrides: Sequence[str], runs: Path | None = None) -> bool:
 
 
 def folder_of(runs: Path, experiment: str, softmax: str, seed: int, overrides: Sequence[str]) -> Path:
-    """Where the run of these overrides lies."""
+    """Returns the folder of the run of these overrides."""
     return runs / run_name(experiment, softmax, seed, overrides)
 
 
@@ -49,7 +49,7 @@ class Speed(NamedTuple):
 
 
 def speed_of(overrides: Sequence[str], steps: int = 60) -> Speed:
-    """How fast this machine trains, by a short run of the same setting in a folder of its own.
+    """Measures how fast this machine trains, by a short run of the same setting in a folder of its own.
 
     Raises:
         LabError: if that run fails.

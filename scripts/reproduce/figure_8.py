@@ -37,7 +37,7 @@ PAPER = {row.label: row.cells["eureka_ratio"] for row in load("eureka/figure_8")
 
 @dataclass(frozen=True)
 class Plan:
-    """What is run.
+    """Plan of all runs.
 
     Attributes:
         runs: folder of the runs.

@@ -95,7 +95,7 @@ def beside_the_paper(scores: pd.DataFrame) -> list[str]:
 
 @dataclass(frozen=True)
 class Asked:
-    """What is to be evaluated.
+    """Evaluation that was asked for.
 
     Attributes:
         sets: test sets of each size.

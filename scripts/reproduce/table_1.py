@@ -50,7 +50,7 @@ class Left:
 
 
 def missing(seeds: int, further: Sequence[str]) -> list[Left]:
-    """What is still to run, seed by seed.
+    """Lists what is still to run, seed by seed.
 
     Raises:
         LabError: if the overrides do not compose.

@@ -19,7 +19,7 @@ SWEEP = (
     "callbacks=eureka",
     "logger=csv_only",
     "trainer.max_epochs=10",
-    "optim.weight_decay=-1,1",
+    "data.train_share=0.001,0.3",
     "seed=0,1",
 )
 
@@ -27,7 +27,7 @@ SWEEP = (
 def test_a_run_that_fails_takes_no_other_down(tmp_path: Path, monkeypatch, capsys, one_thread) -> None:
     done = lab_train(*SWEEP, "hydra/launcher=joblib", folder=tmp_path, check=False)
     assert done.returncode == 1
-    assert "error: optim.weight_decay must not be negative, got -1" in done.stderr
+    assert "error: data.train_share must leave inputs on both sides, got 0.001" in done.stderr
     summaries = [summary_of(path.parent) for path in tmp_path.rglob("summary.json")]
     assert sorted(summary["status"] for summary in summaries) == ["failed", "failed", "finished", "finished"]
     assert all(summary["command"].startswith("python -m lab.train ") for summary in summaries)
@@ -40,7 +40,7 @@ def test_a_run_that_fails_takes_no_other_down(tmp_path: Path, monkeypatch, capsy
         main()
     again = capsys.readouterr().err
     assert again.count("finished already") == 2
-    assert again.count("error: optim.weight_decay must not be negative") == 2
+    assert again.count("error: data.train_share must leave inputs on both sides") == 2
 
 
 def test_cores_are_shared_out_among_the_jobs_of_a_machine(monkeypatch) -> None:

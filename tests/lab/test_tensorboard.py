@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from conftest import summary_of
@@ -18,6 +17,7 @@ from tensorboard.plugins.custom_scalar.custom_scalars_plugin import CustomScalar
 from tensorboard.plugins.hparams import api_pb2, backend_context, list_session_groups
 
 from lab.runs.metrics import read_metrics
+from lab.runs.spec import RunSpec
 from lab.runs.tensorboard import TensorBoard, hyperparameters, layout
 from lab.train import run as train_with
 
@@ -192,12 +192,19 @@ def test_a_run_that_fails_is_not_called_a_success(tmp_path: Path) -> None:
 
 def test_typed_values_are_columns_of_their_own() -> None:
     config = OmegaConf.create(
-        {"optim": {"lr": 0.001}, "softmax": {"tau": None}, "data": {"numbers": 4}, "compile": True}
+        {
+            "optim": {"lr": 0.001},
+            "softmax": {"tau": None},
+            "data": {"numbers": 4},
+            "compile": True,
+            "seed": 0,
+            "paths": {"runs": "/x"},
+        }
     )
-    what = SimpleNamespace(experiment=None, softmax="softmax", seed=0, overrides=[
+    overrides = [
         "+row=vit", "data.numbers=4", "optim/lr=max", "compile=true", "paths.runs=/x", "seed=0", "~data.gone",
-    ])  # fmt: skip
-    told = hyperparameters(config, vars(what))
+    ]  # fmt: skip
+    told = hyperparameters(RunSpec.of(config, overrides, {"softmax": "softmax"}))
     assert {key: told[key] for key in ("row", "data.numbers", "optim/lr", "compile", "optim.lr", "softmax.tau")} == {
         "row": "vit", "data.numbers": 4, "optim/lr": "max", "compile": True, "optim.lr": 0.001, "softmax.tau": None,
     }  # fmt: skip

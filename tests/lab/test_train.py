@@ -329,7 +329,10 @@ def test_the_reasoning_task_finds_its_moment_and_stops_after_it(tmp_path: Path) 
         (["softmax.tau=abc"], "softmax.tau='abc' is wrong"),
         (["softmax.tua=1"], "did you mean 'tau'?"),
         (["model.patch_size=5"], "model.patch_size=5 does not divide"),
-        (["callbacks.eureka.threshold=2"], "callbacks.eureka.threshold must be between 0 and 1"),
+        (
+            ["callbacks.eureka.threshold=2"],
+            "eureka.threshold=2 is wrong: it must be greater than 0 and less than 1",
+        ),
     ],
 )
 def test_bad_input_is_refused(tmp_path: Path, overrides: list[str], words: str) -> None:
