@@ -18,8 +18,10 @@ import torch
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from omegaconf import DictConfig
 
+from lab.callbacks.eureka import find_moment
 from lab.callbacks.guards import FiniteLoss, StillHeld
 from lab.callbacks.preemption import Preemption
+from lab.callbacks.pruning import Pruning
 from lab.callbacks.summary import RunSummary
 from lab.config.compose import check
 from lab.console import LabError, tell
@@ -121,7 +123,8 @@ def _opened(
         origin = provenance()
         if "lab.train" not in origin["command"]:
             # A worker of a launcher: what it was started with says nothing to a reader.
-            origin["command"] = shlex.join(["python", "-m", "lab.train", *overrides])
+            typed = [override for override in overrides if not override.startswith("trial=")]
+            origin["command"] = shlex.join(["python", "-m", "lab.train", *typed])
         run.identify(config, origin)
         yield (
             run,
@@ -155,11 +158,13 @@ def _train_in(run: Run, config: DictConfig, summary: RunSummary) -> None:
                 module.model.compile()
             preemption = Preemption()
             saving = [build_checkpoints(config, run, preemption), preemption]
-            callbacks = [StillHeld(run), FiniteLoss(), *build_callbacks(config), summary, *saving]
+            watching = build_callbacks(config)
+            pruning = Pruning(config.trial, [find_moment(watching)])
+            callbacks = [StillHeld(run), FiniteLoss(), *watching, pruning, summary, *saving]
             trainer = build_trainer(config, callbacks, build_loggers(config, run, step, summary.what))
             tell(f"run folder: {run.folder}")
             trainer.fit(module, datamodule=data, ckpt_path=resume, weights_only=True)
-            ending.status = "stopped" if trainer.interrupted else "finished"
+            ending.status = "stopped" if trainer.interrupted or pruning.pruned else "finished"
     finally:
         if not run.lost:
             summary.write(trainer, ending.status, ending.reason)
