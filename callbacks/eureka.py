@@ -48,6 +48,7 @@ class EurekaMoment(Callback):
         stop_after: stop training this many epochs after the moment; None trains on to the end.
 
     Attributes:
+        accuracy: at the last validation; None before the first.
         prior_accuracy: what the prior p(z) alone can reach on the validation set, once training has begun; None where
             the data cannot tell.
     """
@@ -62,6 +63,7 @@ class EurekaMoment(Callback):
         self.metric = metric
         self.stop_after = stop_after
         self.moment: Moment | None = None
+        self.accuracy: float | None = None
         self.prior_accuracy: float | None = None
         self._seconds_before = 0.0
         self._started = time.monotonic()
@@ -89,7 +91,7 @@ class EurekaMoment(Callback):
         if trainer.sanity_checking:
             return
         epoch = trainer.current_epoch + 1
-        accuracy = float(trainer.callback_metrics[self.metric])
+        self.accuracy = accuracy = float(trainer.callback_metrics[self.metric])
         if self.moment is None and accuracy > self.threshold:
             seconds = round(self.wall_seconds, 3)
             self.moment = Moment(epoch, trainer.global_step, seconds, samples_seen(trainer), accuracy)

@@ -6,6 +6,7 @@ import re
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from hydra import compose
@@ -72,6 +73,8 @@ def problem_with(overrides: Sequence[str], config_dir: Path | None = None, sweep
                 config = compose("train", overrides=single, return_hydra_config=True)
             except HydraException as error:
                 return explained(error, single)
+            if config.hydra.runtime.choices["hydra/sweeper"] == "search" and find_spec("optuna") is None:
+                return "a search needs Optuna, which is not installed: pip install -e '.[optuna]'"
             return _ignored(typed, config) if sweep is False else None
     except (HydraException, OmegaConfBaseException, LabError) as error:
         return _one_line(str(error))
@@ -124,8 +127,6 @@ def _ignored(overrides: Sequence[Override], config: DictConfig) -> str | None:
 def explained(error: Exception, overrides: Sequence[str]) -> str:
     """Says what Hydra says, and the valid keys where a key is wrong."""
     text = str(error)
-    if "hydra/sweeper/optuna" in text:
-        return "a search needs Optuna's sweeper, which is not installed: pip install -e '.[optuna]'"
     if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
         group, _, name = error.missing_cfg_file.rpartition("/")
         return f"{group}={name} does not exist; {choices(name, error.options)}"

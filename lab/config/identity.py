@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 # Top-level keys that say where and how loudly to run, not what: no part of a run's name or identity.
-NOT_WHAT = ("force", "paths", "logger", "threads", "checkpoints", "diagnostics", "hydra", "seeds", "sweep")
+NOT_WHAT = ("force", "paths", "logger", "threads", "checkpoints", "diagnostics", "hydra", "seeds", "sweep", "trial")
 
 
 def identity(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -120,7 +120,8 @@ class RunSpec:
     @property
     def command(self) -> str:
         """The command line that runs it."""
-        return shlex.join(["python", "-m", "lab.train", *self.overrides])
+        typed = [one for one in self.overrides if read_override(one).key != "trial"]
+        return shlex.join(["python", "-m", "lab.train", *typed])
 
     @cached_property
     def identity(self) -> dict[str, Any]:

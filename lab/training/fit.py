@@ -14,8 +14,10 @@ import lightning as L
 import torch
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
+from lab.callbacks.eureka import find_moment
 from lab.callbacks.guards import FiniteLoss, StillHeld
 from lab.callbacks.preemption import Preemption
+from lab.callbacks.pruning import Pruning
 from lab.callbacks.summary import RunSummary
 from lab.config.check import check
 from lab.console import LabError, tell
@@ -137,11 +139,13 @@ def _train_alone(opened: OpenRun) -> None:
                 module.model.compile()
             preemption = Preemption()
             saving = [build_checkpoints(config, run, preemption), preemption]
-            callbacks = [StillHeld(run), FiniteLoss(), *build_callbacks(config), summary, *saving]
+            watching = build_callbacks(config)
+            pruning = Pruning(config.trial, [find_moment(watching)])
+            callbacks = [StillHeld(run), FiniteLoss(), *watching, pruning, summary, *saving]
             trainer = build_trainer(spec, callbacks, build_loggers(spec, run, step))
             tell(f"run folder: {run.folder}")
             trainer.fit(module, datamodule=data, ckpt_path=resume, weights_only=True)
-            ending.status = "stopped" if trainer.interrupted else "finished"
+            ending.status = "stopped" if trainer.interrupted or pruning.pruned else "finished"
     finally:
         if not run.lost:
             summary.write(trainer, ending.status, ending.reason)

@@ -10,8 +10,10 @@ import torch
 from lightning.pytorch.callbacks import ProgressBar, Timer
 from omegaconf import DictConfig
 
+from lab.callbacks.eureka import find_moment
 from lab.callbacks.guards import FiniteLoss, StillHeld
 from lab.callbacks.preemption import Preemption
+from lab.callbacks.pruning import Pruning
 from lab.callbacks.summary import RunSummary
 from lab.console import LabError, tell
 from lab.runs.outcome import Ending
@@ -65,14 +67,15 @@ def _train_group(runs: list[OpenRun], step: int) -> None:
             config = spec.config
             module = SeedsModule(seeds, config.compile)
             bars = [c for c in build_callbacks(config) if isinstance(c, ProgressBar)]
-            trainer = build_trainer(spec, [EachSeed(), *bars, EachSeedCheckpoints(), preemption], [])
+            pruning = Pruning(config.trial, [find_moment(seed.callbacks) for seed in seeds])
+            trainer = build_trainer(spec, [EachSeed(), *bars, pruning, EachSeedCheckpoints(), preemption], [])
             module.attach(trainer)
             listed = ", ".join(str(seed.number) for seed in seeds)
             tell(f"{len(seeds)} seeds together ({listed}): {runs[0].run.folder.parent}")
             with tempfile.TemporaryDirectory() as folder:
                 resume = _joined_checkpoint(module, step, Path(folder)) if step else None
                 trainer.fit(module, datamodule=SeedsData(seeds), ckpt_path=resume, weights_only=True)
-            ending.status = "stopped" if trainer.interrupted else "finished"
+            ending.status = "stopped" if trainer.interrupted or pruning.pruned else "finished"
     finally:
         for seed in module.seeds if module is not None else []:
             seed.failure = seed.failure or ending.reason
