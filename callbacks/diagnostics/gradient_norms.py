@@ -10,7 +10,7 @@ import lightning as L
 import torch
 from torch.optim import Optimizer
 
-from lab.attention.functional import Attention
+from lab.attention.layers import Attention
 from lab.callbacks.diagnostics.base import Keeper
 from lab.callbacks.eureka import moment_step
 from lab.console import LabError

@@ -122,9 +122,11 @@ def _check_call(node: Mapping[str, Any], path: str) -> None:
         target = get_object(node["_target_"])
     except Exception as error:
         raise LabError(f"{path}._target_={node['_target_']} cannot be imported: {error}") from error
+    if path == "softmax":
+        _check_rule(target)
     try:
         parameters = inspect.signature(target).parameters
-        hints = typing.get_type_hints(target.__init__ if inspect.isclass(target) else target)
+        hints = typing.get_type_hints(target.__init__ if inspect.isclass(target) else target, include_extras=True)
     except (TypeError, ValueError, NameError):
         return
     takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
@@ -135,6 +137,16 @@ def _check_call(node: Mapping[str, Any], path: str) -> None:
             raise LabError(f"{path}.{key} is not an option of {node['_target_']}; {choices(key, list(parameters))}")
         if key in hints and not _holds_target(value):
             _check_type(value, hints[key], f"{path}.{key}")
+
+
+def _check_rule(target: Any) -> None:
+    """Checks the constructor first: where no layer can call it, a wrong option is the lesser half of the truth."""
+    from lab.attention.contract import check_constructor  # with torch, which most who compose a config do not need
+
+    try:
+        check_constructor(target)
+    except ValueError as error:
+        raise LabError(str(error)) from error
 
 
 def _check_type(value: Any, hint: Any, path: str) -> None:

@@ -76,7 +76,6 @@ def overrides(point: Point, minutes: float) -> list[str]:
         f"softmax={point['softmax']}",
         f"data.tile_size={point['tile']}",
         f"model.patch_size={side}",
-        f"norm_statistic={point['statistic']}",
         f"model.init={point['init']}",
         f"model.position_std={point['positions']}",
         f"model.depth={point['depth']}",
@@ -91,7 +90,7 @@ def overrides(point: Point, minutes: float) -> list[str]:
         f"optim.warmup_epochs={point['warmup']}",
         "optim.warmup_lr=1e-6",
         "optim.min_lr=1e-6",
-        f"norm_tau={point['tau']}",
+        *([f"softmax.{name}={point[name]}" for name in ("statistic", "tau")] if _normed(point["softmax"]) else []),
         f"model.query_key_std={point['query_key']}",
         f"model.mlp_ratio={point['mlp']}",
         f"optim.weight_decay={point['decay']}",
@@ -101,6 +100,10 @@ def overrides(point: Point, minutes: float) -> list[str]:
         f"trainer.max_time={{minutes:{minutes:g}}}",
         "callbacks.eureka.stop_after=0",
     ]
+
+
+def _normed(softmax: str) -> bool:
+    return softmax.startswith("norm")
 
 
 def row_of(folder: Path) -> dict[str, Any] | None:
@@ -118,7 +121,7 @@ def row_of(folder: Path) -> dict[str, Any] | None:
         "softmax": summary["softmax"],
         "canvas": 2 * config.data.tile_size,
         "patch": model.patch_size,
-        "statistic": config.norm_statistic if summary["softmax"].startswith("norm") else "",
+        "statistic": config.softmax.statistic if _normed(summary["softmax"]) else "",
         "init": model.init,
         "positions": model.position_std,
         "depth": model.depth,
@@ -129,7 +132,7 @@ def row_of(folder: Path) -> dict[str, Any] | None:
         "smoothing": optim.label_smoothing,
         "optimizer": optim.name,
         "W_Q, W_K": model.get("query_key_std") or "",
-        "tau": config.get("norm_tau") or "" if summary["softmax"].startswith("norm") else "",
+        "tau": config.softmax.tau or "" if _normed(summary["softmax"]) else "",
         "mlp": model.mlp_ratio,
         "schedule": optim.schedule,
         "warm-up epochs": optim.warmup_epochs,
