@@ -12,7 +12,7 @@ import torch
 from pydantic import PositiveInt
 from torch.optim import Optimizer
 
-from lab.attention.functional import Attention
+from lab.attention.layers import Attention
 from lab.callbacks.access import model_of
 from lab.callbacks.diagnostics.base import Keeper
 from lab.callbacks.eureka import moment_step

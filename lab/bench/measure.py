@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from timm.optim import create_optimizer_v2
 from torch import Tensor
 
-import lab.attention.functional
+import lab.attention.layers
 from lab.attention.rule import TemperatureRule
 from lab.attention.rules.adaptive import AdaptiveTemperature
 from lab.attention.rules.fixed import Fixed
@@ -154,7 +154,7 @@ def _attention(case: Case) -> list[Row]:
     result: list[Tensor] = []
 
     def forward() -> None:
-        result[:] = [lab.attention.functional.attend(q_BHND, k_BHND, v_BHND, rule)]
+        result[:] = [lab.attention.layers.attend(q_BHND, k_BHND, v_BHND, rule)]
 
     def backward() -> None:
         torch.autograd.grad(result, inputs, [ahead_BHND])
@@ -313,16 +313,16 @@ def _path(path: str) -> Iterator[None]:
     """
     if path not in ("", "fused", "explicit"):
         raise ValueError(f"there is no attention path {path!r}; there are fused and explicit")
-    fused = lab.attention.functional.attend
+    fused = lab.attention.layers.attend
 
     def explicit(
         q_BHND: Tensor, k_BHMD: Tensor, v_BHMD: Tensor, rule: TemperatureRule, mask: Tensor | None = None
     ) -> Tensor:
-        return lab.attention.functional.attend_explicit(q_BHND, k_BHMD, v_BHMD, rule, mask).z
+        return lab.attention.layers.attend_explicit(q_BHND, k_BHMD, v_BHMD, rule, mask).z
 
     if path == "explicit":
-        lab.attention.functional.attend = explicit
+        lab.attention.layers.attend = explicit
     try:
         yield
     finally:
-        lab.attention.functional.attend = fused
+        lab.attention.layers.attend = fused

@@ -152,9 +152,21 @@ def _check_node(node: Any, path: str) -> None:
             target = get_object(node["_target_"])
         except Exception as error:
             raise LabError(f"{path}._target_={node['_target_']} cannot be imported: {error}") from error
+        if path == "softmax":
+            _check_rule(target)
         check_arguments(target, {key: value for key, value in node.items() if key not in _HYDRA}, path)
     for key, value in node.items():
         _check_node(value, f"{path}.{key}" if path else str(key))
+
+
+def _check_rule(target: Any) -> None:
+    """Checks the constructor first: where no layer can call it, a wrong option is the lesser half of the truth."""
+    from lab.attention.contract import check_constructor  # with torch, which most who compose a config do not need
+
+    try:
+        check_constructor(target)
+    except ValueError as error:
+        raise LabError(str(error)) from error
 
 
 def _holds_target(value: Any) -> bool:

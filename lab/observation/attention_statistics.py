@@ -10,7 +10,8 @@ import math
 import torch
 from torch import Tensor
 
-from lab.attention.functional import Attention, CrossAttention, attend_explicit
+from lab.attention.functional import attend_explicit
+from lab.attention.layers import Attention, CrossAttention
 from lab.attention.rule import TemperatureRule
 
 

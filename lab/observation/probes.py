@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lab.attention.rule import at_least_float32
+from lab.attention.precision import at_least_float32
 
 # Scenes times features times representations of one batched solve: 512 MiB in float32.
 _BATCH_ELEMENTS = 2**27

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lab.attention.functional import Tap
+from lab.attention.layers import Tap
 
 QUANTITIES = ("queries", "tokens", "q", "k", "v", "logits", "weights", "z", "attended", "residual")
 # These only the explicit path knows, which holds N x N matrices.

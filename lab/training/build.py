@@ -9,14 +9,11 @@ from typing import Any
 import lightning as L
 import torch
 import yaml
-from hydra.errors import InstantiationException
 from hydra.utils import get_class, get_object, instantiate
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig, OmegaConf
 
-from lab.attention.functional import CrossAttention
-from lab.attention.rule import TemperatureRule, check_rule
 from lab.attention.rules.fixed import Fixed
 from lab.callbacks.checkpoints import Checkpoints
 from lab.callbacks.diagnostics.base import Diagnostic
@@ -93,30 +90,12 @@ def build_model(model: DictConfig, softmax: DictConfig, facts: dict[str, int]) -
 
 
 def _with_softmax(model: DictConfig, softmax: DictConfig, facts: dict[str, int]) -> torch.nn.Module:
-    name = softmax._target_
-    target = get_object(name)
-    if inspect.isclass(target) and issubclass(target, torch.nn.Module):
-        if not issubclass(target, TemperatureRule):
-            raise LabError(
-                f"softmax._target_={name} is no temperature rule: derive it from lab.attention.rule.TemperatureRule"
-            )
-        if not softmax.get("_partial_"):
-            raise LabError(
-                f"softmax: the config of {name} needs the line _partial_: true, "
-                "since the model makes a rule of it for every layer, with the heads there"
-            )
-    try:
-        made: Any = instantiate(model, softmax=instantiate(softmax), **facts)
-    except InstantiationException as error:
-        if "TemperatureRule.__init__() missing" not in str(error.__cause__):
-            raise
+    if inspect.isclass(get_object(softmax._target_)) and not softmax.get("_partial_"):
         raise LabError(
-            f"softmax: the constructor of {name} must hand heads, head_dim and tau on: "
-            "super().__init__(heads, head_dim, tau)"
-        ) from error
-    for layer in getattr(made, "attention_layers", list)():
-        check_rule(layer.rule, any_basis=isinstance(layer, CrossAttention))
-    return made
+            f"softmax: the config of {softmax._target_} needs the line _partial_: true, "
+            "since the model makes a rule of it for every layer, with the heads there"
+        )
+    return instantiate(model, softmax=instantiate(softmax), **facts)
 
 
 def build_callbacks(config: DictConfig) -> list[Callback]:

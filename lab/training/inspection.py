@@ -66,7 +66,8 @@ def inspect(
         except OmegaConfBaseException as error:
             raise LabError(explain_key(trained, key)) from error
     check(trained)
-    of_experiment = [f"{key}={trained[key]}" for key in ("norm_statistic", "norm_tau") if trained.get(key) is not None]
+    # The experiment's own defaults for NormSoftmax.
+    of_experiment = [f"+norm_softmax.{key}={value}" for key, value in trained.get("norm_softmax", {}).items()]
     elsewhere = [override for override in callbacks if override.startswith("hydra.searchpath=")]
     swapped = None if softmax is None else softmax_config(softmax, *elsewhere, *of_experiment)
     data = instantiate(trained.data)

@@ -11,6 +11,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
+from lab.config.check import check
 from lab.config.command_line import problem_with
 from lab.config.compose import compose_config
 from lab.console import LabError
@@ -96,12 +97,13 @@ def softmax_config(name: str, *overrides: str) -> DictConfig:
     """``softmax=<name>`` with overrides, as on the command line.
 
     Raises:
-        LabError: if they do not compose.
+        LabError: if they do not compose, or one is wrong.
     """
     if problem := problem_with([f"softmax={name}", *overrides]):
         raise LabError(problem)
     config = compose_config([f"softmax={name}", *overrides])
     OmegaConf.resolve(config.softmax)
+    check(OmegaConf.create({"softmax": config.softmax}))
     return config.softmax
 
 

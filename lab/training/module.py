@@ -12,7 +12,8 @@ from torch.optim import Optimizer
 from torchmetrics import MeanMetric, Metric, MetricCollection
 from torchmetrics.classification import MulticlassAccuracy
 
-from lab.attention.rule import TemperatureRule, at_least_float32
+from lab.attention.precision import at_least_float32
+from lab.attention.rule import TemperatureRule
 from lab.attention.schedule import HeatTreatment
 from lab.datasets.seeding import derived_seed
 from lab.observation.gradients import SeededModule

@@ -261,6 +261,27 @@ def test_reasoning_takes_the_standard_deviation() -> None:
     assert composed("experiment=main_task", "softmax=norm_softmax").softmax.statistic == "var"
 
 
+@pytest.mark.parametrize("softmax", ["norm_softmax", "norm_softmax_heat_treatment"])
+def test_an_experiment_sets_options_of_norm_softmax_in_its_own_file(softmax: str) -> None:
+    def options(*overrides: str) -> tuple[str, float | None]:
+        own = composed(f"softmax={softmax}", *overrides).softmax
+        return own.statistic, own.tau
+
+    assert options("experiment=main_task") == ("var", None)
+    assert options("experiment=reasoning") == ("std", None)
+    assert options("experiment=main_task_small") == ("std", 1.0)
+    assert options("experiment=main_task_small", "softmax.statistic=var", "softmax.tau=null") == ("var", None)
+    assert options("experiment=main_task", "+row=norm_softmax_tau_1_over_3", f"softmax={softmax}")[1] == 1 / 3
+
+
+@pytest.mark.parametrize("softmax", ["softmax", "heat_treatment", "learnable_temperature", "adaptive_temperature"])
+def test_those_options_leave_other_softmaxes_alone(softmax: str) -> None:
+    for experiment in ("reasoning", "main_task_small"):
+        config = composed(f"experiment={experiment}", f"softmax={softmax}")
+        assert config.softmax.tau is None and "statistic" not in config.softmax
+        check(config)
+
+
 def test_configs_lie_beside_the_code() -> None:
     assert Path(__file__).resolve().parents[2] / "configs" == CONFIGS.resolve()
 
