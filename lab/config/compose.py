@@ -17,7 +17,7 @@ CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 
 @contextmanager
 def initialized(config_dir: Path | None = None) -> Iterator[None]:
-    """Has Hydra compose, within, from ``configs/`` and, as under ``--config-dir``, from a folder of one's own beside it.
+    """Has Hydra compose, within, from ``configs/`` and, as with ``--config-dir``, from one's own folder beside it.
 
     Raises:
         LabError: if there is no such folder.
