@@ -50,7 +50,7 @@ def test_a_softmax_outside_the_repository_trains(study: Path, tmp_path: Path, mo
 def test_a_run_that_a_sweep_starts_as_a_command_finds_the_configs(study: Path, tmp_path: Path, monkeypatch) -> None:
     """As one of several processes is."""
     asked: list[Sequence[str]] = []
-    monkeypatch.setattr(lab.train, "train_apart", lambda words: asked.append(words) or 0)
+    monkeypatch.setattr("lab.training.start.train_apart", lambda words: asked.append(words) or 0)
     several = ("softmax=length_scaled", "trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2", "seed=2")
     path = f"hydra.searchpath=[file://{study}/conf]"
     words = ["-m", *SHORT, *several, f"paths.runs={tmp_path}"]
