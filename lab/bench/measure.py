@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from functools import partial
 
 import torch
-from omegaconf import OmegaConf
 from timm.optim import create_optimizer_v2
 from torch import Tensor
 
@@ -26,6 +25,7 @@ from lab.bench.looking import cost_of_looking, time_of_probes
 from lab.bench.runs import time_of_runs
 from lab.bench.timing import MIB, Step, forget_peak, memory_now, peak_memory, quartiles, timed_rounds, warm_up
 from lab.datasets.drawn import DrawnDigits, DrawnGarments
+from lab.datasets.loading import Batch
 from lab.datasets.reasoning import ReasoningData
 from lab.datasets.scenes import compose
 from lab.datasets.tasks.main import MainTask
@@ -224,12 +224,13 @@ def reasoning_step(case: Case, seeds: int) -> Step:
     rule = partial(NormSoftmax, statistic="std") if case.softmax == "norm_softmax" else RULES[case.softmax]
     optim = OptimConfig(lr=5e-3, weight_decay=1.0, decay_matrices_only=False, options={"betas": (0.9, 0.98)})
     own: list[Seed] = []
+    batch: dict[int, Batch] = {}
     for number in range(seeds):
         torch.manual_seed(number)
         data = ReasoningData(seed=number)
         module = OneSeed(Reasoner(softmax=rule), optim, num_classes=11).to(case.device).train()
-        own.append(Seed(OmegaConf.create({"seed": number}), None, module, data, [], [], None))  # type: ignore[arg-type]
-    batch = {seed.number: _to(seed.data.batch("train"), case.device) for seed in own}
+        own.append(Seed(number, module, data))
+        batch[number] = _to(data.batch("train"), case.device)
     epochs = _Epochs()
     for seed in own:
         seed.module.trainer = epochs  # type: ignore[assignment]

@@ -15,7 +15,6 @@ from typing import Any
 
 import lightning as L
 import torch
-from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from omegaconf import DictConfig
 
 from lab.callbacks.guards import FiniteLoss, StillHeld
@@ -28,6 +27,7 @@ from lab.runs.folder import Run, run_folder
 from lab.runs.outcome import Ending
 from lab.runs.provenance import provenance
 from lab.training.build import build_callbacks, build_checkpoints, build_loggers, build_model_and_data, build_trainer
+from lab.training.lightning_internals import process_rank, processor_has_bf16
 from lab.training.machine import keep_freed_memory, tune_compiler
 from lab.training.seeds.numbers import seeds_of
 from lab.training.seeds.train import check_trainer, train_together
@@ -61,7 +61,7 @@ def train(config: DictConfig, overrides: list[str], choices: dict[str, Any]) -> 
     keep_freed_memory()
     if config.threads is not None:
         torch.set_num_threads(config.threads)
-    if "16" in str(config.trainer.precision) and config.trainer.accelerator == "cpu" and _emulates_16_bit():
+    if "16" in str(config.trainer.precision) and config.trainer.accelerator == "cpu" and not processor_has_bf16():
         tell("this processor only emulates 16-bit arithmetic: trainer.precision=32-true is much faster here")
     if config.seeds is not None:
         return train_seeds(config, overrides, choices)
@@ -102,7 +102,7 @@ def _opened(
     """The run folder, held, and what its summary says of it; None where the run is finished already."""
     folder = run_folder(config, overrides, choices, config.seed)
     config.paths.run = str(folder)
-    primary = _is_primary()
+    primary = process_rank() == 0
     try:
         run = Run(folder, primary)
     except OSError as error:
@@ -163,14 +163,3 @@ def _train_in(run: Run, config: DictConfig, summary: RunSummary) -> None:
     finally:
         if not run.lost:
             summary.write(trainer, ending.status, ending.reason)
-
-
-def _emulates_16_bit() -> bool:
-    """Whether this processor lacks 16-bit instructions, so that a matrix product is up to 200 times slower."""
-    supported = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: True)
-    return not supported()
-
-
-def _is_primary() -> bool:
-    """Whether this is the process that writes (rank 0)."""
-    return int(getattr(rank_zero_only, "rank", 0) or 0) == 0

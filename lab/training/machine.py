@@ -1,10 +1,12 @@
-"""What makes training faster on this machine and changes nothing else."""
+"""Settings that make training faster on this machine and change nothing else."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 from contextlib import suppress
+
+from lab.training.lightning_internals import allow_recompiling, recompute_in_backward
 
 # Of mallopt(3).
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
@@ -28,11 +30,8 @@ def keep_freed_memory() -> None:
 
 def tune_compiler() -> None:
     """Sets what torch.compile shall do with the lab's models; before they are compiled."""
-    import torch._dynamo
-    import torch._functorch.config
-
     # It would keep the sign of every hidden unit for the backward pass, one byte after the other, which on a CPU takes
     # as long as the whole MLP; the hidden units themselves are kept anyway.
-    torch._functorch.config.aggressive_recomputation = True
+    recompute_in_backward()
     # Seeds that drop out are new shapes, each in training and in evaluation; settings of a sweep in one process add up.
-    torch._dynamo.config.recompile_limit = max(256, torch._dynamo.config.recompile_limit)
+    allow_recompiling(256)

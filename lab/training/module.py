@@ -16,6 +16,7 @@ from torchmetrics.classification import MulticlassAccuracy
 from lab.attention.rule import TemperatureRule, at_least_float32
 from lab.attention.schedule import HeatTreatment
 from lab.datasets.seeding import derived_seed
+from lab.training.lightning_internals import attached_trainer
 from lab.training.optim import OptimConfig
 
 Batch = dict[str, Any]
@@ -120,7 +121,7 @@ class TwoStepModule(L.LightningModule):
 
         An epoch may be a single step (the reasoning task), of which metrics would be a third.
         """
-        if self._trainer is None:
+        if attached_trainer(self) is None:
             return True
         every, epoch = self.trainer.check_val_every_n_epoch or 1, self.current_epoch + 1
         return epoch % every == 0 or epoch == self.trainer.max_epochs

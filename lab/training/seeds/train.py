@@ -14,12 +14,13 @@ from lab.callbacks.guards import FiniteLoss, StillHeld
 from lab.callbacks.preemption import Preemption
 from lab.callbacks.summary import RunSummary
 from lab.console import LabError, tell
+from lab.datasets.loading import DrawnData
 from lab.runs.folder import Run
 from lab.runs.outcome import Ending
 from lab.training.build import build_callbacks, build_checkpoints, build_loggers, build_model_and_data, build_trainer
-from lab.training.seeds.callbacks import EachSeed, EachSeedCheckpoints
+from lab.training.seeds.callbacks import Bind, EachSeed, EachSeedCheckpoints
 from lab.training.seeds.module import OneSeed, Seed, SeedsData, SeedsModule
-from lab.training.seeds.stack import join_optimizer_states
+from lab.training.seeds.stack import Stack, join_optimizer_states
 
 
 def check_trainer(config: DictConfig) -> None:
@@ -59,16 +60,17 @@ def _train_group(runs: list[tuple[DictConfig, Run, dict[str, Any]]], step: int) 
     try:
         with ending.told():
             preemption = Preemption()
-            seeds = [_seed(config, run, what, step, preemption) for config, run, what in runs]
             config = runs[0][0]
-            module = SeedsModule(seeds, config.compile)
             bars = [c for c in build_callbacks(config) if isinstance(c, ProgressBar)]
-            trainer = build_trainer(config, [EachSeed(), *bars, EachSeedCheckpoints(), preemption], [])
+            trainer = build_trainer(config, [Bind(), EachSeed(), *bars, EachSeedCheckpoints(), preemption], [])
+            seeds = [_seed(config, run, what, step, preemption) for config, run, what in runs]
+            module = SeedsModule(seeds, config.compile)
             module.attach(trainer)
             listed = ", ".join(str(seed.number) for seed in seeds)
             tell(f"{len(seeds)} seeds together ({listed}): {runs[0][1].folder.parent}")
             with tempfile.TemporaryDirectory() as folder:
-                resume = _joined_checkpoint(module, step, Path(folder)) if step else None
+                own = [run.load_checkpoint(step) for _, run, _ in runs] if step else []
+                resume = _joined_checkpoint(module.stack, own, Path(folder)) if own else None
                 trainer.fit(module, datamodule=SeedsData(seeds), ckpt_path=resume, weights_only=True)
             ending.status = "stopped" if trainer.interrupted else "finished"
     finally:
@@ -81,8 +83,12 @@ def _train_group(runs: list[tuple[DictConfig, Run, dict[str, Any]]], step: int) 
 
 
 def _seed(config: DictConfig, run: Run, what: dict[str, Any], step: int, preemption: Preemption) -> Seed:
-    """A seed as its single run would start, or as its checkpoint at ``step`` left it."""
+    """One seed as its single run would start, or as its checkpoint at ``step`` left it."""
     module, data = build_model_and_data(config, OneSeed)
+    if not isinstance(data, DrawnData):
+        raise LabError(
+            f"seeds needs data that draws its batches (lab.datasets.loading.DrawnData), not {type(data).__name__}"
+        )
     assert isinstance(module, OneSeed)
     summary = RunSummary(run.summary, what)
     watching = [c for c in build_callbacks(config) if not isinstance(c, ProgressBar)]
@@ -93,19 +99,18 @@ def _seed(config: DictConfig, run: Run, what: dict[str, Any], step: int, preempt
         for callback in callbacks:
             if state := checkpoint["callbacks"].get(callback.state_key):
                 callback.load_state_dict(state)
-    return Seed(config, run, module, data, callbacks, build_loggers(config, run, step, what), summary)
+    return Seed(config.seed, module, data, callbacks, build_loggers(config, run, step, what), run, summary)
 
 
-def _joined_checkpoint(module: SeedsModule, step: int, folder: Path) -> Path:
+def _joined_checkpoint(stack: Stack, own: list[dict[str, Any]], folder: Path) -> Path:
     """A checkpoint of all seeds, as Lightning reads it, from those of single ones."""
-    own = [seed.run.load_checkpoint(step) for seed in module.seeds]
     optimizers = zip(*(checkpoint["optimizer_states"] for checkpoint in own), strict=True)
     models = [
         {name.removeprefix("model."): value for name, value in checkpoint["state_dict"].items()} for checkpoint in own
     ]
     joined = {
         **own[0],
-        "state_dict": {f"stack.{name}": value for name, value in module.stack.joined_state(models).items()},
+        "state_dict": {f"stack.{name}": value for name, value in stack.joined_state(models).items()},
         "optimizer_states": [join_optimizer_states(states) for states in optimizers],
         # What trainer.max_time has left; all else belongs to a seed.
         "callbacks": {key: state for key, state in own[0]["callbacks"].items() if key == Timer.__qualname__},
