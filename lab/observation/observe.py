@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from lightning.fabric.plugins.precision import Precision
 from lightning.fabric.utilities import move_data_to_device
+from lightning_utilities import apply_to_collection
 from matplotlib.figure import Figure
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
 
 from lab.attention.rule import TemperatureRule
 from lab.console import LabError
@@ -164,7 +164,7 @@ def _batches(data: Any, device: torch.device) -> Iterable[dict[str, Any]]:
 
 
 def _slice(value: Any, start: int, stop: int) -> Any:
-    return tree_map(lambda tensor: tensor[start:stop], value)
+    return apply_to_collection(value, Tensor, lambda tensor: tensor[start:stop])
 
 
 def _run(recorder: Recorder, x: Any, precision: Precision) -> None:

@@ -6,8 +6,6 @@ import ctypes
 import os
 from contextlib import suppress
 
-from lab.training.lightning_internals import allow_recompiling, recompute_in_backward
-
 # Of mallopt(3).
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
 _MIB = 2**20
@@ -30,6 +28,9 @@ def keep_freed_memory() -> None:
 
 def tune_compiler() -> None:
     """Sets what torch.compile shall do with the lab's models; before they are compiled."""
+    # Takes seconds, which who only keeps memory need not wait for.
+    from lab.training.lightning_internals import allow_recompiling, recompute_in_backward
+
     # It would keep the sign of every hidden unit for the backward pass, one byte after the other, which on a CPU takes
     # as long as the whole MLP; the hidden units themselves are kept anyway.
     recompute_in_backward()
