@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ import torch
 from lab.datasets.drawn import DrawnDigits, DrawnGarments
 from lab.datasets.tasks.main import MainTask
 from lab.datasets.vision import VisionData
+from lab.runs import lock
+from lab.runs.lock import Holder
 from lab.runs.summary import FILE, read_summary
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -152,6 +155,24 @@ def set_status(run: Path, status: str) -> None:
     """Lets a run's summary say that it ended so: a run that is not "finished" is gone on with."""
     path = run / "summary.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "status": status}))
+
+
+def held_by(folder: Path, holder: Holder, duration: float | None = None) -> Path:
+    """Leaves the files of a holder in a folder, as filelock and the lab write them; the folder.
+
+    Args:
+        holder: who has it.
+        duration: seconds of its lease; None: those of the lab.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    told = {"pid": holder.pid, "host": holder.host, "mode": "lease", "token": holder.token}
+    told["duration"] = duration or lock.LEASE
+    lines = ["filelock/2", *(f"{name}={value}" for name, value in told.items())]
+    (folder / "draft").write_text("".join(f"{line}\n" for line in lines))
+    # Who takes a folder over makes a new file.
+    os.replace(folder / "draft", folder / lock.LEASED)
+    (folder / lock.HOLDER).write_text(json.dumps(asdict(holder)))
+    return folder
 
 
 def newest(run: Path) -> dict:

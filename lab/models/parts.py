@@ -81,3 +81,20 @@ class Observable(nn.Module):
     def no_weight_decay(self) -> set[str]:
         """Names of parameters that are spared weight decay: learned temperatures."""
         return self.rule_parameters()
+
+
+def observable(model: nn.Module) -> Observable | None:
+    """Returns the lab's model that ``model`` is, compiled or not; None of a model of another kind."""
+    plain = getattr(model, "_orig_mod", model)
+    return plain if isinstance(plain, Observable) else None
+
+
+def attention_layers_of(model: nn.Module) -> list[Attention | CrossAttention]:
+    """Attention layers of any model; none of one that does not tell them."""
+    known = observable(model)
+    return known.attention_layers() if known is not None else []
+
+
+def rules_of(model: nn.Module) -> list[TemperatureRule]:
+    """Temperature rules of any model, one a layer; none of one that does not tell them."""
+    return [layer.rule for layer in attention_layers_of(model)]
