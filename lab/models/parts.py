@@ -1,4 +1,4 @@
-"""What the lab's transformers have in common: one rule a layer, and names for who watches."""
+"""Parts that the lab's transformers share: one rule a layer, and a base class that names what diagnostics ask for."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def make_rules(softmax: RuleFactory | None, heads: int, head_dim: int) -> Iterat
 
 
 class Observable(nn.Module):
-    """Base of the lab's models: tells who watches of layers, tokens and rules, and the optimiser what not to decay.
+    """Base class of the lab's models: names layers, rules and tokens for diagnostics, and what takes no weight decay.
 
-    The defaults fit a model whose attention layers are the lab's; one without attention has none of either.
+    The defaults fit any model whose attention layers are the lab's, and a model without attention.
     """
 
     # The token that the answer is read at: the CLS token of a ViT, "=" of the reasoning task.
