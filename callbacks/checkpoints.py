@@ -8,8 +8,9 @@ from typing import Any
 
 import lightning as L
 from lightning.pytorch.callbacks import Checkpoint
+from pydantic import PositiveFloat, PositiveInt
 
-from lab.callbacks.metric_names import check_metric
+from lab.callbacks.access import check_metric
 from lab.callbacks.preemption import Preemption
 
 
@@ -28,22 +29,17 @@ class Checkpoints(Checkpoint):
         keep: number of newest checkpoints kept; two, so that a damaged one leaves another.
         best: metric whose maximum is kept as ``best.ckpt``; None keeps none.
         preemption: knows when the run is told to go, which is when to save, too.
-
-    Raises:
-        ValueError: if a number is not positive.
     """
 
     def __init__(
         self,
         folder: Path,
-        every_minutes: float = 5.0,
-        every_n_steps: int | None = None,
-        keep: int = 2,
+        every_minutes: PositiveFloat = 5.0,
+        every_n_steps: PositiveInt | None = None,
+        keep: PositiveInt = 2,
         best: str | None = "val/accuracy",
         preemption: Preemption | None = None,
     ) -> None:
-        if every_minutes <= 0 or keep < 1 or (every_n_steps is not None and every_n_steps < 1):
-            raise ValueError("checkpoints.every_minutes, every_n_steps and keep must be positive")
         self.folder = folder
         self.every_minutes = every_minutes
         self.every_n_steps = every_n_steps
@@ -105,7 +101,7 @@ class Checkpoints(Checkpoint):
         self.best_value = state_dict["best_value"]
 
     def due(self, trainer: L.Trainer) -> bool:
-        """Whether it is time to save: by the clock, by the step count, or because others save or the run has to go."""
+        """True when it is time to save: by the clock, by the steps, or because others save or the run has to go."""
         if self.with_the_others:
             return True
         by_time = time.monotonic() - self._saved_at > 60 * self.every_minutes

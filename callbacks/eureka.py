@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import lightning as L
 from lightning.pytorch.callbacks import Callback
+from pydantic import Field, NonNegativeInt
 
-from lab.callbacks.metric_names import check_metric
+from lab.callbacks.access import callbacks_of, check_metric
 from lab.callbacks.throughput import samples_seen
 from lab.console import tell
+from lab.datasets.loading import data_of
 from lab.runs.tensorboard import boards
 
 
 @dataclass
 class Moment:
-    """Where in training a Eureka-moment came.
+    """Place of a Eureka-moment in training.
 
     Attributes:
         epoch: epochs trained when it was seen (the paper's Eureka-epoch; 1 is the first).
@@ -45,22 +48,22 @@ class EurekaMoment(Callback):
         stop_after: stop training this many epochs after the moment; None trains on to the end.
 
     Attributes:
+        accuracy: at the last validation; None before the first.
         prior_accuracy: what the prior p(z) alone can reach on the validation set, once training has begun; None where
             the data cannot tell.
-
-    Raises:
-        ValueError: if the threshold is no accuracy or ``stop_after`` is negative.
     """
 
-    def __init__(self, threshold: float = 0.7, metric: str = "val/accuracy", stop_after: int | None = None) -> None:
-        if not 0 < threshold < 1:
-            raise ValueError(f"callbacks.eureka.threshold must be between 0 and 1, got {threshold}")
-        if stop_after is not None and stop_after < 0:
-            raise ValueError(f"callbacks.eureka.stop_after must not be negative, got {stop_after}")
+    def __init__(
+        self,
+        threshold: Annotated[float, Field(gt=0, lt=1)] = 0.7,
+        metric: str = "val/accuracy",
+        stop_after: NonNegativeInt | None = None,
+    ) -> None:
         self.threshold = threshold
         self.metric = metric
         self.stop_after = stop_after
         self.moment: Moment | None = None
+        self.accuracy: float | None = None
         self.prior_accuracy: float | None = None
         self._seconds_before = 0.0
         self._started = time.monotonic()
@@ -74,8 +77,7 @@ class EurekaMoment(Callback):
         self._started = time.monotonic()
         # Killed between its last checkpoint and its end, a run has nothing left to train.
         self._stop_if_due(trainer, trainer.current_epoch)
-        known = getattr(trainer.datamodule, "prior_accuracy", None)  # type: ignore[attr-defined]
-        self.prior_accuracy = known() if known else None
+        self.prior_accuracy = data_of(trainer).prior_accuracy()
         if self.prior_accuracy is not None and self.prior_accuracy >= self.threshold:
             tell(
                 f"callbacks.eureka.threshold={self.threshold} is no sign of a Eureka-moment here: the prior p(z) alone "
@@ -89,7 +91,7 @@ class EurekaMoment(Callback):
         if trainer.sanity_checking:
             return
         epoch = trainer.current_epoch + 1
-        accuracy = float(trainer.callback_metrics[self.metric])
+        self.accuracy = accuracy = float(trainer.callback_metrics[self.metric])
         if self.moment is None and accuracy > self.threshold:
             seconds = round(self.wall_seconds, 3)
             self.moment = Moment(epoch, trainer.global_step, seconds, samples_seen(trainer), accuracy)
@@ -102,7 +104,7 @@ class EurekaMoment(Callback):
 
     def _draw(self, trainer: L.Trainer) -> None:
         """The lines that TensorBoard shows beside accuracy; a table has no use for them."""
-        classes = trainer.datamodule.model_arguments()["num_classes"]  # type: ignore[attr-defined]
+        classes = data_of(trainer).model_arguments()["num_classes"]
         lines = {"eureka/threshold": self.threshold, "eureka/chance": 1 / classes}
         lines |= {} if self.prior_accuracy is None else {"eureka/prior_accuracy": self.prior_accuracy}
         lines |= {"eureka/happened": float(self.moment is not None)}
@@ -120,12 +122,12 @@ class EurekaMoment(Callback):
         self.prior_accuracy = state_dict.get("prior_accuracy")
 
 
-def find_moment(callbacks: list[Callback]) -> EurekaMoment | None:
+def find_moment(callbacks: Iterable[Callback]) -> EurekaMoment | None:
     """The Eureka callback among ``callbacks``, if there is one."""
     return next((callback for callback in callbacks if isinstance(callback, EurekaMoment)), None)
 
 
 def moment_step(trainer: L.Trainer) -> int | None:
     """The step of the trainer's Eureka-moment; None before it, or where nobody looks out for it."""
-    callback = find_moment(trainer.callbacks)  # type: ignore[attr-defined]
+    callback = find_moment(callbacks_of(trainer))
     return callback.moment.step if callback and callback.moment else None

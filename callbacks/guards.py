@@ -10,6 +10,7 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from lab.callbacks.access import model_of
 from lab.console import LabError
 from lab.runs.folder import Run
 
@@ -52,7 +53,7 @@ class FiniteLoss(Callback):
             return
         raise LabError(
             f"the loss is {float(loss)} at step {trainer.global_step} (epoch {trainer.current_epoch}); gradient "
-            f"norms: {_norms_by_layer(pl_module.model)}. The checkpoint before it is kept: try a lower "  # type: ignore[arg-type]
+            f"norms: {_norms_by_layer(model_of(pl_module))}. The checkpoint before it is kept: try a lower "
             "optim.lr, a longer optim.warmup_epochs or trainer.precision=32-true"
         )
 

@@ -8,10 +8,12 @@ from typing import Any
 
 import lightning as L
 from lightning.pytorch.callbacks import ProgressBar
+from pydantic import PositiveFloat
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from lab.callbacks.eureka import find_moment
+from lab.callbacks.access import callbacks_of
+from lab.callbacks.eureka import find_moment, moment_step
 
 
 class EurekaProgress(ProgressBar):
@@ -22,15 +24,10 @@ class EurekaProgress(ProgressBar):
     Args:
         refresh_per_second: redraws of the live bar.
         line_every_seconds: cadence of plain lines.
-
-    Raises:
-        ValueError: if a cadence is not positive.
     """
 
-    def __init__(self, refresh_per_second: float = 5.0, line_every_seconds: float = 30.0) -> None:
+    def __init__(self, refresh_per_second: PositiveFloat = 5.0, line_every_seconds: PositiveFloat = 30.0) -> None:
         super().__init__()
-        if refresh_per_second <= 0 or line_every_seconds <= 0:
-            raise ValueError("callbacks.progress: refresh_per_second and line_every_seconds must be positive")
         self.refresh_per_second = refresh_per_second
         self.line_every_seconds = line_every_seconds
         self._enabled = True
@@ -95,10 +92,8 @@ class EurekaProgress(ProgressBar):
         if not self._enabled:
             return
         pause = 1 / self.refresh_per_second if self._progress else self.line_every_seconds
-        found = find_moment(trainer.callbacks)  # type: ignore[attr-defined]
         # The moment itself is news: it does not wait for its turn.
-        news = moment and found is not None and found.moment is not None
-        news = news and found.moment.step == trainer.global_step  # type: ignore[union-attr]
+        news = moment and moment_step(trainer) == trainer.global_step
         if not (now or news) and time.monotonic() - self._drawn < pause:
             return
         self._drawn = time.monotonic()
@@ -131,7 +126,7 @@ def state_of(trainer: L.Trainer) -> str:
     if accuracy is None:
         return "not validated yet"
     text = f"accuracy {float(accuracy):.1%}"
-    eureka = find_moment(trainer.callbacks)  # type: ignore[attr-defined]
+    eureka = find_moment(callbacks_of(trainer))
     if eureka is None:
         return text
     if eureka.moment is None:

@@ -1,4 +1,4 @@
-"""``summary.json``: what was run, how it ended, its Eureka-moment; the file that reports read."""
+"""Keeps ``summary.json`` up to date while a run trains: the file that reports read."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_only
 
+from lab.callbacks.access import callbacks_of
 from lab.callbacks.eureka import find_moment
 from lab.callbacks.throughput import Throughput, samples_seen
-from lab.runs.files import write_json
-from lab.runs.folder import read_summary
 from lab.runs.provenance import now
+from lab.runs.summary import VERSION, Best, Eureka, Status, Summary, read_summary, write_summary
 from lab.runs.tensorboard import boards
 
 
@@ -27,24 +27,23 @@ class RunSummary(Callback):
     """Writes the summary atomically at the start, while training and at the end, however it ends.
 
     Args:
-        path: the file.
-        what: fixed fields (experiment, softmax, seed, overrides, command, ...), plain values.
+        folder: the run folder.
+        what: the summary's fixed fields (experiment, softmax, seed, overrides, command, ...).
         every_seconds: least time between two writes while training.
     """
 
-    def __init__(self, path: Path, what: dict[str, Any], every_seconds: float = 30.0) -> None:
-        self.path = path
-        self.what = what
+    def __init__(self, folder: Path, what: Summary, every_seconds: float = 30.0) -> None:
+        self.folder = folder
+        self.what = what.model_copy(update={"version": VERSION, "started": now()})
         self.every_seconds = every_seconds
-        self.started = now()
         self._seconds_before = 0.0
         self._clock = time.monotonic()
         self._written = -math.inf
-        self._best: dict[str, float] | None = None
+        self._best: dict[str, Any] | None = None
         self._trainer: L.Trainer | None = None
         self._restored: dict[str, float] = {}
         # What a run had come to, a start that fails before the checkpoint is read must not take back.
-        self._before = read_summary(path.parent)
+        self._before = read_summary(folder)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._clock = time.monotonic()
@@ -87,39 +86,40 @@ class RunSummary(Callback):
         return dict(sorted({**self._restored, **now}.items()))
 
     @rank_zero_only
-    def write(self, trainer: L.Trainer | None, status: str, error: str | None = None) -> None:
+    def write(self, trainer: L.Trainer | None, status: Status, error: str | None = None) -> None:
         """Writes the summary now; ``trainer`` is None for a run that failed before it had one."""
         self._written = time.monotonic()
-        summary: dict[str, Any] = {"status": status, **self.what, "started": self.started, "written": now()}
-        told = {*summary, "error"}
+        told: dict[str, Any] = {"status": status, "written": now()}
         if trainer is not None:
-            summary |= self._progress(trainer)
-        if self._trainer is None and (trainer is None or trainer.global_step == 0):
-            summary |= {name: value for name, value in self._before.items() if name not in told}
+            told |= self._progress(trainer)
+        if self._before is not None and self._trainer is None and (trainer is None or trainer.global_step == 0):
+            own = {*self.what.model_fields_set, "status", "written", "error"}
+            told |= {name: getattr(self._before, name) for name in self._before.model_fields_set - own}
         if error is not None:
-            summary["error"] = error
-        write_json(self.path, _plain(summary))
+            told["error"] = error
+        write_summary(self.folder, self.what.model_copy(update=told))
 
     def _progress(self, trainer: L.Trainer) -> dict[str, Any]:
-        eureka = find_moment(trainer.callbacks)  # type: ignore[attr-defined]
-        speed = next((c.samples_per_second for c in trainer.callbacks if isinstance(c, Throughput)), None)  # type: ignore[attr-defined]
-        moment = asdict(eureka.moment) if eureka and eureka.moment else None
+        callbacks = callbacks_of(trainer)
+        eureka = find_moment(callbacks)
+        moment = eureka.moment if eureka else None
         return {
             "epochs": trainer.current_epoch,
             "max_epochs": trainer.max_epochs,
             "steps": trainer.global_step,
             "samples": samples_seen(trainer),
             "wall_seconds": round(self._seconds, 3),
-            "samples_per_second": speed,
-            "eureka": {
+            "samples_per_second": next((c.samples_per_second for c in callbacks if isinstance(c, Throughput)), None),
+            "eureka": Eureka(
                 # Where nobody has looked for one, nobody knows.
-                "happened": moment is not None if eureka else None,
-                "threshold": eureka.threshold if eureka else None,
-                "prior_accuracy": eureka.prior_accuracy if eureka else None,
-                **(moment or {}),
-            },
-            "best": self._best,
-            "metrics": self._metrics(trainer),
+                happened=moment is not None if eureka else None,
+                threshold=eureka.threshold if eureka else None,
+                prior_accuracy=eureka.prior_accuracy if eureka else None,
+                **(asdict(moment) if moment else {}),
+            ),
+            "best": Best(**self._best) if self._best else None,
+            # JSON has no NaN and no infinity.
+            "metrics": {k: v if math.isfinite(v) else None for k, v in self._metrics(trainer).items()},
             "peak_memory_bytes": peak_memory(),
         }
 
@@ -131,14 +131,3 @@ def peak_memory() -> dict[str, int]:
     if torch.cuda.is_available():
         peak["device"] = torch.cuda.max_memory_allocated()
     return peak
-
-
-def _plain(value: Any) -> Any:
-    """JSON has no NaN and no infinity: they become null."""
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value

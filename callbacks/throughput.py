@@ -9,6 +9,9 @@ from typing import Any
 import lightning as L
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_only
+from pydantic import PositiveInt
+
+from lab.datasets.loading import data_of
 
 
 class Throughput(Callback):
@@ -19,14 +22,9 @@ class Throughput(Callback):
 
     Args:
         every_n_steps: length of the window in optimiser steps.
-
-    Raises:
-        ValueError: if the window is not positive.
     """
 
-    def __init__(self, every_n_steps: int = 50) -> None:
-        if every_n_steps < 1:
-            raise ValueError(f"callbacks.throughput.every_n_steps must be at least 1, got {every_n_steps}")
+    def __init__(self, every_n_steps: PositiveInt = 50) -> None:
         self.every_n_steps = every_n_steps
         self.samples_per_second: float | None = None
         self._started: float | None = None
@@ -65,11 +63,11 @@ def samples_seen(trainer: L.Trainer, step: int | None = None) -> int:
     Under ``accumulate_grad_batches`` the last step of an epoch takes the batches that are left.
     """
     step = trainer.global_step if step is None else step
-    data: Any = getattr(trainer, "datamodule", None)
-    if data is None or step == 0:
+    if step == 0:
         return 0
+    per_step = data_of(trainer).samples_per_step
     accumulated, batches = trainer.accumulate_grad_batches, trainer.num_training_batches
     if not math.isfinite(batches) or not batches:  # not known before the first epoch
-        return int(step * accumulated * data.samples_per_step)
+        return step * accumulated * per_step
     epochs, rest = divmod(step, math.ceil(batches / accumulated))
-    return int((epochs * batches + min(rest * accumulated, batches)) * data.samples_per_step)
+    return int((epochs * batches + min(rest * accumulated, batches)) * per_step)

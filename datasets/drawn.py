@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from lab.datasets.seeding import generator_of
@@ -104,19 +105,18 @@ class DrawnDigits:
 
     Args:
         seed: of all that varies; train and test split differ.
-        train_size: images in the train split, as many of each class as of another.
-        test_size: images in the test split.
-
-    Raises:
-        ValueError: if a size is smaller than the ten classes.
+        train_size: images in the train split, as many of each class as of another; one at least.
+        test_size: images in the test split, likewise.
     """
 
     kind: Literal["digits", "garments"] = "digits"
 
-    def __init__(self, seed: int = 0, train_size: int = 20_000, test_size: int = 4_000) -> None:
-        for name, value in (("train_size", train_size), ("test_size", test_size)):
-            if value < 10:
-                raise ValueError(f"data.source.{self.kind}.{name} must be at least 10, one image a class, got {value}")
+    def __init__(
+        self,
+        seed: int = 0,
+        train_size: Annotated[int, Field(ge=10)] = 20_000,
+        test_size: Annotated[int, Field(ge=10)] = 4_000,
+    ) -> None:
         self.seed = seed
         self.sizes: dict[Split, int] = {"train": train_size, "test": test_size}
 

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import torch
 import torchvision
+from pydantic import PositiveInt
 from torchvision.transforms.functional import pil_to_tensor
 
-from lab.datasets.sources import Images, Split
+from lab.datasets.sources import Images, Interpolation, Split
 
 
 class FolderSource:
@@ -20,16 +21,16 @@ class FolderSource:
         name: what the images are called in messages.
         interpolation: how they shrink to a tile, "area" or "bilinear".
         way_out: further advice where the folder is missing.
-
-    Raises:
-        ValueError: if the size is not positive.
     """
 
     def __init__(
-        self, root: str, size: int = 32, name: str = "images", interpolation: str = "bilinear", way_out: str = ""
+        self,
+        root: str,
+        size: PositiveInt = 32,
+        name: str = "images",
+        interpolation: Interpolation = "bilinear",
+        way_out: str = "",
     ) -> None:
-        if size < 1:
-            raise ValueError(f"{name}: size must be at least 1 pixel, got {size}")
         self.root = Path(root).expanduser()
         self.size = size
         self.name = name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,17 +11,18 @@ import lightning as L
 import torch
 import torchvision
 from lightning.pytorch.utilities.seed import isolate_rng
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 from timm.data import create_transform
 from torch import Tensor
 
-from lab.datasets.loading import Batch, DrawnData, StepLoader, check_positive
+from lab.datasets.loading import Batch, DataModule, Drawn, StepLoader
 from lab.datasets.prior import prior_accuracy
 from lab.datasets.scenes import BOTTOM_LEFT, BOTTOM_RIGHT, TOP_LEFT, TOP_RIGHT, place_of, tile_regions, unnormalised
 from lab.datasets.seeding import derived_seed, generator_of
-from lab.datasets.tasks.task import choose, coin, on_tiles
+from lab.datasets.tasks.task import Probability, choose, coin, on_tiles
 
 
-class ImageNetData(DrawnData):
+class ImageNetData(DataModule):
     """Two dogs on the diagonal, any two images beside them: are the dogs the very same image?
 
     z = [indicator 1 and indicator 2 show the same file]; y = class top-right if z else class bottom-left, z with
@@ -44,7 +46,7 @@ class ImageNetData(DrawnData):
         validation_seed: seed of the validation scenes.
 
     Raises:
-        ValueError: if a size is not positive or the two dog classes are one.
+        ValueError: if there are not two dog classes.
     """
 
     locations = ("top_right", "bottom_left")
@@ -53,24 +55,20 @@ class ImageNetData(DrawnData):
         self,
         root: str,
         dogs: Sequence[str] = ("n02085620", "n02086240"),
-        batch_size: int = 512,
-        epoch_size: int | None = None,
-        validation_size: int = 5_000,
-        tile_size: int = 112,
-        workers: int = 8,
+        batch_size: PositiveInt = 512,
+        epoch_size: PositiveInt | None = None,
+        validation_size: PositiveInt = 5_000,
+        tile_size: PositiveInt = 112,
+        workers: NonNegativeInt = 8,
         auto_augment: str | None = "rand-m9-mstd0.5-inc1",
-        color_jitter: float = 0.3,
-        random_erasing: float = 0.25,
+        color_jitter: NonNegativeFloat = 0.3,
+        random_erasing: Probability = 0.25,
         seed: int = 0,
         validation_seed: int = 0,
     ) -> None:
         super().__init__()
-        check_positive(batch_size=batch_size, epoch_size=epoch_size)
-        check_positive(validation_size=validation_size, tile_size=tile_size)
-        if len(set(dogs)) != 2 or workers < 0:
-            raise ValueError(
-                f"data.dogs needs two class folders and data.workers may not be negative, got {list(dogs)}"
-            )
+        if len(set(dogs)) != 2:
+            raise ValueError(f"data.dogs needs two class folders, got {list(dogs)}")
         self.root = Path(root).expanduser()
         self.dogs = tuple(dogs)
         self.batch_size = batch_size
@@ -103,13 +101,13 @@ class ImageNetData(DrawnData):
             self._scenes[split] = FolderScenes(self.root / split, self.dogs, self.transforms[split], self.tile_size)
         return self._scenes[split]
 
-    @property
+    @cached_property
     def class_names(self) -> tuple[str, ...]:
         """Names of the class folders."""
         return self.scenes("train").class_names
 
     def model_arguments(self) -> dict[str, int]:
-        """What a model has to know of the data: side of the canvas in pixels, number of labels."""
+        """Side of the canvas in pixels, number of labels."""
         return {"image_size": 2 * self.tile_size, "num_classes": len(self.class_names)}
 
     def setup(self, stage: str | None = None) -> None:
@@ -148,12 +146,12 @@ class ImageNetData(DrawnData):
     def val_dataloader(self) -> StepLoader:
         return self.validation_loader(self.batch_size, self.workers)
 
-    def composed(self, batch: Batch, normalise: bool = True) -> Batch:
-        """The batch, its colours in [0, 1] where ``normalise`` is False (for pictures made for people)."""
-        return batch if normalise else {**batch, "x": unnormalised(batch["x"])}
+    def composed(self, drawn: Drawn, normalise: bool = True) -> Batch:
+        x = drawn["x"] if normalise else unnormalised(drawn["x"])
+        return {"x": x, "y": drawn["y"], "latents": drawn["latents"]}
 
     def regions(self, batch: Batch) -> dict[str, Tensor]:
-        """Where the parts of the scenes stand: name -> bool [B, 2, 2] over the four tiles."""
+        """Places of the parts of the scenes: name -> bool [B, 2, 2] over the four tiles."""
         return tile_regions(batch["latents"])
 
 

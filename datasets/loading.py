@@ -3,13 +3,31 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+from typing import Any, TypedDict
 
 import lightning as L
+from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-Batch = dict[str, Any]
+
+class Batch(TypedDict):
+    """Samples as a model is trained on them; B of them.
+
+    Keys:
+        x: the model's input, a tensor [B, ...] or a tuple of tensors.
+        y: labels, [B] int64.
+        latents: of what each sample was made, name -> [B] int64.
+    """
+
+    x: Any
+    y: Tensor
+    latents: dict[str, Tensor]
+
+
+# What a loader hands over; DataModule.on_after_batch_transfer makes a Batch of it, on the training device.
+Drawn = Mapping[str, Any]
 
 
 class StepSampler(Sampler[tuple[int, int]]):
@@ -74,26 +92,50 @@ class StepLoader(DataLoader):
         """Nothing to restore."""
 
 
-class DrawnData(L.LightningDataModule, ABC):
-    """A data module that draws its batches: fresh ones to train on, one fixed set to validate on, both shared out.
+class DataModule(L.LightningDataModule, ABC):
+    """Data of an experiment: draws fresh batches to train on and one fixed set to validate on, both shared out.
 
-    A subclass draws, and opens its loaders with :meth:`training_loader` and :meth:`validation_loader`.
+    A subclass draws, and opens its loaders with :meth:`training_loader` and :meth:`validation_loader`. What it does not
+    say of its samples (locations, class names, regions, the plateau, pictures) is left out of metrics and pictures.
 
     Attributes:
         batch_size: samples of a training batch of one process.
         validation_size: samples of the fixed validation set.
+        locations: names of what the latent ``target_location`` chooses between.
     """
 
     batch_size: int
     validation_size: int
+    locations: tuple[str, ...] = ()
+
+    @cached_property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the labels; of images they may be known only once these are loaded."""
+        return ()
 
     @abstractmethod
-    def draw_train(self, epoch: int, step: int) -> Batch:
+    def model_arguments(self) -> dict[str, int]:
+        """Facts that the model has to know, by the names of its arguments; ``num_classes`` among them."""
+
+    @abstractmethod
+    def draw_train(self, epoch: int, step: int) -> Drawn:
         """One training batch of this process; a pure function of its place in training."""
 
     @abstractmethod
-    def draw_validation(self, index: int) -> Batch:
+    def draw_validation(self, index: int) -> Drawn:
         """Validation batch ``index`` of the fixed set."""
+
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Batch:
+        """The batch of what was drawn, on the device that it is on."""
+        return batch
+
+    def regions(self, batch: Batch) -> dict[str, Tensor]:
+        """Places of the parts of each sample: name -> bool, [B, tokens] or [B, rows, columns] of a grid."""
+        return {}
+
+    def composed(self, drawn: Drawn, normalise: bool = True) -> Batch | None:
+        """The batch with pictures as ``x``, colours in [0, 1] unless normalised; None of data without pictures."""
+        return None
 
     @property
     def samples_per_step(self) -> int:
@@ -142,11 +184,9 @@ class DrawnData(L.LightningDataModule, ABC):
         return StepLoader(lambda _, step: self.draw_validation(mine[step]), len(mine), workers=workers)
 
 
-def check_positive(**options: int | None) -> None:
-    """Raises ValueError, naming the option of ``data``, where a number is below 1; None passes."""
-    for name, value in options.items():
-        if value is not None and value < 1:
-            raise ValueError(f"data.{name} must be at least 1, got {value}")
+def data_of(trainer: Any) -> DataModule:
+    """The data module that a trainer fits. Lightning attaches it when fitting begins; its types do not know it."""
+    return trainer.datamodule
 
 
 def step_reached(trainer: Any) -> int:

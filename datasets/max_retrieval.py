@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
+from pydantic import PositiveInt
 from torch import Tensor
 
-from lab.datasets.loading import Batch, DrawnData, StepLoader, check_positive
+from lab.datasets.loading import Batch, DataModule, StepLoader
 from lab.datasets.seeding import generator_of
 
 
-class MaxRetrievalData(DrawnData):
+class MaxRetrievalData(DataModule):
     """Sets of n items, each a priority ~ U(0, 1) and a class ~ U{1 .. C}; y is the class of the largest priority.
 
     A batch is ``{"x": (items [B, n, 1 + C], query [B, 1]), "y": [B] int64, "latents": {"largest": [B], ...}}``; an item
@@ -31,24 +32,22 @@ class MaxRetrievalData(DrawnData):
         validation_seed: seed of the validation sets; the same for all runs.
 
     Raises:
-        ValueError: if a number is not positive or ``smallest`` exceeds ``largest``.
+        ValueError: if ``smallest`` exceeds ``largest``.
     """
 
     def __init__(
         self,
-        classes: int = 10,
-        smallest: int = 5,
-        largest: int = 16,
-        batch_size: int = 128,
-        epoch_steps: int = 1000,
-        validation_items: int = 16,
-        validation_size: int = 2048,
+        classes: PositiveInt = 10,
+        smallest: PositiveInt = 5,
+        largest: PositiveInt = 16,
+        batch_size: PositiveInt = 128,
+        epoch_steps: PositiveInt = 1000,
+        validation_items: PositiveInt = 16,
+        validation_size: PositiveInt = 2048,
         seed: int = 0,
         validation_seed: int = 0,
     ) -> None:
         super().__init__()
-        check_positive(classes=classes, smallest=smallest, batch_size=batch_size, epoch_steps=epoch_steps)
-        check_positive(validation_items=validation_items, validation_size=validation_size)
         if smallest > largest:
             raise ValueError(f"data.smallest={smallest} exceeds data.largest={largest}")
         self.classes = classes
@@ -63,7 +62,7 @@ class MaxRetrievalData(DrawnData):
         self.class_names = tuple(str(number + 1) for number in range(classes))
 
     def model_arguments(self) -> dict[str, int]:
-        """What a model has to know of the data: features of an item, number of labels."""
+        """Features of an item, number of labels."""
         return {"features": 1 + self.classes, "num_classes": self.classes}
 
     def draw_train(self, epoch: int, step: int) -> Batch:
@@ -90,7 +89,7 @@ class MaxRetrievalData(DrawnData):
         return {"x": (features, query), "y": label, "latents": {"largest": largest}}
 
     def regions(self, batch: Batch) -> dict[str, Tensor]:
-        """Where the largest item stands: {"largest": bool [B, n]}."""
+        """Place of the largest item: {"largest": bool [B, n]}."""
         return {"largest": F.one_hot(batch["latents"]["largest"], batch["x"][0].shape[1]).bool()}
 
     def train_dataloader(self) -> StepLoader:

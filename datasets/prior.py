@@ -1,4 +1,4 @@
-"""How far a two-step task can be solved without its first step: the height of the plateau."""
+"""The plateau: the accuracy on a two-step task of one who has not learnt its first step."""
 
 from __future__ import annotations
 

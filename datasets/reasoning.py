@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
+from pydantic import Field
 from torch import Tensor
 
-from lab.datasets.loading import Batch, DrawnData, StepLoader
+from lab.datasets.loading import Batch, DataModule, StepLoader
 from lab.datasets.prior import prior_accuracy
 from lab.datasets.seeding import generator_of
 
@@ -35,7 +38,7 @@ def reasoning_table(numbers: int = 11) -> tuple[Tensor, Tensor, dict[str, Tensor
     return tokens, torch.where(location == 0, c, d), latents
 
 
-class ReasoningData(DrawnData):
+class ReasoningData(DataModule):
     """One batch an epoch: a share of all inputs, the rest validates.
 
     A batch is ``{"x": [B, 5] int64, "y": [B] int64, "latents": {name: [B] int64}}``, as in the vision tasks.
@@ -46,13 +49,18 @@ class ReasoningData(DrawnData):
         seed: seed of the split.
 
     Raises:
-        ValueError: if there are fewer than two numbers or a split would be empty.
+        ValueError: if a split would be empty.
     """
 
-    def __init__(self, numbers: int = 11, train_share: float = 0.3, seed: int = 0) -> None:
+    locations = ("c", "d")
+
+    def __init__(
+        self,
+        numbers: Annotated[int, Field(ge=2)] = 11,
+        train_share: Annotated[float, Field(gt=0, lt=1)] = 0.3,
+        seed: int = 0,
+    ) -> None:
         super().__init__()
-        if numbers < 2:
-            raise ValueError(f"data.numbers must be at least 2, got {numbers}")
         size = numbers**4
         # A.16 trains on 4,392 of 14,641: the share rounded down.
         self.batch_size = int(train_share * size)
@@ -61,7 +69,6 @@ class ReasoningData(DrawnData):
         self.validation_size = size - self.batch_size
         self.numbers = numbers
         self.seed = seed
-        self.locations = ("c", "d")
         self.class_names = tuple(str(number) for number in range(numbers))
         tokens, labels, latents = reasoning_table(numbers)
         order = torch.randperm(size, generator=generator_of("reasoning", seed))
@@ -72,7 +79,7 @@ class ReasoningData(DrawnData):
             self._batches[name] = {"x": tokens[rows], "y": labels[rows], "latents": part}
 
     def model_arguments(self) -> dict[str, int]:
-        """What a model has to know of the data: tokens ("=" included), length of an input, number of labels."""
+        """Number of tokens ("=" included), length of an input, number of labels."""
         return {"tokens": self.numbers + 1, "context": 5, "num_classes": self.numbers}
 
     @property
@@ -97,7 +104,7 @@ class ReasoningData(DrawnData):
         return self._shard("validation")
 
     def regions(self, batch: Batch) -> dict[str, Tensor]:
-        """Where a, b (the indicators) and c, d (the targets) stand: name -> bool [B, 5]."""
+        """Places of a, b (the indicators) and c, d (the targets): name -> bool [B, 5]."""
         size, context = batch["x"].shape
         parts = ("indicator_1", "indicator_2", "target_1", "target_2")
         rows = torch.eye(context, dtype=torch.bool, device=batch["x"].device)

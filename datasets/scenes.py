@@ -29,7 +29,9 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
 class LabelledImages(Protocol):
-    """What a bank is filled from: uint8 ``pixels`` [n, C, H, W], int64 ``labels`` [n], ``class_names``."""
+    """Images that fill a bank: uint8 ``pixels`` [n, C, H, W], int64 ``labels`` [n], ``class_names``, and how they
+    shrink.
+    """
 
     @property
     def pixels(self) -> Tensor: ...
@@ -39,6 +41,9 @@ class LabelledImages(Protocol):
 
     @property
     def class_names(self) -> tuple[str, ...]: ...
+
+    @property
+    def interpolation(self) -> str: ...
 
 
 @dataclass
@@ -65,23 +70,20 @@ class ImageBank:
     """All images of a split in one uint8 tensor, so that a whole batch of mixed tiles is one gather.
 
     Args:
-        sources: name -> images; every image is resized once to ``tile_size`` (shrinking by area, unless the
-            images name another ``interpolation``).
+        sources: name -> images; every image is resized once to ``tile_size`` (as their ``interpolation`` says).
         tile_size: side of a tile in pixels.
 
     Raises:
-        ValueError: if no source is given or ``tile_size`` is not positive.
+        ValueError: if no source is given.
     """
 
     def __init__(self, sources: Mapping[str, LabelledImages], tile_size: int) -> None:
         if not sources:
             raise ValueError("an image bank needs at least one source of images, got none")
-        if tile_size < 1:
-            raise ValueError(f"tile_size must be at least 1 pixel, got {tile_size}")
         self.tile_size = tile_size
         channels = max(images.pixels.shape[1] for images in sources.values())
         resized = [
-            _resize(images.pixels, tile_size, getattr(images, "interpolation", "area")).expand(-1, channels, -1, -1)
+            _resize(images.pixels, tile_size, images.interpolation).expand(-1, channels, -1, -1)
             for images in sources.values()
         ]
         self.pixels = torch.cat(resized).contiguous()
@@ -142,7 +144,7 @@ def _resize(pixels: Tensor, side: int, interpolation: str) -> Tensor:
 
 
 def tile_regions(latents: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Where each part of a scene stands: name -> bool [B, 2, 2], True on its tile."""
+    """Places of the parts of each scene: name -> bool [B, 2, 2], True on its tile."""
     return {
         name.removesuffix("_tile"): F.one_hot(tile, 4).bool().view(-1, 2, 2)
         for name, tile in latents.items()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from http.client import HTTPException
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 import torchvision
@@ -17,6 +18,7 @@ from torch import Tensor
 from lab.datasets.scenes import LabelledImages
 
 Split = Literal["train", "test"]
+Interpolation = Literal["area", "bilinear"]
 
 # What torchvision raises over a missing, short or garbled file.
 _UNREADABLE = (RuntimeError, ValueError, AssertionError, IndexError, KeyError, EOFError)
@@ -42,7 +44,7 @@ class Images:
     pixels: Tensor
     labels: Tensor
     class_names: tuple[str, ...]
-    interpolation: str = "area"
+    interpolation: Interpolation = "area"
 
     def __post_init__(self) -> None:
         if self.pixels.dtype != torch.uint8 or self.pixels.ndim != 4 or self.pixels.shape[1] not in (1, 3):
@@ -78,7 +80,7 @@ class TorchvisionSource:
         name: str,
         root: str,
         download: bool = False,
-        interpolation: str = "area",
+        interpolation: Interpolation = "area",
         way_out: str = "use drawn images with data/source=drawn",
     ) -> None:
         if not hasattr(torchvision.datasets, name):
@@ -116,7 +118,7 @@ class TorchvisionSource:
             data = self._fetched(make, train)
         return replace(_as_images(data), interpolation=self.interpolation)
 
-    def _fetched(self, make: type, train: bool) -> object:
+    def _fetched(self, make: Callable[..., _TorchvisionData], train: bool) -> _TorchvisionData:
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             # Processes that start together wait for the first one's download, and then find it there.
@@ -132,7 +134,7 @@ class TorchvisionSource:
                 f"in torchvision's layout, or {self.way_out}"
             ) from error
 
-    def _download(self, make: type) -> None:
+    def _download(self, make: Callable[..., _TorchvisionData]) -> None:
         """Downloads beside the data, then moves whole files: a killed download leaves no half file that looks whole."""
         with TemporaryDirectory(prefix=f".{self.name}-", dir=self.root) as folder:
             make(folder, train=True, download=True)
@@ -146,9 +148,17 @@ def _line(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-def _as_images(data: object) -> Images:
-    pixels = torch.as_tensor(data.data)  # type: ignore[attr-defined]
+class _TorchvisionData(Protocol):
+    """A data set of torchvision in memory, as MNIST and CIFAR are."""
+
+    data: Any
+    targets: Any
+    classes: Sequence[str]
+
+
+def _as_images(data: _TorchvisionData) -> Images:
+    pixels = torch.as_tensor(data.data)
     # MNIST and its kin are [n, H, W], CIFAR is [n, H, W, 3].
     pixels = pixels.unsqueeze(1) if pixels.ndim == 3 else pixels.permute(0, 3, 1, 2)
-    labels = torch.as_tensor(data.targets, dtype=torch.int64)  # type: ignore[attr-defined]
-    return Images(pixels.contiguous(), labels, tuple(data.classes))  # type: ignore[attr-defined]
+    labels = torch.as_tensor(data.targets, dtype=torch.int64)
+    return Images(pixels.contiguous(), labels, tuple(data.classes))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
+from typing import Any, TypedDict
 
 import torch
+from pydantic import PositiveInt
 from torch import Tensor
 
-from lab.datasets.loading import Batch, DrawnData, StepLoader, check_positive
+from lab.datasets.loading import Batch, DataModule, Drawn, StepLoader
 from lab.datasets.prior import prior_accuracy
 from lab.datasets.scenes import ImageBank, compose, tile_regions
 from lab.datasets.seeding import generator_of
@@ -16,7 +19,16 @@ from lab.datasets.tasks.check import check_definition, check_scenes
 from lab.datasets.tasks.task import Task
 
 
-class VisionData(DrawnData):
+class Draws(TypedDict):
+    """The random draws of a batch of scenes, small enough to travel: see :class:`~lab.datasets.scenes.Scenes`."""
+
+    split: Split
+    images: Tensor
+    colors: Tensor
+    latents: dict[str, Tensor]
+
+
+class VisionData(DataModule):
     """Fresh training scenes for ever, one fixed set of validation scenes; composed on the training device.
 
     A batch is ``{"x": [B, 3, H, W] float32, "y": [B] int64, "latents": {name: [B] int64}}``. The loader only
@@ -35,27 +47,26 @@ class VisionData(DrawnData):
         validation_batch_size: scenes a validation batch; None is twice ``batch_size`` (no gradients).
 
     Raises:
-        ValueError: if a size is not positive, an epoch is shorter than one batch of all processes, or the task is
-            not whole (:mod:`lab.datasets.tasks.check`; what only scenes can show, :meth:`setup` says).
+        ValueError: if an epoch is shorter than one batch of all processes, or the task is not whole
+            (:mod:`lab.datasets.tasks.check`; :meth:`setup` tells what only scenes can show).
     """
 
     def __init__(
         self,
         task: Task,
         source: Mapping[str, Source],
-        batch_size: int = 512,
-        epoch_size: int = 60_000,
-        validation_size: int = 10_000,
-        tile_size: int = 28,
+        batch_size: PositiveInt = 512,
+        epoch_size: PositiveInt = 60_000,
+        validation_size: PositiveInt = 10_000,
+        tile_size: PositiveInt = 28,
         seed: int = 0,
         validation_seed: int = 0,
-        validation_batch_size: int | None = None,
+        validation_batch_size: PositiveInt | None = None,
     ) -> None:
         super().__init__()
-        check_positive(batch_size=batch_size, epoch_size=epoch_size, tile_size=tile_size)
-        check_positive(validation_size=validation_size, validation_batch_size=validation_batch_size)
         check_definition(task, source)
         self.task = task
+        self.locations = tuple(task.locations)
         self.source = dict(source)
         self.batch_size = batch_size
         self.epoch_size = epoch_size
@@ -68,18 +79,13 @@ class VisionData(DrawnData):
         self._pixels: dict[tuple[Split, torch.device], Tensor] = {}
         self._walk: tuple[int, Tensor] | None = None
 
-    @property
-    def locations(self) -> tuple[str, ...]:
-        """What the latent ``target_location`` chooses between."""
-        return self.task.locations
-
-    @property
+    @cached_property
     def class_names(self) -> tuple[str, ...]:
         """Names of the labels; known after :meth:`setup`."""
         return self.task.label_names(self.bank("train").class_names)
 
     def model_arguments(self) -> dict[str, int]:
-        """What a model has to know of the data: side of the canvas in pixels, number of labels."""
+        """Side of the canvas in pixels, number of labels."""
         return {"image_size": 2 * self.tile_size, "num_classes": len(self.class_names)}
 
     def setup(self, stage: str | None = None) -> None:
@@ -99,7 +105,7 @@ class VisionData(DrawnData):
     def val_dataloader(self) -> StepLoader:
         return self.validation_loader(self.validation_batch_size)
 
-    def draw_train(self, epoch: int, step: int) -> Batch:
+    def draw_train(self, epoch: int, step: int) -> Draws:
         """The draws of one training batch of this process; a pure function of its place in training."""
         if self._walk is None or self._walk[0] != epoch:
             size = self.bank("train").size(self.task.label_source)
@@ -109,7 +115,7 @@ class VisionData(DrawnData):
         walk = order[torch.arange(start, start + self.batch_size) % len(order)]
         return self._draw("train", walk, generator_of("train", self.seed, epoch, step, self.rank))
 
-    def draw_validation(self, index: int) -> Batch:
+    def draw_validation(self, index: int) -> Draws:
         """The draws of validation batch ``index`` of the fixed set, whatever the number of processes."""
         start = index * self.validation_batch_size
         walk = torch.arange(start, min(start + self.validation_batch_size, self.validation_size))
@@ -121,22 +127,20 @@ class VisionData(DrawnData):
         latents = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
         return prior_accuracy(latents, self.task.label(latents))
 
-    def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
-        if "images" not in batch:
-            return batch
-        return self.composed(batch)
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Batch:
+        return self.composed(batch) if "images" in batch else batch
 
-    def composed(self, draws: Batch, normalise: bool = True) -> Batch:
-        """The batch ``{"x", "y", "latents"}`` of draws, on the device that the draws are on."""
-        images, colors, latents = draws["images"], draws["colors"], draws["latents"]
-        x = compose(self._pixels_on(draws["split"], images.device), images, colors, normalise)
+    def composed(self, drawn: Drawn, normalise: bool = True) -> Batch:
+        """The batch of draws, on the device that the draws are on."""
+        images, colors, latents = drawn["images"], drawn["colors"], drawn["latents"]
+        x = compose(self._pixels_on(drawn["split"], images.device), images, colors, normalise)
         return {"x": x, "y": self.task.label(latents), "latents": latents}
 
     def regions(self, batch: Batch) -> dict[str, Tensor]:
-        """Where the parts of the scenes stand: name -> bool [B, 2, 2] over the four tiles."""
+        """Places of the parts of the scenes: name -> bool [B, 2, 2] over the four tiles."""
         return tile_regions(batch["latents"])
 
-    def _draw(self, split: Split, walk: Tensor, generator: torch.Generator) -> Batch:
+    def _draw(self, split: Split, walk: Tensor, generator: torch.Generator) -> Draws:
         scenes = self.task.sample(self.bank(split), walk, generator)
         return {"split": split, "images": scenes.images, "colors": scenes.colors, "latents": scenes.latents}
 

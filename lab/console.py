@@ -1,4 +1,4 @@
-"""What the lab says to its user: lines on stderr, from the first process alone, and tables on stdout."""
+"""The console: lines on stderr, from the first process alone, tables on stdout, and errors that a user can mend."""
 
 from __future__ import annotations
 
@@ -24,9 +24,15 @@ def tell(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
+def import_from_here() -> None:
+    """Lets a user's modules in the current folder be imported, as ``python -m`` does and a console command does not."""
+    if not sys.flags.safe_path and not {"", os.getcwd()} & set(sys.path):
+        sys.path.insert(0, os.getcwd())
+
+
 @contextmanager
 def refusals() -> Iterator[None]:
-    """What a command does within: a LabError ends the program with its one sentence and exit status 1."""
+    """Runs a command within: a LabError ends the program with its one sentence and exit status 1."""
     try:
         yield
     except LabError as error:
@@ -35,7 +41,7 @@ def refusals() -> Iterator[None]:
 
 
 def tables() -> Console:
-    """Where tables are printed to; rich would fold all that goes into a file or a pipe to 80 columns."""
+    """Returns the console for tables; rich would fold all that goes into a file or a pipe to 80 columns."""
     from rich.console import Console  # every command can tell something, few print tables
 
     return Console() if sys.stdout.isatty() or "COLUMNS" in os.environ else Console(width=150)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lab.plotting.curves import accuracy_figure, gradient_figure
 from lab.plotting.figures import save_figure
-from lab.runs.folder import read_summary
+from lab.runs.summary import DamagedSummary, load_summary
 
 
 def main() -> int:
@@ -18,17 +18,19 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True, help="PNG file to write")
     parser.add_argument("--gradients", action="store_true", help="gradient norms of the first run, layer by layer")
     arguments = parser.parse_args()
-    summaries = {folder: read_summary(folder) for folder in arguments.runs}
-    for folder, summary in summaries.items():
-        if not summary:
-            print(f"{folder} holds no run: it has no readable summary.json", file=sys.stderr)
+    summaries = {}
+    for folder in arguments.runs:
+        try:
+            summaries[folder] = load_summary(folder)
+        except DamagedSummary as error:
+            print(f"error: {folder} holds no run: {error}", file=sys.stderr)
             return 1
     first = summaries[arguments.runs[0]]
     if arguments.gradients:
         figure = gradient_figure(arguments.runs[0])
     else:
-        named = {f"{s['softmax']}, seed {s['seed']}": folder for folder, s in summaries.items()}
-        figure = accuracy_figure(named, title=str(first["experiment"]))
+        named = {f"{one.softmax}, seed {one.seed}": folder for folder, one in summaries.items()}
+        figure = accuracy_figure(named, title=first.experiment or "")
     save_figure(figure, arguments.out)
     print(arguments.out)
     return 0

@@ -12,7 +12,8 @@ from rich.table import Table
 from lab.datasets.reasoning import CHANCE
 from lab.plotting.curves import accuracy_figure
 from lab.plotting.figures import save_figure
-from lab.runs.folder import read_summary, run_name
+from lab.runs.spec import run_name
+from lab.runs.summary import load_summary
 from lab.training.processes import train_apart
 
 
@@ -25,14 +26,14 @@ def demo(runs: Path, seed: int, epochs_after: int, limit: int) -> int:
     )
     stop = f"callbacks.eureka.stop_after={epochs_after}"
     norm = train("norm_softmax", runs, seed, [f"trainer.max_epochs={limit}", stop])
-    plain = train("softmax", runs, seed, [f"trainer.max_epochs={read_summary(norm)['epochs']}"])
+    plain = train("softmax", runs, seed, [f"trainer.max_epochs={load_summary(norm).epochs}"])
     folders = {"softmax": plain, "NormSoftmax": norm}
     console.print(table(folders))
     picture = runs / "demo.png"
     save_figure(accuracy_figure(folders, "epoch (full-batch steps)", "Reasoning task"), picture)
     console.print(f"Both curves:      {picture}", soft_wrap=True, highlight=False)
     console.print(f"In TensorBoard:   {tensorboard()} --logdir {runs}", soft_wrap=True, highlight=False)
-    return 0 if read_summary(norm)["eureka"]["happened"] else 1
+    return 1 if load_summary(norm).moment is None else 0
 
 
 def train(softmax: str, runs: Path, seed: int, settings: list[str]) -> Path:
@@ -51,12 +52,12 @@ def table(folders: dict[str, Path]) -> Table:
     for heading in ("softmax", "Eureka-moment", "at step", "steps", "accuracy"):
         result.add_column(heading, justify="left" if heading == "softmax" else "right")
     for name, folder in folders.items():
-        summary = read_summary(folder)
-        eureka = summary["eureka"]
-        happened = eureka["happened"]
-        accuracy = f"{summary['metrics']['val/accuracy']:.1%}"
-        step = f"{eureka['step']:,}" if happened else "-"
-        result.add_row(name, "yes" if happened else "no", step, f"{summary['steps']:,}", accuracy)
+        summary = load_summary(folder)
+        step = summary.eureka.step
+        accuracy = "-" if summary.accuracy is None else f"{summary.accuracy:.1%}"
+        result.add_row(
+            name, "no" if step is None else "yes", "-" if step is None else f"{step:,}", f"{summary.steps:,}", accuracy
+        )
     return result
 
 

@@ -15,7 +15,7 @@ from lab.inspect import inspect
 from lab.plotting.curves import gradient_figure
 from lab.plotting.figures import save_figure
 from lab.runs.files import write_atomically
-from lab.runs.folder import read_summary
+from lab.runs.summary import load_summary
 from scripts.reproduce.common import folder_of, train
 
 DIAGNOSTICS = (
@@ -77,7 +77,7 @@ def main() -> None:
     for softmax in SOFTMAXES:
         run = reasoning(softmax, arguments.runs, arguments.epochs, options)
         collect(run, arguments.out / softmax, f"epoch_{arguments.epochs:05d}")
-        print(f"{softmax}: {read_summary(run)['eureka']}")
+        print(f"{softmax}: {load_summary(run)}")
     if arguments.main_task is not None:
         look = arguments.runs / "main_task_look"
         if not (look / "pictures").exists():

@@ -19,10 +19,12 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
 from lab.callbacks.diagnostics.sample_scenes import scenes_figure, titles_of
+from lab.config.check import check
+from lab.config.command_line import problem_with
 from lab.config.compose import compose_config
-from lab.config.overrides import problem_with
 from lab.console import LabError, refusals
 from lab.datasets.imagenet import FolderScenes
+from lab.datasets.loading import DataModule
 from lab.datasets.scenes import unnormalised
 from lab.datasets.seeding import generator_of
 from lab.plotting.figures import new_figure, save_figure
@@ -52,7 +54,7 @@ def picture(experiment: str, overrides: list[str], out: Path, count: int) -> Pat
     """Writes <out>/<experiment>.png: training scenes, each with its label and where it is found.
 
     Raises:
-        LabError: if the overrides do not compose or the data has no pictures.
+        LabError: if the overrides do not compose, an option is wrong or the data has no pictures.
     """
     wanted = [f"experiment={experiment}", *_last_word([*READY.get(experiment, []), *overrides])]
     if problem := problem_with(wanted):
@@ -60,9 +62,11 @@ def picture(experiment: str, overrides: list[str], out: Path, count: int) -> Pat
     config = compose_config(wanted)
     if "batch_size" in config.data:
         config.data.batch_size = count
-    data: Any = instantiate(config.data)
+    config.paths.run = str(out)
+    check(config)
+    data = instantiate(config.data)
     draw = DRAWN.get(experiment, scenes)
-    if draw is scenes and not hasattr(data, "composed"):
+    if draw is scenes and type(data).composed is DataModule.composed:
         raise LabError(f"{type(data).__name__} does not compose pictures: add a drawing of {experiment} to {__file__}")
     path = out / f"{experiment}.png"
     # Photographs take room: a PNG does not make them smaller.

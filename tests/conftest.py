@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 # Side by side (make test), each worker takes one core: two of several threads would wait for each other.
 if "PYTEST_XDIST_WORKER" in os.environ:
@@ -37,6 +37,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from lab.datasets.drawn import DrawnDigits, DrawnGarments
 from lab.datasets.tasks.main import MainTask
 from lab.datasets.vision import VisionData
+from lab.runs.summary import FILE, read_summary
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -121,17 +122,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 class Process:
     """``python <words>`` in ``folder``, a process of its own: what ``subprocess.Popen`` has of it.
 
-    It is a fork of :mod:`prefork`, which has imported torch and the like once for all of them.
+    It is a fork of ``prefork.py``, which has imported torch and the like once for all of them.
 
     Args:
         words: as after ``python`` on a command line.
         folder: its working directory.
         environment: its environment, by default this process's.
         files: where stdout and stderr go, by default two files of its own; the same file twice takes both.
+        interpreter: the Python, by default this one.
     """
 
-    _maker: subprocess.Popen[str] | None = None
-    _said: tempfile.TemporaryDirectory[str]
+    _makers: ClassVar[dict[str, subprocess.Popen[str]]] = {}
+    _said: ClassVar[tempfile.TemporaryDirectory[str] | None] = None
 
     def __init__(
         self,
@@ -139,41 +141,39 @@ class Process:
         folder: Path,
         environment: dict[str, str] | None = None,
         files: tuple[Path, Path] | None = None,
+        interpreter: str = sys.executable,
     ) -> None:
-        self.words, self.returncode = words, None
-        self._begin()
-        own = Path(tempfile.mkdtemp(dir=self._said.name))
+        if Process._said is None:
+            Process._said = tempfile.TemporaryDirectory(prefix="eureka-said-")
+        own = Path(tempfile.mkdtemp(dir=Process._said.name))
         self.out, self.err = files or (own / "out", own / "err")
+        self.words, self.returncode, self._interpreter = words, None, interpreter
         told = {**(environment or os.environ), "OMP_NUM_THREADS": "1"}
         paths = {"folder": str(folder), "out": str(self.out), "err": str(self.err)}
         self.pid: int = self._ask({"words": words, "environment": told, **paths})
 
-    @classmethod
-    def _begin(cls) -> None:
-        if cls._maker is None:
-            cls._said = tempfile.TemporaryDirectory(prefix="eureka-said-")
+    def _ask(self, request: dict) -> Any:
+        maker = self._makers.get(self._interpreter)
+        if maker is None:
             alone = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-            cls._maker = subprocess.Popen(
-                [sys.executable, str(ROOT / "tests" / "prefork.py")],
+            maker = self._makers[self._interpreter] = subprocess.Popen(
+                [self._interpreter, str(ROOT / "tests" / "prefork.py")],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
                 env={**alone, "OMP_NUM_THREADS": "1"},
             )
-
-    @classmethod
-    def _ask(cls, request: dict) -> Any:
-        assert cls._maker is not None and cls._maker.stdin is not None and cls._maker.stdout is not None
-        cls._maker.stdin.write(json.dumps(request) + "\n")
-        cls._maker.stdin.flush()
-        return json.loads(cls._maker.stdout.readline())
+        assert maker.stdin is not None and maker.stdout is not None
+        maker.stdin.write(json.dumps(request) + "\n")
+        maker.stdin.flush()
+        return json.loads(maker.stdout.readline())
 
     @classmethod
     def end(cls) -> None:
         """No more of them; waited for, so that their CPU time counts as this process's children's."""
-        if cls._maker is not None:
-            cls._maker.communicate()
-            cls._maker = None
+        while cls._makers:
+            cls._makers.popitem()[1].communicate()
+        if cls._said is not None:
             cls._said.cleanup()
 
     def poll(self) -> int | None:
@@ -212,11 +212,9 @@ def lab_train(*overrides: str, folder: Path, check: bool = True) -> subprocess.C
     return python("-m", "lab.train", *overrides, folder=folder, check=check)
 
 
-def python(
-    *words: str, folder: Path, check: bool = True, environment: dict[str, str] | None = None
-) -> subprocess.CompletedProcess:
-    """``python`` with these words, in ``folder`` and a process of its own."""
-    process = Process(*words, folder=folder, environment=environment)
+def python(*words: str, folder: Path, check: bool = True, **options: Any) -> subprocess.CompletedProcess:
+    """``python`` with these words, in ``folder`` and a process of its own; ``options`` as of :class:`Process`."""
+    process = Process(*words, folder=folder, **options)
     out, err = process.communicate()
     if check:
         assert process.returncode == 0, err[-4000:]
@@ -261,6 +259,19 @@ def only_run(folder: Path) -> Path:
 def runs_in(folder: Path) -> list[Path]:
     """All run folders below ``folder``, by name."""
     return sorted(path.parent for path in folder.rglob("config.yaml"))
+
+
+def summary_of(run: Path) -> dict[str, Any]:
+    """What the summary of a run says now, as plain values; {} where there is none, or where it is damaged."""
+    summary = read_summary(run)
+    return {} if summary is None else summary.model_dump(mode="json")
+
+
+def write_a_summary(folder: Path, status: str = "finished", **fields: Any) -> None:
+    """A summary as a run of plain softmax leaves it; ``fields`` take the place of its own."""
+    own = {"status": status, "softmax": "softmax", "seed": 0, "epochs": 4, "steps": 16}
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / FILE).write_text(json.dumps({**own, **fields}))
 
 
 def set_status(run: Path, status: str) -> None:

@@ -1,8 +1,8 @@
 """A Python that has imported the slow libraries and forks: each fork is a ``python <words>`` that starts at once.
 
 Importing torch, Lightning and timm takes a new Python seconds, and many tests are about a process of its own: its
-signals, its exit status, what it says, what it leaves when it is killed. A fork is such a process. Nothing of the lab is
-imported before it, so each fork imports the lab as a new Python does: from its folder and its ``PYTHONPATH``.
+signals, its exit status, what it says, what it leaves when it is killed. A fork is such a process. Nothing of the lab
+is imported before it, so each fork imports the lab as a new Python does: from its folder and its ``PYTHONPATH``.
 
 Run as a script, it reads requests from stdin, each a line of JSON, and answers each with a line:
 ``{"words": ..., "folder": ..., "environment": ..., "out": ..., "err": ...}`` with the process id,

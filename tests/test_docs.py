@@ -67,7 +67,7 @@ def configs(tmp_path_factory) -> Path:
 
 @pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda path: path.name)
 def test_commands_in_the_pages_compose(page: Path, configs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lab.config.overrides import problem_with
+    from lab.config.command_line import problem_with
 
     monkeypatch.setattr("lab.config.compose.CONFIGS", configs)
     monkeypatch.setattr("lab.config.overrides.CONFIGS", configs, raising=False)

@@ -9,16 +9,16 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
-from conftest import ROOT, python, train_in
+from conftest import ROOT, python, summary_of, train_in
 
+from lab.config.command_line import problem_with
 from lab.config.compose import CONFIGS
-from lab.config.overrides import problem_with
 from lab.inspect import main as look
 from lab.report.__main__ import main as report
-from lab.runs.folder import read_summary
 from lab.train import run as train_with
 from scripts.reproduce import table_1
 
@@ -68,9 +68,8 @@ def test_training_commands_train(command: str, tmp_path: Path) -> None:
             f"data.source.{kind}.{split}_size=50" for kind in ("digits", "garments") for split in ("train", "test")
         ]
         short = [o for o in short if not o.startswith(("data", "debug"))] + wanted + sizes
-    summary = train_with([*short, f"paths.runs={tmp_path}", "threads=1"])
-    runs = summary.get("seeds", {0: summary})
-    assert all(run["status"] == "finished" for run in runs.values())
+    runs = train_with([*short, f"paths.runs={tmp_path}", "threads=1"])
+    assert runs and all(run.finished for run in runs)
 
 
 @pytest.mark.parametrize("command", [c for c in commands() if c.startswith("python -m lab.inspect")])
@@ -143,7 +142,7 @@ def test_the_demo_prints_its_table_and_draws_its_picture(tmp_path: Path, monkeyp
     for word in ("NormSoftmax", "Eureka-moment", "tensorboard", "demo.png"):
         assert word in told
     assert (tmp_path / "demo" / "demo.png").stat().st_size > 10_000
-    runs = [read_summary(path.parent) for path in (tmp_path / "demo").rglob("summary.json")]
+    runs = [summary_of(path.parent) for path in (tmp_path / "demo").rglob("summary.json")]
     assert {run["softmax"] for run in runs} == {"softmax", "norm_softmax"}
     folder = next((tmp_path / "demo").rglob("summary.json")).parent
     assert run_script("curves.py", "--gradients", "--out", str(tmp_path / "g.png"), str(folder)) == 0
@@ -157,6 +156,16 @@ def test_a_softmax_of_one_s_own(tmp_path: Path, monkeypatch) -> None:
     config = yaml.safe_load(blocks("yaml")[0])
     assert config.pop("defaults")
     overrides = [f"softmax.{k}={'null' if v is None else v}" for k, v in config.items() if k != "_partial_"]
-    summary = train_with(["experiment=reasoning", *overrides, f"paths.runs={tmp_path}", "trainer.max_epochs=10"])
-    assert summary["status"] == "finished"
+    (summary,) = train_with(["experiment=reasoning", *overrides, f"paths.runs={tmp_path}", "trainer.max_epochs=10"])
+    assert summary.finished
     assert {"softmax", "norm_softmax"} <= {path.stem for path in (CONFIGS / "softmax").glob("*.yaml")}
+
+
+def test_the_example_in_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As printed, but cut short: a list of summaries, and two tables of the same run."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("lab.run", lambda overrides: train_with([*overrides, "trainer.max_epochs=10", "threads=1"]))
+    names: dict[str, Any] = {}
+    exec(blocks("python")[1], names)
+    assert names["summary"].finished and names["summary"].accuracy is not None
+    assert names["runs"]["folder"].tolist() == names["metrics"]["folder"].unique().tolist()

@@ -15,12 +15,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import ROOT, Process
+from conftest import ROOT, Process, summary_of
 
-from lab.runs.folder import read_summary
 from lab.runs.lock import read_holder
 from lab.runs.metrics import read_metrics
-from lab.status import gather
+from lab.sweeps.status import gather
 from lab.train import run as train_with
 
 # A wait ends as soon as what it waits for is there; this long it is only where something is wrong.
@@ -175,7 +174,7 @@ def test_a_disturbed_sweep_ends_as_an_undisturbed_one(sweep, tmp_path: Path, one
     status, said = first.end()
     # The other two have ended well, the one that nobody touched and the one queued again; what failed is named.
     assert status == 1, first.logs()
-    ends = {run: read_summary(run)["status"] for run in runs.values()}
+    ends = {run: summary_of(run)["status"] for run in runs.values()}
     assert [run for run, end in ends.items() if end == "stopped"] == [killed, cancelled], first.logs()
     assert list(ends.values()).count("finished") == 2, first.logs()
     assert "2 of 4 runs did not finish: " in said and "Traceback" not in said
@@ -189,7 +188,7 @@ def test_a_disturbed_sweep_ends_as_an_undisturbed_one(sweep, tmp_path: Path, one
     assert status == 0, again.logs()
     assert "4 runs: 2 finished, 0 queued or running already, 2 to submit" in said
     assert all((run / "summary.json").read_bytes() == text for run, text in before.items())
-    assert all(read_summary(run)["status"] == "finished" for run in runs.values())
+    assert all(summary_of(run)["status"] == "finished" for run in runs.values())
     going_on = [path for path in tmp_path.rglob("*_log.out") if "going on from" in path.read_text()]
     assert len(going_on) == 3, again.logs()
     for (softmax, seed), run in runs.items():
@@ -224,5 +223,5 @@ def test_a_job_that_waits_is_told_of_and_near_its_limit_saves_and_queues_itself_
     log = next(tmp_path.rglob("*_log.out")).read_text()
     assert "SIGUSR2: saved at step" in log and "going on from" in log, again.logs()
     assert [run.status for run in gather(tmp_path / "runs")] == ["finished"]
-    assert read_summary(run)["slurm_job"] == job
+    assert summary_of(run)["slurm_job"] == job
     assert_like_undisturbed(run, "norm_softmax", 5, tmp_path / "whole")

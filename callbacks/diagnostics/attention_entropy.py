@@ -1,4 +1,4 @@
-"""How spread attention is: the entropy of its weights."""
+"""Entropy of attention weights: a measure of how spread attention is."""
 
 from __future__ import annotations
 

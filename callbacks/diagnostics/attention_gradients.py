@@ -8,6 +8,7 @@ from typing import Any, Literal
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
+from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from lab.callbacks.diagnostics.base import Diagnostic
@@ -26,9 +27,6 @@ class AttentionGradients(Diagnostic):
     a random sum (``random``: signs drawn once, the same at every look), in which they do not.
 
     Source: Eureka-moments in Transformers, A.2.
-
-    Raises:
-        ValueError: if a number is out of its range or the direction is unknown.
     """
 
     reads = ("q", "k", "v")
@@ -36,14 +34,12 @@ class AttentionGradients(Diagnostic):
     def __init__(
         self,
         folder: str,
-        every_n_epochs: int = 1,
-        scenes: int = 64,
-        pictures_every_n_epochs: int = 10,
+        every_n_epochs: PositiveInt = 1,
+        scenes: PositiveInt = 64,
+        pictures_every_n_epochs: NonNegativeInt = 10,
         direction: Literal["sum", "random"] = "sum",
     ) -> None:
         super().__init__(folder, every_n_epochs, scenes, pictures_every_n_epochs)
-        if direction not in ("sum", "random"):
-            raise ValueError(f"callbacks.{self.name}.direction must be 'sum' or 'random', got {direction!r}")
         self.direction = direction
 
     def see(self, chunk: Chunk) -> dict[str, Any]:

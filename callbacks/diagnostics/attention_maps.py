@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from matplotlib.figure import Figure
+from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from lab.callbacks.diagnostics.base import Diagnostic
@@ -31,7 +32,11 @@ class AttentionMaps(Diagnostic):
     reads = ("weights",)
 
     def __init__(
-        self, folder: str, every_n_epochs: int = 1, scenes: int = 4, pictures_every_n_epochs: int = 10
+        self,
+        folder: str,
+        every_n_epochs: PositiveInt = 1,
+        scenes: PositiveInt = 4,
+        pictures_every_n_epochs: NonNegativeInt = 10,
     ) -> None:
         super().__init__(folder, every_n_epochs, scenes, pictures_every_n_epochs)
 

@@ -1,4 +1,4 @@
-"""Where attention goes: to indicators, targets, the answer's token, or one single token."""
+"""Share of attention on indicators, targets, the answer's token, or one single token."""
 
 from __future__ import annotations
 

@@ -13,9 +13,12 @@ import pandas as pd
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import TensorBoardLogger
 from matplotlib.figure import Figure
+from pydantic import NonNegativeInt, PositiveInt
 
+from lab.callbacks.access import callbacks_of, model_of
 from lab.callbacks.eureka import moment_step
 from lab.console import LabError
+from lab.datasets.loading import data_of
 from lab.observation.observe import Chunk, Findings, attention_layers, observe
 from lab.plotting.figures import save_figure, show_figure
 from lab.runs.files import write_atomically, write_text
@@ -91,35 +94,29 @@ class Diagnostic(Keeper):
         scenes: how many scenes to look at.
         pictures_every_n_epochs: cadence of pictures of one moment; 0 draws none. The picture over training is drawn
             once, at its end.
-
-    Raises:
-        ValueError: if a number is out of its range.
     """
 
     # The recorder's quantities that it wants to see.
     reads: tuple[str, ...] = ()
 
     def __init__(
-        self, folder: str, every_n_epochs: int = 1, scenes: int = 256, pictures_every_n_epochs: int = 10
+        self,
+        folder: str,
+        every_n_epochs: PositiveInt = 1,
+        scenes: PositiveInt = 256,
+        pictures_every_n_epochs: NonNegativeInt = 10,
     ) -> None:
         super().__init__(folder)
-        for name, value, least in (
-            ("every_n_epochs", every_n_epochs, 1),
-            ("scenes", scenes, 1),
-            ("pictures_every_n_epochs", pictures_every_n_epochs, 0),
-        ):
-            if value < least:
-                raise ValueError(f"callbacks.{self.name}.{name} must be at least {least}, got {value}")
         self.every_n_epochs = every_n_epochs
         self.scenes = scenes
         self.pictures_every_n_epochs = pictures_every_n_epochs
 
     def see(self, chunk: Chunk) -> Any:
-        """What to keep of some scenes; small, since all chunks' are kept."""
+        """Sums up some scenes; the result should be small, since all chunks' are kept."""
         raise NotImplementedError
 
     def conclude(self, seen: list[Any]) -> Findings:
-        """What all chunks together say."""
+        """Puts together what :meth:`see` returned of all chunks."""
         raise NotImplementedError
 
     def history(self, table: pd.DataFrame, moment: float | None) -> Figure | None:
@@ -127,7 +124,7 @@ class Diagnostic(Keeper):
         return None
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        model: Any = pl_module.model
+        model = model_of(pl_module)
         if sum(one.name == self.name for one in _diagnostics(trainer)) > 1:
             raise LabError(f"two diagnostics are called {self.name} and would write one file: leave one of them out")
         if not attention_layers(model):
@@ -155,7 +152,7 @@ class Diagnostic(Keeper):
             self.draw(picture, "", trainer)
 
     def _leads(self, trainer: L.Trainer, due: list[Diagnostic]) -> bool:
-        """Whether this is the one of those due that does the looking for all; only on rank 0."""
+        """True for the one of those due that does the looking for all; only on rank 0."""
         return trainer.is_global_zero and bool(due) and due[0] is self
 
     def _take_back(self, step: int) -> None:
@@ -166,15 +163,12 @@ class Diagnostic(Keeper):
 
 
 def _diagnostics(trainer: L.Trainer) -> list[Diagnostic]:
-    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
-    return [callback for callback in callbacks if isinstance(callback, Diagnostic)]
+    return [one for one in callbacks_of(trainer) if isinstance(one, Diagnostic)]
 
 
 def _look(trainer: L.Trainer, pl_module: L.LightningModule, due: list[Diagnostic], epoch: int) -> None:
     """Shows the probe set to the diagnostics that are due, and writes down what they find."""
-    model: Any = pl_module.model
-    data: Any = trainer.datamodule  # type: ignore[attr-defined]
-    precision = trainer.precision_plugin
+    model, data, precision = model_of(pl_module), data_of(trainer), trainer.precision_plugin
     step = trainer.global_step
     for one, findings in zip(due, observe(model, data, due, pl_module.device, precision), strict=True):
         one.keep(findings, epoch, step)

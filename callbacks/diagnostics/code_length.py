@@ -1,16 +1,18 @@
-"""How easily every layer's knowledge can be had: online code-length of linear probes."""
+"""Online code-length of linear probes: how easily a layer's knowledge can be read out."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Annotated, Literal
 
 import pandas as pd
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from lab.callbacks.diagnostics.probe import Probe
 from lab.observation.probes import Targets, code_length
-from lab.observation.representations import OF_BLOCKS
+from lab.observation.representations import OF_BLOCKS, Quantity
 
 PORTIONS = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.0625, 0.125, 0.25, 0.5)
 
@@ -34,7 +36,7 @@ class CodeLength(Probe):
         l2: penalty on the probes' weights.
 
     Raises:
-        ValueError: if an option is out of its range.
+        ValueError: if ``portions`` do not rise.
     """
 
     measured = "bits"
@@ -43,21 +45,19 @@ class CodeLength(Probe):
     def __init__(
         self,
         folder: str,
-        every_n_epochs: int = 1,
-        scenes: int = 2000,
-        pictures_every_n_epochs: int = 10,
-        quantities: Sequence[str] = OF_BLOCKS,
-        tokens: Sequence[str] = ("answer", "mean"),
+        every_n_epochs: PositiveInt = 1,
+        scenes: PositiveInt = 2000,
+        pictures_every_n_epochs: NonNegativeInt = 10,
+        quantities: Sequence[Quantity] = OF_BLOCKS,
+        tokens: Annotated[Sequence[Literal["answer", "mean"]], Field(min_length=1)] = ("answer", "mean"),
         portions: Sequence[float] = PORTIONS,
         targets: Sequence[str] | None = None,
-        l2: float = 1.0,
+        l2: PositiveFloat = 1.0,
     ) -> None:
         super().__init__(folder, every_n_epochs, scenes, pictures_every_n_epochs, quantities, tokens, targets, l2)
         # One scene for the first probe at least.
         if not portions or any(not a < b for a, b in zip([0, *portions], [*portions, 1], strict=True)):
             raise ValueError(f"callbacks.{self.name}.portions must rise between 0 and 1, got {list(portions)}")
-        if not tokens or set(tokens) - {"answer", "mean"}:
-            raise ValueError(f"callbacks.{self.name}.tokens must be of answer and mean, got {list(tokens)}")
         self.portions = tuple(portions)
 
     def measure(self, features_PND: Tensor, targets: Targets) -> Tensor:

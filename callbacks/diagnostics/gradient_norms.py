@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
 import lightning as L
 import torch
+from pydantic import PositiveInt
 from torch.optim import Optimizer
 
-from lab.attention.functional import Attention
+from lab.attention.layers import Attention
+from lab.callbacks.access import model_of
 from lab.callbacks.diagnostics.base import Keeper
 from lab.callbacks.eureka import moment_step
 from lab.console import LabError
@@ -35,23 +38,17 @@ class GradientNorms(Keeper):
         folder: the run folder.
         every_n_steps: cadence in optimiser steps.
         scenes: training scenes of a look at a checkpoint, rounded up to whole steps; None is those of one step.
-
-    Raises:
-        ValueError: if a number is not positive.
     """
 
-    def __init__(self, folder: str, every_n_steps: int = 50, scenes: int | None = None) -> None:
+    def __init__(self, folder: str, every_n_steps: PositiveInt = 50, scenes: PositiveInt | None = None) -> None:
         super().__init__(folder)
-        for name, value in (("every_n_steps", every_n_steps), ("scenes", scenes)):
-            if value is not None and value < 1:
-                raise ValueError(f"callbacks.gradient_norms.{name} must be at least 1, got {value}")
         self.every_n_steps = every_n_steps
         self.scenes = scenes
 
     def on_before_optimizer_step(self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: Optimizer) -> None:
         if trainer.global_step % self.every_n_steps or not trainer.is_global_zero:
             return
-        values = gradient_norms(pl_module.model)  # type: ignore[arg-type]
+        values = gradient_norms(model_of(pl_module))
         for logger in trainer.loggers:
             logger.log_metrics({**values, "epoch": trainer.current_epoch}, step=trainer.global_step)
 
@@ -89,7 +86,8 @@ def gradient_norms(model: torch.nn.Module) -> dict[str, float]:
 
 def norms_by_layer(model: torch.nn.Module) -> dict[int, dict[str, float]]:
     """Layer -> "q", "k", "v" -> mean |gradient|; layers without a gradient are left out."""
-    layers: list[Attention] = model.attention_layers() if hasattr(model, "attention_layers") else []  # type: ignore[operator,assignment]
+    looked: Any = model
+    layers: list[Attention] = looked.attention_layers() if hasattr(looked, "attention_layers") else []
     gradients = {index: own for index, layer in enumerate(layers) if (own := layer.projection_gradients())}
     if not gradients:
         return {}

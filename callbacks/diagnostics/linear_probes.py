@@ -1,17 +1,19 @@
-"""What every layer and head knows: linear probes, all fitted in one batched solve."""
+"""Linear probes of every layer and head, all fitted in one batched solve."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import pandas as pd
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from lab.callbacks.diagnostics.probe import Probe, Seen
 from lab.console import LabError
 from lab.observation.observe import Chunk, Findings
 from lab.observation.probes import Targets, probe_accuracy
-from lab.observation.representations import OF_BLOCKS, OF_HEADS, Place, known, needed, representations
+from lab.observation.representations import OF_BLOCKS, OF_HEADS, Place, Quantity, needed, representations
 
 # Of whole representations, in half precision; their solve takes about as much again.
 _MOST_GIB = 5.0
@@ -37,7 +39,7 @@ class LinearProbes(Probe):
         l2: penalty on the probes' weights.
 
     Raises:
-        ValueError: if an option is out of its range.
+        ValueError: if ``full_scenes`` exceeds ``scenes``.
     """
 
     measured = "accuracy"
@@ -48,22 +50,20 @@ class LinearProbes(Probe):
     def __init__(
         self,
         folder: str,
-        every_n_epochs: int = 1,
-        scenes: int = 2000,
-        pictures_every_n_epochs: int = 10,
-        quantities: Sequence[str] = (*OF_HEADS, *OF_BLOCKS),
-        full: Sequence[str] = (),
-        full_scenes: int | None = None,
+        every_n_epochs: PositiveInt = 1,
+        scenes: PositiveInt = 2000,
+        pictures_every_n_epochs: NonNegativeInt = 10,
+        quantities: Sequence[Quantity] = (*OF_HEADS, *OF_BLOCKS),
+        full: Sequence[Quantity] = (),
+        full_scenes: PositiveInt | None = None,
         targets: Sequence[str] | None = None,
-        held_out_share: float = 0.25,
-        l2: float = 1.0,
+        held_out_share: Annotated[float, Field(gt=0, lt=1)] = 0.25,
+        l2: PositiveFloat = 1.0,
     ) -> None:
         tokens = ("answer", "mean")
         super().__init__(folder, every_n_epochs, scenes, pictures_every_n_epochs, quantities, tokens, targets, l2)
-        self.full = known(self.name, full)
-        if not 0 < held_out_share < 1:
-            raise ValueError(f"callbacks.{self.name}.held_out_share must be between 0 and 1, got {held_out_share}")
-        if full_scenes is not None and not 1 <= full_scenes <= scenes:
+        self.full = tuple(full)
+        if full_scenes is not None and full_scenes > scenes:
             raise ValueError(
                 f"callbacks.{self.name}.full_scenes must be between 1 and scenes={scenes}, got {full_scenes}"
             )

@@ -1,4 +1,4 @@
-"""How sharp attention could be: the spread of the logits and the bounds of theory."""
+"""Spread of the logits, which limits how sharp attention can be, beside the bounds of theory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What diagnostics that fit linear probes share: whom they probe for what, their table and their pictures."""
+"""The base of diagnostics that fit linear probes: what they probe, their table and their pictures."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from typing import Any, ClassVar, cast
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from lab.callbacks.diagnostics.base import Diagnostic
 from lab.console import LabError
 from lab.observation.observe import Chunk, Findings
 from lab.observation.probes import Targets
-from lab.observation.representations import OF_HEADS, Place, known, needed, probe_labels, representations
+from lab.observation.representations import OF_HEADS, Place, Quantity, needed, probe_labels, representations
 from lab.plotting.figures import grouped_bars, new_figure, panels, shade_before
 
 Seen = tuple[dict[Place, Tensor], dict[str, Tensor], torch.device]
@@ -35,9 +36,6 @@ class Probe(Diagnostic):
         tokens: of "answer", "mean" and "full".
         targets: latents to probe for; None takes all classes of parts of the scene.
         l2: penalty on the probes' weights.
-
-    Raises:
-        ValueError: if an option is out of its range.
     """
 
     # Column of the measure; of pictures its factor, and over training the name and the limits of its axis.
@@ -49,18 +47,16 @@ class Probe(Diagnostic):
     def __init__(
         self,
         folder: str,
-        every_n_epochs: int,
-        scenes: int,
-        pictures_every_n_epochs: int,
-        quantities: Sequence[str],
+        every_n_epochs: PositiveInt,
+        scenes: PositiveInt,
+        pictures_every_n_epochs: NonNegativeInt,
+        quantities: Sequence[Quantity],
         tokens: Sequence[str],
         targets: Sequence[str] | None,
-        l2: float,
+        l2: PositiveFloat,
     ) -> None:
         super().__init__(folder, every_n_epochs, scenes, pictures_every_n_epochs)
-        if l2 <= 0:
-            raise ValueError(f"callbacks.{self.name}.l2 must be positive, got {l2}")
-        self.quantities = known(self.name, quantities)
+        self.quantities = tuple(quantities)
         self.tokens = tuple(tokens)
         self.targets = None if targets is None else list(targets)
         self.l2 = l2
@@ -71,7 +67,7 @@ class Probe(Diagnostic):
         raise NotImplementedError
 
     def baselines(self, targets: Targets) -> dict[str, list[float]]:
-        """What to compare it with: column -> a number a target."""
+        """Numbers to compare the measure with: column -> a number a target."""
         raise NotImplementedError
 
     def columns(self, value: float, baselines: dict[str, float]) -> dict[str, float]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import lightning as L
 from lightning.pytorch.callbacks import Callback
 from matplotlib.figure import Figure
+from pydantic import PositiveInt
 from torch import Tensor
 
+from lab.datasets.loading import Batch, DataModule, data_of
 from lab.plotting.figures import new_figure, save_figure, show_figure
 
 
@@ -20,23 +21,20 @@ class SampleScenes(Callback):
     Args:
         folder: where the picture goes.
         count: number of scenes.
-
-    Raises:
-        ValueError: if ``count`` is not positive.
     """
 
-    def __init__(self, folder: str, count: int = 8) -> None:
-        if count < 1:
-            raise ValueError(f"callbacks.sample_scenes.count must be at least 1, got {count}")
+    def __init__(self, folder: str, count: PositiveInt = 8) -> None:
         self.folder = Path(folder)
         self.count = count
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        data: Any = trainer.datamodule  # type: ignore[attr-defined]
-        if not trainer.is_global_zero or not hasattr(data, "composed"):
+        if not trainer.is_global_zero:
             return
+        data = data_of(trainer)
         # A batch of its own, by (seed, epoch, step): looking does not use up training data.
         batch = data.composed(data.draw_train(0, 0), normalise=False)
+        if batch is None:
+            return
         count = min(self.count, len(batch["y"]))
         titles = titles_of(data, batch)[:count]
         figure = scenes_figure(batch["x"][:count], titles)
@@ -44,14 +42,13 @@ class SampleScenes(Callback):
         show_figure(trainer, "scenes", figure)
 
 
-def titles_of(data: Any, batch: Mapping[str, Any]) -> list[str]:
+def titles_of(data: DataModule, batch: Batch) -> list[str]:
     """A title a scene: its label and, in brackets, what z chose; as much of it as the data tells."""
-    names, locations = getattr(data, "class_names", None), getattr(data, "locations", ())
     chosen = batch["latents"].get("target_location")
-    titles = [str(label) if names is None else names[label] for label in batch["y"].tolist()]
-    if chosen is None or not locations:
+    titles = [data.class_names[label] if data.class_names else str(label) for label in batch["y"].tolist()]
+    if chosen is None or not data.locations:
         return titles
-    return [f"{title}\n({locations[place]})" for title, place in zip(titles, chosen.tolist(), strict=True)]
+    return [f"{title}\n({data.locations[place]})" for title, place in zip(titles, chosen.tolist(), strict=True)]
 
 
 def scenes_figure(pictures_BCHW: Tensor, titles: Sequence[str], columns: int = 4) -> Figure:

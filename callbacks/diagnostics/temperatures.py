@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import lightning as L
 from lightning.pytorch.callbacks import Callback
+from pydantic import PositiveInt
+
+from lab.attention.rule import TemperatureRule
+from lab.callbacks.access import model_of
 
 
 class Temperatures(Callback):
@@ -16,21 +22,17 @@ class Temperatures(Callback):
 
     Args:
         every_n_epochs: cadence.
-
-    Raises:
-        ValueError: if the cadence is not positive.
     """
 
-    def __init__(self, every_n_epochs: int = 1) -> None:
-        if every_n_epochs < 1:
-            raise ValueError(f"callbacks.temperatures.every_n_epochs must be at least 1, got {every_n_epochs}")
+    def __init__(self, every_n_epochs: PositiveInt = 1) -> None:
         self.every_n_epochs = every_n_epochs
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if trainer.current_epoch % self.every_n_epochs or not trainer.is_global_zero:
             return
         values: dict[str, float] = {}
-        rules = pl_module.model.rules() if hasattr(pl_module.model, "rules") else []  # type: ignore[operator]
+        model: Any = model_of(pl_module)
+        rules: list[TemperatureRule] = model.rules() if hasattr(model, "rules") else []
         for index, rule in enumerate(rules):
             for name, value in rule.temperatures().items():
                 key = f"temperature/{name}/layer_{index}"

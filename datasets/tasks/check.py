@@ -44,7 +44,7 @@ def check_task(task: Task, source: Mapping[str, Source], scenes: int = 4096, til
 
 
 def check_definition(task: Task, sources: Collection[str]) -> None:
-    """What can be told without an image: methods, label source and locations.
+    """Checks methods, label source and locations, which need no image.
 
     Args:
         task: to be checked.
@@ -80,7 +80,7 @@ def check_definition(task: Task, sources: Collection[str]) -> None:
 
 
 def check_scenes(task: Task, bank: ImageBank, scenes: int = 256) -> None:
-    """What drawn scenes show: shapes, latents, labels, and that draws follow from the generator alone.
+    """Checks drawn scenes: shapes, latents, labels, and that draws follow from the generator alone.
 
     Args:
         task: whose definition is right.
@@ -115,7 +115,7 @@ def _same(one: Scenes, other: Scenes) -> bool:
 
 
 def _check_draws(name: str, drawn: Any, size: int, images: int) -> None:
-    """Types and shapes of what ``sample`` returns."""
+    """Checks types and shapes of what ``sample`` returns."""
     if not isinstance(drawn, Scenes):
         raise ValueError(f"{name}.sample has to return lab.datasets.scenes.Scenes, and returns {type(drawn).__name__}")
     if not isinstance(drawn.latents, dict):
@@ -144,7 +144,7 @@ def _check_range(what: str, value: Tensor, size: int, why: str) -> None:
 
 
 def _check_latents(name: str, task: Task, latents: Mapping[str, Tensor]) -> None:
-    """Latents that are read elsewhere: they are there, and in their range."""
+    """Checks that latents that are read elsewhere are there, and in their range."""
     targets = [f"target_{place + 1}" for place in range(len(task.locations))]
     missing = [latent for latent in ("target_location", *targets, "indicator_1") if latent not in latents]
     if missing:
@@ -172,7 +172,7 @@ def _check_latents(name: str, task: Task, latents: Mapping[str, Tensor]) -> None
 
 
 def _check_labels(name: str, task: Task, latents: dict[str, Tensor], classes: int) -> None:
-    """Labels are classes, follow from each scene's own latents alone, and fit the target that counts."""
+    """Checks that labels are classes, follow from each scene's own latents, and fit the target that counts."""
     size = len(latents["target_location"])
     given = {latent: value.clone() for latent, value in latents.items()}
     try:
@@ -199,7 +199,7 @@ def _check_labels(name: str, task: Task, latents: dict[str, Tensor], classes: in
 
 
 def _check_told(name: str, location: str, part: str, target: Tensor, labels: Tensor) -> None:
-    """Where z has chosen a target, its class alone decides the label; all [told]."""
+    """Checks that the class of the target that z has chosen decides the label alone; all [told]."""
     for kind in target.unique().tolist():
         found = labels[target == kind].unique().tolist()
         if len(found) > 1:

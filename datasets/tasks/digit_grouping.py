@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from lab.datasets.tasks.main import MainTask
+from lab.datasets.tasks.task import Probability
 
 
 class DigitGrouping(MainTask):
@@ -26,7 +27,7 @@ class DigitGrouping(MainTask):
     """
 
     def __init__(
-        self, groups: Sequence[Sequence[int]] = ((1, 2), (3, 4)), top_right_probability: float | None = None
+        self, groups: Sequence[Sequence[int]] = ((1, 2), (3, 4)), top_right_probability: Probability | None = None
     ) -> None:
         digits = [digit for group in groups for digit in group]
         if len(groups) < 2 or len(set(digits)) < len(digits) or not all(len(group) for group in groups):

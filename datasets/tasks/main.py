@@ -19,7 +19,7 @@ from lab.datasets.scenes import (
     Scenes,
     tint,
 )
-from lab.datasets.tasks.task import Task, choose, on_tiles, probability
+from lab.datasets.tasks.task import Probability, Task, choose, on_tiles
 
 
 class MainTask(Task):
@@ -37,17 +37,15 @@ class MainTask(Task):
             a number first draws z with that probability, then a second indicator that fits.
 
     Raises:
-        ValueError: if fewer than two digit classes are given or the probability is none.
+        ValueError: if fewer than two digit classes are given.
     """
 
     label_source = "garments"
 
-    def __init__(self, digits: Sequence[int] = (1, 2), top_right_probability: float | None = None) -> None:
+    def __init__(self, digits: Sequence[int] = (1, 2), top_right_probability: Probability | None = None) -> None:
         self.digits = tuple(digits)
         if len(set(self.digits)) < 2:
             raise ValueError(f"data.task.digits needs at least two different digit classes, got {list(digits)}")
-        if top_right_probability is not None:
-            probability("data.task.top_right_probability", top_right_probability)
         self.top_right_probability = top_right_probability
 
     def sample(self, bank: ImageBank, walk: Tensor, generator: torch.Generator) -> Scenes:
@@ -80,7 +78,7 @@ class MainTask(Task):
         return choose(latents["target_1"], latents["target_2"], (~match).long())
 
     def match(self, first: Tensor, second: Tensor) -> Tensor:
-        """Whether two indicator classes count as the same; all [B]."""
+        """True where two indicator classes count as the same; all [B]."""
         return first == second
 
     def _second_indicator(self, bank: ImageBank, first: Tensor, generator: torch.Generator) -> Tensor:

@@ -1,14 +1,17 @@
-"""What every vision task is: a sampler of scenes and a rule that labels them."""
+"""The base of every vision task: a sampler of scenes and a rule that labels them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from lab.datasets.scenes import ImageBank, Scenes
+
+Probability = Annotated[float, Field(ge=0, le=1)]
 
 
 class Task:
@@ -47,13 +50,6 @@ class Task:
     def label(self, latents: dict[str, Tensor]) -> Tensor:
         """The rule: [B] int64 labels from the latents alone, on whichever device they are."""
         raise NotImplementedError
-
-
-def probability(name: str, value: float) -> float:
-    """``value`` if it is a probability; ValueError naming the option otherwise."""
-    if not 0.0 <= value <= 1.0:
-        raise ValueError(f"{name} must be a probability between 0 and 1, got {value}")
-    return value
 
 
 def choose(first: Tensor, second: Tensor, location: Tensor) -> Tensor:

@@ -1,16 +1,16 @@
 """The lab's launcher and sweeper, where Hydra looks for plugins; the code is in ``lab.sweeps``.
 
-Imports no module with an underscore by itself: those need packages that not every installation has.
+Imports ``_slurm`` where it is asked for: it needs submitit, which not every installation has.
 """
 
 from __future__ import annotations
 
 import sys
-from contextlib import suppress
 
 from hydra.core.config_store import ConfigStore
 from hydra.core.plugins import Plugins
 
+from hydra_plugins.eureka_lab._search import SearchSweeper
 from lab.config.compose import CONFIGS
 from lab.console import tell
 
@@ -24,11 +24,7 @@ def offer(arguments: list[str]) -> None:
     name, ``hydra/launcher=submitit_slurm``, then means ``configs/hydra/launcher/slurm.yaml``, too.
     """
     plugins = Plugins.instance()
-    # Where Optuna is missing, the search does not compose, and says so.
-    with suppress(ModuleNotFoundError):
-        from hydra_plugins.eureka_lab._search import SearchSweeper
-
-        plugins.register(SearchSweeper)
+    plugins.register(SearchSweeper)
     try:
         from hydra_plugins.eureka_lab._slurm import SlurmLauncher
     except ModuleNotFoundError as error:

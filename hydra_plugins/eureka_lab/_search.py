@@ -1,42 +1,34 @@
-"""The sweeper of ``+sweep=search``: Hydra's own, which ends in a traceback where no trial has finished."""
+"""The sweeper of ``+sweep=search``: Hydra takes sweepers from ``hydra_plugins`` alone."""
 
 from __future__ import annotations
 
-import os
-import sys
+from typing import Any
 
-from hydra_plugins.hydra_optuna_sweeper.optuna_sweeper import OptunaSweeper
+from hydra.core.plugins import Plugins
+from hydra.plugins.launcher import Launcher
+from hydra.plugins.sweeper import Sweeper
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig
 
-from lab.console import tell
+from lab.console import refusals
 
 
-class SearchSweeper(OptunaSweeper):
-    """Takes the parameters of the plugin's sweeper."""
+class SearchSweeper(Sweeper):
+    """:func:`lab.sweeps.search.search`; takes the options of ``configs/hydra/sweeper/search.yaml``."""
+
+    def __init__(self, **options: Any) -> None:
+        self._launcher: Launcher | None = None
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        self.config, self.hydra_context = config, hydra_context
+        self._launcher = Plugins.instance().instantiate_launcher(
+            hydra_context=hydra_context, task_function=task_function, config=config
+        )
 
     def sweep(self, arguments: list[str]) -> None:
-        """Runs the trials; exits with one sentence where there is no best one among them, or no range to search in."""
-        try:
-            super().sweep(arguments)
-        except ValueError as error:
-            if os.environ.get("HYDRA_FULL_ERROR"):
-                raise
-            tell(f"error: {self._nothing_best() or ' '.join(str(error).split())}")
-            sys.exit(1)
+        """Runs the trials that are missing; exits with one sentence where that cannot be."""
+        from lab.sweeps.search import search  # Optuna takes a second, and every run registers this class
 
-    def _nothing_best(self) -> str | None:
-        """That no trial came to its end, if so: Optuna then looks for the best one in vain."""
-        import optuna  # takes seconds, and every run registers this class
-
-        assert self.sweeper.config is not None
-        settings = self.sweeper.config.hydra.sweeper
-        try:
-            trials = optuna.load_study(settings.study_name, settings.storage).trials
-        except KeyError:
-            return None  # it failed before there was a study
-        ended = trials and all(trial.state.is_finished() for trial in trials)
-        if not ended or any(trial.state == optuna.trial.TrialState.COMPLETE for trial in trials):
-            return None
-        return (
-            f"none of {len(trials)} trials of {settings.study_name} has finished, so none is the best: "
-            f"python -m lab.status {self.sweeper.config.paths.runs} shows why each failed"
-        )
+        assert self.config is not None and self._launcher is not None
+        with refusals():
+            search(self.config, self._launcher.launch)

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from lab.attention.rule import Tau
 
 
 @dataclass(frozen=True)
@@ -25,32 +29,14 @@ class HeatTreatment:
         shape: of the curve.
         quantity: what the curve is drawn in.
         by: when a new value is set, each epoch or each step.
-
-    Raises:
-        ValueError: if an option is unknown or out of its range.
     """
 
-    start: float = 1 / 3
-    end: float | None = None
-    share: float = 0.5
+    start: Tau = 1 / 3
+    end: Tau | None = None
+    share: Annotated[float, Field(gt=0, le=1)] = 0.5
     shape: Literal["half_cosine", "linear"] = "half_cosine"
     quantity: Literal["inverse_temperature", "temperature"] = "inverse_temperature"
     by: Literal["epoch", "step"] = "epoch"
-
-    def __post_init__(self) -> None:
-        for name, value in (("start", self.start), ("end", self.end)):
-            if value is not None and not (value > 0 and math.isfinite(value)):
-                raise ValueError(f"softmax.schedule.{name} must be a positive temperature, got {value}")
-        if not 0 < self.share <= 1:
-            raise ValueError(f"softmax.schedule.share must be in (0, 1], got {self.share}")
-        options = {
-            "shape": ("half_cosine", "linear"),
-            "quantity": ("inverse_temperature", "temperature"),
-            "by": ("epoch", "step"),
-        }
-        for name, valid in options.items():
-            if getattr(self, name) not in valid:
-                raise ValueError(f"softmax.schedule.{name} must be one of {valid}, got {getattr(self, name)!r}")
 
     def __call__(self, progress: float, default_tau: float) -> float:
         """tau when the share ``progress`` in [0, 1] of training is done."""

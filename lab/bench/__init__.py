@@ -1,1 +1,1 @@
-"""What `python -m lab.bench` measures, one measurement a process, and how it reports it."""
+"""The benchmark: measures one case a process and reports a table."""

@@ -1,4 +1,4 @@
-"""What is measured: a case is one process, a row one number of it; plain values, so that both travel."""
+"""Cases and rows of the benchmark: a case is one process, a row one number of it; plain values, so that both travel."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Case:
     quick: bool = False
 
     def setting(self) -> dict[str, Any]:
-        """What a row of the table repeats of its case."""
+        """Returns the values of the case that a row of the table repeats."""
         names = ("group", "softmax", "path", "precision", "mode", "tokens", "batch")
         return {name: getattr(self, name) for name in names}
 

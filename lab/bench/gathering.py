@@ -1,10 +1,9 @@
-"""How long a report takes to gather runs: first, and again with nothing new."""
+"""Measures how long a report takes to gather runs: first, and again with nothing new."""
 
 from __future__ import annotations
 
 import csv
 import io
-import json
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,6 +14,7 @@ from omegaconf import OmegaConf
 from lab.bench.cases import Case
 from lab.config.compose import compose_config
 from lab.report.gather import INDEX, gather
+from lab.runs.summary import Eureka, Summary, write_summary
 
 EPOCHS = 300
 # As the compact ViT logs them: every 50 steps of the 117 of an epoch, and once an epoch.
@@ -41,36 +41,29 @@ def time_of_gathering(case: Case) -> dict[str, list[float]]:
 
 def write_runs(root: Path, count: int, epochs: int = EPOCHS) -> None:
     """Run folders as training leaves them, with made-up numbers: settings of SEEDS seeds that differ in their rate."""
-    config = compose_config(["experiment=main_task"])
-    config.paths.run = str(root)
+    composed = compose_config(["experiment=main_task"])
     random = np.random.default_rng(0)
     metrics = [_metrics(random, epochs) for _ in range(SEEDS)]
     for number in range(count):
         setting, seed = divmod(number, SEEDS)
-        config.optim.lr, config.seed = 1e-4 * (setting + 1), seed
-        moment = int(random.integers(1, 2 * epochs))
-        summary = {
-            "status": "finished",
-            "experiment": "main_task",
-            "softmax": "softmax",
-            "seed": seed,
-            "overrides": ["experiment=main_task", f"optim.lr={config.optim.lr}", f"seed={seed}"],
-            "epochs": epochs,
-            "max_epochs": epochs,
-            "wall_seconds": 3600.0,
-            "eureka": {
-                "happened": moment <= epochs,
-                "threshold": 0.7,
-                "epoch": moment,
-                "step": moment * STEPS,
-                "accuracy": 0.75,
-            },
-            "metrics": {"val/accuracy": 0.9 if moment <= epochs else 0.5},
-        }
+        lr, moment = 1e-4 * (setting + 1), int(random.integers(1, 2 * epochs))
+        own = {"optim": {"lr": lr}, "seed": seed, "paths": {"run": str(root)}}
+        summary = Summary(
+            status="finished",
+            experiment="main_task",
+            softmax="softmax",
+            seed=seed,
+            overrides=("experiment=main_task", f"optim.lr={lr}", f"seed={seed}"),
+            epochs=epochs,
+            max_epochs=epochs,
+            steps=epochs * STEPS,
+            wall_seconds=3600.0,
+            eureka=Eureka(happened=moment <= epochs, threshold=0.7, epoch=moment, step=moment * STEPS, accuracy=0.75),
+            metrics={"val/accuracy": 0.9 if moment <= epochs else 0.5},
+        )
         folder = root / "main_task" / f"softmax,optim.lr={setting}" / f"seed={seed}"
-        folder.mkdir(parents=True)
-        (folder / "summary.json").write_text(json.dumps(summary))
-        (folder / "config.yaml").write_text(OmegaConf.to_yaml(config, resolve=True))
+        write_summary(folder, summary)
+        (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.merge(composed, own), resolve=True))
         (folder / "metrics.csv").write_text(metrics[seed])
 
 

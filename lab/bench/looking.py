@@ -1,4 +1,4 @@
-"""What looking costs: diagnostics beside the training they watch, probes beside SGD.
+"""Measures the cost of looking: diagnostics beside the training they watch, probes beside SGD.
 
 Shapes: P representations, n scenes, d features.
 """
@@ -41,8 +41,7 @@ def every_diagnostic(folder: Path) -> list[Diagnostic]:
     """All diagnostics that have a config, as their configs set them."""
     found = []
     for path in sorted((CONFIGS / "callbacks").glob("*.yaml")):
-        config = compose_config([f"callbacks=[{path.stem}]"])
-        config.paths.run = str(folder)
+        config = compose_config([f"callbacks=[{path.stem}]", f"paths.run='{folder}'"])
         made = [instantiate(node) for node in config.callbacks.values()]
         found += [one for one in made if isinstance(one, Diagnostic) and len(made) == 1]
     return found
@@ -74,12 +73,13 @@ def cost_of_looking(case: Case, step_seconds: list[float], model: CompactViT) ->
     started = time.perf_counter()
     gradient_norms(model)
     norms = (time.perf_counter() - started) * steps / GRADIENT_NORMS_EVERY
+    nobody: Any = None
     trainer: Any = SimpleNamespace(is_global_zero=True, current_epoch=0, callbacks=diagnostics)
     for one in diagnostics:
         one.every_n_epochs = 10**9
     started = time.perf_counter()
     for one in diagnostics:
-        one.on_train_epoch_end(trainer, None)  # type: ignore[arg-type]
+        one.on_train_epoch_end(trainer, nobody)
     off = time.perf_counter() - started
     return {
         "all diagnostics / training": [(look + pictures + norms) / epoch],

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import torch
 from omegaconf import OmegaConf
 from timm.optim import create_optimizer_v2
 from torch import Tensor
 
-import lab.attention.functional
+import lab.attention.layers
 from lab.attention.rule import TemperatureRule
 from lab.attention.rules.adaptive import AdaptiveTemperature
 from lab.attention.rules.fixed import Fixed
@@ -26,6 +27,7 @@ from lab.bench.looking import cost_of_looking, time_of_probes
 from lab.bench.runs import time_of_runs
 from lab.bench.timing import MIB, Step, forget_peak, memory_now, peak_memory, quartiles, timed_rounds, warm_up
 from lab.datasets.drawn import DrawnDigits, DrawnGarments
+from lab.datasets.loading import Batch, Drawn
 from lab.datasets.reasoning import ReasoningData
 from lab.datasets.scenes import compose
 from lab.datasets.tasks.main import MainTask
@@ -91,7 +93,7 @@ def _compose(case: Case) -> list[Row]:
     else:
         numbers = iter(range(2**62))
 
-        def step() -> dict:
+        def step() -> Batch:
             return data.composed(_to(data.draw_train(0, next(numbers)), case.device))
 
     (times,), memory = _run(case, [step], before, minimum=5)
@@ -152,7 +154,7 @@ def _attention(case: Case) -> list[Row]:
     result: list[Tensor] = []
 
     def forward() -> None:
-        result[:] = [lab.attention.functional.attend(q_BHND, k_BHND, v_BHND, rule)]
+        result[:] = [lab.attention.layers.attend(q_BHND, k_BHND, v_BHND, rule)]
 
     def backward() -> None:
         torch.autograd.grad(result, inputs, [ahead_BHND])
@@ -224,15 +226,17 @@ def reasoning_step(case: Case, seeds: int) -> Step:
     rule = partial(NormSoftmax, statistic="std") if case.softmax == "norm_softmax" else RULES[case.softmax]
     optim = OptimConfig(lr=5e-3, weight_decay=1.0, decay_matrices_only=False, options={"betas": (0.9, 0.98)})
     own: list[Seed] = []
+    # A seed without a run: nothing is written.
+    nothing: Any = None
     for number in range(seeds):
         torch.manual_seed(number)
         data = ReasoningData(seed=number)
         module = OneSeed(Reasoner(softmax=rule), optim, num_classes=11).to(case.device).train()
-        own.append(Seed(OmegaConf.create({"seed": number}), None, module, data, [], [], None))  # type: ignore[arg-type]
+        own.append(Seed(OmegaConf.create({"seed": number}), nothing, module, data, [], [], nothing))
     batch = {seed.number: _to(seed.data.batch("train"), case.device) for seed in own}
-    epochs = _Epochs()
+    epochs: Any = _Epochs()
     for seed in own:
-        seed.module.trainer = epochs  # type: ignore[assignment]
+        seed.module.trainer = epochs
     if seeds == 1:
         single = own[0].module
         groups = optim.parameter_groups(single.model)
@@ -295,7 +299,7 @@ def _row(case: Case, quantity: str, unit: str, values: Sequence[float], memory: 
     )
 
 
-def _to(draws: dict, device: str) -> dict:
+def _to(draws: Drawn, device: str) -> dict[str, Any]:
     moved = {name: value.to(device) if isinstance(value, Tensor) else value for name, value in draws.items()}
     moved["latents"] = {name: value.to(device) for name, value in draws["latents"].items()}
     return moved
@@ -309,16 +313,16 @@ def _path(path: str) -> Iterator[None]:
     """
     if path not in ("", "fused", "explicit"):
         raise ValueError(f"there is no attention path {path!r}; there are fused and explicit")
-    fused = lab.attention.functional.attend
+    fused = lab.attention.layers.attend
 
     def explicit(
         q_BHND: Tensor, k_BHMD: Tensor, v_BHMD: Tensor, rule: TemperatureRule, mask: Tensor | None = None
     ) -> Tensor:
-        return lab.attention.functional.attend_explicit(q_BHND, k_BHMD, v_BHMD, rule, mask).z
+        return lab.attention.layers.attend_explicit(q_BHND, k_BHMD, v_BHMD, rule, mask).z
 
     if path == "explicit":
-        lab.attention.functional.attend = explicit
+        lab.attention.layers.attend = explicit
     try:
         yield
     finally:
-        lab.attention.functional.attend = fused
+        lab.attention.layers.attend = fused

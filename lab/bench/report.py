@@ -82,7 +82,7 @@ def targets(rows: Sequence[Row], device: str) -> list[Target]:
 
 
 def _targets_of_looking(rows: Sequence[Row]) -> list[Target]:
-    """What diagnostics and probes may cost; a glance (--quick) is of other sizes and judges nothing."""
+    """Judges the cost of diagnostics and probes; a glance (--quick) is of other sizes and judges nothing."""
 
     def median(group: str, begin: str) -> float | None:
         own = [r for r in rows if r.group == group and r.batch == BATCH_SIZES[group] and r.quantity.startswith(begin)]

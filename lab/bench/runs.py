@@ -1,17 +1,18 @@
-"""How long an epoch of a real run takes, Lightning, validation and files included: one seed, and seeds together."""
+"""Measures an epoch of a real run, Lightning, validation and files included: one seed, and seeds together."""
 
 from __future__ import annotations
 
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import lightning as L
-from omegaconf import open_dict
+from omegaconf import DictConfig, OmegaConf
 
 from lab.bench.cases import Case
 from lab.config.compose import compose_config
+from lab.runs.spec import RunSpec
 from lab.training.fit import train
 
 # The first epochs compile, for training and for evaluation; a validation comes every ten.
@@ -43,14 +44,17 @@ def time_of_runs(case: Case, seeds: int) -> tuple[list[float], list[float]]:
 
 def _seconds_an_epoch(case: Case, seeds: int | None, epochs: int, folder: Path) -> float:
     overrides = ["experiment=reasoning", f"softmax={case.softmax}", "logger=csv_only", "~callbacks.progress"]
-    config = compose_config(overrides)
-    with open_dict(config):
-        config.seeds, config.threads, config.compile = seeds, case.threads, case.mode == "compile"
-        config.trainer.max_epochs = WARM_UP_EPOCHS + epochs + 1
-        config.paths.runs = str(folder)
-        config.callbacks.clock = {"_target_": f"{__name__}.{EpochClock.__name__}"}
+    changes = {
+        "seeds": seeds,
+        "threads": case.threads,
+        "compile": case.mode == "compile",
+        "trainer": {"max_epochs": WARM_UP_EPOCHS + epochs + 1},
+        "paths": {"runs": str(folder)},
+        "callbacks": {"clock": {"_target_": f"{__name__}.{EpochClock.__name__}"}},
+    }
+    config = OmegaConf.merge(OmegaConf.to_container(compose_config(overrides)), changes)
+    assert isinstance(config, DictConfig)
     EpochClock.began.clear()
-    chosen: dict[str, Any] = {"experiment": "reasoning", "softmax": case.softmax}
-    train(config, overrides, chosen)
+    train(RunSpec.of(config, overrides, {"experiment": "reasoning", "softmax": case.softmax}))
     first, last = WARM_UP_EPOCHS, WARM_UP_EPOCHS + epochs
     return (EpochClock.began[last] - EpochClock.began[first]) / epochs

@@ -1,4 +1,4 @@
-"""What makes two runs the same: the configuration, less what says only where and how loudly to run.
+"""The identity of a run: its configuration, less the keys that say only where and how loudly to run.
 
 Imports nothing heavy: a report reads thousands of configurations with it.
 """
@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from typing import Any
 
 # Top-level keys that say where and how loudly to run, not what: no part of a run's name or identity.
-NOT_WHAT = ("force", "paths", "logger", "threads", "checkpoints", "diagnostics", "hydra", "seeds", "sweep")
+NOT_WHAT = ("force", "paths", "logger", "threads", "checkpoints", "diagnostics", "hydra", "seeds", "sweep", "trial")
 
 
 def identity(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What is run, by dotted key: ``{"optim.lr": 0.001, ..., "seed": 3}``.
+    """Returns what is run, by dotted key: ``{"optim.lr": 0.001, ..., "seed": 3}``.
 
     Args:
         config: a resolved configuration as plain values.
@@ -23,7 +23,7 @@ def identity(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _says_nothing(key: str) -> bool:
-    """Where the data and the run folder lie, and how often a diagnostic looks (``diagnostics`` in its callback)."""
+    """Tells whether a key says only where files lie, or how often a diagnostic looks."""
     looks = key.startswith("callbacks.") and key.endswith((".every_n_epochs", ".pictures_every_n_epochs"))
     return looks or key.endswith((".root", ".download", ".folder"))
 

@@ -1,193 +1,67 @@
-"""Reads a Hydra command line before Hydra does: answers a wrong name with the valid ones, and says what would run."""
+"""The one place that reads an override, as Hydra's own parser does: ``softmax.tau=3``, ``+row=vit``, ``~optim``."""
 
 from __future__ import annotations
 
-import re
-import sys
-from argparse import Namespace
-from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
-from hydra import compose
-from hydra._internal.utils import get_args_parser
-from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import IntervalSweep, Override
-from hydra.errors import HydraException, MissingConfigException
-from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from hydra.errors import HydraException
 
-from lab.config.compose import choices, explain_key, initialized
+from lab.config.identity import NOT_WHAT
 from lab.console import LabError
 
-_WITH_M = "add -m, as in python -m lab.train -m"
 
+@dataclass(frozen=True)
+class Override:
+    """One override of a command line.
 
-def in_order(arguments: Sequence[str]) -> list[str]:
-    """The same command line with Hydra's flags first, which it does not find among the overrides."""
-    left = _parsed(arguments).overrides
-    flags = []
-    for argument in reversed(arguments):
-        # From behind: what a flag takes may read like an override, and stands right after it.
-        if left and argument == left[-1]:
-            left = left[:-1]
-        else:
-            flags.append(argument)
-    return [*reversed(flags), *_parsed(arguments).overrides]
-
-
-def check_overrides(arguments: Sequence[str]) -> None:
-    """Exits with one sentence if the overrides among ``arguments`` do not compose, or need a sweep and are none.
-
-    Sweeps (``seed=1,2,3``) are tried with their first value. Hydra's own flags pass.
+    Attributes:
+        text: as typed.
+        key: what it sets, without signs in front and without a package: ``softmax.tau``, ``data/task``.
+        value: what it is set to, as typed; "" where something is taken out.
     """
-    given = _parsed(arguments)
-    if given.help or given.hydra_help or given.shell_completion or given.config_path or given.config_name:
-        return
-    problem: str | None
-    if given.multirun and (given.cfg or given.info):
-        problem = "--cfg and --info are for one run, without -m; python -m lab.status --plan lists a sweep's runs"
-    elif given.info or given.resolve or given.experimental_rerun:
-        return
-    else:
-        problem = problem_with(given.overrides, _config_dir(given), _is_sweep(given))
-    if problem:
-        print(f"error: {problem}", file=sys.stderr)
-        sys.exit(1)
+
+    text: str
+    key: str
+    value: str
+
+    @property
+    def name(self) -> str:
+        """The override without signs in front: ``row=vit`` for ``+row=vit``."""
+        return self.text.lstrip("+~")
+
+    @property
+    def is_group(self) -> bool:
+        """True if it may choose a config of a group; ``softmax.tau`` sets a value inside one."""
+        return "." not in self.key
+
+    @property
+    def is_what(self) -> bool:
+        """True if it says what is run, and not where or how loudly."""
+        return self.key.replace("/", ".").split(".", 1)[0] not in NOT_WHAT
+
+    def parsed(self) -> Any:
+        """Returns the value as Hydra reads it: 3 for ``seed=3``."""
+        return _parser().parse_override(self.text).value()
 
 
-def problem_with(overrides: Sequence[str], config_dir: Path | None = None, sweep: bool | None = None) -> str | None:
-    """What is wrong with these overrides, in one sentence; None if they compose.
-
-    Args:
-        overrides: as typed; of several values the first is tried.
-        config_dir: further configs, as under ``--config-dir``.
-        sweep: whether they are for a sweep; without it, what would act in a sweep alone is wrong. None: not known.
-    """
-    try:
-        with initialized(config_dir):
-            typed = OverridesParser.create(GlobalHydra.instance().config_loader()).parse_overrides(list(overrides))
-            single = [_of_one_job(override) for override in typed]
-            try:
-                config = compose("train", overrides=single, return_hydra_config=True)
-            except HydraException as error:
-                return _explained(error, single)
-            return _ignored(typed, config) if sweep is False else None
-    except (HydraException, OmegaConfBaseException, LabError) as error:
-        return _one_line(str(error))
-
-
-def planned(arguments: Sequence[str]) -> tuple[Path, list[Path]]:
-    """The folder of runs and, in it, the folders of those that ``python -m lab.train -m <arguments>`` would run.
+@lru_cache(maxsize=2**16)
+def read_override(text: str) -> Override:
+    """Reads one override.
 
     Raises:
-        LabError: if something is wrong with the arguments, or they are a search, which decides as it goes.
+        LabError: if Hydra's grammar has no place for it.
     """
-    from lab.sweeps.record import planned as names_of  # needless for who only checks a name
-
-    given = _parsed(arguments)
-    overrides = list(given.overrides)
-    if problem := problem_with(overrides, _config_dir(given)):
-        raise LabError(problem)
-    with initialized(_config_dir(given)):
-        hydra: Any = GlobalHydra.instance().hydra
-        try:
-            config = hydra.compose_config("train", overrides, RunMode.MULTIRUN, with_log_configuration=False)
-            if config.hydra.runtime.choices["hydra/sweeper"] != "basic":
-                raise LabError("a search chooses its runs as it goes, so there is no list of them beforehand")
-            names = names_of(config)
-        except (HydraException, OmegaConfBaseException) as error:
-            raise LabError(_explained(error, overrides)) from error
-    runs = Path(config.paths.runs).expanduser().absolute()
-    return runs, [runs / name for name in dict.fromkeys(names)]
+    try:
+        found = _parser().parse_override(text)
+    except HydraException as error:
+        raise LabError(f"{text!r} is no override: write name=value ({str(error).splitlines()[0]})") from error
+    _, equals, value = text.partition("=")
+    return Override(text, found.key_or_group, value if equals else "")
 
 
-def _parsed(arguments: Sequence[str]) -> Namespace:
-    return get_args_parser().parse_intermixed_args(list(arguments))
-
-
-def _config_dir(given: Namespace) -> Path | None:
-    return None if given.config_dir is None else Path(given.config_dir)
-
-
-def _is_sweep(given: Namespace) -> bool:
-    return given.multirun or "hydra.mode=MULTIRUN" in given.overrides
-
-
-def _of_one_job(override: Override) -> str:
-    """The override with one value: the first of a sweep, the lower end of an interval to search in."""
-    key = str(override.input_line).split("=", 1)[0]
-    value = override.value()
-    if isinstance(value, IntervalSweep):
-        return f"{key}={value.start}"
-    if override.is_sweep_override():
-        return f"{key}={next(iter(override.sweep_string_iterator()))}"
-    return override.input_line or ""
-
-
-def _ignored(overrides: Sequence[Override], config: DictConfig) -> str | None:
-    """What a single run would leave out of these overrides, in one sentence; ``config`` is what they compose."""
-    for override in overrides:
-        key, line = override.key_or_group, override.input_line
-        if override.is_sweep_override():
-            return f"{line} asks for several runs, and without -m there is one: {_WITH_M} {line}"
-        of_sweeps = key in ("hydra/launcher", "hydra/sweeper") and override.value() != "basic"
-        if of_sweeps or key.startswith(("hydra.launcher.", "hydra.sweeper.")):
-            return f"{line} acts in sweeps alone, and without -m this would be one run, right here: {_WITH_M} {line}"
-    typed = {override.key_or_group: override for override in overrides}
-    if "sweep" in typed:
-        # A run of a sweep names it, too, and has all that it sweeps over.
-        swept = [key for key in config.hydra.sweeper.params or () if key.lstrip("+") not in typed]
-        if swept:
-            line = typed["sweep"].input_line
-            return f"without -m, {line} is one run and leaves {', '.join(swept)} out: {_WITH_M} {line}"
-    return None
-
-
-def _explained(error: Exception, overrides: Sequence[str]) -> str:
-    """Hydra's words, and the valid keys where a key is wrong."""
-    text = str(error)
-    if "hydra/sweeper/optuna" in text:
-        return "a search needs Optuna's sweeper, which is not installed: pip install -e '.[optuna]'"
-    if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
-        group, _, name = error.missing_cfg_file.rpartition("/")
-        return f"{group}={name} does not exist; {choices(name, error.options)}"
-    if missing := re.search(r"Could not load '([^']+)/([^'/]+)'", text):
-        group, name = missing.groups()  # one of a list, of which Hydra does not say what there is
-        return f"{group}={name} does not exist; {choices(name, _options(group))}"
-    if twice := re.search(r"Multiple values for (\S+)\. ", text):
-        return f"+{twice[1]}= would add a second {twice[1]}: write {twice[1]}=, without the plus"
-    wrong = re.search(r"Could not override '([^']+)'", text)
-    if wrong is None:
-        return _one_line(text)
-    key = wrong.group(1)
-    value = next((o.split("=", 1)[1] for o in overrides if o.startswith(f"{key}=")), "")
-    if options := _options(key):
-        # A group of which nothing is chosen unless somebody asks for it.
-        if value in options:
-            return f"{key}= is added to a run, with a plus: +{key}={value}"
-        return f"{key}={value} does not exist; {choices(value, options)}, added with a plus: +{key}="
-    groups = [o for o in overrides if "." not in o.split("=")[0] and o.split("=")[0] != key]
-    for kept in (groups, []):
-        try:
-            config = compose("train", overrides=kept, return_hydra_config=key.startswith("hydra."))
-        except HydraException:
-            continue
-        if key.startswith("hydra.launcher.") and config.hydra.runtime.choices["hydra/launcher"] == "basic":
-            listed = ", ".join(name for name in _options("hydra/launcher") if name != "basic")
-            return f"{key} is an option of a launcher, and none is chosen: add hydra/launcher=, one of {listed}"
-        OmegaConf.set_struct(config, False)
-        return explain_key(config, key)
-    return _one_line(text)
-
-
-def _options(group: str) -> list[str]:
-    loader: Any = GlobalHydra.instance().config_loader()
-    return loader.get_group_options(group)
-
-
-def _one_line(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return " ".join(line.replace("\t", ", ") for line in lines if "full_key" not in line and "object_type" not in line)
+@lru_cache(maxsize=1)
+def _parser() -> OverridesParser:
+    return OverridesParser.create()

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 import torch.nn.functional as F
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from timm.layers import PatchEmbed
 from timm.models import register_model
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
-from lab.attention.functional import Attention
+from lab.attention.layers import Attention
 from lab.attention.rule import TemperatureRule
 from lab.models.parts import Observable, RuleFactory, make_rules
 
@@ -61,43 +62,25 @@ class CompactViT(Observable, VisionTransformer):
         softmax: makes the temperature rule of a layer; None is plain softmax.
 
     Raises:
-        ValueError: if a size is not positive, the patches do not fit the canvas or an option is unknown.
+        ValueError: if the patches do not fit the canvas.
     """
 
     def __init__(
         self,
         image_size: int = 56,
-        patch_size: int = 4,
-        depth: int = 7,
-        heads: int = 4,
-        head_dim: int = 64,
-        mlp_ratio: float = 2.0,
+        patch_size: PositiveInt = 4,
+        depth: PositiveInt = 7,
+        heads: PositiveInt = 4,
+        head_dim: PositiveInt = 64,
+        mlp_ratio: PositiveFloat = 2.0,
         num_classes: int = 10,
-        drop_path_rate: float = 0.1,
+        drop_path_rate: Annotated[float, Field(ge=0, lt=1)] = 0.1,
         qkv_bias: bool = False,
         init: Literal["timm", "fan_in"] = "timm",
-        position_std: float = 0.02,
-        query_key_std: float | None = None,
+        position_std: NonNegativeFloat = 0.02,
+        query_key_std: PositiveFloat | None = None,
         softmax: RuleFactory | None = None,
     ) -> None:
-        if init not in ("timm", "fan_in"):
-            raise ValueError(f"model.init must be 'timm' or 'fan_in', got {init!r}")
-        if not 0 <= drop_path_rate < 1:
-            raise ValueError(f"model.drop_path_rate must be in [0, 1), got {drop_path_rate}")
-        if position_std < 0:
-            raise ValueError(f"model.position_std must not be negative, got {position_std}")
-        if query_key_std is not None and query_key_std <= 0:
-            raise ValueError(f"model.query_key_std must be positive or null, got {query_key_std}")
-        sizes = {
-            "patch_size": patch_size,
-            "depth": depth,
-            "heads": heads,
-            "head_dim": head_dim,
-            "mlp_ratio": mlp_ratio,
-        }
-        for name, value in sizes.items():
-            if value <= 0:
-                raise ValueError(f"model.{name} must be positive, got {value}")
         if image_size % patch_size:
             raise ValueError(f"model.patch_size={patch_size} does not divide the canvas of {image_size} pixels")
         super().__init__(
@@ -147,7 +130,7 @@ class CompactViT(Observable, VisionTransformer):
 
     def no_weight_decay(self) -> set[str]:
         """timm's position embedding and CLS token, and learned temperatures."""
-        return set(super().no_weight_decay()) | self.rule_parameters()
+        return set(VisionTransformer.no_weight_decay(self)) | self.rule_parameters()
 
 
 def _attention_with(rules: Iterator[TemperatureRule]) -> type[nn.Module]:
@@ -155,7 +138,7 @@ def _attention_with(rules: Iterator[TemperatureRule]) -> type[nn.Module]:
 
     class RuledAttention(nn.Module):
         # timm wants a class; what it gets is a plain Attention, so that a model can be pickled.
-        def __new__(cls, dim: int, num_heads: int, **options: Any) -> Attention:  # type: ignore[misc]
+        def __new__(cls, dim: int, num_heads: int, **options: Any) -> Any:
             known = ("qkv_bias", "proj_bias", "proj_drop")
             return Attention(dim, num_heads, next(rules), **{k: options[k] for k in known if k in options})
 

@@ -7,7 +7,8 @@ from typing import ClassVar, Protocol
 
 from torch import Tensor, nn
 
-from lab.attention.functional import Attention, CrossAttention
+from lab.attention.contract import check_constructor, check_rule
+from lab.attention.layers import Attention, CrossAttention
 from lab.attention.rule import TemperatureRule
 from lab.attention.rules.fixed import Fixed
 
@@ -19,32 +20,44 @@ class RuleFactory(Protocol):
 
 
 def make_rules(softmax: RuleFactory | None, heads: int, head_dim: int) -> Iterator[TemperatureRule]:
-    """One rule after another; later ones are given the first to share parameters with."""
+    """One rule after another; the first is checked, later ones are given it to share parameters with.
+
+    Raises:
+        ValueError: if the rule does not work on queries and keys of these heads.
+    """
     make = Fixed if softmax is None else softmax
+    check_constructor(make)
     first = make(heads=heads, head_dim=head_dim)
+    check_rule(first)
     yield first
     while True:
         rule = make(heads=heads, head_dim=head_dim)
         rule.share(first)
+        for name in ("couples_queries", "weighs_channels"):
+            if getattr(rule, name) is None:
+                setattr(rule, name, getattr(first, name))
         yield rule
 
 
 class Observable(nn.Module):
-    """Mixin: a model of the lab tells its layers, its rules, and what takes no weight decay."""
+    """Base of the lab's models: tells who watches of layers, tokens and rules, and the optimiser what not to decay.
+
+    The defaults fit a model whose attention layers are the lab's; one without attention has none of either.
+    """
+
+    # The token that the answer is read at: the CLS token of a ViT, "=" of the reasoning task.
+    answer_token: ClassVar[int] = 0
 
     def attention_layers(self) -> list[Attention | CrossAttention]:
         """Attention layers from the first to the last."""
         return [module for module in self.modules() if isinstance(module, Attention | CrossAttention)]
-
-    # The token that the answer is read at: the CLS token of a ViT, "=" of the reasoning task.
-    answer_token: ClassVar[int] = 0
 
     def residual_readers(self) -> list[nn.Module]:
         """A module for each layer that is given the residual stream right after attention; none without a stream."""
         return []
 
     def on_tokens(self, region: Tensor) -> Tensor:
-        """What the data knows of places, on this model's tokens: bool [B, ...] -> [B, N]; here they are the same."""
+        """Places as the data knows them, on this model's tokens: bool [B, ...] -> [B, N]; here they are the same."""
         return region
 
     @property
@@ -64,3 +77,7 @@ class Observable(nn.Module):
             if isinstance(module, TemperatureRule)
             for name, _ in module.named_parameters()
         }
+
+    def no_weight_decay(self) -> set[str]:
+        """Names of parameters that are spared weight decay: learned temperatures."""
+        return self.rule_parameters()

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import torch
+from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from lab.attention.functional import Attention
+from lab.attention.layers import Attention
 from lab.models.parts import Observable, RuleFactory, make_rules
 
 
@@ -56,7 +57,7 @@ class Reasoner(Observable):
         softmax: makes the temperature rule of a layer; None is plain softmax.
 
     Raises:
-        ValueError: if a size is not positive or the heads do not divide the width.
+        ValueError: if the heads do not divide the width.
     """
 
     answer_token: ClassVar[int] = -1
@@ -66,17 +67,14 @@ class Reasoner(Observable):
         tokens: int = 12,
         context: int = 5,
         num_classes: int = 11,
-        width: int = 16,
-        heads: int = 4,
-        hidden: int = 64,
-        depth: int = 1,
+        width: PositiveInt = 16,
+        heads: PositiveInt = 4,
+        hidden: PositiveInt = 64,
+        depth: PositiveInt = 1,
         layer_norm: bool = False,
         softmax: RuleFactory | None = None,
     ) -> None:
         super().__init__()
-        for name, value in {"width": width, "heads": heads, "hidden": hidden, "depth": depth}.items():
-            if value < 1:
-                raise ValueError(f"model.{name} must be at least 1, got {value}")
         if width % heads:
             raise ValueError(f"model.heads={heads} does not divide model.width={width}")
         rules = make_rules(softmax, heads, width // heads)
@@ -130,7 +128,3 @@ class Reasoner(Observable):
         """The second norm of every block."""
         blocks: Any = self.blocks
         return [block.norm2 for block in blocks]
-
-    def no_weight_decay(self) -> set[str]:
-        """Learned temperatures."""
-        return self.rule_parameters()

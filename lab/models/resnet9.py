@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pydantic import PositiveInt
 from timm.layers import ConvNormAct
 from torch import Tensor, nn
 
@@ -31,13 +32,11 @@ class ResNet9(Observable):
         width: channels w of the first convolution.
 
     Raises:
-        ValueError: if the width is not positive or the canvas too small.
+        ValueError: if the canvas is too small.
     """
 
-    def __init__(self, image_size: int = 56, num_classes: int = 10, width: int = 48) -> None:
+    def __init__(self, image_size: int = 56, num_classes: int = 10, width: PositiveInt = 48) -> None:
         super().__init__()
-        if width < 1:
-            raise ValueError(f"model.width must be at least 1, got {width}")
         if image_size < 8:
             raise ValueError(f"a ResNet9 needs a canvas of 8 pixels or more, got {image_size}")
         pool = nn.MaxPool2d(2)
@@ -59,7 +58,3 @@ class ResNet9(Observable):
     def forward(self, x: Tensor) -> Tensor:
         """x: [B, 3, image_size, image_size] -> logits [B, num_classes]."""
         return self.head(self.body(x))
-
-    def no_weight_decay(self) -> set[str]:
-        """Nothing but what is no matrix."""
-        return set()

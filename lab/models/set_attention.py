@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from lab.attention.functional import CrossAttention
+from lab.attention.layers import CrossAttention
 from lab.models.parts import Observable, RuleFactory, make_rules
 
 
@@ -22,17 +23,12 @@ class SetAttention(Observable):
         num_classes: number of labels.
         width: of every layer.
         softmax: makes the temperature rule; None is plain softmax.
-
-    Raises:
-        ValueError: if the width is not positive.
     """
 
     def __init__(
-        self, features: int = 11, num_classes: int = 10, width: int = 128, softmax: RuleFactory | None = None
+        self, features: int = 11, num_classes: int = 10, width: PositiveInt = 128, softmax: RuleFactory | None = None
     ) -> None:
         super().__init__()
-        if width < 1:
-            raise ValueError(f"model.width must be at least 1, got {width}")
         gelu = nn.GELU("tanh")
         self.items = nn.Sequential(nn.Linear(features, width), gelu, nn.Linear(width, width), gelu)
         self.query = nn.Sequential(nn.Linear(1, width), gelu, nn.Linear(width, width))
@@ -54,10 +50,6 @@ class SetAttention(Observable):
     def answer(self, query: Tensor, items: Tensor) -> Tensor:
         """What :meth:`embed` gives -> logits [B, num_classes]."""
         return self.head(self.attention(query, items).squeeze(1))
-
-    def no_weight_decay(self) -> set[str]:
-        """Learned temperatures."""
-        return self.rule_parameters()
 
 
 def _flax_initialisation(layer: nn.Linear) -> None:

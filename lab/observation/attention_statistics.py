@@ -10,7 +10,8 @@ import math
 import torch
 from torch import Tensor
 
-from lab.attention.functional import Attention, CrossAttention, attend_explicit
+from lab.attention.functional import attend_explicit
+from lab.attention.layers import Attention, CrossAttention
 from lab.attention.rule import TemperatureRule
 
 
@@ -50,7 +51,7 @@ def logit_spread(logits_BHNM: Tensor) -> Tensor:
 
 
 def spread_bound(layer: Attention | CrossAttention, queries_BNW: Tensor, tokens_BMW: Tensor, beta: Tensor) -> Tensor:
-    """What no row's logit spread can exceed, [B, H, N]:
+    """Bound of every row's logit spread, [B, H, N]:
 
         delta <= 2 beta sigma_max(W_Q) sigma_max(W_K) ||y|| max_i ||x_i||,
 
@@ -77,7 +78,7 @@ def spread_bound(layer: Attention | CrossAttention, queries_BNW: Tensor, tokens_
 
 
 def dispersion_bound(spread_BHN: Tensor, keys: int) -> Tensor:
-    """What no weight of a row can exceed, [B, H, N]: exp(delta) / n, and 1.
+    """Bound of every weight of a row, [B, H, N]: exp(delta) / n, and 1.
 
     Source: "softmax is not enough", Lemma 2.1 (equation 2; the logits here have theta in them).
     """
@@ -85,7 +86,7 @@ def dispersion_bound(spread_BHN: Tensor, keys: int) -> Tensor:
 
 
 def rollout(weights: list[Tensor]) -> Tensor:
-    """What the tokens of the last layer draw from the first one's, [B, N, N]:
+    """Attention rollout, the share that tokens of the last layer draw from the first one's, [B, N, N]:
 
         product over layers of (mean over heads of A + I) / 2.
 

@@ -1,4 +1,4 @@
-"""How softmax spreads over many items, and the temperature that would have been best: arrays in, numbers out.
+"""Dispersion: how softmax spreads over many items, and the temperature that would have been best.
 
 Shapes: B rows, n items. Logits are what the softmax is taken of at temperature theta = 1; beta = 1 / theta.
 """

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import lightning as L
 import torch
 from lightning import Fabric
 from lightning.fabric.plugins.environments import LightningEnvironment
@@ -16,9 +18,18 @@ from lightning.fabric.utilities import move_data_to_device
 from torch import nn
 
 from lab.console import LabError
-from lab.training.module import TwoStepModule
 
 T = TypeVar("T")
+
+
+class SeededModule(L.LightningModule, ABC):
+    """A LightningModule whose training steps depend on their place in training alone."""
+
+    model: nn.Module
+
+    @abstractmethod
+    def seed_step(self, epoch: int, batch_idx: int) -> None:
+        """Fixes the random numbers of a training batch by its place in training."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +44,7 @@ class Trained:
         accumulated: batches whose gradients one step adds up.
     """
 
-    module: TwoStepModule
+    module: SeededModule
     data: Any
     step: int
     precision: Any = "32-true"
@@ -46,7 +57,7 @@ class Trained:
 
 
 def at_next_steps(trained: Trained, steps: int, measure: Callable[[nn.Module], T]) -> list[T]:
-    """What ``measure`` says of the model with the gradient of each of the next training steps, all at the checkpoint.
+    """Calls ``measure`` on the model with the gradient of each of the next training steps, all at the checkpoint.
 
     The batches are those that a single process would train on next, in its precision and under its stochastic depth;
     temperatures are the checkpoint's, and a 16-bit loss is scaled as at the start of training. All of it on a copy:
@@ -60,7 +71,8 @@ def at_next_steps(trained: Trained, steps: int, measure: Callable[[nn.Module], T
         raise LabError(f"gradients need data with draw_train, which {type(data).__name__} lacks")
     device = next(trained.module.parameters()).device
     precision = _precision(trained.precision, device)
-    module: Any = precision.convert_module(copy.deepcopy(trained.module)).train()
+    own: Any = copy.deepcopy(trained.module)
+    module: Any = precision.convert_module(own).train()
     # At a rate of 0 nothing moves but the scale of a 16-bit loss, which is kept with an optimiser.
     still = torch.optim.SGD(module.parameters(), lr=0.0)
     batches = len(data.train_dataloader())
@@ -83,7 +95,7 @@ def at_next_steps(trained: Trained, steps: int, measure: Callable[[nn.Module], T
 
 
 def _precision(name: Any, device: torch.device) -> Precision:
-    """What Lightning does for a precision of this name on such a device."""
+    """Returns Lightning's plugin for a precision of this name on such a device."""
     # One process, also within a job of SLURM for several.
     alone = Fabric(accelerator=device.type, devices=1, precision=name, plugins=LightningEnvironment())
     return alone.strategy.precision

@@ -55,7 +55,7 @@ class Chunk:
 
 @dataclass
 class Findings:
-    """What a diagnostic found at one moment of training.
+    """Findings of a diagnostic at one moment of training.
 
     Attributes:
         rows: of its table; numbers and names by column.
@@ -73,7 +73,7 @@ class Findings:
 
 
 class Observer(Protocol):
-    """What is shown chunks: sums up each of them, then concludes."""
+    """Observer of a probe set: sums up each chunk, then concludes."""
 
     @property
     def reads(self) -> Sequence[str]: ...
@@ -87,7 +87,7 @@ class Observer(Protocol):
 
 
 def attention_layers(model: nn.Module) -> int:
-    """How many attention layers a model has."""
+    """Counts the attention layers of a model."""
     layers: Any = getattr(model, "attention_layers", list)
     return len(layers())
 
@@ -100,7 +100,7 @@ def observe(
     precision: Precision | None = None,
     too_few: Callable[[int, int], None] | None = None,
 ) -> list[Findings]:
-    """What each observer finds on the first scenes of the validation set, as many as it asks for.
+    """Shows the first scenes of the validation set to observers, to each as many as it asks for; their findings.
 
     No random number of training is drawn, no gradient and no flag of the model is left changed.
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lab.attention.rule import at_least_float32
+from lab.attention.precision import at_least_float32
 
 # Scenes times features times representations of one batched solve: 512 MiB in float32.
 _BATCH_ELEMENTS = 2**27
@@ -20,7 +20,7 @@ _BATCH_ELEMENTS = 2**27
 
 @dataclass(frozen=True)
 class Targets:
-    """What is probed for: integer labels of several names, as one block of columns.
+    """Targets of probes: integer labels of several names, as one block of columns.
 
     Attributes:
         names: of the targets.

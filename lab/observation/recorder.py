@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lab.attention.functional import Tap
+from lab.attention.layers import Tap
 
 QUANTITIES = ("queries", "tokens", "q", "k", "v", "logits", "weights", "z", "attended", "residual")
 # These only the explicit path knows, which holds N x N matrices.
@@ -98,7 +98,7 @@ class Recorder:
             return self.model.forward(x)
 
     def __getitem__(self, layer: int) -> dict[str, Tensor]:
-        """What was seen in a layer, by quantity."""
+        """Tensors that were seen in a layer, by quantity."""
         return self._seen[layer]
 
     @property

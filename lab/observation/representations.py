@@ -1,4 +1,4 @@
-"""What is represented where: the parts of a transformer that probes are given.
+"""Representations: the parts of a transformer that probes are given.
 
 Shapes: B scenes, H heads, N tokens, D head dimension, W width.
 """
@@ -6,6 +6,7 @@ Shapes: B scenes, H heads, N tokens, D head dimension, W width.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -14,8 +15,9 @@ from lab.console import LabError
 from lab.observation.observe import Chunk
 
 # Of a head, and of the whole width: attention's part before and after it joins the residual stream.
-OF_HEADS = ("z", "q", "k", "v")
-OF_BLOCKS = ("attended", "residual")
+Quantity = Literal["z", "q", "k", "v", "attended", "residual"]
+OF_HEADS: tuple[Quantity, ...] = ("z", "q", "k", "v")
+OF_BLOCKS: tuple[Quantity, ...] = ("attended", "residual")
 TOKENS = ("answer", "mean", "full")
 
 Place = tuple[int, str, str]
@@ -49,21 +51,9 @@ def representations(chunk: Chunk, quantities: Sequence[str], tokens: Sequence[st
 
 
 def needed(quantities: Sequence[str]) -> tuple[str, ...]:
-    """What the recorder has to read for these: queries and keys tell whether keys stand apart from queries."""
+    """Lists what the recorder has to read for these: q and k tell whether keys stand apart from queries."""
     beside = ("q", "k") if {"k", "v"} & set(quantities) else ()
     return tuple(dict.fromkeys((*quantities, *beside)))
-
-
-def known(name: str, quantities: Sequence[str]) -> tuple[str, ...]:
-    """Quantities that can be probed.
-
-    Raises:
-        ValueError: if one of them cannot; ``name`` is who asks.
-    """
-    valid = (*OF_HEADS, *OF_BLOCKS)
-    if unknown := set(quantities) - set(valid):
-        raise ValueError(f"callbacks.{name} cannot probe {', '.join(sorted(unknown))}; valid: {', '.join(valid)}")
-    return tuple(quantities)
 
 
 def probe_labels(chunk: Chunk, names: Sequence[str] | None) -> dict[str, Tensor]:

@@ -9,8 +9,8 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from lab.plotting.figures import new_figure, panels, shade_before
-from lab.runs.folder import read_summary
 from lab.runs.metrics import read_metrics
+from lab.runs.summary import Eureka, read_summary
 
 
 def accuracy_figure(runs: Mapping[str, Path], axis: str = "epoch", title: str = "") -> Figure:
@@ -24,7 +24,7 @@ def accuracy_figure(runs: Mapping[str, Path], axis: str = "epoch", title: str = 
         ValueError: if a run has no validation accuracy yet.
     """
     figure, axes = new_figure(8, 4.5)
-    prior = next((_eureka(folder).get("prior_accuracy") for folder in runs.values()), None)
+    prior = next((_eureka(folder).prior_accuracy for folder in runs.values()), None)
     if prior is not None:
         label = f"the prior p(z) alone ({prior:.1%})"
         axes.axhline(100 * prior, color="0.5", linestyle="--", linewidth=1, label=label)
@@ -34,7 +34,7 @@ def accuracy_figure(runs: Mapping[str, Path], axis: str = "epoch", title: str = 
             raise ValueError(f"{folder} has no validation accuracy yet")
         (line,) = axes.plot([row["epoch"] + 1 for row in rows], [100 * row["val/accuracy"] for row in rows], label=name)
         moment = _eureka(folder)
-        if moment.get("happened"):
+        if moment.happened:
             mark_moment(axes, moment, line.get_color())
     axes.set(xlabel=axis, ylabel="validation accuracy in %", ylim=(0, 102), title=title)
     axes.grid(alpha=0.3)
@@ -42,15 +42,17 @@ def accuracy_figure(runs: Mapping[str, Path], axis: str = "epoch", title: str = 
     return figure
 
 
-def _eureka(folder: Path) -> Mapping[str, Any]:
-    """What the summary tells of the Eureka-moment."""
-    found: Mapping[str, Any] = read_summary(folder).get("eureka") or {}
-    return found
+def _eureka(folder: Path) -> Eureka:
+    """Reads what the summary tells of the Eureka-moment."""
+    summary = read_summary(folder)
+    return summary.eureka if summary is not None else Eureka()
 
 
-def mark_moment(axes: Any, moment: Mapping[str, Any], color: Any) -> None:
-    """A star at a Eureka-moment and a line down to its epoch."""
-    epoch, accuracy = moment["epoch"], 100 * moment["accuracy"]
+def mark_moment(axes: Any, moment: Eureka, color: Any) -> None:
+    """Draws a star at a Eureka-moment and a line down to its epoch."""
+    if moment.epoch is None or moment.accuracy is None:
+        return
+    epoch, accuracy = moment.epoch, 100 * moment.accuracy
     axes.plot([epoch, epoch], [0, accuracy], color=color, linestyle=":", linewidth=1)
     axes.plot([epoch], [accuracy], marker="*", markersize=14, color=color, markeredgecolor="white")
     start, end = axes.get_xlim()
@@ -82,7 +84,7 @@ def gradient_figure(folder: Path, layers: Sequence[int] | None = None, moment: f
     found = sorted({int(key.rsplit("_", 1)[1]) for key in rows[0] if key.startswith("gradient/")})
     shown = found if layers is None else list(layers)
     if moment is None:
-        moment = _eureka(folder).get("step")
+        moment = _eureka(folder).step
     figure, axes = panels(len(shown))
     for panel, layer in zip(axes, shown, strict=True):
         for name in "qkv":

@@ -49,7 +49,8 @@ def show_figure(trainer: L.Trainer, tag: str, figure: Figure) -> None:
 
     for logger in trainer.loggers:
         if isinstance(logger, TensorBoardLogger):
-            logger.experiment.add_figure(tag, figure, global_step=trainer.global_step, close=False)  # type: ignore[union-attr]
+            writer: Any = logger.experiment
+            writer.add_figure(tag, figure, global_step=trainer.global_step, close=False)
 
 
 def panels(count: int, width: float = 3.2, height: float = 2.6, columns: int = 4) -> tuple[Figure, list[Any]]:

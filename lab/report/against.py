@@ -161,7 +161,7 @@ def _measured(
     if column.metric is None:
         return Measured(cell, "", None)
     scale = 100 if column.unit == "%" else 1
-    values = [run.summary.get("metrics", {}).get(column.metric) for run in finished]
+    values = [run.summary.metrics.get(column.metric) for run in finished]
     there = [scale * value for value in values if value is not None]
     return _mean(cell, mean_over_seeds(there, confidence) if there else None, 2)
 

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -131,7 +132,7 @@ def _section(experiment: str, own: Sequence[Setting], baseline: str | None, conf
 
 
 def _default(experiment: str) -> Mapping[str, Any] | None:
-    """What an experiment runs as it comes; None of one that the lab does not know."""
+    """Returns what an experiment runs as it comes; None of one that the lab does not know."""
     with suppress(HydraException, OmegaConfBaseException):
         return planned([f"experiment={experiment}"])
     return None
@@ -154,7 +155,7 @@ def _drawings(experiment: str, own: Sequence[Setting], confidence: float) -> lis
                 f"{quantity.capitalize()} of all seeds, "
                 + ("aligned by their Eureka-moments" if aligned else "by epoch"),
                 ("Strong lines are validation, pale ones training. " + _READINGS[quantity, aligned]),
-                figures.in_parts(own, lambda part, first, q=quantity, a=aligned: figures.curves(part, q, a, first)),  # type: ignore[misc]
+                figures.in_parts(own, partial(figures.curves, quantity=quantity, aligned=aligned)),
             )
     add(
         "survival",
@@ -174,7 +175,7 @@ def _drawings(experiment: str, own: Sequence[Setting], confidence: float) -> lis
         "Gradients of W_Q, W_K and W_V",
         "Mean |gradient| in the first layer, first seed; the time before the Eureka-moment is grey (Figure 4 of the "
         "paper). On the plateau W_Q and W_K get much less than W_V.",
-        figures.in_parts(own, lambda part, _: figures.gradients(part)),
+        figures.in_parts(own, lambda part, first: figures.gradients(part)),
     )
     return found
 
@@ -192,7 +193,7 @@ _READINGS = {
 
 
 def _pictures(own: Sequence[Setting]) -> list[tuple[Setting, Record, Sequence[Path]]]:
-    """What the diagnostics of a setting drew, of its first run that has any."""
+    """Finds the pictures that diagnostics drew, of the first run of a setting that has any."""
     found: list[tuple[Setting, Record, Sequence[Path]]] = []
     for setting in own:
         for run in setting.runs:
@@ -261,7 +262,7 @@ def _difference(against: Against) -> str:
 def run_row(setting: Setting, run: Record, out: Path) -> dict[str, Any]:
     """One run as plain values, for ``runs.csv`` and the lists of runs; its folder as seen from ``out``."""
     summary = run.summary
-    machine = summary.get("machine") or {}
+    machine = summary.machine
     return {
         "experiment": setting.experiment,
         "setting": setting.name,
@@ -270,14 +271,14 @@ def run_row(setting: Setting, run: Record, out: Path) -> dict[str, Any]:
         "moment_epoch": run.moment,
         "accuracy": run.accuracy,
         "epochs": run.epochs,
-        "samples": summary.get("samples"),
-        "wall_seconds": summary.get("wall_seconds"),
+        "samples": summary.samples,
+        "wall_seconds": summary.wall_seconds,
         "counted": run in setting.runs and run.finished,
-        "commit": (summary.get("git") or {}).get("commit"),
+        "commit": summary.git.commit,
         "machine": machine.get("gpu") or machine.get("processor"),
-        "written": summary.get("written"),
-        "command": summary.get("command"),
-        "error": summary.get("error"),
+        "written": summary.written,
+        "command": summary.command,
+        "error": summary.error,
         "folder": os.path.relpath(run.folder, out),
     }
 

@@ -57,13 +57,13 @@ def curves(settings: Sequence[Setting], quantity: str, aligned: bool, first: int
         panel.sharex(axes[0])
     scale = 100 if quantity == "accuracy" else 1
     for panel, (place, setting, runs) in zip(axes, shown, strict=True):
-        for name, style in (("train", {"alpha": 0.25}), ("val", {"alpha": 0.9})):
+        for name, alpha in (("train", 0.25), ("val", 0.9)):
             panel.add_collection(
                 LineCollection(
                     [_points(run, f"{name}/{quantity}", scale, aligned) for run in runs],
                     colors=color(place),
                     linewidths=0.8,
-                    **style,  # type: ignore[arg-type]
+                    alpha=alpha,
                 )
             )
         if quantity == "accuracy":
@@ -97,7 +97,8 @@ def _points(run: Record, name: str, scale: float, aligned: bool) -> NDArray[np.f
 
 
 def _stars(panel: Any, runs: Sequence[Record], own: Any) -> None:
-    found = [(run.moment, 100 * run.summary["eureka"]["accuracy"]) for run in runs if run.moment is not None]
+    moments = [run.summary.eureka for run in runs if run.moment is not None]
+    found = [(one.epoch, 100 * one.accuracy) for one in moments if one.accuracy is not None]
     if found:
         panel.plot(
             *zip(*found, strict=True), "*", color=own, markersize=7, markeredgecolor="white", markeredgewidth=0.4
@@ -227,7 +228,7 @@ def gradients(settings: Sequence[Setting]) -> Figure | None:
         for name in "qkv":
             values = [row[f"gradient/{name}/layer_0"] for row in rows]
             panel.plot([row["step"] for row in rows], values, label=f"$W_{name.upper()}$", linewidth=0.9)
-        shade_before(panel, (setting.runs[0].summary.get("eureka") or {}).get("step"))
+        shade_before(panel, setting.runs[0].summary.eureka.step)
         panel.set(yscale="log")
         panel.set_xlabel("step", fontsize=8)
         panel.set_title(_title(f"{setting.name}, seed {setting.runs[0].seed}"), fontsize=8)
@@ -246,7 +247,7 @@ def _title(text: str, width: int = 44) -> str:
     return "\n".join(textwrap.wrap(text, width, max_lines=3, placeholder=" …"))
 
 
-def in_parts(settings: Sequence[Setting], draw: Callable[[Sequence[Setting], int], Figure | None]) -> list[Figure]:
-    """Figures of all settings, PANELS at a time; ``draw`` is told the number of its first one."""
-    drawn = [draw(settings[start : start + PANELS], start) for start in range(0, len(settings), PANELS)]
+def in_parts(settings: Sequence[Setting], draw: Callable[..., Figure | None]) -> list[Figure]:
+    """Figures of all settings, PANELS at a time; ``draw`` is told the number of its first one as ``first``."""
+    drawn = [draw(settings[start : start + PANELS], first=start) for start in range(0, len(settings), PANELS)]
     return [figure for figure in drawn if figure is not None]

@@ -6,7 +6,7 @@ import io
 import json
 import os
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -17,22 +17,21 @@ import numpy as np
 
 from lab.report.records import CURVES, FILES, Damaged, Record, read_record
 from lab.runs.files import write_atomically
-from lab.runs.lock import is_held
+from lab.runs.summary import Summary, as_it_is_now
+from lab.runs.walk import walk_runs
 
 # Changes when the index does: an index of another number is made anew.
-VERSION = 1
+VERSION = 2
 INDEX = Path(".report") / "index.npz"
 # Below this many folders to read, starting processes costs more than it saves.
 _WORTH_PROCESSES = 100
-# Folders inside a run, and folders that are no runs.
-_SKIP = {"checkpoints", "tensorboard", "pictures", "diagnostics", ".report", ".sweeps"}
 
 Stamp = list[int]
 
 
 @dataclass(frozen=True)
 class Gathered:
-    """What lies below a folder.
+    """Runs that lie below a folder.
 
     Attributes:
         root: the folder.
@@ -55,7 +54,7 @@ def gather(root: Path, processes: int | None = None) -> Gathered:
         processes: that read side by side; None for one a core.
     """
     root = root.absolute()
-    stamps = {str(folder.relative_to(root)): stamp for folder, stamp in _run_folders(root)}
+    stamps = {str(found.path.relative_to(root)): _stamp(found.entries) for found in walk_runs(root)}
     known = _read_index(root)
     fresh = {name: known[name][1] for name, stamp in stamps.items() if name in known and known[name][0] == stamp}
     new = [name for name in stamps if name not in fresh]
@@ -67,24 +66,6 @@ def gather(root: Path, processes: int | None = None) -> Gathered:
     runs = tuple(_as_it_is_now(found[name]) for name in sorted(found) if isinstance(found[name], Record))
     damaged = {root / name: str(found[name]) for name in sorted(found) if isinstance(found[name], str)}
     return Gathered(root, runs, damaged, len(new))
-
-
-def _run_folders(root: Path) -> Iterator[tuple[Path, Stamp]]:
-    """Run folders below ``root`` and what tells whether one has changed."""
-    waiting = [root]
-    while waiting:
-        folder = waiting.pop()
-        with suppress(PermissionError), os.scandir(folder) as entries:
-            inside = {entry.name: entry for entry in entries}
-            if "summary.json" in inside:
-                if "~" not in folder.name:
-                    yield folder, _stamp(inside)
-                continue
-            waiting += [
-                Path(entry.path)
-                for entry in inside.values()
-                if entry.is_dir(follow_symlinks=False) and entry.name not in _SKIP
-            ]
 
 
 def _stamp(inside: Mapping[str, os.DirEntry[str]]) -> Stamp:
@@ -116,9 +97,8 @@ def _read(folder: Path) -> Record | str:
 def _as_it_is_now(record: Record | str) -> Record:
     """A run that says it is running, but that nobody holds, was killed."""
     assert isinstance(record, Record)
-    if record.status != "running" or is_held(record.folder):
-        return record
-    return replace(record, summary={**record.summary, "status": "stopped"})
+    now = as_it_is_now(record.summary, record.folder)
+    return record if now is record.summary else replace(record, summary=now)
 
 
 def _write_index(root: Path, entries: Mapping[str, tuple[Stamp, Record | str]]) -> None:
@@ -131,7 +111,15 @@ def _write_index(root: Path, entries: Mapping[str, tuple[Stamp, Record | str]]) 
             continue
         config = configs.setdefault(json.dumps(record.config, sort_keys=True), len(configs))
         length = record.curves.shape[1]
-        rows.append({"name": name, "stamp": stamp, "summary": record.summary, "config": config, "length": length})
+        rows.append(
+            {
+                "name": name,
+                "stamp": stamp,
+                "summary": record.summary.model_dump(mode="json", exclude_unset=True),
+                "config": config,
+                "length": length,
+            }
+        )
         curves.append(record.curves)
     text = json.dumps({"version": VERSION, "runs": rows, "configs": [json.loads(config) for config in configs]})
     numbers = np.concatenate([np.empty((len(CURVES), 0), np.float32), *curves], axis=1)
@@ -141,7 +129,7 @@ def _write_index(root: Path, entries: Mapping[str, tuple[Stamp, Record | str]]) 
 
 
 def _read_index(root: Path) -> dict[str, tuple[Stamp, Record | str]]:
-    """What the index knows; nothing where there is none, or where it is damaged or of another version."""
+    """Reads the index; nothing where there is none, or where it is damaged or of another version."""
     try:
         with np.load(root / INDEX, allow_pickle=False) as stored:
             told, curves = json.loads(stored["text"].tobytes()), stored["curves"]
@@ -154,7 +142,9 @@ def _read_index(root: Path) -> dict[str, tuple[Stamp, Record | str]]:
             if not entry:
                 own = curves[:, start : start + row["length"]]
                 start += row["length"]
-                entry = Record(root / row["name"], row["summary"], told["configs"][row["config"]], own)
+                entry = Record(
+                    root / row["name"], Summary.model_validate(row["summary"]), told["configs"][row["config"]], own
+                )
             known[row["name"]] = (row["stamp"], entry)
         return known
     except (OSError, ValueError, KeyError, IndexError, TypeError, zipfile.BadZipFile):

@@ -1,4 +1,4 @@
-"""What the seeds of a setting say, with intervals, and how settings compare with a baseline."""
+"""Outcomes of a setting over its seeds, with intervals, and comparisons of settings with a baseline."""
 
 from __future__ import annotations
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +14,14 @@ import yaml
 from numpy.typing import NDArray
 
 from lab.config.identity import identity
+from lab.config.overrides import read_override
+from lab.console import LabError
+from lab.runs.summary import FILE as SUMMARY
+from lab.runs.summary import DamagedSummary, Summary, load_summary
 
 # The numbers of an epoch that curves are drawn from: rows of Record.curves.
 CURVES = ("epoch", "train/accuracy", "train/loss", "val/accuracy", "val/loss")
-FILES = ("summary.json", "config.yaml", "metrics.csv")
+FILES = (SUMMARY, "config.yaml", "metrics.csv")
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,69 +30,68 @@ class Record:
 
     Attributes:
         folder: absolute path.
-        summary: ``summary.json``.
+        summary: its ``summary.json``.
         config: what was run by dotted key, without the seed.
         curves: [len(CURVES), validations], float32, NaN where a number was not logged; epochs count from 1.
     """
 
     folder: Path
-    summary: Mapping[str, Any]
+    summary: Summary
     config: Mapping[str, Any]
     curves: NDArray[np.float32]
 
     @property
     def status(self) -> str:
-        return str(self.summary["status"])
+        return self.summary.status
 
     @property
     def finished(self) -> bool:
-        return self.status == "finished"
+        return self.summary.finished
 
     @property
     def seed(self) -> int:
-        return int(self.summary["seed"])
+        return self.summary.seed
 
     @property
     def experiment(self) -> str:
-        return str(self.summary.get("experiment") or "custom")
+        return self.summary.experiment or "custom"
 
     @property
     def softmax(self) -> str:
-        return str(self.summary["softmax"])
+        return self.summary.softmax
 
     @property
     def overrides(self) -> tuple[str, ...]:
-        return tuple(self.summary.get("overrides") or ())
+        return self.summary.overrides
 
     @property
     def epochs(self) -> int:
-        return int(self.summary.get("epochs") or 0)
+        return self.summary.epochs
 
     @property
     def moment(self) -> int | None:
         """Epoch of the Eureka-moment; None without."""
-        eureka = self.summary.get("eureka") or {}
-        return int(eureka["epoch"]) if eureka.get("happened") else None
+        return self.summary.moment
 
     @property
     def looked(self) -> bool:
-        """Whether anybody looked out for a Eureka-moment; without that, none says nothing."""
+        """True if anybody looked out for a Eureka-moment; without that, having none says nothing."""
         return self.threshold is not None
 
     @property
     def threshold(self) -> float | None:
         """Accuracy that the Eureka-moment has to exceed."""
-        return (self.summary.get("eureka") or {}).get("threshold")
+        return self.summary.eureka.threshold
 
     @property
     def prior_accuracy(self) -> float | None:
         """Accuracy that the prior p(z) alone reaches: the height of the plateau; None where it is not known."""
-        return (self.summary.get("eureka") or {}).get("prior_accuracy")
+        return self.summary.eureka.prior_accuracy
 
     @property
     def accuracy(self) -> float | None:
         """Validation accuracy at the end, in [0, 1]."""
-        return (self.summary.get("metrics") or {}).get("val/accuracy")
+        return self.summary.accuracy
 
     def curve(self, name: str) -> NDArray[np.float32]:
         """One of CURVES."""
@@ -106,23 +108,15 @@ def read_record(folder: Path) -> Record:
     Raises:
         Damaged: if one of its files is missing or no such file.
     """
-    summary = _summary(folder / "summary.json")
+    try:
+        summary = load_summary(folder)
+    except DamagedSummary as error:
+        raise Damaged(str(error)) from error
     config = _config(folder / "config.yaml", summary)
     return Record(folder, summary, config, _curves(folder / "metrics.csv"))
 
 
-def _summary(path: Path) -> dict[str, Any]:
-    try:
-        summary = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise Damaged(f"{path.name} cannot be read: {_short(error)}") from error
-    missing = [key for key in ("status", "seed", "softmax") if not isinstance(summary, dict) or key not in summary]
-    if missing:
-        raise Damaged(f"{path.name} does not say {', '.join(missing)}")
-    return summary
-
-
-def _config(path: Path, summary: Mapping[str, Any]) -> dict[str, Any]:
+def _config(path: Path, summary: Summary) -> dict[str, Any]:
     try:
         # The C parser is ten times faster; it is missing only where PyYAML was built without it.
         plain = yaml.load(path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
@@ -130,8 +124,11 @@ def _config(path: Path, summary: Mapping[str, Any]) -> dict[str, Any]:
         raise Damaged(f"{path.name} cannot be read: {_short(error)}") from error
     if not isinstance(plain, dict):
         raise Damaged(f"{path.name} is no configuration")
-    typed = {str(override).partition("=")[0].lstrip("+") for override in summary.get("overrides") or ()}
-    return what_is_run(plain, summary["seed"], typed)
+    try:
+        typed = {read_override(one).key for one in summary.overrides}
+    except LabError as error:
+        raise Damaged(f"{SUMMARY} is wrong: {error}") from error
+    return what_is_run(plain, summary.seed, typed)
 
 
 def what_is_run(plain: Mapping[str, Any], seed: int, typed: Collection[str] = ()) -> dict[str, Any]:
@@ -155,7 +152,7 @@ def what_is_run(plain: Mapping[str, Any], seed: int, typed: Collection[str] = ()
 
 
 def only_watches(key: str) -> bool:
-    """Whether a key sets callbacks that look and never change what is learnt; a Eureka callback may stop a run."""
+    """Tells whether a key sets callbacks that never change what is learnt; a Eureka callback may stop a run."""
     return key == "callbacks" or (key.startswith("callbacks.") and not key.startswith("callbacks.eureka."))
 
 

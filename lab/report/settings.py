@@ -11,7 +11,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from lab.config.compose import compose_config
-from lab.config.identity import NOT_WHAT
+from lab.config.overrides import read_override
 from lab.report.records import Record, only_watches, what_is_run
 
 _NAMED_APART = ("experiment", "softmax", "seed")
@@ -21,7 +21,7 @@ _MOST_NAMED = 3
 
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """What was run, over its seeds.
+    """Setting: runs that differ in nothing but the seed.
 
     Attributes:
         name: short and unlike the others of its experiment.
@@ -74,16 +74,14 @@ def _in_one_notation(value: Any) -> Any:
 
 
 def planned(overrides: Sequence[str]) -> dict[str, Any]:
-    """What a command would run, by dotted key, as records have it.
+    """Returns what a command would run, by dotted key, as records have it.
 
     Raises:
         hydra.errors.HydraException: if the overrides do not compose.
     """
     config = compose_config(list(overrides))
-    config.paths.run = ""
-    plain = OmegaConf.to_container(config, resolve=True)
-    assert isinstance(plain, dict)
-    return what_is_run({str(key): value for key, value in plain.items()}, config.seed)
+    plain: Any = OmegaConf.to_container(OmegaConf.merge(config, {"paths": {"run": ""}}), resolve=True)
+    return what_is_run(plain, config.seed)
 
 
 def _setting(name: str, experiment: str, group: Sequence[Record]) -> Setting:
@@ -114,15 +112,13 @@ def _names(groups: Sequence[Sequence[Record]]) -> list[str]:
 
 
 def _overrides(run: Record) -> tuple[str, list[str]]:
-    """What a run is called, and the other overrides of its command, in order of their keys."""
+    """Returns the name of a run, and the other overrides of its command, in order of their keys."""
     head, rest = run.softmax, []
-    for override in run.overrides:
-        key, _, value = override.lstrip("+~").partition("=")
-        key = key.split("@")[0]
-        if key == "row":
-            head = value
-        elif not (key in _NAMED_APART or only_watches(key) or key.replace("/", ".").split(".")[0] in NOT_WHAT):
-            rest.append(override.lstrip("+"))
+    for one in map(read_override, run.overrides):
+        if one.key == "row":
+            head = one.value
+        elif one.is_what and one.key not in _NAMED_APART and not only_watches(one.key):
+            rest.append(one.name)
     return head, sorted(rest)
 
 

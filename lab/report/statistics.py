@@ -153,7 +153,7 @@ def paired(one: Mapping[int, float], other: Mapping[int, float], confidence: flo
 
 @dataclass(frozen=True)
 class Reach:
-    """How quickly a setting reaches 95 % of the baseline's accuracy (Table 4).
+    """Speed at which a setting reaches 95 % of the baseline's accuracy (Table 4).
 
     Attributes:
         percent_of_steps: mean epoch of getting there, in % of the baseline's mean; None where either never does.

@@ -1,4 +1,4 @@
-"""A run folder: its name, its lock, what ran in it, and how it ended.
+"""A run folder, held by one process: what lies in it, and what may be written there.
 
     runs/<experiment>/<softmax>[,override=value ...]/seed=<seed>/
         config.yaml       the composed configuration
@@ -13,65 +13,23 @@ A folder is named by what was run, not by the clock, so that the same command fi
 
 from __future__ import annotations
 
-import hashlib
 import json
-import re
 import shutil
-from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from lab.config.identity import NOT_WHAT, identity
 from lab.console import LabError
 from lab.runs.files import write_json, write_text
-from lab.runs.lock import FolderLock, is_held
-
-Status = Literal["running", "finished", "stopped", "failed"]
-STATUSES: tuple[str, ...] = get_args(Status)
-
-_IN_THE_NAME = ("experiment", "softmax", "seed")
-_LONGEST_NAME = 160
-
-
-def run_name(experiment: str, softmax: str, seed: int, overrides: Iterable[str]) -> str:
-    """Folder of a run below ``paths.runs``: ``main_task/norm_softmax,softmax.tau=0.333/seed=3``.
-
-    Args:
-        experiment: the chosen ``experiment`` config.
-        softmax: the chosen ``softmax`` config.
-        overrides: as typed on the command line (Hydra's task overrides); their order does not matter.
-    """
-    rest = sorted(o.lstrip("+") for o in overrides if not _is(o, (*NOT_WHAT, *_IN_THE_NAME)))
-    name = re.sub(r"[^\w.,=+~\[\]-]+", "-", ",".join([softmax, *rest]))
-    if len(name) > _LONGEST_NAME:
-        digest = hashlib.blake2b(name.encode(), digest_size=6).hexdigest()
-        name = f"{name[: _LONGEST_NAME - 13]}-{digest}"
-    return f"{experiment}/{name}/seed={seed}"
-
-
-def run_folder(config: DictConfig, overrides: Iterable[str], choices: Mapping[str, Any], seed: int) -> Path:
-    """Where the run of a composed config lives.
-
-    Args:
-        config: composed by Hydra.
-        overrides: as typed.
-        choices: group -> chosen config, as Hydra reports them.
-        seed: in place of ``config.seed``.
-    """
-    name = run_name(str(choices.get("experiment") or "custom"), str(choices["softmax"]), seed, overrides)
-    return Path(config.paths.runs).expanduser().absolute() / name
-
-
-def _is(override: str, keys: tuple[str, ...]) -> bool:
-    """Whether an override sets one of these keys; ``softmax.tau=3`` does not set ``softmax`` itself."""
-    key = override.lstrip("+~").split("=", 1)[0].split("@", 1)[0]
-    return key in keys or any(key.split(".")[0].split("/")[0] == k for k in keys if k in NOT_WHAT)
+from lab.runs.lock import FolderLock
+from lab.runs.spec import identity_of
+from lab.runs.summary import Summary, read_summary
+from lab.runs.walk import free_place_aside
 
 
 class Run:
-    """One run folder, held by this process.
+    """Holds a run folder for this process.
 
     Args:
         folder: where the run lives.
@@ -87,7 +45,6 @@ class Run:
         self.checkpoints = folder / "checkpoints"
         self.pictures = folder / "pictures"
         self.metrics = folder / "metrics.csv"
-        self.summary = folder / "summary.json"
         self._lock = FolderLock(folder)
         if primary:
             self._lock.acquire()
@@ -98,15 +55,15 @@ class Run:
 
     @property
     def lost(self) -> bool:
-        """Whether another process has taken the folder over: nothing may be written into it."""
+        """True if another process has taken the folder over: nothing may be written into it."""
         return self._lock.lost
 
-    def read_summary(self) -> dict[str, Any]:
-        """The summary as last written; empty for a new run."""
+    def read_summary(self) -> Summary | None:
+        """Reads the summary as last written; None for a new run."""
         return read_summary(self.folder)
 
     def read_provenance(self) -> dict[str, Any]:
-        """Where the folder's content comes from; empty for a new run."""
+        """Reads where the folder's content comes from; empty for a new run."""
         try:
             found = json.loads((self.folder / "provenance.json").read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -138,7 +95,9 @@ class Run:
         path = self.folder / "config.yaml"
         if not path.exists():
             return
-        mine, theirs = _identity(config), _identity(OmegaConf.load(path))
+        there = OmegaConf.load(path)
+        assert isinstance(there, DictConfig)
+        mine, theirs = identity_of(config), identity_of(there)
         different = sorted(k for k in mine.keys() | theirs.keys() if mine.get(k) != theirs.get(k))
         if different:
             listed = "; ".join(f"{k}: {theirs.get(k)!r} there, {mine.get(k)!r} now" for k in different[:4])
@@ -153,9 +112,7 @@ class Run:
         content = [path for path in self.folder.iterdir() if not path.name.startswith(".")]
         if not content:
             return None
-        number = 1
-        while (aside := self.folder.with_name(f"{self.folder.name}~{number}")).exists():
-            number += 1
+        aside = free_place_aside(self.folder)
         aside.mkdir()
         for path in content:
             shutil.move(path, aside / path.name)
@@ -222,7 +179,7 @@ def _damage(path: Path, error: Exception) -> str:
 
 
 def _is_of_the_machine(error: Exception) -> bool:
-    """Whether it says nothing of the file: too little memory, a disk that does not answer."""
+    """Tells whether an error is the machine's, and not the file's: too little memory, a disk that does not answer."""
     return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno is not None)
 
 
@@ -231,30 +188,3 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     import torch  # takes seconds, and most readers of runs want summaries only
 
     return torch.load(path, map_location="cpu", weights_only=True, mmap=False)
-
-
-def _identity(config: Any) -> dict[str, Any]:
-    plain = OmegaConf.to_container(config, resolve=True)
-    assert isinstance(plain, dict)
-    return identity({str(key): value for key, value in plain.items()})
-
-
-def is_finished(folder: Path) -> bool:
-    """Whether the run of a folder has come to its end."""
-    return bool(read_summary(folder).get("status") == "finished")
-
-
-def read_summary(folder: Path) -> dict[str, Any]:
-    """``summary.json`` of a run folder; empty where there is none, or where it is damaged.
-
-    A run that says it is running, but whose lock nobody holds, was killed: its status reads ``stopped``.
-    """
-    try:
-        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    if not isinstance(summary, dict) or summary.get("status") not in STATUSES:
-        return {}
-    if summary.get("status") == "running" and not is_held(folder):
-        summary["status"] = "stopped"
-    return summary

@@ -1,4 +1,4 @@
-"""How a run ended, whatever ended it."""
+"""Outcome of a run: how it ended, whatever ended it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from hydra.errors import InstantiationException
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from lab.console import LabError
+from lab.runs.summary import Status
 
 # What a user can mend, and says how by itself.
 MENDED = (LabError, FileNotFoundError, ValueError, MisconfigurationException)
@@ -18,7 +19,7 @@ class Ending:
     """Status and reason for the summary; ``failed`` until the block says better."""
 
     def __init__(self) -> None:
-        self.status = "failed"
+        self.status: Status = "failed"
         self.reason: str | None = None
 
     @contextmanager

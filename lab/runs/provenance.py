@@ -1,4 +1,4 @@
-"""Where a figure comes from: command, git state, package versions, machine, SLURM job."""
+"""Provenance of a figure: command, git state, package versions, machine, SLURM job."""
 
 from __future__ import annotations
 
@@ -15,7 +15,17 @@ import psutil
 
 from lab.runs import slurm
 
-PACKAGES = ("torch", "torchvision", "lightning", "timm", "torchmetrics", "hydra-core", "tensorboard", "numpy")
+PACKAGES = (
+    "eureka-lab",
+    "torch",
+    "torchvision",
+    "lightning",
+    "timm",
+    "torchmetrics",
+    "hydra-core",
+    "tensorboard",
+    "numpy",
+)
 
 
 def now() -> str:
@@ -27,9 +37,11 @@ def command_line() -> str:
     """The command that a person typed, as far as Python knows it."""
     main = sys.modules.get("__main__")
     spec = getattr(main, "__spec__", None)
-    name = (
-        f"python -m {spec.name.removesuffix('.__main__')}" if spec is not None else f"python {Path(sys.argv[0]).name}"
-    )
+    name = Path(sys.argv[0]).name
+    if spec is not None:
+        name = f"python -m {spec.name.removesuffix('.__main__')}"
+    elif not name.startswith("eureka-"):  # the lab's own commands stand as they are
+        name = f"python {name}"
     return " ".join([name, *map(shlex.quote, sys.argv[1:])])
 
 
@@ -44,6 +56,9 @@ def git_state() -> dict[str, Any]:
             return None
         return done.stdout.strip() if done.returncode == 0 else None
 
+    # Installed from a wheel, the lab may lie inside a checkout of something else.
+    if git("ls-files", "--error-unmatch", Path(__file__).name) is None:
+        return {"commit": None, "modified": False}
     changes = git("status", "--porcelain", "--untracked-files=no")
     return {"commit": git("rev-parse", "HEAD"), "modified": bool(changes)}
 

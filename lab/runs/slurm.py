@@ -1,4 +1,4 @@
-"""What SLURM tells a process of the job it runs in; outside of SLURM, nothing."""
+"""Reads what SLURM tells a process of the job it runs in; outside of SLURM, nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def job() -> str | None:
 
 
 def restarts() -> int:
-    """How often SLURM has queued this job again."""
+    """Counts how often SLURM has queued this job again."""
     return int(os.environ.get("SLURM_RESTART_COUNT") or 0)
 
 

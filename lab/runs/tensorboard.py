@@ -11,11 +11,12 @@ from typing import Any
 import lightning as L
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
 
-from lab.config.identity import NOT_WHAT
+from lab.config.overrides import read_override
+from lab.runs.spec import RunSpec
 
 # Columns of the HParams tab beside what was typed; the five that it opens on; the measured ones with their titles.
 _ALWAYS = ("optim.lr", "optim.weight_decay", "softmax.tau", "trainer.max_epochs")
@@ -101,7 +102,8 @@ class TensorBoard(TensorBoardLogger):
 
     def _describe(self, tag: str, data: Any) -> None:
         value = Summary.Value(tag=tag, metadata=metadata.create_summary_metadata(data), tensor=metadata.NULL_TENSOR)
-        self.experiment._get_file_writer().add_summary(Summary(value=[value]))  # type: ignore[union-attr]
+        writer: Any = self.experiment
+        writer.file_writer.add_summary(Summary(value=[value]))
 
 
 def boards(trainer: L.Trainer) -> list[TensorBoardLogger]:
@@ -109,20 +111,14 @@ def boards(trainer: L.Trainer) -> list[TensorBoardLogger]:
     return [logger for logger in trainer.loggers if isinstance(logger, TensorBoardLogger)]
 
 
-def hyperparameters(config: DictConfig, what: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run is told by in the HParams tab: names -> number, text, bool or None.
-
-    Args:
-        config: of the run.
-        what: fixed fields of its summary: experiment, softmax, seed and overrides, as typed.
-    """
-    typed = dict(override.lstrip("+~").partition("=")[::2] for override in what["overrides"])
-    typed = {key: value for key, value in typed.items() if re.split(r"[./@]", key)[0] not in NOT_WHAT}
-    told = {name: what[name] for name in ("experiment", "softmax", "seed")}
+def hyperparameters(spec: RunSpec) -> dict[str, Any]:
+    """Returns what a run is told by in the HParams tab: names -> number, text, bool or None."""
+    typed = {one.key: one.value for one in map(read_override, spec.overrides) if one.is_what}
+    told: dict[str, Any] = {"experiment": spec.experiment, "softmax": spec.softmax, "seed": spec.seed}
     rest = {key: value for key, value in typed.items() if key not in told}
     told["overrides"] = " ".join(f"{key}={value}" for key, value in sorted(rest.items()))
     for key in dict.fromkeys([*_ALWAYS, *rest]):
-        value = OmegaConf.select(config, key) if re.fullmatch(r"\w+(\.\w+)*", key) else None
+        value = OmegaConf.select(spec.config, key) if re.fullmatch(r"\w+(\.\w+)*", key) else None
         # A chosen config (row=vit) is known by its name.
         told[key] = value if isinstance(value, bool | int | float | str) else rest.get(key)
     return told

@@ -116,7 +116,7 @@ def _noted(folder: Path) -> SlurmJob | None:
 
 
 def has_result(job: SlurmJob) -> bool:
-    """Whether a job's first task has left its result."""
+    """Tells whether a job's first task has left its result."""
     path = job.task(0).paths.result_pickle
     # Listed, since network file systems remember for a while that a file was not there.
     return path.parent.exists() and path.name in os.listdir(path.parent)
@@ -159,5 +159,5 @@ def _tell_of_stuck(names: Iterable[str], queue: Mapping[str, str | None], said: 
 
 
 def advice(reason: str) -> str | None:
-    """Where to look if a job waits for this reason of SLURM's; None where it passes by itself (Priority, Resources)."""
+    """Advises where to look if a job waits for this reason of SLURM's; None where it passes by itself."""
     return next((where for pattern, where in _STAYS.items() if re.match(pattern, reason, re.IGNORECASE)), None)

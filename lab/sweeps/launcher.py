@@ -25,11 +25,12 @@ from submitit.core.utils import FailedSubmissionError, UncompletedJobError
 from submitit.helpers import clean_env
 from submitit.slurm.slurm import SlurmJob
 
+from lab.config.overrides import Override, read_override
 from lab.console import LabError, tell
 from lab.runs import slurm
-from lab.runs.folder import is_finished, read_summary, run_folder
+from lab.runs.spec import RunSpec
+from lab.runs.summary import is_finished, read_summary
 from lab.sweeps import jobs
-from lab.training.seeds.numbers import seeds_of
 
 # Parameters that submitit knows for every kind of cluster; it wants slurm_ before the others.
 _GENERIC = BaseQueueConf.__dataclass_fields__
@@ -54,7 +55,7 @@ class _Run:
     asks: dict[str, Any]
 
     def finished(self) -> bool:
-        """Whether nothing is left to run."""
+        """Tells whether nothing is left to run."""
         return not self.force and all(map(is_finished, self.folders))
 
     def __str__(self) -> str:
@@ -127,22 +128,23 @@ class SlurmLauncher(submitit_launcher.SlurmLauncher):
             LabError: if a seed is no number, or the trainer does not say how many devices it takes.
         """
         # Runs that differ in their seed alone are composed once: each takes a good part of a second.
-        composed: dict[tuple[str, ...], Any] = {}
+        composed: dict[tuple[str, ...], RunSpec] = {}
         runs = []
         for number, overrides in enumerate(map(list, job_overrides), first):
-            setting = tuple(one for one in overrides if not one.startswith("seed="))
+            typed = {one.key: one for one in map(read_override, overrides)}
+            setting = tuple(one.text for one in typed.values() if one.key != "seed")
             if setting not in composed:
-                composed[setting] = self.hydra_context.config_loader.load_sweep_config(self.config, overrides)
-            config = composed[setting]
-            seed = next((_number(one) for one in overrides if one.startswith("seed=")), config.seed)
-            task, choices = list(config.hydra.overrides.task), dict(config.hydra.runtime.choices)
-            folders = [run_folder(config, task, choices, one) for one in seeds_of(config, seed)]
-            asks = jobs.with_resources(self.params, config.trainer)
-            runs.append(_Run(number, overrides, folders, config.force, asks))
+                config = self.hydra_context.config_loader.load_sweep_config(self.config, overrides)
+                composed[setting] = RunSpec.of(config, config.hydra.overrides.task, config.hydra.runtime.choices)
+            spec = composed[setting]
+            if "seed" in typed:
+                spec = spec.changed(seed=_whole_number(typed["seed"]))
+            asks = jobs.with_resources(self.params, spec.config.trainer)
+            runs.append(_Run(number, overrides, [one.folder for one in spec.each], spec.force, asks))
         return runs
 
     def _run_here(self, run: _Run) -> JobReturn:
-        """What a finished run returns, without a job: training sees that it is finished."""
+        """Returns what a finished run returns, without a job: training sees that it is finished."""
         setup_globals()
         config = self.hydra_context.config_loader.load_sweep_config(self.config, run.overrides)
         with open_dict(config):
@@ -186,12 +188,12 @@ class SlurmLauncher(submitit_launcher.SlurmLauncher):
             raise LabError(f"SLURM does not take the jobs: {' '.join(str(error).split())}") from error
 
     def _end_of(self, run: _Run, job: SlurmJob) -> JobReturn:
-        """What the job returned, or why it returned nothing."""
+        """Returns what the job returned, or why it returned nothing."""
         try:
             if jobs.has_result(job):
                 return job.task(0).result()
             said = [read_summary(folder) for folder in run.folders]
-            status = ", ".join(sorted({str(summary.get("status", "not begun")) for summary in said}))
+            status = ", ".join(sorted({summary.status if summary else "not begun" for summary in said}))
             error: Exception = LabError(
                 f"job {job.job_id} was cancelled, killed or out of memory; the run's summary says {status}"
             )
@@ -202,11 +204,11 @@ class SlurmLauncher(submitit_launcher.SlurmLauncher):
         return JobReturn(overrides=run.overrides, status=JobStatus.FAILED, _return_value=error)
 
 
-def _number(override: str) -> int:
-    try:
-        return int(override.removeprefix("seed="))
-    except ValueError:
-        raise LabError(f"{override} is wrong: a seed is a whole number") from None
+def _whole_number(seed: Override) -> int:
+    value = seed.parsed()
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise LabError(f"{seed.text} is wrong: a seed is a whole number")
+    return value
 
 
 def _first_line(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""What a sweep is going to run, as a file beside its runs: ``<runs>/.sweeps/plan-<digest>.json``.
+"""Plan of a sweep, the runs that it is going to make, as a file beside them: ``<runs>/.sweeps/plan-<digest>.json``.
 
 A plan is named by what it holds, so that the same command writes the same file. Who no longer wants the runs that are
 still missing deletes the file; runs are never touched.

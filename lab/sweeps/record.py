@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from hydra._internal.config_repository import CachingConfigRepository
-from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-from hydra._internal.defaults_list import create_defaults_list
-from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
 
+from lab.config.command_line import config_dir_of, explained, parse_arguments, problem_with
+from lab.config.compose import initialized
+from lab.config.hydra_internals import BASIC_SWEEPER, Choices, compose_multirun, loader, split_into_jobs
+from lab.config.overrides import Override, read_override
 from lab.console import LabError
-from lab.runs.folder import run_name
 from lab.runs.provenance import command_line
+from lab.runs.spec import run_name, seeds_of
 from lab.sweeps.plan import write_plan
-from lab.training.seeds.numbers import numbers
-
-_BASIC = f"{BasicSweeper.__module__}.{BasicSweeper.__qualname__}"
 
 
 class RecordPlan(Callback):
@@ -32,7 +29,7 @@ class RecordPlan(Callback):
     """
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        if config.hydra.sweeper._target_ != _BASIC:
+        if config.hydra.sweeper._target_ != BASIC_SWEEPER:
             return
         try:
             names = planned(config)
@@ -52,37 +49,50 @@ def planned(config: DictConfig) -> list[str]:
         HydraException: if an override is wrong.
         LabError: if ``seeds`` is.
     """
-    loader = GlobalHydra.instance().config_loader()
-    parser = OverridesParser.create(loader)
-    configs = CachingConfigRepository(loader.repository)  # type: ignore[attr-defined]
-
-    @cache
-    def value(override: str) -> Any:
-        return parser.parse_override(override).value()
-
-    @cache
-    def choices(overrides: tuple[str, ...]) -> dict[str, str | None]:
-        # Not composed: that takes four times as long, and a name needs no more than the chosen configs.
-        typed = parser.parse_overrides(list(overrides))
-        found = create_defaults_list(configs, config.hydra.job.config_name, typed, True, False)
-        return found.overrides.known_choices
-
+    choices = Choices(config.hydra.job.config_name)
+    chosen_by: dict[tuple[str, ...], dict[str, str | None]] = {}
+    parser = OverridesParser.create(loader())
     names = []
-    for job in _jobs(config, parser):
-        keys = {override.split("=", 1)[0]: override for override in job}
-        seed = value(keys["seed"]) if "seed" in keys else config.seed
-        asked = value(keys["seeds"]) if "seeds" in keys else config.seeds
+    for job in jobs_of(config):
+        typed = {one.key: one for one in map(read_override, job)}
+        seed = _value(typed, "seed", config)
         # Neither numbers nor values inside a group change what is chosen.
-        groups = (o for key, o in keys.items() if "." not in key and key not in ("seed", "seeds"))
-        chosen = choices(tuple(groups))
-        for number in [seed] if asked is None else numbers(asked, seed):
+        groups = tuple(one.text for one in typed.values() if one.is_group and one.key not in ("seed", "seeds"))
+        if groups not in chosen_by:
+            chosen_by[groups] = choices.of(parser.parse_overrides(list(groups)))
+        chosen = chosen_by[groups]
+        for number in seeds_of(_value(typed, "seeds", config), seed):
             names.append(run_name(str(chosen.get("experiment") or "custom"), str(chosen["softmax"]), number, job))
     return names
 
 
-def _jobs(config: DictConfig, parser: OverridesParser) -> Sequence[Sequence[str]]:
-    """Overrides of every job, split as Hydra's own sweeper splits them."""
+def planned_runs(arguments: Sequence[str]) -> tuple[Path, list[Path]]:
+    """Returns the folder of runs and, in it, those of the runs that ``lab.train -m <arguments>`` would make.
+
+    Raises:
+        LabError: if something is wrong with the arguments, or they are a search, which decides as it goes.
+    """
+    given = parse_arguments(arguments)
+    overrides = list(given.overrides)
+    if problem := problem_with(overrides, config_dir_of(given)):
+        raise LabError(problem)
+    with initialized(config_dir_of(given)):
+        try:
+            config = compose_multirun(overrides)
+            if config.hydra.runtime.choices["hydra/sweeper"] != "basic":
+                raise LabError("a search chooses its runs as it goes, so there is no list of them beforehand")
+            names = planned(config)
+        except (HydraException, OmegaConfBaseException) as error:
+            raise LabError(explained(error, overrides)) from error
+    runs = Path(config.paths.runs).expanduser().absolute()
+    return runs, [runs / name for name in dict.fromkeys(names)]
+
+
+def jobs_of(config: DictConfig) -> Sequence[Sequence[str]]:
+    """Splits a multirun into the overrides of each job, as Hydra's own sweeper does."""
     params = [f"{key}={value}" for key, value in (config.hydra.sweeper.params or {}).items()]
-    typed = parser.parse_overrides([*params, *config.hydra.overrides.task])
-    (jobs,) = BasicSweeper.split_arguments(typed, None)
-    return jobs
+    return split_into_jobs(OverridesParser.create(loader()).parse_overrides([*params, *config.hydra.overrides.task]))
+
+
+def _value(typed: dict[str, Override], key: str, config: DictConfig) -> Any:
+    return typed[key].parsed() if key in typed else config[key]

@@ -1,108 +1,247 @@
-"""A hyper-parameter search that goes on where it was: what Hydra's Optuna sweeper leaves out.
+"""A hyper-parameter search: a multirun whose values Optuna chooses as results come in.
 
-The sweeper keeps a study where it is told to, but asks for all its trials anew each time, under a name that has to be
-thought of. Here the study is named by what is searched, in ``<runs>/.sweeps/search-<digest>.sqlite``.
+A study is named by what is searched and lies in ``<runs>/.sweeps/search-<digest>.journal``, so that the same command
+goes on where it was.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import optuna
 from filelock import FileLock, Timeout
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.experimental.callback import Callback
-from omegaconf import DictConfig, read_write
+from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
+from hydra.core.utils import JobReturn
+from omegaconf import DictConfig
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState
 
 from lab.config.identity import NOT_WHAT
-from lab.console import LabError, refusals, tell
+from lab.console import LabError, tell
+from lab.runs.study import PRUNED_AT, PRUNER, PRUNERS, SAMPLERS, chosen, storage_at
 from lab.sweeps.plan import FOLDER
 
-# A lock lasts as long as its object, which must not travel to other processes with the callback.
-_held: dict[str, FileLock] = {}
+# Runs jobs side by side, given the overrides of each and the number of the first.
+Launch = Callable[[Sequence[Sequence[str]], int], Sequence[JobReturn]]
 
 
-class GoOn(Callback):
-    """Before a search: its study, how many trials are left, and those that were cut short; after it: the best trial.
+def search(config: DictConfig, launch: Launch) -> None:
+    """Runs the trials of a study that are missing, and tells which are the best.
 
-    A trial that was cut short (a kill, a time limit) is asked for again, with the same values and therefore in its own
-    run folder, where it goes on from its checkpoint. One that failed counts and is not asked for again.
-    """
+    A trial that was cut short (a kill, a time limit) runs again with the same values and therefore in its own run
+    folder, where it goes on from its checkpoint. One that failed counts and does not run again.
 
-    def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
-        # Hydra would turn an exception of a callback into a warning.
-        with refusals():
-            prepare(config)
-
-    def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
-        sweeper = config.hydra.sweeper
-        study = optuna.load_study(sweeper.study_name, sweeper.storage)
-        failed = sum(trial.state == TrialState.FAIL for trial in study.trials)
-        tell(f"search {study.study_name}: {_number(_finished(study), 'trial')}, {failed} failed; {sweeper.storage}")
-        for trial in study.best_trials:
-            values = ", ".join(f"{value:.6g}" for value in trial.values)
-            tell(f"best: {values} with {' '.join(f'{key}={value}' for key, value in trial.params.items())}")
-        if (lock := _held.pop(sweeper.study_name, None)) is not None:
-            lock.release()
-
-
-def prepare(config: DictConfig) -> None:
-    """Gives the sweeper in a multirun's ``config`` its study and the number of trials that are left.
+    Args:
+        config: the multirun's, as Hydra composed it.
+        launch: of Hydra's launcher.
 
     Raises:
-        LabError: if another process is searching the same.
+        LabError: if an option is wrong, another process is searching the same, or no trial has finished.
     """
-    folder = Path(config.paths.runs).expanduser().absolute() / FOLDER
-    folder.mkdir(parents=True, exist_ok=True)
-    sweeper = config.hydra.sweeper
-    with read_write(config):
-        sweeper.study_name = sweeper.study_name or study_name(config)
-        sweeper.storage = sweeper.storage or f"sqlite:///{folder / sweeper.study_name}.sqlite"
-        # Where the sweeper writes optimization_results.yaml: one file a study.
-        config.hydra.sweep.dir = str(folder / sweeper.study_name)
-        lock = FileLock(folder / f".{sweeper.study_name}.lock")
-        try:
-            lock.acquire(blocking=False)
-        except Timeout:
-            raise LabError(
-                f"another process is searching {sweeper.study_name} below {folder.parent}: "
-                "wait for it, or search something else"
-            ) from None
-        _held[sweeper.study_name] = lock
-        storage = optuna.storages.RDBStorage(sweeper.storage)
-        try:
-            study = optuna.load_study(sweeper.study_name, storage)
-        except KeyError:
-            return
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    settings, runs = config.hydra.sweeper, Path(config.paths.runs).expanduser().absolute()
+    _check_counts(settings)
+    typed = _typed(config)
+    swept = {key: override for key, override in typed.items() if override.is_sweep_override()}
+    fixed = [str(override.input_line) for key, override in typed.items() if key not in swept]
+    if not swept:
+        raise LabError("a search needs something to search: a key with an interval(), a choice() or a range()")
+    space = {key: distribution(override) for key, override in swept.items()}
+    name = settings.study_name or study_name(config)
+    with _held(runs / FOLDER, name):
+        where = settings.storage or str(runs / FOLDER / f"{name}.journal")
+        study = _opened(name, where, settings)
         cut_short = [trial for trial in study.trials if trial.state == TrialState.RUNNING]
-        for trial in cut_short:
-            storage.set_trial_state(trial._trial_id, TrialState.WAITING)
-        done = _finished(study)
-        tell(
-            f"going on with search {study.study_name}: {done} of {_number(sweeper.n_trials, 'trial')} done, "
-            f"{len(cut_short)} cut short"
-        )
-        sweeper.n_trials = max(0, sweeper.n_trials - done)
-        if sweeper.sampler.get("seed") is not None:
-            # A sampler starts over with each process: under the same seed it would ask for the same again.
-            sweeper.sampler.seed += len(study.trials)
+        asked, known = settings.n_trials, len(study.trials)
+        if settings.sampler.name == "grid":
+            asked = min(asked, _ask_for_all(study, swept, settings.sampler.get("seed")))
+        if known:
+            done = f"{_finished(study)} of {_number(asked, 'trial')} done"
+            tell(f"going on with search {name}: {done}, {len(cut_short)} cut short")
+        started = 0
+        while (left := asked - _finished(study)) > 0:
+            size = min(left, settings.n_jobs)
+            again, cut_short = cut_short[:size], cut_short[size:]
+            new = [study.ask(space) for _ in range(size - len(again))]
+            batch = {trial.number: trial.params for trial in (*again, *new)}
+            jobs = [[*_overrides(params), *fixed] for params in batch.values()]
+            if settings.pruner.name != "none":
+                jobs = [[*job, reference(name, number, where)] for number, job in zip(batch, jobs, strict=True)]
+            for number, end in zip(batch, launch(jobs, started), strict=True):
+                outcome = _note(study, number, end)
+                tell(f"[{_finished(study)}/{asked}] {outcome} with {' '.join(_overrides(batch[number]))}")
+            started += len(batch)
+    _tell_of_best(study, where, runs)
 
 
 def study_name(config: DictConfig) -> str:
     """``search-<digest>``, the same for the same search space and settings in any order, however many trials."""
-    params = [f"{key}={value}" for key, value in (config.hydra.sweeper.params or {}).items()]
-    typed = OverridesParser.create().parse_overrides([*params, *config.hydra.overrides.task])
-    # What comes later takes the place of what came before, as in the sweeper.
     said = {key: config.hydra.runtime.choices.get(key) for key in ("experiment", "softmax")}
-    said |= {override.get_key_element(): override.get_value_string() for override in typed}
+    said |= {key: override.get_value_string() for key, override in _typed(config).items()}
     # Several seeds in a trial are another objective, if not another run.
     tops = {key: key.lstrip("+~").split(".")[0].split("/")[0] for key in said}
     what = sorted(f"{key}={said[key]}" for key, top in tops.items() if top == "seeds" or top not in NOT_WHAT)
+    what.append(str(config.hydra.sweeper.direction))
     return f"search-{hashlib.blake2b(chr(10).join(what).encode(), digest_size=6).hexdigest()}"
+
+
+def distribution(override: Override) -> BaseDistribution:
+    """Optuna's distribution of the values that Hydra's grammar gives in an override.
+
+    ``interval()`` is continuous, ``int(interval())`` whole numbers, with ``tag(log, ...)`` on a logarithmic scale;
+    ``range()`` its numbers in their order; ``choice()``, ``a,b`` and ``glob()`` any of the values, without an order.
+
+    Raises:
+        LabError: if the range is empty or upside down.
+    """
+    value = override.value()
+    try:
+        if isinstance(value, IntervalSweep):
+            low, high, step = value.start, value.end, None
+        elif isinstance(value, RangeSweep):
+            numbers = _values(override)
+            low, high, step = min(numbers), max(numbers), abs(value.step)
+        else:
+            return CategoricalDistribution(_values(override))
+        assert low is not None and high is not None
+        log = "log" in value.tags
+        if isinstance(low, int) and isinstance(high, int):
+            return IntDistribution(low, high, log=log, step=int(step or 1))
+        return FloatDistribution(low, high, log=log, step=step)
+    except ValueError as error:
+        raise LabError(f"{override.input_line} is no range to search in: {error}") from error
+
+
+def reference(study: str, number: int, storage: str) -> str:
+    """The override by which a run knows its trial (:class:`lab.runs.study.RunningTrial`)."""
+    quoted = storage.replace("'", "\\'")
+    return f"trial={{study:{study},number:{number},storage:'{quoted}'}}"
+
+
+def _values(override: Override) -> list[Any]:
+    """All values of an override: numbers of a range; of a choice, as they are typed."""
+    return list(override.sweep_iterator() if override.is_range_sweep() else override.sweep_string_iterator())
+
+
+def _typed(config: DictConfig) -> dict[str, Override]:
+    """Overrides of the sweep and of the command line by key; what comes later takes the place of what came before."""
+    given = config.hydra.sweeper.params or {}
+    params = [f"{key}={'null' if value is None else value}" for key, value in given.items()]
+    parser = OverridesParser.create(GlobalHydra.instance().config_loader())
+    parsed = parser.parse_overrides([*params, *config.hydra.overrides.task])
+    return {override.get_key_element(): override for override in parsed}
+
+
+def _check_counts(settings: DictConfig) -> None:
+    """Raises LabError if there is no number of trials."""
+    for key in ("n_trials", "n_jobs"):
+        if not isinstance(settings[key], int) or settings[key] < 1:
+            raise LabError(f"hydra.sweeper.{key}={settings[key]} is wrong: give a whole number, at least 1")
+
+
+@contextmanager
+def _held(folder: Path, name: str) -> Iterator[None]:
+    """Within, no other process searches the same.
+
+    Raises:
+        LabError: if one does.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder / f".{name}.lock")
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        raise LabError(
+            f"another process is searching {name} below {folder.parent}: wait for it, or search something else"
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _opened(name: str, where: str, settings: DictConfig) -> optuna.Study:
+    """The study, new or gone on with, under its sampler and pruner.
+
+    Raises:
+        LabError: if Optuna does not take an option.
+    """
+    chosen("pruner", PRUNERS, settings.pruner)
+    try:
+        study = optuna.create_study(
+            study_name=name, storage=storage_at(where), direction=settings.direction, load_if_exists=True
+        )
+    except ValueError as error:
+        raise LabError(f"hydra.sweeper.direction={settings.direction} is wrong: {error}") from error
+    options = dict(settings.sampler)
+    if options.get("seed") is not None:
+        # A sampler starts over with each process: under the same seed it would ask for the same again.
+        options["seed"] += len(study.trials)
+    study.sampler = chosen("sampler", SAMPLERS, options)
+    # Read by the processes of the trials.
+    study.set_user_attr(PRUNER, dict(settings.pruner))
+    return study
+
+
+def _ask_for_all(study: optuna.Study, swept: Mapping[str, Override], seed: int | None) -> int:
+    """Queues all points of the grid that the study does not know yet, in random order; the size of the grid.
+
+    Raises:
+        LabError: if an interval has no end of values.
+    """
+    if endless := [str(override.input_line) for override in swept.values() if override.is_interval_sweep()]:
+        raise LabError(f"a grid needs values to choose from, choice() or range(), and not {', '.join(endless)}")
+    points = list(itertools.product(*map(_values, swept.values())))
+    random.Random(seed).shuffle(points)
+    for point in points:
+        study.enqueue_trial(dict(zip(swept, point, strict=True)), skip_if_exists=True)
+    return len(points)
+
+
+def _overrides(params: Mapping[str, Any]) -> list[str]:
+    return [f"{key}={value}" for key, value in params.items()]
+
+
+def _note(study: optuna.Study, number: int, end: JobReturn) -> str:
+    """Writes into the study how a trial ended; the same in words."""
+    reason = "not finished"
+    try:
+        value = end.return_value
+    except Exception as error:  # whatever a job raised, the search goes on
+        value, reason = None, (str(error).strip() or type(error).__name__).splitlines()[0]
+    if value is not None:
+        study.tell(number, float(value))
+        return f"{value:.6g}"
+    epoch = study.trials[number].user_attrs.get(PRUNED_AT)
+    study.tell(number, state=TrialState.FAIL if epoch is None else TrialState.PRUNED)
+    return f"failed ({reason})" if epoch is None else f"pruned at epoch {epoch}"
+
+
+def _tell_of_best(study: optuna.Study, where: str, runs: Path) -> None:
+    """Tells how the trials ended, and which are the best.
+
+    Raises:
+        LabError: if no trial has finished.
+    """
+    states = [trial.state for trial in study.trials if trial.state.is_finished()]
+    pruned = f", {states.count(TrialState.PRUNED)} pruned" if TrialState.PRUNED in states else ""
+    trials = _number(len(states), "trial")
+    tell(f"search {study.study_name}: {trials}, {states.count(TrialState.FAIL)} failed{pruned}; {where}")
+    if TrialState.COMPLETE not in states:
+        raise LabError(
+            f"none of {trials} of {study.study_name} has finished, so none is the best: "
+            f"python -m lab.status {runs} shows why each failed"
+        )
+    for trial in study.best_trials:
+        tell(f"best: {trial.value:.6g} with {' '.join(_overrides(trial.params))}")
 
 
 def _finished(study: optuna.Study) -> int:

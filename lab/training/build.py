@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import lightning as L
 import torch
 import yaml
-from hydra.errors import InstantiationException
 from hydra.utils import get_class, get_object, instantiate
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import Logger
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf
 
-from lab.attention.functional import CrossAttention
-from lab.attention.rule import TemperatureRule, check_rule
 from lab.attention.rules.fixed import Fixed
 from lab.callbacks.checkpoints import Checkpoints
 from lab.callbacks.diagnostics.base import Diagnostic
@@ -28,6 +24,7 @@ from lab.console import LabError, tell
 from lab.runs.checkpoints import AtomicCheckpointIO
 from lab.runs.folder import Run
 from lab.runs.metrics_log import MetricsLog
+from lab.runs.spec import RunSpec
 from lab.runs.tensorboard import hyperparameters
 from lab.training.module import TwoStepModule
 
@@ -46,10 +43,8 @@ def build_module(
 ) -> TwoStepModule:
     """The model with its softmax, in its LightningModule."""
     facts: dict[str, int] = data.model_arguments()  # type: ignore[attr-defined]
-    softmax = config.softmax.copy()
-    with open_dict(softmax):
-        schedule = softmax.pop("schedule", None)
-    model = build_model(config.model, softmax, facts)
+    schedule = config.softmax.get("schedule")
+    model = build_model(config.model, without_schedule(config.softmax), facts)
     if schedule and not model.rules():  # type: ignore[operator]
         raise LabError(f"{config.model._target_} has no attention to heat: leave softmax/schedule out")
     if config.intervention and not model.rules():  # type: ignore[operator]
@@ -65,6 +60,13 @@ def build_module(
         schedule=instantiate(schedule) if schedule else None,
         intervention=instantiate(config.intervention) if config.intervention else None,
     )
+
+
+def without_schedule(softmax: DictConfig) -> DictConfig:
+    """Returns the part of a ``softmax`` config that makes a rule; the schedule is the module's."""
+    plain: Any = OmegaConf.to_container(softmax, resolve=True)
+    plain.pop("schedule", None)
+    return OmegaConf.create(plain)
 
 
 def build_model(model: DictConfig, softmax: DictConfig, facts: dict[str, int]) -> torch.nn.Module:
@@ -88,30 +90,12 @@ def build_model(model: DictConfig, softmax: DictConfig, facts: dict[str, int]) -
 
 
 def _with_softmax(model: DictConfig, softmax: DictConfig, facts: dict[str, int]) -> torch.nn.Module:
-    name = softmax._target_
-    target = get_object(name)
-    if inspect.isclass(target) and issubclass(target, torch.nn.Module):
-        if not issubclass(target, TemperatureRule):
-            raise LabError(
-                f"softmax._target_={name} is no temperature rule: derive it from lab.attention.rule.TemperatureRule"
-            )
-        if not softmax.get("_partial_"):
-            raise LabError(
-                f"softmax: the config of {name} needs the line _partial_: true, "
-                "since the model makes a rule of it for every layer, with the heads there"
-            )
-    try:
-        made: Any = instantiate(model, softmax=instantiate(softmax), **facts)
-    except InstantiationException as error:
-        if "TemperatureRule.__init__() missing" not in str(error.__cause__):
-            raise
+    if inspect.isclass(get_object(softmax._target_)) and not softmax.get("_partial_"):
         raise LabError(
-            f"softmax: the constructor of {name} must hand heads, head_dim and tau on: "
-            "super().__init__(heads, head_dim, tau)"
-        ) from error
-    for layer in getattr(made, "attention_layers", list)():
-        check_rule(layer.rule, any_basis=isinstance(layer, CrossAttention))
-    return made
+            f"softmax: the config of {softmax._target_} needs the line _partial_: true, "
+            "since the model makes a rule of it for every layer, with the heads there"
+        )
+    return instantiate(model, softmax=instantiate(softmax), **facts)
 
 
 def build_callbacks(config: DictConfig) -> list[Callback]:
@@ -125,22 +109,25 @@ def build_checkpoints(config: DictConfig, run: Run, preemption: Preemption) -> C
     return Checkpoints(run.checkpoints, **options, preemption=preemption)
 
 
-def build_loggers(config: DictConfig, run: Run, resume_step: int, what: dict[str, Any]) -> list[Logger]:
-    """``metrics.csv`` and the loggers that the config names, told what is run; ``what``: see RunSummary."""
+def build_loggers(spec: RunSpec, run: Run, resume_step: int) -> list[Logger]:
+    """Makes ``metrics.csv`` and the loggers that the config names, and tells them what is run."""
     # A resumed run takes back what the killed one logged beyond its last checkpoint.
     purge = {"purge_step": resume_step} if resume_step else {}
-    loggers = [MetricsLog(run.metrics, resume_step), *(make(**purge) for make in instantiate(config.logger).values())]
+    loggers = [
+        MetricsLog(run.metrics, resume_step),
+        *(make(**purge) for make in instantiate(spec.config.logger).values()),
+    ]
     for logger in loggers:
-        logger.log_hyperparams(hyperparameters(config, what))
+        logger.log_hyperparams(hyperparameters(spec))
     return loggers
 
 
-def build_trainer(config: DictConfig, callbacks: Sequence[Callback], loggers: Sequence[Logger]) -> L.Trainer:
-    """Lightning's trainer with these callbacks and loggers; says so where none of the config's looks for a moment."""
-    _tell_if_nobody_looks(config)
+def build_trainer(spec: RunSpec, callbacks: Sequence[Callback], loggers: Sequence[Logger]) -> L.Trainer:
+    """Makes Lightning's trainer; says so where no callback of the config looks for a Eureka-moment."""
+    _tell_if_nobody_looks(spec)
     # Plain values: Lightning takes max_time as a dict, and a DictConfig is none.
     trainer = instantiate(
-        config.trainer,
+        spec.config.trainer,
         _convert_="all",
         callbacks=list(callbacks),
         logger=list(loggers) or False,
@@ -150,21 +137,21 @@ def build_trainer(config: DictConfig, callbacks: Sequence[Callback], loggers: Se
     return trainer
 
 
-def _tell_if_nobody_looks(config: DictConfig) -> None:
+def _tell_if_nobody_looks(spec: RunSpec) -> None:
     """A group chosen by one name takes the place of the experiment's own: easily typed, and a whole sweep is lost."""
-    classes = {name: get_object(node._target_) for name, node in config.callbacks.items() if node}
+    classes = {name: get_object(node._target_) for name, node in spec.config.callbacks.items() if node}
     if any(inspect.isclass(one) and issubclass(one, EurekaMoment) for one in classes.values()):
         return
     looking = [str(name) for name, one in classes.items() if inspect.isclass(one) and issubclass(one, Diagnostic)]
     tell(
         f"no Eureka-moment is looked for: callbacks= has taken the place of the experiment's own; "
-        f"'callbacks=[{','.join([*_own_callbacks(config), *looking])}]' keeps them"
+        f"'callbacks=[{','.join([*_own_callbacks(spec.experiment), *looking])}]' keeps them"
     )
 
 
-def _own_callbacks(config: DictConfig) -> list[str]:
-    """What the experiment chooses as ``callbacks``; its name is that of the folder that its runs lie in."""
-    path = CONFIGS / "experiment" / f"{Path(config.paths.run).parent.parent.name}.yaml"
+def _own_callbacks(experiment: str | None) -> list[str]:
+    """Returns what an experiment chooses as ``callbacks``."""
+    path = CONFIGS / "experiment" / f"{experiment}.yaml"
     listed = yaml.safe_load(path.read_text()).get("defaults", []) if path.exists() else []
     chosen = [one["override /callbacks"] for one in listed if isinstance(one, dict) and "override /callbacks" in one]
     own = chosen[-1] if chosen else "default"

@@ -1,4 +1,4 @@
-"""Trains what a composed config describes, and leaves a run folder behind.
+"""Trains what a spec describes, and leaves a run folder behind.
 
 A config names classes; this file builds them and knows none of them by name.
 """
@@ -6,145 +6,129 @@ A config names classes; this file builds them and knows none of them by name.
 from __future__ import annotations
 
 import logging
-import shlex
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
-from typing import Any
 
 import lightning as L
 import torch
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
-from omegaconf import DictConfig
 
+from lab.callbacks.eureka import find_moment
 from lab.callbacks.guards import FiniteLoss, StillHeld
 from lab.callbacks.preemption import Preemption
+from lab.callbacks.pruning import Pruning
 from lab.callbacks.summary import RunSummary
-from lab.config.compose import check
+from lab.config.check import check
 from lab.console import LabError, tell
 from lab.runs import slurm
-from lab.runs.folder import Run, run_folder
+from lab.runs.folder import Run
 from lab.runs.outcome import Ending
 from lab.runs.provenance import provenance
+from lab.runs.spec import RunSpec
+from lab.runs.summary import Summary
 from lab.training.build import build_callbacks, build_checkpoints, build_loggers, build_model_and_data, build_trainer
-from lab.training.machine import keep_freed_memory, tune_compiler
-from lab.training.seeds.numbers import seeds_of
+from lab.training.machine import emulates_16_bit, keep_freed_memory, tune_compiler
+from lab.training.open_run import OpenRun
 from lab.training.seeds.train import check_trainer, train_together
 
 
-def train(config: DictConfig, overrides: list[str], choices: dict[str, Any]) -> dict[str, Any]:
-    """Trains what ``config`` describes, or goes on with it, or finds it finished.
-
-    Args:
-        config: composed by Hydra.
-        overrides: as typed, for the name of the run folder.
-        choices: group -> chosen config, as Hydra reports them.
-
-    Returns:
-        The run's summary; under ``seeds``, {"seeds": {seed: summary}}.
+def train(spec: RunSpec) -> list[Summary]:
+    """Trains what ``spec`` describes, or goes on with it, or finds it finished; one summary a seed.
 
     Raises:
         LabError: for everything that a user can mend.
     """
-    config.paths.run = str(run_folder(config, overrides, choices, config.seed))
+    config = spec.config
     check(config)
     if (config.trainer.max_epochs or 0) < 1:
         raise LabError(
             f"trainer.max_epochs={config.trainer.max_epochs} must be at least 1: the schedules of learning rate and "
             "temperature end with it; trainer.max_steps and trainer.max_time end a run before"
         )
+    if spec.several:
+        check_trainer(config)
+    _prepare_process(spec)
+    with ExitStack() as stack:
+        opened = [stack.enter_context(_opened(one)) for one in spec.each]
+        left = [one for one in opened if isinstance(one, OpenRun)]
+        if spec.several and left:
+            train_together(left)
+        elif left:
+            _train_alone(left[0])
+        return [one if isinstance(one, Summary) else _outcome(one.run) for one in opened]
+
+
+def _prepare_process(spec: RunSpec) -> None:
+    """Sets what this process needs for training, whatever is trained."""
+    trainer = spec.config.trainer
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", module="lightning")
     # Seeds trained together: fused CPU attention is then called seed by seed, which costs nothing to speak of.
     warnings.filterwarnings("ignore", message=".*batching rule for aten::_scaled_dot_product")
     keep_freed_memory()
-    if config.threads is not None:
-        torch.set_num_threads(config.threads)
-    if "16" in str(config.trainer.precision) and config.trainer.accelerator == "cpu" and _emulates_16_bit():
+    if spec.config.threads is not None:
+        torch.set_num_threads(spec.config.threads)
+    if "16" in str(trainer.precision) and trainer.accelerator == "cpu" and emulates_16_bit():
         tell("this processor only emulates 16-bit arithmetic: trainer.precision=32-true is much faster here")
-    if config.seeds is not None:
-        return train_seeds(config, overrides, choices)
-    return train_one(config, overrides, choices)
-
-
-def train_one(config: DictConfig, overrides: list[str], choices: dict[str, Any]) -> dict[str, Any]:
-    """Trains one seed; the run's summary."""
-    with _opened(config, overrides, choices) as (run, what):
-        if what is not None:
-            _train_in(run, config, RunSummary(run.summary, what))
-        return run.read_summary()
-
-
-def train_seeds(config: DictConfig, overrides: list[str], choices: dict[str, Any]) -> dict[str, Any]:
-    """Trains ``config.seeds`` together, each in the folder of its single run; {"seeds": {seed: summary}}."""
-    check_trainer(config)
-    with ExitStack() as opened:
-        runs, folders = [], {}
-        for seed in seeds_of(config):
-            own = config.copy()
-            own.seed, own.seeds = seed, None
-            run, what = opened.enter_context(_opened(own, overrides, choices))
-            folders[seed] = run
-            if what is not None:
-                runs.append((own, run, {**what, "seeds_together": None}))
-        for _, _, what in runs:
-            what["seeds_together"] = len(runs)
-        if runs:
-            train_together(runs)
-        return {"seeds": {seed: run.read_summary() for seed, run in folders.items()}}
 
 
 @contextmanager
-def _opened(
-    config: DictConfig, overrides: list[str], choices: dict[str, Any]
-) -> Iterator[tuple[Run, dict[str, Any] | None]]:
-    """The run folder, held, and what its summary says of it; None where the run is finished already."""
-    folder = run_folder(config, overrides, choices, config.seed)
-    config.paths.run = str(folder)
+def _opened(spec: RunSpec) -> Iterator[OpenRun | Summary]:
+    """Holds the run folder of one seed within the block; gives the summary where nothing is left to train."""
     primary = _is_primary()
     try:
-        run = Run(folder, primary)
+        run = Run(spec.folder, primary)
     except OSError as error:
-        raise LabError(f"{folder} cannot be written: {error}; name another folder with paths.runs") from error
+        raise LabError(f"{spec.folder} cannot be written: {error}; name another folder with paths.runs") from error
     try:
-        if config.force and slurm.restarts() and run.read_provenance().get("slurm_job") == slurm.job():
-            config.force = False  # this very job began anew before it was queued again
-        if primary and config.force and (aside := run.set_aside()):
+        if spec.force and slurm.restarts() and run.read_provenance().get("slurm_job") == slurm.job():
+            spec = spec.changed(force=False)  # this very job began anew before it was queued again
+        if primary and spec.force and (aside := run.set_aside()):
             tell(f"force=true: the run before is kept in {aside}")
         # Every process sees the same summary and leaves together; under force it is the old run's, or none.
-        if run.read_summary().get("status") == "finished" and not config.force:
-            run.check_same(config)
+        before = run.read_summary()
+        if before is not None and before.finished and not spec.force:
+            run.check_same(spec.config)
             tell(f"finished already: {run.folder} (force=true runs it again)")
-            yield run, None
+            yield before
             return
         origin = provenance()
         if "lab.train" not in origin["command"]:
             # A worker of a launcher: what it was started with says nothing to a reader.
-            origin["command"] = shlex.join(["python", "-m", "lab.train", *overrides])
-        run.identify(config, origin)
-        yield (
-            run,
-            {
-                "name": str(folder.relative_to(Path(config.paths.runs).expanduser().absolute())),
-                "experiment": choices.get("experiment"),
-                "softmax": choices["softmax"],
-                "seed": config.seed,
-                "overrides": overrides,
-                **origin,
-            },
+            origin["command"] = spec.command
+        run.identify(spec.config, origin)
+        fixed = Summary(
+            status="running",
+            name=spec.name,
+            experiment=spec.experiment,
+            softmax=spec.softmax,
+            seed=spec.seed,
+            overrides=spec.overrides,
+            **origin,
         )
+        yield OpenRun(spec, run, fixed)
     finally:
         run.release()
 
 
-def _train_in(run: Run, config: DictConfig, summary: RunSummary) -> None:
-    """Trains in an open run folder and leaves a summary, however it ends."""
+def _outcome(run: Run) -> Summary:
+    """Reads how a run that was just trained has ended."""
+    summary = run.read_summary()
+    assert summary is not None, f"{run.folder} has lost its summary"
+    return summary
+
+
+def _train_alone(opened: OpenRun) -> None:
+    """Trains one seed in its open run folder and leaves a summary, however it ends."""
+    spec, run = opened.spec, opened.run
+    config = spec.config
+    summary = RunSummary(run.folder, opened.fixed)
     trainer: L.Trainer | None = None
     ending = Ending()
     try:
         with ending.told():
-            resume, step, damaged = (None, 0, []) if config.force else run.newest_checkpoint()
+            resume, step, damaged = (None, 0, []) if spec.force else run.newest_checkpoint()
             for path in damaged:
                 tell(f"damaged checkpoint, using the one before it: {path}")
             if resume is not None:
@@ -155,22 +139,18 @@ def _train_in(run: Run, config: DictConfig, summary: RunSummary) -> None:
                 module.model.compile()
             preemption = Preemption()
             saving = [build_checkpoints(config, run, preemption), preemption]
-            callbacks = [StillHeld(run), FiniteLoss(), *build_callbacks(config), summary, *saving]
-            trainer = build_trainer(config, callbacks, build_loggers(config, run, step, summary.what))
+            watching = build_callbacks(config)
+            pruning = Pruning(config.trial, [find_moment(watching)])
+            callbacks = [StillHeld(run), FiniteLoss(), *watching, pruning, summary, *saving]
+            trainer = build_trainer(spec, callbacks, build_loggers(spec, run, step))
             tell(f"run folder: {run.folder}")
             trainer.fit(module, datamodule=data, ckpt_path=resume, weights_only=True)
-            ending.status = "stopped" if trainer.interrupted else "finished"
+            ending.status = "stopped" if trainer.interrupted or pruning.pruned else "finished"
     finally:
         if not run.lost:
             summary.write(trainer, ending.status, ending.reason)
 
 
-def _emulates_16_bit() -> bool:
-    """Whether this processor lacks 16-bit instructions, so that a matrix product is up to 200 times slower."""
-    supported = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: True)
-    return not supported()
-
-
 def _is_primary() -> bool:
-    """Whether this is the process that writes (rank 0)."""
+    """Tells whether this is the process that writes (rank 0)."""
     return int(getattr(rank_zero_only, "rank", 0) or 0) == 0

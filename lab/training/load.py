@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from hydra.utils import instantiate
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
+from lab.config.check import check
+from lab.config.command_line import problem_with
 from lab.config.compose import compose_config
-from lab.config.overrides import problem_with
 from lab.console import LabError
 from lab.runs.folder import Run
-from lab.training.build import build_model
+from lab.training.build import build_model, without_schedule
 
 
 def load_config(folder: Path) -> DictConfig:
@@ -58,9 +59,7 @@ class Trained:
         Raises:
             LabError: if the weights do not fit.
         """
-        own = (self.config.softmax if softmax is None else softmax).copy()
-        with open_dict(own):
-            own.pop("schedule", None)
+        own = without_schedule(self.config.softmax if softmax is None else softmax)
         if facts is None:
             facts = instantiate(self.config.data).model_arguments()
         model = build_model(self.config.model, own, facts)
@@ -98,12 +97,13 @@ def softmax_config(name: str, *overrides: str) -> DictConfig:
     """``softmax=<name>`` with overrides, as on the command line.
 
     Raises:
-        LabError: if they do not compose.
+        LabError: if they do not compose, or one is wrong.
     """
     if problem := problem_with([f"softmax={name}", *overrides]):
         raise LabError(problem)
     config = compose_config([f"softmax={name}", *overrides])
     OmegaConf.resolve(config.softmax)
+    check(OmegaConf.create({"softmax": config.softmax}))
     return config.softmax
 
 

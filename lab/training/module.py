@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import lightning as L
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -13,15 +12,17 @@ from torch.optim import Optimizer
 from torchmetrics import MeanMetric, Metric, MetricCollection
 from torchmetrics.classification import MulticlassAccuracy
 
-from lab.attention.rule import TemperatureRule, at_least_float32
+from lab.attention.precision import at_least_float32
+from lab.attention.rule import TemperatureRule
 from lab.attention.schedule import HeatTreatment
 from lab.datasets.seeding import derived_seed
+from lab.observation.gradients import SeededModule
 from lab.training.optim import OptimConfig
 
 Batch = dict[str, Any]
 
 
-class TwoStepModule(L.LightningModule):
+class TwoStepModule(SeededModule):
     """Trains a classifier on a two-step task.
 
     Shapes: a batch is ``{"x": [B, ...], "y": [B] int64, "latents": {name: [B]}}``; the model maps x to
@@ -65,7 +66,7 @@ class TwoStepModule(L.LightningModule):
 
     @property
     def metric_names(self) -> tuple[str, ...]:
-        """What is logged at the end of an epoch, of validation and of training."""
+        """Names of what is logged at the end of an epoch, of validation and of training."""
         validation = ["loss", "accuracy", *(f"accuracy_{name}" for name in self.locations)]
         training = ["loss", "accuracy", "learning_rate"]
         return (*(f"val/{name}" for name in validation), *(f"train/{name}" for name in training))
@@ -116,7 +117,7 @@ class TwoStepModule(L.LightningModule):
 
     @property
     def _reports(self) -> bool:
-        """Whether this epoch's training metrics are told: with every validation, as often as that comes.
+        """True if this epoch's training metrics are told: with every validation, as often as that comes.
 
         An epoch may be a single step (the reasoning task), of which metrics would be a third.
         """
@@ -170,7 +171,7 @@ class TwoStepModule(L.LightningModule):
         return self.optimizer_with_schedule(self.optim.parameter_groups(self.model), total)
 
     def optimizer_with_schedule(self, groups: list[dict[str, Any]], samples_per_step: int) -> Any:
-        """What ``configure_optimizers`` returns for these parameter groups."""
+        """Returns what ``configure_optimizers`` is to return for these parameter groups."""
         scales_loss = str(self.trainer.precision).startswith("16")
         optimizer = self.optim.optimizer(groups, samples_per_step, scales_loss)
         scheduler = self.optim.scheduler(optimizer, max(1, self.trainer.max_epochs or 1))
@@ -201,7 +202,9 @@ def _metrics(num_classes: int) -> MetricCollection:
 class _LossAndAccuracy(MetricCollection):
     """Mean loss and share of right answers in one collection; one call updates both."""
 
-    def update(self, logits: Tensor, target: Tensor, value: Tensor | tuple[Tensor, int]) -> None:  # type: ignore[override]
+    def update(self, *args: Any, **kwargs: Any) -> None:
+        """Takes ``logits`` [B, classes], ``target`` [B] and ``value``: the loss, or (loss, weight)."""
+        logits, target, value = kwargs["logits"], kwargs["target"], kwargs["value"]
         loss, weight = value if isinstance(value, tuple) else (value, len(target))
         self["loss"].update(loss, weight)
         self["accuracy"].update(logits, target)

@@ -34,7 +34,7 @@ def train_apart(overrides: Sequence[str], log: IO[str] | None = None) -> int:
 
 
 def stopped(status: int) -> bool:
-    """Whether this exit status says that somebody ended the training: it has not failed, and no other is to begin."""
+    """Tells whether somebody ended the training, by its exit status: it has not failed, and no other is to begin."""
     return status > 128
 
 

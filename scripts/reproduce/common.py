@@ -1,4 +1,4 @@
-"""What the reproduction scripts share: runs as a user types them, their duration, the origin of figures."""
+"""Shared parts of the reproduction scripts: runs as a user types them, their duration, the origin of figures."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lab.console import LabError
-from lab.runs.folder import read_summary, run_name
 from lab.runs.provenance import git_state, machine, now, versions
+from lab.runs.spec import run_name
+from lab.runs.summary import read_summary
+from lab.runs.walk import walk_runs
 from lab.training.processes import stopped, train_apart
 
 
@@ -35,7 +37,7 @@ def train(overrides: Sequence[str], runs: Path | None = None) -> bool:
 
 
 def folder_of(runs: Path, experiment: str, softmax: str, seed: int, overrides: Sequence[str]) -> Path:
-    """Where the run of these overrides lies."""
+    """Returns the folder of the run of these overrides."""
     return runs / run_name(experiment, softmax, seed, overrides)
 
 
@@ -47,7 +49,7 @@ class Speed(NamedTuple):
 
 
 def speed_of(overrides: Sequence[str], steps: int = 60) -> Speed:
-    """How fast this machine trains, by a short run of the same setting in a folder of its own.
+    """Measures how fast this machine trains, by a short run of the same setting in a folder of its own.
 
     Raises:
         LabError: if that run fails.
@@ -66,9 +68,10 @@ def speed_of(overrides: Sequence[str], steps: int = 60) -> Speed:
                 said = [line.strip() for line in log if line.strip()]
                 why = said[-1].removeprefix("error: ") if said else "nothing was said"
                 raise LabError(f"{' '.join(overrides)} does not train here: {why}")
-        summary = read_summary(next(Path(folder).rglob("summary.json")).parent)
-    per_sample = 1 / float(summary["samples_per_second"])
-    return Speed(per_sample * summary["samples"] / summary["steps"], per_sample)
+        summary = read_summary(next(walk_runs(Path(folder))).path)
+    assert summary is not None and summary.samples_per_second
+    per_sample = 1 / summary.samples_per_second
+    return Speed(per_sample * summary.samples / summary.steps, per_sample)
 
 
 def tell_duration(what: str, seconds: float) -> None:

@@ -14,7 +14,6 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -25,8 +24,8 @@ from lab.plotting.figures import new_figure, save_figure
 from lab.report.published import load
 from lab.report.statistics import eureka_ratio, fisher
 from lab.runs.files import write_text
-from lab.runs.folder import read_summary
 from lab.runs.metrics import read_metrics
+from lab.runs.summary import Summary, read_summary
 from scripts.reproduce.common import folder_of, origin, speed_of, tell_duration, train
 
 # The paper draws from [1e-4, 1e-2] (A.16).
@@ -38,7 +37,7 @@ PAPER = {row.label: row.cells["eureka_ratio"] for row in load("eureka/figure_8")
 
 @dataclass(frozen=True)
 class Plan:
-    """What is run.
+    """Plan of all runs.
 
     Attributes:
         runs: folder of the runs.
@@ -65,8 +64,8 @@ class Plan:
             *self.options,
         ]
 
-    def summary(self, softmax: str, lr: str, seed: int, trial: bool = False) -> dict[str, Any]:
-        """Its summary; empty before it has begun."""
+    def summary(self, softmax: str, lr: str, seed: int, trial: bool = False) -> Summary | None:
+        """Reads its summary; None before it has begun."""
         return read_summary(self.folder(softmax, lr, seed, trial))
 
     def folder(self, softmax: str, lr: str, seed: int, trial: bool = False) -> Path:
@@ -83,12 +82,16 @@ def steps_left(plan: Plan) -> tuple[int, int]:
     single, together = 0, 0
     for softmax in SOFTMAXES.values():
         trials = [plan.summary(softmax, lr, 0, trial=True) for lr in plan.grid]
-        open_trials = [t for t in trials if t.get("status") not in ("finished", "failed")]
-        single += sum(plan.epochs - t.get("steps", 0) for t in open_trials)
+        open_trials = [t for t in trials if t is None or t.status not in ("finished", "failed")]
+        single += sum(plan.epochs - _steps(t) for t in open_trials)
         # While a trial is open, any rate may be the one, also one that no seed has yet been trained at.
-        done = 0 if open_trials else plan.summary(softmax, choose(plan, softmax), plan.seeds - 1).get("steps", 0)
+        done = 0 if open_trials else _steps(plan.summary(softmax, choose(plan, softmax), plan.seeds - 1))
         together += plan.epochs - done
     return single, together
+
+
+def _steps(summary: Summary | None) -> int:
+    return summary.steps if summary is not None else 0
 
 
 def choose(plan: Plan, softmax: str) -> str:
@@ -99,14 +102,14 @@ def choose(plan: Plan, softmax: str) -> str:
     """
 
     trials = {lr: plan.summary(softmax, lr, 0, trial=True) for lr in plan.grid}
-    finished = [lr for lr, summary in trials.items() if summary.get("status") == "finished"]
+    finished = {lr: summary for lr, summary in trials.items() if summary is not None and summary.finished}
     if not finished:
         raise LabError(f"{softmax} failed at every learning rate of the grid: name lower ones after --grid")
 
     def rank(lr: str) -> tuple[float, float]:
-        summary = trials[lr]
-        moment = summary["eureka"]["epoch"] if summary["eureka"]["happened"] else float("inf")
-        return moment, -summary["best"]["accuracy"]
+        summary = finished[lr]
+        moment = float("inf") if summary.moment is None else summary.moment
+        return moment, -summary.best.accuracy if summary.best else 0.0
 
     return min(finished, key=rank)
 
@@ -117,18 +120,16 @@ def grid_table(plan: Plan) -> pd.DataFrame:
     for name, softmax in SOFTMAXES.items():
         for lr in plan.grid:
             summary = plan.summary(softmax, lr, 0, trial=True)
-            if not summary:
+            if summary is None:
                 continue
-            eureka = summary.get("eureka") or {"happened": False}
-            moment = f"{eureka['epoch']:,}" if eureka["happened"] else "none"
-            best = summary.get("best")
+            moment = "none" if summary.moment is None else f"{summary.moment:,}"
             rows.append(
                 {
                     "softmax": name,
                     "learning rate": lr,
-                    "Eureka-epoch": summary["status"] if summary["status"] != "finished" else moment,
-                    "best accuracy": f"{best['accuracy']:.1%}" if best else "",
-                    "epochs": f"{summary.get('epochs', 0):,}",
+                    "Eureka-epoch": moment if summary.finished else summary.status,
+                    "best accuracy": f"{summary.best.accuracy:.1%}" if summary.best else "",
+                    "epochs": f"{summary.epochs:,}",
                 }
             )
     return pd.DataFrame(rows)
@@ -138,15 +139,15 @@ def ratio_table(plan: Plan, rates: Iterable[tuple[str, str]]) -> pd.DataFrame:
     """Eureka-ratios of finished seeds with their intervals beside the paper's, for pairs of a softmax and a rate."""
     rows = []
     for name, lr in rates:
-        summaries = [plan.summary(SOFTMAXES[name], lr, seed) for seed in range(plan.seeds)]
-        summaries = [summary for summary in summaries if summary.get("status") == "finished"]
+        found = [plan.summary(SOFTMAXES[name], lr, seed) for seed in range(plan.seeds)]
+        summaries = [summary for summary in found if summary is not None and summary.finished]
         if not summaries:
             continue
-        moments = [s["eureka"]["epoch"] for s in summaries if s["eureka"]["happened"]]
+        moments = [summary.moment for summary in summaries if summary.moment is not None]
         theirs = PAPER[name]
         assert theirs.count is not None and theirs.of is not None
         p = fisher((len(moments), len(summaries)), (theirs.count, theirs.of))
-        finals = [f"{s['metrics']['val/accuracy']:.1%}" for s in summaries]
+        finals = [f"{summary.accuracy:.1%}" for summary in summaries if summary.accuracy is not None]
         rows.append(
             {
                 "softmax": name,
@@ -156,7 +157,7 @@ def ratio_table(plan: Plan, rates: Iterable[tuple[str, str]]) -> pd.DataFrame:
                 "p (Fisher, same ratio as the paper's)": f"{p:.2f}",
                 "Eureka-epochs": ", ".join(f"{m:,}" for m in sorted(moments)) or "-",
                 "final accuracies": ", ".join(finals),
-                "epochs": f"{min(s.get('epochs', 0) for s in summaries):,}",
+                "epochs": f"{min(summary.epochs for summary in summaries):,}",
             }
         )
     return pd.DataFrame(rows)
@@ -192,7 +193,10 @@ def by_chance(plan: Plan, chosen: Iterable[str]) -> str:
     names = [
         name
         for name in chosen
-        if not any(plan.summary(SOFTMAXES[name], lr, 0, True).get("eureka", {}).get("happened") for lr in plan.grid)
+        if not any(
+            (summary := plan.summary(SOFTMAXES[name], lr, 0, True)) is not None and summary.moment is not None
+            for lr in plan.grid
+        )
     ]
     if not names:
         return ""

@@ -25,7 +25,7 @@ from lab.plotting.figures import save_figure
 from lab.report.published import load
 from lab.report.statistics import mean_over_seeds, paired
 from lab.runs.files import write_text
-from lab.runs.folder import read_summary
+from lab.runs.summary import read_summary
 from lab.training.load import read_trained, softmax_config
 from scripts.reproduce.common import folder_of, origin, speed_of, tell_duration, train
 from scripts.reproduce.max_retrieval_evaluation import SIZES, Evaluation, Points, sets_of
@@ -95,7 +95,7 @@ def beside_the_paper(scores: pd.DataFrame) -> list[str]:
 
 @dataclass(frozen=True)
 class Asked:
-    """What is to be evaluated.
+    """Evaluation that was asked for.
 
     Attributes:
         sets: test sets of each size.
@@ -202,7 +202,7 @@ def main(arguments: argparse.Namespace) -> None:
     asked.rules()  # before the training: a wrong name is told at once
     if arguments.what == "all":
         together = [*overrides, f"seeds={arguments.seeds}"]
-        left = STEPS - min(read_summary(folder).get("steps", 0) for folder in folders)
+        left = STEPS - min(summary.steps if (summary := read_summary(folder)) is not None else 0 for folder in folders)
         if left:
             seconds = left * speed_of([*together, "data.epoch_steps=100"]).per_step
             tell_duration(f"{left:,} steps of {arguments.seeds} seeds together, then their evaluation", seconds)

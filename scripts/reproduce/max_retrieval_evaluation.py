@@ -107,7 +107,7 @@ def mistaken(model: nn.Module, sets: int, seed: int) -> Points:
 
 
 class Evaluation:
-    """What one trained model was found to do, kept in its run folder.
+    """Evaluation of one trained model, kept in its run folder.
 
     Args:
         folder: of the run.

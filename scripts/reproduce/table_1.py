@@ -16,12 +16,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import yaml
-from hydra import compose, initialize_config_dir
 
+from lab.config.command_line import problem_with
 from lab.config.compose import CONFIGS
-from lab.config.overrides import problem_with
+from lab.config.overrides import read_override
 from lab.console import LabError, refusals
-from lab.runs.folder import read_summary, run_folder
+from lab.runs.spec import RunSpec
+from lab.runs.summary import read_summary
 from scripts.reproduce.common import speed_of, tell_duration, train
 
 # Of every run, unless a further override says otherwise.
@@ -49,26 +50,26 @@ class Left:
 
 
 def missing(seeds: int, further: Sequence[str]) -> list[Left]:
-    """What is still to run, seed by seed.
+    """Lists what is still to run, seed by seed.
 
     Raises:
         LabError: if the overrides do not compose.
     """
     left: list[list[Left]] = [[] for _ in range(seeds)]
-    given = {one.split("=", 1)[0] for one in further}
-    ready = [one for one in READY if one.split("=", 1)[0] not in given]
+    given = {read_override(one).key for one in further}
+    ready = [one for one in READY if read_override(one).key not in given]
     for row in rows():
         typed = ["experiment=main_task", *ready, f"+row={row}", *further]
         if problem := problem_with(typed):
             raise LabError(problem)
-        with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-            config = compose("train", overrides=typed, return_hydra_config=True)
+        spec = RunSpec.compose(typed)
+        config = spec.config
         # A validation is a third of a training: there is no backward pass.
         epoch = config.data.epoch_size + config.data.validation_size / 3
         for seed, runs in enumerate(left):
-            summary = read_summary(run_folder(config, typed, config.hydra.runtime.choices, seed))
-            if summary.get("status") != "finished":
-                epochs = config.trainer.max_epochs - summary.get("epochs", 0)
+            summary = read_summary(spec.changed(seed=seed).folder)
+            if summary is None or not summary.finished:
+                epochs = config.trainer.max_epochs - (summary.epochs if summary else 0)
                 runs.append(Left([*typed, f"seed={seed}"], epochs * epoch))
     return [run for runs in left for run in runs]
 

@@ -251,9 +251,15 @@ def test_inspect_looks_at_a_checkpoint_and_keeps_what_is_there(vision: Path, tmp
         (["run=RUN", "diagnostics=[attention_map]"], "did you mean 'attention_maps'"),
         (["run=RUN", "diagnostics=[eureka]"], "watches training"),
         (["run=RUN", "diagnostics=[attention_maps]", "attention_maps.scene=3"], "did you mean 'scenes'"),
-        (["run=RUN", "diagnostics=[linear_probes]", "linear_probes.quantities=[x]"], "cannot probe x"),
+        (
+            ["run=RUN", "diagnostics=[linear_probes]", "linear_probes.quantities=[x]"],
+            "[0]='x' is wrong: it must be 'z', 'q'",
+        ),
         (["run=RUN", "diagnostics=[attention_maps]", "force=maybe"], "force must be true or false"),
-        (["run=RUN", "diagnostics=[code_length]", "code_length.tokens=[cls]"], "must be of answer and mean"),
+        (
+            ["run=RUN", "diagnostics=[code_length]", "code_length.tokens=[cls]"],
+            "it must be 'answer' or 'mean'",
+        ),
         (["run=RUN", "diagnostics=[linear_probes]", "linear_probes.targets=[mood]", "out=OUT"], "no mood to probe for"),
         (["run=RUN", "diagnostics=[linear_probes]", "linear_probes.full_scenes=9999"], "between 1 and scenes=2000"),
         (["run=RUN", "diagnostics=[attention_maps]", "device=abacus"], "device=abacus cannot be used"),

@@ -15,6 +15,7 @@ from torch import nn
 
 import lab.observation.gradients
 from lab.callbacks.diagnostics.gradient_norms import GradientNorms, gradient_norms
+from lab.config.check import check_arguments
 from lab.console import LabError
 from lab.datasets.vision import VisionData
 from lab.inspect import inspect
@@ -117,8 +118,8 @@ def test_a_model_without_attention_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("options", [{"every_n_steps": 0}, {"scenes": 0}])
 def test_numbers_out_of_range_are_refused(options: dict[str, int]) -> None:
     (name,) = options
-    with pytest.raises(ValueError, match=f"gradient_norms.{name} must be at least 1"):
-        GradientNorms("unused", **options)
+    with pytest.raises(LabError, match=f"gradient_norms.{name}=0 is wrong: it must be greater than 0"):
+        check_arguments(GradientNorms, options, "callbacks.gradient_norms")
 
 
 def small_trained(data: VisionData, precision: str = "32-true") -> Trained:

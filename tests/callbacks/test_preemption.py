@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import SMALL, Process, newest, runs_in
+from conftest import SMALL, Process, newest, runs_in, summary_of
 
 from lab.callbacks.preemption import SIGNALS
 from lab.console import LabError
-from lab.runs.folder import read_summary
 from lab.runs.lock import HOLDER
 from lab.runs.metrics import read_metrics
 from lab.train import run as train_with
@@ -80,8 +79,8 @@ def test_what_was_saved_goes_on_bit_for_bit(
         train_in(tmp_path)
     assert left.value.code == 128 + number
     run = runs_in(tmp_path)[0]
-    assert read_summary(run)["status"] == "stopped"
-    assert newest(run)["global_step"] == read_summary(run)["steps"] == saved
+    assert summary_of(run)["status"] == "stopped"
+    assert newest(run)["global_step"] == summary_of(run)["steps"] == saved
     assert_same(train_in(tmp_path), undisturbed)
 
 
@@ -92,7 +91,7 @@ def test_a_second_ctrl_c_does_not_wait(told, tmp_path: Path, capfd) -> None:
         train_in(tmp_path, "checkpoints.every_n_steps=4")
     assert left.value.code == 1  # Lightning's, of a KeyboardInterrupt
     run = runs_in(tmp_path)[0]
-    assert read_summary(run)["status"] == "stopped"
+    assert summary_of(run)["status"] == "stopped"
     assert newest(run)["global_step"] == 4
     said = capfd.readouterr().err
     assert "Ctrl-C: the run saves before it goes; Ctrl-C again ends it at once" in said
@@ -103,7 +102,7 @@ def test_in_the_background_of_a_shell_ctrl_c_is_not_heard(told, tmp_path: Path) 
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         told(signal.SIGINT, 5)
-        assert read_summary(train_in(tmp_path))["status"] == "finished"
+        assert summary_of(train_in(tmp_path))["status"] == "finished"
     finally:
         signal.signal(signal.SIGINT, before)
 
@@ -136,7 +135,7 @@ def test_submitit_queues_the_job_again_once_it_is_saved(told, tmp_path: Path) ->
         signal.signal(signal.SIGUSR2, before)
     assert left.value.code == -1
     assert called == [(signal.SIGUSR2, 6)]
-    assert read_summary(runs_in(tmp_path)[0])["status"] == "stopped"
+    assert summary_of(runs_in(tmp_path)[0])["status"] == "stopped"
 
 
 def test_a_limit_that_is_near_is_not_forgotten_when_it_is_reached(told, tmp_path: Path) -> None:
@@ -183,8 +182,8 @@ def test_processes_save_and_leave_together(tmp_path: Path) -> None:
     assert process.returncode == 128 + signal.SIGTERM, said
     assert said.count("SIGTERM: saved at step") == 1
     run = runs_in(tmp_path)[0]
-    assert read_summary(run)["status"] == "stopped"
-    assert newest(run)["global_step"] == read_summary(run)["steps"]
+    assert summary_of(run)["status"] == "stopped"
+    assert newest(run)["global_step"] == summary_of(run)["steps"]
 
 
 def test_a_run_whose_folder_was_taken_over_ends_without_writing(

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from conftest import train_in
+from conftest import summary_of, train_in
 
 from lab.report.gather import gather
-from lab.runs.folder import read_summary
-from lab.train import report, run
+from lab.runs.summary import load_summary
+from lab.train import run
 
 SHORT = ("data.numbers=4", "trainer.max_epochs=2", "logger=csv_only")
 SETS = ("data.epoch_steps=2", "data.batch_size=8", "data.validation_size=8", "model.width=8", *SHORT[1:])
@@ -39,15 +39,15 @@ def test_a_run_without_it_says_so_once_and_how_it_is_had(
     told = [line for line in capsys.readouterr().err.splitlines() if NOBODY in line]
     assert len(told) == 1 and instead in told[0]
     for path in tmp_path.rglob("summary.json"):
-        summary = read_summary(path.parent)
+        summary = summary_of(path.parent)
         assert summary["status"] == "finished"
         assert summary["eureka"]["happened"] is None and summary["eureka"]["threshold"] is None
-        assert "Eureka" not in report(summary)
+        assert "Eureka" not in str(load_summary(path.parent))
     again = [word if not word.startswith("callbacks=") else instead.strip("'") for word in chosen]
     run([*again, f"paths.runs={tmp_path / 'again'}", "threads=1"])
     assert NOBODY not in capsys.readouterr().err
     for path in (tmp_path / "again").rglob("summary.json"):
-        assert read_summary(path.parent)["eureka"]["happened"] is False
+        assert summary_of(path.parent)["eureka"]["happened"] is False
 
 
 def test_such_a_run_is_no_run_without_a_moment_in_a_report(tmp_path: Path) -> None:

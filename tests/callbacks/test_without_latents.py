@@ -10,22 +10,53 @@ import torch
 
 from lab.callbacks.diagnostics.attention_mass import AttentionMass
 from lab.callbacks.diagnostics.sample_scenes import SampleScenes, titles_of
+from lab.datasets.loading import Batch, DataModule, data_of
 from lab.models.compact_vit import CompactViT
 from lab.observation.observe import observe
 
 
+class Plain(DataModule):
+    """Data that says nothing of its samples."""
+
+    def model_arguments(self) -> dict[str, int]:
+        return {"num_classes": 2}
+
+    def draw_train(self, epoch: int, step: int) -> Batch:
+        return {"x": torch.zeros(2, 5), "y": torch.tensor([1, 0]), "latents": {}}
+
+    def draw_validation(self, index: int) -> Batch:
+        return self.draw_train(0, index)
+
+
+def data_with(**facts: object) -> DataModule:
+    data = Plain()
+    vars(data).update(facts)
+    return data
+
+
+def test_data_says_nothing_unless_its_class_does(tmp_path: Path) -> None:
+    data, batch = Plain(), Plain().draw_train(0, 0)
+    assert (data.locations, data.class_names, data.prior_accuracy(), data.regions(batch)) == ((), (), None, {})
+    assert data.on_after_batch_transfer(batch, 0) is batch and data.composed(batch) is None
+    trainer = SimpleNamespace(datamodule=data, is_global_zero=True, loggers=[], global_step=0)
+    assert data_of(trainer) is data
+    SampleScenes(str(tmp_path)).on_fit_start(trainer, None)
+    assert not (tmp_path / "scenes.png").exists()
+
+
 def test_titles_are_what_the_data_tells() -> None:
-    batch = {"y": torch.tensor([1, 0]), "latents": {"target_location": torch.tensor([0, 1])}}
-    whole = SimpleNamespace(class_names=("coat", "bag"), locations=("top", "bottom"))
-    assert titles_of(whole, batch) == ["bag\n(top)", "coat\n(bottom)"]
-    assert titles_of(whole, {**batch, "latents": {}}) == ["bag", "coat"]
-    assert titles_of(SimpleNamespace(class_names=("coat", "bag")), batch) == ["bag", "coat"]
-    assert titles_of(SimpleNamespace(), {**batch, "latents": {}}) == ["1", "0"]
+    batch = Plain().draw_train(0, 0)
+    told: Batch = {**batch, "latents": {"target_location": torch.tensor([0, 1])}}
+    whole = data_with(class_names=("coat", "bag"), locations=("top", "bottom"))
+    assert titles_of(whole, told) == ["bag\n(top)", "coat\n(bottom)"]
+    assert titles_of(whole, batch) == ["bag", "coat"]
+    assert titles_of(data_with(class_names=("coat", "bag")), told) == ["bag", "coat"]
+    assert titles_of(data_with(), batch) == ["1", "0"]
 
 
 @pytest.mark.pictures
 def test_scenes_without_a_target_location_are_drawn(tmp_path: Path, vision_data) -> None:
-    plain = SimpleNamespace(
+    plain = data_with(
         draw_train=vision_data.draw_train,
         composed=lambda draws, normalise: {**vision_data.composed(draws, normalise), "latents": {}},
     )

@@ -1,6 +1,8 @@
 import pytest
 import torch
 
+from lab.config.check import check_arguments
+from lab.console import LabError
 from lab.datasets.drawn import DrawnDigits, DrawnGarments
 
 KINDS = [DrawnDigits, DrawnGarments]
@@ -61,5 +63,5 @@ def test_no_linear_classifier_solves_them_but_a_neighbour_does(drawn) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_sizes_are_checked(kind) -> None:
-    with pytest.raises(ValueError, match="test_size must be at least 10"):
-        kind(test_size=3)
+    with pytest.raises(LabError, match="test_size=3 is wrong: it must be at least 10"):
+        check_arguments(kind, {"test_size": 3}, "data.source.digits")

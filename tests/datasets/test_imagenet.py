@@ -10,6 +10,8 @@ import torch
 from conftest import lab_train
 from PIL import Image
 
+from lab.config.check import check_arguments
+from lab.console import LabError
 from lab.datasets.imagenet import ImageNetData
 from scripts.scenes import picture
 
@@ -94,12 +96,14 @@ def test_an_epoch_walks_through_all_images(folder: Path) -> None:
     [
         ({"dogs": ("n02085620", "n02085620")}, ValueError, "dogs"),
         ({"dogs": ("n02085620", "cat")}, FileNotFoundError, "no class folder cat"),
-        ({"tile_size": 0}, ValueError, "tile_size"),
-        ({"epoch_size": 0}, ValueError, "epoch_size must be at least 1, got 0"),
+        ({"tile_size": 0}, LabError, "tile_size"),
+        ({"epoch_size": 0}, LabError, "epoch_size=0 is wrong: it must be greater than 0"),
+        ({"workers": -1}, LabError, "workers=-1 is wrong: it must be at least 0"),
     ],
 )
 def test_what_is_wrong_is_named(folder: Path, options: dict, error: type, words: str) -> None:
     with pytest.raises(error, match=words):
+        check_arguments(ImageNetData, options, "data")
         plain(folder, **options).draw_train(0, 0)
 
 

@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+from lab.config.check import check_arguments
+from lab.console import LabError
 from lab.datasets.max_retrieval import MaxRetrievalData
 from lab.datasets.seeding import generator_of
 
@@ -45,5 +47,6 @@ def test_any_size_can_be_drawn() -> None:
 
 @pytest.mark.parametrize("options", [{"classes": 0}, {"smallest": 9, "largest": 8}, {"epoch_steps": 0}])
 def test_sizes_are_checked(options: dict) -> None:
-    with pytest.raises(ValueError, match=r"data\."):
+    with pytest.raises((LabError, ValueError), match=r"data\."):
+        check_arguments(MaxRetrievalData, options, "data")
         MaxRetrievalData(**options)

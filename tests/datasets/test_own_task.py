@@ -16,7 +16,9 @@ import pytest
 import torch
 from conftest import ROOT, newest, only_run, python, runs_in
 
-from lab.datasets.loading import DrawnData
+from lab.config.check import check_arguments
+from lab.console import LabError
+from lab.datasets.loading import DataModule
 from lab.observation.observe import with_kinds
 from scripts.scenes import READY, picture
 
@@ -115,7 +117,7 @@ def test_the_tasks_own_test_passes(clone: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_data_module_follows_its_rule(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    data: DrawnData = loaded(clone, DATA, monkeypatch).EvenFirstData(batch_size=500, validation_size=1200)
+    data: DataModule = loaded(clone, DATA, monkeypatch).EvenFirstData(batch_size=500, validation_size=1200)
     batch = data.draw_train(0, 0)
     for (a, b, c, equals), label in zip(batch["x"].tolist(), batch["y"].tolist(), strict=True):
         assert equals == 10
@@ -124,10 +126,10 @@ def test_the_data_module_follows_its_rule(clone: Path, monkeypatch: pytest.Monke
     assert not torch.equal(batch["x"], data.draw_train(0, 1)["x"])
     assert [len(part["y"]) for part in data.val_dataloader()] == [500, 500, 200]
     assert data.prior_accuracy() == pytest.approx(0.55, abs=0.05)
-    regions = with_kinds(data.regions(batch))  # type: ignore[attr-defined]
+    regions = with_kinds(data.regions(batch))
     assert regions["target"][7].tolist() == [False, True, True, False]
-    with pytest.raises(ValueError, match=r"data\.numbers must be at least 1"):
-        type(data)(numbers=0)
+    with pytest.raises(LabError, match=r"data\.numbers=0 is wrong: it must be greater than 0"):
+        check_arguments(type(data), {"numbers": 0}, "data")
 
 
 def test_the_data_module_trains_by_its_name_alone_and_in_seeds(clone: Path) -> None:

@@ -1,6 +1,8 @@
 import pytest
 import torch
 
+from lab.config.check import check_arguments
+from lab.console import LabError
 from lab.datasets.reasoning import CHANCE, ReasoningData, reasoning_table
 
 
@@ -47,5 +49,10 @@ def test_one_batch_is_an_epoch() -> None:
 
 @pytest.mark.parametrize("options", [{"numbers": 1}, {"train_share": 0.0}, {"train_share": 1.0}])
 def test_options_are_checked(options) -> None:
-    with pytest.raises(ValueError, match=r"data\."):
-        ReasoningData(**options)
+    with pytest.raises(LabError, match=r"data\."):
+        check_arguments(ReasoningData, options, "data")
+
+
+def test_both_sides_of_the_split_hold_inputs() -> None:
+    with pytest.raises(ValueError, match=r"data\.train_share must leave inputs on both sides, got 1e-05"):
+        ReasoningData(train_share=1e-5)

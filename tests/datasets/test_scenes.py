@@ -1,16 +1,15 @@
-from types import SimpleNamespace
-
 import pytest
 import torch
 
 from lab.datasets.scenes import IMAGENET_MEAN, IMAGENET_STD, ImageBank, compose, tint, unnormalised
 from lab.datasets.seeding import derived_seed, generator_of
+from lab.datasets.sources import Images
 
 
 def images(count: int, channels: int = 1, side: int = 28, seed: int = 0):
     generator = torch.Generator().manual_seed(seed)
     pixels = torch.randint(0, 256, (count, channels, side, side), dtype=torch.uint8, generator=generator)
-    return SimpleNamespace(pixels=pixels, labels=torch.arange(count) % 10, class_names=tuple(map(str, range(10))))
+    return Images(pixels, torch.arange(count) % 10, tuple(map(str, range(10))))
 
 
 def test_compose_equals_a_picture_painted_tile_by_tile() -> None:

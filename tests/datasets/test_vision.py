@@ -1,6 +1,8 @@
 import pytest
 import torch
 
+from lab.config.check import check_arguments
+from lab.console import LabError
 from lab.datasets.scenes import BOTTOM_LEFT, BOTTOM_RIGHT, TOP_LEFT, TOP_RIGHT
 from lab.datasets.tasks.main import MainTask
 from lab.datasets.vision import VisionData
@@ -98,13 +100,13 @@ def test_prior_of_the_target_location(drawn_sources) -> None:
     [
         ({"batch_size": 0}, "batch_size"),
         ({"tile_size": 0}, "tile_size"),
-        ({"validation_size": 0}, "validation_size must be at least 1, got 0"),
-        ({"validation_batch_size": -3}, "validation_batch_size must be at least 1, got -3"),
+        ({"validation_size": 0}, r"^data\.validation_size=0 is wrong: it must be greater than 0$"),
+        ({"validation_batch_size": -3}, r"^data\.validation_batch_size=-3 is wrong: it must be greater than 0$"),
     ],
 )
-def test_sizes_are_checked(drawn_sources, options, message) -> None:
-    with pytest.raises(ValueError, match=message):
-        VisionData(MainTask(), drawn_sources, **options)
+def test_sizes_are_checked(options, message) -> None:
+    with pytest.raises(LabError, match=message):
+        check_arguments(VisionData, options, "data")
 
 
 def test_an_epoch_shorter_than_a_batch_is_refused(drawn_sources) -> None:
@@ -115,7 +117,8 @@ def test_an_epoch_shorter_than_a_batch_is_refused(drawn_sources) -> None:
 
 @pytest.mark.parametrize("options", [{"digits": (1,)}, {"top_right_probability": 1.5}])
 def test_task_options_are_checked(options) -> None:
-    with pytest.raises(ValueError, match=r"data\.task"):
+    with pytest.raises((LabError, ValueError), match=r"data\.task"):
+        check_arguments(MainTask, options, "data.task")
         MainTask(**options)
 
 

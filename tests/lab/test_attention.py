@@ -5,8 +5,10 @@ from functools import partial
 import pytest
 import torch
 
-import lab.attention.functional
-from lab.attention.functional import Attention, attend, attend_explicit
+from lab.attention import cpu_paths
+from lab.attention.contract import check_rule
+from lab.attention.functional import attend, attend_explicit
+from lab.attention.layers import Attention
 from lab.attention.rules.adaptive import AdaptiveTemperature
 from lab.attention.rules.fixed import Fixed
 from lab.attention.rules.learnable import LearnableTemperature
@@ -82,7 +84,7 @@ def test_few_keys_give_what_many_would() -> None:
 
 
 def test_half_precision_on_a_cpu_is_worked_out_in_float32(monkeypatch) -> None:
-    monkeypatch.setattr(lab.attention.functional, "_CPU_MULTIPLIES_BFLOAT16", False)
+    monkeypatch.setattr(cpu_paths, "_CPU_MULTIPLIES_BFLOAT16", False)
     q, k, v = (t.detach() for t in tensors(torch.float32))
     half = [t.bfloat16() for t in (q, k, v)]
     got = attend(*half, NormSoftmax(4, 16))
@@ -108,6 +110,11 @@ def test_layer_is_multi_head_attention() -> None:
 def test_the_last_token_alone_is_the_last_of_all(rule) -> None:
     layer = Attention(32, 4, rule(heads=4, head_dim=8)).double()
     x = torch.randn(3, 20, 32, dtype=torch.float64)
+    # As long as nothing is known of the rule, the whole is worked out.
+    assert not layer.reads_one_query
+    assert torch.equal(layer.last(x), layer(x)[:, -1:])
+    check_rule(layer.rule)
+    assert layer.reads_one_query == (getattr(layer.rule, "over", None) != "block")
     torch.testing.assert_close(layer.last(x), layer(x)[:, -1:], rtol=1e-9, atol=1e-12)
 
 
@@ -173,7 +180,7 @@ def kernel_calls(monkeypatch) -> list[torch.dtype]:
         calls.append(q.dtype)
         return kernel(q, *args, **options)
 
-    monkeypatch.setattr(lab.attention.functional.F, "scaled_dot_product_attention", counted)
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", counted)
     return calls
 
 
@@ -185,7 +192,7 @@ def test_the_kernel_is_used_and_few_keys_give_its_numbers(name, kernel_calls, mo
     attend_explicit(*tensors(torch.float64), rule)
     results = []
     for few, calls in ((16, 1), (0, 2)):
-        monkeypatch.setattr(lab.attention.functional, "_FEW_KEYS", few)
+        monkeypatch.setattr(cpu_paths, "_FEW_KEYS", few)
         of = tensors(torch.float64, tokens=5)
         z = attend(*of, rule)
         assert len(kernel_calls) == calls
@@ -201,8 +208,8 @@ def test_a_cpu_with_bfloat16_products_gives_the_numbers_of_the_kernel(name, mask
     rule = RULES[name](heads=4, head_dim=16)
     results = []
     for native, longest in ((False, 256), (True, 256), (True, 23)):
-        monkeypatch.setattr(lab.attention.functional, "_CPU_MULTIPLIES_BFLOAT16", native)
-        monkeypatch.setattr(lab.attention.functional, "_KEYS_IN_BFLOAT16", longest)
+        monkeypatch.setattr(cpu_paths, "_CPU_MULTIPLIES_BFLOAT16", native)
+        monkeypatch.setattr(cpu_paths, "_KEYS_IN_BFLOAT16", longest)
         of = [t.detach().bfloat16().requires_grad_() for t in tensors(torch.float32)]
         kernel_calls.clear()
         z = attend(*of, rule, MASKS[mask])
@@ -217,7 +224,7 @@ def test_a_cpu_with_bfloat16_products_gives_the_numbers_of_the_kernel(name, mask
 
 
 def test_numbers_of_mixed_precision_take_the_kernel_on_a_cpu_with_bfloat16_products(kernel_calls, monkeypatch) -> None:
-    monkeypatch.setattr(lab.attention.functional, "_CPU_MULTIPLIES_BFLOAT16", True)
+    monkeypatch.setattr(cpu_paths, "_CPU_MULTIPLIES_BFLOAT16", True)
     q, k, v = (t.detach() for t in tensors(torch.float32))
     z = attend(q.bfloat16(), k.bfloat16(), v, NormSoftmax(4, 16))
     assert kernel_calls == [torch.float32]
@@ -225,7 +232,7 @@ def test_numbers_of_mixed_precision_take_the_kernel_on_a_cpu_with_bfloat16_produ
 
 
 def test_under_bfloat16_products_a_query_that_sees_nothing_gives_zero(monkeypatch) -> None:
-    monkeypatch.setattr(lab.attention.functional, "_CPU_MULTIPLIES_BFLOAT16", True)
+    monkeypatch.setattr(cpu_paths, "_CPU_MULTIPLIES_BFLOAT16", True)
     rule = NormSoftmax(4, 16)
     mask = torch.ones(24, 24, dtype=torch.bool)
     mask[4] = False
@@ -240,7 +247,7 @@ def test_under_bfloat16_products_a_query_that_sees_nothing_gives_zero(monkeypatc
 def test_bfloat16_products_of_models_side_by_side_are_those_of_each(compiling: bool, monkeypatch) -> None:
     """The written-out backward included, which Dynamo would lose; each model may have a mask of its own."""
     torch.compiler.reset()
-    monkeypatch.setattr(lab.attention.functional, "_CPU_MULTIPLIES_BFLOAT16", True)
+    monkeypatch.setattr(cpu_paths, "_CPU_MULTIPLIES_BFLOAT16", True)
     rule = NormSoftmax(4, 16)
     of = [torch.stack([t.detach(), 2 * t.detach()]).bfloat16() for t in tensors(torch.float32)]
     masks = torch.rand(2, 24, 24, generator=torch.Generator().manual_seed(0)) > 0.3
@@ -261,7 +268,7 @@ def test_bfloat16_products_of_models_side_by_side_are_those_of_each(compiling: b
 
 
 def test_the_kernel_never_sees_16_bit_numbers_on_a_cpu(kernel_calls, monkeypatch) -> None:
-    monkeypatch.setattr(lab.attention.functional, "_CPU_MULTIPLIES_BFLOAT16", False)
+    monkeypatch.setattr(cpu_paths, "_CPU_MULTIPLIES_BFLOAT16", False)
     half = [t.detach().bfloat16() for t in tensors(torch.float32)]
     with torch.autocast("cpu", dtype=torch.bfloat16):
         z = attend(*half, NormSoftmax(4, 16))
@@ -303,6 +310,7 @@ def test_a_causal_layer_does_not_look_ahead() -> None:
 def test_the_last_token_alone_with_a_bias_and_under_every_rule(name, tokens) -> None:
     layer = Attention(32, 4, RULES[name](heads=4, head_dim=8), qkv_bias=True).double()
     torch.nn.init.normal_(layer.qkv.bias)
+    check_rule(layer.rule)
     x = torch.randn(3, tokens, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(layer.last(x), layer(x)[:, -1:], rtol=1e-9, atol=1e-11)
 

@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from lab.attention.functional import Attention, CrossAttention, attend_explicit
+from lab.attention.functional import attend_explicit
+from lab.attention.layers import Attention, CrossAttention
 from lab.attention.rules.adaptive import AdaptiveTemperature
 from lab.attention.rules.fixed import Fixed
 from lab.attention.rules.learnable import LearnableTemperature

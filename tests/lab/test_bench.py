@@ -15,7 +15,7 @@ import pytest
 import torch
 from conftest import ROOT, python
 
-import lab.attention.functional
+import lab.attention.layers
 from lab.bench import __main__ as bench
 from lab.bench import measure as measurements
 from lab.bench import worker
@@ -148,13 +148,13 @@ def test_attention_is_given_numbers_of_the_precision_it_names(
     precision: str, monkeypatch: pytest.MonkeyPatch, one_thread: None
 ) -> None:
     given = set()
-    fused = lab.attention.functional.attend
+    fused = lab.attention.layers.attend
 
     def noted(q, k, v, rule):
         given.update(t.dtype for t in (q, k, v))
         return fused(q, k, v, rule)
 
-    monkeypatch.setattr(lab.attention.functional, "attend", noted)
+    monkeypatch.setattr(lab.attention.layers, "attend", noted)
     assert all(is_number(row) for row in measure(replace(TINY, precision=precision)))
     assert given == {getattr(torch, precision)}
 
@@ -165,18 +165,18 @@ def test_training_takes_the_path_it_names(
     path: str, precision: str, small_model: None, monkeypatch: pytest.MonkeyPatch, one_thread: None
 ) -> None:
     calls = []
-    explicit = lab.attention.functional.attend_explicit
+    explicit = lab.attention.layers.attend_explicit
 
     def counted(*arguments, **options):
         calls.append(1)
         return explicit(*arguments, **options)
 
-    monkeypatch.setattr(lab.attention.functional, "attend_explicit", counted)
-    fused = lab.attention.functional.attend
+    monkeypatch.setattr(lab.attention.layers, "attend_explicit", counted)
+    fused = lab.attention.layers.attend
     (row,) = measure(replace(TINY, group="train", softmax="norm_softmax", path=path, precision=precision))
     assert is_number(row) and row.unit == "images/s"
     assert bool(calls) == (path == "explicit")
-    assert lab.attention.functional.attend is fused
+    assert lab.attention.layers.attend is fused
 
 
 def test_ratio_is_measured_in_pairs(small_model: None, one_thread: None) -> None:

@@ -1,16 +1,24 @@
 """Every config composes and names what exists; wrong names and types are answered with the valid ones."""
 
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Literal
 
 import pytest
-from conftest import OPTUNA
 from hydra import compose
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from pydantic import Field, PositiveInt
 
-from lab.config.compose import CONFIGS, check, compose_config, initialized
-from lab.config.overrides import check_overrides, in_order, problem_with
-from lab.console import LabError
 from hydra_plugins.eureka_lab import offer
+from lab.config.check import check, check_arguments
+from lab.config.command_line import check_overrides, in_order, problem_with
+from lab.config.compose import CONFIGS, compose_config, initialized
+from lab.console import LabError
+from lab.datasets.loading import DataModule
+from lab.datasets.sources import Source
+from lab.training.optim import OptimConfig
 
 GROUPS = {
     "experiment": "",
@@ -29,6 +37,7 @@ GROUPS = {
     "data/source": "",
     "data/task": "",
     "hydra/launcher": "",
+    "hydra/sweeper": "",
     # Chosen by who wants one: nothing of these groups is in the defaults.
     "row": "+",
     "sweep": "+",
@@ -56,11 +65,14 @@ def test_every_group_is_listed_here() -> None:
 
 @pytest.mark.parametrize("choice", choices())
 def test_every_config_composes_and_fits_what_it_names(choice: str) -> None:
-    if choice == "+sweep=search" and not OPTUNA:
-        problem = problem_with([choice])
-        assert problem is not None and "pip install -e '.[optuna]'" in problem
-        return
     check(composed(choice))
+
+
+def test_a_search_without_optuna_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lab.config.overrides.find_spec", lambda name: None)
+    for sweep in ("search", "main_task_small"):
+        problem = problem_with([f"+sweep={sweep}"])
+        assert problem is not None and "pip install -e '.[optuna]'" in problem
 
 
 @pytest.mark.parametrize(
@@ -202,8 +214,6 @@ def test_right_overrides_and_sweeps_pass() -> None:
 @pytest.mark.parametrize("sweep", sorted((CONFIGS / "sweep").glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_run_of_a_ready_sweep_fits(sweep: Path) -> None:
     """Each value of each swept key, beside the first values of the others."""
-    if sweep.stem == "search" and not OPTUNA:
-        pytest.skip("Optuna's sweeper is not installed: pip install -e '.[optuna]'")
     with initialized():
         params = compose("train", [f"+sweep={sweep.stem}"], return_hydra_config=True).hydra.sweeper.params
     swept = OverridesParser.create().parse_overrides([f"{key}={value}" for key, value in params.items()])
@@ -251,6 +261,27 @@ def test_reasoning_takes_the_standard_deviation() -> None:
     assert composed("experiment=main_task", "softmax=norm_softmax").softmax.statistic == "var"
 
 
+@pytest.mark.parametrize("softmax", ["norm_softmax", "norm_softmax_heat_treatment"])
+def test_an_experiment_sets_options_of_norm_softmax_in_its_own_file(softmax: str) -> None:
+    def options(*overrides: str) -> tuple[str, float | None]:
+        own = composed(f"softmax={softmax}", *overrides).softmax
+        return own.statistic, own.tau
+
+    assert options("experiment=main_task") == ("var", None)
+    assert options("experiment=reasoning") == ("std", None)
+    assert options("experiment=main_task_small") == ("std", 1.0)
+    assert options("experiment=main_task_small", "softmax.statistic=var", "softmax.tau=null") == ("var", None)
+    assert options("experiment=main_task", "+row=norm_softmax_tau_1_over_3", f"softmax={softmax}")[1] == 1 / 3
+
+
+@pytest.mark.parametrize("softmax", ["softmax", "heat_treatment", "learnable_temperature", "adaptive_temperature"])
+def test_those_options_leave_other_softmaxes_alone(softmax: str) -> None:
+    for experiment in ("reasoning", "main_task_small"):
+        config = composed(f"experiment={experiment}", f"softmax={softmax}")
+        assert config.softmax.tau is None and "statistic" not in config.softmax
+        check(config)
+
+
 def test_configs_lie_beside_the_code() -> None:
     assert Path(__file__).resolve().parents[2] / "configs" == CONFIGS.resolve()
 
@@ -258,15 +289,105 @@ def test_configs_lie_beside_the_code() -> None:
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        ("force=no", "force=no is wrong: write true or false"),
-        ("compile=off", "compile=off is wrong: write true or false"),
-        ("model.qkv_bias=no", "model.qkv_bias=no is wrong: write true or false"),
-        ("threads=0", "threads=0 is wrong: input should be greater than 0"),
+        ("force=no", "force='no' is wrong: it must be true or false"),
+        ("compile=off", "compile='off' is wrong: it must be true or false"),
+        ("model.qkv_bias=no", "model.qkv_bias='no' is wrong: it must be true or false"),
+        ("threads=0", "threads=0 is wrong: it must be greater than 0"),
         ("seed=one", "seed='one' is wrong"),
         ("checkpoints.every_minutes=abc", r"checkpoints\.every_minutes='abc' is wrong"),
         ("diagnostics.every_n_epochs=-1", r"diagnostics\.every_n_epochs=-1 is wrong"),
+        ("diagnostics.every_n_epochs=0", r"^diagnostics\.every_n_epochs=0 is wrong: it must be greater than 0$"),
+        ("seeds=true", r"^seeds=true is wrong: it must be a whole number or be a list$"),
+        ("optim.lr=inf", r"^optim\.lr=inf is wrong: it must be a finite number$"),
     ],
 )
 def test_plain_values_are_checked_too(override: str, words: str) -> None:
     with pytest.raises(LabError, match=words):
         check(composed(override))
+
+
+def target(
+    size: PositiveInt = 1,
+    share: Annotated[float, Field(gt=0, lt=1)] = 0.5,
+    most: Annotated[float, Field(le=2, allow_inf_nan=True)] | None = None,
+    at_least: Annotated[float, Field(ge=2, allow_inf_nan=True)] = 2,
+    kind: Literal["row", "block"] = "row",
+    parts: Sequence[Literal["q", "k"]] = (),
+    sides: tuple[int, int] = (1, 1),
+    few: Annotated[list[int], Field(min_length=2)] = [],  # noqa: B006
+    either: PositiveInt | list[int] = 1,
+    name: str = "",
+    folder: Path = Path(),
+    on: bool = False,
+    options: dict[str, float] | None = None,
+    data: DataModule | None = None,
+    unread: Source | None = None,
+) -> None:
+    """Takes one of everything."""
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "must"),
+    [
+        ("size", 0, "size=0 is wrong: it must be greater than 0"),
+        ("size", True, "size=true is wrong: it must be a whole number"),
+        ("size", 2.0, "size=2.0 is wrong: it must be a whole number"),
+        ("size", "3", "size='3' is wrong: it must be a whole number"),
+        ("size", None, "size=null is wrong: it must be a whole number"),
+        ("share", 1, "share=1 is wrong: it must be greater than 0 and less than 1"),
+        ("share", True, "share=true is wrong: it must be a number"),
+        ("share", math.inf, "share=inf is wrong: it must be a finite number"),
+        ("share", math.nan, "share=nan is wrong: it must be a finite number"),
+        ("most", 3, "most=3 is wrong: it must be at most 2"),
+        ("at_least", 1.5, "at_least=1.5 is wrong: it must be at least 2"),
+        ("kind", "rows", "kind='rows' is wrong: it must be 'row' or 'block'"),
+        ("parts", ["q", "v"], "parts[1]='v' is wrong: it must be 'q' or 'k'"),
+        ("parts", "q", "parts='q' is wrong: it must be a list"),
+        ("sides", [1], "sides=[1] is wrong"),
+        ("few", [1], "few=[1] is wrong: it must have 2 entries or more"),
+        ("either", "a", "either='a' is wrong: it must be a whole number or be a list"),
+        ("either", [1, 0.5], "either[1]=0.5 is wrong"),
+        ("name", 3, "name=3 is wrong: it must be text"),
+        ("on", "no", "on='no' is wrong: it must be true or false"),
+        ("on", 1, "on=1 is wrong: it must be true or false"),
+        ("options", [1], "options=[1] is wrong: it must be a mapping"),
+        ("options", {"a": {"b": 1}}, "options.a={'b': 1} is wrong: it must be a number"),
+        ("data", "mnist", "data='mnist' is wrong: it must be a config with a _target_"),
+        ("sise", 1, "sise is not an option of target; did you mean 'size'? valid: "),
+    ],
+)
+def test_a_value_is_held_to_its_annotation(option: str, value: object, must: str) -> None:
+    with pytest.raises(LabError) as error:
+        check_arguments(target, {option: value}, "here")
+    assert str(error.value).startswith(f"here.{must}")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"share": 0.1, "most": -math.inf, "at_least": math.inf, "kind": "block", "parts": ["k"], "sides": [1, 2]},
+        {"most": None, "few": (1, 2), "either": [1], "folder": "/a", "on": True, "options": {"a": 1}},
+        {"data": {"_target_": "somewhere"}, "unread": "not for pydantic", "most": -(2**70)},
+        {"folder": Path("/made/in/python")},
+    ],
+)
+def test_what_an_annotation_allows_passes(options: dict[str, object]) -> None:
+    check_arguments(target, options, "here")
+
+
+@dataclass(frozen=True)
+class OfAnotherModule(OptimConfig):
+    """Annotations of the fields are read where they were written: there is no PositiveFloat here."""
+
+    momentum: float = 0.0
+
+
+def test_fields_that_a_data_class_inherits_are_checked() -> None:
+    with pytest.raises(LabError, match=r"^optim\.lr=-1 is wrong: it must be greater than 0$"):
+        check_arguments(OfAnotherModule, {"lr": -1}, "optim")
+
+
+def test_what_is_no_function_of_python_is_left_alone() -> None:
+    check_arguments(dict, {"a": 1}, "here")
+    check_arguments(lambda **options: None, {"a": 1}, "here")

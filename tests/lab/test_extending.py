@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, lab_train, python
+from conftest import ROOT, lab_train, python, summary_of
 
 import lab.train
-from lab.config.overrides import check_overrides
-from lab.runs.folder import read_summary
+from lab.config.command_line import check_overrides
 from lab.train import run as train_with
 
 PAGE = (ROOT / "docs" / "extending.md").read_text()
@@ -41,7 +40,7 @@ def test_a_softmax_outside_the_repository_trains(study: Path, tmp_path: Path, mo
     monkeypatch.syspath_prepend(study)
     train_with([*SHORT, "softmax=length_scaled", "seed=1", f"hydra.searchpath=[file://{study}/conf]",
                 f"paths.runs={elsewhere / 'runs'}"])  # fmt: skip
-    summaries = [read_summary(path.parent) for path in elsewhere.rglob("summary.json")]
+    summaries = [summary_of(path.parent) for path in elsewhere.rglob("summary.json")]
     assert sorted(summary["seed"] for summary in summaries) == [0, 1]
     ends = {(summary["status"], summary["softmax"], summary["steps"]) for summary in summaries}
     assert ends == {("finished", "length_scaled", 2)}
@@ -51,7 +50,7 @@ def test_a_softmax_outside_the_repository_trains(study: Path, tmp_path: Path, mo
 def test_a_run_that_a_sweep_starts_as_a_command_finds_the_configs(study: Path, tmp_path: Path, monkeypatch) -> None:
     """As one of several processes is."""
     asked: list[Sequence[str]] = []
-    monkeypatch.setattr(lab.train, "train_apart", lambda words: asked.append(words) or 0)
+    monkeypatch.setattr("lab.training.start.train_apart", lambda words: asked.append(words) or 0)
     several = ("softmax=length_scaled", "trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2", "seed=2")
     path = f"hydra.searchpath=[file://{study}/conf]"
     words = ["-m", *SHORT, *several, f"paths.runs={tmp_path}"]

@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+from lab.config.check import check_arguments
+from lab.console import LabError
 from lab.models.compact_vit import CompactViT
 from lab.models.set_attention import SetAttention
 from lab.training.interventions.grad_scaling import GradScaling
@@ -62,5 +64,5 @@ def test_separate_projections_are_scaled_too() -> None:
 
 @pytest.mark.parametrize("options", [{"per": "token"}, {"to": "sum"}])
 def test_unknown_options_are_refused(options: dict) -> None:
-    with pytest.raises(ValueError, match=r"intervention\."):
-        GradScaling(**options)
+    with pytest.raises(LabError, match=r"intervention\."):
+        check_arguments(GradScaling, options, "intervention")

@@ -10,17 +10,17 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import python
+from conftest import python, write_a_summary
 from hydra import compose, initialize_config_dir
 from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import OmegaConf
 from submitit.slurm.slurm import SlurmJob
 
-from lab.sweeps.launcher import SlurmLauncher, _Run
 from lab.config.compose import CONFIGS
 from lab.console import LabError
 from lab.runs import slurm
 from lab.sweeps import jobs
+from lab.sweeps.launcher import SlurmLauncher, _Run
 from lab.train import run as train_with
 
 SWEEP = ("-m", "experiment=reasoning", "data.numbers=4", "seed=0,1", "hydra/launcher=submitit_slurm")
@@ -186,8 +186,7 @@ def test_seeds_together_wait_for_no_job_of_one_of_them_alone(tmp_path: Path) -> 
     one, other = job_in(tmp_path / "logs", 1), job_in(tmp_path / "logs", 2)
     assert SlurmLauncher._job_of(run, {}) is None
     assert SlurmLauncher._job_of(run, dict.fromkeys(folders, one)) is one
-    folders[2].mkdir()
-    (folders[2] / "summary.json").write_text('{"status": "finished"}')
+    write_a_summary(folders[2])
     assert SlurmLauncher._job_of(run, dict.fromkeys(folders[:2], one)) is one
     with pytest.raises(LabError, match=r"seed=0 is job 9_1 already, of another command: let it end, or scancel it"):
         SlurmLauncher._job_of(run, {folders[0]: one})
@@ -199,8 +198,7 @@ def test_a_run_that_ends_while_jobs_are_looked_up_is_finished(tmp_path: Path, mo
     run = run_of(tmp_path, 0)
 
     def find_nothing(folders: object) -> dict:
-        run.folders[0].mkdir()
-        (run.folders[0] / "summary.json").write_text('{"status": "finished"}')
+        write_a_summary(run.folders[0])
         return {}
 
     monkeypatch.setattr(jobs, "find", find_nothing)

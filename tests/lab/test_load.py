@@ -49,3 +49,10 @@ def test_what_is_missing_is_named(tmp_path: Path, folder: Path) -> None:
     (tmp_path / "config.yaml").write_text((folder / "config.yaml").read_text())
     with pytest.raises(LabError, match="no checkpoint yet"):
         read_trained(tmp_path)
+
+
+def test_a_softmax_that_is_swapped_in_is_checked() -> None:
+    with pytest.raises(LabError, match=r"softmax\.statistic='mad' is wrong"):
+        softmax_config("norm_softmax", "softmax.statistic=mad")
+    # As the experiment of a run has it.
+    assert softmax_config("norm_softmax", "+norm_softmax.statistic=std").statistic == "std"

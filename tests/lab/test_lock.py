@@ -11,10 +11,11 @@ from pathlib import Path
 
 import filelock
 import pytest
+from conftest import summary_of, write_a_summary
 
 from lab.console import LabError
 from lab.runs import lock
-from lab.runs.folder import Run, read_summary
+from lab.runs.folder import Run
 from lab.runs.lock import HOLDER, FolderLock, Holder, is_held, read_holder
 
 ELSEWHERE = Holder(token="theirs", host="node07", pid=4711, born=0.0, job="12_3")
@@ -179,12 +180,12 @@ def test_a_damaged_record_is_waited_out(tmp_path: Path) -> None:
 
 
 def test_the_status_of_a_run_on_another_node(tmp_path: Path) -> None:
-    (tmp_path / "summary.json").write_text(json.dumps({"status": "running"}))
+    write_a_summary(tmp_path, "running")
     held_by(tmp_path, ELSEWHERE)
-    assert read_summary(tmp_path)["status"] == "running"
+    assert summary_of(tmp_path)["status"] == "running"
     old = time.time() - 3 * lock.LEASE
     os.utime(tmp_path / HOLDER, (old, old))
-    assert read_summary(tmp_path)["status"] == "stopped"
+    assert summary_of(tmp_path)["status"] == "stopped"
 
 
 def test_force_leaves_the_holder_where_it_is(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 import pytest
 import torch
 
+from lab.config.check import check_arguments
+from lab.console import LabError
 from lab.training.optim import OptimConfig
 
 
@@ -14,8 +16,8 @@ def test_learning_rate_scales_with_the_batch() -> None:
     [{"lr": 0}, {"lr": 1, "label_smoothing": 1.0}, {"lr": 1, "weight_decay": -1}, {"lr": 1, "min_lr": -1}],
 )
 def test_numbers_are_checked(options) -> None:
-    with pytest.raises(ValueError, match=r"optim\."):
-        OptimConfig(**options)
+    with pytest.raises(LabError, match=r"optim\."):
+        check_arguments(OptimConfig, options, "optim")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import math
+import pickle
 import re
 import shlex
 import sys
@@ -12,12 +15,14 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import ROOT, python
+from conftest import ROOT, python, summary_of
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 
+from lab.attention.contract import check_rule
 from lab.attention.functional import attend, attend_explicit
-from lab.attention.rule import TemperatureRule, check_rule
+from lab.attention.layers import Attention, CrossAttention, Tap
+from lab.attention.rule import TemperatureRule
 from lab.attention.rules.adaptive import AdaptiveTemperature
 from lab.attention.rules.fixed import Fixed
 from lab.attention.rules.learnable import LearnableTemperature
@@ -25,8 +30,9 @@ from lab.attention.rules.norm import NormSoftmax
 from lab.config.compose import CONFIGS, compose_config
 from lab.console import LabError
 from lab.inspect import main as look
-from lab.models.compact_vit import CompactViT
-from lab.runs.folder import read_summary
+from lab.models.reasoner import Reasoner
+from lab.models.set_attention import SetAttention
+from lab.observation.recorder import Recorder
 from lab.runs.outcome import Ending
 from lab.train import run as train_with
 from lab.training.build import build_model
@@ -64,12 +70,12 @@ def test_the_commands_of_the_page_train_and_their_runs_can_be_looked_into(
 ) -> None:
     short = ["trainer.max_epochs=20", "data.numbers=4", "threads=1", "logger=csv_only"]
     for line in "".join(blocks("bash")).splitlines():
-        summary = train_with([*shlex.split(line)[3:], *short, f"paths.runs={mine / 'unnamed'}"])
-        assert summary["status"] == "finished"
+        (summary,) = train_with([*shlex.split(line)[3:], *short, f"paths.runs={mine / 'unnamed'}"])
+        assert summary.finished
     named = ["--config-dir", "mine", "experiment=reasoning", "softmax=range_softmax", "softmax.fraction=0.5"]
     python("-m", "lab.train", *named, "softmax/schedule=heat_treatment", *short, folder=mine)
     (run,) = (path.parent for path in mine.glob("runs/reasoning/range_softmax,*/seed=0/summary.json"))
-    assert read_summary(run)["softmax"] == "range_softmax"
+    assert summary_of(run)["softmax"] == "range_softmax"
     monkeypatch.chdir(mine)
     words = [
         "--config-dir",
@@ -86,8 +92,8 @@ def test_the_commands_of_the_page_train_and_their_runs_can_be_looked_into(
 
 def test_seeds_train_together_under_the_rule_of_the_page(mine: Path) -> None:
     overrides = ["experiment=reasoning", "softmax._target_=my_rules.RangeSoftmax", "data.numbers=4"]
-    summary = train_with([*overrides, "trainer.max_epochs=3", "seeds=2", f"paths.runs={mine}", "threads=1"])
-    assert {own["status"] for own in summary["seeds"].values()} == {"finished"}
+    summaries = train_with([*overrides, "trainer.max_epochs=3", "seeds=2", f"paths.runs={mine}", "threads=1"])
+    assert [own.status for own in summaries] == ["finished", "finished"]
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -95,7 +101,8 @@ def test_the_rule_of_the_page_is_its_equation(mine: Path, masked: bool) -> None:
     from my_rules import RangeSoftmax  # type: ignore[import-not-found]
 
     rule = RangeSoftmax(4, 16, tau=3.0, fraction=0.5)
-    check_rule(rule, any_basis=True)
+    check_rule(rule)
+    assert (rule.couples_queries, rule.weighs_channels) == (False, False)
     q, k, v = torch.randn(3, 2, 4, 24, 16, generator=torch.Generator().manual_seed(0)).unbind()
     mask = torch.ones(24, 24, dtype=torch.bool).tril(2) if masked else None
     torch.testing.assert_close(
@@ -124,7 +131,7 @@ def test_every_ready_softmax_stands_in_the_table_with_its_options(path: Path) ->
 
 
 def test_the_table_names_nothing_that_is_not_there() -> None:
-    named = re.findall(r"^\| `(\w+)` \|.*`lab\.softmax", PAGE, re.MULTILINE)
+    named = re.findall(r"^\| `(\w+)` \|.*`lab\.attention\.rules\.", PAGE, re.MULTILINE)
     assert sorted(named) == [path.stem for path in READY]
     schedule = compose_config(["softmax=heat_treatment"]).softmax.schedule
     paragraph = next(text for text in PAGE.split("\n\n") if text.startswith("Heat treatment is a schedule"))
@@ -141,6 +148,8 @@ READY_RULES = [
     NormSoftmax,
     partial(NormSoftmax, over="block", tau=1e6),
     partial(NormSoftmax, statistic="std", tau=1e6),
+    # Caps below and far above all scores, and a spread that counts as none.
+    *(partial(NormSoftmax, over="block", tau=tau, eps=eps) for tau in (0.01, 40.0) for eps in (1e-9, 1e-3)),
     *(partial(LearnableTemperature, granularity=g, initial=0.7) for g in ("layer_head", "layer", "head", "channel")),
     AdaptiveTemperature,
     partial(AdaptiveTemperature, when="always", tau=0.3),
@@ -153,7 +162,9 @@ def test_ready_rules_pass_and_are_left_as_they_were(make: Any, heads: int, head_
     rule = make(heads=heads, head_dim=head_dim)
     state, random = {k: v.clone() for k, v in rule.state_dict().items()}, torch.get_rng_state()
     check_rule(rule)
-    check_rule(rule, any_basis=True)
+    # A channel alone is a head.
+    channels = getattr(rule, "granularity", None) == "channel" and head_dim > 1
+    assert (rule.couples_queries, rule.weighs_channels) == (getattr(rule, "over", None) == "block", channels)
     assert rule.training and torch.equal(random, torch.get_rng_state())
     assert all(torch.equal(value, state[name]) for name, value in rule.state_dict().items())
     assert all(parameter.grad is None for parameter in rule.parameters())
@@ -170,14 +181,24 @@ class Rule(TemperatureRule):
         return self.beta(q_BHND, k_BHMD)
 
 
+class ByLength(TemperatureRule):
+    def inverse_temperature(self, q_BHND: Tensor, k_BHMD: Tensor, mask: Tensor | None = None) -> Tensor:
+        return 1 / q_BHND.norm(dim=-1, keepdim=True)
+
+
 class Unmade(TemperatureRule):
     def __init__(self, power: float = 1.0) -> None:
-        super().__init__()  # type: ignore[call-arg]
+        super().__init__()
 
 
 class NotHanded(TemperatureRule):
     def __init__(self, heads: int, head_dim: int, tau: float | None = None) -> None:
-        super().__init__()  # type: ignore[call-arg]
+        super().__init__()
+
+
+class NotCalled(TemperatureRule):
+    def __init__(self, heads: int, head_dim: int, tau: float | None = None) -> None:
+        self.power = 2.0
 
 
 class NoBeta(TemperatureRule):
@@ -220,8 +241,6 @@ class Counting(TemperatureRule):
         ),
         (lambda q, k: None, "not NoneType"),
         (lambda q, k: (q * k).sum(-1, keepdim=True), "fails on queries [2, 4, 3, 16] and keys [2, 4, 5, 16]"),
-        (lambda q, k: torch.ones(4, 1, 16), "let the property weighs_channels return True"),
-        (lambda q, k: 1 / q.std((-2, -1), keepdim=True), "let the property couples_queries return True"),
     ],
 )
 def test_a_beta_that_is_none_is_answered_in_one_sentence(beta: Any, words: str) -> None:
@@ -230,32 +249,108 @@ def test_a_beta_that_is_none_is_answered_in_one_sentence(beta: Any, words: str) 
     assert "test_own_softmax.Rule.inverse_temperature" in str(told.value) and "\n" not in str(told.value)
 
 
-def test_cross_attention_takes_no_rule_that_depends_on_the_basis_and_denies_it() -> None:
-    def by_length(q: Tensor, k: Tensor) -> Tensor:
-        return 1 / q.norm(dim=-1, keepdim=True)
+def by_length(q: Tensor, k: Tensor) -> Tensor:
+    return 1 / q.norm(dim=-1, keepdim=True)
 
-    check_rule(Rule(4, 16, beta=by_length))
-    with pytest.raises(ValueError, match="let the property weighs_channels return True"):
-        check_rule(Rule(4, 16, beta=by_length), any_basis=True)
+
+class Gated(TemperatureRule):
+    """Depends on the other queries as soon as its gate has learned to open."""
+
+    def __init__(self, heads: int, head_dim: int, tau: float | None = None) -> None:
+        super().__init__(heads, head_dim, tau)
+        self.gate = nn.Parameter(torch.zeros(()))
+
+    def inverse_temperature(self, q_BHND: Tensor, k_BHMD: Tensor, mask: Tensor | None = None) -> Tensor:
+        return (1 + self.gate * q_BHND.square().mean((-2, -1), keepdim=True)) / self.tau
+
+
+class InTraining(Rule):
+    """Depends on the other queries in training alone."""
+
+    def inverse_temperature(self, q_BHND: Tensor, k_BHMD: Tensor, mask: Tensor | None = None) -> Tensor:
+        return 1 / (q_BHND.std((-2, -1), keepdim=True) if self.training else self.tau)
+
+
+# A rule's beta -> whether it couples queries, and whether it weighs channels.
+FOUND: dict[str, tuple[Any, tuple[bool, bool]]] = {
+    "a number": (partial(Rule, beta=lambda q, k: torch.tensor(0.3)), (False, False)),
+    "number of keys": (partial(Rule, beta=lambda q, k: torch.tensor(math.log(k.shape[-2]))), (False, False)),
+    "spread of the scores": (partial(Rule, beta=lambda q, k: 1 / (q @ k.mT).std(-1, keepdim=True)), (False, False)),
+    "all queries": (partial(Rule, beta=lambda q, k: 1 / q.std((-2, -1), keepdim=True)), (True, True)),
+    "number of queries": (partial(Rule, beta=lambda q, k: torch.tensor(1.0 + q.shape[-2])), (True, False)),
+    "place among queries": (
+        partial(Rule, beta=lambda q, k: torch.arange(1.0, q.shape[-2] + 1).view(-1, 1)),
+        (True, False),
+    ),
+    "all scores, below a low tau": (partial(NormSoftmax, over="block", tau=1e-4), (True, False)),
+    "training alone": (InTraining, (True, True)),
+    "a closed gate": (Gated, (True, True)),
+    "length of the query": (partial(Rule, beta=by_length), (False, True)),
     # What is only shifted by the bias of the keys is no other softmax, but another largest score.
+    "largest score": (partial(Rule, beta=lambda q, k: (q @ k.mT).amax(-1, keepdim=True)), (False, True)),
+    "a number a channel": (partial(Rule, beta=lambda q, k: torch.linspace(0.5, 1, 16).expand(4, 1, 16)), (False, True)),
+}
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_what_beta_depends_on_is_found(name: str) -> None:
+    make, found = FOUND[name]
+    rule = make(heads=4, head_dim=16)
+    assert (rule.couples_queries, rule.weighs_channels) == (None, None)
+    check_rule(rule)
+    assert (rule.couples_queries, rule.weighs_channels) == found
+
+
+@pytest.mark.parametrize("checked", [True, False])
+@pytest.mark.parametrize("name", FOUND)
+def test_a_layer_takes_no_short_cut_that_would_change_its_numbers(name: str, checked: bool) -> None:
+    rule = FOUND[name][0](heads=4, head_dim=16)
+    if checked:
+        check_rule(rule)
+    for parameter in rule.parameters():
+        nn.init.constant_(parameter, 0.5)
+    x = torch.randn(3, 20, 64, generator=torch.Generator().manual_seed(0))
+    layer = Attention(64, 4, rule)
+    torch.testing.assert_close(layer.last(x), layer(x)[:, -1:], rtol=1e-4, atol=1e-5)
+    cross = CrossAttention(64, 4, rule)
+    alone = cross(x[:, :1], x)
+    cross.tap = Tap(explicit=True)
+    torch.testing.assert_close(alone, cross(x[:, :1], x), rtol=1e-4, atol=1e-5)
+
+
+def test_a_line_declares_what_beta_depends_on() -> None:
+    class Careful(Rule):
+        couples_queries = True
+        weighs_channels = True
+
+    class Wrong(Rule):
+        couples_queries = False
+
+    class WrongToo(Rule):
+        weighs_channels = False
+
+    rule = Careful(4, 16, beta=lambda q, k: torch.tensor(0.3))
+    check_rule(rule)
+    assert (rule.couples_queries, rule.weighs_channels) == (True, True)
+    with pytest.raises(ValueError, match="changes with the other queries, and couples_queries = False is declared"):
+        check_rule(Wrong(4, 16, beta=lambda q, k: 1 / q.std((-2, -1), keepdim=True)))
     with pytest.raises(ValueError, match="more than the differences between the scores"):
-        check_rule(Rule(4, 16, beta=lambda q, k: (q @ k.transpose(-2, -1)).amax(-1, keepdim=True)), any_basis=True)
-
-    class ByLength(Rule):
-        weighs_channels = True  # type: ignore[assignment]
-
-    check_rule(ByLength(4, 16, beta=by_length), any_basis=True)
+        check_rule(WrongToo(4, 16, beta=by_length))
+    with pytest.raises(ValueError, match="is a number a channel"):
+        check_rule(WrongToo(4, 16, beta=lambda q, k: torch.ones(4, 1, 16)))
 
 
 def test_a_rule_that_draws_random_numbers_is_not_compared() -> None:
     before = torch.get_rng_state()
-    check_rule(Rule(4, 16, beta=lambda q, k: torch.rand(*q.shape[:3], 1)), any_basis=True)
+    rule = Rule(4, 16, beta=lambda q, k: torch.rand(*q.shape[:3], 1))
+    check_rule(rule)
     assert torch.equal(before, torch.get_rng_state())
+    # Nothing is known of it, so no short cut is taken.
+    assert (rule.couples_queries, rule.weighs_channels) == (True, True)
 
 
 VIT = {"_target_": "lab.models.compact_vit.CompactViT", "image_size": 8, "patch_size": 4, "depth": 2, "heads": 2}
 VIT_FACTS = {"num_classes": 3}
-SETS = {"_target_": "lab.models.set_attention.SetAttention", "width": 8}
 
 
 def built(
@@ -276,6 +371,7 @@ def built(
         ),
         ("Unmade", True, "write def __init__(self, heads, head_dim, tau=None, power: 'float' = 1.0)"),
         ("NotHanded", True, "must hand heads, head_dim and tau on: super().__init__(heads, head_dim, tau)"),
+        ("NotCalled", True, "must hand heads, head_dim and tau on: super().__init__(heads, head_dim, tau)"),
         ("NoBeta", True, "NoBeta.inverse_temperature must return a tensor"),
         ("NoMask", True, "inverse_temperature(q, k, mask) fails on"),
         ("NoRule", True, "is no temperature rule: derive it from lab.attention.rule.TemperatureRule"),
@@ -287,15 +383,33 @@ def test_natural_mistakes_are_answered_where_a_model_is_built(name: str, partial
     assert words in str(told.value)
 
 
-def test_a_model_with_cross_attention_asks_for_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    class ByLength(TemperatureRule):
-        def inverse_temperature(self, q_BHND: Tensor, k_BHMD: Tensor, mask: Tensor | None = None) -> Tensor:
-            return 1 / q_BHND.norm(dim=-1, keepdim=True)
+@pytest.mark.parametrize("model", ["vit", "sets", "reasoner"])
+@pytest.mark.parametrize("name", ["ByLength", "Gated", "InTraining"])
+def test_every_model_is_right_under_a_rule_that_depends_on_more(name: str, model: str) -> None:
+    """Nothing is declared; a model made in Python, too, is found out about where its rules are made."""
+    torch.manual_seed(0)
+    softmax = globals()[name]
+    made: Any
+    x: Any
+    if model == "vit":
+        made, x = built(name), torch.randn(2, 3, 8, 8)
+    elif model == "sets":
+        made, x = SetAttention(width=8, softmax=softmax), (torch.rand(4, 9, 11), torch.rand(4, 1))
+    else:
+        made, x = Reasoner(depth=2, softmax=softmax), torch.randint(12, (6, 5))
+    made.train()
+    for parameter in (p for rule in made.rules() for p in rule.parameters()):
+        nn.init.constant_(parameter, 0.5)
+    with Recorder(made).on(), torch.no_grad():
+        whole = made(x)
+    torch.testing.assert_close(made(x), whole, rtol=1e-4, atol=1e-5)
 
-    monkeypatch.setitem(globals(), "ByLength", ByLength)
-    assert isinstance(built("ByLength"), CompactViT)
-    with pytest.raises(ValueError, match="weighs_channels"):
-        built("ByLength", model=SETS, facts={"features": 11, "num_classes": 10})
+
+def test_what_is_found_is_known_of_every_layer_and_of_copies() -> None:
+    for twin in (model := Reasoner(depth=3)), copy.deepcopy(model), pickle.loads(pickle.dumps(model)):
+        assert [(rule.couples_queries, rule.weighs_channels) for rule in twin.rules()] == [(False, False)] * 3
+    with torch.device("meta"):
+        assert Reasoner().rules()[0].couples_queries is None
 
 
 def test_what_a_rule_keeps_is_not_touched_by_the_trial() -> None:

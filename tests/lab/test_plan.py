@@ -7,18 +7,18 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import lab_train
+from conftest import lab_train, write_a_summary
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.types import RunMode
 
 from lab.config.compose import CONFIGS
-from lab.runs.folder import run_folder
 from lab.runs.lock import FolderLock
-from lab.status import Gathering, gather, main
+from lab.runs.spec import RunSpec
+from lab.status import main
 from lab.sweeps.plan import read_plan, read_plans, write_plan
-from lab.sweeps.record import RecordPlan, _jobs, planned
+from lab.sweeps.record import RecordPlan, jobs_of, planned
+from lab.sweeps.status import Gathering, gather
 
 
 def multirun(*overrides: str):
@@ -37,12 +37,11 @@ def hydra():
 def test_a_plan_names_the_folders_of_its_runs(hydra) -> None:
     """The softmax of a run may come from its row, the seeds and the experiment from the sweep."""
     config = multirun("+sweep=table_10", "seed=0,3", "paths.runs=/runs", "threads=1")
-    jobs = _jobs(config, OverridesParser.create())
+    jobs = jobs_of(config)
     folders = []
     for job in jobs:
         one = compose("train", overrides=list(job), return_hydra_config=True)
-        folder = run_folder(one, list(job), dict(one.hydra.runtime.choices), one.seed)
-        folders.append(str(folder.relative_to("/runs")))
+        folders.append(RunSpec.of(one, job, one.hydra.runtime.choices).name)
     assert planned(config) == folders
     assert len(set(folders)) == 6
     assert folders[-1].startswith("digit_grouping/norm_softmax,") and folders[-1].endswith("/seed=3")
@@ -83,7 +82,7 @@ def runs(tmp_path: Path) -> Path:
     for name in ("task/softmax/seed=2", "task/norm/seed=0"):
         folder = runs / name
         folder.mkdir(parents=True)
-        (folder / "summary.json").write_text(json.dumps({"status": "finished"}))
+        write_a_summary(folder)
     return runs
 
 
@@ -130,17 +129,17 @@ def test_the_table_counts_them_and_names_the_file(runs: Path, monkeypatch, capsy
 
 def test_only_what_has_changed_is_read_again(runs: Path, monkeypatch) -> None:
     read = []
-    from lab import status
+    from lab.sweeps import status
 
-    real = status.read_summary
-    monkeypatch.setattr(status, "read_summary", lambda folder: read.append(folder.name) or real(folder))
+    real = status.load_summary
+    monkeypatch.setattr(status, "load_summary", lambda folder: read.append(folder.name) or real(folder))
     gathering = Gathering(runs)
     first = [run.folder for run in gathering.look()]
     assert sorted(read) == ["seed=0", "seed=2"]
     assert [run.folder for run in gathering.look()] == first and len(read) == 2
     changed = runs / "task" / "norm" / "seed=0" / "summary.json"
     written = changed.with_name("new")
-    written.write_text(json.dumps({"status": "failed", "error": "why"}))
+    written.write_text(json.dumps({"status": "failed", "seed": 0, "softmax": "norm", "error": "why"}))
     written.replace(changed)
     assert [run.reason for run in gathering.look() if run.status == "failed"] == ["why"]
     assert read[2:] == ["seed=0"]

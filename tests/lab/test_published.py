@@ -14,7 +14,8 @@ from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
-from lab.config.compose import CONFIGS, check
+from lab.config.check import check
+from lab.config.compose import CONFIGS
 from lab.console import LabError
 from lab.report.published import Cell, Paper, Table, load, names, read
 

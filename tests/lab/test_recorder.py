@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import lab.attention.functional
+import lab.attention.layers
 from lab.attention.rules.norm import NormSoftmax
 from lab.models.compact_vit import CompactViT
 from lab.models.reasoner import Reasoner
@@ -88,13 +88,13 @@ def test_watching_leaves_no_trace(make) -> None:
 def test_off_it_costs_no_explicit_attention(monkeypatch) -> None:
     model = vit().eval()
     calls: list[int] = []
-    explicit = lab.attention.functional.attend_explicit
+    explicit = lab.attention.layers.attend_explicit
 
     def counted(*args):
         calls.append(1)
         return explicit(*args)
 
-    monkeypatch.setattr(lab.attention.functional, "attend_explicit", counted)
+    monkeypatch.setattr(lab.attention.layers, "attend_explicit", counted)
     recorder = Recorder(model, layers=[0])
     model(batch(model))
     assert not calls

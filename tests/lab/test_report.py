@@ -27,7 +27,7 @@ from lab.report.gather import INDEX, gather
 from lab.report.outcomes import baseline_of, compare, outcome
 from lab.report.published import load
 from lab.report.settings import settings
-from lab.runs.folder import run_name
+from lab.runs.spec import run_name
 
 EPOCHS = 40
 

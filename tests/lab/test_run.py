@@ -5,14 +5,17 @@ from typing import BinaryIO
 
 import pytest
 import torch
+from conftest import summary_of, write_a_summary
 from omegaconf import OmegaConf
 
 from lab.callbacks.checkpoints import Checkpoints
 from lab.callbacks.summary import RunSummary
 from lab.console import LabError
 from lab.runs.checkpoints import AtomicCheckpointIO
-from lab.runs.folder import Run, load_checkpoint, read_summary, run_name
-from lab.status import status_of
+from lab.runs.folder import Run, load_checkpoint
+from lab.runs.spec import run_name
+from lab.runs.summary import Summary
+from lab.sweeps.status import status_of
 
 
 def test_a_name_says_what_is_run_whatever_the_order() -> None:
@@ -69,24 +72,32 @@ def test_force_keeps_the_run_before(tmp_path: Path) -> None:
 
 def test_a_killed_run_reads_as_stopped(tmp_path: Path) -> None:
     run = Run(tmp_path / "r")
-    run.summary.write_text(json.dumps({"status": "running"}))
-    assert read_summary(run.folder)["status"] == "running"
+    write_a_summary(run.folder, "running")
+    assert summary_of(run.folder)["status"] == "running"
     run.release()
-    assert read_summary(run.folder)["status"] == "stopped"
+    assert summary_of(run.folder)["status"] == "stopped"
 
 
 @pytest.mark.parametrize("content", [b'{"status": "fin', b"\xff\xfe", b"[]", b"null", b'{"status": "asleep"}'])
 def test_a_damaged_summary_reads_as_none(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "summary.json").write_bytes(content)
-    assert read_summary(tmp_path) == {}
+    assert summary_of(tmp_path) == {}
     assert status_of(tmp_path).status == "damaged"
 
 
 def test_a_start_that_fails_does_not_take_back_what_a_run_had_come_to(tmp_path: Path) -> None:
-    before = {"status": "stopped", "epochs": 200, "eureka": {"happened": True, "epoch": 30}, "metrics": {"a": 1.0}}
+    before = {
+        "status": "stopped",
+        "seed": 0,
+        "softmax": "softmax",
+        "epochs": 200,
+        "eureka": {"happened": True, "epoch": 30},
+        "metrics": {"a": 1.0},
+    }
     (tmp_path / "summary.json").write_text(json.dumps({**before, "error": "of last time"}))
-    RunSummary(tmp_path / "summary.json", {"seed": 0}).write(None, "failed", "no MNIST there")
-    after = read_summary(tmp_path)
+    fixed = Summary(status="running", seed=0, softmax="softmax")
+    RunSummary(tmp_path, fixed).write(None, "failed", "no MNIST there")
+    after = json.loads((tmp_path / "summary.json").read_text())
     assert {name: after[name] for name in before} == {**before, "status": "failed"}
     assert after["error"] == "no MNIST there"
 

@@ -1,22 +1,28 @@
-"""A search by Hydra's Optuna sweeper: trials are runs, failures count, and the same command goes on."""
+"""A search: trials are runs, failures count, the same command goes on, and a pruner gives trials up."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
-from conftest import lab_train
+from conftest import lab_train, runs_in, summary_of
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.utils import JobReturn, JobStatus
 from hydra.types import RunMode
 
+from hydra_plugins.eureka_lab._search import SearchSweeper
 from lab.config.compose import CONFIGS
 from lab.console import LabError
-from lab.runs.folder import read_summary
-from lab.status import gather
+from lab.sweeps.status import gather
+from lab.train import run
 
-optuna = pytest.importorskip("optuna", reason="Optuna's sweeper is not installed: pip install -e '.[optuna]'")
+optuna = pytest.importorskip("optuna", reason="Optuna is not installed: pip install -e '.[optuna]'")
 
+from lab.runs.study import RunningTrial, storage_at  # noqa: E402
 from lab.sweeps import search  # noqa: E402
 
 # Under the sampler's seed the second trial's weight decay is negative, which is refused.
@@ -31,9 +37,13 @@ SMALL = (
 )
 
 
+def study_in(runs: Path) -> Any:
+    (path,) = (runs / ".sweeps").glob("search-*.journal")
+    return optuna.load_study(study_name=path.stem, storage=storage_at(str(path)))
+
+
 def trials(runs: Path) -> list:
-    (path,) = (runs / ".sweeps").glob("search-*.sqlite")
-    return optuna.load_study(path.stem, f"sqlite:///{path}").trials
+    return study_in(runs).trials
 
 
 def test_trials_are_runs_and_the_same_command_goes_on(tmp_path: Path) -> None:
@@ -44,14 +54,14 @@ def test_trials_are_runs_and_the_same_command_goes_on(tmp_path: Path) -> None:
     assert (done.state.name, failed.state.name) == ("COMPLETE", "FAIL")
     assert sorted(run.status for run in gather(runs)) == ["failed", "finished"]
     (finished,) = [run for run in gather(runs) if run.status == "finished"]
-    assert done.value == pytest.approx(read_summary(finished.folder)["metrics"]["val/accuracy"])
+    assert done.value == pytest.approx(summary_of(finished.folder)["metrics"]["val/accuracy"])
     # Named by what was run, to the last digit: the same values are the same run.
     assert all(f"{key}={value}" in finished.folder.parent.name for key, value in done.params.items())
 
     # A trial that a kill has cut short is one that is still running when nobody searches.
-    (path,) = (runs / ".sweeps").glob("search-*.sqlite")
-    study = optuna.load_study(path.stem, f"sqlite:///{path}")
-    cut_short = study.ask(done.distributions | {"optim.weight_decay": optuna.distributions.UniformDistribution(0.1, 1)})
+    cut_short = study_in(runs).ask(
+        done.distributions | {"optim.weight_decay": optuna.distributions.FloatDistribution(0.1, 1)}
+    )
     again = lab_train(*SMALL, "hydra.sweeper.n_trials=4", folder=tmp_path)
     assert "2 of 4 trials done, 1 cut short" in again.stderr
     assert "4 trials" in again.stderr and "best: " in again.stderr
@@ -79,8 +89,8 @@ def test_a_range_upside_down_is_one_sentence(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def multirun():
-    """Composes a multirun's config, as Hydra does for its callbacks."""
+def multirun() -> Iterator[Any]:
+    """Composes a multirun's config, as Hydra does for its sweeper."""
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
         hydra = GlobalHydra.instance().hydra
         yield lambda *typed: hydra.compose_config(
@@ -101,16 +111,185 @@ def test_a_study_is_named_by_what_is_searched(multirun) -> None:
     assert search.study_name(multirun("softmax.tau=1", "seed=3")) == search.study_name(
         multirun("seed=3", "softmax.tau=1")
     )
-    others = ["softmax=norm_softmax", "optim.lr=interval(0.1,0.2)", "seeds=5", "seed=3", "experiment=main_task_small"]
+    others = [
+        "softmax=norm_softmax",
+        "optim.lr=interval(0.1,0.2)",
+        "seeds=5",
+        "seed=3",
+        "experiment=main_task_small",
+        "hydra.sweeper.direction=minimize",
+    ]
     assert len({name, *(search.study_name(multirun(other)) for other in others)}) == 1 + len(others)
 
 
-def test_two_processes_do_not_search_the_same(multirun, tmp_path: Path) -> None:
-    search.prepare(multirun(f"paths.runs={tmp_path}"))
-    with pytest.raises(LabError, match="another process is searching search-"):
-        search.prepare(multirun(f"paths.runs={tmp_path}"))
-    with pytest.raises(SystemExit):
-        search.GoOn().on_multirun_start(multirun(f"paths.runs={tmp_path}"))
-    search.prepare(multirun(f"paths.runs={tmp_path}", "softmax=norm_softmax"))
-    for lock in search._held.values():
-        lock.release()
+class Launcher:
+    """Answers with the learning rate in place of a trained model's accuracy; keeps what it was asked for."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[dict[str, str]]] = []
+
+    def launch(self, jobs: Sequence[Sequence[str]], first: int) -> list[JobReturn]:
+        assert first == sum(map(len, self.batches))
+        said = [dict(override.split("=", 1) for override in job) for job in jobs]
+        self.batches.append(said)
+        return [
+            JobReturn(overrides=job, status=JobStatus.COMPLETED, _return_value=float(one["optim.lr"]))
+            for job, one in zip(jobs, said, strict=True)
+        ]
+
+
+def test_two_processes_do_not_search_the_same(multirun, tmp_path: Path, monkeypatch, capsys) -> None:
+    here, launcher = f"paths.runs={tmp_path}", Launcher()
+    few = "hydra.sweeper.n_trials=1"
+
+    def launch_while_others_search(jobs: Sequence[Sequence[str]], first: int) -> list[JobReturn]:
+        with pytest.raises(LabError, match="another process is searching search-"):
+            search.search(multirun(here), launcher.launch)
+        sweeper = SearchSweeper()
+        sweeper.config = multirun(here)
+        monkeypatch.setattr(sweeper, "_launcher", launcher)
+        with pytest.raises(SystemExit):
+            sweeper.sweep([])
+        assert "error: another process is searching" in capsys.readouterr().err
+        search.search(multirun(here, few, "softmax=norm_softmax"), launcher.launch)
+        return Launcher().launch(jobs, first)
+
+    search.search(multirun(here, few), launch_while_others_search)
+    assert [batch[0]["softmax"] for batch in launcher.batches] == ["norm_softmax"]
+    search.search(multirun(here, few), launcher.launch)
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "random", "cmaes", "nsgaii"])
+def test_every_sampler_is_chosen_by_its_name_and_repeats_under_its_seed(multirun, tmp_path: Path, sampler: str) -> None:
+    if sampler == "cmaes":
+        pytest.importorskip("cmaes")
+    asked = []
+    for folder in ("one", "other"):
+        launcher = Launcher()
+        options = (f"hydra.sweeper.sampler.name={sampler}", "hydra.sweeper.n_trials=4", "hydra.sweeper.n_jobs=3")
+        search.search(multirun(*options, f"paths.runs={tmp_path / folder}"), launcher.launch)
+        assert [len(batch) for batch in launcher.batches] == [3, 1]
+        asked.append([one["optim.lr"] for batch in launcher.batches for one in batch])
+    assert asked[0] == asked[1] and len(set(asked[0])) == 4
+    assert study_in(tmp_path / "one").best_value == max(map(float, asked[0]))
+
+
+def test_a_grid_has_every_point_once(multirun, tmp_path: Path, capsys) -> None:
+    first, second = Launcher(), Launcher()
+    points = ("optim.lr=range(0.25,1,0.25)", "softmax=choice(softmax,norm_softmax)", "softmax.tau=null,1")
+    grid = (*points, "optim.weight_decay=1", "hydra.sweeper.sampler.name=grid", f"paths.runs={tmp_path}")
+    search.search(multirun(*grid, "hydra.sweeper.n_trials=5"), first.launch)
+    search.search(multirun(*grid, "hydra.sweeper.n_trials=100"), second.launch)
+    jobs = [one for batch in (*first.batches, *second.batches) for one in batch]
+    asked = [(one["optim.lr"], one["softmax"], one["softmax.tau"]) for one in jobs]
+    assert len(asked) == len(set(asked)) == 12
+    assert {float(lr) for lr, _, _ in asked} == {0.25, 0.5, 0.75}
+    assert {tau for _, _, tau in asked} == {"null", "1"}
+    assert "5 of 12 trials done" in capsys.readouterr().err
+
+
+def test_a_study_may_lie_in_a_database(multirun, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'studies.db'}"
+    kept = ("hydra.sweeper.study_name=mine", f"hydra.sweeper.storage={url}", f"paths.runs={tmp_path}")
+    search.search(multirun(*kept, "hydra.sweeper.n_trials=2"), Launcher().launch)
+    assert len(optuna.load_study(study_name="mine", storage=url).trials) == 2
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("hydra.sweeper.sampler.name=tpee", "hydra.sweeper.sampler.name=tpee does not exist; did you mean 'tpe'"),
+        ("+hydra.sweeper.sampler.start=3", "hydra.sweeper.sampler: .*start"),
+        ("hydra.sweeper.pruner.name=mean", "hydra.sweeper.pruner.name=mean does not exist; .*median"),
+        ("+hydra.sweeper.pruner.every=3", "hydra.sweeper.pruner: .*takes no arguments"),
+        ("hydra.sweeper.direction=up", "hydra.sweeper.direction=up is wrong: .*maximize"),
+        ("hydra.sweeper.n_trials=0", "hydra.sweeper.n_trials=0 is wrong"),
+        ("hydra.sweeper.n_jobs=many", "hydra.sweeper.n_jobs=many is wrong"),
+        ("hydra.sweeper.sampler.name=grid", r"a grid needs values .* and not optim.lr=tag\(log"),
+        ("hydra.sweeper.params=null", "a search needs something to search"),
+        ("optim.lr=range(3,3)", r"optim.lr=range\(3,3\) is no range to search in"),
+    ],
+)
+def test_a_wrong_option_is_told_before_any_run(multirun, tmp_path: Path, option: str, words: str) -> None:
+    launcher = Launcher()
+    with pytest.raises(LabError, match=words):
+        search.search(multirun(option, f"paths.runs={tmp_path}"), launcher.launch)
+    assert launcher.batches == []
+
+
+def test_hydras_grammar_says_what_is_searched() -> None:
+    d = optuna.distributions
+    expected = {
+        "x=interval(1,2)": d.FloatDistribution(1, 2),
+        "x=tag(log,interval(1e-3,1))": d.FloatDistribution(1e-3, 1, log=True),
+        "x=int(interval(1,4))": d.IntDistribution(1, 4),
+        "x=tag(log,int(interval(1,64)))": d.IntDistribution(1, 64, log=True),
+        "x=range(1,8,3)": d.IntDistribution(1, 7, step=3),
+        "x=range(3,0,-1)": d.IntDistribution(1, 3),
+        "x=range(0,1,0.25)": d.FloatDistribution(0, 0.75, step=0.25),
+        "x=choice(a,1,true)": d.CategoricalDistribution(["a", "1", "True"]),
+        "x=null,'a b'": d.CategoricalDistribution(["null", "'a b'"]),
+    }
+    parser = OverridesParser.create()
+    assert {text: search.distribution(parser.parse_override(text)) for text in expected} == expected
+
+
+@pytest.fixture
+def trial(tmp_path: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """A trial that is given up below an accuracy of 99 % after 20 epochs, and how a run refers to it."""
+    where = str(tmp_path / "it's.journal")
+    study = optuna.create_study(study_name="study", storage=storage_at(where), direction="maximize")
+    study.set_user_attr("pruner", {"name": "threshold", "lower": 0.99, "n_warmup_steps": 20})
+    yield study, {"study": "study", "number": study.ask().number, "storage": where}
+
+
+def test_a_trial_is_pruned_by_what_is_reported(trial) -> None:
+    study, reference = trial
+    running = RunningTrial(reference)
+    assert not running.is_pruned(10, 0.5) and not running.is_pruned(20, 1.0)
+    resumed = RunningTrial(reference)
+    assert not resumed.is_pruned(20, 0.5), "an epoch that is trained again has been reported"
+    assert resumed.is_pruned(30, 0.6)
+    (told,) = study.trials
+    assert told.intermediate_values == {10: 0.5, 20: 1.0, 30: 0.6} and told.user_attrs == {"pruned at epoch": 30}
+    study.tell(reference["number"], state=optuna.trial.TrialState.PRUNED)
+    assert not RunningTrial(reference).is_pruned(40, 0.1), "a trial that has ended is no matter of the pruner"
+
+
+@pytest.mark.parametrize("seeds", [None, 2])
+def test_a_pruned_run_is_stopped_and_goes_on_when_asked_for(trial, tmp_path: Path, seeds: int | None) -> None:
+    study, reference = trial
+    small = ["experiment=reasoning", "data.numbers=4", "trainer.max_epochs=50", "threads=1", f"paths.runs={tmp_path}"]
+    small += [] if seeds is None else [f"seeds={seeds}"]
+    own = search.reference(reference["study"], reference["number"], reference["storage"])
+    run([*small, own])
+    summaries = [summary_of(folder) for folder in runs_in(tmp_path)]
+    assert [summary["status"] for summary in summaries] == ["stopped"] * (seeds or 1)
+    assert {summary["epochs"] for summary in summaries} == {20}
+    (told,) = study.trials
+    mean = sum(summary["metrics"]["val/accuracy"] for summary in summaries) / len(summaries)
+    assert told.last_step == 20 and told.intermediate_values[20] == pytest.approx(mean)
+
+    run(small)
+    summaries = [summary_of(folder) for folder in runs_in(tmp_path)]
+    assert [(summary["status"], summary["epochs"]) for summary in summaries] == [("finished", 50)] * (seeds or 1)
+
+
+def test_a_pruner_needs_the_eureka_callback(trial, tmp_path: Path) -> None:
+    _, reference = trial
+    own = search.reference(reference["study"], reference["number"], reference["storage"])
+    with pytest.raises(LabError, match=r"needs callbacks\.eureka"):
+        run(["experiment=reasoning", "data.numbers=4", "callbacks=progress", f"paths.runs={tmp_path}", own])
+
+
+def test_trials_in_other_processes_are_pruned(tmp_path: Path) -> None:
+    pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
+    searched = [*SMALL[:-1], "trainer.max_epochs=40", "optim.weight_decay=interval(0.1,1)"]
+    lab_train(*searched, "hydra.sweeper.n_trials=1", folder=tmp_path)
+    pruner = ("hydra.sweeper.pruner.name=threshold", "+hydra.sweeper.pruner.lower=0.99")
+    side_by_side = ("hydra/launcher=joblib", "hydra.sweeper.n_jobs=2", "hydra.sweeper.n_trials=3")
+    done = lab_train(*searched, *pruner, *side_by_side, folder=tmp_path)
+    assert "[3/3] pruned at epoch 10 with " in done.stderr and "3 trials, 0 failed, 2 pruned" in done.stderr
+    assert [trial.state.name for trial in trials(tmp_path / "runs")] == ["COMPLETE", "PRUNED", "PRUNED"]
+    assert sorted(run.status for run in gather(tmp_path / "runs")) == ["finished", "stopped", "stopped"]
+    assert all("trial=" not in summary_of(run.folder)["command"] for run in gather(tmp_path / "runs"))

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import SMALL, newest, set_status
+from conftest import SMALL, newest, set_status, summary_of
 
 from lab.console import LabError
-from lab.runs.folder import read_summary
 from lab.runs.metrics import read_metrics
 from lab.train import run as train_with
 from lab.training.seeds.module import SeedsModule
@@ -59,7 +58,7 @@ def assert_same_run(one: Path, other: Path, tolerance: float = 1e-8, named: bool
     for mine, your in zip(our_rows, their_rows, strict=True):
         for name in mine.keys() - {"samples_per_second"}:
             assert math.isclose(mine[name], your[name], rel_tol=1e-5, abs_tol=1e-6), (name, mine["step"])
-    our_end, their_end = read_summary(one), read_summary(other)
+    our_end, their_end = summary_of(one), summary_of(other)
     timings = {"wall_seconds"}
     for name in ("status", "steps", "epochs", "samples", "seed", "best", *(["name"] if named else [])):
         assert (
@@ -91,7 +90,7 @@ def test_each_seed_equals_its_single_run(setting: tuple[str, ...], tmp_path: Pat
     for seed in single:
         assert_same_run(batched[seed], single[seed])
     assert weights(batched[0])["step"] == 100
-    assert read_summary(batched[0])["seeds_together"] == 2
+    assert summary_of(batched[0])["seeds_together"] == 2
 
 
 STOPPING = (*REASONING, "callbacks.eureka.threshold=0.56", "callbacks.eureka.stop_after=10", "optim.lr=2e-2")
@@ -105,7 +104,7 @@ STOPPING = (*REASONING, "callbacks.eureka.threshold=0.56", "callbacks.eureka.sto
 def test_seeds_that_stop_early_drop_out_and_the_others_go_on(seeds, compiling, tmp_path: Path) -> None:
     batched = together(tmp_path / "together", *STOPPING, *compiling, f"seeds={seeds}")
     single = one_by_one(tmp_path / "single", seeds, *STOPPING)
-    steps = [read_summary(run)["steps"] for run in single.values()]
+    steps = [summary_of(run)["steps"] for run in single.values()]
     assert len(set(steps)) > 1, f"the test needs seeds that end at different steps, not {steps}"
     for seed in single:
         assert_same_run(batched[seed], single[seed], named=not compiling)
@@ -140,7 +139,7 @@ def test_a_group_that_goes_on_has_what_is_left_of_its_time(tmp_path: Path) -> No
         sorted((run / "checkpoints").glob("last-*.ckpt"))[-1].unlink()
         set_status(run, "running")
     resumed = together(tmp_path, *REASONING, "seeds=2", limit)
-    assert {read_summary(run)["steps"] for run in resumed.values()} == {80}
+    assert {summary_of(run)["steps"] for run in resumed.values()} == {80}
 
 
 def test_seeds_save_at_the_same_steps_whatever_the_clock_says(tmp_path: Path) -> None:
@@ -166,10 +165,10 @@ def test_a_seed_goes_on_alone_from_the_groups_checkpoint(tmp_path: Path) -> None
 
 def test_finished_seeds_are_not_run_again(tmp_path: Path) -> None:
     single = one_by_one(tmp_path, [1], *REASONING)
-    written = read_summary(single[1])["written"]
+    written = summary_of(single[1])["written"]
     both = together(tmp_path, *REASONING, "seeds=2")
-    assert read_summary(both[1])["written"] == written
-    assert read_summary(both[0])["seeds_together"] == 1
+    assert summary_of(both[1])["written"] == written
+    assert summary_of(both[0])["seeds_together"] == 1
 
 
 def test_a_seed_that_breaks_fails_alone(tmp_path: Path, monkeypatch) -> None:
@@ -182,7 +181,7 @@ def test_a_seed_that_breaks_fails_alone(tmp_path: Path, monkeypatch) -> None:
 
     monkeypatch.setattr(SeedsModule, "_logits", breaking)
     batched = together(tmp_path / "together", *REASONING, "seeds=3")
-    failed = read_summary(batched[1])
+    failed = summary_of(batched[1])
     assert failed["status"] == "failed"
     assert "the loss is nan at step 30" in failed["error"]
     assert [path.name for path in (batched[1] / "checkpoints").glob("last-*")] == ["last-000000020.ckpt"]

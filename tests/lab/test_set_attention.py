@@ -5,7 +5,8 @@ from functools import partial
 import pytest
 import torch
 
-from lab.attention.functional import CrossAttention, Tap
+from lab.attention.contract import check_rule
+from lab.attention.layers import CrossAttention, Tap
 from lab.attention.rules.adaptive import AdaptiveTemperature
 from lab.attention.rules.fixed import Fixed
 from lab.attention.rules.learnable import LearnableTemperature
@@ -27,6 +28,8 @@ RULES = {
 def test_one_query_gives_what_projected_tokens_give(rule: str, items: int) -> None:
     torch.manual_seed(0)
     layer = CrossAttention(32, 2, RULES[rule](heads=2, head_dim=16)).double()
+    check_rule(layer.rule)
+    assert layer.rule.weighs_channels == (rule == "channel")
     query, tokens = torch.randn(3, 1, 32).double(), 2 * torch.randn(3, items, 32).double()
     parameters = [p for p in layer.parameters() if p is not layer.key.bias]
     short = layer(query, tokens)

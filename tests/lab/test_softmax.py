@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lab.attention.functional import attend
@@ -14,6 +15,8 @@ from lab.attention.rules.fixed import Fixed
 from lab.attention.rules.learnable import LearnableTemperature
 from lab.attention.rules.norm import NormSoftmax, RowVariance
 from lab.attention.schedule import HeatTreatment
+from lab.config.check import check
+from lab.console import LabError
 
 # Many and few tokens: NormSoftmax takes another way for few.
 SHAPES = [(2, 3, 20, 20, 8), (2, 3, 1, 5, 8), (2, 3, 5, 30, 4)]
@@ -24,6 +27,12 @@ def qk(shape, dtype=torch.float64):
     generator = torch.Generator().manual_seed(0)
     q = torch.randn(B, H, N, D, generator=generator, dtype=dtype)
     return q, torch.randn(B, H, M, D, generator=generator, dtype=dtype) + 0.7
+
+
+def check_options(made: type, path: str = "softmax", **options) -> None:
+    """Checks a config with these options of a rule, or of the schedule."""
+    node = {"_target_": f"{made.__module__}.{made.__qualname__}", "_partial_": True, **options}
+    check(OmegaConf.create({"softmax": node if path == "softmax" else {"schedule": node}}))
 
 
 def norm(H, D, **options) -> NormSoftmax:
@@ -40,6 +49,9 @@ def test_fixed_is_the_paper_s_scale() -> None:
 def test_a_temperature_is_positive(tau) -> None:
     with pytest.raises(ValueError, match=r"softmax\.tau must be positive"):
         Fixed(1, 4, tau=tau)
+    for made in (Fixed, NormSoftmax, LearnableTemperature, AdaptiveTemperature):
+        with pytest.raises(LabError, match=rf"softmax\.tau={tau} is wrong"):
+            check_options(made, tau=tau)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -101,8 +113,14 @@ def test_gradient_flows_through_the_spread() -> None:
     [{"statistic": "mad"}, {"over": "head"}, {"eps": 0.0}],
 )
 def test_norm_options_are_checked(options) -> None:
-    with pytest.raises(ValueError, match=r"softmax\."):
-        NormSoftmax(1, 4, **options)
+    with pytest.raises(LabError, match=r"softmax\.\w+=\S+ is wrong: "):
+        check_options(NormSoftmax, **options)
+
+
+@pytest.mark.parametrize("options", [{"when": "never"}, {"coefficients": []}, {"gate": "wide"}])
+def test_adaptive_options_are_checked(options) -> None:
+    with pytest.raises(LabError, match=r"softmax\.\w+=\S+ is wrong: "):
+        check_options(AdaptiveTemperature, **options)
 
 
 @pytest.mark.parametrize("parametrisation", ["raw", "log", "tanh", "sigmoid"])
@@ -121,16 +139,20 @@ def test_learnable_starts_where_it_is_told(parametrisation, granularity, count) 
 @pytest.mark.parametrize(
     "options",
     [
-        {"granularity": "token"},
-        {"parametrisation": "square"},
         {"parametrisation": "log", "initial": 0.0},
         {"parametrisation": "tanh", "initial": 2.0},
         {"parametrisation": "sigmoid", "initial": -1.0},
     ],
 )
-def test_learnable_options_are_checked(options) -> None:
+def test_an_initial_value_that_cannot_be_reached_is_refused(options) -> None:
     with pytest.raises(ValueError, match=r"softmax\."):
         LearnableTemperature(1, 4, **options)
+
+
+@pytest.mark.parametrize("options", [{"granularity": "token"}, {"parametrisation": "square"}, {"limit": 0.0}])
+def test_learnable_options_are_checked(options) -> None:
+    with pytest.raises(LabError, match=r"softmax\.\w+=\S+ is wrong: "):
+        check_options(LearnableTemperature, **options)
 
 
 def brute_entropy(scores: torch.Tensor) -> torch.Tensor:
@@ -194,8 +216,8 @@ def test_schedules_in_temperature_and_linear() -> None:
     "options", [{"start": 0.0}, {"end": -1.0}, {"share": 0.0}, {"share": 1.5}, {"shape": "step"}, {"by": "batch"}]
 )
 def test_schedule_options_are_checked(options) -> None:
-    with pytest.raises(ValueError, match=r"softmax\.schedule\."):
-        HeatTreatment(**options)
+    with pytest.raises(LabError, match=r"softmax\.schedule\.\w+=\S+ is wrong: "):
+        check_options(HeatTreatment, path="softmax.schedule", **options)
 
 
 class Watch(TorchDispatchMode):

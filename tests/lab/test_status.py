@@ -11,14 +11,15 @@ import pytest
 from filelock import FileLock
 
 from lab.runs import slurm
-from lab.status import Gathering, gather, main, status_of
+from lab.status import main
 from lab.sweeps import jobs
 from lab.sweeps.plan import write_plan
+from lab.sweeps.status import Gathering, gather, status_of
 
 
 def write(folder: Path, **summary: object) -> Path:
     folder.mkdir(parents=True)
-    (folder / "summary.json").write_text(json.dumps(summary))
+    (folder / "summary.json").write_text(json.dumps({"softmax": "softmax", "seed": 0, "epochs": 1, **summary}))
     return folder
 
 

@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import lab_train
+from conftest import lab_train, summary_of
 
-from lab.runs.folder import read_summary
-from lab.train import _share_of_threads, main
+from lab.train import main
+from lab.training.start import share_of_threads
 
 SWEEP = (
     "-m",
@@ -19,7 +19,7 @@ SWEEP = (
     "callbacks=eureka",
     "logger=csv_only",
     "trainer.max_epochs=10",
-    "optim.weight_decay=-1,1",
+    "data.train_share=0.001,0.3",
     "seed=0,1",
 )
 
@@ -27,8 +27,8 @@ SWEEP = (
 def test_a_run_that_fails_takes_no_other_down(tmp_path: Path, monkeypatch, capsys, one_thread) -> None:
     done = lab_train(*SWEEP, "hydra/launcher=joblib", folder=tmp_path, check=False)
     assert done.returncode == 1
-    assert "error: optim.weight_decay must not be negative, got -1" in done.stderr
-    summaries = [read_summary(path.parent) for path in tmp_path.rglob("summary.json")]
+    assert "error: data.train_share must leave inputs on both sides, got 0.001" in done.stderr
+    summaries = [summary_of(path.parent) for path in tmp_path.rglob("summary.json")]
     assert sorted(summary["status"] for summary in summaries) == ["failed", "failed", "finished", "finished"]
     assert all(summary["command"].startswith("python -m lab.train ") for summary in summaries)
     threads = {summary["machine"]["threads"] for summary in summaries if summary["status"] == "finished"}
@@ -40,24 +40,24 @@ def test_a_run_that_fails_takes_no_other_down(tmp_path: Path, monkeypatch, capsy
         main()
     again = capsys.readouterr().err
     assert again.count("finished already") == 2
-    assert again.count("error: optim.weight_decay must not be negative") == 2
+    assert again.count("error: data.train_share must leave inputs on both sides") == 2
 
 
 def test_cores_are_shared_out_among_the_jobs_of_a_machine(monkeypatch) -> None:
     for name in ("SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE"):
         monkeypatch.delenv(name, raising=False)
     cores = os.cpu_count() or 1
-    assert _share_of_threads(-1) == 1
-    assert _share_of_threads(1) == cores
-    assert _share_of_threads(10 * cores) == 1
-    assert _share_of_threads(None) is None
+    assert share_of_threads(-1) == 1
+    assert share_of_threads(1) == cores
+    assert share_of_threads(10 * cores) == 1
+    assert share_of_threads(None) is None
 
 
 def test_a_slurm_job_takes_the_cpus_that_it_was_given(monkeypatch) -> None:
     monkeypatch.setenv("SLURM_CPUS_ON_NODE", "12")
     monkeypatch.setenv("SLURM_NTASKS_PER_NODE", "4")
     monkeypatch.delenv("SLURM_CPUS_PER_TASK", raising=False)
-    assert _share_of_threads(None) == 3
+    assert share_of_threads(None) == 3
     monkeypatch.setenv("SLURM_CPUS_PER_TASK", "6")
-    assert _share_of_threads(None) == 6
-    assert _share_of_threads(2) == 3
+    assert share_of_threads(None) == 6
+    assert share_of_threads(2) == 3

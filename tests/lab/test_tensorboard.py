@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
+from conftest import summary_of
 from omegaconf import OmegaConf
 from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
 from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
@@ -16,8 +16,8 @@ from tensorboard.plugins.base_plugin import TBContext
 from tensorboard.plugins.custom_scalar.custom_scalars_plugin import CustomScalarsPlugin
 from tensorboard.plugins.hparams import api_pb2, backend_context, list_session_groups
 
-from lab.runs.folder import read_summary
 from lab.runs.metrics import read_metrics
+from lab.runs.spec import RunSpec
 from lab.runs.tensorboard import TensorBoard, hyperparameters, layout
 from lab.train import run as train_with
 
@@ -117,13 +117,13 @@ def test_scalars_keep_their_names_and_the_epoch_is_no_chart(runs: Path) -> None:
         eureka = {f"eureka/{line}" for line in ("threshold", "chance", "prior_accuracy", "happened", "epoch")}
         extra = {"accuracy/best", *eureka}
         assert logged - {"step", "epoch"} == tags - extra
-        assert ("eureka/epoch" in tags) == read_summary(runs / run)["eureka"]["happened"]
+        assert ("eureka/epoch" in tags) == summary_of(runs / run)["eureka"]["happened"]
 
 
 def test_the_lines_beside_accuracy(runs: Path) -> None:
     seen = Seen(runs)
     for run in seen.tags:
-        moment = read_summary(runs / run)["eureka"]["happened"]
+        moment = summary_of(runs / run)["eureka"]["happened"]
         points = {tag: seen.scalars[run][tag] for tag in seen.tags[run] if tag.startswith(("eureka", "val/"))}
         assert {point.value for point in points["eureka/happened"]} == {float(moment)}
         assert points["eureka/threshold"][0].value == pytest.approx(0.01 if moment else 0.999)
@@ -136,7 +136,7 @@ def test_every_run_is_a_row_of_the_hparams_tab(runs: Path) -> None:
     rows = Seen(runs).rows()
     assert len(rows) == 3
     for run, row in rows.items():
-        summary = read_summary(runs / run)
+        summary = summary_of(runs / run)
         assert {name: row[name] for name in ("experiment", "softmax", "seed")} == {
             name: summary[name] for name in ("experiment", "softmax", "seed")
         }
@@ -154,9 +154,9 @@ def test_a_resumed_run_is_one_row_and_one_layout(tmp_path: Path) -> None:
     (run,) = [path.parent for path in tmp_path.rglob("summary.json")]
     before = Seen(tmp_path)
     (run / "checkpoints" / "last-000000030.ckpt").unlink()
-    (run / "summary.json").write_text(json.dumps({**read_summary(run), "status": "stopped"}))
+    (run / "summary.json").write_text(json.dumps({**summary_of(run), "status": "stopped"}))
     train_with(command)
-    assert read_summary(run)["status"] == "finished" and len(list(run.glob("events.*"))) == 2
+    assert summary_of(run)["status"] == "finished" and len(list(run.glob("events.*"))) == 2
     after = Seen(tmp_path)
     assert after.tags == before.tags and after.charts() == before.charts()
     (row,) = after.rows().values()
@@ -192,12 +192,19 @@ def test_a_run_that_fails_is_not_called_a_success(tmp_path: Path) -> None:
 
 def test_typed_values_are_columns_of_their_own() -> None:
     config = OmegaConf.create(
-        {"optim": {"lr": 0.001}, "softmax": {"tau": None}, "data": {"numbers": 4}, "compile": True}
+        {
+            "optim": {"lr": 0.001},
+            "softmax": {"tau": None},
+            "data": {"numbers": 4},
+            "compile": True,
+            "seed": 0,
+            "paths": {"runs": "/x"},
+        }
     )
-    what = SimpleNamespace(experiment=None, softmax="softmax", seed=0, overrides=[
+    overrides = [
         "+row=vit", "data.numbers=4", "optim/lr=max", "compile=true", "paths.runs=/x", "seed=0", "~data.gone",
-    ])  # fmt: skip
-    told = hyperparameters(config, vars(what))
+    ]  # fmt: skip
+    told = hyperparameters(RunSpec.of(config, overrides, {"softmax": "softmax"}))
     assert {key: told[key] for key in ("row", "data.numbers", "optim/lr", "compile", "optim.lr", "softmax.tau")} == {
         "row": "vit", "data.numbers": 4, "optim/lr": "max", "compile": True, "optim.lr": 0.001, "softmax.tau": None,
     }  # fmt: skip

@@ -10,14 +10,24 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import SMALL, Process, lab_train, made_once, newest, only_run, set_status, train_in
+from conftest import (
+    SMALL,
+    Process,
+    lab_train,
+    made_once,
+    newest,
+    only_run,
+    set_status,
+    summary_of,
+    train_in,
+    write_a_summary,
+)
 
 import lab.train
 from lab.console import LabError
 from lab.runs.checkpoints import AtomicCheckpointIO
-from lab.runs.folder import read_summary
 from lab.runs.metrics import read_metrics
-from lab.train import report
+from lab.runs.summary import Summary, read_summary
 from lab.train import run as train_with
 
 RESNET = ("model=resnet9", "model.width=2")
@@ -42,7 +52,7 @@ def undisturbed(tmp_path_factory) -> Path:
 
 
 def test_a_run_leaves_all_that_a_reader_needs(undisturbed: Path) -> None:
-    summary = read_summary(undisturbed)
+    summary = summary_of(undisturbed)
     assert summary["status"] == "finished"
     assert summary["experiment"] == "main_task"
     assert summary["softmax"] == "norm_softmax_heat_treatment"
@@ -100,10 +110,10 @@ def test_a_killed_run_ends_with_the_same_weights(tmp_path: Path, undisturbed: Pa
     process.send_signal(signal.SIGKILL)
     process.wait()
     run = only_run(tmp_path)
-    assert read_summary(run)["status"] == "stopped"
+    assert summary_of(run)["status"] == "stopped"
     resumed = lab_train(*command, folder=tmp_path)
     assert "going on from" in resumed.stderr
-    assert read_summary(run)["status"] == "finished"
+    assert summary_of(run)["status"] == "finished"
     assert_same_weights(run, undisturbed)
     fields = ("step", "epoch", "train/loss", "train/accuracy", "val/accuracy", "gradient/q/layer_0")
     kept, whole = (
@@ -154,11 +164,11 @@ def test_checkpoints_of_a_run_are_written_beside_their_place(tmp_path: Path, mon
 def test_a_run_killed_at_its_very_end_keeps_its_numbers(tmp_path: Path) -> None:
     """Between the last checkpoint and the last summary: there is nothing left to train, and nothing logged anew."""
     run = train_in(tmp_path, *SMALL)
-    whole = read_summary(run)
+    whole = summary_of(run)
     path = run / "summary.json"
     path.write_text(json.dumps({**whole, "status": "stopped", "metrics": {}, "epochs": 3, "best": None}))
     train_in(tmp_path, *SMALL)
-    after = read_summary(run)
+    after = summary_of(run)
     for name in ("status", "epochs", "steps", "metrics", "best", "eureka"):
         assert after[name] == whole[name], name
 
@@ -167,10 +177,10 @@ def test_a_run_that_has_had_its_moment_long_enough_trains_no_more(tmp_path: Path
     command = [*SMALL, "callbacks.eureka.threshold=0.01", "callbacks.eureka.stop_after=1"]
     run = train_in(tmp_path, *command)
     assert "threshold=0.01 is no sign of a Eureka-moment here: the prior p(z) alone reaches" in capsys.readouterr().err
-    assert read_summary(run)["epochs"] == 2
+    assert summary_of(run)["epochs"] == 2
     set_status(run, "stopped")
     train_in(tmp_path, *command)
-    assert (read_summary(run)["epochs"], read_summary(run)["steps"]) == (2, 8)
+    assert (summary_of(run)["epochs"], summary_of(run)["steps"]) == (2, 8)
 
 
 @pytest.mark.parametrize(
@@ -186,7 +196,7 @@ def test_a_run_that_has_had_its_moment_long_enough_trains_no_more(tmp_path: Path
 def test_a_metric_that_nobody_logs_is_named_before_training(tmp_path: Path, override: str, words: str) -> None:
     with pytest.raises(LabError, match=words):
         train_in(tmp_path, *SMALL, override)
-    assert read_summary(only_run(tmp_path))["steps"] == 0
+    assert summary_of(only_run(tmp_path))["steps"] == 0
 
 
 @pytest.mark.parametrize(
@@ -211,7 +221,7 @@ def test_how_often_diagnostics_look_is_no_other_run(tmp_path: Path) -> None:
     run = train_in(tmp_path, *watched, "diagnostics.every_n_epochs=2")
     set_status(run, "stopped")
     train_in(tmp_path, *watched, "diagnostics.every_n_epochs=3")
-    assert read_summary(run)["status"] == "finished"
+    assert summary_of(run)["status"] == "finished"
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
@@ -221,11 +231,12 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 
 def test_how_a_run_ended_is_one_line_with_its_reason() -> None:
-    eureka = {"happened": False, "threshold": 0.7}
-    failed = {"status": "failed", "eureka": eureka, "steps": 30, "error": "the loss is nan at step 30"}
-    assert report(failed) == "failed: no Eureka-moment, 30 steps, the loss is nan at step 30"
-    unwatched = {"status": "finished", "eureka": {"happened": False, "threshold": None}, "steps": 5, "metrics": {}}
-    assert report(unwatched) == "finished: 5 steps"
+    common = {"softmax": "softmax", "seed": 0, "epochs": 1}
+    failed = {"status": "failed", "eureka": {"happened": False, "threshold": 0.7}, "steps": 30, **common}
+    told = str(Summary.model_validate({**failed, "error": "the loss is nan at step 30"}))
+    assert told == "failed: no Eureka-moment, 30 steps, the loss is nan at step 30"
+    unwatched = {"status": "finished", "eureka": {"happened": False, "threshold": None}, "steps": 5, **common}
+    assert str(Summary.model_validate(unwatched)) == "finished: 5 steps"
 
 
 def test_a_seed_that_failed_among_others_fails_the_command(tmp_path: Path, monkeypatch, capsys) -> None:
@@ -245,7 +256,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path: Path) -> None:
     with pytest.raises(LabError, match=r"the loss is nan at step \d+ .*gradient norms: .*blocks\.0 "):
         train_in(tmp_path, *SMALL, *broken)
     run = only_run(tmp_path)
-    summary = read_summary(run)
+    summary = summary_of(run)
     assert summary["status"] == "failed"
     assert "gradient norms" in summary["error"]
     weights = newest(run)["state_dict"]
@@ -264,7 +275,7 @@ def test_an_interrupted_run_is_stopped_and_can_go_on(tmp_path: Path) -> None:
     assert process.returncode == 128 + signal.SIGINT, said
     assert "Ctrl-C: saved at step" in said and "Traceback" not in said
     run = only_run(tmp_path)
-    summary = read_summary(run)
+    summary = summary_of(run)
     assert summary["status"] == "stopped"
     assert summary["steps"] == newest(run)["global_step"] >= 5
     assert (run / "metrics.csv").exists()
@@ -275,7 +286,7 @@ def test_two_processes_share_scenes_and_validation(tmp_path: Path) -> None:
     lab_train("-m", "seed=1", *SMALL, "trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2",
               "trainer.precision=32-true", "callbacks.eureka.threshold=0.01", folder=tmp_path)  # fmt: skip
     run = only_run(tmp_path)
-    summary = read_summary(run)
+    summary = summary_of(run)
     assert summary["status"] == "finished"
     assert summary["seed"] == 1 and " -m seed" not in summary["command"]
     # 64 scenes an epoch, 16 a process: two steps.
@@ -288,12 +299,12 @@ def test_two_processes_share_scenes_and_validation(tmp_path: Path) -> None:
 
 def test_accumulated_samples_are_those_that_were_seen(tmp_path: Path) -> None:
     """Four batches an epoch, three a step: the second step of an epoch has one."""
-    summary = read_summary(train_in(tmp_path, *SMALL, "trainer.accumulate_grad_batches=3"))
+    summary = summary_of(train_in(tmp_path, *SMALL, "trainer.accumulate_grad_batches=3"))
     assert (summary["steps"], summary["samples"]) == (8, 256)
 
 
 def test_accumulated_batches_step_together(tmp_path: Path) -> None:
-    summary = read_summary(train_in(tmp_path, *SMALL, "trainer.accumulate_grad_batches=2"))
+    summary = summary_of(train_in(tmp_path, *SMALL, "trainer.accumulate_grad_batches=2"))
     assert (summary["steps"], summary["samples"]) == (8, 256)
 
 
@@ -301,7 +312,7 @@ def test_the_reasoning_task_finds_its_moment_and_stops_after_it(tmp_path: Path) 
     # A threshold below chance: the moment comes with the first validation.
     eureka = ["callbacks.eureka.threshold=0.02", "callbacks.eureka.stop_after=10"]
     run = train_in(tmp_path, "experiment=reasoning", "softmax=learnable_temperature", *eureka)
-    summary = read_summary(run)
+    summary = summary_of(run)
     assert summary["status"] == "finished"
     assert (summary["eureka"]["epoch"], summary["eureka"]["step"], summary["eureka"]["samples"]) == (10, 10, 43_920)
     assert summary["steps"] == 20
@@ -315,7 +326,10 @@ def test_the_reasoning_task_finds_its_moment_and_stops_after_it(tmp_path: Path) 
         (["softmax.tau=abc"], "softmax.tau='abc' is wrong"),
         (["softmax.tua=1"], "did you mean 'tau'?"),
         (["model.patch_size=5"], "model.patch_size=5 does not divide"),
-        (["callbacks.eureka.threshold=2"], "callbacks.eureka.threshold must be between 0 and 1"),
+        (
+            ["callbacks.eureka.threshold=2"],
+            "eureka.threshold=2 is wrong: it must be greater than 0 and less than 1",
+        ),
     ],
 )
 def test_bad_input_is_refused(tmp_path: Path, overrides: list[str], words: str) -> None:
@@ -349,10 +363,10 @@ def test_a_machine_without_a_gpu_knows_what_one_has_finished(tmp_path: Path, mon
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     command = ["experiment=reasoning", "trainer=gpu", f"paths.runs={tmp_path}"]
     folder = tmp_path / "reasoning" / "softmax,trainer=gpu" / "seed=0"
-    folder.mkdir(parents=True)
-    (folder / "summary.json").write_text(json.dumps({"status": "finished"}))
-    monkeypatch.setattr("lab.training.fit.train", lambda *_: read_summary(folder))
-    assert train_with(command)["status"] == "finished"
+    write_a_summary(folder)
+    monkeypatch.setattr("lab.training.fit.train", lambda _: [read_summary(folder)])
+    (summary,) = train_with(command)
+    assert summary.status == "finished"
     for more in (["force=true"], ["seed=1"], ["seeds=2"]):
         with pytest.raises(LabError, match="finds no GPU here"):
             train_with([*command, *more])

@@ -9,11 +9,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-from conftest import ROOT, SMALL
+from conftest import ROOT, SMALL, summary_of
 
 from lab.config.compose import CONFIGS
 from lab.console import LabError
-from lab.runs.folder import read_summary
 from lab.train import run as train
 from scripts.reproduce import (
     common,
@@ -49,7 +48,7 @@ def test_trainings_are_processes_of_their_own(tmp_path: Path, capfd) -> None:
     told = capfd.readouterr()
     assert told.out == f"$ python -m lab.train {' '.join(overrides)} seed=1\n"
     assert "finished" in told.err
-    summary = read_summary(common.folder_of(tmp_path, "reasoning", "softmax", 1, overrides))
+    summary = summary_of(common.folder_of(tmp_path, "reasoning", "softmax", 1, overrides))
     assert summary["status"] == "finished"
     assert summary["command"].startswith("python -m lab.train experiment=reasoning")
 

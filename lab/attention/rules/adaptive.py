@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
-from lab.attention.rule import TemperatureRule, at_least_float32
+from lab.attention.precision import at_least_float32
+from lab.attention.rule import Tau, TemperatureRule
 
 # Scores held at once while entropies are taken: 64 MiB in float32.
 _CHUNK_ELEMENTS = 2**24
@@ -25,25 +27,18 @@ class AdaptiveTemperature(TemperatureRule):
         coefficients: of the polynomial in H, highest power first.
         gate: rows of at most this entropy stay as they are.
         when: at "inference" only (the module's eval mode), as in max retrieval, or "always", as in CLRS-Text.
-
-    Raises:
-        ValueError: if an option is unknown or there are no coefficients.
     """
 
     def __init__(
         self,
         heads: int,
         head_dim: int,
-        tau: float | None = None,
-        coefficients: Sequence[float] = (-0.037, 0.481, -2.3, 4.917, -1.791),
+        tau: Tau | None = None,
+        coefficients: Annotated[Sequence[float], Field(min_length=1)] = (-0.037, 0.481, -2.3, 4.917, -1.791),
         gate: float = 0.5,
         when: Literal["inference", "always"] = "inference",
     ) -> None:
         super().__init__(heads, head_dim, tau)
-        if not len(coefficients):
-            raise ValueError("softmax.coefficients needs at least one number")
-        if when not in ("inference", "always"):
-            raise ValueError(f"softmax.when must be 'inference' or 'always', got {when!r}")
         self._polynomial = [float(c) for c in coefficients]
         self.gate = gate
         self.when = when

@@ -6,9 +6,10 @@ import math
 from typing import Literal
 
 import torch
+from pydantic import PositiveFloat
 from torch import Tensor, nn
 
-from lab.attention.rule import TemperatureRule
+from lab.attention.rule import Tau, TemperatureRule
 
 Granularity = Literal["layer_head", "layer", "head", "channel"]
 Parametrisation = Literal["raw", "log", "tanh", "sigmoid"]
@@ -32,18 +33,18 @@ class LearnableTemperature(TemperatureRule):
         limit: bound of t for tanh and sigmoid.
 
     Raises:
-        ValueError: if an option is unknown or ``initial`` cannot be reached.
+        ValueError: if ``initial`` cannot be reached.
     """
 
     def __init__(
         self,
         heads: int,
         head_dim: int,
-        tau: float | None = None,
+        tau: Tau | None = None,
         granularity: Granularity = "layer_head",
         parametrisation: Parametrisation = "raw",
         initial: float = 1.0,
-        limit: float = 2.0,
+        limit: PositiveFloat = 2.0,
     ) -> None:
         super().__init__(heads, head_dim, tau)
         shapes = {
@@ -52,19 +53,13 @@ class LearnableTemperature(TemperatureRule):
             "head": (heads, 1, 1),
             "channel": (heads, 1, head_dim),
         }
-        if granularity not in shapes:
-            raise ValueError(f"softmax.granularity must be one of {list(shapes)}, got {granularity!r}")
         self.granularity = granularity
-        self.parametrisation = parametrisation
+        self.parametrisation: Parametrisation = parametrisation
         self.limit = limit
         self.theta = nn.Parameter(torch.full(shapes[granularity], self._theta_of(initial)))
 
     def inverse_temperature(self, q_BHND: Tensor, k_BHMD: Tensor, mask: Tensor | None = None) -> Tensor:
         return self.factor() / self.tau
-
-    @property
-    def weighs_channels(self) -> bool:
-        return self.granularity == "channel"
 
     def factor(self) -> Tensor:
         """t, [H or 1, 1, D or 1]."""
@@ -102,4 +97,3 @@ class LearnableTemperature(TemperatureRule):
                 if not 0 < initial < self.limit:
                     raise ValueError(f"{bound}: it must lie between 0 and {self.limit}")
                 return -math.log(self.limit / initial - 1)
-        raise ValueError(f"softmax.parametrisation must be raw, log, tanh or sigmoid, got {self.parametrisation!r}")

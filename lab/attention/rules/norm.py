@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from lab.attention.rule import TemperatureRule, at_least_float32, is_narrow, samples_first, samples_last, scores_of
+from lab.attention.cpu_paths import score_variance
+from lab.attention.precision import at_least_float32
+from lab.attention.rule import Tau, TemperatureRule
 
 
 class NormSoftmax(TemperatureRule):
@@ -31,34 +34,21 @@ class NormSoftmax(TemperatureRule):
         over: "row" or "block".
         eps: a sigma below it counts as no spread at all (equal scores, a single key): nothing is to be
             normalised there, and tau is taken. It keeps value and gradient finite.
-
-    Raises:
-        ValueError: if an option is unknown or eps not positive.
     """
 
     def __init__(
         self,
         heads: int,
         head_dim: int,
-        tau: float | None = None,
+        tau: Tau | None = None,
         statistic: Literal["var", "std"] = "var",
         over: Literal["row", "block"] = "row",
-        eps: float = 1e-6,
+        eps: Annotated[float, Field(gt=0)] = 1e-6,
     ) -> None:
         super().__init__(heads, head_dim, tau)
-        if statistic not in ("var", "std"):
-            raise ValueError(f"softmax.statistic must be 'var' or 'std', got {statistic!r}")
-        if over not in ("row", "block"):
-            raise ValueError(f"softmax.over must be 'row' or 'block', got {over!r}")
-        if not eps > 0:
-            raise ValueError(f"softmax.eps must be positive, got {eps}")
         self.statistic = statistic
         self.over = over
         self.eps = eps
-
-    @property
-    def couples_queries(self) -> bool:
-        return self.over == "block"
 
     def inverse_temperature(self, q_BHND: Tensor, k_BHMD: Tensor, mask: Tensor | None = None) -> Tensor:
         with torch.autocast(q_BHND.device.type, enabled=False):
@@ -81,13 +71,9 @@ class NormSoftmax(TemperatureRule):
         queries, keys = q_BHND.shape[-2], k_BHMD.shape[-2]
         if queries * keys <= self.head_dim**2:
             # Scores of so few tokens are no larger than the covariance that would spare them.
-            axes = (-1,) if self.over == "row" else (-2, -1)
-            scores_BHNM = scores_of(q_BHND, k_BHMD)
-            if is_narrow(q_BHND):
-                variance = samples_first(_variance(samples_last(scores_BHNM), tuple(axis - 1 for axis in axes)))
-            else:
-                variance = _variance(scores_BHNM, axes)
-            return variance, keys if self.over == "row" else keys * queries
+            if self.over == "row":
+                return score_variance(q_BHND, k_BHMD, (-1,)), keys
+            return score_variance(q_BHND, k_BHMD, (-2, -1)), keys * queries
         variance = _row_variance(q_BHND, k_BHMD)
         if self.over == "row":
             return variance, keys
@@ -112,7 +98,7 @@ class RowVariance(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # type: ignore[override]
+    def forward(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         # Heads lie between tokens in memory: copied once here, not in each of the four products. Always a copy,
         # since an output must not be an input.
         q = q.clone(memory_format=torch.contiguous_format)
@@ -146,12 +132,7 @@ class RowVariance(torch.autograd.Function):
 # Under torch.compile over vmap (seeds side by side) Dynamo would look into it and lose the backward pass.
 @torch.compiler.allow_in_graph
 def _row_variance(q: Tensor, k: Tensor) -> Tensor:
-    return RowVariance.apply(q, k)[0]  # type: ignore[no-any-return]
-
-
-def _variance(scores: Tensor, axes: tuple[int, ...]) -> Tensor:
-    """Biased variance over ``axes``; torch.var's Welford update is not vectorised on a CPU."""
-    return (scores - scores.mean(axes, keepdim=True)).square().mean(axes, keepdim=True)
+    return RowVariance.apply(q, k)[0]
 
 
 def _unbiased(count: Tensor | int) -> Tensor | float:

@@ -22,7 +22,7 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from yaml import YAMLError
 
-from lab.config.compose import choices
+from lab.config.check import choices
 from lab.console import LabError
 
 FOLDER = Path(__file__).resolve().parent
@@ -31,7 +31,7 @@ _STRICT = ConfigDict(extra="forbid")
 
 @dataclass(frozen=True)
 class Paper:
-    """Where the numbers are from."""
+    """Paper that numbers are from."""
 
     title: str
     authors: tuple[str, ...]
@@ -223,7 +223,7 @@ def read(path: Path, kind: type[Content], **known: Any) -> Content:
 
 
 def _kind_at(kind: type, loc: Sequence[str | int]) -> type:
-    """What stands at a place of a file: rows.3.cells.accuracy is a Cell."""
+    """Names the kind of a place in a file: rows.3.cells.accuracy is a Cell."""
     return {"cells": Cell, "columns": Column, "rows": Row}[str(loc[-2])] if len(loc) > 1 else kind
 
 

@@ -26,24 +26,16 @@ class GradScaling:
     Args:
         per: over what a block's mean is taken, a whole "layer" or each "head" of it.
         to: the size that all three get.
-
-    Raises:
-        ValueError: if an option is unknown.
     """
 
     per: Literal["layer", "head"] = "layer"
     to: Literal["mean", "value"] = "mean"
 
-    def __post_init__(self) -> None:
-        if self.per not in ("layer", "head"):
-            raise ValueError(f"intervention.per must be 'layer' or 'head', got {self.per!r}")
-        if self.to not in ("mean", "value"):
-            raise ValueError(f"intervention.to must be 'mean' or 'value', got {self.to!r}")
-
     @torch.no_grad()
     def __call__(self, model: nn.Module) -> None:
         """Scales the gradients of ``model`` in place; layers without a gradient are passed over."""
-        layers: list[Any] = model.attention_layers() if hasattr(model, "attention_layers") else []  # type: ignore[operator]
+        looked: Any = model
+        layers = looked.attention_layers() if hasattr(looked, "attention_layers") else []
         for layer in layers:
             gradients = layer.projection_gradients()
             if gradients is not None:

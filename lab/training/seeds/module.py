@@ -21,6 +21,7 @@ from lab.callbacks.summary import RunSummary
 from lab.console import LabError
 from lab.datasets.loading import StepLoader, step_reached
 from lab.runs.folder import Run
+from lab.runs.summary import Status
 from lab.training.module import TwoStepModule
 from lab.training.seeds.stack import Stack, split_optimizer_state
 
@@ -59,7 +60,7 @@ class Seed:
         """The seed itself; kept, since every hook of every step asks and the configuration takes its time to answer."""
         return int(self.config.seed)
 
-    def finish(self, status: str) -> None:
+    def finish(self, status: Status) -> None:
         """Ends this seed's run: its files are complete after it."""
         for logger in self.loggers:
             logger.finalize("success" if status == "finished" else "failed")

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from lightning.pytorch.callbacks import ProgressBar, Timer
 from omegaconf import DictConfig
 
+from lab.callbacks.eureka import find_moment
 from lab.callbacks.guards import FiniteLoss, StillHeld
 from lab.callbacks.preemption import Preemption
+from lab.callbacks.pruning import Pruning
 from lab.callbacks.summary import RunSummary
 from lab.console import LabError, tell
-from lab.runs.folder import Run
 from lab.runs.outcome import Ending
 from lab.training.build import build_callbacks, build_checkpoints, build_loggers, build_model_and_data, build_trainer
+from lab.training.open_run import OpenRun
 from lab.training.seeds.callbacks import EachSeed, EachSeedCheckpoints
 from lab.training.seeds.module import OneSeed, Seed, SeedsData, SeedsModule
 from lab.training.seeds.stack import join_optimizer_states
@@ -38,14 +40,15 @@ def check_trainer(config: DictConfig) -> None:
         )
 
 
-def train_together(runs: list[tuple[DictConfig, Run, dict[str, Any]]]) -> None:
-    """Trains open run folders (config, folder, fixed fields of the summary) that differ in their seed alone.
+def train_together(runs: list[OpenRun]) -> None:
+    """Trains open runs that differ in their seed alone.
 
     Seeds that have come equally far go on together; usually that is all of them.
     """
-    steps = [set() if config.force else run.checkpoint_steps() for config, run, _ in runs]
+    runs = [replace(one, fixed=one.fixed.model_copy(update={"seeds_together": len(runs)})) for one in runs]
+    steps = [set() if one.spec.force else one.run.checkpoint_steps() for one in runs]
     common = set.intersection(*steps)
-    at_step: dict[int, list[tuple[DictConfig, Run, dict[str, Any]]]] = {}
+    at_step: dict[int, list[OpenRun]] = {}
     for one, own in zip(runs, steps, strict=True):
         # A kill between two seeds' checkpoints leaves one of them ahead; the one before it is common to all.
         at_step.setdefault(max(common or own, default=0), []).append(one)
@@ -53,38 +56,41 @@ def train_together(runs: list[tuple[DictConfig, Run, dict[str, Any]]]) -> None:
         _train_group(at_step[step], step)
 
 
-def _train_group(runs: list[tuple[DictConfig, Run, dict[str, Any]]], step: int) -> None:
+def _train_group(runs: list[OpenRun], step: int) -> None:
     ending = Ending()
     module: SeedsModule | None = None
     try:
         with ending.told():
             preemption = Preemption()
-            seeds = [_seed(config, run, what, step, preemption) for config, run, what in runs]
-            config = runs[0][0]
+            seeds = [_seed(one, step, preemption) for one in runs]
+            spec = runs[0].spec
+            config = spec.config
             module = SeedsModule(seeds, config.compile)
             bars = [c for c in build_callbacks(config) if isinstance(c, ProgressBar)]
-            trainer = build_trainer(config, [EachSeed(), *bars, EachSeedCheckpoints(), preemption], [])
+            pruning = Pruning(config.trial, [find_moment(seed.callbacks) for seed in seeds])
+            trainer = build_trainer(spec, [EachSeed(), *bars, pruning, EachSeedCheckpoints(), preemption], [])
             module.attach(trainer)
             listed = ", ".join(str(seed.number) for seed in seeds)
-            tell(f"{len(seeds)} seeds together ({listed}): {runs[0][1].folder.parent}")
+            tell(f"{len(seeds)} seeds together ({listed}): {runs[0].run.folder.parent}")
             with tempfile.TemporaryDirectory() as folder:
                 resume = _joined_checkpoint(module, step, Path(folder)) if step else None
                 trainer.fit(module, datamodule=SeedsData(seeds), ckpt_path=resume, weights_only=True)
-            ending.status = "stopped" if trainer.interrupted else "finished"
+            ending.status = "stopped" if trainer.interrupted or pruning.pruned else "finished"
     finally:
         for seed in module.seeds if module is not None else []:
             seed.failure = seed.failure or ending.reason
             seed.finish(ending.status)
         if module is None:
-            for _, run, what in runs:
-                RunSummary(run.summary, what).write(None, ending.status, ending.reason)
+            for one in runs:
+                RunSummary(one.run.folder, one.fixed).write(None, ending.status, ending.reason)
 
 
-def _seed(config: DictConfig, run: Run, what: dict[str, Any], step: int, preemption: Preemption) -> Seed:
+def _seed(one: OpenRun, step: int, preemption: Preemption) -> Seed:
     """A seed as its single run would start, or as its checkpoint at ``step`` left it."""
+    config, run = one.spec.config, one.run
     module, data = build_model_and_data(config, OneSeed)
     assert isinstance(module, OneSeed)
-    summary = RunSummary(run.summary, what)
+    summary = RunSummary(run.folder, one.fixed)
     watching = [c for c in build_callbacks(config) if not isinstance(c, ProgressBar)]
     callbacks = [StillHeld(run), FiniteLoss(), *watching, summary, build_checkpoints(config, run, preemption)]
     if step:
@@ -93,7 +99,7 @@ def _seed(config: DictConfig, run: Run, what: dict[str, Any], step: int, preempt
         for callback in callbacks:
             if state := checkpoint["callbacks"].get(callback.state_key):
                 callback.load_state_dict(state)
-    return Seed(config, run, module, data, callbacks, build_loggers(config, run, step, what), summary)
+    return Seed(config, run, module, data, callbacks, build_loggers(one.spec, run, step), summary)
 
 
 def _joined_checkpoint(module: SeedsModule, step: int, folder: Path) -> Path:

@@ -1,0 +1,39 @@
+"""Typed access to what Lightning attaches to trainers and modules as they run, which its types do not know."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lightning as L
+from lightning.pytorch.callbacks import Callback
+from torch import nn
+
+from lab.config.check import choices
+from lab.console import LabError
+
+
+def callbacks_of(trainer: Any) -> list[Callback]:
+    """The callbacks of a trainer."""
+    return trainer.callbacks
+
+
+def model_of(module: Any) -> nn.Module:
+    """The model that a LightningModule trains."""
+    return module.model
+
+
+def check_metric(key: str, name: str, module: L.LightningModule, of: str = "") -> None:
+    """Checks that the module logs a metric of this name; a module that does not list its ``metric_names`` passes.
+
+    Args:
+        key: the option, as it is typed.
+        name: its value.
+        module: what is trained.
+        of: how the name has to begin.
+
+    Raises:
+        LabError: if it is not logged.
+    """
+    valid = [one for one in getattr(module, "metric_names", ()) if one.startswith(of)]
+    if valid and name not in valid:
+        raise LabError(f"{key}={name} is not logged; {choices(name, valid)}")

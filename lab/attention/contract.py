@@ -1,0 +1,183 @@
+"""Check of a temperature rule: what a model relies on is tried before any training.
+
+Shapes: B batch, H heads, N queries, M keys, D head dimension.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from itertools import chain, product
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from lab.attention.rule import TemperatureRule, not_handed_on
+
+# What every constructor takes: the model makes one rule a layer with them.
+_OF_A_LAYER = ("heads", "head_dim")
+# Factors on tau and on queries at which dependence is looked for: a rule may show it only below its tau, or only where
+# a softmax is spread.
+_OF_TAU = (1.0, 1e-3, 1e3)
+_OF_QUERIES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)
+
+
+class _Dependence(NamedTuple):
+    """What beta was seen to depend on; fields as in :class:`TemperatureRule`."""
+
+    couples_queries: bool
+    weighs_channels: bool
+
+
+def check_constructor(make: Callable[..., object]) -> None:
+    """Checks that a class or factory of rules takes the heads and head_dim of a layer.
+
+    Raises:
+        ValueError: if it does not.
+    """
+    made = make.func if isinstance(make, functools.partial) else make
+    try:
+        parameters = inspect.signature(made).parameters
+    except (TypeError, ValueError):
+        return  # of no Python code: calling it will tell
+    if all(name in parameters for name in _OF_A_LAYER):
+        return
+    if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values()):
+        return
+    own = [str(one) for one in parameters.values() if one.name not in (*_OF_A_LAYER, "tau")]
+    takes = ", ".join(["self", *_OF_A_LAYER, "tau=None", *own])
+    raise ValueError(
+        f"{_name(made)} cannot make the rule of a layer, whose heads and head_dim it does not take: write "
+        f"def __init__({takes}) and hand the first three on, super().__init__(heads, head_dim, tau)"
+    )
+
+
+def check_rule(rule: object) -> None:
+    """Tries a rule on a handful of queries and keys, and finds what it does not declare.
+
+    ``couples_queries`` and ``weighs_channels`` are set where they are None. Apart from that the rule is left as it
+    is: a copy is tried, and no random number of training is drawn. A rule that draws random numbers itself cannot be
+    compared, and is taken to depend on everything.
+
+    Raises:
+        ValueError: if it is no temperature rule, if it fails, if its beta does not fit queries, or if it declares
+            to be independent of something that beta depends on.
+    """
+    if not isinstance(rule, TemperatureRule):
+        raise ValueError(
+            f"{_name(type(rule))} is no temperature rule: derive it from lab.attention.rule.TemperatureRule"
+        )
+    if not isinstance(getattr(rule, "tau", None), Tensor):
+        raise ValueError(not_handed_on(type(rule)))
+    if any(tensor.is_meta for tensor in chain(rule.parameters(), rule.buffers())):
+        return  # without numbers there is nothing to try; no short cut is taken
+    H, D = rule.heads, rule.head_dim
+    # Sizes that are unlike each other and the rule's own: what is put in a wrong place does not fit by chance.
+    B, N, M = [size for size in (2, 3, 5, 7, 11) if size not in (H, D)][:3]
+    with torch.no_grad(), torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        tried = copy.deepcopy(rule).cpu().float()
+        q_BHND, k_BHMD = (_numbers(B, H, rows, D, step) for rows, step in ((N, 1.7), (M, 2.3)))
+        for training in (True, False):
+            _beta_of(tried.train(training), q_BHND, k_BHMD)
+        _check_declared(rule, _dependence(tried, q_BHND, k_BHMD))
+        undeclared = [name for name in _Dependence._fields if getattr(rule, name) is None]
+        everywhere = list(_everywhere(tried, q_BHND, k_BHMD)) if undeclared else []
+    for name in undeclared:
+        setattr(rule, name, any(seen is None or getattr(seen, name) for seen in everywhere))
+
+
+def _check_declared(rule: TemperatureRule, seen: _Dependence | None) -> None:
+    where = f"{_name(type(rule))}.inverse_temperature"
+    if seen is None:
+        return
+    if seen.couples_queries and rule.couples_queries is False:
+        raise ValueError(
+            f"{where} of a query changes with the other queries, and couples_queries = False is declared: leave that "
+            "out, or a model that works out one query alone would get other numbers"
+        )
+    if seen.weighs_channels and rule.weighs_channels is False:
+        raise ValueError(
+            f"{where} is a number a channel, or depends on more than the differences between the scores q k^T of a "
+            "query, and weighs_channels = False is declared: leave that out, or a model that takes queries in another "
+            "basis would get other numbers"
+        )
+
+
+def _everywhere(rule: TemperatureRule, q_BHND: Tensor, k_BHMD: Tensor) -> Iterator[_Dependence | None]:
+    """Dependence in both modes, at several temperatures and sizes of queries, with parameters as made and moved.
+
+    A dependence that training or a schedule brings to light must not be missed: a gate may start at 0.
+    """
+    tau, parameters = float(rule.tau), list(rule.parameters())
+    q_BHND = torch.cat([factor * q_BHND for factor in _OF_QUERIES])
+    k_BHMD = k_BHMD.repeat(len(_OF_QUERIES), 1, 1, 1)
+    for moved, training, factor in product((False, True) if parameters else (False,), (True, False), _OF_TAU):
+        try:
+            if moved:
+                for parameter in parameters:
+                    parameter.add_(0.1)
+            rule.train(training).set_tau(factor * tau)
+            yield _dependence(rule, q_BHND, k_BHMD)
+        except ValueError:
+            yield None  # it does not work there: nothing is known
+
+
+def _dependence(rule: TemperatureRule, q_BHND: Tensor, k_BHMD: Tensor) -> _Dependence | None:
+    """What beta depends on, as far as these numbers show; None if it is another one each time."""
+    beta = _beta_of(rule, q_BHND, k_BHMD)
+    if not _same(beta, _beta_of(rule, q_BHND, k_BHMD)):
+        return None
+    last = q_BHND[:, :, -1:]
+    alone = _beta_of(rule, last, k_BHMD)
+    couples = not _same(beta.expand_as(q_BHND)[:, :, -1:], alone)
+    if beta.dim() and beta.shape[-1] > 1:
+        return _Dependence(couples, True)
+    # The scores are the same in another basis, but for one number that all of a query are raised by.
+    stretch = torch.linspace(0.5, 2, q_BHND.shape[-1])
+    q = torch.cat([last * stretch, torch.ones_like(last)], -1)
+    k = torch.cat([(k_BHMD + 0.3) / stretch, torch.zeros_like(k_BHMD)], -1)
+    try:
+        return _Dependence(couples, not _same(alone, _beta_of(rule, q, k)))
+    except ValueError:
+        return _Dependence(couples, True)  # it minds the dimension of its queries
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    """Tells if two betas are one, but for rounding."""
+    one, other = torch.broadcast_tensors(one, other)
+    return torch.allclose(one, other, rtol=1e-4, atol=0.0, equal_nan=True)
+
+
+def _numbers(B: int, H: int, rows: int, D: int, step: float) -> Tensor:
+    """[B, H, rows, D] without a random number, each row larger than the one before it."""
+    return torch.arange(B * H * rows * D).mul(step).sin().view(B, H, rows, D) * torch.arange(1, rows + 1).view(-1, 1)
+
+
+def _beta_of(rule: TemperatureRule, q_BHND: Tensor, k_BHMD: Tensor) -> Tensor:
+    """The rule's beta, if it is one."""
+    where = f"{_name(type(rule))}.inverse_temperature"
+    shapes = f"queries {list(q_BHND.shape)} and keys {list(k_BHMD.shape)} [batch, heads, tokens, head_dim]"
+    try:
+        beta: object = rule.inverse_temperature(q_BHND, k_BHMD, None)
+    except Exception as error:
+        raise ValueError(f"{where}(q, k, mask) fails on {shapes}: {type(error).__name__}: {error}") from error
+    if not isinstance(beta, Tensor) or not beta.is_floating_point():
+        what = f"a tensor of {beta.dtype}" if isinstance(beta, Tensor) else f"{type(beta).__name__}"
+        raise ValueError(f"{where} must return a tensor of real numbers, not {what}")
+    try:
+        fits = torch.broadcast_shapes(beta.shape, q_BHND.shape) == q_BHND.shape
+    except RuntimeError:
+        fits = False
+    if not fits:
+        raise ValueError(
+            f"{where} returns {list(beta.shape)} of {shapes}: it must be broadcastable to the queries, as is "
+            f"{[*q_BHND.shape[:-1], 1]}, a number a query"
+        )
+    return beta
+
+
+def _name(made: object) -> str:
+    return f"{getattr(made, '__module__', '')}.{getattr(made, '__qualname__', made)}"

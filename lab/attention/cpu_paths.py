@@ -1,0 +1,162 @@
+"""Quicker ways to the same numbers: all that is done for speed alone, above all on a CPU.
+
+:func:`attend` chooses between them on a CPU. :func:`last_token` and :func:`one_query` spare a layer work, on any
+device, where the rule allows it (``couples_queries``, ``weighs_channels``). Nothing here changes what is computed, but
+for rounding.
+
+Shapes: B batch, H heads, N queries, M keys, D head dimension, W = H D width.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from lab.attention.precision import at_least_float32
+
+if TYPE_CHECKING:
+    from lab.attention.layers import Attention, CrossAttention
+    from lab.attention.rule import TemperatureRule
+
+# Below this many keys a fused CPU kernel costs more than the N x M matrix it saves: for the reasoning task
+# (5 keys, heads of 4) it takes 25 of 45 ms a step. `python -m lab.bench` shows both over N.
+_FEW_KEYS = 16
+# Up to so many keys, products of bfloat16 numbers are quicker than a fused kernel in float32, on a CPU that has them.
+_KEYS_IN_BFLOAT16 = 256
+
+
+def _multiplies_bfloat16() -> bool:
+    """Tells if this CPU has instructions for products of bfloat16 numbers; torch 2.6 cannot tell, which is a no."""
+    told = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
+    return any(bool(told.get(name)) for name in ("avx512_bf16", "amx_bf16"))
+
+
+_CPU_MULTIPLIES_BFLOAT16 = _multiplies_bfloat16()
+
+
+def attend(q_BHND: Tensor, k_BHMD: Tensor, v_BHMD: Tensor, rule: TemperatureRule, mask: Tensor | None) -> Tensor:
+    """:func:`lab.attention.functional.attend` of tensors on a CPU, by the way that is quickest for their sizes.
+
+    - Up to 16 keys and no mask: logits and weights are written out.
+    - Up to 256 keys in bfloat16, on a CPU that multiplies such numbers: :class:`Weights`.
+    - Otherwise the fused kernel, in float32 at least: its backward is ten times slower in 16 bit (reference).
+    """
+    keys, dtype = k_BHMD.shape[-2], v_BHMD.dtype
+    few = keys <= _FEW_KEYS and mask is None
+    in_bfloat16 = q_BHND.dtype == k_BHMD.dtype == dtype == torch.bfloat16
+    if in_bfloat16 and _CPU_MULTIPLIES_BFLOAT16 and keys <= _KEYS_IN_BFLOAT16 and not few:
+        beta = rule.inverse_temperature(q_BHND, k_BHMD, mask)
+        with torch.autocast("cpu", enabled=False):
+            return _weights(q_BHND.float() * beta.float(), k_BHMD, mask) @ v_BHMD
+    q, k, v = at_least_float32(q_BHND, k_BHMD, v_BHMD)
+    beta = rule.inverse_temperature(q, k, mask)
+    with torch.autocast("cpu", enabled=False):
+        scaled = (q * beta).to(v.dtype)
+        if not few:
+            z_BHND = F.scaled_dot_product_attention(scaled, k, v, attn_mask=mask, scale=1.0)
+        elif _is_narrow(scaled):
+            weights_HMB = _narrow_scores(scaled, k).softmax(1)
+            z_BHND = _samples_first((weights_HMB.unsqueeze(2) * _samples_last(v)).sum(1).unsqueeze(1))
+        else:
+            z_BHND = (scaled @ k.transpose(-2, -1)).softmax(-1) @ v
+        return z_BHND.to(dtype)
+
+
+class Weights(torch.autograd.Function):
+    """softmax(q k^T) as a fused kernel has it in 16 bit: from logits in float32, rounded for the product with v.
+
+    Rescaled queries in float32 [B, H, N, D], keys in 16 bit [B, H, M, D] -> weights in 16 bit [B, H, N, M]. The
+    backward pass is written out because autograd would keep the softmax in float32 and multiply in it, at twice the
+    time. First derivatives only.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
+        logits = q @ k.float().transpose(-2, -1)
+        if mask is None:
+            return logits.softmax(-1).to(k.dtype)
+        weights = logits.masked_fill(~mask, float("-inf")).softmax(-1)
+        return weights.masked_fill(~mask.any(-1, keepdim=True), 0.0).to(k.dtype)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None], output: Tensor) -> None:
+        q, k, _ = inputs
+        ctx.save_for_backward(q.to(k.dtype), k, output)
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, Tensor, None]:
+        q, k, weights = ctx.saved_tensors
+        of_logits = torch._softmax_backward_data(slope, weights, -1, weights.dtype)
+        return (of_logits @ k).float(), of_logits.transpose(-2, -1) @ q, None
+
+
+# Under torch.compile over vmap (seeds side by side) Dynamo would look into it and lose the backward pass.
+@torch.compiler.allow_in_graph
+def _weights(q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
+    return Weights.apply(q, k, mask)
+
+
+def score_variance(q_BHND: Tensor, k_BHMD: Tensor, over: tuple[int, ...]) -> Tensor:
+    """Biased variance of the scores q k^T over the last axis (-1,) or the last two (-2, -1), which are kept."""
+    if _is_narrow(q_BHND):
+        scores_H1MB = _narrow_scores(q_BHND, k_BHMD).unsqueeze(1)
+        return _samples_first(_variance(scores_H1MB, tuple(axis - 1 for axis in over)))
+    return _variance(q_BHND @ k_BHMD.transpose(-2, -1), over)
+
+
+def _variance(scores: Tensor, axes: tuple[int, ...]) -> Tensor:
+    """Biased variance over ``axes``; torch.var's Welford update is not vectorised on a CPU."""
+    return (scores - scores.mean(axes, keepdim=True)).square().mean(axes, keepdim=True)
+
+
+def _is_narrow(q_BHND: Tensor) -> bool:
+    """Tells if queries are so few and narrow that elementwise arithmetic is quicker than matrix products."""
+    return q_BHND.device.type == "cpu" and q_BHND.shape[-2] == 1 and q_BHND.shape[-1] <= 8
+
+
+def _narrow_scores(q_BH1D: Tensor, k_BHMD: Tensor) -> Tensor:
+    """Scores q k^T of a single narrow query, [H, M, B], number by number.
+
+    For the reasoning task (5 keys, heads of 4) a matrix product of each sample costs more in calls than in arithmetic.
+    """
+    return (_samples_last(q_BH1D) * _samples_last(k_BHMD)).sum(-2)
+
+
+def _samples_last(x: Tensor) -> Tensor:
+    """[B, H, N, M] -> [H, N, M, B], a view: arithmetic along samples is vectorised however small the rest is."""
+    return x.permute(1, 2, 3, 0)
+
+
+def _samples_first(x: Tensor) -> Tensor:
+    """[H, N, M, B] -> [B, H, N, M], a view."""
+    return x.permute(3, 0, 1, 2)
+
+
+def last_token(layer: Attention, x: Tensor) -> Tensor:
+    """The last token of ``layer(x)``, [B, N, W] -> [B, 1, W], without the queries of the others.
+
+    For a layer that ``reads_one_query``: a query's row does not depend on the other queries there.
+    """
+    return layer.attend_projected(layer.project("q", x[:, -1:]), layer.project("k", x), layer.project("v", x))
+
+
+def one_query(layer: CrossAttention, query: Tensor, tokens: Tensor) -> Tensor:
+    """``layer(query, tokens)`` of a single query, [B, 1, W] and [B, M, W] -> [B, 1, W], without projecting a token.
+
+    The query is taken into the basis of the tokens: q^T (W_K x) = (W_K^T q)^T x, and W_V comes last. The bias of the
+    keys adds one number to all scores of the query, of which no softmax knows, and no rule that does not
+    ``weigh channels``.
+    """
+    B, _, W = query.shape
+    H, D = layer.num_heads, layer.head_dim
+    q_BHD = layer.query(query).view(B, H, D)
+    q_BH1W = torch.einsum("bhd,hdw->bhw", q_BHD, layer.key.weight.view(H, D, W)).unsqueeze(2)
+    shared_BHMW = tokens.unsqueeze(1).expand(B, H, -1, W)
+    mixed_BHW = layer.attend(q_BH1W, shared_BHMW, shared_BHMW).squeeze(2)
+    z_BHD = torch.einsum("bhw,hdw->bhd", mixed_BHW, layer.value.weight.view(H, D, W)) + layer.value.bias.view(H, D)
+    return layer.proj(z_BHD.reshape(B, 1, W))

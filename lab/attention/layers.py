@@ -1,0 +1,186 @@
+"""Attention layers under any temperature rule, and what they leave for an observer.
+
+Shapes: B batch, H heads, N queries, M keys, D head dimension, W = H D width.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lab.attention import cpu_paths
+from lab.attention.functional import attend, attend_explicit
+from lab.attention.rule import TemperatureRule
+
+
+class Tap(dict[str, Tensor]):
+    """Quantities that an attention layer sees, by name, while the recorder listens.
+
+    Args:
+        explicit: take the explicit path, which alone knows logits and weights.
+    """
+
+    def __init__(self, explicit: bool) -> None:
+        super().__init__()
+        self.explicit = explicit
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, rule: TemperatureRule, mask: Tensor | None = None) -> Tensor:
+        """z_BHND of :func:`lab.attention.functional.attend`, kept with what it came of."""
+        self.update(q=q, k=k, v=v)
+        if self.explicit:
+            self["z"], self["logits"], self["weights"] = attend_explicit(q, k, v, rule, mask)
+        else:
+            self["z"] = attend(q, k, v, rule, mask)
+        return self["z"]
+
+
+class MultiHead(nn.Module):
+    """Base of the attention layers: heads that divide the width, a rule, and a tap.
+
+    Args:
+        dim: width W.
+        num_heads: heads H; must divide W.
+        rule: temperature rule of this layer.
+
+    Raises:
+        ValueError: if the heads do not divide the width.
+    """
+
+    def __init__(self, dim: int, num_heads: int, rule: TemperatureRule) -> None:
+        super().__init__()
+        if dim % num_heads:
+            raise ValueError(f"{num_heads} heads do not divide a width of {dim}")
+        self.num_heads = num_heads
+        self.head_dim = dim // num_heads
+        self.rule = rule
+        # Set while the recorder listens: what was seen is left there.
+        self.tap: Tap | None = None
+
+    def attend(self, q_BHND: Tensor, k_BHMD: Tensor, v_BHMD: Tensor, mask: Tensor | None = None) -> Tensor:
+        """z_BHND under the layer's rule."""
+        if self.tap is None:
+            return attend(q_BHND, k_BHMD, v_BHMD, self.rule, mask)
+        return self.tap.attend(q_BHND, k_BHMD, v_BHMD, self.rule, mask)
+
+    def heads_of(self, x: Tensor) -> Tensor:
+        """[B, N, W] -> [B, H, N, D], a view."""
+        return x.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
+
+    def keep(self, queries: Tensor, tokens: Tensor, attended: Tensor) -> Tensor:
+        """``attended``, left in the tap with what attention looked from and at."""
+        if self.tap is not None:
+            self.tap.update(queries=queries, tokens=tokens, attended=attended)
+        return attended
+
+
+class Attention(MultiHead):
+    """Multi-head self-attention under any temperature rule; fits where timm has its ``Attention``.
+
+    Args:
+        dim: width W.
+        num_heads: heads H; must divide W.
+        rule: temperature rule of this layer.
+        qkv_bias: bias of the query, key and value projections.
+        proj_bias: bias of the output projection.
+        proj_drop: dropout after it.
+
+    Raises:
+        ValueError: if the heads do not divide the width.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        rule: TemperatureRule,
+        qkv_bias: bool = False,
+        proj_bias: bool = True,
+        proj_drop: float = 0.0,
+    ) -> None:
+        super().__init__(dim, num_heads, rule)
+        self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)
+        self.proj = nn.Linear(dim, dim, bias=proj_bias)
+        self.proj_drop = nn.Dropout(proj_drop)
+
+    def forward(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
+        """x: [B, N, W] -> [B, N, W]; ``attn_mask`` as ``mask`` in :func:`lab.attention.functional.attend`."""
+        B, N, _ = x.shape
+        if is_causal:
+            causal = torch.ones(N, N, dtype=torch.bool, device=x.device).tril()
+            attn_mask = causal if attn_mask is None else attn_mask & causal
+        q, k, v = self.qkv(x).view(B, N, 3, self.num_heads, self.head_dim).permute(2, 0, 3, 1, 4).unbind(0)
+        return self.keep(x, x, self._output(self.attend(q, k, v, attn_mask)))
+
+    def last(self, x: Tensor) -> Tensor:
+        """The last token of :meth:`forward`, [B, N, W] -> [B, 1, W], for a model that is read there."""
+        return cpu_paths.last_token(self, x) if self.reads_one_query else self(x)[:, -1:]
+
+    @property
+    def reads_one_query(self) -> bool:
+        """True where one query can be worked out alone: nobody watches, and no query depends on another."""
+        return self.tap is None and self.rule.couples_queries is False
+
+    def project(self, names: str, x: Tensor) -> Tensor:
+        """[..., W] -> the queries ("q"), keys ("k") or values ("v") of all heads, [..., W]; of "kv" both, [..., 2W]."""
+        place, W = "qkv".index(names), x.shape[-1]
+        rows = slice(place * W, (place + len(names)) * W)
+        return F.linear(x, self.qkv.weight[rows], None if self.qkv.bias is None else self.qkv.bias[rows])
+
+    def attend_projected(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """The rest of :meth:`forward` after its projections: [B, N, W], [B, M, W], [B, M, W] -> [B, N, W]."""
+        q, k, v = (self.heads_of(x) for x in (queries, keys, values))
+        return self._output(self.attend(q, k, v))
+
+    def _output(self, z_BHND: Tensor) -> Tensor:
+        return self.proj_drop(self.proj(z_BHND.transpose(1, 2).flatten(2)))
+
+    def projections(self) -> dict[str, Tensor]:
+        """W_Q, W_K and W_V as views of the fused weight, each [W, W], by "q", "k", "v"."""
+        return dict(zip("qkv", self.qkv.weight.chunk(3), strict=True))
+
+    def projection_biases(self) -> dict[str, Tensor] | None:
+        """Their biases [W]; None where there are none."""
+        return None if self.qkv.bias is None else dict(zip("qkv", self.qkv.bias.chunk(3), strict=True))
+
+    def projection_gradients(self) -> dict[str, Tensor] | None:
+        """Their gradients as views; None before a backward pass."""
+        gradient = self.qkv.weight.grad
+        return None if gradient is None else dict(zip("qkv", gradient.chunk(3), strict=True))
+
+
+class CrossAttention(MultiHead):
+    """Multi-head attention of queries to a set of other tokens, under any temperature rule.
+
+    Args:
+        dim: width W of queries and tokens.
+        num_heads: heads H; must divide W.
+        rule: temperature rule.
+
+    Raises:
+        ValueError: if the heads do not divide the width.
+    """
+
+    def __init__(self, dim: int, num_heads: int, rule: TemperatureRule) -> None:
+        super().__init__(dim, num_heads, rule)
+        self.query, self.key, self.value, self.proj = (nn.Linear(dim, dim) for _ in range(4))
+
+    def forward(self, queries: Tensor, tokens: Tensor) -> Tensor:
+        """queries [B, N, W], tokens [B, M, W] -> [B, N, W]."""
+        if queries.shape[1] == 1 and self.tap is None and self.rule.weighs_channels is False:
+            return cpu_paths.one_query(self, queries, tokens)
+        q, k, v = (self.heads_of(x) for x in (self.query(queries), self.key(tokens), self.value(tokens)))
+        return self.keep(queries, tokens, self.proj(self.attend(q, k, v).transpose(1, 2).flatten(2)))
+
+    def projections(self) -> dict[str, Tensor]:
+        """W_Q, W_K and W_V, each [W, W], by "q", "k", "v"."""
+        return {"q": self.query.weight, "k": self.key.weight, "v": self.value.weight}
+
+    def projection_biases(self) -> dict[str, Tensor] | None:
+        """Their biases [W]."""
+        return {"q": self.query.bias, "k": self.key.bias, "v": self.value.bias}
+
+    def projection_gradients(self) -> dict[str, Tensor] | None:
+        """Their gradients; None before a backward pass."""
+        gradients = {name: weight.grad for name, weight in self.projections().items() if weight.grad is not None}
+        return gradients if len(gradients) == 3 else None

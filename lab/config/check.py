@@ -1,0 +1,296 @@
+"""Checks a composed config, before any work, against the signatures of what it names.
+
+A constructor's annotations say what its options may be; nothing else in the lab says it again:
+
+    class VisionData:
+        def __init__(self, batch_size: PositiveInt = 512, prior: Annotated[float, Field(ge=0, le=1)] | None = None)
+
+A constructor that is called from Python does not check ranges by itself; :func:`check_arguments` does that.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import inspect
+import json
+import re
+import typing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from typing import Any
+
+from hydra.utils import get_object
+from omegaconf import DictConfig, OmegaConf
+from pydantic import (
+    ConfigDict,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    PydanticSchemaGenerationError,
+    TypeAdapter,
+    ValidationError,
+)
+from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUndefinedAnnotation
+from pydantic_core import ErrorDetails, SchemaError
+
+from lab.config.identity import flatten
+from lab.console import LabError
+
+# Values that are no arguments of a class, and what they may be.
+_PLAIN: dict[str, Any] = {
+    "seed": int,
+    "seeds": int | list[int] | None,
+    "force": bool,
+    "compile": bool,
+    "threads": PositiveInt | None,
+    "checkpoints.every_minutes": PositiveFloat,
+    "checkpoints.every_n_steps": PositiveInt | None,
+    "checkpoints.keep": PositiveInt,
+    "checkpoints.best": str | None,
+    "diagnostics.every_n_epochs": PositiveInt,
+    "diagnostics.pictures_every_n_epochs": NonNegativeInt,
+}
+
+# A constructor is given what was typed, so that "3" is no number, true is no 1, and 2.0 is no whole number; infinity
+# and nan are numbers only under Field(allow_inf_nan=True).
+_AS_TYPED = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
+
+# Keys that Hydra's instantiate reads itself.
+_HYDRA = {"_target_", "_partial_", "_recursive_", "_convert_", "_args_"}
+# What other programs call an option that has another name here; unlike a misspelt one, it does not look alike.
+_ALSO_CALLED = {
+    "learning_rate": "lr",
+    "epochs": "max_epochs",
+    "steps": "max_steps",
+    "wd": "weight_decay",
+    "gpus": "devices",
+}
+
+# By pydantic's name of an error: what the value must be. Other errors are told in pydantic's words.
+_MUST = {
+    "int_type": "be a whole number",
+    "int_from_float": "be a whole number",
+    "float_type": "be a number",
+    "finite_number": "be a finite number",
+    "bool_type": "be true or false",
+    "string_type": "be text",
+    "list_type": "be a list",
+    "tuple_type": "be a list",
+    "dict_type": "be a mapping",
+    "none_required": "be null",
+    "needs_python_object": "be a config with a _target_",
+    "too_short": "have {min_length} entries or more",
+    "too_long": "have {max_length} entries or fewer",
+    "string_too_short": "not be empty",
+}
+# By pydantic's name of an error: the limit of JSON schema that was passed, and its name in the error's context.
+_LIMITS = {
+    "greater_than": ("exclusiveMinimum", "gt"),
+    "greater_than_equal": ("minimum", "ge"),
+    "less_than": ("exclusiveMaximum", "lt"),
+    "less_than_equal": ("maximum", "le"),
+}
+_LIMIT_WORDS = {
+    "exclusiveMinimum": "greater than",
+    "minimum": "at least",
+    "exclusiveMaximum": "less than",
+    "maximum": "at most",
+}
+
+
+def check(config: DictConfig) -> None:
+    """Raises LabError at the first name or value in ``config`` that its ``_target_`` does not take.
+
+    Every node with a ``_target_`` is compared with the signature of the class or function it names, so that
+    a user's own softmax or task is checked as the lab's are, with nothing to register.
+    """
+    plain = OmegaConf.to_container(config, resolve=True)
+    assert isinstance(plain, dict)
+    flat = flatten(plain)
+    for path in _PLAIN:
+        if path in flat:
+            _check_value(_plain_adapter(path), flat[path], path)
+    # Written inside softmax, where a person looks for it, but no argument of the rule.
+    if isinstance(softmax := plain.get("softmax"), dict):
+        plain["softmax.schedule"] = softmax.pop("schedule", None)
+    _check_node(plain, "")
+
+
+def check_arguments(target: Callable[..., Any], options: Mapping[str, Any], where: str) -> None:
+    """Checks options of a class or function against its signature, as a config's are checked.
+
+    Args:
+        target: the class or function.
+        options: arguments by name; a missing one is not noticed.
+        where: what messages call the place of the options, ``data`` for ``data.batch_size``.
+
+    Raises:
+        LabError: at the first option that ``target`` does not have, or whose value its annotation does not allow.
+    """
+    try:
+        parameters = inspect.signature(target).parameters
+    except (TypeError, ValueError):
+        return
+    takes_any = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
+    for name, value in options.items():
+        if name not in parameters and not takes_any:
+            raise LabError(f"{where}.{name} is not an option of {target.__qualname__}; {choices(name, [*parameters])}")
+        if not _holds_target(value):
+            _check_value(_adapter(target, name), value, f"{where}.{name}")
+
+
+def _check_node(node: Any, path: str) -> None:
+    if isinstance(node, list):
+        for index, item in enumerate(node):
+            _check_node(item, f"{path}[{index}]")
+    if not isinstance(node, Mapping):
+        return
+    if "_target_" in node:
+        try:
+            target = get_object(node["_target_"])
+        except Exception as error:
+            raise LabError(f"{path}._target_={node['_target_']} cannot be imported: {error}") from error
+        if path == "softmax":
+            _check_rule(target)
+        check_arguments(target, {key: value for key, value in node.items() if key not in _HYDRA}, path)
+    for key, value in node.items():
+        _check_node(value, f"{path}.{key}" if path else str(key))
+
+
+def _check_rule(target: Any) -> None:
+    """Checks the constructor first: where no layer can call it, a wrong option is the lesser half of the truth."""
+    from lab.attention.contract import check_constructor  # with torch, which most who compose a config do not need
+
+    try:
+        check_constructor(target)
+    except ValueError as error:
+        raise LabError(str(error)) from error
+
+
+def _holds_target(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return "_target_" in value or any(map(_holds_target, value.values()))
+    return isinstance(value, list) and any(map(_holds_target, value))
+
+
+@cache
+def _hints(target: Callable[..., Any]) -> dict[str, Any]:
+    """Annotations of a constructor's or function's parameters; none where they cannot be read."""
+    # A data class inherits fields whose annotations are read in the module that wrote them.
+    own = target.__init__ if inspect.isclass(target) and not dataclasses.is_dataclass(target) else target
+    try:
+        return typing.get_type_hints(own, include_extras=True)
+    except (TypeError, NameError, AttributeError):
+        return {}
+
+
+@cache
+def _adapter(target: Callable[..., Any], name: str) -> TypeAdapter[Any] | None:
+    return _adapter_of(_hints(target).get(name, Any))
+
+
+@cache
+def _plain_adapter(path: str) -> TypeAdapter[Any] | None:
+    return _adapter_of(_PLAIN[path])
+
+
+def _adapter_of(hint: Any) -> TypeAdapter[Any] | None:
+    """The adapter of an annotation; None of what pydantic knows nothing about, as of a protocol."""
+    try:
+        return TypeAdapter(hint, config=_AS_TYPED)
+    except (PydanticSchemaGenerationError, PydanticUndefinedAnnotation, SchemaError, TypeError):
+        return None
+
+
+def _check_value(adapter: TypeAdapter[Any] | None, value: Any, path: str) -> None:
+    if adapter is None:
+        return
+    try:
+        # As JSON, in which a list may stand for a tuple and text for a path.
+        adapter.validate_json(json.dumps(value))
+    except TypeError:
+        return  # an object, made in Python
+    except ValidationError as error:
+        found = [(one, *_place(value, path, one["loc"])) for one in error.errors(include_url=False)]
+        # Of a union, the types that fit furthest in.
+        _, value, path = max(found, key=lambda one: len(one[2]))
+        must = " or ".join(dict.fromkeys(_must(adapter, one) for one, _, place in found if place == path))
+        shown = json.dumps(value) if value is None or isinstance(value, bool) else repr(value)
+        raise LabError(f"{path}={shown} is wrong: it must {must}") from error
+
+
+def _place(value: Any, path: str, location: Sequence[int | str]) -> tuple[Any, str]:
+    """The part of a value that an error is about, and its path; pydantic's location also names types of a union."""
+    for part in location:
+        if isinstance(value, list | tuple) and isinstance(part, int) and part < len(value):
+            value, path = value[part], f"{path}[{part}]"
+        elif isinstance(value, Mapping) and part in value:
+            value, path = value[part], f"{path}.{part}"
+    return value, path
+
+
+def _must(adapter: TypeAdapter[Any], error: ErrorDetails) -> str:
+    """Words for what a value must be or have, to follow "it must"."""
+    kind, context = error["type"], error.get("ctx", {})
+    if kind in _LIMITS:
+        return f"be {_range(adapter, *_LIMITS[kind], context)}"
+    if kind == "literal_error":
+        return f"be {context['expected']}"
+    if kind in _MUST:
+        return _MUST[kind].format_map(context)
+    return re.sub(r"^(input|value) should ", "", error["msg"].lower())
+
+
+def _range(adapter: TypeAdapter[Any], limit: str, name: str, context: Mapping[str, Any]) -> str:
+    """Both ends of the range, of which ``limit`` was passed: "greater than 0 and less than 1"."""
+    found: dict[str, Any] = {limit: context[name]}
+    with suppress(PydanticInvalidForJsonSchema):
+        found = next((node for node in _nodes(adapter.json_schema()) if node.get(limit) == context[name]), found)
+    return " and ".join(f"{words} {found[key]:g}" for key, words in _LIMIT_WORDS.items() if key in found)
+
+
+def _nodes(schema: Any) -> Iterator[dict[str, Any]]:
+    """Every mapping within a JSON schema."""
+    if isinstance(schema, dict):
+        yield schema
+    for part in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
+        yield from _nodes(part)
+
+
+def choices(name: str, valid: Sequence[str]) -> str:
+    """The valid names, and the one that was probably meant by ``name``."""
+    other = _ALSO_CALLED.get(name)
+    return _told(other if other in valid else next(iter(difflib.get_close_matches(name, valid, n=1)), None), valid)
+
+
+def _told(meant: str | None, valid: Sequence[str]) -> str:
+    hint = f"did you mean {meant!r}? " if meant else ""
+    return f"{hint}valid: {', '.join(sorted(valid))}"
+
+
+def explain_key(config: DictConfig, key: str) -> str:
+    """The valid choices at the deepest part of a dotted ``key`` that ``config`` has, and the key probably meant."""
+    node: Any = config
+    parts = key.split(".")
+    for depth, part in enumerate(parts):
+        if not isinstance(node, DictConfig) or part not in node:
+            where = ".".join(parts[:depth]) or "the config"
+            valid = [str(k) for k in node if k not in _HYDRA] if isinstance(node, DictConfig) else []
+            # An option that has just this name says more than a neighbour whose name looks alike.
+            elsewhere = _elsewhere(config, key)
+            return f"{where} has no {part!r}; {_told(elsewhere, valid) if elsewhere else choices(part, valid)}"
+        node = node[part]
+    return f"{key} exists"
+
+
+def _elsewhere(config: DictConfig, key: str) -> str | None:
+    """The option of another place whose name is the last part of ``key``; of several, the one most like it."""
+    last = key.rsplit(".", 1)[-1]
+    plain: Any = OmegaConf.to_container(config, resolve=False)
+    options = [option for option in flatten(plain) if "." in option]
+    for name in filter(None, (last, _ALSO_CALLED.get(last))):
+        if found := [option for option in options if option.rsplit(".", 1)[1] == name]:
+            return max(found, key=lambda option: difflib.SequenceMatcher(None, key, option).ratio())
+    return None

@@ -1,0 +1,168 @@
+"""Reads a Hydra command line before Hydra does: answers a wrong name with the valid ones, and says what would run."""
+
+from __future__ import annotations
+
+import re
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from hydra import compose
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import IntervalSweep, Override
+from hydra.errors import HydraException, MissingConfigException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from lab.config.check import choices, explain_key
+from lab.config.compose import initialized
+from lab.config.hydra_internals import argument_parser, loader
+from lab.console import LabError
+
+_WITH_M = "add -m, as in python -m lab.train -m"
+
+
+def in_order(arguments: Sequence[str]) -> list[str]:
+    """The same command line with Hydra's flags first, which it does not find among the overrides."""
+    left = parse_arguments(arguments).overrides
+    flags = []
+    for argument in reversed(arguments):
+        # From behind: what a flag takes may read like an override, and stands right after it.
+        if left and argument == left[-1]:
+            left = left[:-1]
+        else:
+            flags.append(argument)
+    return [*reversed(flags), *parse_arguments(arguments).overrides]
+
+
+def check_overrides(arguments: Sequence[str]) -> None:
+    """Exits with one sentence if the overrides among ``arguments`` do not compose, or need a sweep and are none.
+
+    Sweeps (``seed=1,2,3``) are tried with their first value. Hydra's own flags pass.
+    """
+    given = parse_arguments(arguments)
+    if given.help or given.hydra_help or given.shell_completion or given.config_path or given.config_name:
+        return
+    problem: str | None
+    if given.multirun and (given.cfg or given.info):
+        problem = "--cfg and --info are for one run, without -m; python -m lab.status --plan lists a sweep's runs"
+    elif given.info or given.resolve or given.experimental_rerun:
+        return
+    else:
+        problem = problem_with(given.overrides, config_dir_of(given), _is_sweep(given))
+    if problem:
+        print(f"error: {problem}", file=sys.stderr)
+        sys.exit(1)
+
+
+def problem_with(overrides: Sequence[str], config_dir: Path | None = None, sweep: bool | None = None) -> str | None:
+    """Says in one sentence what is wrong with these overrides; None if they compose.
+
+    Args:
+        overrides: as typed; of several values the first is tried.
+        config_dir: further configs, as under ``--config-dir``.
+        sweep: whether they are for a sweep; without it, what would act in a sweep alone is wrong. None: not known.
+    """
+    try:
+        with initialized(config_dir):
+            typed = OverridesParser.create(loader()).parse_overrides(list(overrides))
+            single = [_of_one_job(override) for override in typed]
+            try:
+                config = compose("train", overrides=single, return_hydra_config=True)
+            except HydraException as error:
+                return explained(error, single)
+            if config.hydra.runtime.choices["hydra/sweeper"] == "search" and find_spec("optuna") is None:
+                return "a search needs Optuna, which is not installed: pip install -e '.[optuna]'"
+            return _ignored(typed, config) if sweep is False else None
+    except (HydraException, OmegaConfBaseException, LabError) as error:
+        return _one_line(str(error))
+
+
+def parse_arguments(arguments: Sequence[str]) -> Namespace:
+    """Parses a command line as Hydra does: its flags, and the overrides."""
+    return argument_parser().parse_intermixed_args(list(arguments))
+
+
+def config_dir_of(given: Namespace) -> Path | None:
+    """Returns the folder of ``--config-dir``; None without one."""
+    return None if given.config_dir is None else Path(given.config_dir)
+
+
+def _is_sweep(given: Namespace) -> bool:
+    return given.multirun or "hydra.mode=MULTIRUN" in given.overrides
+
+
+def _of_one_job(override: Override) -> str:
+    """The override with one value: the first of a sweep, the lower end of an interval to search in."""
+    key = str(override.input_line).split("=", 1)[0]
+    value = override.value()
+    if isinstance(value, IntervalSweep):
+        return f"{key}={value.start}"
+    if override.is_sweep_override():
+        return f"{key}={next(iter(override.sweep_string_iterator()))}"
+    return override.input_line or ""
+
+
+def _ignored(overrides: Sequence[Override], config: DictConfig) -> str | None:
+    """Says in one sentence what a single run would leave out of these overrides; ``config`` is what they compose."""
+    for override in overrides:
+        key, line = override.key_or_group, override.input_line
+        if override.is_sweep_override():
+            return f"{line} asks for several runs, and without -m there is one: {_WITH_M} {line}"
+        of_sweeps = key in ("hydra/launcher", "hydra/sweeper") and override.value() != "basic"
+        if of_sweeps or key.startswith(("hydra.launcher.", "hydra.sweeper.")):
+            return f"{line} acts in sweeps alone, and without -m this would be one run, right here: {_WITH_M} {line}"
+    typed = {override.key_or_group: override for override in overrides}
+    if "sweep" in typed:
+        # A run of a sweep names it, too, and has all that it sweeps over.
+        swept = [key for key in config.hydra.sweeper.params or () if key.lstrip("+") not in typed]
+        if swept:
+            line = typed["sweep"].input_line
+            return f"without -m, {line} is one run and leaves {', '.join(swept)} out: {_WITH_M} {line}"
+    return None
+
+
+def explained(error: Exception, overrides: Sequence[str]) -> str:
+    """Says what Hydra says, and the valid keys where a key is wrong."""
+    text = str(error)
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
+        group, _, name = error.missing_cfg_file.rpartition("/")
+        return f"{group}={name} does not exist; {choices(name, error.options)}"
+    if missing := re.search(r"Could not load '([^']+)/([^'/]+)'", text):
+        group, name = missing.groups()  # one of a list, of which Hydra does not say what there is
+        return f"{group}={name} does not exist; {choices(name, _options(group))}"
+    if twice := re.search(r"Multiple values for (\S+)\. ", text):
+        return f"+{twice[1]}= would add a second {twice[1]}: write {twice[1]}=, without the plus"
+    wrong = re.search(r"Could not override '([^']+)'", text)
+    if wrong is None:
+        return _one_line(text)
+    key = wrong.group(1)
+    value = next((o.split("=", 1)[1] for o in overrides if o.startswith(f"{key}=")), "")
+    if options := _options(key):
+        # A group of which nothing is chosen unless somebody asks for it.
+        if value in options:
+            return f"{key}= is added to a run, with a plus: +{key}={value}"
+        return f"{key}={value} does not exist; {choices(value, options)}, added with a plus: +{key}="
+    groups = [o for o in overrides if "." not in o.split("=")[0] and o.split("=")[0] != key]
+    for kept in (groups, []):
+        try:
+            config = compose("train", overrides=kept, return_hydra_config=key.startswith("hydra."))
+        except HydraException:
+            continue
+        if key.startswith("hydra.launcher.") and config.hydra.runtime.choices["hydra/launcher"] == "basic":
+            listed = ", ".join(name for name in _options("hydra/launcher") if name != "basic")
+            return f"{key} is an option of a launcher, and none is chosen: add hydra/launcher=, one of {listed}"
+        OmegaConf.set_struct(config, False)
+        return explain_key(config, key)
+    return _one_line(text)
+
+
+def _options(group: str) -> list[str]:
+    return loader().get_group_options(group)
+
+
+def _one_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return " ".join(line.replace("\t", ", ") for line in lines if "full_key" not in line and "object_type" not in line)

@@ -1,0 +1,196 @@
+"""Specification of a run: its composed configuration, the overrides as typed, the chosen configs, its seed."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from hydra import compose
+from omegaconf import DictConfig, OmegaConf
+
+from lab.config.compose import initialized
+from lab.config.identity import identity
+from lab.config.overrides import Override, read_override
+from lab.console import LabError
+
+_IN_THE_NAME = ("experiment", "softmax", "seed")
+_LONGEST_NAME = 160
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """One run, or several seeds of one setting; made once, and never changed.
+
+    Attributes:
+        config: the composed configuration, read-only; ``paths.run`` is the run's folder.
+        overrides: as typed on the command line (Hydra's task overrides).
+        choices: group -> chosen config.
+    """
+
+    config: DictConfig
+    overrides: tuple[str, ...]
+    choices: Mapping[str, str | None]
+
+    @classmethod
+    def of(
+        cls,
+        config: DictConfig,
+        overrides: Iterable[str],
+        choices: Mapping[str, str | None],
+        **changes: Any,
+    ) -> RunSpec:
+        """Makes the spec of a composed configuration, which stays as it is.
+
+        Args:
+            config: composed by Hydra; its own settings (``hydra``) are left out.
+            overrides: as typed.
+            choices: as Hydra reports them.
+            changes: of top-level values: ``seed=3``, ``force=False``.
+        """
+        plain: Any = OmegaConf.to_container(config, resolve=False)
+        plain.pop("hydra", None)
+        own = OmegaConf.create({**plain, **changes})
+        overrides = tuple(overrides)
+        name = run_name(str(choices.get("experiment") or "custom"), str(choices["softmax"]), own.seed, overrides)
+        own.paths.run = str(Path(own.paths.runs).expanduser().absolute() / name)
+        OmegaConf.set_struct(own, True)
+        OmegaConf.set_readonly(own, True)
+        return cls(own, overrides, dict(choices))
+
+    @classmethod
+    def compose(cls, overrides: Sequence[str], config_dir: Path | None = None) -> RunSpec:
+        """Composes what ``python -m lab.train <overrides>`` runs.
+
+        Args:
+            overrides: as typed.
+            config_dir: a folder of further configs, as under ``--config-dir``.
+
+        Raises:
+            HydraException: if they do not compose; ``lab.config.command_line.problem_with`` says why in one sentence.
+        """
+        with initialized(config_dir):
+            config = compose("train", overrides=list(overrides), return_hydra_config=True)
+        return cls.of(config, overrides, config.hydra.runtime.choices)
+
+    def changed(self, **changes: Any) -> RunSpec:
+        """Returns the same run with other top-level values, in the folder that these name."""
+        return RunSpec.of(self.config, self.overrides, self.choices, **changes)
+
+    @property
+    def seed(self) -> int:
+        """The seed; of several, the first."""
+        return int(self.config.seed)
+
+    @property
+    def force(self) -> bool:
+        """True if what has finished is to be run again."""
+        return bool(self.config.force)
+
+    @property
+    def softmax(self) -> str:
+        """The chosen softmax."""
+        return str(self.choices["softmax"])
+
+    @property
+    def experiment(self) -> str | None:
+        """The chosen experiment; None where none is."""
+        return self.choices.get("experiment")
+
+    @property
+    def runs(self) -> Path:
+        """The folder of all runs."""
+        return Path(self.config.paths.runs).expanduser().absolute()
+
+    @property
+    def folder(self) -> Path:
+        """The run folder; of several seeds, the first one's."""
+        return Path(self.config.paths.run)
+
+    @property
+    def name(self) -> str:
+        """The run folder below the folder of all runs."""
+        return self.folder.relative_to(self.runs).as_posix()
+
+    @property
+    def command(self) -> str:
+        """The command line that runs it."""
+        typed = [one for one in self.overrides if read_override(one).key != "trial"]
+        return shlex.join(["python", "-m", "lab.train", *typed])
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """Configuration of what is run, by dotted key."""
+        return identity_of(self.config)
+
+    @property
+    def several(self) -> bool:
+        """True if ``seeds=`` asks for seeds trained together."""
+        return self.config.seeds is not None
+
+    @cached_property
+    def seeds(self) -> tuple[int, ...]:
+        """The seeds that are trained in one process: one, or those of ``seeds=``.
+
+        Raises:
+            LabError: if ``seeds=`` asks for none, or for one twice.
+        """
+        return seeds_of(self.config.seeds, self.seed)
+
+    @cached_property
+    def each(self) -> tuple[RunSpec, ...]:
+        """A spec of its own for every seed."""
+        return tuple(self.changed(seed=seed, seeds=None) for seed in self.seeds) if self.several else (self,)
+
+
+def seeds_of(asked: Any, first: int) -> tuple[int, ...]:
+    """Returns the seeds that ``seeds=`` asks for: so many from ``first`` on, just those listed, or ``first`` alone.
+
+    Args:
+        asked: the value of ``seeds``: None, a number or a list.
+        first: the value of ``seed``.
+
+    Raises:
+        LabError: if there is none, or one comes twice.
+    """
+    if asked is None:
+        return (first,)
+    listed = list(asked) if isinstance(asked, Sequence) and not isinstance(asked, str) else []
+    chosen = list(range(first, first + asked)) if isinstance(asked, int) else listed
+    if not chosen or len(set(chosen)) < len(chosen) or not all(isinstance(n, int) and n >= 0 for n in chosen):
+        raise LabError(f"seeds={asked} is wrong: give a number of seeds (5) or different seeds ([0,3,7])")
+    return tuple(chosen)
+
+
+def run_name(experiment: str, softmax: str, seed: int, overrides: Iterable[str]) -> str:
+    """Names the folder of a run below ``paths.runs``: ``main_task/norm_softmax,softmax.tau=0.333/seed=3``.
+
+    Args:
+        experiment: the chosen ``experiment`` config.
+        softmax: the chosen ``softmax`` config.
+        seed: of the run.
+        overrides: as typed on the command line; their order does not matter.
+    """
+    rest = sorted(one.text.lstrip("+") for one in map(read_override, overrides) if _names_a_run(one))
+    name = re.sub(r"[^\w.,=+~\[\]-]+", "-", ",".join([softmax, *rest]))
+    if len(name) > _LONGEST_NAME:
+        digest = hashlib.blake2b(name.encode(), digest_size=6).hexdigest()
+        name = f"{name[: _LONGEST_NAME - 13]}-{digest}"
+    return f"{experiment}/{name}/seed={seed}"
+
+
+def _names_a_run(override: Override) -> bool:
+    """Tells whether an override is part of a run's name; ``softmax`` itself stands there anyway."""
+    return override.is_what and override.key not in _IN_THE_NAME
+
+
+def identity_of(config: DictConfig) -> dict[str, Any]:
+    """Returns what a configuration runs, by dotted key."""
+    plain = OmegaConf.to_container(config, resolve=True)
+    assert isinstance(plain, dict)
+    return identity({str(key): value for key, value in plain.items()})

@@ -1,0 +1,83 @@
+"""The Optuna study of a search: where it is kept, and its samplers and pruners by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import optuna
+from optuna import pruners, samplers
+from optuna.storages import BaseStorage, JournalStorage, RDBStorage
+from optuna.storages.journal import JournalFileBackend
+
+from lab.config.check import choices
+from lab.console import LabError
+
+# By name in hydra.sweeper.sampler. A grid is no matter of sampling: the search asks for its points one by one.
+SAMPLERS: dict[str, type[samplers.BaseSampler]] = {
+    "tpe": samplers.TPESampler,
+    "random": samplers.RandomSampler,
+    "grid": samplers.RandomSampler,
+    "cmaes": samplers.CmaEsSampler,
+    "nsgaii": samplers.NSGAIISampler,
+}
+PRUNERS: dict[str, type[pruners.BasePruner]] = {
+    "none": pruners.NopPruner,
+    "threshold": pruners.ThresholdPruner,
+    "median": pruners.MedianPruner,
+    "successive_halving": pruners.SuccessiveHalvingPruner,
+}
+# Attributes of a study and of a trial.
+PRUNER, PRUNED_AT = "pruner", "pruned at epoch"
+
+
+def chosen(what: str, classes: Mapping[str, type[Any]], options: Mapping[str, Any]) -> Any:
+    """The sampler or pruner that ``options`` name, made with all other options.
+
+    Raises:
+        LabError: if there is none of that name, or it does not take an option.
+    """
+    given = dict(options)
+    name = str(given.pop("name", None))
+    if name not in classes:
+        raise LabError(f"hydra.sweeper.{what}.name={name} does not exist; {choices(name, list(classes))}")
+    try:
+        return classes[name](**given)
+    except (TypeError, ValueError) as error:
+        raise LabError(f"hydra.sweeper.{what}: {error}") from error
+
+
+def storage_at(where: str) -> BaseStorage:
+    """The storage at a database's URL, or in a file, which may lie where several machines share it."""
+    return RDBStorage(where) if "://" in where else JournalStorage(JournalFileBackend(where))
+
+
+class RunningTrial:
+    """A trial of a search, as the process sees it that trains it.
+
+    Args:
+        reference: ``study``, ``number`` and ``storage`` of the trial: what a search writes into ``config.trial``.
+    """
+
+    def __init__(self, reference: Mapping[str, Any]) -> None:
+        name, number, storage = str(reference["study"]), int(reference["number"]), storage_at(reference["storage"])
+        # Some samplers look at all trials whenever one is opened; this one does not.
+        study = optuna.load_study(study_name=name, storage=storage, sampler=samplers.RandomSampler())
+        study.pruner = chosen("pruner", PRUNERS, study.user_attrs[PRUNER])
+        before = study.trials[number]
+        # Whoever runs the command of an old trial again reports to nobody.
+        self._ended = before.state.is_finished()
+        self._last_epoch = before.last_step or 0
+        trial_id = storage.get_trial_id_from_study_id_trial_number(storage.get_study_id_from_name(name), number)
+        self._trial = optuna.Trial(study, trial_id)
+
+    def is_pruned(self, epoch: int, value: float) -> bool:
+        """Reports a value of the objective; whether the search's pruner gives the trial up."""
+        # A resumed run trains some epochs again, which have been reported.
+        if self._ended or epoch <= self._last_epoch:
+            return False
+        self._trial.report(value, epoch)
+        if not self._trial.should_prune():
+            return False
+        self._trial.set_user_attr(PRUNED_AT, epoch)
+        return True

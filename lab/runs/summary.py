@@ -1,0 +1,226 @@
+"""``summary.json``: what was run, how far it came, how it ended. Read, written and asked here alone.
+
+A summary is data that anybody may have written: it is checked against its type before a number of it is believed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, ValidationError, model_validator
+
+from lab.runs.files import write_json
+from lab.runs.lock import is_held
+
+FILE = "summary.json"
+# Rises when a field changes its meaning; a summary without one is from before there were versions.
+VERSION = 1
+# A summary has a few KiB; what is larger is none.
+_MOST_BYTES = 4 * 2**20
+
+Status = Literal["running", "finished", "stopped", "failed"]
+Share = Annotated[FiniteFloat, Field(ge=0, le=1)]
+Seconds = Annotated[FiniteFloat, Field(ge=0)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="allow", strict=True, protected_namespaces=())
+
+
+class Eureka(_Part):
+    """Tells of the Eureka-moment.
+
+    Attributes:
+        happened: None where nobody has looked out for one.
+        threshold: accuracy that it has to exceed; None where nobody has looked.
+        prior_accuracy: what the prior p(z) alone reaches, the height of the plateau; None where it is not known.
+        epoch, step, wall_seconds, samples, accuracy: where the moment was; None without one.
+    """
+
+    happened: bool | None = None
+    threshold: FiniteFloat | None = None
+    prior_accuracy: FiniteFloat | None = None
+    epoch: NonNegativeInt | None = None
+    step: NonNegativeInt | None = None
+    wall_seconds: Seconds | None = None
+    samples: NonNegativeInt | None = None
+    accuracy: FiniteFloat | None = None
+
+    @model_validator(mode="after")
+    def _a_moment_has_an_epoch(self) -> Eureka:
+        if self.happened and self.epoch is None:
+            raise ValueError("happened is true, and epoch is missing")
+        return self
+
+
+class Best(_Part):
+    """Tells the best validation accuracy and the epoch that had it."""
+
+    accuracy: FiniteFloat
+    epoch: NonNegativeInt
+
+
+class Git(_Part):
+    """Tells the commit that ran, and whether files differed from it."""
+
+    commit: str | None = None
+    modified: bool = False
+
+
+class Summary(_Part):
+    """Holds what ``summary.json`` holds.
+
+    Attributes:
+        status: "running", "finished", "stopped" or "failed".
+        softmax: the chosen softmax.
+        seed: of the run.
+        experiment: the chosen experiment.
+        name: of the run folder below ``paths.runs``.
+        overrides: as typed.
+        command, git, versions, machine, slurm_job: where the run comes from.
+        seeds_together: how many seeds trained in one process; None for one alone.
+        started, written: times in UTC.
+        epochs, max_epochs, steps, samples: how far it came.
+        wall_seconds: of training, interruptions left out.
+        samples_per_second: training speed; None before it is measured.
+        eureka: the Eureka-moment.
+        best: the best validation accuracy; None before the first validation.
+        metrics: the newest value of everything logged; None where it was not a number.
+        peak_memory_bytes: by "host" and "device".
+        error: why it failed.
+    """
+
+    version: int = 0
+    status: Status
+    seed: NonNegativeInt
+    softmax: str
+    experiment: str | None = None
+    name: str = ""
+    overrides: tuple[str, ...] = Field(default=(), strict=False)
+    command: str | None = None
+    git: Git = Git()
+    versions: Mapping[str, str] = Field(default_factory=dict)
+    machine: Mapping[str, Any] = Field(default_factory=dict)
+    slurm_job: str | None = None
+    seeds_together: NonNegativeInt | None = None
+    started: str | None = None
+    written: str | None = None
+    epochs: NonNegativeInt = 0
+    max_epochs: int | None = None
+    steps: NonNegativeInt = 0
+    samples: NonNegativeInt = 0
+    wall_seconds: Seconds = 0.0
+    samples_per_second: FiniteFloat | None = None
+    eureka: Eureka = Eureka()
+    best: Best | None = None
+    metrics: Mapping[str, FiniteFloat | None] = Field(default_factory=dict)
+    peak_memory_bytes: Mapping[str, int] = Field(default_factory=dict)
+    error: str | None = None
+
+    @model_validator(mode="after")
+    def _of_a_known_version(self) -> Summary:
+        if self.version > VERSION:
+            raise ValueError(f"it is of version {self.version}, and this lab reads up to {VERSION}: update the lab")
+        return self
+
+    @model_validator(mode="after")
+    def _a_finished_run_has_trained(self) -> Summary:
+        if self.finished and "epochs" not in self.model_fields_set:
+            raise ValueError("status is finished, and epochs are missing")
+        return self
+
+    @property
+    def finished(self) -> bool:
+        """Tells whether the run has come to its end."""
+        return self.status == "finished"
+
+    @property
+    def accuracy(self) -> float | None:
+        """Gives the newest validation accuracy, in [0, 1]; None before the first validation."""
+        return self.metrics.get("val/accuracy")
+
+    @property
+    def moment(self) -> int | None:
+        """Gives the epoch of the Eureka-moment; None without one."""
+        return self.eureka.epoch if self.eureka.happened else None
+
+    def __str__(self) -> str:
+        """Says in one line how the run ended."""
+        told = []
+        # Without a threshold nobody has looked for one.
+        if self.eureka.threshold is not None:
+            told.append("no Eureka-moment" if self.moment is None else f"Eureka-moment at epoch {self.moment}")
+        told += [] if self.accuracy is None else [f"validation accuracy {self.accuracy:.2%}"]
+        told.append(f"{self.steps} steps")
+        told += [self.error] if self.error else []
+        return f"{self.status}: {', '.join(told)}"
+
+
+class DamagedSummary(Exception):
+    """A ``summary.json`` that is missing, unreadable or wrong; the message names the file and what is wrong."""
+
+
+def load_summary(folder: Path) -> Summary:
+    """Reads the summary of a run folder as it was written.
+
+    Raises:
+        DamagedSummary: if there is none, or it is not one.
+    """
+    path = folder / FILE
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise ValueError(f"it has {path.stat().st_size:,} bytes")
+        # JSON first, and not pydantic's own parser: NaN is to be told from a number.
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise DamagedSummary(f"{FILE} cannot be read: {_short(error)}") from error
+    try:
+        return Summary.model_validate(content)
+    except ValidationError as error:
+        raise DamagedSummary(f"{FILE} is wrong: {_first(error)}") from error
+    except RecursionError as error:
+        raise DamagedSummary(f"{FILE} is wrong: it is nested too deeply") from error
+
+
+def read_summary(folder: Path) -> Summary | None:
+    """Reads the summary of a run folder as it holds now; None where there is none, or where it is damaged."""
+    try:
+        return as_it_is_now(load_summary(folder), folder)
+    except DamagedSummary:
+        return None
+
+
+def as_it_is_now(summary: Summary, folder: Path) -> Summary:
+    """Corrects the summary of a run that says it is running and that nobody holds: it was killed, and is stopped."""
+    if summary.status != "running" or is_held(folder):
+        return summary
+    return summary.model_copy(update={"status": "stopped"})
+
+
+def write_summary(folder: Path, summary: Summary) -> None:
+    """Writes a summary atomically into a run folder."""
+    write_json(folder / FILE, summary.model_dump(mode="json", exclude_unset=True))
+
+
+def is_finished(folder: Path) -> bool:
+    """Tells whether the run of a folder has come to its end."""
+    summary = read_summary(folder)
+    return summary is not None and summary.finished
+
+
+def _first(error: ValidationError) -> str:
+    """Says the first thing that is wrong, and where."""
+    missing = [".".join(map(str, one["loc"])) for one in error.errors() if one["type"] == "missing"]
+    if missing:
+        return f"it does not say {', '.join(missing)}"
+    first = error.errors()[0]
+    where = ".".join(map(str, first["loc"]))
+    message = first["msg"].removeprefix("Value error, ")
+    return f"{where}: {message[0].lower()}{message[1:]}" if where else message
+
+
+def _short(error: BaseException) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"

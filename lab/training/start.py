@@ -1,0 +1,103 @@
+"""Starts training for a command, a script or a notebook; loads nothing heavy before it is known that there is work."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from omegaconf import DictConfig
+
+from lab.config.command_line import problem_with
+from lab.console import LabError
+from lab.runs import slurm
+from lab.runs.spec import RunSpec
+from lab.runs.summary import Summary, is_finished, read_summary
+from lab.training.processes import stopped, train_apart
+
+
+def run(overrides: Sequence[str]) -> list[Summary]:
+    """Trains what ``python -m lab.train <overrides>`` trains; one summary a seed.
+
+    Args:
+        overrides: as on the command line: ``["experiment=reasoning", "seed=3"]``.
+
+    Raises:
+        LabError: for everything that a user can mend.
+    """
+    if problem := problem_with(overrides, sweep=False):
+        raise LabError(problem)
+    return start(RunSpec.compose(overrides))
+
+
+def start(spec: RunSpec) -> list[Summary]:
+    """Trains what is left of a spec in this process; one summary a seed.
+
+    Raises:
+        LabError: for everything that a user can mend.
+    """
+    # Any machine can find out that nothing is left to train.
+    if spec.force or not all(is_finished(one.folder) for one in spec.each):
+        _check_devices(spec.config.trainer)
+    from lab.training.fit import train  # takes seconds: torch, Lightning, timm
+
+    return train(spec)
+
+
+def starts_processes(spec: RunSpec) -> bool:
+    """Tells whether Lightning is to start further processes; under SLURM and torchrun they are there already."""
+    return spec.config.trainer.devices not in (1, "1") and slurm.job() is None and "LOCAL_RANK" not in os.environ
+
+
+def start_apart(spec: RunSpec, search_path: Sequence[str]) -> list[Summary]:
+    """Trains one run of a sweep as a command of its own.
+
+    Lightning starts the other processes of a run by the command line, which is that of the whole sweep; and what it
+    leaves in this process's environment would make the next run wait for processes that nobody starts.
+
+    Args:
+        spec: of the run.
+        search_path: the part of the command line that says where configs are, no part of the run's own overrides.
+
+    Raises:
+        LabError: if it fails.
+        SystemExit: if it was stopped, and with it the whole sweep.
+    """
+    status = train_apart([*search_path, *spec.overrides])
+    if stopped(status):
+        sys.exit(status)
+    if status:
+        raise LabError(f"{' '.join(spec.overrides)}: exit status {status}, for the reason above")
+    return [summary for one in spec.each if (summary := read_summary(one.folder)) is not None]
+
+
+def share_of_threads(side_by_side: int | None) -> int | None:
+    """Returns the CPU threads of a process, of which so many run side by side on the CPUs of SLURM or the machine.
+
+    None: as many as torch takes. Two processes of all threads each spend their time waiting for each other.
+    """
+    cores = slurm.cpus()
+    if side_by_side is None:
+        return cores
+    cores = cores or os.cpu_count() or 1
+    return max(1, cores // (cores if side_by_side < 0 else int(side_by_side)))
+
+
+def _check_devices(trainer: DictConfig) -> None:
+    """Refuses a GPU that is not there before anything is built for it.
+
+    Raises:
+        LabError: if the trainer asks for GPUs, and this machine has none, or has fewer.
+    """
+    if trainer.get("accelerator") not in ("gpu", "cuda"):
+        return
+    import torch  # takes seconds
+
+    there = torch.cuda.device_count()
+    if not there and not (trainer.accelerator == "gpu" and torch.backends.mps.is_available()):
+        raise LabError(
+            f"trainer.accelerator={trainer.accelerator}, and PyTorch finds no GPU here: trainer=cpu trains without one"
+        )
+    # Under torchrun each process may see its own GPU alone.
+    if isinstance(trainer.devices, int) and trainer.devices > max(there, 1) and "LOCAL_RANK" not in os.environ:
+        raise LabError(f"trainer.devices={trainer.devices}, and PyTorch finds no more than {max(there, 1)} GPU here")

@@ -1,1 +1,0 @@
-"""Searches for settings; each writes down all it tried."""
