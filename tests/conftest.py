@@ -5,18 +5,24 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 # Side by side (make test), each worker takes one core: two of several threads would wait for each other.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# The compiler's own workers would each import torch, to compile a kernel or two.
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
 # Started in the background of a shell, a process is deaf to SIGINT, and so are its children.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN and threading.current_thread() is threading.main_thread():
@@ -24,6 +30,10 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN and threading.current_threa
 
 import pytest
 import torch
+import yaml
+from filelock import FileLock
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from lab.datasets.drawn import DrawnDigits, DrawnGarments
 from lab.datasets.tasks.main import MainTask
@@ -33,6 +43,9 @@ from lab.runs.lock import Holder
 from lab.runs.summary import FILE, read_summary
 
 ROOT = Path(__file__).resolve().parent.parent
+
+# Composing reads some fifty files; libyaml's parser is several times as fast as the one in Python.
+yaml.SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 # The main task in small: drawn images, 16 pixels, batches of 16, four steps an epoch.
 SMALL = (
@@ -92,9 +105,109 @@ def one_thread():
     torch.set_num_threads(before)
 
 
+@pytest.fixture(autouse=True)
+def blank_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures are made and saved, but nothing is drawn on them, unless the test is marked ``pictures``.
+
+    Drawing is most of the time of a short run, and few tests look at what was drawn. Fixtures of a module and forks
+    (:class:`Process`) draw.
+    """
+    if request.node.get_closest_marker("pictures") is None:
+        monkeypatch.setattr(Figure, "draw", lambda self, renderer: None)
+        monkeypatch.setattr(ConstrainedLayoutEngine, "execute", lambda self, figure: None)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest first, so that no worker is left with them at the end."""
     items.sort(key=lambda item: item.get_closest_marker("slurm") is None)
+
+
+class Process:
+    """``python <words>`` in ``folder``, a process of its own: what ``subprocess.Popen`` has of it.
+
+    It is a fork of ``prefork.py``, which has imported torch and the like once for all of them.
+
+    Args:
+        words: as after ``python`` on a command line.
+        folder: its working directory.
+        environment: its environment, by default this process's.
+        files: where stdout and stderr go, by default two files of its own; the same file twice takes both.
+        interpreter: the Python, by default this one.
+    """
+
+    _makers: ClassVar[dict[str, subprocess.Popen[str]]] = {}
+    _said: ClassVar[tempfile.TemporaryDirectory[str] | None] = None
+
+    def __init__(
+        self,
+        *words: str,
+        folder: Path,
+        environment: dict[str, str] | None = None,
+        files: tuple[Path, Path] | None = None,
+        interpreter: str = sys.executable,
+    ) -> None:
+        if Process._said is None:
+            Process._said = tempfile.TemporaryDirectory(prefix="eureka-said-")
+        own = Path(tempfile.mkdtemp(dir=Process._said.name))
+        self.out, self.err = files or (own / "out", own / "err")
+        self.words, self.returncode, self._interpreter = words, None, interpreter
+        told = {**(environment or os.environ), "OMP_NUM_THREADS": "1"}
+        paths = {"folder": str(folder), "out": str(self.out), "err": str(self.err)}
+        self.pid: int = self._ask({"words": words, "environment": told, **paths})
+
+    def _ask(self, request: dict) -> Any:
+        maker = self._makers.get(self._interpreter)
+        if maker is None:
+            alone = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+            maker = self._makers[self._interpreter] = subprocess.Popen(
+                [self._interpreter, str(ROOT / "tests" / "prefork.py")],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                env={**alone, "OMP_NUM_THREADS": "1"},
+            )
+        assert maker.stdin is not None and maker.stdout is not None
+        maker.stdin.write(json.dumps(request) + "\n")
+        maker.stdin.flush()
+        return json.loads(maker.stdout.readline())
+
+    @classmethod
+    def end(cls) -> None:
+        """No more of them; waited for, so that their CPU time counts as this process's children's."""
+        while cls._makers:
+            cls._makers.popitem()[1].communicate()
+        if cls._said is not None:
+            cls._said.cleanup()
+
+    def poll(self) -> int | None:
+        """Exit status, -N where signal N has ended it; None while it runs."""
+        if self.returncode is None:
+            self.returncode = self._ask({"poll": self.pid})
+        return self.returncode
+
+    def wait(self, timeout: float = 300) -> int:
+        """Exit status, once it has ended; after ``timeout`` seconds it is killed."""
+        deadline = time.monotonic() + timeout
+        while self.poll() is None:
+            if time.monotonic() > deadline:
+                self.kill()
+                raise subprocess.TimeoutExpired(self.words, timeout, self.out.read_text(), self.err.read_text())
+            time.sleep(0.01)
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Sends a signal, unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Ends it at once."""
+        self.send_signal(signal.SIGKILL)
+
+    def communicate(self, timeout: float = 300) -> tuple[str, str]:
+        """What it has said on stdout and stderr, once it has ended."""
+        self.wait(timeout)
+        return self.out.read_text(), self.err.read_text()
 
 
 def lab_train(*overrides: str, folder: Path, check: bool = True) -> subprocess.CompletedProcess:
@@ -102,19 +215,18 @@ def lab_train(*overrides: str, folder: Path, check: bool = True) -> subprocess.C
     return python("-m", "lab.train", *overrides, folder=folder, check=check)
 
 
-def python(*words: str, folder: Path, check: bool = True) -> subprocess.CompletedProcess:
-    """``python`` with these words, in ``folder`` and a process of its own."""
-    done = subprocess.run(
-        [sys.executable, *words],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+def python(*words: str, folder: Path, check: bool = True, **options: Any) -> subprocess.CompletedProcess:
+    """``python`` with these words, in ``folder`` and a process of its own; ``options`` as of :class:`Process`."""
+    process = Process(*words, folder=folder, **options)
+    out, err = process.communicate()
     if check:
-        assert done.returncode == 0, done.stderr[-4000:]
-    return done
+        assert process.returncode == 0, err[-4000:]
+    return subprocess.CompletedProcess(words, process.returncode, out, err)
+
+
+def pytest_sessionfinish() -> None:
+    """Ends what makes processes."""
+    Process.end()
 
 
 def train_in(folder: Path, *overrides: str) -> Path:
@@ -124,6 +236,20 @@ def train_in(folder: Path, *overrides: str) -> Path:
 
     run([*overrides, f"paths.runs={folder}", "threads=1"])
     return only_run(folder)
+
+
+def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
+    """A folder that ``make(folder)`` has filled: once a session, for all its workers, whose tests only read it."""
+    root = factory.getbasetemp()
+    root = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
+    folder = root / f"once-{name}"
+    with FileLock(f"{folder}.lock"):
+        if not (folder / ".made").exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            make(folder)
+            (folder / ".made").touch()
+    return folder
 
 
 def only_run(folder: Path) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -115,22 +116,36 @@ def test_make_targets_exist(command: str) -> None:
 
 
 def test_tensorboard_is_installed() -> None:
-    done = subprocess.run([sys.executable, "-m", "tensorboard.main", "--version"], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    assert python("-m", "tensorboard.main", "--version", folder=ROOT).stdout.strip()
 
 
-def test_the_demo_prints_its_table_and_draws_its_picture(tmp_path: Path) -> None:
+@pytest.mark.pictures
+def test_the_demo_prints_its_table_and_draws_its_picture(tmp_path: Path, monkeypatch, capsys) -> None:
     """`make demo` in small: it gives up after 20 epochs, and says so."""
+
+    def train_here(overrides: list[str]) -> int:
+        train_with([*overrides, "threads=1"])
+        return 0
+
+    def run_script(name: str, *arguments: str) -> object:
+        """Its exit status."""
+        monkeypatch.setattr(sys, "argv", [name, *arguments])
+        with pytest.raises(SystemExit) as ended:
+            runpy.run_path(str(ROOT / "scripts" / name), run_name="__main__")
+        return ended.value.code
+
+    # A process each in truth, which tests/scripts/test_reproduce.py sees.
+    monkeypatch.setattr("lab.training.processes.train_apart", train_here)
     arguments = ["--runs", str(tmp_path / "demo"), "--limit", "20", "--epochs-after", "10"]
-    done = python(str(ROOT / "scripts" / "demo.py"), *arguments, folder=tmp_path, check=False)
-    assert done.returncode == 1, done.stderr[-3000:]
+    assert run_script("demo.py", *arguments) == 1
+    told = capsys.readouterr().out
     for word in ("NormSoftmax", "Eureka-moment", "tensorboard", "demo.png"):
-        assert word in done.stdout
+        assert word in told
     assert (tmp_path / "demo" / "demo.png").stat().st_size > 10_000
     runs = [summary_of(path.parent) for path in (tmp_path / "demo").rglob("summary.json")]
     assert {run["softmax"] for run in runs} == {"softmax", "norm_softmax"}
     folder = next((tmp_path / "demo").rglob("summary.json")).parent
-    python(str(ROOT / "scripts" / "curves.py"), "--gradients", "--out", "g.png", str(folder), folder=tmp_path)
+    assert run_script("curves.py", "--gradients", "--out", str(tmp_path / "g.png"), str(folder)) == 0
     assert (tmp_path / "g.png").stat().st_size > 10_000
 
 

@@ -13,7 +13,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, python
 
 pytestmark = [
     pytest.mark.slow,
@@ -62,13 +62,26 @@ def built(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def call(*words: str | Path, folder: Path) -> str:
-    """Runs a command in ``folder``, as a user whose machine has no network would; what it prints."""
+def settings_of(folder: Path) -> dict[str, str]:
+    """Environment variables of a user whose machine has no network."""
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    environment |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / ".hf")}
-    done = subprocess.run([*map(str, words)], cwd=folder, capture_output=True, text=True, timeout=300, env=environment)
+    return environment | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / ".hf")}
+
+
+def call(*words: str | Path, folder: Path) -> str:
+    """Runs a command in ``folder``; what it prints."""
+    typed = [*map(str, words)]
+    done = subprocess.run(typed, cwd=folder, capture_output=True, text=True, timeout=300, env=settings_of(folder))
     assert done.returncode == 0, f"{words}: {done.stdout[-2000:]}{done.stderr[-4000:]}"
     return done.stdout
+
+
+def call_in(bin_folder: Path, command: str, *words: str | Path, folder: Path) -> str:
+    """Runs ``python`` or a console command of an environment in ``folder``; what it prints."""
+    script = () if command == "python" else (str(bin_folder / command),)
+    interpreter = str(bin_folder / "python")
+    typed = (*script, *map(str, words))
+    return python(*typed, folder=folder, environment=settings_of(folder), interpreter=interpreter).stdout
 
 
 def environment_of(folder: Path, *to_install: str | Path) -> Path:
@@ -92,7 +105,7 @@ def environment_of(folder: Path, *to_install: str | Path) -> Path:
 
 def check_beside(bin_folder: Path, order: tuple[str, str], folder: Path, there: Path, runs: Path) -> None:
     """Imports Hugging Face's packages and the lab, which lies below ``there``, in a process started in ``folder``."""
-    told = call(bin_folder / "python", "-c", BESIDE, there, runs, *order, folder=folder).splitlines()[-1]
+    told = call_in(bin_folder, "python", "-c", BESIDE, there, runs, *order, folder=folder).splitlines()[-1]
     assert Path(told).parent.parent.name in ("site-packages", "dist-packages")
 
 
@@ -134,18 +147,18 @@ def test_a_wheel_beside_hugging_face(built: Path, tmp_path: Path) -> None:
     for number, order in enumerate((THEIRS_FIRST, OURS_FIRST)):
         check_beside(commands, order, work, tmp_path / "env", tmp_path / str(number))
 
-    call(commands / "python", "-m", "lab.train", "experiment=reasoning", "trainer.max_epochs=20", folder=work)
+    call_in(commands, "python", "-m", "lab.train", "experiment=reasoning", "trainer.max_epochs=20", folder=work)
     assert '"status": "finished"' in (work / RUN / "summary.json").read_text()
     assert '"commit": null' in (work / RUN / "provenance.json").read_text()
-    call(commands / "python", "-m", "lab.report", "runs", folder=work)
+    call_in(commands, "python", "-m", "lab.report", "runs", folder=work)
     assert (work / "runs" / "report" / "index.html").stat().st_size > 10_000
-    assert "finished" in call(commands / "eureka-status", folder=work)
+    assert "finished" in call_in(commands, "eureka-status", folder=work)
 
     # A module of one's own in the current folder is found by a console command as by `python -m`.
     (work / "my_rules.py").write_text("from lab.attention.rules.fixed import Fixed as Mine\n")
-    call(commands / "eureka-train", *SHORT, "softmax._target_=my_rules.Mine", "paths.runs=own", folder=work)
+    call_in(commands, "eureka-train", *SHORT, "softmax._target_=my_rules.Mine", "paths.runs=own", folder=work)
     (run,) = (work / "own" / "reasoning").glob("*/seed=0")
-    call(commands / "eureka-inspect", f"run={run}", "diagnostics=[attention_entropy]", folder=work)
+    call_in(commands, "eureka-inspect", f"run={run}", "diagnostics=[attention_entropy]", folder=work)
     assert list(run.glob("inspect/*/diagnostics/*.csv"))
 
 

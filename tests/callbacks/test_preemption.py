@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 import torch
-from conftest import SMALL, held_by, newest, runs_in, summary_of
+from conftest import SMALL, Process, held_by, newest, runs_in, summary_of
 
 from lab.callbacks.preemption import SIGNALS
 from lab.console import LabError
@@ -174,9 +172,7 @@ def test_processes_save_and_leave_together(tmp_path: Path) -> None:
     """As a person ends them: SIGTERM to the first process, which has started the other."""
     ddp = ["trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2", "trainer.precision=32-true"]
     command = [*COMMAND, *ddp, "trainer.max_epochs=3000", "checkpoints.every_n_steps=5"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "lab.train", *command], cwd=tmp_path, stderr=subprocess.PIPE, text=True
-    )
+    process = Process("-m", "lab.train", *command, folder=tmp_path)
     deadline = time.monotonic() + 300
     while not list(tmp_path.rglob("last-*.ckpt")) and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -54,6 +54,7 @@ def test_titles_are_what_the_data_tells() -> None:
     assert titles_of(data_with(), batch) == ["1", "0"]
 
 
+@pytest.mark.pictures
 def test_scenes_without_a_target_location_are_drawn(tmp_path: Path, vision_data) -> None:
     plain = data_with(
         draw_train=vision_data.draw_train,

@@ -112,6 +112,7 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
         plain(tmp_path / "nowhere").setup()
 
 
+@pytest.mark.pictures
 def test_its_scenes_are_drawn_with_and_without_augmentation(folder: Path, tmp_path: Path) -> None:
     options = [f"data.root={folder}", f"data.dogs=[{','.join(DOGS)}]", "data.tile_size=16"]
     assert picture("imagenet100", options, tmp_path, count=3).stat().st_size > 5000

@@ -149,6 +149,7 @@ def test_the_data_module_trains_by_its_name_alone_and_in_seeds(clone: Path) -> N
     torch.testing.assert_close(*(one["state_dict"]["model.head.weight"] for one in (newest(run), first)))
 
 
+@pytest.mark.pictures
 @pytest.mark.parametrize("experiment", ["reasoning", "max_retrieval"])
 def test_what_has_no_canvas_is_drawn(experiment: str, tmp_path: Path) -> None:
     assert picture(experiment, [], tmp_path, count=3).stat().st_size > 5000

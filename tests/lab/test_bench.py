@@ -6,12 +6,14 @@ import csv
 import json
 import os
 import signal
+import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from conftest import ROOT, python
 
 import lab.attention.layers
 from lab.bench import __main__ as bench
@@ -109,13 +111,23 @@ def test_a_table_that_is_there_is_kept(tmp_path: Path) -> None:
     assert (tmp_path / "cpu_train~2.md").read_text() == "second"
 
 
-def test_a_case_in_its_own_process(one_thread: None) -> None:
+@pytest.fixture
+def quick_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes of their own all the same, but forks."""
+
+    def run(command: list[str], env: dict[str, str], **_: object) -> subprocess.CompletedProcess:
+        return python(*command[1:], folder=ROOT, check=False, environment=env)
+
+    monkeypatch.setattr(worker.subprocess, "run", run)
+
+
+def test_a_case_in_its_own_process(one_thread: None, quick_processes: None) -> None:
     rows = worker.measure_apart(TINY)
     assert [row.quantity for row in rows] == ["forward", "backward"]
     assert all(is_number(row) and not row.error and row.tokens == 5 for row in rows)
 
 
-def test_a_failing_case_is_a_row_with_its_error(one_thread: None) -> None:
+def test_a_failing_case_is_a_row_with_its_error(one_thread: None, quick_processes: None) -> None:
     (row,) = worker.measure_apart(replace(TINY, softmax="hardmax"))
     assert row.median is None
     assert "hardmax" in row.error and "norm_softmax" in row.error

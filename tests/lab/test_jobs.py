@@ -6,12 +6,11 @@ import os
 import pickle
 import re
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
-from conftest import write_a_summary
+from conftest import python, write_a_summary
 from hydra import compose, initialize_config_dir
 from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import OmegaConf
@@ -35,9 +34,8 @@ def sweep_with(sbatch: str, folder: Path, *overrides: str) -> subprocess.Complet
     for name, body in {"sbatch": sbatch, "srun": "exit 0", "squeue": "exit 0"}.items():
         (tools / name).write_text(f"#!/bin/sh\n{body}\n")
         (tools / name).chmod(0o755)
-    environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "lab.train", *SWEEP, *overrides]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"}
+    return python("-m", "lab.train", *SWEEP, *overrides, folder=folder, check=False, environment=environment)
 
 
 @pytest.mark.parametrize(
@@ -98,8 +96,7 @@ def test_every_option_of_the_launcher_reaches_sbatch(tmp_path: Path) -> None:
 
 def test_without_slurm_the_launcher_says_so(tmp_path: Path) -> None:
     environment = {**os.environ, "PATH": str(tmp_path)}
-    command = [sys.executable, "-m", "lab.train", *SWEEP]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+    done = python("-m", "lab.train", *SWEEP, folder=tmp_path, check=False, environment=environment)
     assert done.returncode == 1
     assert "error: SLURM does not take the jobs" in done.stderr and "Traceback" not in done.stderr
 
@@ -107,10 +104,8 @@ def test_without_slurm_the_launcher_says_so(tmp_path: Path) -> None:
 def test_without_submitit_the_launcher_says_what_to_install(tmp_path: Path) -> None:
     (tmp_path / "submitit.py").write_text("raise ModuleNotFoundError('none', name='submitit')")
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, "-m", "lab.train", *SWEEP],
-        cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
+    environment = {**os.environ, "PYTHONPATH": path}
+    done = python("-m", "lab.train", *SWEEP, folder=tmp_path, check=False, environment=environment)
     assert done.returncode == 1
     assert "needs submitit, which is not installed: pip install -e '.[slurm]'" in done.stderr
     assert "Traceback" not in done.stderr

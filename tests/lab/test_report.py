@@ -394,6 +394,7 @@ def test_bad_input_is_one_sentence(write, tmp_path: Path, arguments, told: str, 
     assert not (tmp_path / "report").exists()
 
 
+@pytest.mark.pictures
 def test_the_files_trace_every_number_and_come_out_the_same_again(write, tmp_path: Path) -> None:
     folders = [write(seed, 12 if seed else None) for seed in range(3)]
     found, out = report([tmp_path], "eureka/figure_8", pictures_mib=1)

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
 import torch
-from conftest import SMALL, lab_train, newest, only_run, set_status, summary_of, train_in, write_a_summary
+from conftest import (
+    SMALL,
+    Process,
+    lab_train,
+    made_once,
+    newest,
+    only_run,
+    set_status,
+    summary_of,
+    train_in,
+    write_a_summary,
+)
 
 import lab.train
 from lab.console import LabError
@@ -35,9 +44,11 @@ def assert_same_weights(one: Path, other: Path) -> None:
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory) -> Path:
     """One small run from start to end."""
-    folder = tmp_path_factory.mktemp("undisturbed")
-    lab_train(*SMALL, "softmax=norm_softmax_heat_treatment", folder=folder)
-    return only_run(folder)
+
+    def train(folder: Path) -> None:
+        lab_train(*SMALL, "softmax=norm_softmax_heat_treatment", folder=folder)
+
+    return only_run(made_once(tmp_path_factory, "undisturbed", train))
 
 
 def test_a_run_leaves_all_that_a_reader_needs(undisturbed: Path) -> None:
@@ -92,12 +103,7 @@ def test_force_runs_again_and_keeps_the_old_run(tmp_path: Path) -> None:
 def test_a_killed_run_ends_with_the_same_weights(tmp_path: Path, undisturbed: Path, step: int) -> None:
     """SIGKILL soon after a checkpoint in mid-epoch (6) or at an epoch's end (8), then the same command."""
     command = [*SMALL, "softmax=norm_softmax_heat_treatment", f"checkpoints.every_n_steps={step}"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "lab.train", *command],
-        cwd=tmp_path,
-        stderr=subprocess.DEVNULL,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+    process = Process("-m", "lab.train", *command, folder=tmp_path)
     deadline = time.monotonic() + 120
     while not list(tmp_path.rglob(f"last-{step:09d}.ckpt")) and time.monotonic() < deadline:
         time.sleep(0.005)
@@ -260,9 +266,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path: Path) -> None:
 
 def test_an_interrupted_run_is_stopped_and_can_go_on(tmp_path: Path) -> None:
     command = [*SMALL, "trainer.max_epochs=3000", "checkpoints.every_n_steps=5"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "lab.train", *command], cwd=tmp_path, stderr=subprocess.PIPE, text=True
-    )
+    process = Process("-m", "lab.train", *command, folder=tmp_path)
     deadline = time.monotonic() + 120
     while not list(tmp_path.rglob("last-*.ckpt")) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -302,13 +306,6 @@ def test_accumulated_samples_are_those_that_were_seen(tmp_path: Path) -> None:
 def test_accumulated_batches_step_together(tmp_path: Path) -> None:
     summary = summary_of(train_in(tmp_path, *SMALL, "trainer.accumulate_grad_batches=2"))
     assert (summary["steps"], summary["samples"]) == (8, 256)
-
-
-@pytest.mark.slow
-def test_a_compiled_model_trains(tmp_path: Path, undisturbed: Path) -> None:
-    compiled = train_in(tmp_path, *SMALL, "softmax=norm_softmax_heat_treatment", "compile=true")
-    loss = [read_metrics(run / "metrics.csv")[-1]["train/loss"] for run in (compiled, undisturbed)]
-    assert loss[0] == pytest.approx(loss[1], rel=1e-2)
 
 
 def test_the_reasoning_task_finds_its_moment_and_stops_after_it(tmp_path: Path) -> None:

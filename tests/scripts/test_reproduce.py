@@ -54,6 +54,7 @@ def test_trainings_are_processes_of_their_own(tmp_path: Path, capfd) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.pictures
 def test_figure_8_in_small(tmp_path: Path, script) -> None:
     arguments = ["--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "out"), "--epochs", "20", "--seeds", "2"]
     told = script("figure_8", *arguments, "--grid", "5e-3")
@@ -71,6 +72,7 @@ def test_figure_8_in_small(tmp_path: Path, script) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.pictures
 def test_max_retrieval_in_small(tmp_path: Path, monkeypatch, capsys) -> None:
     runs, out = tmp_path / "runs", tmp_path / "out"
     train(["experiment=max_retrieval", "seeds=2", "trainer.max_steps=150", f"paths.runs={runs}", "threads=1"])
