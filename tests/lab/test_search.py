@@ -117,6 +117,7 @@ def test_a_study_is_named_by_what_is_searched(multirun) -> None:
         "seeds=5",
         "seed=3",
         "experiment=main_task_small",
+        "~callbacks.progress",
         "hydra.sweeper.direction=minimize",
     ]
     assert len({name, *(search.study_name(multirun(other)) for other in others)}) == 1 + len(others)
