@@ -45,7 +45,7 @@ from lab.runs.summary import FILE, read_summary
 ROOT = Path(__file__).resolve().parent.parent
 
 # Composing reads some fifty files; libyaml's parser is several times as fast as the one in Python.
-yaml.SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+vars(yaml)["SafeLoader"] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 # The main task in small: drawn images, 16 pixels, batches of 16, four steps an epoch.
 SMALL = (
@@ -193,6 +193,7 @@ class Process:
                 self.kill()
                 raise subprocess.TimeoutExpired(self.words, timeout, self.out.read_text(), self.err.read_text())
             time.sleep(0.01)
+        assert self.returncode is not None
         return self.returncode
 
     def send_signal(self, number: int) -> None:

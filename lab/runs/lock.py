@@ -38,7 +38,7 @@ SETTLE = 2.0
 
 @dataclass(frozen=True)
 class Holder:
-    """Who holds a folder.
+    """Holder of a folder.
 
     Attributes:
         token: of the lease; names this holding, as no other.
