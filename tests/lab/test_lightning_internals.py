@@ -85,18 +85,19 @@ def test_processor_has_bf16() -> None:
     assert internals.processor_has_bf16() == torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
-def test_recompute_in_backward(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch._functorch.config, "aggressive_recomputation", False)
-    internals.recompute_in_backward()
-    assert torch._functorch.config.aggressive_recomputation is True
+def test_recompute_in_backward() -> None:
+    # The configs' own way: after pytest's monkeypatch they would deny the option.
+    with torch._functorch.config.patch(aggressive_recomputation=False):
+        internals.recompute_in_backward()
+        assert torch._functorch.config.aggressive_recomputation is True
 
 
-def test_allow_recompiling(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 8)
-    internals.allow_recompiling(256)
-    assert torch._dynamo.config.recompile_limit == 256
-    internals.allow_recompiling(16)
-    assert torch._dynamo.config.recompile_limit == 256
+def test_allow_recompiling() -> None:
+    with torch._dynamo.config.patch(recompile_limit=8):
+        internals.allow_recompiling(256)
+        assert torch._dynamo.config.recompile_limit == 256
+        internals.allow_recompiling(16)
+        assert torch._dynamo.config.recompile_limit == 256
 
 
 def test_on_save_checkpoint_says_what_is_saved(trained: tuple[L.Trainer, Line], tmp_path: Path) -> None:
