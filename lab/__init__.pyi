@@ -1,0 +1,21 @@
+from .attention.functional import attend, attend_explicit
+from .attention.rule import TemperatureRule
+from .console import LabError
+from .observation.observe import observe
+from .observation.recorder import Recorder
+from .report.frames import load_runs
+from .train import run
+
+__version__: str
+
+__all__ = [
+    "LabError",
+    "Recorder",
+    "TemperatureRule",
+    "__version__",
+    "attend",
+    "attend_explicit",
+    "load_runs",
+    "observe",
+    "run",
+]
