@@ -17,6 +17,7 @@ from conftest import ROOT
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.timeout(1800),  # a dozen starts of Python and torch, which busy neighbours make long
     pytest.mark.skipif(
         any(importlib.util.find_spec(name) is None for name in ("build", "pip", "datasets", "transformers")),
         reason="build, pip, datasets and transformers are needed: pip install -e '.[test]'",
@@ -66,7 +67,7 @@ def call(*words: str | Path, folder: Path) -> str:
     """Runs a command in ``folder``, as a user whose machine has no network would; what it prints."""
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     environment |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / ".hf")}
-    done = subprocess.run([*map(str, words)], cwd=folder, capture_output=True, text=True, timeout=300, env=environment)
+    done = subprocess.run([*map(str, words)], cwd=folder, capture_output=True, text=True, timeout=900, env=environment)
     assert done.returncode == 0, f"{words}: {done.stdout[-2000:]}{done.stderr[-4000:]}"
     return done.stdout
 
