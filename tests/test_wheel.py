@@ -67,7 +67,7 @@ def call(*words: str | Path, folder: Path) -> str:
     """Runs a command in ``folder``, as a user whose machine has no network would; what it prints."""
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     environment |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / ".hf")}
-    done = subprocess.run([*map(str, words)], cwd=folder, capture_output=True, text=True, timeout=900, env=environment)
+    done = subprocess.run([*map(str, words)], cwd=folder, capture_output=True, text=True, timeout=300, env=environment)
     assert done.returncode == 0, f"{words}: {done.stdout[-2000:]}{done.stderr[-4000:]}"
     return done.stdout
 
