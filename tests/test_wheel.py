@@ -17,6 +17,7 @@ from conftest import ROOT, python
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.timeout(1800),  # a dozen starts of Python and torch, which busy neighbours make long
     pytest.mark.skipif(
         not {"build", "pip", "datasets", "transformers"} <= {one.name for one in importlib.metadata.distributions()},
         reason="build, pip, datasets and transformers are needed: pip install -e '.[test]'",
