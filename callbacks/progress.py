@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import lightning as L
 from lightning.pytorch.callbacks import ProgressBar
@@ -117,11 +117,20 @@ class EurekaProgress(ProgressBar):
             )
 
 
+@runtime_checkable
+class Describes(Protocol):
+    """A module that says by itself how far it has come."""
+
+    def describe(self) -> str:
+        """Accuracy and Eureka-moment in one short line."""
+        ...
+
+
 def state_of(trainer: L.Trainer) -> str:
     """Accuracy and Eureka state in one short line; a module that trains many runs at once describes them itself."""
-    describe: Any = getattr(trainer.lightning_module, "describe", None)
-    if describe is not None:
-        return str(describe())
+    module: object = trainer.lightning_module
+    if isinstance(module, Describes):
+        return module.describe()
     accuracy = trainer.callback_metrics.get("val/accuracy")
     if accuracy is None:
         return "not validated yet"

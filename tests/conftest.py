@@ -13,6 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -37,12 +38,14 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from lab.datasets.drawn import DrawnDigits, DrawnGarments
 from lab.datasets.tasks.main import MainTask
 from lab.datasets.vision import VisionData
+from lab.runs import lock
+from lab.runs.lock import Holder
 from lab.runs.summary import FILE, read_summary
 
 ROOT = Path(__file__).resolve().parent.parent
 
 # Composing reads some fifty files; libyaml's parser is several times as fast as the one in Python.
-yaml.SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+vars(yaml)["SafeLoader"] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 # The main task in small: drawn images, 16 pixels, batches of 16, four steps an epoch.
 SMALL = (
@@ -190,6 +193,7 @@ class Process:
                 self.kill()
                 raise subprocess.TimeoutExpired(self.words, timeout, self.out.read_text(), self.err.read_text())
             time.sleep(0.01)
+        assert self.returncode is not None
         return self.returncode
 
     def send_signal(self, number: int) -> None:
@@ -278,6 +282,24 @@ def set_status(run: Path, status: str) -> None:
     """Lets a run's summary say that it ended so: a run that is not "finished" is gone on with."""
     path = run / "summary.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "status": status}))
+
+
+def held_by(folder: Path, holder: Holder, duration: float | None = None) -> Path:
+    """Leaves the files of a holder in a folder, as filelock and the lab write them; the folder.
+
+    Args:
+        holder: who has it.
+        duration: seconds of its lease; None: those of the lab.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    told = {"pid": holder.pid, "host": holder.host, "mode": "lease", "token": holder.token}
+    told["duration"] = duration or lock.LEASE
+    lines = ["filelock/2", *(f"{name}={value}" for name, value in told.items())]
+    (folder / "draft").write_text("".join(f"{line}\n" for line in lines))
+    # Who takes a folder over makes a new file.
+    os.replace(folder / "draft", folder / lock.LEASED)
+    (folder / lock.HOLDER).write_text(json.dumps(asdict(holder)))
+    return folder
 
 
 def newest(run: Path) -> dict:

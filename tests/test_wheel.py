@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib.metadata
 import os
 import shutil
 import subprocess
@@ -18,7 +18,7 @@ from conftest import ROOT, python
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
-        any(importlib.util.find_spec(name) is None for name in ("build", "pip", "datasets", "transformers")),
+        not {"build", "pip", "datasets", "transformers"} <= {one.name for one in importlib.metadata.distributions()},
         reason="build, pip, datasets and transformers are needed: pip install -e '.[test]'",
     ),
 ]

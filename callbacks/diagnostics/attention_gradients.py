@@ -1,4 +1,4 @@
-"""Which tokens move attention: derivatives of its output with respect to q, k and v, token by token."""
+"""Derivatives of attention: how much its output depends on q, k and v, token by token."""
 
 from __future__ import annotations
 

@@ -5,18 +5,17 @@ from __future__ import annotations
 import math
 from contextlib import suppress
 from functools import partial
-from typing import Any
 
 import lightning as L
 import torch
 from pydantic import PositiveInt
 from torch.optim import Optimizer
 
-from lab.attention.layers import Attention
 from lab.callbacks.access import model_of
 from lab.callbacks.diagnostics.base import Keeper
 from lab.callbacks.eureka import moment_step
 from lab.console import LabError
+from lab.models.parts import attention_layers_of
 from lab.observation.gradients import Trained, at_next_steps
 from lab.observation.observe import Findings, attention_layers
 from lab.plotting.curves import gradient_figure
@@ -86,8 +85,7 @@ def gradient_norms(model: torch.nn.Module) -> dict[str, float]:
 
 def norms_by_layer(model: torch.nn.Module) -> dict[int, dict[str, float]]:
     """Layer -> "q", "k", "v" -> mean |gradient|; layers without a gradient are left out."""
-    looked: Any = model
-    layers: list[Attention] = looked.attention_layers() if hasattr(looked, "attention_layers") else []
+    layers = attention_layers_of(model)
     gradients = {index: own for index, layer in enumerate(layers) if (own := layer.projection_gradients())}
     if not gradients:
         return {}

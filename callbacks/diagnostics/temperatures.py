@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import lightning as L
 from lightning.pytorch.callbacks import Callback
 from pydantic import PositiveInt
 
-from lab.attention.rule import TemperatureRule
 from lab.callbacks.access import model_of
+from lab.models.parts import rules_of
 
 
 class Temperatures(Callback):
@@ -31,9 +29,7 @@ class Temperatures(Callback):
         if trainer.current_epoch % self.every_n_epochs or not trainer.is_global_zero:
             return
         values: dict[str, float] = {}
-        model: Any = model_of(pl_module)
-        rules: list[TemperatureRule] = model.rules() if hasattr(model, "rules") else []
-        for index, rule in enumerate(rules):
+        for index, rule in enumerate(rules_of(model_of(pl_module))):
             for name, value in rule.temperatures().items():
                 key = f"temperature/{name}/layer_{index}"
                 numbers = value.float().flatten().tolist()

@@ -26,7 +26,7 @@ _OF_QUERIES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)
 
 
 class _Dependence(NamedTuple):
-    """What beta was seen to depend on; fields as in :class:`TemperatureRule`."""
+    """Dependence of beta that was seen; fields as in :class:`TemperatureRule`."""
 
     couples_queries: bool
     weighs_channels: bool
@@ -126,7 +126,7 @@ def _everywhere(rule: TemperatureRule, q_BHND: Tensor, k_BHMD: Tensor) -> Iterat
 
 
 def _dependence(rule: TemperatureRule, q_BHND: Tensor, k_BHMD: Tensor) -> _Dependence | None:
-    """What beta depends on, as far as these numbers show; None if it is another one each time."""
+    """Dependence of beta, as far as these numbers show it; None if the same numbers give another beta each time."""
     beta = _beta_of(rule, q_BHND, k_BHMD)
     if not _same(beta, _beta_of(rule, q_BHND, k_BHMD)):
         return None

@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from omegaconf import OmegaConf
 from timm.optim import create_optimizer_v2
 from torch import Tensor
 
@@ -125,7 +124,7 @@ def training_step(case: Case, softmax: str, model: CompactViT | None = None) -> 
     optimizer = create_optimizer_v2(model, opt=optim.name, lr=optim.lr, weight_decay=optim.weight_decay)
     if case.mode == "compile":
         module.model.compile()
-    batch = {
+    batch: Batch = {
         "x": torch.randn(case.batch, 3, IMAGE_SIZE, IMAGE_SIZE, device=case.device),
         "y": torch.randint(CLASSES, (case.batch,), device=case.device),
         "latents": {},
@@ -226,14 +225,13 @@ def reasoning_step(case: Case, seeds: int) -> Step:
     rule = partial(NormSoftmax, statistic="std") if case.softmax == "norm_softmax" else RULES[case.softmax]
     optim = OptimConfig(lr=5e-3, weight_decay=1.0, decay_matrices_only=False, options={"betas": (0.9, 0.98)})
     own: list[Seed] = []
-    # A seed without a run: nothing is written.
-    nothing: Any = None
+    batch: dict[int, Any] = {}
     for number in range(seeds):
         torch.manual_seed(number)
         data = ReasoningData(seed=number)
         module = OneSeed(Reasoner(softmax=rule), optim, num_classes=11).to(case.device).train()
-        own.append(Seed(OmegaConf.create({"seed": number}), nothing, module, data, [], [], nothing))
-    batch = {seed.number: _to(seed.data.batch("train"), case.device) for seed in own}
+        own.append(Seed(number, module, data))
+        batch[number] = _to(data.batch("train"), case.device)
     epochs: Any = _Epochs()
     for seed in own:
         seed.module.trainer = epochs

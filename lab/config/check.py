@@ -57,6 +57,9 @@ _PLAIN: dict[str, Any] = {
 # and nan are numbers only under Field(allow_inf_nan=True).
 _AS_TYPED = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
 
+# What an experiment may say of NormSoftmax (configs/softmax/norm_softmax.yaml).
+_NORM_SOFTMAX = ("statistic", "tau")
+
 # Keys that Hydra's instantiate reads itself.
 _HYDRA = {"_target_", "_partial_", "_recursive_", "_convert_", "_args_"}
 # What other programs call an option that has another name here; unlike a misspelt one, it does not look alike.
@@ -112,6 +115,9 @@ def check(config: DictConfig) -> None:
     for path in _PLAIN:
         if path in flat:
             _check_value(_plain_adapter(path), flat[path], path)
+    for key in plain.get("norm_softmax") or {}:
+        if key not in _NORM_SOFTMAX:
+            raise LabError(f"norm_softmax.{key} is no default of NormSoftmax; {choices(str(key), _NORM_SOFTMAX)}")
     # Written inside softmax, where a person looks for it, but no argument of the rule.
     if isinstance(softmax := plain.get("softmax"), dict):
         plain["softmax.schedule"] = softmax.pop("schedule", None)

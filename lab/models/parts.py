@@ -1,4 +1,4 @@
-"""What the lab's transformers have in common: one rule a layer, and names for who watches."""
+"""Parts that the lab's transformers share: one rule a layer, and a base class that names what diagnostics ask for."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def make_rules(softmax: RuleFactory | None, heads: int, head_dim: int) -> Iterat
 
 
 class Observable(nn.Module):
-    """Base of the lab's models: tells who watches of layers, tokens and rules, and the optimiser what not to decay.
+    """Base class of the lab's models: names layers, rules and tokens for diagnostics, and what takes no weight decay.
 
-    The defaults fit a model whose attention layers are the lab's; one without attention has none of either.
+    The defaults fit any model whose attention layers are the lab's, and a model without attention.
     """
 
     # The token that the answer is read at: the CLS token of a ViT, "=" of the reasoning task.
@@ -81,3 +81,20 @@ class Observable(nn.Module):
     def no_weight_decay(self) -> set[str]:
         """Names of parameters that are spared weight decay: learned temperatures."""
         return self.rule_parameters()
+
+
+def observable(model: nn.Module) -> Observable | None:
+    """Returns the lab's model that ``model`` is, compiled or not; None of a model of another kind."""
+    plain = getattr(model, "_orig_mod", model)
+    return plain if isinstance(plain, Observable) else None
+
+
+def attention_layers_of(model: nn.Module) -> list[Attention | CrossAttention]:
+    """Attention layers of any model; none of one that does not tell them."""
+    known = observable(model)
+    return known.attention_layers() if known is not None else []
+
+
+def rules_of(model: nn.Module) -> list[TemperatureRule]:
+    """Temperature rules of any model, one a layer; none of one that does not tell them."""
+    return [layer.rule for layer in attention_layers_of(model)]

@@ -48,7 +48,7 @@ class SetAttention(Observable):
         return self.query(query).unsqueeze(1), self.items(items)
 
     def answer(self, query: Tensor, items: Tensor) -> Tensor:
-        """What :meth:`embed` gives -> logits [B, num_classes]."""
+        """Logits [B, num_classes] of the pair that :meth:`embed` gives."""
         return self.head(self.attention(query, items).squeeze(1))
 
 

@@ -13,12 +13,14 @@ import numpy as np
 import torch
 from lightning.fabric.plugins.precision import Precision
 from lightning.fabric.utilities import move_data_to_device
+from lightning_utilities import apply_to_collection
 from matplotlib.figure import Figure
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
 
 from lab.attention.rule import TemperatureRule
 from lab.console import LabError
+from lab.datasets.loading import Batch, DataModule
+from lab.models.parts import Observable, attention_layers_of, observable
 from lab.observation.recorder import Recorder, evaluating
 
 # What a chunk may hold of one layer's quantities: 128 MiB in float32.
@@ -39,10 +41,10 @@ class Chunk:
         model: the model, to ask for its rules and weights.
     """
 
-    batch: dict[str, Any]
+    batch: Batch
     regions: dict[str, Tensor]
     layers: list[dict[str, Tensor]]
-    model: Any
+    model: Observable
 
     def __len__(self) -> int:
         return len(self.batch["y"])
@@ -88,13 +90,12 @@ class Observer(Protocol):
 
 def attention_layers(model: nn.Module) -> int:
     """Counts the attention layers of a model."""
-    layers: Any = getattr(model, "attention_layers", list)
-    return len(layers())
+    return len(attention_layers_of(model))
 
 
 def observe(
     model: nn.Module,
-    data: Any,
+    data: DataModule,
     observers: Sequence[Observer],
     device: torch.device,
     precision: Precision | None = None,
@@ -138,8 +139,8 @@ def observe(
 
 
 def _chunks(
-    model: nn.Module, data: Any, observers: Sequence[Observer], device: torch.device, precision: Precision
-) -> Iterator[tuple[int, int, dict[str, Any]]]:
+    model: nn.Module, data: DataModule, observers: Sequence[Observer], device: torch.device, precision: Precision
+) -> Iterator[tuple[int, int, Batch]]:
     """(first scene, scene after the last, batch), cut so that every observer's last chunk ends where it has enough."""
     ends = sorted({observer.scenes for observer in observers})
     rows = 0
@@ -151,20 +152,20 @@ def _chunks(
                 rows = _chunk_rows(model, _slice(batch["x"], 0, 1), precision)
             room = next(end for end in ends if end > start) - start
             take = min(rows, size - place, room)
-            yield start, start + take, {name: _slice(value, place, place + take) for name, value in batch.items()}
+            yield start, start + take, _slice(batch, place, place + take)
             place += take
             start += take
         if start >= ends[-1]:
             return
 
 
-def _batches(data: Any, device: torch.device) -> Iterable[dict[str, Any]]:
+def _batches(data: DataModule, device: torch.device) -> Iterable[Batch]:
     for batch in data.val_dataloader():
         yield data.on_after_batch_transfer(move_data_to_device(batch, device), 0)
 
 
 def _slice(value: Any, start: int, stop: int) -> Any:
-    return tree_map(lambda tensor: tensor[start:stop], value)
+    return apply_to_collection(value, Tensor, lambda tensor: tensor[start:stop])
 
 
 def _run(recorder: Recorder, x: Any, precision: Precision) -> None:
@@ -184,14 +185,15 @@ def _chunk_rows(model: nn.Module, one: Any, precision: Precision) -> int:
     return max(1, _CHUNK_ELEMENTS // elements)
 
 
-def _read(model: nn.Module, data: Any, batch: dict[str, Any], what: Sequence[str], precision: Precision) -> Chunk:
+def _read(model: nn.Module, data: DataModule, batch: Batch, what: Sequence[str], precision: Precision) -> Chunk:
     layers: list[dict[str, Tensor]] = []
     if what:
         recorder = Recorder(model, what=what)
         _run(recorder, batch["x"], precision)
         layers = [recorder[layer] for layer in recorder.layers]
-    regions: Mapping[str, Tensor] = data.regions(batch) if hasattr(data, "regions") else {}
-    plain: Any = getattr(model, "_orig_mod", model)
+    plain = observable(model)
+    assert plain is not None
+    regions = data.regions(batch)
     return Chunk(batch, with_kinds({name: plain.on_tokens(region) for name, region in regions.items()}), layers, plain)
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from lab.attention.layers import Tap
+from lab.models.parts import observable
 
 QUANTITIES = ("queries", "tokens", "q", "k", "v", "logits", "weights", "z", "attended", "residual")
 # These only the explicit path knows, which holds N x N matrices.
@@ -48,17 +48,19 @@ class Recorder:
         unknown = set(what) - set(QUANTITIES)
         if unknown:
             raise ValueError(f"the recorder does not know {sorted(unknown)}; valid: {', '.join(QUANTITIES)}")
-        # What torch.compile(model) wraps: its forward is the eager one.
-        model = getattr(model, "_orig_mod", model)
-        all_layers: list[Any] = model.attention_layers()  # type: ignore[operator]
+        # Behind torch.compile: its forward is the eager one.
+        known = observable(model)
+        if known is None:
+            raise ValueError(f"the recorder reads models of lab.models, which {type(model).__name__} is not")
+        all_layers = known.attention_layers()
         chosen = range(len(all_layers)) if layers is None else layers
         if any(not 0 <= index < len(all_layers) for index in chosen):
             raise ValueError(f"the model has layers 0 to {len(all_layers) - 1}, got {list(chosen)}")
-        self.model = model
+        self.model = known
         self.what = tuple(what)
         self.keep_graph = keep_graph
         self._layers = {index: all_layers[index] for index in chosen}
-        streams: list[nn.Module] = model.residual_readers()  # type: ignore[operator]
+        streams = known.residual_readers()
         # Left out where nobody asks: a hook costs a call.
         self._streams = {i: streams[i] for i in chosen if i < len(streams)} if "residual" in self.what else {}
         self._seen: dict[int, dict[str, Tensor]] = {}

@@ -7,12 +7,15 @@ from contextlib import contextmanager
 
 from hydra.errors import InstantiationException
 from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from lab.console import LabError
 from lab.runs.summary import Status
 
 # What a user can mend, and says how by itself.
 MENDED = (LabError, FileNotFoundError, ValueError, MisconfigurationException)
+# What ends a run from outside, and is no failure of it.
+STOPPED = (KeyboardInterrupt, SystemExit, SIGTERMException)
 
 
 class Ending:
@@ -40,7 +43,7 @@ class Ending:
             self.reason = str(cause)
             raise LabError(self.reason) from error
         except BaseException as error:
-            stopped = isinstance(error, KeyboardInterrupt | SystemExit) or type(error).__name__ == "SIGTERMException"
+            stopped = isinstance(error, STOPPED)
             self.status = "stopped" if stopped else "failed"
             self.reason = None if stopped else f"{type(error).__name__}: {error}"
             raise

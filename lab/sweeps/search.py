@@ -85,7 +85,8 @@ def search(config: DictConfig, launch: Launch) -> None:
 def study_name(config: DictConfig) -> str:
     """``search-<digest>``, the same for the same search space and settings in any order, however many trials."""
     said = {key: config.hydra.runtime.choices.get(key) for key in ("experiment", "softmax")}
-    said |= {key: override.get_value_string() for key, override in _typed(config).items()}
+    typed = _typed(config).items()
+    said |= {key: "deleted" if override.is_delete() else override.get_value_string() for key, override in typed}
     # Several seeds in a trial are another objective, if not another run.
     tops = {key: key.lstrip("+~").split(".")[0].split("/")[0] for key in said}
     what = sorted(f"{key}={said[key]}" for key, top in tops.items() if top == "seeds" or top not in NOT_WHAT)

@@ -21,6 +21,8 @@ from lab.callbacks.eureka import EurekaMoment
 from lab.callbacks.preemption import Preemption
 from lab.config.compose import CONFIGS
 from lab.console import LabError, tell
+from lab.datasets.loading import DataModule
+from lab.models.parts import rules_of
 from lab.runs.checkpoints import AtomicCheckpointIO
 from lab.runs.folder import Run
 from lab.runs.metrics_log import MetricsLog
@@ -31,23 +33,25 @@ from lab.training.module import TwoStepModule
 
 def build_model_and_data(
     config: DictConfig, kind: type[TwoStepModule] = TwoStepModule
-) -> tuple[TwoStepModule, L.LightningDataModule]:
+) -> tuple[TwoStepModule, DataModule]:
     """The module and its data of one seed, everything random in them fixed by it."""
     L.seed_everything(config.seed, workers=True, verbose=False)
     data = instantiate(config.data)
+    if not isinstance(data, DataModule):
+        raise LabError(
+            f"data._target_={config.data._target_} is no data: derive it from lab.datasets.loading.DataModule"
+        )
     return build_module(config, data, kind), data
 
 
-def build_module(
-    config: DictConfig, data: L.LightningDataModule, kind: type[TwoStepModule] = TwoStepModule
-) -> TwoStepModule:
+def build_module(config: DictConfig, data: DataModule, kind: type[TwoStepModule] = TwoStepModule) -> TwoStepModule:
     """The model with its softmax, in its LightningModule."""
-    facts: dict[str, int] = data.model_arguments()  # type: ignore[attr-defined]
+    facts = data.model_arguments()
     schedule = config.softmax.get("schedule")
     model = build_model(config.model, without_schedule(config.softmax), facts)
-    if schedule and not model.rules():  # type: ignore[operator]
+    if schedule and not rules_of(model):
         raise LabError(f"{config.model._target_} has no attention to heat: leave softmax/schedule out")
-    if config.intervention and not model.rules():  # type: ignore[operator]
+    if config.intervention and not rules_of(model):
         raise LabError(
             f"{config.model._target_} has no attention whose gradients could be scaled: leave intervention out"
         )
@@ -55,7 +59,7 @@ def build_module(
         model=model,
         optim=instantiate(config.optim, _convert_="all"),
         num_classes=facts["num_classes"],
-        locations=getattr(data, "locations", ()),
+        locations=data.locations,
         seed=config.seed,
         schedule=instantiate(schedule) if schedule else None,
         intervention=instantiate(config.intervention) if config.intervention else None,

@@ -12,7 +12,6 @@ from contextlib import ExitStack, contextmanager
 
 import lightning as L
 import torch
-from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
 from lab.callbacks.eureka import find_moment
 from lab.callbacks.guards import FiniteLoss, StillHeld
@@ -28,7 +27,8 @@ from lab.runs.provenance import provenance
 from lab.runs.spec import RunSpec
 from lab.runs.summary import Summary
 from lab.training.build import build_callbacks, build_checkpoints, build_loggers, build_model_and_data, build_trainer
-from lab.training.machine import emulates_16_bit, keep_freed_memory, tune_compiler
+from lab.training.lightning_internals import process_rank, processor_has_bf16
+from lab.training.machine import keep_freed_memory, tune_compiler
 from lab.training.open_run import OpenRun
 from lab.training.seeds.train import check_trainer, train_together
 
@@ -69,14 +69,14 @@ def _prepare_process(spec: RunSpec) -> None:
     keep_freed_memory()
     if spec.config.threads is not None:
         torch.set_num_threads(spec.config.threads)
-    if "16" in str(trainer.precision) and trainer.accelerator == "cpu" and emulates_16_bit():
+    if "16" in str(trainer.precision) and trainer.accelerator == "cpu" and not processor_has_bf16():
         tell("this processor only emulates 16-bit arithmetic: trainer.precision=32-true is much faster here")
 
 
 @contextmanager
 def _opened(spec: RunSpec) -> Iterator[OpenRun | Summary]:
     """Holds the run folder of one seed within the block; gives the summary where nothing is left to train."""
-    primary = _is_primary()
+    primary = process_rank() == 0
     try:
         run = Run(spec.folder, primary)
     except OSError as error:
@@ -149,8 +149,3 @@ def _train_alone(opened: OpenRun) -> None:
     finally:
         if not run.lost:
             summary.write(trainer, ending.status, ending.reason)
-
-
-def _is_primary() -> bool:
-    """Tells whether this is the process that writes (rank 0)."""
-    return int(getattr(rank_zero_only, "rank", 0) or 0) == 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
@@ -15,6 +14,7 @@ from lab.config.check import check
 from lab.config.command_line import problem_with
 from lab.config.compose import compose_config
 from lab.console import LabError
+from lab.models.parts import rules_of
 from lab.runs.folder import Run
 from lab.training.build import build_model, without_schedule
 
@@ -109,6 +109,5 @@ def softmax_config(name: str, *overrides: str) -> DictConfig:
 
 def _reset_temperatures(model: nn.Module, fresh: nn.Module) -> None:
     """Gives the rules of ``model`` back the temperatures that they start with, which the checkpoint overwrote."""
-    rules: Any = zip(model.rules(), fresh.rules(), strict=True)  # type: ignore[operator]
-    for rule, new in rules:
+    for rule, new in zip(rules_of(model), rules_of(fresh), strict=True):
         rule.load_state_dict(new.state_dict())

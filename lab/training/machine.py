@@ -6,8 +6,6 @@ import ctypes
 import os
 from contextlib import suppress
 
-import torch
-
 # Of mallopt(3).
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
 _MIB = 2**20
@@ -30,17 +28,11 @@ def keep_freed_memory() -> None:
 
 def tune_compiler() -> None:
     """Sets what torch.compile shall do with the lab's models; before they are compiled."""
-    import torch._dynamo
-    import torch._functorch.config
+    # Takes seconds, which who only keeps memory need not wait for.
+    from lab.training.lightning_internals import allow_recompiling, recompute_in_backward
 
     # It would keep the sign of every hidden unit for the backward pass, one byte after the other, which on a CPU takes
     # as long as the whole MLP; the hidden units themselves are kept anyway.
-    torch._functorch.config.aggressive_recomputation = True
+    recompute_in_backward()
     # Seeds that drop out are new shapes, each in training and in evaluation; settings of a sweep in one process add up.
-    torch._dynamo.config.recompile_limit = max(256, torch._dynamo.config.recompile_limit)
-
-
-def emulates_16_bit() -> bool:
-    """Tells whether this processor lacks 16-bit instructions, so that a matrix product is up to 200 times slower."""
-    supported = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: True)
-    return not supported()
+    allow_recompiling(256)

@@ -13,13 +13,13 @@ from torchmetrics import MeanMetric, Metric, MetricCollection
 from torchmetrics.classification import MulticlassAccuracy
 
 from lab.attention.precision import at_least_float32
-from lab.attention.rule import TemperatureRule
 from lab.attention.schedule import HeatTreatment
+from lab.datasets.loading import Batch, data_of
 from lab.datasets.seeding import derived_seed
+from lab.models.parts import rules_of
 from lab.observation.gradients import SeededModule
+from lab.training.lightning_internals import attached_trainer
 from lab.training.optim import OptimConfig
-
-Batch = dict[str, Any]
 
 
 class TwoStepModule(SeededModule):
@@ -121,7 +121,7 @@ class TwoStepModule(SeededModule):
 
         An epoch may be a single step (the reasoning task), of which metrics would be a third.
         """
-        if self._trainer is None:
+        if attached_trainer(self) is None:
             return True
         every, epoch = self.trainer.check_val_every_n_epoch or 1, self.current_epoch + 1
         return epoch % every == 0 or epoch == self.trainer.max_epochs
@@ -167,7 +167,7 @@ class TwoStepModule(SeededModule):
         self.log_dict(values, sync_dist=False)
 
     def configure_optimizers(self) -> Any:
-        total = self.trainer.datamodule.samples_per_step * self.trainer.accumulate_grad_batches  # type: ignore[attr-defined]
+        total = data_of(self.trainer).samples_per_step * self.trainer.accumulate_grad_batches
         return self.optimizer_with_schedule(self.optim.parameter_groups(self.model), total)
 
     def optimizer_with_schedule(self, groups: list[dict[str, Any]], samples_per_step: int) -> Any:
@@ -185,8 +185,7 @@ class TwoStepModule(SeededModule):
 
     def _set_temperatures(self, progress: float) -> None:
         assert self.schedule is not None
-        rules: list[TemperatureRule] = self.model.rules()  # type: ignore[operator,assignment]
-        for rule in rules:
+        for rule in rules_of(self.model):
             rule.set_tau(self.schedule(progress, rule.default_tau))
 
 

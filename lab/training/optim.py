@@ -14,6 +14,8 @@ from timm.scheduler.scheduler import Scheduler
 from torch import nn
 from torch.optim import Optimizer
 
+from lab.models.parts import observable
+
 
 @dataclass(frozen=True)
 class OptimConfig:
@@ -65,8 +67,8 @@ class OptimConfig:
         if not (self.decay_matrices_only and self.weight_decay):
             trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
             return [{"params": trained, "weight_decay": self.weight_decay}]
-        looked: Any = model
-        spared = looked.no_weight_decay() if hasattr(looked, "no_weight_decay") else set()
+        known = observable(model)
+        spared = known.no_weight_decay() if known is not None else set()
         return param_groups_weight_decay(model, self.weight_decay, no_weight_decay_list=spared)
 
     def optimizer(self, groups: list[dict[str, Any]], samples_per_step: int, scales_loss: bool = False) -> Optimizer:

@@ -189,7 +189,7 @@ def figure(plan: Plan, chosen: dict[str, str]) -> Figure:
 
 
 def by_chance(plan: Plan, chosen: Iterable[str]) -> str:
-    """Whose rate says little, since none of its trials had a moment; "" if there is none."""
+    """Names the softmaxes whose rate says little, since none of their trials had a moment; "" if there is none."""
     names = [
         name
         for name in chosen

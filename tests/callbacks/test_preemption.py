@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from pathlib import Path
 
 import pytest
 import torch
-from conftest import SMALL, Process, newest, runs_in, summary_of
+from conftest import SMALL, Process, held_by, newest, runs_in, summary_of
 
 from lab.callbacks.preemption import SIGNALS
 from lab.console import LabError
-from lab.runs.lock import HOLDER
+from lab.runs.lock import HOLDER, Holder
 from lab.runs.metrics import read_metrics
 from lab.train import run as train_with
 from lab.training.module import TwoStepModule
@@ -196,8 +195,7 @@ def test_a_run_whose_folder_was_taken_over_ends_without_writing(
     def taken_over(self: TwoStepModule, *arguments: object) -> None:
         if self.trainer.global_step == 5:
             (run,) = runs_in(tmp_path)
-            theirs = (run / HOLDER).read_text().replace(f'"pid": {os.getpid()}', '"pid": 1')
-            (run / HOLDER).write_text(theirs)
+            held_by(run, Holder("theirs", "node07", 1, 0.0, None))
             time.sleep(1.0)
             for path in (run / "summary.json", run / "metrics.csv"):
                 path.write_text("theirs")

@@ -11,6 +11,7 @@ from lab.attention.rules.adaptive import AdaptiveTemperature
 from lab.attention.rules.fixed import Fixed
 from lab.attention.rules.learnable import LearnableTemperature
 from lab.attention.rules.norm import NormSoftmax
+from lab.models.parts import Observable
 from lab.observation.attention_statistics import (
     dispersion_bound,
     logit_spread,
@@ -85,16 +86,10 @@ def test_the_bound_holds_for_cross_attention() -> None:
 
 
 def check_bounds(layer, queries, tokens, run) -> None:
-    class Holder(torch.nn.Module):
+    class Holder(Observable):
         def __init__(self) -> None:
             super().__init__()
             self.layer = layer
-
-        def attention_layers(self):
-            return [self.layer]
-
-        def residual_readers(self):
-            return []
 
     recorder = Recorder(Holder())
     with torch.no_grad(), recorder.on():

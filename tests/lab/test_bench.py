@@ -19,6 +19,7 @@ import lab.attention.layers
 from lab.bench import __main__ as bench
 from lab.bench import measure as measurements
 from lab.bench import worker
+from lab.bench.arguments import choose_precisions, default_name, parse
 from lab.bench.cases import SOFTMAXES, TOKENS, Case, Row, cases
 from lab.bench.measure import RULES, measure
 from lab.bench.report import SUFFIXES, number, set_aside, table_of, targets
@@ -250,7 +251,7 @@ def test_numbers_are_written_without_exponent(value: float, text: str) -> None:
 
 def test_names_never_let_a_glance_overwrite_a_table() -> None:
     names = {
-        bench.default_name(bench.parse([*arguments, "--device", "cpu", "--out", "x"]))
+        default_name(parse([*arguments, "--device", "cpu", "--out", "x"]))
         for arguments in (
             [],
             ["--quick"],
@@ -275,13 +276,13 @@ def test_names_never_let_a_glance_overwrite_a_table() -> None:
 )
 def test_wrong_options_are_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        bench.parse([*arguments, "--out", "x"])
+        parse([*arguments, "--out", "x"])
     assert arguments[0] in capsys.readouterr().err
 
 
 def test_emulated_bfloat16_is_left_out_with_a_reason() -> None:
     fast, slow = {"float32": 100.0, "bfloat16": 800.0}, {"float32": 90.0, "bfloat16": 1.2}
-    assert bench.choose_precisions(None, fast, quick=False) == (["float32", "bfloat16"], "")
-    precisions, reason = bench.choose_precisions(None, slow, quick=False)
+    assert choose_precisions(None, fast, quick=False) == (["float32", "bfloat16"], "")
+    precisions, reason = choose_precisions(None, slow, quick=False)
     assert precisions == ["float32"] and "bfloat16" in reason and "1.200" in reason
-    assert bench.choose_precisions(["bfloat16"], slow, quick=False) == (["bfloat16"], "")
+    assert choose_precisions(["bfloat16"], slow, quick=False) == (["bfloat16"], "")

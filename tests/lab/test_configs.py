@@ -69,7 +69,7 @@ def test_every_config_composes_and_fits_what_it_names(choice: str) -> None:
 
 
 def test_a_search_without_optuna_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lab.config.overrides.find_spec", lambda name: None)
+    monkeypatch.setattr("lab.config.command_line.find_spec", lambda name: None)
     for sweep in ("search", "main_task_small"):
         problem = problem_with([f"+sweep={sweep}"])
         assert problem is not None and "pip install -e '.[optuna]'" in problem
@@ -391,3 +391,10 @@ def test_fields_that_a_data_class_inherits_are_checked() -> None:
 def test_what_is_no_function_of_python_is_left_alone() -> None:
     check_arguments(dict, {"a": 1}, "here")
     check_arguments(lambda **options: None, {"a": 1}, "here")
+
+
+def test_an_experiments_default_of_norm_softmax_that_there_is_none_of_is_refused() -> None:
+    with pytest.raises(
+        LabError, match=r"norm_softmax\.statistics is no default of NormSoftmax; did you mean 'statistic'"
+    ):
+        check(composed("experiment=reasoning", "+norm_softmax.statistics=var"))

@@ -1,22 +1,21 @@
-"""A run folder has one holder, also where flock does not reach: holders on other nodes are played by their records."""
+"""A run folder has one holder, also where flock does not reach: holders on other nodes are played by their files."""
 
 from __future__ import annotations
 
-import json
 import os
+import socket
 import threading
 import time
-from dataclasses import asdict
 from pathlib import Path
 
 import filelock
 import pytest
-from conftest import summary_of, write_a_summary
+from conftest import held_by, summary_of, write_a_summary
 
 from lab.console import LabError
 from lab.runs import lock
 from lab.runs.folder import Run
-from lab.runs.lock import HOLDER, FolderLock, Holder, is_held, read_holder
+from lab.runs.lock import HOLDER, LEASED, FolderLock, Holder, is_held, read_holder
 
 ELSEWHERE = Holder(token="theirs", host="node07", pid=4711, born=0.0, job="12_3")
 
@@ -38,19 +37,20 @@ def no_flock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(filelock.UnixFileLock, "_acquire", refuse)
 
 
-def held_by(folder: Path, holder: Holder) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / HOLDER).write_text(json.dumps(asdict(holder)))
-    return folder
+@pytest.fixture(params=["local disk", "cluster"])
+def disk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system where files can exchange their names, and one where they cannot, such as NFS."""
+    if request.param == "cluster":
+        monkeypatch.setattr("filelock._soft.exchange_names", lambda source, target: False, raising=False)
 
 
 def beating(folder: Path) -> threading.Event:
-    """Touches the record as its holder would, until the event is set."""
+    """Touches the lease as its holder would, until the event is set."""
     stop = threading.Event()
 
     def beat() -> None:
         while not stop.wait(0.05):
-            os.utime(folder / HOLDER)
+            os.utime(folder / LEASED)
 
     threading.Thread(target=beat, daemon=True).start()
     return stop
@@ -65,7 +65,7 @@ def test_a_holder_says_who_it_is_and_leaves_nothing_behind(tmp_path: Path) -> No
     with pytest.raises(LabError, match=rf"another process is running in .*process {os.getpid()} on "):
         FolderLock(tmp_path).acquire()
     mine.release()
-    assert not is_held(tmp_path) and not (tmp_path / HOLDER).exists()
+    assert not is_held(tmp_path) and not (tmp_path / HOLDER).exists() and not (tmp_path / LEASED).exists()
     FolderLock(tmp_path).release()  # held by nobody: nothing happens
 
 
@@ -79,10 +79,14 @@ def test_who_lives_on_another_node_is_not_disturbed(tmp_path: Path) -> None:
     assert not lock._flock(tmp_path).is_locked
 
 
-def test_who_died_on_another_node_is_replaced_once_it_was_silent(tmp_path: Path) -> None:
-    held_by(tmp_path, ELSEWHERE)
+@pytest.mark.parametrize("duration", [None, 5.0])
+def test_who_died_on_another_node_is_replaced_once_it_was_silent(
+    tmp_path: Path, disk: None, duration: float | None
+) -> None:
+    """Also one of another version of the lab, whose lease was longer."""
+    held_by(tmp_path, ELSEWHERE, duration)
     # Neither a clock that is behind nor one that is ahead makes it look alive or dead.
-    os.utime(tmp_path / HOLDER, (time.time() + 9999, time.time() + 9999))
+    os.utime(tmp_path / LEASED, (time.time() + 9999, time.time() + 9999))
     before = time.monotonic()
     mine = FolderLock(tmp_path)
     mine.acquire()
@@ -92,8 +96,8 @@ def test_who_died_on_another_node_is_replaced_once_it_was_silent(tmp_path: Path)
     mine.release()
 
 
-def test_who_died_on_this_machine_is_replaced_at_once(tmp_path: Path) -> None:
-    held_by(tmp_path, Holder("dead", FolderLock(tmp_path)._mine.host, 2**22 + 1, 0.0, None))
+def test_who_died_on_this_machine_is_replaced_at_once(tmp_path: Path, disk: None) -> None:
+    held_by(tmp_path, Holder("dead", socket.gethostname(), 2**22 + 1, 0.0, None))
     assert not is_held(tmp_path)
     before = time.monotonic()
     mine = FolderLock(tmp_path)
@@ -111,7 +115,7 @@ def test_without_flock_the_record_alone_excludes(tmp_path: Path, no_flock: None)
     mine.release()
     assert not is_held(tmp_path)
     # A later process of the same number is not the holder.
-    held_by(tmp_path, Holder("dead", mine._mine.host, os.getpid(), 1.0, None))
+    held_by(tmp_path, Holder("dead", socket.gethostname(), os.getpid(), 1.0, None))
     assert not is_held(tmp_path)
     again = FolderLock(tmp_path)
     again.acquire()
@@ -119,18 +123,19 @@ def test_without_flock_the_record_alone_excludes(tmp_path: Path, no_flock: None)
 
 
 def test_of_two_that_begin_at_the_same_moment_one_passes(tmp_path: Path, no_flock: None) -> None:
-    """Both see a free folder before either has written."""
+    """The other has taken the lease, and has not yet written who it is."""
     first, second = FolderLock(tmp_path), FolderLock(tmp_path)
-    first._create()
+    first._claim(kernel=False)
     with pytest.raises(LabError, match="another process"):
-        second._create()
-    assert read_holder(tmp_path) == first._mine
-    assert [path.name for path in tmp_path.iterdir()] == [HOLDER]
+        second._claim(kernel=False)
+    assert filelock.SoftFileLease(tmp_path / LEASED).owner.token == first._lease.token
+    assert [path.name for path in tmp_path.iterdir()] == [LEASED]
+    first.release()
 
 
 @pytest.mark.parametrize("free", [True, False])
 def test_of_four_that_take_a_folder_at_the_same_moment_one_passes(
-    tmp_path: Path, no_flock: None, monkeypatch: pytest.MonkeyPatch, free: bool
+    tmp_path: Path, no_flock: None, disk: None, monkeypatch: pytest.MonkeyPatch, free: bool
 ) -> None:
     """A free folder of a file system without hard links, or one whose holder is silent."""
     if free:
@@ -152,7 +157,8 @@ def test_of_four_that_take_a_folder_at_the_same_moment_one_passes(
     for thread in contenders:
         thread.join()
     assert (len(passed), len(refused)) == (1, 3)
-    assert read_holder(tmp_path) == passed[0]._mine
+    holder = read_holder(tmp_path)
+    assert holder is not None and holder.token == passed[0]._lease.token
     passed[0].release()
 
 
@@ -172,8 +178,10 @@ def test_who_was_taken_over_notices_and_leaves_the_other_alone(tmp_path: Path) -
     assert read_holder(tmp_path) == ELSEWHERE
 
 
-def test_a_damaged_record_is_waited_out(tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", ["filelock/2\npid=1", ""])
+def test_a_damaged_record_is_waited_out(tmp_path: Path, disk: None, content: str) -> None:
     (tmp_path / HOLDER).write_text("{half")
+    (tmp_path / LEASED).write_text(content)
     mine = FolderLock(tmp_path)
     mine.acquire()
     mine.release()
@@ -184,7 +192,7 @@ def test_the_status_of_a_run_on_another_node(tmp_path: Path) -> None:
     held_by(tmp_path, ELSEWHERE)
     assert summary_of(tmp_path)["status"] == "running"
     old = time.time() - 3 * lock.LEASE
-    os.utime(tmp_path / HOLDER, (old, old))
+    os.utime(tmp_path / LEASED, (old, old))
     assert summary_of(tmp_path)["status"] == "stopped"
 
 

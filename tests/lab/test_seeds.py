@@ -193,6 +193,25 @@ def test_a_seed_that_breaks_fails_alone(tmp_path: Path, monkeypatch) -> None:
         assert_same_run(batched[seed], single[seed])
 
 
+MY_CALLBACK = """
+from lightning.pytorch.callbacks import Callback
+
+class Tell(Callback):
+    def on_train_epoch_end(self, trainer, pl_module):
+        assert trainer.logger is trainer.loggers[0]
+        pl_module.log("my/seed", float(pl_module.seed))
+"""
+
+
+def test_what_a_callback_logs_is_its_seeds_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_callback.py").write_text(MY_CALLBACK)
+    monkeypatch.syspath_prepend(tmp_path)
+    mine = ("+callbacks.mine={_target_: my_callback.Tell}", "trainer.max_epochs=2")
+    runs = together(tmp_path / "runs", *REASONING, *mine, "seeds=2")
+    for seed, run in runs.items():
+        assert [row["my/seed"] for row in read_metrics(run / "metrics.csv") if "my/seed" in row] == [seed, seed]
+
+
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [

@@ -27,7 +27,7 @@ import lab.train
 from lab.console import LabError
 from lab.runs.checkpoints import AtomicCheckpointIO
 from lab.runs.metrics import read_metrics
-from lab.runs.summary import Summary, read_summary
+from lab.runs.summary import Eureka, Summary, read_summary
 from lab.train import run as train_with
 
 RESNET = ("model=resnet9", "model.width=2")
@@ -205,7 +205,7 @@ def test_a_metric_that_nobody_logs_is_named_before_training(tmp_path: Path, over
         (("optim.name=lion", "+optim.options.fused=true"), r"optim\.options .* do not fit optim\.name=lion: "),
         (("optim.schedule=plateau",), r"optim\.schedule=plateau follows a metric"),
         (("trainer.max_time=abc",), "is not a valid duration"),
-        (("model.drop_path_rate=5",), r"model\.drop_path_rate must be in \[0, 1\), got 5"),
+        (("model.drop_path_rate=5",), r"model\.drop_path_rate=5 is wrong: it must be at least 0 and less than 1"),
         (("intervention=grad_scaling", *RESNET), "has no attention whose gradients could be scaled"),
     ],
     ids=lambda value: str(value)[:30],
@@ -240,9 +240,10 @@ def test_how_a_run_ended_is_one_line_with_its_reason() -> None:
 
 
 def test_a_seed_that_failed_among_others_fails_the_command(tmp_path: Path, monkeypatch, capsys) -> None:
-    eureka = {"happened": False, "threshold": 0.7}
-    ends = {0: {"status": "finished", "eureka": eureka}, 1: {"status": "failed", "eureka": eureka, "error": "nan"}}
-    monkeypatch.setattr(lab.train, "_train", lambda *_: {"seeds": ends})
+    eureka = Eureka(happened=False, threshold=0.7)
+    common = {"softmax": "softmax", "eureka": eureka, "epochs": 0}
+    ends = [Summary(status="finished", seed=0, **common), Summary(status="failed", seed=1, error="nan", **common)]
+    monkeypatch.setattr(lab.train, "start", lambda _: ends)
     monkeypatch.setattr(sys, "argv", ["lab.train", *SMALL, "seeds=2", f"hydra.run.dir={tmp_path}"])
     with pytest.raises(SystemExit) as ended:
         lab.train.main()
@@ -322,7 +323,7 @@ def test_the_reasoning_task_finds_its_moment_and_stops_after_it(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        (["softmax.tau=-1"], "softmax.tau must be positive"),
+        (["softmax.tau=-1"], "softmax.tau=-1 is wrong: it must be greater than 0"),
         (["softmax.tau=abc"], "softmax.tau='abc' is wrong"),
         (["softmax.tua=1"], "did you mean 'tau'?"),
         (["model.patch_size=5"], "model.patch_size=5 does not divide"),

@@ -15,7 +15,7 @@ from lab.training import machine as tuning
 # 192 MiB, 49,152 pages, freed together: far more than glibc would keep.
 FAULTS = """
 import resource, torch
-from lab.tuning import keep_freed_memory
+from lab.training.machine import keep_freed_memory
 keep_freed_memory()
 def step():
     blocks = [torch.zeros(3 * 2**20) for _ in range(8)]

@@ -13,6 +13,7 @@ from conftest import ROOT, SMALL, summary_of
 
 from lab.config.compose import CONFIGS
 from lab.console import LabError
+from lab.runs.summary import Summary
 from lab.train import run as train
 from scripts.reproduce import (
     common,
@@ -118,14 +119,19 @@ def test_a_softmax_that_does_not_exist_is_no_row() -> None:
         max_retrieval.Asked(10, 10, ["normsoftmax"]).rules()
 
 
+def summary_with(**fields: object) -> Summary:
+    """A summary of a finished run, but for these fields."""
+    return Summary.model_validate({"status": "finished", "softmax": "softmax", "seed": 0, "epochs": 1, **fields})
+
+
 def test_figure_8_chooses_the_earliest_moment(monkeypatch) -> None:
-    def summary(self, softmax: str, lr: str, seed: int, trial: bool = False) -> dict:
+    def summary(self, softmax: str, lr: str, seed: int, trial: bool = False) -> Summary | None:
         moments = {"1e-3": None, "2e-3": 900, "5e-3": 300, "1e-2": 100}
         moment = moments[lr]
         eureka = {"happened": moment is not None, **({"epoch": moment} if moment else {})}
         # The fastest has failed after its moment.
         status = "failed" if lr == "1e-2" else "finished"
-        return {"status": status, "eureka": eureka, "best": {"accuracy": 0.99 if lr == "1e-3" else 0.8}}
+        return summary_with(status=status, eureka=eureka, best={"accuracy": 0.99 if lr == "1e-3" else 0.8, "epoch": 1})
 
     monkeypatch.setattr(figure_8.Plan, "summary", summary)
     plan = figure_8.Plan(Path("runs"), 100, 5, ("1e-3", "2e-3", "5e-3", "1e-2"), ())
@@ -138,11 +144,11 @@ def test_figure_8_tells_what_is_left_at_the_rate_that_is_chosen(monkeypatch) -> 
     """Seeds that are finished at another rate are no part of it; a trial that failed is not tried again."""
     status = {"1e-3": "finished", "2e-3": "finished", "1e-2": "failed"}
 
-    def summary(self, softmax: str, lr: str, seed: int, trial: bool = False) -> dict:
+    def summary(self, softmax: str, lr: str, seed: int, trial: bool = False) -> Summary | None:
         if not trial:
-            return {"status": "finished", "steps": 100} if lr == "1e-3" else {}
-        best = {"accuracy": 0.53 if lr == "1e-3" else 0.54}
-        return {"status": status[lr], "steps": 40, "eureka": {"happened": False}, "best": best}
+            return summary_with(steps=100) if lr == "1e-3" else None
+        best = {"accuracy": 0.53 if lr == "1e-3" else 0.54, "epoch": 1}
+        return summary_with(status=status[lr], steps=40, eureka={"happened": False}, best=best)
 
     monkeypatch.setattr(figure_8.Plan, "summary", summary)
     plan = figure_8.Plan(Path("runs"), 100, 5, ("1e-3", "2e-3", "1e-2"), ())
@@ -155,8 +161,9 @@ def test_figure_8_tells_what_is_left_at_the_rate_that_is_chosen(monkeypatch) -> 
 def test_figure_8_says_where_its_rate_is_close_to_chance(monkeypatch) -> None:
     moments = {"softmax": None, "heat_treatment": None, "norm_softmax": 30}
 
-    def summary(self, softmax: str, lr: str, seed: int, trial: bool = False) -> dict:
-        return {"eureka": {"happened": moments[softmax] is not None}}
+    def summary(self, softmax: str, lr: str, seed: int, trial: bool = False) -> Summary | None:
+        moment = moments[softmax]
+        return summary_with(eureka={"happened": moment is not None, "epoch": moment})
 
     monkeypatch.setattr(figure_8.Plan, "summary", summary)
     plan = figure_8.Plan(Path("runs"), 100, 5, ("1e-3", "2e-3"), ())
@@ -166,12 +173,13 @@ def test_figure_8_says_where_its_rate_is_close_to_chance(monkeypatch) -> None:
 
 
 def test_figure_8_keeps_rates_on_its_page_that_a_larger_grid_did_not_choose(monkeypatch) -> None:
-    def summary(self, softmax: str, lr: str, seed: int, trial: bool = False) -> dict:
+    def summary(self, softmax: str, lr: str, seed: int, trial: bool = False) -> Summary | None:
         if not trial and lr == "1e-3":
-            return {}
+            return None
         eureka = {"happened": True, "epoch": 40} if lr == "5e-3" else {"happened": False}
-        own = {"status": "finished", "epochs": 100, "metrics": {"val/accuracy": 0.5}, "best": {"accuracy": 0.5}}
-        return {**own, "eureka": eureka}
+        return summary_with(
+            epochs=100, metrics={"val/accuracy": 0.5}, best={"accuracy": 0.5, "epoch": 1}, eureka=eureka
+        )
 
     monkeypatch.setattr(figure_8.Plan, "summary", summary)
     plan = figure_8.Plan(Path("runs"), 100, 5, ("1e-3", "2e-3", "5e-3"), ())

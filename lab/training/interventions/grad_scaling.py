@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
+
+from lab.models.parts import attention_layers_of
 
 
 @dataclass(frozen=True)
@@ -34,9 +36,7 @@ class GradScaling:
     @torch.no_grad()
     def __call__(self, model: nn.Module) -> None:
         """Scales the gradients of ``model`` in place; layers without a gradient are passed over."""
-        looked: Any = model
-        layers = looked.attention_layers() if hasattr(looked, "attention_layers") else []
-        for layer in layers:
+        for layer in attention_layers_of(model):
             gradients = layer.projection_gradients()
             if gradients is not None:
                 self._scale(gradients, layer.num_heads)

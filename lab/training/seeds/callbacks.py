@@ -1,150 +1,150 @@
-"""Hands every hook of the one trainer on to the callbacks of each seed."""
+"""Callbacks of the one trainer that hand its hooks on to the callbacks of each seed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import lightning as L
 from lightning.pytorch.callbacks import Callback, Checkpoint
+from torch.optim import Optimizer
 
 from lab.callbacks.checkpoints import Checkpoints
 from lab.console import LabError
 from lab.training.seeds.module import Seed, SeedsModule
 
-# Hooks by what comes after (trainer, module): nothing of a seed's own, the loss, or a batch of each seed.
-_PLAIN = (
-    "on_fit_start",
-    "on_fit_end",
-    "on_sanity_check_start",
-    "on_sanity_check_end",
-    "on_train_start",
-    "on_train_end",
-    "on_train_epoch_start",
-    "on_train_epoch_end",
-    "on_validation_start",
-    "on_validation_end",
-    "on_validation_epoch_start",
-    "on_validation_epoch_end",
-    "on_after_backward",
-    "on_before_optimizer_step",
-    "on_before_zero_grad",
-    "on_exception",
-)
-_WITH_BATCH = ("on_train_batch_start", "on_validation_batch_start")
-_WITH_OUTPUT = ("on_train_batch_end", "on_validation_batch_end")
+Arguments = tuple[Any, ...]
 
 
-class _EachSeed(Callback):
-    """Calls the seeds' callbacks of one kind (``monitoring``: checkpoints) with the seed's trainer and module."""
+class Bind(Callback):
+    """Keeps the seeds' parameters and gradients views of the stacked ones; before all that look at them."""
 
-    monitoring = False
+    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        _seeds_module(pl_module).bind()
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._listening: dict[tuple[int, str], list[Callback]] = {}
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        _seeds_module(pl_module).bind()
 
-    def hand_on(
-        self, hook: str, pl_module: L.LightningModule, arguments: Callable[[int, Seed], tuple[Any, ...]]
-    ) -> None:
-        """Calls ``hook`` for every running seed; a LabError ends that seed alone, at the end of the step."""
-        assert isinstance(pl_module, SeedsModule)
-        for row, seed in enumerate(pl_module.seeds):
+    def on_before_optimizer_step(self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: Optimizer) -> None:
+        _seeds_module(pl_module).stack.bind_gradients()
+
+
+def _same(seed: Seed, given: Arguments) -> Arguments:
+    return given
+
+
+def _own_loss(seed: Seed, given: Arguments) -> Arguments:
+    return (seed.loss,)
+
+
+def _own_batch(seed: Seed, given: Arguments) -> Arguments:
+    batches, *places = given
+    return (batches[seed.number], *places)
+
+
+def _own_output_and_batch(seed: Seed, given: Arguments) -> Arguments:
+    outputs, *rest = given
+    # Validation has no output.
+    return (None if outputs is None else {"loss": seed.loss.detach()}, *_own_batch(seed, tuple(rest)))
+
+
+def _handed_on(
+    hook: Callable[..., None], arguments: Callable[[Seed, Arguments], Arguments] = _same
+) -> Callable[..., None]:
+    """``hook`` of Lightning as a method that calls it for each running seed, with the seed's trainer and module.
+
+    Args:
+        hook: of ``Callback``.
+        arguments: what a seed's callbacks get of what Lightning gives after trainer and module.
+    """
+    name = hook.__name__
+
+    def method(self: EachSeed, trainer: L.Trainer, pl_module: L.LightningModule, *given: Any) -> None:
+        for seed in _seeds_module(pl_module).seeds:
             if seed.failure is not None:
                 continue
             try:
-                for callback in self._listeners(seed, hook):
-                    getattr(callback, hook)(seed.trainer, seed.module, *arguments(row, seed))
+                for callback in self.callbacks_of(seed):
+                    getattr(callback, name)(seed.trainer, seed.module, *arguments(seed, given))
             except LabError as error:
                 seed.failure = str(error)
 
-    def _listeners(self, seed: Seed, hook: str) -> list[Callback]:
-        """The seed's callbacks of this kind that have something to do at this hook."""
-        key = (seed.number, hook)
-        if key not in self._listening:
-            mine = [c for c in seed.callbacks if isinstance(c, Checkpoint) == self.monitoring]
-            self._listening[key] = [c for c in mine if getattr(type(c), hook) is not getattr(Callback, hook)]
-        return self._listening[key]
-
-
-def _plain(hook: str) -> Callable[..., None]:
-    def method(self: _EachSeed, trainer: L.Trainer, pl_module: L.LightningModule, *rest: Any) -> None:
-        if hook in ("on_fit_start", "on_train_start") and not self.monitoring:
-            pl_module.bind()  # type: ignore[operator]
-        if hook == "on_before_optimizer_step" and not self.monitoring:
-            pl_module.stack.bind_gradients()  # type: ignore[operator,union-attr]
-        self.hand_on(hook, pl_module, lambda row, seed: rest)
-
     return method
 
 
-def _with_batch(hook: str) -> Callable[..., None]:
-    def method(self: _EachSeed, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, *rest: Any) -> None:
-        self.hand_on(hook, pl_module, lambda row, seed: (batch[seed.number], *rest))
+class EachSeed(Callback):
+    """Hands hooks on to all callbacks of each running seed but those that save checkpoints.
 
-    return method
+    A LabError ends the seed that it comes from, alone, at the end of the step.
+    """
+
+    def callbacks_of(self, seed: Seed) -> Sequence[Callback]:
+        """Callbacks of a seed that hooks are handed on to."""
+        return seed.watching
+
+    on_fit_start = _handed_on(Callback.on_fit_start)
+    on_fit_end = _handed_on(Callback.on_fit_end)
+    on_sanity_check_start = _handed_on(Callback.on_sanity_check_start)
+    on_sanity_check_end = _handed_on(Callback.on_sanity_check_end)
+    on_train_start = _handed_on(Callback.on_train_start)
+    on_train_end = _handed_on(Callback.on_train_end)
+    on_train_epoch_start = _handed_on(Callback.on_train_epoch_start)
+    on_train_epoch_end = _handed_on(Callback.on_train_epoch_end)
+    on_train_batch_start = _handed_on(Callback.on_train_batch_start, _own_batch)
+    on_train_batch_end = _handed_on(Callback.on_train_batch_end, _own_output_and_batch)
+    on_before_backward = _handed_on(Callback.on_before_backward, _own_loss)
+    on_after_backward = _handed_on(Callback.on_after_backward)
+    on_before_optimizer_step = _handed_on(Callback.on_before_optimizer_step)
+    on_before_zero_grad = _handed_on(Callback.on_before_zero_grad)
+    on_validation_start = _handed_on(Callback.on_validation_start)
+    on_validation_end = _handed_on(Callback.on_validation_end)
+    on_validation_epoch_start = _handed_on(Callback.on_validation_epoch_start)
+    on_validation_epoch_end = _handed_on(Callback.on_validation_epoch_end)
+    on_validation_batch_start = _handed_on(Callback.on_validation_batch_start, _own_batch)
+    on_validation_batch_end = _handed_on(Callback.on_validation_batch_end, _own_output_and_batch)
+    on_exception = _handed_on(Callback.on_exception)
 
 
-def _with_output(hook: str) -> Callable[..., None]:
-    def method(
-        self: _EachSeed, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, *rest: Any
-    ) -> None:
-        def own(row: int, seed: Seed) -> tuple[Any, ...]:
-            output = {"loss": pl_module.losses[row].detach()} if outputs is not None else None  # type: ignore[index,union-attr]
-            return (output, batch[seed.number], *rest)
-
-        self.hand_on(hook, pl_module, own)
-
-    return method
-
-
-for _hooks, _maker in ((_PLAIN, _plain), (_WITH_BATCH, _with_batch), (_WITH_OUTPUT, _with_output)):
-    for _hook in _hooks:
-        setattr(_EachSeed, _hook, _maker(_hook))
-
-
-class EachSeed(_EachSeed):
-    """Hands hooks on to all callbacks but checkpoints; ends seeds whose loss is no longer finite."""
-
-    def on_before_backward(self, trainer: L.Trainer, pl_module: L.LightningModule, loss: Any) -> None:
-        assert isinstance(pl_module, SeedsModule)
-        self.hand_on("on_before_backward", pl_module, lambda row, seed: (pl_module.losses[row],))
-
-
-class EachSeedCheckpoints(_EachSeed, Checkpoint):
+class EachSeedCheckpoints(EachSeed, Checkpoint):
     """Hands hooks on to checkpoints, which come last; then lets seeds that have ended go."""
 
-    monitoring = True
+    def callbacks_of(self, seed: Seed) -> Sequence[Callback]:
+        return seed.saving
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        assert isinstance(pl_module, SeedsModule)
-        _end(pl_module, [seed for seed in pl_module.seeds if seed.failure is not None])
-        _save_together(pl_module)
+        module = _seeds_module(pl_module)
+        _end(module, [seed for seed in module.seeds if seed.failure is not None])
+        _save_together(module)
         super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        assert isinstance(pl_module, SeedsModule)
-        _save_together(pl_module)
+        module = _seeds_module(pl_module)
+        _save_together(module)
         super().on_train_epoch_end(trainer, pl_module)
-        _end(pl_module, [seed for seed in pl_module.seeds if seed.failure or seed.trainer.should_stop])
+        _end(module, [seed for seed in module.seeds if seed.failure or seed.trainer.should_stop])
+
+
+def _seeds_module(module: L.LightningModule) -> SeedsModule:
+    assert isinstance(module, SeedsModule)
+    return module
 
 
 def _save_together(module: SeedsModule) -> None:
-    """Where one seed's checkpoint is due, so is every other's: the group goes on from one step."""
-    saving = [(c, seed.trainer) for seed in module.seeds for c in seed.callbacks if isinstance(c, Checkpoints)]
-    for callback, _ in saving:
+    """Has all seeds save where one of them is due: the group goes on from one step."""
+    checkpoints = [(c, seed.trainer) for seed in module.seeds for c in seed.saving if isinstance(c, Checkpoints)]
+    for callback, _ in checkpoints:
         callback.with_the_others = False
-    due = any(callback.due(trainer) for callback, trainer in saving)
-    for callback, _ in saving:
+    due = any(callback.due(trainer) for callback, trainer in checkpoints)
+    for callback, _ in checkpoints:
         callback.with_the_others = due
 
 
 def _end(module: SeedsModule, gone: list[Seed]) -> None:
     for seed in gone:
         if seed.failure is None:
-            seed.trainer.epoch_over = True
+            seed.over = True
             for callback in seed.callbacks:
                 callback.on_train_end(seed.trainer, seed.module)
         seed.finish("failed" if seed.failure else "finished")

@@ -1,25 +1,26 @@
-"""One LightningModule for many seeds, and what each seed's callbacks see of it."""
+"""LightningModule of many seeds, its data, and a view of the trainer for the callbacks of each seed."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import lightning as L
 import torch
-from lightning.pytorch.callbacks import Callback, Timer
+from lightning.pytorch.callbacks import Callback, Checkpoint
 from lightning.pytorch.loggers import Logger
-from omegaconf import DictConfig
+from lightning.pytorch.utilities.types import LRSchedulerTypeUnion, OptimizerLRScheduler
 from torch import Tensor
 from torch.optim import Optimizer
-from torch.utils._pytree import tree_map
+from torch.utils.data import default_collate
 
 from lab.callbacks.eureka import find_moment
 from lab.callbacks.summary import RunSummary
 from lab.console import LabError
-from lab.datasets.loading import StepLoader, step_reached
+from lab.datasets.loading import Batch, DataModule, StepLoader, step_reached
 from lab.runs.folder import Run
 from lab.runs.summary import Status
 from lab.training.module import TwoStepModule
@@ -30,7 +31,10 @@ ELEMENTWISE = ("adam", "adamw", "nadam", "nadamw", "radam", "adamax", "sgd", "ne
 
 
 class OneSeed(TwoStepModule):
-    """The module of one seed among many: what it logs goes to the loggers of its own run."""
+    """Module of one seed among many: what it logs goes to the loggers of its own run, at once."""
+
+    def log(self, name: str, value: Any, *_: Any, logger: bool | None = True, **__: Any) -> None:
+        self.log_dict({name: value}, logger=logger)
 
     def log_dict(self, dictionary: Any, *_: Any, logger: bool | None = True, **__: Any) -> None:
         values = {name: torch.as_tensor(value) for name, value in dictionary.items()}
@@ -43,68 +47,81 @@ class OneSeed(TwoStepModule):
 
 @dataclass
 class Seed:
-    """One seed: a run of its own in everything but the arithmetic."""
+    """One seed: a run of its own in everything but the arithmetic.
 
-    config: DictConfig
-    run: Run
+    Attributes:
+        number: the seed itself.
+        module, data, callbacks, loggers: as its single run has them.
+        run, summary: of its run folder; None where steps are timed and nothing is written.
+        watching, saving: the callbacks that are no checkpoints, and those that are, which come last.
+        trainer: what module and callbacks take for their trainer; from :meth:`SeedsModule.attach` on.
+        loss: of the present training step.
+        failure: why it has failed.
+        over: it ends with this epoch.
+    """
+
+    number: int
     module: OneSeed
-    data: Any
-    callbacks: list[Callback]
-    loggers: list[Logger]
-    summary: RunSummary
-    trainer: Any = None
-    failure: str | None = field(default=None)
+    data: DataModule
+    callbacks: list[Callback] = field(default_factory=list)
+    loggers: list[Logger] = field(default_factory=list)
+    run: Run | None = None
+    summary: RunSummary | None = None
+    trainer: L.Trainer = field(init=False)
+    loss: Tensor = field(init=False)
+    failure: str | None = field(default=None, init=False)
+    over: bool = field(default=False, init=False)
 
-    @cached_property
-    def number(self) -> int:
-        """The seed itself; kept, since every hook of every step asks and the configuration takes its time to answer."""
-        return int(self.config.seed)
+    def __post_init__(self) -> None:
+        self.watching = [callback for callback in self.callbacks if not isinstance(callback, Checkpoint)]
+        self.saving = [callback for callback in self.callbacks if isinstance(callback, Checkpoint)]
 
     def finish(self, status: Status) -> None:
         """Ends this seed's run: its files are complete after it."""
         for logger in self.loggers:
             logger.finalize("success" if status == "finished" else "failed")
-        if not self.run.lost:
-            self.summary.write(self.trainer, status, self.failure)
-        self.run.release()
+        if self.run is not None and self.summary is not None:
+            if not self.run.lost:
+                self.summary.write(self.trainer, status, self.failure)
+            self.run.release()
 
 
 class SeedTrainer:
-    """What one seed's module and callbacks take for their trainer: the real one, with the seed's own outcome."""
+    """View of the one trainer for the module and the callbacks of one seed: what is the seed's own is its own here.
+
+    All else that is public is the real trainer's.
+    """
 
     def __init__(self, trainer: L.Trainer, seed: Seed, many: SeedsModule) -> None:
         self._real = trainer
-        self._many = many
         self._seed = seed
+        self._many = many
         self.callback_metrics: dict[str, Tensor] = {}
-        self.loggers = seed.loggers
         self.callbacks = seed.callbacks
+        self.loggers = seed.loggers
         self.datamodule = seed.data
         self.lightning_module = seed.module
         self.should_stop = False
-        self.epoch_over = False
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(f"{name} is private to Lightning's trainer, which {type(self).__name__} only looks at")
+        return getattr(self._real, name)
+
+    @property
+    def logger(self) -> Logger | None:
+        """The first of the seed's loggers, as Lightning has it."""
+        return self.loggers[0] if self.loggers else None
 
     @property
     def current_epoch(self) -> int:
         """The real trainer's; one more for a seed that ends with this epoch, while the others go on."""
-        return int(self._real.current_epoch) + self.epoch_over
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._real, name)
+        return self._real.current_epoch + self._seed.over
 
     def save_checkpoint(self, filepath: Path, weights_only: bool = False) -> None:
         """Saves the seed as its single run would: the file goes on alone, too."""
-        checkpoint = self._real._checkpoint_connector.dump_checkpoint(weights_only)
-        row, size = self._many.seeds.index(self._seed), len(self._many.seeds)
-        checkpoint["state_dict"] = {k: v.clone() for k, v in self._seed.module.state_dict().items()}
-        if not weights_only:
-            states = checkpoint["optimizer_states"]
-            checkpoint["optimizer_states"] = [split_optimizer_state(state, row, size) for state in states]
-            real: Any = self._real
-            timers = [callback for callback in real.callbacks if isinstance(callback, Timer)]
-            kept = {callback.state_key: callback.state_dict() for callback in (*self.callbacks, *timers)}
-            checkpoint["callbacks"] = {key: state for key, state in kept.items() if state}
-        self._real.strategy.save_checkpoint(checkpoint, filepath)
+        with self._many.saving_only(self._seed):
+            self._real.save_checkpoint(filepath, weights_only)
 
 
 class SeedsModule(L.LightningModule):
@@ -140,17 +157,41 @@ class SeedsModule(L.LightningModule):
             self.stack.compile_forward()
             # vmap parts a cross entropy into steps that took an eighth of five reasoners' training.
             self._losses_of = torch.compile(losses_of, dynamic=False)
-        self.losses: list[Tensor] = []
+        self._saved: Seed | None = None
 
     def attach(self, trainer: L.Trainer) -> None:
         """Gives every seed its view of the trainer."""
         for seed in self.seeds:
-            seed.trainer = SeedTrainer(trainer, seed, self)
+            seed.trainer = cast(L.Trainer, SeedTrainer(trainer, seed, self))
             seed.module.trainer = seed.trainer
             seed.data.trainer = seed.trainer
 
+    @contextmanager
+    def saving_only(self, seed: Seed) -> Iterator[None]:
+        """Makes checkpoints that the trainer saves within those of one seed."""
+        self._saved = seed
+        try:
+            yield
+        finally:
+            self._saved = None
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        seed = self._saved
+        if seed is None:
+            return
+        row, size = self.seeds.index(seed), len(self.seeds)
+        checkpoint["state_dict"] = {name: value.clone() for name, value in seed.module.state_dict().items()}
+        # A checkpoint of the weights alone has neither.
+        if "callbacks" in checkpoint:
+            states = {callback.state_key: callback.state_dict() for callback in seed.callbacks}
+            # Those of the trainer itself: what trainer.max_time has left.
+            checkpoint["callbacks"] |= {key: state for key, state in states.items() if state}
+        if "optimizer_states" in checkpoint:
+            joined = checkpoint["optimizer_states"]
+            checkpoint["optimizer_states"] = [split_optimizer_state(state, row, size) for state in joined]
+
     def bind(self) -> None:
-        """After Lightning has moved the stack to its device: the seeds' modules follow."""
+        """Moves the seeds' modules to where Lightning has moved the stack, and makes them views of it again."""
         for seed in self.seeds:
             seed.module.to(self.device)
         self.stack.bind()
@@ -158,30 +199,30 @@ class SeedsModule(L.LightningModule):
     def setup(self, stage: str) -> None:
         self.trainer.precision_plugin.convert_module(self)
 
-    def configure_optimizers(self) -> Any:
+    def configure_optimizers(self) -> OptimizerLRScheduler:
         first = self.seeds[0]
         groups = self.stack.parameter_groups(first.module.optim.parameter_groups(first.module.model))
         return first.module.optimizer_with_schedule(
             groups, first.data.samples_per_step * self.trainer.accumulate_grad_batches
         )
 
-    def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
+    def lr_scheduler_step(self, scheduler: LRSchedulerTypeUnion, metric: Any) -> None:
         self.seeds[0].module.lr_scheduler_step(scheduler, metric)
 
     def on_train_epoch_start(self) -> None:
         for seed in self.seeds:
             seed.module.on_train_epoch_start()
 
-    def on_train_batch_start(self, batch: dict[int, Any], batch_idx: int) -> None:
+    def on_train_batch_start(self, batch: dict[int, Batch], batch_idx: int) -> None:
         for seed in self.seeds:
             seed.module.on_train_batch_start(batch[seed.number], batch_idx)
 
-    def training_step(self, batch: dict[int, Any], batch_idx: int) -> Tensor:
+    def training_step(self, batch: dict[int, Batch], batch_idx: int) -> Tensor:
         logits = self._logits(batch, training=True)
         targets = torch.stack([batch[seed.number]["y"] for seed in self.seeds])
         losses = self._losses_of(logits, targets)
-        self.losses = list(losses.unbind(0))
-        for seed, own, loss in zip(self.seeds, logits, self.losses, strict=True):
+        for seed, own, loss in zip(self.seeds, logits, losses.unbind(0), strict=True):
+            seed.loss = loss
             seed.module.observe_training(own, loss, batch[seed.number])
         return losses.sum()
 
@@ -193,7 +234,7 @@ class SeedsModule(L.LightningModule):
         for seed in self.seeds:
             seed.module.on_train_epoch_end()
 
-    def validation_step(self, batch: dict[int, Any], batch_idx: int) -> None:
+    def validation_step(self, batch: dict[int, Batch], batch_idx: int) -> None:
         logits = self._logits(batch, training=False)
         for seed, own in zip(self.seeds, logits, strict=True):
             seed.module.observe_validation(own, batch[seed.number])
@@ -222,42 +263,34 @@ class SeedsModule(L.LightningModule):
         span = f"{min(values):.1%} to {max(values):.1%}" if values else "-"
         return f"{len(self.seeds)} seeds, accuracy {span}, {moments} had their Eureka-moment"
 
-    def _logits(self, batch: dict[int, Any], training: bool) -> Tensor:
-        """Of all seeds, [S, B, classes]."""
+    def _logits(self, batch: dict[int, Batch], training: bool) -> Tensor:
+        """Logits of all seeds, [S, B, classes]."""
         self.stack.set_training(training)
-        inputs = [batch[seed.number]["x"] for seed in self.seeds]
-        stacked = tree_map(lambda *tensors: torch.stack(tensors), *inputs)
-        return self.stack(stacked)
+        # Stacks tensors, within tuples and the like as well.
+        return self.stack(default_collate([batch[seed.number]["x"] for seed in self.seeds]))
 
 
 class SeedsData(L.LightningDataModule):
-    """The batches of all running seeds side by side: {seed: batch}.
+    """Batches of all running seeds side by side: {seed: batch}.
 
     Args:
         seeds: the running seeds; the list grows shorter as seeds end.
-
-    Raises:
-        LabError: if the data cannot be drawn by (epoch, step).
     """
 
     def __init__(self, seeds: list[Seed]) -> None:
         super().__init__()
-        if not all(hasattr(seeds[0].data, name) for name in ("draw_train", "draw_validation")):
-            raise LabError(
-                f"seeds needs data with draw_train and draw_validation, which {type(seeds[0].data).__name__} lacks"
-            )
         self.seeds = seeds
 
     @property
     def samples_per_step(self) -> int:
         """Training samples of one step of one seed."""
-        return int(self.seeds[0].data.samples_per_step)
+        return self.seeds[0].data.samples_per_step
 
     def prepare_data(self) -> None:
         for seed in self.seeds:
             seed.data.prepare_data()
 
-    def setup(self, stage: str | None = None) -> None:
+    def setup(self, stage: str) -> None:
         for seed in self.seeds:
             seed.data.setup(stage)
 
@@ -273,7 +306,7 @@ class SeedsData(L.LightningDataModule):
         steps = len(self.seeds[0].data.val_dataloader())
         return StepLoader(lambda _, step: {seed.number: seed.data.draw_validation(step) for seed in self.seeds}, steps)
 
-    def on_after_batch_transfer(self, batch: dict[int, Any], dataloader_idx: int) -> dict[int, Any]:
+    def on_after_batch_transfer(self, batch: dict[int, Batch], dataloader_idx: int) -> dict[int, Batch]:
         running = {seed.number: seed.data for seed in self.seeds}
         return {
             number: running[number].on_after_batch_transfer(own, dataloader_idx)

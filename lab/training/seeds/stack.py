@@ -18,6 +18,8 @@ from torch.optim import Optimizer
 from lab.console import LabError
 from lab.training.machine import tune_compiler
 
+_DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+
 
 class Stack(nn.Module):
     """S models as one. The models themselves stay alive: their parameters and buffers become views of the rows.
@@ -58,7 +60,7 @@ class Stack(nn.Module):
     def forward(self, x: Any) -> Tensor:
         """x: a tensor (or nest of tensors) [S, B, ...] -> [S, B, classes]."""
         parameters = dict(zip(self._parameter_names, self.rows, strict=True))
-        buffers = {name: getattr(self, f"buffer_{index}") for index, name in enumerate(self._buffer_names)}
+        buffers = {name: self.get_buffer(f"buffer_{index}") for index, name in enumerate(self._buffer_names)}
         return self._run(parameters, buffers, x)
 
     def compile_forward(self) -> None:
@@ -87,7 +89,7 @@ class Stack(nn.Module):
                 own[name].data = stacked.data[row]
             for index, name in enumerate(self._buffer_names):
                 holder = model.get_submodule(name.rpartition(".")[0])
-                holder._buffers[name.rpartition(".")[2]] = getattr(self, f"buffer_{index}")[row]
+                setattr(holder, name.rpartition(".")[2], self.get_buffer(f"buffer_{index}")[row])
 
     def bind_gradients(self) -> None:
         """Makes the models' gradients views of the stacked ones."""
@@ -114,7 +116,7 @@ class Stack(nn.Module):
                 optimizer.state[cut[old]] = {k: v[kept] if _stacked(v, size) else v for k, v in state.items()}
                 group["params"][place] = cut[old]
         for index in range(len(self._buffer_names)):
-            setattr(self, f"buffer_{index}", _apart(getattr(self, f"buffer_{index}")[kept]))
+            setattr(self, f"buffer_{index}", _apart(self.get_buffer(f"buffer_{index}")[kept]))
         self._models = [self._models[row] for row in kept]
         self.bind()
 
@@ -158,14 +160,14 @@ def _apart(stacked: Tensor) -> Tensor:
 
 
 def _stacked(value: Any, size: int) -> bool:
-    """Whether an optimiser's state belongs to a parameter's rows; a step count, for one, does not."""
+    """Tells an optimiser's state of a parameter's rows from a step count and the like."""
     return isinstance(value, Tensor) and value.ndim > 0 and value.shape[0] == size
 
 
 def _refuse_random(model: nn.Module) -> None:
     for name, module in model.named_modules():
-        rate = getattr(module, "drop_prob", None) if isinstance(module, DropPath) else getattr(module, "p", None)
-        if isinstance(module, DropPath | nn.modules.dropout._DropoutNd) and rate:
+        rate = module.drop_prob if isinstance(module, DropPath) else module.p if isinstance(module, _DROPOUT) else 0
+        if rate:
             raise LabError(
                 f"seeds trains models side by side, which cannot draw random numbers of their own, but {name} drops "
                 f"with probability {rate:g}: set model.drop_path_rate=0 (or its dropout to 0), or run seeds one by one"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from lightning.pytorch.callbacks import ProgressBar, Timer
@@ -19,9 +20,9 @@ from lab.console import LabError, tell
 from lab.runs.outcome import Ending
 from lab.training.build import build_callbacks, build_checkpoints, build_loggers, build_model_and_data, build_trainer
 from lab.training.open_run import OpenRun
-from lab.training.seeds.callbacks import EachSeed, EachSeedCheckpoints
+from lab.training.seeds.callbacks import Bind, EachSeed, EachSeedCheckpoints
 from lab.training.seeds.module import OneSeed, Seed, SeedsData, SeedsModule
-from lab.training.seeds.stack import join_optimizer_states
+from lab.training.seeds.stack import Stack, join_optimizer_states
 
 
 def check_trainer(config: DictConfig) -> None:
@@ -68,12 +69,13 @@ def _train_group(runs: list[OpenRun], step: int) -> None:
             module = SeedsModule(seeds, config.compile)
             bars = [c for c in build_callbacks(config) if isinstance(c, ProgressBar)]
             pruning = Pruning(config.trial, [find_moment(seed.callbacks) for seed in seeds])
-            trainer = build_trainer(spec, [EachSeed(), *bars, pruning, EachSeedCheckpoints(), preemption], [])
+            trainer = build_trainer(spec, [Bind(), EachSeed(), *bars, pruning, EachSeedCheckpoints(), preemption], [])
             module.attach(trainer)
             listed = ", ".join(str(seed.number) for seed in seeds)
             tell(f"{len(seeds)} seeds together ({listed}): {runs[0].run.folder.parent}")
             with tempfile.TemporaryDirectory() as folder:
-                resume = _joined_checkpoint(module, step, Path(folder)) if step else None
+                own = [one.run.load_checkpoint(step) for one in runs] if step else []
+                resume = _joined_checkpoint(module.stack, own, Path(folder)) if own else None
                 trainer.fit(module, datamodule=SeedsData(seeds), ckpt_path=resume, weights_only=True)
             ending.status = "stopped" if trainer.interrupted or pruning.pruned else "finished"
     finally:
@@ -99,19 +101,18 @@ def _seed(one: OpenRun, step: int, preemption: Preemption) -> Seed:
         for callback in callbacks:
             if state := checkpoint["callbacks"].get(callback.state_key):
                 callback.load_state_dict(state)
-    return Seed(config, run, module, data, callbacks, build_loggers(one.spec, run, step), summary)
+    return Seed(one.spec.seed, module, data, callbacks, build_loggers(one.spec, run, step), run, summary)
 
 
-def _joined_checkpoint(module: SeedsModule, step: int, folder: Path) -> Path:
+def _joined_checkpoint(stack: Stack, own: list[dict[str, Any]], folder: Path) -> Path:
     """A checkpoint of all seeds, as Lightning reads it, from those of single ones."""
-    own = [seed.run.load_checkpoint(step) for seed in module.seeds]
     optimizers = zip(*(checkpoint["optimizer_states"] for checkpoint in own), strict=True)
     models = [
         {name.removeprefix("model."): value for name, value in checkpoint["state_dict"].items()} for checkpoint in own
     ]
     joined = {
         **own[0],
-        "state_dict": {f"stack.{name}": value for name, value in module.stack.joined_state(models).items()},
+        "state_dict": {f"stack.{name}": value for name, value in stack.joined_state(models).items()},
         "optimizer_states": [join_optimizer_states(states) for states in optimizers],
         # What trainer.max_time has left; all else belongs to a seed.
         "callbacks": {key: state for key, state in own[0]["callbacks"].items() if key == Timer.__qualname__},

@@ -1,0 +1,83 @@
+"""Reads the command line of the benchmark."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from lab.bench.cases import GROUPS, PRECISIONS
+from lab.bench.report import number
+
+# A processor without 16-bit arithmetic emulates it: a table of that takes a day and tells nothing.
+EMULATED = 0.25
+
+
+def parse(arguments: Sequence[str] | None = None, description: str | None = None) -> argparse.Namespace:
+    """Reads the command line; exits with one sentence if it asks for what cannot be."""
+    parser = argparse.ArgumentParser("python -m lab.bench", description=description)
+    parser.add_argument("--quick", action="store_true", help="fewer settings, short measurements, small batches")
+    parser.add_argument("--only", nargs="+", choices=GROUPS, metavar="GROUP", help=f"of {', '.join(GROUPS)}")
+    parser.add_argument(
+        "--precision", nargs="+", choices=PRECISIONS, help="default: float32, and bfloat16 where the machine has it"
+    )
+    parser.add_argument("--batch-size", type=int, help="for every group (default: 512 composed, 64 trained, ...)")
+    parser.add_argument("--threads", type=int, default=None, help="CPU threads (default: torch's)")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument("--seconds-per-measurement", type=float, help="default 6, with --quick 0.5")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        help="path of the saved tables without ending (default: results/benchmark/<what ran>)",
+    )
+    options = parser.parse_args(arguments)
+    if options.batch_size is not None and options.batch_size < 1:
+        parser.error(f"--batch-size must be at least 1, got {options.batch_size}")
+    if options.threads is not None and options.threads < 1:
+        parser.error(f"--threads must be at least 1, got {options.threads}")
+    if options.seconds_per_measurement is None:
+        options.seconds_per_measurement = 0.5 if options.quick else 6.0
+    if not 0 <= options.seconds_per_measurement < float("inf"):
+        parser.error(f"--seconds-per-measurement must not be negative, got {options.seconds_per_measurement}")
+    if options.device == "cuda" and not torch.cuda.is_available():
+        parser.error("--device cuda: torch sees no GPU here; leave the option out to measure on the CPU")
+    if options.device == "auto":
+        options.device = "cuda" if torch.cuda.is_available() else "cpu"
+    options.threads = options.threads or torch.get_num_threads()
+    options.only = [group for group in GROUPS if not options.only or group in options.only]
+    if options.out is None:
+        options.out = Path("results/benchmark") / default_name(options)
+    elif options.out.suffix in (".json", ".csv", ".md"):
+        options.out = options.out.with_suffix("")
+    try:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        parser.error(f"--out: cannot write to {options.out.parent}: {error.strerror}")
+    return options
+
+
+def default_name(options: argparse.Namespace) -> str:
+    """Named by what was measured, so that a glance never takes the place of a whole table."""
+    parts = [options.device]
+    if len(options.only) < len(GROUPS):
+        parts += options.only
+    parts += options.precision or []
+    if options.batch_size is not None:
+        parts.append(f"batch{options.batch_size}")
+    return "_".join([*parts, "quick"] if options.quick else parts)
+
+
+def choose_precisions(wanted: Sequence[str] | None, gflops: dict[str, float], quick: bool) -> tuple[list[str], str]:
+    """The precisions to measure, and a sentence if bfloat16 is left out because it is only emulated here."""
+    if wanted:
+        return [precision for precision in PRECISIONS if precision in wanted], ""
+    if quick:
+        return ["float32"], ""
+    if gflops["bfloat16"] < EMULATED * gflops["float32"]:
+        return ["float32"], (
+            f"bfloat16, which this machine emulates ({number(gflops['bfloat16'])} GFLOP/s against "
+            f"{number(gflops['float32'])} in float32); --precision float32 bfloat16 measures it all the same"
+        )
+    return list(PRECISIONS), ""
