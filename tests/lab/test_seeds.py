@@ -23,9 +23,9 @@ REASONING = (
     "callbacks.gradient_norms.every_n_steps=20",
     "checkpoints.every_n_steps=20",
 )
-VISION = (*SMALL, "model.drop_path_rate=0", "trainer.precision=64-true", "trainer.max_epochs=25")
+VISION = (*SMALL, "model.drop_path_rate=0", "trainer.precision=64-true", "trainer.max_epochs=10")
 
-RESNET = (*(o for o in SMALL if not o.startswith("model.")), "trainer.precision=64-true", "trainer.max_epochs=25")
+RESNET = (*(o for o in SMALL if not o.startswith("model.")), "trainer.precision=64-true", "trainer.max_epochs=10")
 
 
 def together(folder: Path, *overrides: str) -> dict[int, Path]:
@@ -90,7 +90,7 @@ def test_each_seed_equals_its_single_run(setting: tuple[str, ...], tmp_path: Pat
     assert batched.keys() == single.keys() == {0, 2}
     for seed in single:
         assert_same_run(batched[seed], single[seed])
-    assert weights(batched[0])["step"] == 100
+    assert weights(batched[0])["step"] == (100 if "experiment=reasoning" in setting else 40)
     assert summary_of(batched[0])["seeds_together"] == 2
 
 
