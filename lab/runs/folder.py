@@ -13,6 +13,7 @@ A folder is named by what was run, not by the clock, so that the same command fi
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 from pathlib import Path
@@ -187,4 +188,5 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     """A checkpoint as plain tensors and values on the CPU."""
     import torch  # takes seconds, and most readers of runs want summaries only
 
-    return torch.load(path, map_location="cpu", weights_only=True, mmap=False)
+    # Read by ourselves, so that errno is the machine's: of a truncated file torch says "invalid argument" with one.
+    return torch.load(io.BytesIO(path.read_bytes()), map_location="cpu", weights_only=True)

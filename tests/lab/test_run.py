@@ -165,3 +165,21 @@ def test_a_checkpoint_is_written_beside_its_place_and_moved_there(tmp_path: Path
         AtomicCheckpointIO().save_checkpoint({"global_step": 2}, path)
     assert load_checkpoint(path) == {"global_step": 1}
     assert [one.name for one in tmp_path.iterdir()] == ["best.ckpt"]
+
+
+@pytest.mark.parametrize("left", [0.5, -100], ids=["half", "all but 100 bytes"])
+def test_a_truncated_checkpoint_is_damaged_and_no_fault_of_the_machine(tmp_path: Path, left: float) -> None:
+    run = Run(tmp_path / "r")
+    run.checkpoints.mkdir()
+    weights = {"weight": torch.zeros(1000)}
+    for step in (10, 20):
+        torch.save({"global_step": step, **weights}, run.checkpoints / f"last-{step:09d}.ckpt")
+    newest = run.checkpoints / "last-000000020.ckpt"
+    size = newest.stat().st_size
+    newest.write_bytes(newest.read_bytes()[: int(size * left) if left > 0 else int(left)])
+    path, step, damaged = run.newest_checkpoint()
+    assert path is not None and step == 10 and len(damaged) == 1
+    (run.checkpoints / "last-000000010.ckpt").write_bytes(b"")
+    with pytest.raises(LabError, match="force=true starts anew"):
+        run.newest_checkpoint()
+    run.release()
