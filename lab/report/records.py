@@ -17,7 +17,7 @@ from lab.config.identity import identity
 from lab.config.overrides import read_override
 from lab.console import LabError
 from lab.runs.summary import FILE as SUMMARY
-from lab.runs.summary import DamagedSummary, Summary, load_summary
+from lab.runs.summary import DamagedSummary, Summary, load_summary, one_line
 
 # The numbers of an epoch that curves are drawn from: rows of Record.curves.
 CURVES = ("epoch", "train/accuracy", "train/loss", "val/accuracy", "val/loss")
@@ -121,7 +121,7 @@ def _config(path: Path, summary: Summary) -> dict[str, Any]:
         # The C parser is ten times faster; it is missing only where PyYAML was built without it.
         plain = yaml.load(path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except (OSError, ValueError, yaml.YAMLError) as error:
-        raise Damaged(f"{path.name} cannot be read: {_short(error)}") from error
+        raise Damaged(f"{path.name} cannot be read: {one_line(error)}") from error
     if not isinstance(plain, dict):
         raise Damaged(f"{path.name} is no configuration")
     try:
@@ -170,12 +170,8 @@ def _curves(path: Path) -> NDArray[np.float32]:
         there = [name for name in CURVES if name in names]
         table = pd.read_csv(io.BytesIO(content), usecols=there, dtype=np.float32)
     except (OSError, ValueError) as error:
-        raise Damaged(f"{path.name} cannot be read: {_short(error)}") from error
+        raise Damaged(f"{path.name} cannot be read: {one_line(error)}") from error
     curves = table.reindex(columns=list(CURVES)).to_numpy(np.float32).T
     curves = curves[:, np.isfinite(curves[1:]).any(0)].copy()
     curves[0] += 1
     return curves
-
-
-def _short(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"

@@ -64,17 +64,16 @@ class RunSpec:
         return cls(own, overrides, dict(choices))
 
     @classmethod
-    def compose(cls, overrides: Sequence[str], config_dir: Path | None = None) -> RunSpec:
+    def compose(cls, overrides: Sequence[str]) -> RunSpec:
         """Composes what ``python -m lab.train <overrides>`` runs.
 
         Args:
             overrides: as typed.
-            config_dir: a folder of further configs, as under ``--config-dir``.
 
         Raises:
             HydraException: if they do not compose; ``lab.config.command_line.problem_with`` says why in one sentence.
         """
-        with initialized(config_dir):
+        with initialized():
             config = compose("train", overrides=list(overrides), return_hydra_config=True)
         return cls.of(config, overrides, config.hydra.runtime.choices)
 
@@ -122,11 +121,6 @@ class RunSpec:
         """The command line that runs it."""
         typed = [one for one in self.overrides if read_override(one).key != "trial"]
         return shlex.join(["python", "-m", "lab.train", *typed])
-
-    @cached_property
-    def identity(self) -> dict[str, Any]:
-        """Configuration of what is run, by dotted key."""
-        return identity_of(self.config)
 
     @property
     def several(self) -> bool:

@@ -22,7 +22,6 @@ VERSION = 1
 _MOST_BYTES = 4 * 2**20
 
 Status = Literal["running", "finished", "stopped", "failed"]
-Share = Annotated[FiniteFloat, Field(ge=0, le=1)]
 Seconds = Annotated[FiniteFloat, Field(ge=0)]
 
 
@@ -176,7 +175,7 @@ def load_summary(folder: Path) -> Summary:
         # JSON first, and not pydantic's own parser: NaN is to be told from a number.
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise DamagedSummary(f"{FILE} cannot be read: {_short(error)}") from error
+        raise DamagedSummary(f"{FILE} cannot be read: {one_line(error)}") from error
     try:
         return Summary.model_validate(content)
     except ValidationError as error:
@@ -222,5 +221,6 @@ def _first(error: ValidationError) -> str:
     return f"{where}: {message[0].lower()}{message[1:]}" if where else message
 
 
-def _short(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
+    """Shortens what an error says to one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
