@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from http.client import HTTPException
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 import torchvision
@@ -24,6 +25,7 @@ Interpolation = Literal["area", "bilinear"]
 _UNREADABLE = (RuntimeError, ValueError, AssertionError, IndexError, KeyError, EOFError)
 
 
+@runtime_checkable
 class Source(Protocol):
     """A named set of images with a train and a test split."""
 
@@ -83,7 +85,8 @@ class TorchvisionSource:
         interpolation: Interpolation = "area",
         way_out: str = "use drawn images with data/source=drawn",
     ) -> None:
-        if not hasattr(torchvision.datasets, name):
+        found = getattr(torchvision.datasets, name, None)
+        if not (inspect.isclass(found) and issubclass(found, torchvision.datasets.VisionDataset)):
             raise ValueError(f"torchvision.datasets has no {name!r}; MNIST and FashionMNIST are two that it has")
         self.name = name
         self.root = Path(root).expanduser()

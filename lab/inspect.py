@@ -7,7 +7,8 @@ Tables and pictures go to ``<run>/inspect/step_<n>``, or to ``out=``; what is th
 Every file that is written is named, and small tables are printed. ``gradient_norms`` looks at training batches, the
 others at the validation set; more scenes than the run validates on: ``data.validation_size=20000``. Further options:
 ``device=cuda``, ``threads=2``, ``softmax=adaptive_temperature`` (swapped in, nothing trained), ``--config-dir my``
-(configs of one's own, ``my/callbacks/...``).
+(configs of one's own, ``my/callbacks/...``), ``trust=my_rules`` (modules that the run's ``config.yaml`` may name beside
+the lab's: what it says is data, which somebody else may have written).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from lab.console import LabError, import_from_here, refusals
 from lab.runs.outcome import Ending
 from lab.training.inspection import inspect
 
-_OWN = ("run", "out", "device", "threads", "softmax", "force", "diagnostics")
+_OWN = ("run", "out", "device", "threads", "softmax", "force", "diagnostics", "trust")
 
 
 def _parse(arguments: list[str]) -> dict[str, Any]:
@@ -61,6 +62,7 @@ def _parse(arguments: list[str]) -> dict[str, Any]:
         "force": _flag("force", own.get("force", "false")),
         "threads": own.get("threads"),
         "data_options": data_options,
+        "trust": [name for name in own.get("trust", "").strip("[]").split(",") if name],
     }
 
 

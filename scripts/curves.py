@@ -8,7 +8,8 @@ from pathlib import Path
 
 from lab.plotting.curves import accuracy_figure, gradient_figure
 from lab.plotting.figures import save_figure
-from lab.runs.summary import DamagedSummary, load_summary
+from lab.runs.files import DamagedFile
+from lab.runs.summary import load_summary
 
 
 def main() -> int:
@@ -22,8 +23,8 @@ def main() -> int:
     for folder in arguments.runs:
         try:
             summaries[folder] = load_summary(folder)
-        except DamagedSummary as error:
-            print(f"error: {folder} holds no run: {error}", file=sys.stderr)
+        except DamagedFile as error:
+            print(f"error: {folder} holds no run: {error.short}", file=sys.stderr)
             return 1
     first = summaries[arguments.runs[0]]
     if arguments.gradients:

@@ -10,7 +10,8 @@ import pandas as pd
 from lab.config.overrides import read_override
 from lab.console import LabError, tell
 from lab.report.gather import gather
-from lab.report.records import Record
+from lab.report.records import METRICS, Record
+from lab.runs.metrics import read_metrics_table
 
 # Overrides that have a column of another name, or say where and how often to run.
 _TOLD_ELSEWHERE = {"experiment", "softmax", "seed", "seeds", "force", "paths.runs"}
@@ -96,9 +97,9 @@ def _typed(record: Record) -> dict[str, Any]:
 def _metrics(records: list[Record]) -> pd.DataFrame:
     tables = [pd.DataFrame({"folder": pd.Series(dtype=str), "epoch": [], "step": []})]
     for record in records:
-        path = record.folder / "metrics.csv"
+        path = record.folder / METRICS
         if path.exists():  # a run that has just begun has none
-            table = pd.read_csv(path)
+            table = read_metrics_table(path)
             table.insert(0, "folder", str(record.folder))
             table[["epoch", "step"]] += 1
             tables.append(table)

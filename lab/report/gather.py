@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from lab.report.records import CURVES, FILES, Damaged, Record, read_record
-from lab.runs.files import write_atomically
+from lab.report.records import CURVES, FILES, Record, read_record
+from lab.runs.files import DamagedFile, write_atomically
 from lab.runs.summary import Summary, as_it_is_now
 from lab.runs.walk import walk_runs
 
@@ -90,8 +90,8 @@ def _read_all(folders: Sequence[Path], processes: int | None) -> list[Record | s
 def _read(folder: Path) -> Record | str:
     try:
         return read_record(folder)
-    except Damaged as error:
-        return str(error)
+    except DamagedFile as error:
+        return error.short
 
 
 def _as_it_is_now(record: Record | str) -> Record:

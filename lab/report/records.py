@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
-import yaml
 from numpy.typing import NDArray
 
 from lab.config.identity import identity
 from lab.config.overrides import read_override
 from lab.console import LabError
+from lab.runs.files import DamagedFile
+from lab.runs.metrics import FILE as METRICS
+from lab.runs.metrics import read_metrics_table
+from lab.runs.stored_config import FILE as CONFIG
+from lab.runs.stored_config import read_config
 from lab.runs.summary import FILE as SUMMARY
-from lab.runs.summary import DamagedSummary, Summary, load_summary, one_line
+from lab.runs.summary import Summary, load_summary
 
 # The numbers of an epoch that curves are drawn from: rows of Record.curves.
 CURVES = ("epoch", "train/accuracy", "train/loss", "val/accuracy", "val/loss")
-FILES = (SUMMARY, "config.yaml", "metrics.csv")
+FILES = (SUMMARY, CONFIG, METRICS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,37 +100,19 @@ class Record:
         return self.curves[CURVES.index(name)]
 
 
-class Damaged(Exception):
-    """A run folder that cannot be read; the message names the file."""
-
-
 def read_record(folder: Path) -> Record:
     """Reads a run folder.
 
     Raises:
-        Damaged: if one of its files is missing or no such file.
+        DamagedFile: if one of its files is missing or no such file.
     """
-    try:
-        summary = load_summary(folder)
-    except DamagedSummary as error:
-        raise Damaged(str(error)) from error
-    config = _config(folder / "config.yaml", summary)
-    return Record(folder, summary, config, _curves(folder / "metrics.csv"))
-
-
-def _config(path: Path, summary: Summary) -> dict[str, Any]:
-    try:
-        # The C parser is ten times faster; it is missing only where PyYAML was built without it.
-        plain = yaml.load(path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise Damaged(f"{path.name} cannot be read: {one_line(error)}") from error
-    if not isinstance(plain, dict):
-        raise Damaged(f"{path.name} is no configuration")
+    summary = load_summary(folder)
     try:
         typed = {read_override(one).key for one in summary.overrides}
     except LabError as error:
-        raise Damaged(f"{SUMMARY} is wrong: {error}") from error
-    return what_is_run(plain, summary.seed, typed)
+        raise DamagedFile(folder / SUMMARY, f"is wrong: {error}") from error
+    config = what_is_run(read_config(folder), summary.seed, typed)
+    return Record(folder, summary, config, _curves(folder / METRICS, summary))
 
 
 def what_is_run(plain: Mapping[str, Any], seed: int, typed: Collection[str] = ()) -> dict[str, Any]:
@@ -156,22 +140,13 @@ def only_watches(key: str) -> bool:
     return key == "callbacks" or (key.startswith("callbacks.") and not key.startswith("callbacks.eureka."))
 
 
-def _curves(path: Path) -> NDArray[np.float32]:
-    if not path.exists():  # a run that has logged nothing yet
-        return np.empty((len(CURVES), 0), np.float32)
-    try:
-        content = path.read_bytes()
-        names = content.partition(b"\n")[0].decode().split(",")
-        if "step" not in names:
-            raise ValueError("it has no column step")
-        # pandas fills an incomplete line with nothing, without a word.
-        if content.count(b",") != (len(names) - 1) * content.count(b"\n"):
-            raise ValueError("a line is incomplete")
-        there = [name for name in CURVES if name in names]
-        table = pd.read_csv(io.BytesIO(content), usecols=there, dtype=np.float32)
-    except (OSError, ValueError) as error:
-        raise Damaged(f"{path.name} cannot be read: {one_line(error)}") from error
-    curves = table.reindex(columns=list(CURVES)).to_numpy(np.float32).T
+def _curves(path: Path, summary: Summary) -> NDArray[np.float32]:
+    rows = read_metrics_table(path) if path.exists() else None
+    if rows is None or not len(rows):
+        if summary.finished and summary.metrics:
+            raise DamagedFile(path, f"holds no row, and {summary.steps:,} steps were trained")
+        return np.empty((len(CURVES), 0), np.float32)  # a run that has logged nothing yet
+    curves = rows.reindex(columns=list(CURVES)).to_numpy(np.float32).T
     curves = curves[:, np.isfinite(curves[1:]).any(0)].copy()
     curves[0] += 1
     return curves

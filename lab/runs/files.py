@@ -1,13 +1,69 @@
-"""Atomic files: a reader sees the old content or the new one, never half of it."""
+"""Files of a run folder: written atomically, so that a reader never sees half of one; read as data, of bounded size."""
 
 from __future__ import annotations
 
 import json
 import os
+import stat
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
+
+from lab.console import LabError
+
+
+class DamagedFile(LabError):
+    """A file that is missing, unreadable or wrong.
+
+    Attributes:
+        short: the same sentence with the bare name of the file, for who names its folder.
+    """
+
+    def __init__(self, path: Path, why: str) -> None:
+        super().__init__(f"{path} {why}")
+        self.short = f"{path.name} {why}"
+
+    @classmethod
+    def unreadable(cls, path: Path, error: BaseException) -> DamagedFile:
+        """Of an error that came up while the file was read."""
+        return cls(path, f"cannot be read: {one_line(error)}")
+
+
+def one_line(error: BaseException) -> str:
+    """Shortens what an error says to one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
+
+
+def read_file(path: Path, most: int) -> bytes:
+    """Reads a file that anybody may have put there: a plain one of at most ``most`` bytes.
+
+    Raises:
+        DamagedFile: if it is something else (a pipe or a device may never end), or cannot be read.
+    """
+    try:
+        # A pipe that nobody writes to lets itself be opened only so.
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+            found = os.fstat(file.fileno())
+            if not stat.S_ISREG(found.st_mode):
+                raise DamagedFile(path, "cannot be read: it is no plain file")
+            if found.st_size > most:
+                raise DamagedFile(path, f"cannot be read: it has {found.st_size:,} bytes, and {most:,} are the most")
+            return file.read(most)
+    except OSError as error:
+        raise DamagedFile.unreadable(path, error) from error
+
+
+def read_json(path: Path, most: int = 4 * 2**20) -> Any:
+    """Reads JSON that anybody may have written.
+
+    Raises:
+        DamagedFile: if it cannot be read.
+    """
+    try:
+        return json.loads(read_file(path, most).decode())
+    except (ValueError, RecursionError) as error:
+        raise DamagedFile.unreadable(path, error) from error
 
 
 def write_atomically(path: Path, write: Callable[[BinaryIO], Any]) -> None:

@@ -14,17 +14,19 @@ A folder is named by what was run, not by the clock, so that the same command fi
 from __future__ import annotations
 
 import io
-import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from lab.config.identity import identity
 from lab.console import LabError
-from lab.runs.files import write_json, write_text
+from lab.runs.files import DamagedFile, read_json, write_json, write_text
 from lab.runs.lock import FolderLock
 from lab.runs.spec import identity_of
+from lab.runs.stored_config import FILE as CONFIG
+from lab.runs.stored_config import read_config
 from lab.runs.summary import Summary, read_summary
 from lab.runs.walk import free_place_aside
 
@@ -66,8 +68,8 @@ class Run:
     def read_provenance(self) -> dict[str, Any]:
         """Reads where the folder's content comes from; empty for a new run."""
         try:
-            found = json.loads((self.folder / "provenance.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            found = read_json(self.folder / "provenance.json")
+        except DamagedFile:
             return {}
         return found if isinstance(found, dict) else {}
 
@@ -80,7 +82,7 @@ class Run:
         if not self.primary:
             return
         self.check_same(config)
-        path = self.folder / "config.yaml"
+        path = self.folder / CONFIG
         if not path.exists():
             write_text(path, OmegaConf.to_yaml(config, resolve=True))
         write_json(self.folder / "provenance.json", provenance)
@@ -91,14 +93,14 @@ class Run:
         A name holds what was typed; a default or a config file may have changed since.
 
         Raises:
-            LabError: if the folder holds a run of another configuration.
+            LabError: if the folder holds a run of another configuration, or its configuration is damaged.
         """
-        path = self.folder / "config.yaml"
-        if not path.exists():
+        if not (self.folder / CONFIG).exists():
             return
-        there = OmegaConf.load(path)
-        assert isinstance(there, DictConfig)
-        mine, theirs = identity_of(config), identity_of(there)
+        try:
+            mine, theirs = identity_of(config), identity(read_config(self.folder))
+        except DamagedFile as error:
+            raise LabError(f"{error}; force=true starts anew and keeps the old run beside it") from error
         different = sorted(k for k in mine.keys() | theirs.keys() if mine.get(k) != theirs.get(k))
         if different:
             listed = "; ".join(f"{k}: {theirs.get(k)!r} there, {mine.get(k)!r} now" for k in different[:4])

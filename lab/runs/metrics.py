@@ -3,12 +3,87 @@
 from __future__ import annotations
 
 import csv
+import io
+import re
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lab.runs.files import DamagedFile, read_file
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FILE = "metrics.csv"
+_MOST_BYTES = 2**30
+# Where a row was logged.
+_PLACE = ("step", "epoch")
 
 
 def read_metrics(path: Path) -> list[dict[str, float]]:
-    """Rows of a ``metrics.csv``; a metric that a row does not have is left out of it."""
+    """Reads the rows of a ``metrics.csv``, numbers as they were logged; a metric that a row does not have is left out.
+
+    Raises:
+        DamagedFile: if a line or a number is not whole: no row is lost without a word. A missing file has no rows.
+    """
     if not path.exists():
         return []
-    with path.open(newline="") as file:
-        return [{key: float(value) for key, value in row.items() if value} for row in csv.DictReader(file)]
+    names, lines = _checked(path)
+    rows = []
+    for number, line in enumerate(csv.reader(io.StringIO(lines.decode())), start=2):
+        try:
+            row = {name: float(value) for name, value in zip(names, line, strict=True) if value}
+        except ValueError as error:
+            raise DamagedFile(path, f"cannot be read: line {number}: {error}") from error
+        if "step" not in row or not all(_is_whole(row.get(name, 0)) for name in _PLACE):
+            raise DamagedFile(path, f"cannot be read: line {number}: a step or an epoch is no whole number")
+        rows.append(row)
+    return rows
+
+
+def read_metrics_table(path: Path) -> pd.DataFrame:
+    """Reads a ``metrics.csv`` as one table, fast: its last digits may differ from what was logged.
+
+    Raises:
+        DamagedFile: as :func:`read_metrics`.
+    """
+    import pandas as pd  # takes as long as all else that a command loads before it trains
+
+    names, lines = _checked(path)
+    try:
+        table = pd.read_csv(io.BytesIO(lines), header=None, names=names, dtype=float)
+    except (ValueError, OverflowError) as error:
+        raise DamagedFile.unreadable(path, error) from error
+    if not (table["step"].map(_is_whole).all() and table["epoch"].fillna(0).map(_is_whole).all()):
+        raise DamagedFile(path, "cannot be read: a step or an epoch is no whole number")
+    return table
+
+
+def _checked(path: Path) -> tuple[list[str], bytes]:
+    """Returns the names of the columns and all lines below, each of which has so many fields."""
+    head, newline, lines = read_file(path, _MOST_BYTES).partition(b"\n")
+    try:
+        names = next(csv.reader([head.decode()]), [])
+    except (ValueError, csv.Error) as error:
+        raise DamagedFile.unreadable(path, error) from error
+    if not set(_PLACE) <= set(names):
+        why = f"it has no column {next(name for name in _PLACE if name not in names)}" if head else "it is empty"
+    elif len(set(names)) < len(names):
+        why = "two columns have one name"
+    elif b"\0" in lines:
+        why = "it holds NUL bytes"
+    # pandas fills an incomplete line with nothing, without a word.
+    elif not (head + newline + lines).endswith(b"\n") or _has_a_line_of_others(lines, len(names)):
+        why = "a line is incomplete"
+    elif re.search(rb"[^,\n]{100}", lines):
+        why = "a field is longer than any number"
+    else:
+        return names, lines
+    raise DamagedFile(path, f"cannot be read: {why}")
+
+
+def _has_a_line_of_others(lines: bytes, fields: int) -> bool:
+    return any(line.count(b",") != fields - 1 for line in lines.split(b"\n")[:-1])
+
+
+def _is_whole(value: float) -> bool:
+    return 0 <= value < 2**53 and value % 1 == 0

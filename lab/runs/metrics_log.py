@@ -12,7 +12,8 @@ from typing import Any
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
-from lab.runs.files import write_text
+from lab.console import LabError
+from lab.runs.files import DamagedFile, write_text
 from lab.runs.metrics import read_metrics
 
 
@@ -36,9 +37,7 @@ class MetricsLog(Logger):
         self._rows: dict[int, dict[str, Any]] = {}
         self._written = time.monotonic()
         if resume_step > 0:
-            for row in read_metrics(path):
-                if row["step"] < resume_step:
-                    self._rows[int(row["step"])] = row
+            self._rows = {int(row["step"]): row for row in _rows_before(path) if row["step"] < resume_step}
 
     @property
     def name(self) -> str:
@@ -72,3 +71,10 @@ class MetricsLog(Logger):
     @rank_zero_only
     def finalize(self, status: str) -> None:
         self.save()
+
+
+def _rows_before(path: Path) -> list[dict[str, float]]:
+    try:
+        return read_metrics(path)
+    except DamagedFile as error:
+        raise LabError(f"{error}; mend it, or move it away: training then goes on and logs without it") from error

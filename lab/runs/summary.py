@@ -5,21 +5,18 @@ A summary is data that anybody may have written: it is checked against its type 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, ValidationError, model_validator
 
-from lab.runs.files import write_json
+from lab.runs.files import DamagedFile, read_json, write_json
 from lab.runs.lock import is_held
 
 FILE = "summary.json"
 # Rises when a field changes its meaning; a summary without one is from before there were versions.
 VERSION = 1
-# A summary has a few KiB; what is larger is none.
-_MOST_BYTES = 4 * 2**20
 
 Status = Literal["running", "finished", "stopped", "failed"]
 Seconds = Annotated[FiniteFloat, Field(ge=0)]
@@ -158,37 +155,28 @@ class Summary(_Part):
         return f"{self.status}: {', '.join(told)}"
 
 
-class DamagedSummary(Exception):
-    """A ``summary.json`` that is missing, unreadable or wrong; the message names the file and what is wrong."""
-
-
 def load_summary(folder: Path) -> Summary:
     """Reads the summary of a run folder as it was written.
 
     Raises:
-        DamagedSummary: if there is none, or it is not one.
+        DamagedFile: if there is none, or it is not one.
     """
     path = folder / FILE
-    try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise ValueError(f"it has {path.stat().st_size:,} bytes")
-        # JSON first, and not pydantic's own parser: NaN is to be told from a number.
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise DamagedSummary(f"{FILE} cannot be read: {one_line(error)}") from error
+    # Not with pydantic's own parser: NaN is to be told from a number.
+    content = read_json(path)
     try:
         return Summary.model_validate(content)
     except ValidationError as error:
-        raise DamagedSummary(f"{FILE} is wrong: {_first(error)}") from error
+        raise DamagedFile(path, f"is wrong: {_first(error)}") from error
     except RecursionError as error:
-        raise DamagedSummary(f"{FILE} is wrong: it is nested too deeply") from error
+        raise DamagedFile(path, "is wrong: it is nested too deeply") from error
 
 
 def read_summary(folder: Path) -> Summary | None:
     """Reads the summary of a run folder as it holds now; None where there is none, or where it is damaged."""
     try:
         return as_it_is_now(load_summary(folder), folder)
-    except DamagedSummary:
+    except DamagedFile:
         return None
 
 
@@ -219,8 +207,3 @@ def _first(error: ValidationError) -> str:
     where = ".".join(map(str, first["loc"]))
     message = first["msg"].removeprefix("Value error, ")
     return f"{where}: {message[0].lower()}{message[1:]}" if where else message
-
-
-def one_line(error: BaseException) -> str:
-    """Shortens what an error says to one line."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -15,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from lab.console import LabError, tell
 from lab.runs import slurm
-from lab.runs.files import write_json
+from lab.runs.files import DamagedFile, read_json, write_json
 
 if TYPE_CHECKING:
     from submitit.slurm.slurm import SlurmJob
@@ -106,9 +105,9 @@ def left_open(folders: Iterable[Path]) -> dict[Path, SlurmJob]:
 
 def _noted(folder: Path) -> SlurmJob | None:
     try:
-        noted = json.loads((folder / JOB).read_text())
-        folder_of_job, number = noted["folder"], noted["job"]
-    except (OSError, ValueError, KeyError, TypeError):
+        noted = read_json(folder / JOB)
+        folder_of_job, number = str(noted["folder"]), str(noted["job"])
+    except (DamagedFile, KeyError, TypeError):
         return None
     from submitit.slurm.slurm import SlurmJob  # not every installation has it, and most runs have no job
 

@@ -7,12 +7,11 @@ still missing deletes the file; runs are never touched.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.runs.files import write_json
+from lab.runs.files import DamagedFile, read_json, write_json
 
 FOLDER = ".sweeps"
 
@@ -45,10 +44,10 @@ def write_plan(runs: Path, names: Iterable[str], command: str) -> Path:
 def read_plan(path: Path) -> Plan | None:
     """The plan in a file; None where there is none, or where it is damaged."""
     try:
-        plan = json.loads(path.read_text())
+        plan = read_json(path)
         runs = path.parent.parent
         return Plan(path, str(plan["command"]), tuple(runs / name for name in plan["runs"]))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (DamagedFile, KeyError, TypeError):
         return None
 
 

@@ -12,8 +12,9 @@ from pathlib import Path
 from rich.table import Table
 
 from lab.runs import slurm
+from lab.runs.files import DamagedFile
 from lab.runs.lock import LOCK, is_held
-from lab.runs.summary import FILE, DamagedSummary, as_it_is_now, load_summary
+from lab.runs.summary import FILE, as_it_is_now, load_summary
 from lab.runs.walk import walk_runs
 from lab.sweeps import jobs
 from lab.sweeps.plan import FOLDER, Plan, read_plans
@@ -67,8 +68,8 @@ def status_of(folder: Path) -> RunStatus:
     """The status of the run in a folder that holds a ``summary.json``."""
     try:
         summary = as_it_is_now(load_summary(folder), folder)
-    except DamagedSummary as error:
-        return RunStatus(folder, "damaged", reason=str(error))
+    except DamagedFile as error:
+        return RunStatus(folder, "damaged", reason=error.short)
     epochs, most = summary.epochs, summary.max_epochs or 0
     running = summary.status == "running" and epochs > 0
     return RunStatus(

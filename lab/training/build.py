@@ -29,6 +29,7 @@ from lab.runs.metrics_log import MetricsLog
 from lab.runs.spec import RunSpec
 from lab.runs.tensorboard import hyperparameters
 from lab.training.module import TwoStepModule
+from lab.training.optim import OptimConfig
 
 
 def build_model_and_data(
@@ -36,12 +37,32 @@ def build_model_and_data(
 ) -> tuple[TwoStepModule, DataModule]:
     """The module and its data of one seed, everything random in them fixed by it."""
     L.seed_everything(config.seed, workers=True, verbose=False)
-    data = instantiate(config.data)
-    if not isinstance(data, DataModule):
-        raise LabError(
-            f"data._target_={config.data._target_} is no data: derive it from lab.datasets.loading.DataModule"
-        )
+    data = build_data(config.data)
     return build_module(config, data, kind), data
+
+
+def build_data(data: DictConfig) -> DataModule:
+    """The data module that a config names.
+
+    Raises:
+        LabError: if it names something else.
+    """
+    made = instantiate(data)
+    if not isinstance(made, DataModule):
+        raise LabError(f"data._target_={data._target_} is no data: derive it from lab.datasets.loading.DataModule")
+    return made
+
+
+def build_optim(optim: DictConfig) -> OptimConfig:
+    """The settings of optimiser and schedule that a config names.
+
+    Raises:
+        LabError: if it names something else.
+    """
+    made = instantiate(optim, _convert_="all")
+    if not isinstance(made, OptimConfig):
+        raise LabError(f"optim._target_={optim._target_} is no optimiser: name lab.training.optim.OptimConfig")
+    return made
 
 
 def build_module(config: DictConfig, data: DataModule, kind: type[TwoStepModule] = TwoStepModule) -> TwoStepModule:
@@ -57,7 +78,7 @@ def build_module(config: DictConfig, data: DataModule, kind: type[TwoStepModule]
         )
     return kind(
         model=model,
-        optim=instantiate(config.optim, _convert_="all"),
+        optim=build_optim(config.optim),
         num_classes=facts["num_classes"],
         locations=data.locations,
         seed=config.seed,

@@ -20,12 +20,16 @@ from lab.config.check import check, explain_key
 from lab.config.command_line import problem_with
 from lab.config.compose import compose_config
 from lab.console import LabError, tables, tell
+from lab.datasets.loading import DataModule
 from lab.observation.gradients import Trained
 from lab.observation.observe import Findings, observe
 from lab.runs.files import write_json
 from lab.runs.provenance import provenance
-from lab.training.load import load_config, read_trained, softmax_config
+from lab.training.build import build_data, build_optim
+from lab.training.load import read_trained, softmax_config
 from lab.training.module import TwoStepModule
+from lab.training.optim import OptimConfig
+from lab.training.stored import load_config, made_of
 
 # What can be shown a checkpoint.
 Look = Diagnostic | GradientNorms
@@ -42,6 +46,7 @@ def inspect(
     softmax: str | None = None,
     force: bool = False,
     data_options: dict[str, Any] | None = None,
+    trust: Sequence[str] = (),
 ) -> Path:
     """Shows a run's newest checkpoint to diagnostics; the folder that tables and pictures were written to.
 
@@ -54,11 +59,13 @@ def inspect(
         softmax: a softmax config to swap in.
         force: replace what an earlier look wrote.
         data_options: changes of the run's data, by key (``data.validation_size``).
+        trust: modules that the run's config may name, beside the lab's: it is data, and anybody may have written it.
 
     Raises:
-        LabError: if there is no such run or diagnostic, or an earlier look would be overwritten.
+        LabError: if there is no such run or diagnostic, its config names what is not trusted, or an earlier look would
+            be overwritten.
     """
-    trained = load_config(run)
+    trained = load_config(run, trust)
     OmegaConf.set_struct(trained, True)
     for key, value in (data_options or {}).items():
         try:
@@ -70,8 +77,9 @@ def inspect(
     of_experiment = [f"+norm_softmax.{key}={value}" for key, value in trained.get("norm_softmax", {}).items()]
     elsewhere = [override for override in callbacks if override.startswith("hydra.searchpath=")]
     swapped = None if softmax is None else softmax_config(softmax, *elsewhere, *of_experiment)
-    data = instantiate(trained.data)
-    newest = read_trained(run)
+    with made_of(run):
+        data, optim = build_data(trained.data), build_optim(trained.optim)
+    newest = read_trained(run, trust)
     model, step = newest.model(swapped, data.model_arguments()), newest.step
     name = f"step_{step:09d}" if softmax is None else f"step_{step:09d},softmax={softmax}"
     folder = out or run / "inspect" / name
@@ -93,7 +101,7 @@ def inspect(
     except (RuntimeError, AssertionError) as error:
         raise LabError(f"device={device} cannot be used here: {str(error).splitlines()[0]}") from error
     tell(f"{run}: {step} steps; {', '.join(one.name for one in diagnostics)}")
-    for one, findings in _found(diagnostics, _trained(trained, model.to(where), data, step), where):
+    for one, findings in _found(diagnostics, _trained(trained, model.to(where), data, optim, step), where):
         one.keep(findings, epoch=None, step=step)
         written = [one.path] if findings.rows else []
         arrays = one.keep_arrays(findings, "arrays")
@@ -125,9 +133,8 @@ def _show(name: str, findings: Findings) -> None:
     tables().print(table)
 
 
-def _trained(config: DictConfig, model: nn.Module, data: Any, step: int) -> Trained:
+def _trained(config: DictConfig, model: nn.Module, data: DataModule, optim: OptimConfig, step: int) -> Trained:
     """The checkpoint as training would go on with it, up to what interventions and schedules make of it."""
-    optim = instantiate(config.optim, _convert_="all")
     module = TwoStepModule(model, optim, data.model_arguments()["num_classes"], seed=config.seed)
     module.to(next(model.parameters()).device)
     return Trained(module, data, step, config.trainer.precision, config.trainer.accumulate_grad_batches)

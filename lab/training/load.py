@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
@@ -16,21 +15,8 @@ from lab.config.compose import compose_config
 from lab.console import LabError
 from lab.models.parts import rules_of
 from lab.runs.folder import Run
-from lab.training.build import build_model, without_schedule
-
-
-def load_config(folder: Path) -> DictConfig:
-    """The composed config of a run.
-
-    Raises:
-        LabError: if there is no run in the folder.
-    """
-    path = folder / "config.yaml"
-    if not path.exists():
-        raise LabError(f"{folder} holds no run: config.yaml is missing")
-    config = OmegaConf.load(path)
-    assert isinstance(config, DictConfig)
-    return config
+from lab.training.build import build_data, build_model, without_schedule
+from lab.training.stored import load_config, made_of
 
 
 @dataclass(frozen=True)
@@ -38,12 +24,14 @@ class Trained:
     """A run's newest checkpoint, read once: models of any softmax made of it have the same weights.
 
     Attributes:
+        folder: of the run.
         path: the checkpoint.
         config: of the run.
         state: the model's state.
         step: optimiser steps it was trained for.
     """
 
+    folder: Path
     path: Path
     config: DictConfig
     state: Mapping[str, Tensor]
@@ -60,9 +48,10 @@ class Trained:
             LabError: if the weights do not fit.
         """
         own = without_schedule(self.config.softmax if softmax is None else softmax)
-        if facts is None:
-            facts = instantiate(self.config.data).model_arguments()
-        model = build_model(self.config.model, own, facts)
+        with made_of(self.folder):
+            if facts is None:
+                facts = build_data(self.config.data).model_arguments()
+            model = build_model(self.config.model, own, facts)
         try:
             missing, unexpected = model.load_state_dict(self.state, strict=False)
         except RuntimeError as error:
@@ -79,18 +68,22 @@ class Trained:
         return model.eval()
 
 
-def read_trained(folder: Path) -> Trained:
+def read_trained(folder: Path, trust: Sequence[str] = ()) -> Trained:
     """The newest checkpoint of a run folder.
 
+    Args:
+        folder: of the run.
+        trust: modules that its config may name, beside the lab's.
+
     Raises:
-        LabError: if there is no run or no checkpoint.
+        LabError: if there is no run or no checkpoint, or the config names something that is not trusted.
     """
-    config = load_config(folder)
+    config = load_config(folder, trust)
     path, content, _ = Run(folder, primary=False).read_newest_checkpoint()
     if path is None:
         raise LabError(f"{folder} has no checkpoint yet: let it train for a while")
     state = {k.removeprefix("model."): v for k, v in content["state_dict"].items() if k.startswith("model.")}
-    return Trained(path, config, state, int(content["global_step"]))
+    return Trained(folder, path, config, state, int(content["global_step"]))
 
 
 def softmax_config(name: str, *overrides: str) -> DictConfig:

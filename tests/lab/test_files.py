@@ -1,11 +1,15 @@
 import json
 import math
+import re
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from lab.console import LabError
 from lab.runs.files import write_atomically, write_json
-from lab.runs.metrics import read_metrics
+from lab.runs.metrics import read_metrics, read_metrics_table
 from lab.runs.metrics_log import MetricsLog
 
 
@@ -58,3 +62,48 @@ def test_a_new_log_starts_empty(tmp_path: Path) -> None:
     log = MetricsLog(path)
     log.save()
     assert read_metrics(path) == []
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"", "it is empty"),
+        (b"step,epoch,loss", "a line is incomplete"),
+        (b"step,epoch,loss\n1,0,0.5\n2,0,0.", "a line is incomplete"),
+        (b"step,epoch,loss\n1,0,0.5\n2,0\n", "a line is incomplete"),
+        (b"step,epoch,loss\n1,0,0.5,7\n2,0\n", "a line is incomplete"),
+        (b"step,loss\n1,0.5\n", "it has no column epoch"),
+        (b"step,epoch,loss,loss\n1,0,0.5,0.5\n", "two columns have one name"),
+        (b"step,epoch,loss\n1,0,high\n", "high"),
+        (b"step,epoch,loss\n1,0,0.5\x00\n", "NUL bytes"),
+        (b"step,epoch,loss\n1,0," + b"9" * 200_000 + b"\n", "a field is longer than any number"),
+        (b"step,epoch,loss\n1.5,0,1\n", "a step or an epoch is no whole number"),
+        (b"step,epoch,loss\n1,inf,1\n", "a step or an epoch is no whole number"),
+        (b"step,epoch,loss\n,0,1\n", "a step or an epoch is no whole number"),
+        (b"step,epoch,\xff\n1,0,1\n", "UnicodeDecodeError"),
+    ],
+)
+def test_damaged_metrics_are_named_and_no_row_is_lost(tmp_path: Path, content: bytes, told: str) -> None:
+    path = tmp_path / "metrics.csv"
+    path.write_bytes(content)
+    for read in (read_metrics, read_metrics_table, lambda path: MetricsLog(path, resume_step=9)):
+        with pytest.raises(LabError, match=f"{re.escape(str(path))} cannot be read: .*{told}") as found:
+            read(path)
+        assert "\n" not in str(found.value)
+    assert path.read_bytes() == content
+
+
+@given(st.lists(st.dictionaries(st.sampled_from(["a", "b,c", 'd"e']), st.floats(width=64)), min_size=1, max_size=5))
+def test_what_is_logged_is_read(tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, float]]) -> None:
+    log = MetricsLog(tmp_path_factory.getbasetemp() / "metrics.csv")
+    for step, row in enumerate(rows):
+        log.log_metrics({"epoch": 0, **row}, step=step)
+    log.save()
+    read = read_metrics(log.path)
+    # As text, in which nan is nan.
+    logged = [{"step": step, "epoch": 0, **row} for step, row in enumerate(rows)]
+    assert [{name: repr(float(value)) for name, value in sorted(row.items())} for row in logged] == [
+        {name: repr(value) for name, value in sorted(row.items())} for row in read
+    ]
+    table = read_metrics_table(log.path)
+    assert len(table) == len(rows) and set(table) == set().union(*read)

@@ -69,6 +69,7 @@ def write(tmp_path: Path, configs):
             "seed": seed,
             "overrides": list(typed),
             "epochs": epochs,
+            "steps": 10 * epochs,
             "max_epochs": EPOCHS,
             "wall_seconds": 60.0,
             "eureka": {"happened": moment is not None, "threshold": 0.7},
@@ -147,6 +148,12 @@ def test_many_runs_are_read_side_by_side_and_the_same(tmp_path: Path, monkeypatc
         ("metrics.csv", "step,epoch,val/accuracy\n9,0.0,0.5\n19,1.", "a line is incomplete"),
         ("metrics.csv", "step,epoch,val/accuracy\n9,0.0,high\n", "metrics.csv cannot be read"),
         ("metrics.csv", "\x00\x01", "metrics.csv cannot be read"),
+        ("metrics.csv", "step,epoch,my/metric\n9,0.0,high\n", "metrics.csv cannot be read"),
+        ("metrics.csv", "", "metrics.csv cannot be read: it is empty"),
+        ("metrics.csv", "step,epoch,val/accuracy\n", "metrics.csv holds no row, and 400 steps were trained"),
+        ("metrics.csv", None, "metrics.csv holds no row, and 400 steps were trained"),
+        ("config.yaml", "a: !!python/name:os.system", "config.yaml cannot be read: line 1"),
+        ("config.yaml", "- " * 100_000, "config.yaml cannot be read: line 1: more than"),
     ],
 )
 def test_a_damaged_run_is_found(write, tmp_path: Path, name: str, content, told: str) -> None:

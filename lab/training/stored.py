@@ -1,0 +1,127 @@
+"""Makes a trained model's parts of a stored config, which is data that anybody may have written."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any
+
+from hydra.errors import InstantiationException
+from omegaconf import DictConfig, OmegaConf
+from torch import nn
+
+from lab.attention.rule import TemperatureRule
+from lab.attention.schedule import HeatTreatment
+from lab.config.check import check
+from lab.console import LabError
+from lab.datasets.loading import DataModule
+from lab.datasets.sources import Source
+from lab.datasets.tasks.task import Task
+from lab.runs.files import DamagedFile, one_line
+from lab.runs.stored_config import FILE, read_config
+from lab.training.optim import OptimConfig
+
+# What is made of a stored config, and of which types; nothing else that it names is even imported.
+_MADE: Mapping[str, tuple[type, ...]] = {
+    "data": (DataModule, Task, Source),
+    "model": (nn.Module,),
+    "softmax": (TemperatureRule, HeatTreatment),
+    "optim": (OptimConfig,),
+}
+
+# What of the trainer a look at a checkpoint goes by.
+_OF_THE_TRAINER = ("precision", "accumulate_grad_batches")
+
+
+def load_config(folder: Path, trust: Sequence[str] = ()) -> DictConfig:
+    """Reads of a run's config what its model is made and looked at with, checked like one that is typed.
+
+    Args:
+        folder: of the run.
+        trust: modules whose classes and functions may be made, beside the lab's own tasks, models and the like.
+
+    Raises:
+        LabError: if there is no run in the folder, or its config is damaged or names what may not be made.
+    """
+    path = folder / FILE
+    if not path.exists():
+        raise LabError(f"{folder} holds no run: {FILE} is missing")
+    plain = read_config(folder)
+    for name in (*_MADE, "trainer"):
+        if not isinstance(plain.get(name), Mapping) or (name in _MADE and "_target_" not in plain[name]):
+            raise DamagedFile(path, f"is damaged: it does not say {name}")
+    used = {name: plain[name] for name in _MADE}
+    used |= {"trainer": {name: plain["trainer"].get(name) for name in _OF_THE_TRAINER}}
+    used |= {"seed": plain.get("seed"), "norm_softmax": plain.get("norm_softmax") or {}}
+    for where, value in _values(used):
+        if isinstance(value, str) and "${" in value:
+            raise LabError(f"{path}: {where}={value} refers to something else, and a stored config says all itself")
+        if where.endswith("._target_"):
+            _check_target(value, f"{path}: {where}", _MADE.get(where.split(".")[0], ()), trust)
+    _download_nothing(used["data"])
+    config = OmegaConf.create(used)
+    try:
+        check(config)
+    except LabError as error:
+        raise LabError(f"{path}: {error}") from error
+    return config
+
+
+@contextmanager
+def made_of(folder: Path) -> Iterator[None]:
+    """Makes something of the config of a run, within: what a constructor says is said of that file.
+
+    Raises:
+        LabError: in place of Hydra's error.
+    """
+    try:
+        yield
+    except InstantiationException as error:
+        raise LabError(f"{folder / FILE} does not fit: {error.__cause__ or error}") from error
+
+
+def _check_target(name: str, where: str, kinds: tuple[type, ...], trust: Sequence[str]) -> None:
+    """Refuses a target unless it is a class of the lab of one of these kinds, or lies in a trusted module."""
+    if _lies_in(name, ["lab", *trust]):
+        try:
+            found = resolve_name(name)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise LabError(f"{where}={name} cannot be imported: {one_line(error)}") from error
+        # Any module is within reach of those that import it: lab.runs.files.os.
+        home = str(getattr(found, "__module__", ""))
+        of_the_lab = _lies_in(home, ["lab"]) and inspect.isclass(found) and issubclass(found, kinds)
+        if of_the_lab or _lies_in(home, trust):
+            return
+    module = name.rpartition(".")[0] or name
+    raise LabError(
+        f"{where}={name} is not made: of a stored config only data, tasks, models, temperature rules and optimisers of "
+        f"the lab are; trust={module} makes it, too, and runs its code"
+    )
+
+
+def _lies_in(name: str, modules: Sequence[str]) -> bool:
+    return any(name == module or name.startswith(f"{module}.") for module in modules)
+
+
+def _values(node: Any, where: str = "") -> Iterator[tuple[str, Any]]:
+    """All values within a node, at any depth, each with its place: ``data.task._target_``."""
+    if isinstance(node, Mapping):
+        for key, value in node.items():
+            yield from _values(str(value) if key == "_target_" else value, f"{where}.{key}" if where else key)
+    elif isinstance(node, list):
+        for index, value in enumerate(node):
+            yield from _values(value, f"{where}[{index}]")
+    else:
+        yield where, node
+
+
+def _download_nothing(node: Any) -> None:
+    """Takes back that a source may fetch what is missing: who looks into a run has not asked for that."""
+    if isinstance(node, dict):
+        if "download" in node:
+            node["download"] = False
+        for value in node.values():
+            _download_nothing(value)
