@@ -37,7 +37,9 @@ class MetricsLog(Logger):
         self._rows: dict[int, dict[str, Any]] = {}
         self._written = time.monotonic()
         if resume_step > 0:
-            self._rows = {int(row["step"]): row for row in _rows_before(path) if row["step"] < resume_step}
+            for row in _rows_before(path):
+                if row["step"] < resume_step:
+                    self._rows[int(row["step"])] = {**row, "step": int(row["step"])}
 
     @property
     def name(self) -> str:

@@ -62,7 +62,7 @@ class Trained:
         # Another softmax has temperatures of its own; everything else must fit.
         unfit = [name for name in (*missing, *unexpected) if softmax is None or ".rule." not in name]
         if unfit:
-            raise LabError(f"{self.path} does not fit its config: {', '.join(unfit)}")
+            raise LabError(f"{self.path} does not fit its config: {', '.join(unfit[:4])}")
         if softmax is not None:
             _reset_temperatures(model, build_model(self.config.model, own, facts))
         return model.eval()
@@ -76,14 +76,15 @@ def read_trained(folder: Path, trust: Sequence[str] = ()) -> Trained:
         trust: modules that its config may name, beside the lab's.
 
     Raises:
-        LabError: if there is no run or no checkpoint, or the config names something that is not trusted.
+        LabError: if there is no run or no intact checkpoint, or the config names something that is not trusted.
     """
     config = load_config(folder, trust)
-    path, content, _ = Run(folder, primary=False).read_newest_checkpoint()
-    if path is None:
+    newest = Run(folder, primary=False).newest_checkpoint()
+    if newest is None:
         raise LabError(f"{folder} has no checkpoint yet: let it train for a while")
-    state = {k.removeprefix("model."): v for k, v in content["state_dict"].items() if k.startswith("model.")}
-    return Trained(folder, path, config, state, int(content["global_step"]))
+    state = newest.content.get("state_dict") or {}
+    own = {name.removeprefix("model."): value for name, value in state.items() if name.startswith("model.")}
+    return Trained(folder, newest.path, config, own, newest.step)
 
 
 def softmax_config(name: str, *overrides: str) -> DictConfig:
