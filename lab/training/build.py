@@ -44,6 +44,17 @@ def build_model_and_data(
     return build_module(config, data, kind), data
 
 
+def build_options(config: DictConfig) -> None:
+    """Builds all that takes no time, and lets it go: what its options say of each other is told before any work."""
+    instantiate(config.optim, _convert_="all")
+    build_callbacks(config)
+    instantiate(config.data)
+    if schedule := config.softmax.get("schedule"):
+        instantiate(schedule)
+    if config.intervention:
+        instantiate(config.intervention)
+
+
 def build_module(config: DictConfig, data: DataModule, kind: type[TwoStepModule] = TwoStepModule) -> TwoStepModule:
     """The model with its softmax, in its LightningModule."""
     facts = data.model_arguments()
@@ -104,7 +115,7 @@ def _with_softmax(model: DictConfig, softmax: DictConfig, facts: dict[str, int])
 
 def build_callbacks(config: DictConfig) -> list[Callback]:
     """The callbacks that the config names."""
-    return list(instantiate(config.callbacks).values())
+    return [one for one in instantiate(config.callbacks).values() if one is not None]
 
 
 def build_checkpoints(config: DictConfig, run: Run, preemption: Preemption) -> Checkpoints:
@@ -119,7 +130,7 @@ def build_loggers(spec: RunSpec, run: Run, resume_step: int) -> list[Logger]:
     purge = {"purge_step": resume_step} if resume_step else {}
     loggers = [
         MetricsLog(run.metrics, resume_step),
-        *(make(**purge) for make in instantiate(spec.config.logger).values()),
+        *(make(**purge) for make in instantiate(spec.config.logger).values() if make is not None),
     ]
     for logger in loggers:
         logger.log_hyperparams(hyperparameters(spec))
