@@ -16,7 +16,7 @@ from lab.runs.folder import Run
 
 
 class StillHeld(Callback):
-    """Raises LabError before the next batch; nothing more is written into the folder.
+    """Raises LabError before the next batch; nothing more is written into the folder. Notes that training has begun.
 
     It happens to a process that stood still for longer than ``lab.runs.lock.LEASE`` (suspended, its network gone) while
     another node ran the same command.
@@ -28,6 +28,7 @@ class StillHeld(Callback):
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
     ) -> None:
+        self.run.begun = True
         if self.run.lost:
             trainer.loggers.clear()
             raise LabError(

@@ -114,8 +114,8 @@ class DrawnDigits:
     def __init__(
         self,
         seed: int = 0,
-        train_size: Annotated[int, Field(ge=10)] = 20_000,
-        test_size: Annotated[int, Field(ge=10)] = 4_000,
+        train_size: Annotated[int, Field(ge=10, le=10_000_000)] = 20_000,
+        test_size: Annotated[int, Field(ge=10, le=10_000_000)] = 4_000,
     ) -> None:
         self.seed = seed
         self.sizes: dict[Split, int] = {"train": train_size, "test": test_size}

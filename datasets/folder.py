@@ -6,9 +6,9 @@ from pathlib import Path
 
 import torch
 import torchvision
-from pydantic import PositiveInt
 from torchvision.transforms.functional import pil_to_tensor
 
+from lab.datasets.sizes import Size
 from lab.datasets.sources import Images, Interpolation, Split
 
 
@@ -26,7 +26,7 @@ class FolderSource:
     def __init__(
         self,
         root: str,
-        size: PositiveInt = 32,
+        size: Size = 32,
         name: str = "images",
         interpolation: Interpolation = "bilinear",
         way_out: str = "",

@@ -11,7 +11,7 @@ import lightning as L
 import torch
 import torchvision
 from lightning.pytorch.utilities.seed import isolate_rng
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
+from pydantic import NonNegativeFloat, PositiveInt
 from timm.data import create_transform
 from torch import Tensor
 
@@ -19,6 +19,7 @@ from lab.datasets.loading import Batch, DataModule, Drawn, StepLoader
 from lab.datasets.prior import prior_accuracy
 from lab.datasets.scenes import BOTTOM_LEFT, BOTTOM_RIGHT, TOP_LEFT, TOP_RIGHT, place_of, tile_regions, unnormalised
 from lab.datasets.seeding import derived_seed, generator_of
+from lab.datasets.sizes import BatchSize, Samples, Size, Workers
 from lab.datasets.tasks.task import Probability, choose, coin, on_tiles
 
 
@@ -55,11 +56,11 @@ class ImageNetData(DataModule):
         self,
         root: str,
         dogs: Sequence[str] = ("n02085620", "n02086240"),
-        batch_size: PositiveInt = 512,
+        batch_size: BatchSize = 512,
         epoch_size: PositiveInt | None = None,
-        validation_size: PositiveInt = 5_000,
-        tile_size: PositiveInt = 112,
-        workers: NonNegativeInt = 8,
+        validation_size: Samples = 5_000,
+        tile_size: Size = 112,
+        workers: Workers = 8,
         auto_augment: str | None = "rand-m9-mstd0.5-inc1",
         color_jitter: NonNegativeFloat = 0.3,
         random_erasing: Probability = 0.25,

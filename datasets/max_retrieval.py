@@ -9,6 +9,7 @@ from torch import Tensor
 
 from lab.datasets.loading import Batch, DataModule, StepLoader
 from lab.datasets.seeding import generator_of
+from lab.datasets.sizes import BatchSize, Samples, Size
 
 
 class MaxRetrievalData(DataModule):
@@ -37,13 +38,13 @@ class MaxRetrievalData(DataModule):
 
     def __init__(
         self,
-        classes: PositiveInt = 10,
-        smallest: PositiveInt = 5,
-        largest: PositiveInt = 16,
-        batch_size: PositiveInt = 128,
+        classes: Size = 10,
+        smallest: Size = 5,
+        largest: Size = 16,
+        batch_size: BatchSize = 128,
         epoch_steps: PositiveInt = 1000,
-        validation_items: PositiveInt = 16,
-        validation_size: PositiveInt = 2048,
+        validation_items: Size = 16,
+        validation_size: Samples = 2048,
         seed: int = 0,
         validation_seed: int = 0,
     ) -> None:

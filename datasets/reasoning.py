@@ -56,7 +56,7 @@ class ReasoningData(DataModule):
 
     def __init__(
         self,
-        numbers: Annotated[int, Field(ge=2)] = 11,
+        numbers: Annotated[int, Field(ge=2, le=50)] = 11,
         train_share: Annotated[float, Field(gt=0, lt=1)] = 0.3,
         seed: int = 0,
     ) -> None:

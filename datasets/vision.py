@@ -14,6 +14,7 @@ from lab.datasets.loading import Batch, DataModule, Drawn, StepLoader
 from lab.datasets.prior import prior_accuracy
 from lab.datasets.scenes import ImageBank, compose, tile_regions
 from lab.datasets.seeding import generator_of
+from lab.datasets.sizes import BatchSize, Samples, Size
 from lab.datasets.sources import Source, Split
 from lab.datasets.tasks.check import check_definition, check_scenes
 from lab.datasets.tasks.task import Task
@@ -55,13 +56,13 @@ class VisionData(DataModule):
         self,
         task: Task,
         source: Mapping[str, Source],
-        batch_size: PositiveInt = 512,
+        batch_size: BatchSize = 512,
         epoch_size: PositiveInt = 60_000,
-        validation_size: PositiveInt = 10_000,
-        tile_size: PositiveInt = 28,
+        validation_size: Samples = 10_000,
+        tile_size: Size = 28,
         seed: int = 0,
         validation_seed: int = 0,
-        validation_batch_size: PositiveInt | None = None,
+        validation_batch_size: BatchSize | None = None,
     ) -> None:
         super().__init__()
         check_definition(task, source)
@@ -78,6 +79,7 @@ class VisionData(DataModule):
         self.banks: dict[Split, ImageBank] = {}
         self._pixels: dict[tuple[Split, torch.device], Tensor] = {}
         self._walk: tuple[int, Tensor] | None = None
+        self.steps_of(epoch_size)
 
     @cached_property
     def class_names(self) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,12 +33,15 @@ def import_from_here() -> None:
 
 @contextmanager
 def refusals() -> Iterator[None]:
-    """Runs a command within: a LabError ends the program with its one sentence and exit status 1."""
+    """Runs a command within: a LabError ends the program with its one sentence and exit status 1, Ctrl-C with 130."""
     try:
         yield
     except LabError as error:
         tell(f"error: {error}")
         sys.exit(1)
+    except KeyboardInterrupt:
+        tell("\nCtrl-C: ended")
+        sys.exit(128 + signal.SIGINT)
 
 
 def tables() -> Console:

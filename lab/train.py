@@ -17,7 +17,7 @@ from omegaconf import DictConfig
 from hydra_plugins.eureka_lab import offer
 from lab.config import command_line
 from lab.config.compose import CONFIGS
-from lab.console import LabError, import_from_here, tell
+from lab.console import LabError, import_from_here, refusals, tell
 from lab.runs.spec import RunSpec
 from lab.runs.summary import Summary
 from lab.training.start import run, share_of_threads, start, start_apart, starts_processes
@@ -75,10 +75,11 @@ def _search_path() -> list[str]:
 def main() -> None:
     """Runs the command line."""
     import_from_here()
-    sys.argv[1:] = command_line.in_order(sys.argv[1:])
-    offer(sys.argv[1:])
-    command_line.check_overrides(sys.argv[1:])
-    _main()
+    with refusals():
+        sys.argv[1:] = command_line.in_order(sys.argv[1:])
+        offer(sys.argv[1:])
+        command_line.check_overrides(sys.argv[1:])
+        _main()
 
 
 if __name__ == "__main__":

@@ -20,8 +20,7 @@ from matplotlib.patches import FancyBboxPatch
 
 from lab.callbacks.diagnostics.sample_scenes import scenes_figure, titles_of
 from lab.config.check import check
-from lab.config.command_line import problem_with
-from lab.config.compose import compose_config
+from lab.config.command_line import composed
 from lab.console import LabError, refusals
 from lab.datasets.imagenet import FolderScenes
 from lab.datasets.loading import DataModule
@@ -57,9 +56,7 @@ def picture(experiment: str, overrides: list[str], out: Path, count: int) -> Pat
         LabError: if the overrides do not compose, an option is wrong or the data has no pictures.
     """
     wanted = [f"experiment={experiment}", *_last_word([*READY.get(experiment, []), *overrides])]
-    if problem := problem_with(wanted):
-        raise LabError(problem)
-    config = compose_config(wanted)
+    config = composed(wanted).config
     if "batch_size" in config.data:
         config.data.batch_size = count
     config.paths.run = str(out)

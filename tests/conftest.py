@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar
@@ -35,6 +35,7 @@ from filelock import FileLock
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
+from lab.console import LabError
 from lab.datasets.drawn import DrawnDigits, DrawnGarments
 from lab.datasets.tasks.main import MainTask
 from lab.datasets.vision import VisionData
@@ -237,6 +238,17 @@ def train_in(folder: Path, *overrides: str) -> Path:
 
     run([*overrides, f"paths.runs={folder}", "threads=1"])
     return only_run(folder)
+
+
+def problem_with(overrides: Sequence[str], config_dir: Path | None = None, sweep: bool | None = None) -> str | None:
+    """What is said of overrides that do not compose; None of those that do."""
+    from lab.config.command_line import composed
+
+    try:
+        composed(overrides, config_dir, sweep)
+    except LabError as error:
+        return str(error)
+    return None
 
 
 def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:

@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 import yaml
-from conftest import OPTUNA, ROOT
+from conftest import OPTUNA, ROOT, problem_with
 
 from lab.callbacks.diagnostics.base import Diagnostic
 from lab.config.compose import CONFIGS
@@ -67,8 +67,6 @@ def configs(tmp_path_factory) -> Path:
 
 @pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda path: path.name)
 def test_commands_in_the_pages_compose(page: Path, configs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lab.config.command_line import problem_with
-
     monkeypatch.setattr("lab.config.compose.CONFIGS", configs)
     monkeypatch.setattr("lab.config.overrides.CONFIGS", configs, raising=False)
     for line in page.read_text().splitlines():

@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import ROOT, python, summary_of, train_in
+from conftest import ROOT, problem_with, python, summary_of, train_in
 
-from lab.config.command_line import problem_with
 from lab.config.compose import CONFIGS
 from lab.inspect import main as look
 from lab.report.__main__ import main as report

@@ -19,12 +19,15 @@ import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
-from typing import Any
+from textwrap import shorten
+from typing import Annotated, Any
 
 from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 from pydantic import (
     ConfigDict,
+    Field,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
@@ -38,19 +41,31 @@ from pydantic_core import ErrorDetails, SchemaError
 from lab.config.identity import flatten
 from lab.console import LabError
 
-# Values that are no arguments of a class, and what they may be.
-_PLAIN: dict[str, Any] = {
-    "seed": int,
-    "seeds": int | list[int] | None,
+# What Lightning and numpy seed their generators with.
+_Seed = Annotated[int, Field(ge=0, lt=2**32)]
+
+# Values that are no arguments of a class, and what they may be. All of them are there in every run.
+PLAIN_VALUES: dict[str, Any] = {
+    "seed": _Seed,
+    "seeds": Annotated[int, Field(gt=0, le=1000)] | Annotated[list[_Seed], Field(min_length=1)] | None,
     "force": bool,
     "compile": bool,
-    "threads": PositiveInt | None,
+    "threads": Annotated[int, Field(gt=0, le=1024)] | None,
+    "trial": dict[str, Any] | None,
+    "paths.data": str,
+    "paths.runs": Annotated[str, Field(min_length=1)],
+    "paths.run": str | None,
     "checkpoints.every_minutes": PositiveFloat,
     "checkpoints.every_n_steps": PositiveInt | None,
     "checkpoints.keep": PositiveInt,
     "checkpoints.best": str | None,
     "diagnostics.every_n_epochs": PositiveInt,
     "diagnostics.pictures_every_n_epochs": NonNegativeInt,
+    **{f"{group}._target_": str for group in ("data", "model", "softmax", "optim", "trainer")},
+    **{group: dict[str, Any] for group in ("callbacks", "logger", "intervention")},
+    # The lab reads these beside Lightning, which judges them.
+    **{f"trainer.{name}": Any for name in ("accelerator", "devices", "num_nodes", "precision", "max_epochs")},
+    "trainer.accumulate_grad_batches": Any,
 }
 
 # A constructor is given what was typed, so that "3" is no number, true is no 1, and 2.0 is no whole number; infinity
@@ -62,6 +77,8 @@ _NORM_SOFTMAX = ("statistic", "tau")
 
 # Keys that Hydra's instantiate reads itself.
 _HYDRA = {"_target_", "_partial_", "_recursive_", "_convert_", "_args_"}
+# Characters of a list of valid names; a longer one is no sentence any more.
+_LONGEST_LIST = 270
 # What other programs call an option that has another name here; unlike a misspelt one, it does not look alike.
 _ALSO_CALLED = {
     "learning_rate": "lr",
@@ -109,19 +126,84 @@ def check(config: DictConfig) -> None:
     Every node with a ``_target_`` is compared with the signature of the class or function it names, so that
     a user's own softmax or task is checked as the lab's are, with nothing to register.
     """
-    plain = OmegaConf.to_container(config, resolve=True)
-    assert isinstance(plain, dict)
-    flat = flatten(plain)
-    for path in _PLAIN:
-        if path in flat:
-            _check_value(_plain_adapter(path), flat[path], path)
+    plain = _resolved(config)
+    for path in PLAIN_VALUES:
+        with suppress(KeyError):
+            check_plain(path, _at(plain, path))
     for key in plain.get("norm_softmax") or {}:
         if key not in _NORM_SOFTMAX:
             raise LabError(f"norm_softmax.{key} is no default of NormSoftmax; {choices(str(key), _NORM_SOFTMAX)}")
     # Written inside softmax, where a person looks for it, but no argument of the rule.
     if isinstance(softmax := plain.get("softmax"), dict):
         plain["softmax.schedule"] = softmax.pop("schedule", None)
+    for path, node in _made(plain):
+        if node and not (isinstance(node, Mapping) and "_target_" in node):
+            raise LabError(f"{path}={node!r} is wrong: it must be a config with a _target_, or null")
     _check_node(plain, "")
+
+
+def _made(plain: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """What may be null, and else is made of a config, by path."""
+    yield from ((path, plain.get(path)) for path in ("softmax.schedule", "intervention"))
+    for group in ("callbacks", "logger"):
+        yield from ((f"{group}.{name}", node) for name, node in (plain.get(group) or {}).items())
+
+
+def check_complete(config: DictConfig) -> None:
+    """Checks what every run has, whatever it names; loads none of that.
+
+    Raises:
+        LabError: at the first value that is missing, or that is none of those it may be.
+    """
+    unresolved = OmegaConf.to_container(config, resolve=False)
+    for path in PLAIN_VALUES:
+        try:
+            _at(unresolved, path)
+        except KeyError as missing:
+            raise LabError(f"{missing.args[0]} is missing: every run needs it, so it cannot be taken out") from missing
+    plain = _resolved(config)
+    for path in PLAIN_VALUES:
+        check_plain(path, _at(plain, path))
+
+
+def check_plain(path: str, value: Any) -> None:
+    """Checks a value that is no argument of a class; any other passes.
+
+    Raises:
+        LabError: if it is none of those that it may be.
+    """
+    if path in PLAIN_VALUES:
+        _check_value(_plain_adapter(path), value, path)
+
+
+def _resolved(config: DictConfig) -> dict[str, Any]:
+    """The config as plain values.
+
+    Raises:
+        LabError: if a value refers to one that is not there, or still has to be given.
+    """
+    try:
+        for path in PLAIN_VALUES:  # first: others refer to them
+            OmegaConf.select(config, path, throw_on_missing=True)
+        plain: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    except OmegaConfBaseException as error:
+        why = str(error).splitlines()[0]
+        raise LabError(f"{error.full_key} has no value: {why[0].lower()}{why[1:]}") from error
+    return plain
+
+
+def _at(plain: Any, path: str) -> Any:
+    """The value at a dotted path.
+
+    Raises:
+        KeyError: with the part of the path that is missing.
+    """
+    parts = path.split(".")
+    for depth, part in enumerate(parts, start=1):
+        if not isinstance(plain, dict) or part not in plain:
+            raise KeyError(".".join(parts[:depth]))
+        plain = plain[part]
+    return plain
 
 
 def check_arguments(target: Callable[..., Any], options: Mapping[str, Any], where: str) -> None:
@@ -160,9 +242,21 @@ def _check_node(node: Any, path: str) -> None:
             raise LabError(f"{path}._target_={node['_target_']} cannot be imported: {error}") from error
         if path == "softmax":
             _check_rule(target)
-        check_arguments(target, {key: value for key, value in node.items() if key not in _HYDRA}, path)
+        options = {key: value for key, value in node.items() if key not in _HYDRA}
+        check_arguments(target, options, path)
+        # What is made later is given more then, as a model is what the data knows.
+        if not node.get("_partial_") and path != "model":
+            _check_required(target, options, path)
     for key, value in node.items():
         _check_node(value, f"{path}.{key}" if path else str(key))
+
+
+def _check_required(target: Callable[..., Any], options: Mapping[str, Any], where: str) -> None:
+    with suppress(TypeError, ValueError):
+        for name, one in inspect.signature(target).parameters.items():
+            needed = one.default is one.empty and one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)
+            if needed and name not in options:
+                raise LabError(f"{where}.{name} is missing: {target.__qualname__} needs it")
 
 
 def _check_rule(target: Any) -> None:
@@ -187,9 +281,16 @@ def _hints(target: Callable[..., Any]) -> dict[str, Any]:
     # A data class inherits fields whose annotations are read in the module that wrote them.
     own = target.__init__ if inspect.isclass(target) and not dataclasses.is_dataclass(target) else target
     try:
-        return typing.get_type_hints(own, include_extras=True)
+        found = typing.get_type_hints(own, include_extras=True)
     except (TypeError, NameError, AttributeError):
         return {}
+    import lightning  # takes seconds, and who composes a config alone does not need it
+
+    if inspect.isclass(target) and issubclass(target, lightning.Trainer):
+        from lab.config.trainer_options import OPTIONS
+
+        return found | OPTIONS
+    return found
 
 
 @cache
@@ -199,7 +300,7 @@ def _adapter(target: Callable[..., Any], name: str) -> TypeAdapter[Any] | None:
 
 @cache
 def _plain_adapter(path: str) -> TypeAdapter[Any] | None:
-    return _adapter_of(_PLAIN[path])
+    return _adapter_of(PLAIN_VALUES[path])
 
 
 def _adapter_of(hint: Any) -> TypeAdapter[Any] | None:
@@ -243,7 +344,7 @@ def _must(adapter: TypeAdapter[Any], error: ErrorDetails) -> str:
     if kind in _LIMITS:
         return f"be {_range(adapter, *_LIMITS[kind], context)}"
     if kind == "literal_error":
-        return f"be {context['expected']}"
+        return f"be {shorten(context['expected'], _LONGEST_LIST, placeholder=' ...')}"
     if kind in _MUST:
         return _MUST[kind].format_map(context)
     return re.sub(r"^(input|value) should ", "", error["msg"].lower())
@@ -254,7 +355,11 @@ def _range(adapter: TypeAdapter[Any], limit: str, name: str, context: Mapping[st
     found: dict[str, Any] = {limit: context[name]}
     with suppress(PydanticInvalidForJsonSchema):
         found = next((node for node in _nodes(adapter.json_schema()) if node.get(limit) == context[name]), found)
-    return " and ".join(f"{words} {found[key]:g}" for key, words in _LIMIT_WORDS.items() if key in found)
+    return " and ".join(f"{words} {_number(found[key])}" for key, words in _LIMIT_WORDS.items() if key in found)
+
+
+def _number(limit: float) -> str:
+    return str(int(limit)) if float(limit).is_integer() else f"{limit:g}"
 
 
 def _nodes(schema: Any) -> Iterator[dict[str, Any]]:
@@ -273,7 +378,7 @@ def choices(name: str, valid: Sequence[str]) -> str:
 
 def _told(meant: str | None, valid: Sequence[str]) -> str:
     hint = f"did you mean {meant!r}? " if meant else ""
-    return f"{hint}valid: {', '.join(sorted(valid))}"
+    return f"{hint}valid: {shorten(', '.join(sorted(valid)), _LONGEST_LIST, placeholder=' ...')}"
 
 
 def explain_key(config: DictConfig, key: str) -> str:

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import re
-import sys
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 from hydra import compose
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import IntervalSweep, Override
 from hydra.errors import HydraException, MissingConfigException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from lab.config.check import choices, explain_key
+from lab.config.check import PLAIN_VALUES, check, check_complete, check_plain, choices, explain_key
 from lab.config.compose import initialized
 from lab.config.hydra_internals import argument_parser, loader
-from lab.console import LabError
+from lab.config.overrides import parsed
+from lab.console import LabError, refusals
 
 _WITH_M = "add -m, as in python -m lab.train -m"
 
@@ -37,47 +37,107 @@ def in_order(arguments: Sequence[str]) -> list[str]:
     return [*reversed(flags), *parse_arguments(arguments).overrides]
 
 
+class Composed(NamedTuple):
+    """What a command line composes.
+
+    Attributes:
+        config: without Hydra's own settings; complete, each plain value checked.
+        choices: group -> chosen config.
+    """
+
+    config: DictConfig
+    choices: dict[str, str | None]
+
+
 def check_overrides(arguments: Sequence[str]) -> None:
     """Exits with one sentence if the overrides among ``arguments`` do not compose, or need a sweep and are none.
 
-    Sweeps (``seed=1,2,3``) are tried with their first value. Hydra's own flags pass.
+    Of a sweep (``seed=1,2,3``) each value is checked, beside the first values of the others. Hydra's own flags pass.
     """
     given = parse_arguments(arguments)
     if given.help or given.hydra_help or given.shell_completion or given.config_path or given.config_name:
         return
-    problem: str | None
-    if given.multirun and (given.cfg or given.info):
-        problem = "--cfg and --info are for one run, without -m; python -m lab.status --plan lists a sweep's runs"
-    elif given.info or given.resolve or given.experimental_rerun:
-        return
-    else:
-        problem = problem_with(given.overrides, config_dir_of(given), _is_sweep(given))
-    if problem:
-        print(f"error: {problem}", file=sys.stderr)
-        sys.exit(1)
+    with refusals():
+        if given.multirun and (given.cfg or given.info):
+            raise LabError(
+                "--cfg and --info are for one run, without -m; python -m lab.status --plan lists a sweep's runs"
+            )
+        if given.info or given.resolve or given.experimental_rerun:
+            return
+        if not _is_sweep(given):
+            composed(given.overrides, config_dir_of(given), sweep=False)
+            return
+        for config in each_value(given.overrides, config_dir_of(given)):
+            # Named from what is run, which is not known yet.
+            config.paths.run = "."
+            check(config)
 
 
-def problem_with(overrides: Sequence[str], config_dir: Path | None = None, sweep: bool | None = None) -> str | None:
-    """Says in one sentence what is wrong with these overrides; None if they compose.
+def composed(overrides: Sequence[str], config_dir: Path | None = None, sweep: bool | None = None) -> Composed:
+    """Composes what ``python -m lab.train <overrides>`` runs; of several values the first.
 
     Args:
-        overrides: as typed; of several values the first is tried.
+        overrides: as typed.
         config_dir: further configs, as under ``--config-dir``.
         sweep: whether they are for a sweep; without it, what would act in a sweep alone is wrong. None: not known.
+
+    Raises:
+        LabError: says in one sentence what is wrong with these overrides.
     """
+    with initialized(config_dir):
+        typed = parsed(overrides, loader())
+        whole = _composed([_values(override)[0] for override in typed])
+        if sweep is False and (problem := _ignored(typed, whole)):
+            raise LabError(problem)
+        return _without_hydra(whole)
+
+
+def each_value(overrides: Sequence[str], config_dir: Path | None = None) -> Iterator[DictConfig]:
+    """Configs in which each value of a sweep comes once, beside the first values of the others.
+
+    Raises:
+        LabError: says in one sentence what is wrong with a value.
+    """
+    with initialized(config_dir):
+        typed = parsed(overrides, loader())
+        whole = _composed([_values(override)[0] for override in typed])
+        own = {override.key_or_group for override in typed}
+        params = {key: "null" if one is None else one for key, one in (whole.hydra.sweeper.params or {}).items()}
+        planned = parsed([f"{key}={one}" for key, one in params.items() if key.lstrip("+") not in own], loader())
+        values = [_values(override) for override in (*planned, *typed)]
+        first = [some[0] for some in values]
+        yield _without_hydra(_composed(first) if planned else whole).config
+        for place, (override, some) in enumerate(zip((*planned, *typed), values, strict=True)):
+            for value in some[1:]:
+                if override.key_or_group in PLAIN_VALUES:  # changes nothing else
+                    check_plain(override.key_or_group, parsed([value])[0].value())
+                else:
+                    yield _without_hydra(_composed([*first[:place], value, *first[place + 1 :]])).config
+
+
+def _composed(single: Sequence[str]) -> DictConfig:
+    """The config of these overrides, Hydra's own settings included; Hydra must be initialised."""
     try:
-        with initialized(config_dir):
-            typed = OverridesParser.create(loader()).parse_overrides(list(overrides))
-            single = [_of_one_job(override) for override in typed]
-            try:
-                config = compose("train", overrides=single, return_hydra_config=True)
-            except HydraException as error:
-                return explained(error, single)
-            if config.hydra.runtime.choices["hydra/sweeper"] == "search" and find_spec("optuna") is None:
-                return "a search needs Optuna, which is not installed: pip install -e '.[optuna]'"
-            return _ignored(typed, config) if sweep is False else None
-    except (HydraException, OmegaConfBaseException, LabError) as error:
-        return _one_line(str(error))
+        config = compose("train", overrides=list(single), return_hydra_config=True)
+    except HydraException as error:
+        raise LabError(explained(error, single)) from error
+    except (OmegaConfBaseException, ValueError) as error:
+        for override in parsed(single):
+            key = override.key_or_group
+            if (options := _options(key)) and not isinstance(override.value(), str | list):
+                raise LabError(f"{override.input_line} is no name of a config; {choices('', options)}") from error
+        raise LabError(_one_line(str(error))) from error
+    if config.hydra.runtime.choices["hydra/sweeper"] == "search" and find_spec("optuna") is None:
+        raise LabError("a search needs Optuna, which is not installed: pip install -e '.[optuna]'")
+    return config
+
+
+def _without_hydra(whole: DictConfig) -> Composed:
+    choices = dict(whole.hydra.runtime.choices)
+    with open_dict(whole):
+        whole.pop("hydra")
+    check_complete(whole)
+    return Composed(whole, choices)
 
 
 def parse_arguments(arguments: Sequence[str]) -> Namespace:
@@ -94,15 +154,18 @@ def _is_sweep(given: Namespace) -> bool:
     return given.multirun or "hydra.mode=MULTIRUN" in given.overrides
 
 
-def _of_one_job(override: Override) -> str:
-    """The override with one value: the first of a sweep, the lower end of an interval to search in."""
+def _values(override: Override) -> list[str]:
+    """The override with each of its values; of a range or an interval to search in, with both ends."""
     key = str(override.input_line).split("=", 1)[0]
     value = override.value()
     if isinstance(value, IntervalSweep):
-        return f"{key}={value.start}"
-    if override.is_sweep_override():
-        return f"{key}={next(iter(override.sweep_string_iterator()))}"
-    return override.input_line or ""
+        return [f"{key}={value.start}", f"{key}={value.end}"]
+    if not override.is_sweep_override():
+        return [override.input_line or ""]
+    found = [f"{key}={one}" for one in override.sweep_string_iterator()]
+    if not found:
+        raise LabError(f"{override.input_line} has no value to try: a range or a list of one or more is needed")
+    return [found[0], found[-1]] if override.is_range_sweep() and len(found) > 1 else found
 
 
 def _ignored(overrides: Sequence[Override], config: DictConfig) -> str | None:

@@ -34,7 +34,7 @@ def compose_config(overrides: Sequence[str]) -> DictConfig:
     """The config that ``python -m lab.train`` composes of these overrides; ``paths.run`` is still to be set.
 
     Raises:
-        HydraException: if they do not compose; ``lab.config.command_line.problem_with`` says why in one sentence.
+        HydraException: if they do not compose; ``lab.config.command_line.composed`` says why in one sentence.
     """
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
         return compose("train", overrides=list(overrides))

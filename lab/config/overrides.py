@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.override_parser import types
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
@@ -54,12 +57,34 @@ def read_override(text: str) -> Override:
     Raises:
         LabError: if Hydra's grammar has no place for it.
     """
-    try:
-        found = _parser().parse_override(text)
-    except HydraException as error:
-        raise LabError(f"{text!r} is no override: write name=value ({str(error).splitlines()[0]})") from error
+    (found,) = parsed([text])
     _, equals, value = text.partition("=")
     return Override(text, found.key_or_group, value if equals else "")
+
+
+def parsed(texts: Sequence[str], loader: ConfigLoader | None = None) -> list[types.Override]:
+    """Parses overrides as Hydra does.
+
+    Args:
+        texts: as typed.
+        loader: knows which configs there are, of which ``glob()`` chooses.
+
+    Raises:
+        LabError: if Hydra's grammar has no place for one.
+    """
+    parser = OverridesParser.create(loader) if loader else _parser()
+    found = []
+    for text in texts:
+        try:
+            (one,) = parser.parse_overrides([text])
+            if not one.key_or_group:
+                raise ValueError
+            found.append(one)
+        except (HydraException, ValueError) as error:
+            raise LabError(
+                f"{text!r} cannot be read: write name=value, a list as name=[1,2], and other signs in quotes"
+            ) from error
+    return found
 
 
 @lru_cache(maxsize=1)

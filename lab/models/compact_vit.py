@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, PositiveFloat
 from timm.layers import PatchEmbed
 from timm.models import register_model
 from timm.models.vision_transformer import VisionTransformer
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from lab.attention.layers import Attention
 from lab.attention.rule import TemperatureRule
+from lab.datasets.sizes import Size
 from lab.models.parts import Observable, RuleFactory, make_rules
 
 
@@ -68,10 +69,10 @@ class CompactViT(Observable, VisionTransformer):
     def __init__(
         self,
         image_size: int = 56,
-        patch_size: PositiveInt = 4,
-        depth: PositiveInt = 7,
-        heads: PositiveInt = 4,
-        head_dim: PositiveInt = 64,
+        patch_size: Size = 4,
+        depth: Size = 7,
+        heads: Size = 4,
+        head_dim: Size = 64,
         mlp_ratio: PositiveFloat = 2.0,
         num_classes: int = 10,
         drop_path_rate: Annotated[float, Field(ge=0, lt=1)] = 0.1,

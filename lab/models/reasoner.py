@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import torch
-from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from lab.attention.layers import Attention
+from lab.datasets.sizes import Size
 from lab.models.parts import Observable, RuleFactory, make_rules
 
 
@@ -67,10 +67,10 @@ class Reasoner(Observable):
         tokens: int = 12,
         context: int = 5,
         num_classes: int = 11,
-        width: PositiveInt = 16,
-        heads: PositiveInt = 4,
-        hidden: PositiveInt = 64,
-        depth: PositiveInt = 1,
+        width: Size = 16,
+        heads: Size = 4,
+        hidden: Size = 64,
+        depth: Size = 1,
         layer_norm: bool = False,
         softmax: RuleFactory | None = None,
     ) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from pydantic import PositiveInt
 from timm.layers import ConvNormAct
 from torch import Tensor, nn
 
+from lab.datasets.sizes import Size
 from lab.models.parts import Observable
 
 
@@ -35,7 +35,7 @@ class ResNet9(Observable):
         ValueError: if the canvas is too small.
     """
 
-    def __init__(self, image_size: int = 56, num_classes: int = 10, width: PositiveInt = 48) -> None:
+    def __init__(self, image_size: int = 56, num_classes: int = 10, width: Size = 48) -> None:
         super().__init__()
         if image_size < 8:
             raise ValueError(f"a ResNet9 needs a canvas of 8 pixels or more, got {image_size}")

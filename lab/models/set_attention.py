@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from lab.attention.layers import CrossAttention
+from lab.datasets.sizes import Size
 from lab.models.parts import Observable, RuleFactory, make_rules
 
 
@@ -26,7 +26,7 @@ class SetAttention(Observable):
     """
 
     def __init__(
-        self, features: int = 11, num_classes: int = 10, width: PositiveInt = 128, softmax: RuleFactory | None = None
+        self, features: int = 11, num_classes: int = 10, width: Size = 128, softmax: RuleFactory | None = None
     ) -> None:
         super().__init__()
         gelu = nn.GELU("tanh")

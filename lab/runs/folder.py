@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,9 @@ class Run:
         folder: where the run lives.
         primary: whether this process writes (rank 0); the others only read.
 
+    Attributes:
+        begun: whether this process has trained: set by who trains.
+
     Raises:
         LabError: if another process holds the folder.
     """
@@ -51,9 +55,13 @@ class Run:
         self.checkpoints = folder / "checkpoints"
         self.pictures = folder / "pictures"
         self.metrics = folder / "metrics.csv"
+        self.begun = False
         self._lock = FolderLock(folder)
+        self._made = [path for path in (folder, *folder.parents) if not path.exists()]
+        self._aside: Path | None = None
         if primary:
             self._lock.acquire()
+        self._empty = primary and not self._content()
 
     def release(self) -> None:
         """Lets other processes have the folder."""
@@ -114,15 +122,36 @@ class Run:
 
     def set_aside(self) -> Path | None:
         """Moves what is in the folder to ``<folder>~1`` (or the next free number); nothing is ever deleted."""
-        # Hidden files say who holds the folder and which job is to run it, not what was run.
-        content = [path for path in self.folder.iterdir() if not path.name.startswith(".")]
+        content = self._content()
         if not content:
             return None
-        aside = free_place_aside(self.folder)
+        self._aside = aside = free_place_aside(self.folder)
         aside.mkdir()
         for path in content:
             shutil.move(path, aside / path.name)
         return aside
+
+    def take_back(self) -> None:
+        """Leaves the folder as it was, and lets go of it, if this process found no run in it and has not trained.
+
+        Folders that it has made are gone then, and a run that it has set aside is in its place again.
+        """
+        if self.begun or self.lost or not (self._empty or self._aside):
+            return
+        for path in self._content():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if self._aside is not None:
+            for path in self._aside.iterdir():
+                shutil.move(path, self.folder / path.name)
+            self._aside.rmdir()
+        self._lock.release(remove=bool(self._made))
+        with suppress(OSError):  # somebody else is at work there by now
+            for path in self._made:
+                path.rmdir()
+
+    def _content(self) -> list[Path]:
+        """What is in the folder; hidden files say who holds it and which job is to run it, not what was run."""
+        return [path for path in self.folder.iterdir() if not path.name.startswith(".")]
 
     def newest_checkpoint(self) -> Checkpoint | None:
         """Reads the newest checkpoint that is intact; None where there is none at all.

@@ -104,12 +104,18 @@ class FolderLock:
             self.release()
             raise
 
-    def release(self) -> None:
-        """Lets others have the folder; does nothing where this process does not hold it."""
+    def release(self, remove: bool = False) -> None:
+        """Lets others have the folder; does nothing where this process does not hold it.
+
+        Args:
+            remove: leave no file of the lock behind.
+        """
         if self._lease.is_locked:
             if (holder := _read_record(self.folder)) and holder.token == self._lease.token:
                 (self.folder / HOLDER).unlink(missing_ok=True)
             self._lease.release()
+        if remove and self._flock.is_locked:
+            (self.folder / LOCK).unlink(missing_ok=True)  # held: who waits for it sees that it is gone, and makes one
         self._flock.release()
 
     def _claim(self, kernel: bool) -> None:

@@ -11,10 +11,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from hydra import compose
 from omegaconf import DictConfig, OmegaConf
 
-from lab.config.compose import initialized
+from lab.config.command_line import composed
 from lab.config.identity import identity
 from lab.config.overrides import Override, read_override
 from lab.console import LabError
@@ -71,11 +70,10 @@ class RunSpec:
             overrides: as typed.
 
         Raises:
-            HydraException: if they do not compose; ``lab.config.command_line.problem_with`` says why in one sentence.
+            LabError: if they do not compose, or are those of several runs.
         """
-        with initialized():
-            config = compose("train", overrides=list(overrides), return_hydra_config=True)
-        return cls.of(config, overrides, config.hydra.runtime.choices)
+        found = composed(overrides, sweep=False)
+        return cls.of(found.config, overrides, found.choices)
 
     def changed(self, **changes: Any) -> RunSpec:
         """Returns the same run with other top-level values, in the folder that these name."""

@@ -12,7 +12,7 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from lab.config.command_line import config_dir_of, explained, parse_arguments, problem_with
+from lab.config.command_line import config_dir_of, each_value, explained, parse_arguments
 from lab.config.compose import initialized
 from lab.config.hydra_internals import BASIC_SWEEPER, Choices, compose_multirun, loader, split_into_jobs
 from lab.config.overrides import Override, read_override
@@ -74,8 +74,8 @@ def planned_runs(arguments: Sequence[str]) -> tuple[Path, list[Path]]:
     """
     given = parse_arguments(arguments)
     overrides = list(given.overrides)
-    if problem := problem_with(overrides, config_dir_of(given)):
-        raise LabError(problem)
+    for _ in each_value(overrides, config_dir_of(given)):
+        pass  # of a wrong one it says what is wrong
     with initialized(config_dir_of(given)):
         try:
             config = compose_multirun(overrides)

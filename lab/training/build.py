@@ -65,6 +65,17 @@ def build_optim(optim: DictConfig) -> OptimConfig:
     return made
 
 
+def build_options(config: DictConfig) -> None:
+    """Builds all that takes no time, and lets it go: what its options say of each other is told before any work."""
+    build_optim(config.optim)
+    build_callbacks(config)
+    build_data(config.data)
+    if schedule := config.softmax.get("schedule"):
+        instantiate(schedule)
+    if config.intervention:
+        instantiate(config.intervention)
+
+
 def build_module(config: DictConfig, data: DataModule, kind: type[TwoStepModule] = TwoStepModule) -> TwoStepModule:
     """The model with its softmax, in its LightningModule."""
     facts = data.model_arguments()
@@ -125,7 +136,7 @@ def _with_softmax(model: DictConfig, softmax: DictConfig, facts: dict[str, int])
 
 def build_callbacks(config: DictConfig) -> list[Callback]:
     """The callbacks that the config names."""
-    return list(instantiate(config.callbacks).values())
+    return [one for one in instantiate(config.callbacks).values() if one is not None]
 
 
 def build_checkpoints(config: DictConfig, run: Run, preemption: Preemption) -> Checkpoints:
@@ -140,7 +151,7 @@ def build_loggers(spec: RunSpec, run: Run, resume_step: int) -> list[Logger]:
     purge = {"purge_step": resume_step} if resume_step else {}
     loggers = [
         MetricsLog(run.metrics, resume_step),
-        *(make(**purge) for make in instantiate(spec.config.logger).values()),
+        *(make(**purge) for make in instantiate(spec.config.logger).values() if make is not None),
     ]
     for logger in loggers:
         logger.log_hyperparams(hyperparameters(spec))

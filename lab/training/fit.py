@@ -22,11 +22,19 @@ from lab.config.check import check
 from lab.console import LabError, tell
 from lab.runs import slurm
 from lab.runs.folder import Run
-from lab.runs.outcome import Ending
+from lab.runs.outcome import STOPPED, Ending
 from lab.runs.provenance import provenance
 from lab.runs.spec import RunSpec
 from lab.runs.summary import Summary
-from lab.training.build import build_callbacks, build_checkpoints, build_loggers, build_model_and_data, build_trainer
+from lab.training.build import (
+    build_callbacks,
+    build_checkpoints,
+    build_loggers,
+    build_model_and_data,
+    build_options,
+    build_trainer,
+)
+from lab.training.ending import ended_by_signals
 from lab.training.lightning_internals import process_rank, processor_has_bf16
 from lab.training.machine import keep_freed_memory, tune_compiler
 from lab.training.open_run import OpenRun
@@ -42,15 +50,12 @@ def train(spec: RunSpec) -> list[Summary]:
     """
     config = spec.config
     check(config)
-    if (config.trainer.max_epochs or 0) < 1:
-        raise LabError(
-            f"trainer.max_epochs={config.trainer.max_epochs} must be at least 1: the schedules of learning rate and "
-            "temperature end with it; trainer.max_steps and trainer.max_time end a run before"
-        )
     if spec.several:
         check_trainer(config)
     _prepare_process(spec)
-    with ExitStack() as stack:
+    with Ending().told():
+        build_options(config)
+    with ended_by_signals(), ExitStack() as stack:
         opened = [stack.enter_context(_opened(one)) for one in spec.each]
         left = [one for one in opened if isinstance(one, OpenRun)]
         if spec.several and left:
@@ -111,6 +116,9 @@ def _opened(spec: RunSpec) -> Iterator[OpenRun | Summary]:
             **origin,
         )
         yield OpenRun(spec, run, fixed)
+    except (LabError, *STOPPED):
+        run.take_back()
+        raise
     finally:
         run.release()
 

@@ -17,8 +17,7 @@ from torch import nn
 from lab.callbacks.diagnostics.base import Diagnostic
 from lab.callbacks.diagnostics.gradient_norms import GradientNorms
 from lab.config.check import check, explain_key
-from lab.config.command_line import problem_with
-from lab.config.compose import compose_config
+from lab.config.command_line import composed
 from lab.console import LabError, tables, tell
 from lab.datasets.loading import DataModule
 from lab.observation.gradients import Trained
@@ -156,10 +155,8 @@ def _tell_too_few(wanted: int, there: int) -> None:
 
 
 def _settings(callbacks: list[str], folder: Path) -> DictConfig:
-    if problem := problem_with(callbacks):
-        raise LabError(problem)
-    config = OmegaConf.merge(compose_config(callbacks), {"paths": {"run": str(folder)}})
-    assert isinstance(config, DictConfig)
+    config = composed(callbacks).config
+    config.paths.run = str(folder)
     check(config)
     return config.callbacks
 

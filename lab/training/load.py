@@ -10,8 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
 from lab.config.check import check
-from lab.config.command_line import problem_with
-from lab.config.compose import compose_config
+from lab.config.command_line import composed
 from lab.console import LabError
 from lab.models.parts import rules_of
 from lab.runs.folder import Run
@@ -93,9 +92,7 @@ def softmax_config(name: str, *overrides: str) -> DictConfig:
     Raises:
         LabError: if they do not compose, or one is wrong.
     """
-    if problem := problem_with([f"softmax={name}", *overrides]):
-        raise LabError(problem)
-    config = compose_config([f"softmax={name}", *overrides])
+    config = composed([f"softmax={name}", *overrides]).config
     OmegaConf.resolve(config.softmax)
     check(OmegaConf.create({"softmax": config.softmax}))
     return config.softmax

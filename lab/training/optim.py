@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
+import torch
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
-from timm.optim import create_optimizer_v2, get_optimizer_class, param_groups_weight_decay
+from timm.optim import create_optimizer_v2, get_optimizer_class, list_optimizers, param_groups_weight_decay
 from timm.scheduler import create_scheduler_v2
 from timm.scheduler.scheduler import Scheduler
 from torch import nn
@@ -30,14 +32,14 @@ class OptimConfig:
         min_lr: the schedule's end.
         warmup_lr: start of the linear warm-up.
         warmup_epochs: its length in epochs.
-        schedule: a schedule of ``timm.scheduler`` by epoch; ``none`` keeps ``lr`` once it is warm.
+        schedule: a schedule of ``timm.scheduler`` that goes by epochs; ``none`` keeps ``lr`` once it is warm.
         weight_decay: decoupled weight decay.
         decay_matrices_only: no decay on biases, norms and what the model's ``no_weight_decay`` names.
         label_smoothing: of the training loss, in [0, 1).
         options: passed to the optimiser (betas, eps, ...).
 
     Raises:
-        ValueError: if the schedule follows a metric.
+        ValueError: if there is no such optimiser, or its options are not those of it.
     """
 
     lr: PositiveFloat
@@ -46,15 +48,20 @@ class OptimConfig:
     min_lr: NonNegativeFloat = 0.0
     warmup_lr: NonNegativeFloat = 1e-6
     warmup_epochs: NonNegativeInt = 0
-    schedule: str = "cosine"
+    schedule: Literal["cosine", "tanh", "step", "multistep", "poly", "rsqrt", "constant", "none"] = "cosine"
     weight_decay: NonNegativeFloat = 0.0
     decay_matrices_only: bool = True
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
     options: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.schedule == "plateau":
-            raise ValueError("optim.schedule=plateau follows a metric, and schedules here go by epochs: take another")
+        known = [str(name) for name in list_optimizers()]
+        if self.name.lower().removeprefix("lookahead_") not in known:
+            close = difflib.get_close_matches(self.name, known, n=3)
+            hint = f"; did you mean {' or '.join(close)}?" if close else ""
+            raise ValueError(f"optim.name={self.name} is no optimiser of timm.optim{hint}")
+        # On a weight of its own: a wrong option is told before there is a model.
+        self.optimizer([{"params": [nn.Parameter(torch.zeros(2, 2))]}], samples_per_step=1)
 
     def scaled_lr(self, samples_per_step: int) -> float:
         """Maximum learning rate for this many samples a step."""
@@ -83,7 +90,7 @@ class OptimConfig:
             options |= {"fused": True} if _fuses(self.name) else {}
         try:
             return create_optimizer_v2(groups, opt=self.name, lr=lr, weight_decay=0.0, **options)
-        except TypeError as error:
+        except (TypeError, ValueError, AssertionError) as error:
             raise ValueError(f"optim.options {self.options} do not fit optim.name={self.name}: {error}") from error
 
     def scheduler(self, optimizer: Optimizer, epochs: int) -> Scheduler | None:

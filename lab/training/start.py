@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 from omegaconf import DictConfig
 
-from lab.config.command_line import problem_with
 from lab.console import LabError
 from lab.runs import slurm
 from lab.runs.spec import RunSpec
@@ -25,8 +24,6 @@ def run(overrides: Sequence[str]) -> list[Summary]:
     Raises:
         LabError: for everything that a user can mend.
     """
-    if problem := problem_with(overrides, sweep=False):
-        raise LabError(problem)
     return start(RunSpec.compose(overrides))
 
 
@@ -84,20 +81,27 @@ def share_of_threads(side_by_side: int | None) -> int | None:
 
 
 def _check_devices(trainer: DictConfig) -> None:
-    """Refuses a GPU that is not there before anything is built for it.
+    """Refuses devices that are not there before anything is built for them.
 
     Raises:
-        LabError: if the trainer asks for GPUs, and this machine has none, or has fewer.
+        LabError: if the trainer asks for GPUs, and this machine has none, or has fewer; or for more processes than this
+            machine has cores.
     """
-    if trainer.get("accelerator") not in ("gpu", "cuda"):
+    accelerator, devices = trainer.get("accelerator"), trainer.get("devices")
+    asked = int(devices) if str(devices).isdigit() else 1
+    # Under torchrun each process may see its own GPU alone, and has been started.
+    if accelerator == "cpu":
+        cores = max(2, os.cpu_count() or 1)
+        if asked > cores and "LOCAL_RANK" not in os.environ:
+            raise LabError(f"trainer.devices={devices} are so many processes, and there are {cores} CPU cores for them")
+    if accelerator not in ("gpu", "cuda"):
         return
     import torch  # takes seconds
 
     there = torch.cuda.device_count()
-    if not there and not (trainer.accelerator == "gpu" and torch.backends.mps.is_available()):
+    if not there and not (accelerator == "gpu" and torch.backends.mps.is_available()):
         raise LabError(
-            f"trainer.accelerator={trainer.accelerator}, and PyTorch finds no GPU here: trainer=cpu trains without one"
+            f"trainer.accelerator={accelerator}, and PyTorch finds no GPU here: trainer=cpu trains without one"
         )
-    # Under torchrun each process may see its own GPU alone.
-    if isinstance(trainer.devices, int) and trainer.devices > max(there, 1) and "LOCAL_RANK" not in os.environ:
-        raise LabError(f"trainer.devices={trainer.devices}, and PyTorch finds no more than {max(there, 1)} GPU here")
+    if asked > max(there, 1) and "LOCAL_RANK" not in os.environ:
+        raise LabError(f"trainer.devices={devices}, and PyTorch finds no more than {max(there, 1)} GPU here")

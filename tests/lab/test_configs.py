@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import pytest
+from conftest import problem_with
 from hydra import compose
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from pydantic import Field, PositiveInt
 
 from hydra_plugins.eureka_lab import offer
 from lab.config.check import check, check_arguments
-from lab.config.command_line import check_overrides, in_order, problem_with
+from lab.config.command_line import check_overrides, in_order
 from lab.config.compose import CONFIGS, compose_config, initialized
 from lab.console import LabError
 from lab.datasets.loading import DataModule

@@ -67,6 +67,8 @@ def _handed_on(
                 for callback in self.callbacks_of(seed):
                     getattr(callback, name)(seed.trainer, seed.module, *arguments(seed, given))
             except LabError as error:
+                if name == "on_fit_start":
+                    raise  # of what all seeds share: none of them can be trained
                 seed.failure = str(error)
 
     return method

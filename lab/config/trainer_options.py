@@ -1,0 +1,61 @@
+"""What options of Lightning's trainer may be, where its own annotations say less: they give types, and no range."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from lightning.pytorch.accelerators import AcceleratorRegistry
+from lightning.pytorch.strategies import StrategyRegistry
+from pydantic import AfterValidator, Field, NonNegativeFloat, NonNegativeInt, PositiveInt
+from pydantic_core import PydanticCustomError
+
+
+def _text(pattern: str, must: str) -> Any:
+    """The annotation of text that a pattern describes; ``must`` says in words what it is."""
+
+    def read(value: str) -> str:
+        if not re.fullmatch(pattern, value):
+            raise PydanticCustomError("text", "{must}", {"must": must})
+        return value
+
+    return Annotated[str, AfterValidator(read)]
+
+
+_Batches = PositiveInt | Annotated[float, Field(gt=0, le=1)] | None
+# What the lab hands to the trainer itself.
+_Given = None
+
+OPTIONS: dict[str, Any] = {
+    "accelerator": Literal[("auto", "gpu", *sorted(AcceleratorRegistry.available_accelerators()))],
+    "strategy": Literal[("auto", *StrategyRegistry.available_strategies())],
+    "devices": PositiveInt
+    | Literal[-1]
+    | Annotated[list[NonNegativeInt], Field(min_length=1)]
+    | _text(r"auto|-1|0*[1-9]\d*|\d+(, ?\d+)+", "be auto or a number"),
+    "num_nodes": PositiveInt,
+    "max_epochs": PositiveInt,
+    "min_epochs": PositiveInt | None,
+    "max_steps": PositiveInt | Literal[-1],
+    "min_steps": PositiveInt | None,
+    "max_time": _text(r"\d+:\d\d:\d\d:\d\d", "be days:hours:minutes:seconds, as 00:12:30:00")
+    | dict[str, NonNegativeInt]
+    | None,
+    "limit_train_batches": _Batches,
+    "limit_val_batches": _Batches,
+    "limit_test_batches": _Batches,
+    "limit_predict_batches": _Batches,
+    "overfit_batches": NonNegativeInt | Annotated[float, Field(ge=0, le=1)],
+    "val_check_interval": _Batches,
+    "check_val_every_n_epoch": PositiveInt,
+    "num_sanity_val_steps": Annotated[int, Field(ge=-1)] | None,
+    "log_every_n_steps": NonNegativeInt | None,
+    "accumulate_grad_batches": PositiveInt,
+    "gradient_clip_val": NonNegativeFloat | None,
+    "gradient_clip_algorithm": Literal["norm", "value"] | None,
+    "profiler": Literal["simple", "advanced", "pytorch", "xla"] | None,
+    "reload_dataloaders_every_n_epochs": NonNegativeInt,
+    "callbacks": _Given,
+    "logger": _Given,
+    "plugins": _Given,
+}

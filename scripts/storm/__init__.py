@@ -1,0 +1,1 @@
+"""The storm: faults, typos and hostile folders, run over the lab and counted."""
