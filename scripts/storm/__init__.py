@@ -1,1 +1,1 @@
-"""The storm: faults, signals, damage and bad input let loose on the lab, by a seed, and what it makes of them."""
+"""The storm: faults, typos and hostile folders, run over the lab and counted."""

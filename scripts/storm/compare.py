@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-
-from lab.runs.folder import load_checkpoint
 
 # Keys of checkpoints, summaries and columns of metrics.csv that a clock has told, or that say where a run comes from.
 _NOT_COMPARED = {
@@ -44,12 +42,13 @@ def _of_a_run(run: Path, undisturbed: Path) -> Iterator[str]:
 def _files(run: Path) -> dict[str, Path]:
     """Returns all files by name.
 
-    Checkpoints are named by their age, for one that was saved at a signal has a step of its own. A resumed run has
-    several files of TensorBoard's, whose names carry the time: they are left out, as what only says who held the folder.
+    Checkpoints are named by their age: one that was saved at a signal has a step of its own, and all that counts then is
+    the newest. TensorBoard's files, of which a resumed run has several, carry the time in their names: they are left out,
+    as what only says who held the folder.
     """
     saved = sorted((run / "checkpoints").glob("last-*.ckpt"), reverse=True)
     files = {path.relative_to(run).as_posix(): path for path in run.rglob("*") if path.is_file() and path not in saved}
-    files |= {f"checkpoint {age}": path for age, path in enumerate(saved)}
+    files |= {f"older checkpoint {age}" if age else "newest.ckpt": path for age, path in enumerate(saved)}
     return {name: path for name, path in files.items() if ".tfevents." not in name and name != ".lock"}
 
 
@@ -65,6 +64,9 @@ def _rows(path: Path) -> list[dict[str, str]]:
             for row in csv.DictReader(file)
         ]
     return [row for row in rows if row.keys() - {"step", "epoch"}]
+
+
+_READ: dict[str, Callable[[Path], Any]] = {".ckpt": load_checkpoint, ".csv": _rows, ".json": _json}
 
 
 def unlike(mine: Any, theirs: Any, where: str) -> Iterator[str]:

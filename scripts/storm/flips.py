@@ -46,7 +46,7 @@ def _flip(grounds: Grounds, number: int, path: Path) -> str:
 
 
 def _read(grounds: Grounds, number: int, which: str, folder: Path) -> str | None:
-    shape, run = stopped_run(grounds, folder)
+    _, run = stopped_run(grounds, folder)
     path = checkpoints_of(run)[which]
     flipped = _flip(grounds, number, path)
     try:
