@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from lab.runs.folder import load_checkpoint
+
 # Keys of checkpoints, summaries and columns of metrics.csv that a clock has told, or that say where a run comes from.
 _NOT_COMPARED = {
     *("seconds", "wall_seconds", "time_elapsed", "samples_per_second", "started", "written"),
@@ -42,9 +44,8 @@ def _of_a_run(run: Path, undisturbed: Path) -> Iterator[str]:
 def _files(run: Path) -> dict[str, Path]:
     """Returns all files by name.
 
-    Checkpoints are named by their age: one that was saved at a signal has a step of its own, and all that counts then is
-    the newest. TensorBoard's files, of which a resumed run has several, carry the time in their names: they are left out,
-    as what only says who held the folder.
+    Checkpoints are named by their age: one that was saved at a signal has a step of its own, and what counts is the
+    newest. TensorBoard's files, of which a resumed run has several, and the file of the lock are left out.
     """
     saved = sorted((run / "checkpoints").glob("last-*.ckpt"), reverse=True)
     files = {path.relative_to(run).as_posix(): path for path in run.rglob("*") if path.is_file() and path not in saved}
