@@ -58,6 +58,9 @@ class Checkpoints(Checkpoint):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._saved_at = time.monotonic()
+        # Training goes on from this one. A kill may have left one more than are kept.
+        self._saved_step = trainer.global_step
+        self._let_go(trainer, of_those_ahead=False)
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -84,15 +87,25 @@ class Checkpoints(Checkpoint):
             return
         for logger in trainer.loggers:
             logger.save()
-        newest = self.folder / f"last-{trainer.global_step:09d}.ckpt"
-        trainer.save_checkpoint(newest)
+        trainer.save_checkpoint(self._path(trainer.global_step))
         self._saved_step = trainer.global_step
         self._saved_at = time.monotonic()
-        if trainer.is_global_zero:
-            # What lies ahead is damaged, or the run would have begun there: it is no checkpoint that counts.
-            behind = sorted(path for path in self.folder.glob("last-*.ckpt") if path.name <= newest.name)
-            for path in behind[: -self.keep]:
-                path.unlink()
+        # What lies ahead is damaged, or not common to all seeds: training did not begin there, and comes there again.
+        self._let_go(trainer, of_those_ahead=True)
+
+    def _let_go(self, trainer: L.Trainer, of_those_ahead: bool) -> None:
+        """Removes all but the newest ``keep`` up to the present step."""
+        if not trainer.is_global_zero:
+            return
+        present = self._path(trainer.global_step)
+        there = sorted(self.folder.glob("last-*.ckpt"))
+        gone = [path for path in there if path <= present][: -self.keep]
+        gone += [path for path in there if path > present] if of_those_ahead else []
+        for path in gone:
+            path.unlink()
+
+    def _path(self, step: int) -> Path:
+        return self.folder / f"last-{step:09d}.ckpt"
 
     def state_dict(self) -> dict[str, Any]:
         return {"best_value": self.best_value}

@@ -13,20 +13,23 @@ A folder is named by what was run, not by the clock, so that the same command fi
 
 from __future__ import annotations
 
-import io
 import json
 import shutil
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from lab.console import LabError
+from lab.console import LabError, tell
 from lab.runs.files import write_json, write_text
 from lab.runs.lock import FolderLock
 from lab.runs.spec import identity_of
 from lab.runs.summary import Summary, read_summary
 from lab.runs.walk import free_place_aside
+
+if TYPE_CHECKING:
+    from lab.runs.checkpoints import Checkpoint
 
 
 class Run:
@@ -119,74 +122,51 @@ class Run:
             shutil.move(path, aside / path.name)
         return aside
 
-    def newest_checkpoint(self) -> tuple[Path | None, int, list[str]]:
-        """The newest checkpoint that loads, its number of steps, and the names of damaged ones before it.
+    def newest_checkpoint(self) -> Checkpoint | None:
+        """Reads the newest checkpoint that is intact; None where there is none at all.
 
         Raises:
-            LabError: if there are checkpoints and none loads: a run that began anew would write over what is left.
+            LabError: as :meth:`intact_checkpoints`.
         """
-        path, content, damaged = self.read_newest_checkpoint()
-        if damaged and path is None:
-            raise self._all_damaged(damaged)
-        return path, int(content.get("global_step", 0)), damaged
+        return next(self.intact_checkpoints(), None)
 
-    def _all_damaged(self, damaged: list[str]) -> LabError:
-        return LabError(
-            f"no checkpoint of {self.folder} loads: {'; '.join(damaged)}: force=true starts anew and keeps the old run "
-            "beside it"
-        )
+    def intact_checkpoints(self) -> Iterator[Checkpoint]:
+        """Reads the checkpoints, newest first; the damaged ones are named on stderr and left out.
 
-    def read_newest_checkpoint(self) -> tuple[Path | None, dict[str, Any], list[str]]:
-        """The newest checkpoint that loads, what it holds, and the names of damaged ones before it."""
-        damaged: list[str] = []
-        for path in sorted(self.checkpoints.glob("last-*.ckpt"), reverse=True):
+        Raises:
+            LabError: if there are checkpoints and all are damaged: a run that began anew would write over what is left;
+                or if one is a folder.
+        """
+        paths = sorted(self.checkpoints.glob("*.ckpt"), reverse=True)
+        if folders := [path for path in paths if path.is_dir()]:
+            raise LabError(f"{folders[0]} is a folder where a checkpoint would be: move it elsewhere")
+        if not paths:
+            return
+        from lab.runs.checkpoints import DamagedCheckpoint, read_checkpoint  # torch takes seconds
+
+        found, damaged = False, []
+        for path in paths:
+            if not path.match("last-*"):
+                continue
             try:
-                content = load_checkpoint(path)
-                int(content["global_step"])
-                return path, content, damaged
+                checkpoint = read_checkpoint(path)
             except FileNotFoundError:
                 continue  # a newer one has taken its place
-            except Exception as error:  # a damaged file fails in many ways, none of them ours to list
-                if _is_of_the_machine(error):
-                    raise
-                damaged.append(_damage(path, error))
-        return None, {}, damaged
-
-    def checkpoint_steps(self) -> set[int]:
-        """Steps of all checkpoints that load.
-
-        Raises:
-            LabError: if there are checkpoints and none loads.
-        """
-        steps, damaged = set(), []
-        for path in self.checkpoints.glob("last-*.ckpt"):
-            try:
-                steps.add(int(load_checkpoint(path)["global_step"]))
-            except Exception as error:
-                if _is_of_the_machine(error):
-                    raise
-                damaged.append(_damage(path, error))
-        if damaged and not steps:
-            raise self._all_damaged(damaged)
-        return steps
-
-    def load_checkpoint(self, step: int) -> dict[str, Any]:
-        """The checkpoint at ``step``, one of :meth:`checkpoint_steps`."""
-        return load_checkpoint(self.checkpoints / f"last-{step:09d}.ckpt")
+            except DamagedCheckpoint as error:
+                damaged.append(f"{path} ({error})")
+                continue
+            _tell_of_damage(damaged)
+            found, damaged = True, []
+            yield checkpoint
+        if found:
+            _tell_of_damage(damaged)
+        elif damaged:
+            raise LabError(
+                f"no checkpoint of {self.folder} is intact: {'; '.join(damaged)}: training with force=true starts anew "
+                "and keeps the old run beside it"
+            )
 
 
-def _damage(path: Path, error: Exception) -> str:
-    return f"{path} ({type(error).__name__}: {(str(error).splitlines() or [''])[0][:80]})"
-
-
-def _is_of_the_machine(error: Exception) -> bool:
-    """Tells whether an error is the machine's, and not the file's: too little memory, a disk that does not answer."""
-    return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno is not None)
-
-
-def load_checkpoint(path: Path) -> dict[str, Any]:
-    """A checkpoint as plain tensors and values on the CPU."""
-    import torch  # takes seconds, and most readers of runs want summaries only
-
-    # Read by ourselves, so that errno is the machine's: of a truncated file torch says "invalid argument" with one.
-    return torch.load(io.BytesIO(path.read_bytes()), map_location="cpu", weights_only=True)
+def _tell_of_damage(checkpoints: Sequence[str]) -> None:
+    for one in checkpoints:
+        tell(f"damaged checkpoint, left out: {one}")

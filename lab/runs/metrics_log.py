@@ -38,7 +38,7 @@ class MetricsLog(Logger):
         if resume_step > 0:
             for row in read_metrics(path):
                 if row["step"] < resume_step:
-                    self._rows[int(row["step"])] = row
+                    self._rows[int(row["step"])] = {**row, "step": int(row["step"])}
 
     @property
     def name(self) -> str:

@@ -30,6 +30,7 @@ from lab.training.build import build_callbacks, build_checkpoints, build_loggers
 from lab.training.lightning_internals import process_rank, processor_has_bf16
 from lab.training.machine import keep_freed_memory, tune_compiler
 from lab.training.open_run import OpenRun
+from lab.training.resume import check_resumable
 from lab.training.seeds.train import check_trainer, train_together
 
 
@@ -105,6 +106,8 @@ def _opened(spec: RunSpec) -> Iterator[OpenRun | Summary]:
             softmax=spec.softmax,
             seed=spec.seed,
             overrides=spec.overrides,
+            # Of those that began together, fewer go on once some have ended.
+            seeds_together=before.seeds_together if before is not None else None,
             **origin,
         )
         yield OpenRun(spec, run, fixed)
@@ -128,12 +131,11 @@ def _train_alone(opened: OpenRun) -> None:
     ending = Ending()
     try:
         with ending.told():
-            resume, step, damaged = (None, 0, []) if spec.force else run.newest_checkpoint()
-            for path in damaged:
-                tell(f"damaged checkpoint, using the one before it: {path}")
-            if resume is not None:
-                tell(f"going on from {resume}")
+            resume = None if spec.force else run.newest_checkpoint()
             module, data = build_model_and_data(config)
+            if resume is not None:
+                check_resumable(resume, module)
+                tell(f"going on from {resume.path}")
             if config.compile:
                 tune_compiler()
                 module.model.compile()
@@ -142,9 +144,9 @@ def _train_alone(opened: OpenRun) -> None:
             watching = build_callbacks(config)
             pruning = Pruning(config.trial, [find_moment(watching)])
             callbacks = [StillHeld(run), FiniteLoss(), *watching, pruning, summary, *saving]
-            trainer = build_trainer(spec, callbacks, build_loggers(spec, run, step))
+            trainer = build_trainer(spec, callbacks, build_loggers(spec, run, resume.step if resume else 0))
             tell(f"run folder: {run.folder}")
-            trainer.fit(module, datamodule=data, ckpt_path=resume, weights_only=True)
+            trainer.fit(module, datamodule=data, ckpt_path=resume.path if resume else None, weights_only=True)
             ending.status = "stopped" if trainer.interrupted or pruning.pruned else "finished"
     finally:
         if not run.lost:

@@ -73,7 +73,7 @@ class Trained:
         # Another softmax has temperatures of its own; everything else must fit.
         unfit = [name for name in (*missing, *unexpected) if softmax is None or ".rule." not in name]
         if unfit:
-            raise LabError(f"{self.path} does not fit its config: {', '.join(unfit)}")
+            raise LabError(f"{self.path} does not fit its config: {', '.join(unfit[:4])}")
         if softmax is not None:
             _reset_temperatures(model, build_model(self.config.model, own, facts))
         return model.eval()
@@ -83,14 +83,15 @@ def read_trained(folder: Path) -> Trained:
     """The newest checkpoint of a run folder.
 
     Raises:
-        LabError: if there is no run or no checkpoint.
+        LabError: if there is no run or no intact checkpoint.
     """
     config = load_config(folder)
-    path, content, _ = Run(folder, primary=False).read_newest_checkpoint()
-    if path is None:
+    newest = Run(folder, primary=False).newest_checkpoint()
+    if newest is None:
         raise LabError(f"{folder} has no checkpoint yet: let it train for a while")
-    state = {k.removeprefix("model."): v for k, v in content["state_dict"].items() if k.startswith("model.")}
-    return Trained(path, config, state, int(content["global_step"]))
+    state = newest.content.get("state_dict") or {}
+    own = {name.removeprefix("model."): value for name, value in state.items() if name.startswith("model.")}
+    return Trained(newest.path, config, own, newest.step)
 
 
 def softmax_config(name: str, *overrides: str) -> DictConfig:

@@ -50,6 +50,7 @@ def test_a_resumed_log_takes_back_what_comes_again(tmp_path: Path) -> None:
     resumed.log_metrics({"loss": 30.0}, step=3)
     resumed.save()
     assert [row["loss"] for row in read_metrics(path)] == [0, 1, 2, 30]
+    assert [line.split(",")[0] for line in path.read_text().splitlines()] == ["step", "0", "1", "2", "3"]
 
 
 def test_a_new_log_starts_empty(tmp_path: Path) -> None:

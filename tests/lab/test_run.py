@@ -1,8 +1,10 @@
 import json
+import os
 from pathlib import Path
 from types import SimpleNamespace
-from typing import BinaryIO
+from typing import Any
 
+import lightning as L
 import pytest
 import torch
 from conftest import summary_of, write_a_summary
@@ -11,11 +13,18 @@ from omegaconf import OmegaConf
 from lab.callbacks.checkpoints import Checkpoints
 from lab.callbacks.summary import RunSummary
 from lab.console import LabError
-from lab.runs.checkpoints import AtomicCheckpointIO
-from lab.runs.folder import Run, load_checkpoint
+from lab.runs.checkpoints import (
+    AtomicCheckpointIO,
+    Checkpoint,
+    DamagedCheckpoint,
+    read_checkpoint,
+    save_checkpoint,
+)
+from lab.runs.folder import Run
 from lab.runs.spec import run_name
 from lab.runs.summary import Summary
 from lab.sweeps.status import status_of
+from lab.training.resume import check_resumable
 
 
 def test_a_name_says_what_is_run_whatever_the_order() -> None:
@@ -102,84 +111,132 @@ def test_a_start_that_fails_does_not_take_back_what_a_run_had_come_to(tmp_path: 
     assert after["error"] == "no MNIST there"
 
 
-def test_checkpoints_behind_are_let_go_of_and_a_damaged_one_ahead_does_not_count(tmp_path: Path) -> None:
-    ahead = tmp_path / "last-000000500.ckpt"
-    ahead.write_bytes(b"damaged")
-    keeping = Checkpoints(tmp_path, keep=2)
-    for step in (100, 200, 300):
-        trainer = SimpleNamespace(
+def test_the_newest_checkpoints_are_kept_and_a_damaged_one_ahead_is_none_of_them(tmp_path: Path) -> None:
+    def at(step: int) -> Any:
+        return SimpleNamespace(
             global_step=step, loggers=[], is_global_zero=True, save_checkpoint=lambda path: path.write_bytes(b"")
         )
-        keeping.save(trainer)  # type: ignore[arg-type]
-    assert {path.name[5:14] for path in tmp_path.iterdir()} == {"000000200", "000000300", "000000500"}
+
+    def kept() -> set[int]:
+        return {int(path.stem.split("-")[1]) for path in tmp_path.iterdir()}
+
+    # 300 was killed before it let go of 100; 500 is damaged.
+    for step in (100, 200, 300, 500):
+        (tmp_path / f"last-{step:09d}.ckpt").touch()
+    keeping = Checkpoints(tmp_path, keep=2)
+    keeping.on_train_start(at(300), L.LightningModule())
+    assert kept() == {200, 300, 500}
+    keeping.save(at(300))
+    assert kept() == {200, 300, 500}, "training has not gone on yet"
+    keeping.save(at(400))
+    assert kept() == {300, 400}
 
 
-def test_a_damaged_checkpoint_is_named_and_the_one_before_used(tmp_path: Path) -> None:
-    run = Run(tmp_path / "r")
-    run.checkpoints.mkdir()
-    torch.save({"global_step": 10}, run.checkpoints / "last-000000010.ckpt")
-    torch.save({"global_step": 20}, run.checkpoints / "last-000000020.ckpt")
-    assert run.newest_checkpoint()[1] == 20
-    broken = run.checkpoints / "last-000000020.ckpt"
-    broken.write_bytes(broken.read_bytes()[:100])
-    path, step, damaged = run.newest_checkpoint()
-    assert path is not None and path.name == "last-000000010.ckpt"
-    assert step == 10
-    assert len(damaged) == 1 and "last-000000020.ckpt" in damaged[0]
-    run.release()
+def checkpointed(folder: Path, *steps: int) -> Run:
+    """A run folder with a checkpoint at each of these steps."""
+    run = Run(folder, primary=False)
+    for step in steps:
+        (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+        save_checkpoint({"global_step": step, "weight": torch.zeros(100)}, run.checkpoints / f"last-{step:09d}.ckpt")
+    return run
 
 
-def test_nothing_begins_anew_over_checkpoints_of_which_none_loads(tmp_path: Path, monkeypatch) -> None:
-    run = Run(tmp_path / "r")
-    assert run.newest_checkpoint() == (None, 0, []) and run.checkpoint_steps() == set()
-    run.checkpoints.mkdir()
-    (run.checkpoints / "last-000000010.ckpt").write_bytes(b"damaged")
-    for read in (run.newest_checkpoint, run.checkpoint_steps):
-        with pytest.raises(LabError, match=r"no checkpoint of .*/r loads: .*last-000000010\.ckpt .*force=true"):
-            read()
+def cut_in_half(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
-    # What the machine lacks is no damage: the run is to wait, not to go on from an older checkpoint.
-    def without_memory(path: Path) -> dict:
+
+def cut_by_100_bytes(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def without_its_digest(path: Path) -> None:
+    torch.save(read_checkpoint(path).content, path)
+
+
+def emptied(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+@pytest.mark.parametrize("damage", [cut_in_half, cut_by_100_bytes, without_its_digest, emptied])
+def test_a_damaged_checkpoint_is_named_and_the_one_before_used(damage, tmp_path: Path, capsys) -> None:
+    run = checkpointed(tmp_path, 10, 20)
+    assert [one.step for one in run.intact_checkpoints()] == [20, 10]
+    damage(run.checkpoints / "last-000000020.ckpt")
+    newest = run.newest_checkpoint()
+    assert newest is not None and newest.step == 10
+    assert "damaged checkpoint, left out: " in (said := capsys.readouterr().err) and "last-000000020.ckpt" in said
+    damage(run.checkpoints / "last-000000010.ckpt")
+    with pytest.raises(LabError, match=r"no checkpoint of .* is intact: .*last-000000010\.ckpt .*force=true"):
+        run.newest_checkpoint()
+
+
+def test_an_older_damaged_checkpoint_is_named_too(tmp_path: Path, capsys) -> None:
+    run = checkpointed(tmp_path, 10, 20)
+    emptied(run.checkpoints / "last-000000010.ckpt")
+    assert [one.step for one in run.intact_checkpoints()] == [20]
+    assert "last-000000010.ckpt" in capsys.readouterr().err
+
+
+def test_every_flipped_bit_of_a_checkpoint_is_seen(tmp_path: Path) -> None:
+    run = checkpointed(tmp_path, 10)
+    path = run.checkpoints / "last-000000010.ckpt"
+    content = path.read_bytes()
+    for place in range(len(content)):
+        flipped = bytearray(content)
+        flipped[place] ^= 1 << place % 8
+        path.write_bytes(flipped)
+        with pytest.raises(DamagedCheckpoint):
+            read_checkpoint(path)
+
+
+def test_what_the_machine_lacks_is_no_damage(tmp_path: Path, monkeypatch) -> None:
+    """The run is to wait, not to go on from an older checkpoint."""
+    run = checkpointed(tmp_path, 10, 20)
+    assert checkpointed(tmp_path / "new").newest_checkpoint() is None
+
+    def without_memory(*_: object, **__: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("lab.runs.folder.load_checkpoint", without_memory)
-    for read in (run.newest_checkpoint, run.checkpoint_steps):
-        with pytest.raises(MemoryError):
-            read()
-    run.release()
+    monkeypatch.setattr(torch, "load", without_memory)
+    with pytest.raises(MemoryError):
+        run.newest_checkpoint()
+
+
+def test_a_folder_where_a_checkpoint_would_be_is_refused(tmp_path: Path) -> None:
+    run = checkpointed(tmp_path, 10)
+    (run.checkpoints / "best.ckpt").mkdir()
+    with pytest.raises(LabError, match=r"best\.ckpt is a folder"):
+        run.newest_checkpoint()
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"optimizer_states": []}, "lacks optimizer_states, so that training cannot go on: move it elsewhere"),
+        ({"state_dict": {"weight": torch.zeros(3, 2), "bias": torch.zeros(2)}}, r"does not fit .*size mismatch"),
+        ({"state_dict": {"weight": torch.zeros(2, 2)}}, r'does not fit .*Missing key.*"bias"'),
+    ],
+)
+def test_a_checkpoint_that_training_cannot_go_on_from_is_refused(changed: dict, words: str) -> None:
+    module = torch.nn.Linear(2, 2)
+    whole = {"state_dict": module.state_dict(), "optimizer_states": [{}], "callbacks": {"a": {}}, "loops": {"b": {}}}
+    check_resumable(Checkpoint(Path("last.ckpt"), whole, 1), module)
+    with pytest.raises(LabError, match=words):
+        check_resumable(Checkpoint(Path("last.ckpt"), {**whole, **changed}, 1), module)
 
 
 def test_a_checkpoint_is_written_beside_its_place_and_moved_there(tmp_path: Path, monkeypatch) -> None:
     """Not in $TMPDIR, from where a move to another file system is a copy over what was there."""
     path = tmp_path / "best.ckpt"
     AtomicCheckpointIO().save_checkpoint({"global_step": 1}, path)
-    written = []
+    written: list[str] = []
 
-    def killed(content: object, file: BinaryIO) -> None:
-        written.append(Path(file.name) if isinstance(file.name, str) else tmp_path)
-        file.write(b"half")
+    def killed(descriptor: int) -> None:
+        written.extend(one.name for one in tmp_path.iterdir() if one != path)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(torch, "save", killed)
+    monkeypatch.setattr(os, "fsync", killed)
     with pytest.raises(KeyboardInterrupt):
         AtomicCheckpointIO().save_checkpoint({"global_step": 2}, path)
-    assert load_checkpoint(path) == {"global_step": 1}
-    assert [one.name for one in tmp_path.iterdir()] == ["best.ckpt"]
-
-
-@pytest.mark.parametrize("left", [0.5, -100], ids=["half", "all but 100 bytes"])
-def test_a_truncated_checkpoint_is_damaged_and_no_fault_of_the_machine(tmp_path: Path, left: float) -> None:
-    run = Run(tmp_path / "r")
-    run.checkpoints.mkdir()
-    weights = {"weight": torch.zeros(1000)}
-    for step in (10, 20):
-        torch.save({"global_step": step, **weights}, run.checkpoints / f"last-{step:09d}.ckpt")
-    newest = run.checkpoints / "last-000000020.ckpt"
-    size = newest.stat().st_size
-    newest.write_bytes(newest.read_bytes()[: int(size * left) if left > 0 else int(left)])
-    path, step, damaged = run.newest_checkpoint()
-    assert path is not None and step == 10 and len(damaged) == 1
-    (run.checkpoints / "last-000000010.ckpt").write_bytes(b"")
-    with pytest.raises(LabError, match="force=true starts anew"):
-        run.newest_checkpoint()
-    run.release()
+    assert read_checkpoint(path).content == {"global_step": 1}
+    assert len(written) == 1 and [one.name for one in tmp_path.iterdir()] == ["best.ckpt"]

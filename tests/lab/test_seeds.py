@@ -11,9 +11,10 @@ import torch
 from conftest import SMALL, newest, set_status, summary_of
 
 from lab.console import LabError
+from lab.runs.checkpoints import read_checkpoint, save_checkpoint
 from lab.runs.metrics import read_metrics
 from lab.train import run as train_with
-from lab.training.seeds.module import SeedsModule
+from lab.training.seeds.module import Seed, SeedsModule
 
 REASONING = (
     "experiment=reasoning",
@@ -128,6 +129,26 @@ def test_a_killed_group_goes_on_where_it_was(tmp_path: Path) -> None:
         assert_same_run(resumed[seed], whole[seed], tolerance=0)
 
 
+@pytest.mark.parametrize("every", [1, 1000], ids=["with the others", "alone"])
+def test_a_seed_killed_between_its_last_checkpoint_and_its_end_has_ended(every, tmp_path: Path, monkeypatch) -> None:
+    often = (*STOPPING, f"checkpoints.every_n_steps={every}", "seeds=3")
+    whole = together(tmp_path / "whole", *often)
+    finish = Seed.finish
+
+    def killed(seed: Seed, status: str) -> None:
+        monkeypatch.setattr(Seed, "finish", finish)
+        raise SystemExit
+
+    monkeypatch.setattr(Seed, "finish", killed)
+    with pytest.raises(SystemExit):
+        together(tmp_path / "again", *often)
+    resumed = together(tmp_path / "again", *often)
+    assert summary_of(whole[0])["steps"] > summary_of(whole[1])["steps"]
+    for seed in whole:
+        assert_same_run(resumed[seed], whole[seed], tolerance=0)
+        assert summary_of(resumed[seed])["seeds_together"] == 3
+
+
 def test_a_group_that_goes_on_has_what_is_left_of_its_time(tmp_path: Path) -> None:
     limit = "trainer.max_time={minutes:30}"
     runs = together(tmp_path, *REASONING, "seeds=2", limit)
@@ -136,9 +157,9 @@ def test_a_group_that_goes_on_has_what_is_left_of_its_time(tmp_path: Path) -> No
     assert elapsed > 0
     for run in runs.values():
         for one in (run / "checkpoints").glob("last-*.ckpt"):
-            checkpoint = torch.load(one, weights_only=True)
+            checkpoint = read_checkpoint(one).content
             checkpoint["callbacks"]["Timer"]["time_elapsed"]["train"] = 1800.0
-            torch.save(checkpoint, one)
+            save_checkpoint(checkpoint, one)
         sorted((run / "checkpoints").glob("last-*.ckpt"))[-1].unlink()
         set_status(run, "running")
     resumed = together(tmp_path, *REASONING, "seeds=2", limit)

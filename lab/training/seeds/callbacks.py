@@ -111,6 +111,12 @@ class EachSeedCheckpoints(EachSeed, Checkpoint):
     def callbacks_of(self, seed: Seed) -> Sequence[Callback]:
         return seed.saving
 
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        super().on_train_start(trainer, pl_module)
+        # Killed between its last checkpoint and its end, a seed has nothing left to train.
+        module = _seeds_module(pl_module)
+        _end(module, [seed for seed in module.seeds if seed.failure or seed.trainer.should_stop])
+
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
@@ -123,7 +129,10 @@ class EachSeedCheckpoints(EachSeed, Checkpoint):
         module = _seeds_module(pl_module)
         _save_together(module)
         super().on_train_epoch_end(trainer, pl_module)
-        _end(module, [seed for seed in module.seeds if seed.failure or seed.trainer.should_stop])
+        gone = [seed for seed in module.seeds if seed.failure or seed.trainer.should_stop]
+        for seed in gone:
+            seed.over = seed.failure is None
+        _end(module, gone)
 
 
 def _seeds_module(module: L.LightningModule) -> SeedsModule:
@@ -144,7 +153,6 @@ def _save_together(module: SeedsModule) -> None:
 def _end(module: SeedsModule, gone: list[Seed]) -> None:
     for seed in gone:
         if seed.failure is None:
-            seed.over = True
             for callback in seed.callbacks:
                 callback.on_train_end(seed.trainer, seed.module)
         seed.finish("failed" if seed.failure else "finished")

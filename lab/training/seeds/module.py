@@ -45,7 +45,7 @@ class OneSeed(TwoStepModule):
                 own.log_metrics(row, step=self.global_step - 1)
 
 
-@dataclass
+@dataclass(eq=False)
 class Seed:
     """One seed: a run of its own in everything but the arithmetic.
 

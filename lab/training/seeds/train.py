@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from lightning.pytorch.callbacks import ProgressBar, Timer
 from omegaconf import DictConfig
 
@@ -17,9 +16,11 @@ from lab.callbacks.preemption import Preemption
 from lab.callbacks.pruning import Pruning
 from lab.callbacks.summary import RunSummary
 from lab.console import LabError, tell
+from lab.runs.checkpoints import Checkpoint, read_checkpoint, save_checkpoint
 from lab.runs.outcome import Ending
 from lab.training.build import build_callbacks, build_checkpoints, build_loggers, build_model_and_data, build_trainer
 from lab.training.open_run import OpenRun
+from lab.training.resume import check_resumable
 from lab.training.seeds.callbacks import Bind, EachSeed, EachSeedCheckpoints
 from lab.training.seeds.module import OneSeed, Seed, SeedsData, SeedsModule
 from lab.training.seeds.stack import Stack, join_optimizer_states
@@ -46,24 +47,31 @@ def train_together(runs: list[OpenRun]) -> None:
 
     Seeds that have come equally far go on together; usually that is all of them.
     """
-    runs = [replace(one, fixed=one.fixed.model_copy(update={"seeds_together": len(runs)})) for one in runs]
-    steps = [set() if one.spec.force else one.run.checkpoint_steps() for one in runs]
-    common = set.intersection(*steps)
-    at_step: dict[int, list[OpenRun]] = {}
-    for one, own in zip(runs, steps, strict=True):
+    for_all = {"seeds_together": len(runs)}
+    runs = [
+        one if one.fixed.seeds_together else replace(one, fixed=one.fixed.model_copy(update=for_all)) for one in runs
+    ]
+    paths = [{} if one.spec.force else {own.step: own.path for own in one.run.intact_checkpoints()} for one in runs]
+    common = set.intersection(*map(set, paths))
+    at_step: dict[int, list[tuple[OpenRun, Path | None]]] = {}
+    for one, own in zip(runs, paths, strict=True):
         # A kill between two seeds' checkpoints leaves one of them ahead; the one before it is common to all.
-        at_step.setdefault(max(common or own, default=0), []).append(one)
+        step = max(common or own, default=0)
+        at_step.setdefault(step, []).append((one, own.get(step)))
     for step in sorted(at_step):
-        _train_group(at_step[step], step)
+        _train_group(at_step[step])
 
 
-def _train_group(runs: list[OpenRun], step: int) -> None:
+def _train_group(group: list[tuple[OpenRun, Path | None]]) -> None:
+    """Trains open runs from their checkpoints at one and the same step; None for all: from the start."""
+    runs = [one for one, _ in group]
     ending = Ending()
     module: SeedsModule | None = None
     try:
         with ending.told():
             preemption = Preemption()
-            seeds = [_seed(one, step, preemption) for one in runs]
+            own = [read_checkpoint(path) if path else None for _, path in group]
+            seeds = [_seed(*each, preemption) for each in zip(runs, own, strict=True)]
             spec = runs[0].spec
             config = spec.config
             module = SeedsModule(seeds, config.compile)
@@ -74,8 +82,8 @@ def _train_group(runs: list[OpenRun], step: int) -> None:
             listed = ", ".join(str(seed.number) for seed in seeds)
             tell(f"{len(seeds)} seeds together ({listed}): {runs[0].run.folder.parent}")
             with tempfile.TemporaryDirectory() as folder:
-                own = [one.run.load_checkpoint(step) for one in runs] if step else []
-                resume = _joined_checkpoint(module.stack, own, Path(folder)) if own else None
+                there = [checkpoint.content for checkpoint in own if checkpoint is not None]
+                resume = _joined_checkpoint(module.stack, there, Path(folder)) if there else None
                 trainer.fit(module, datamodule=SeedsData(seeds), ckpt_path=resume, weights_only=True)
             ending.status = "stopped" if trainer.interrupted or pruning.pruned else "finished"
     finally:
@@ -87,21 +95,21 @@ def _train_group(runs: list[OpenRun], step: int) -> None:
                 RunSummary(one.run.folder, one.fixed).write(None, ending.status, ending.reason)
 
 
-def _seed(one: OpenRun, step: int, preemption: Preemption) -> Seed:
-    """A seed as its single run would start, or as its checkpoint at ``step`` left it."""
+def _seed(one: OpenRun, checkpoint: Checkpoint | None, preemption: Preemption) -> Seed:
+    """A seed as its single run would start, or as its checkpoint left it."""
     config, run = one.spec.config, one.run
     module, data = build_model_and_data(config, OneSeed)
     assert isinstance(module, OneSeed)
     summary = RunSummary(run.folder, one.fixed)
     watching = [c for c in build_callbacks(config) if not isinstance(c, ProgressBar)]
     callbacks = [StillHeld(run), FiniteLoss(), *watching, summary, build_checkpoints(config, run, preemption)]
-    if step:
-        checkpoint = run.load_checkpoint(step)
-        module.load_state_dict(checkpoint["state_dict"])
+    if checkpoint is not None:
+        check_resumable(checkpoint, module)
         for callback in callbacks:
-            if state := checkpoint["callbacks"].get(callback.state_key):
+            if state := checkpoint.content["callbacks"].get(callback.state_key):
                 callback.load_state_dict(state)
-    return Seed(one.spec.seed, module, data, callbacks, build_loggers(one.spec, run, step), run, summary)
+    loggers = build_loggers(one.spec, run, checkpoint.step if checkpoint else 0)
+    return Seed(one.spec.seed, module, data, callbacks, loggers, run, summary)
 
 
 def _joined_checkpoint(stack: Stack, own: list[dict[str, Any]], folder: Path) -> Path:
@@ -118,5 +126,5 @@ def _joined_checkpoint(stack: Stack, own: list[dict[str, Any]], folder: Path) ->
         "callbacks": {key: state for key, state in own[0]["callbacks"].items() if key == Timer.__qualname__},
     }
     path = folder / "joined.ckpt"
-    torch.save(joined, path)
+    save_checkpoint(joined, path)
     return path
