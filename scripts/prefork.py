@@ -73,8 +73,7 @@ def become(words: list[str], folder: str, environment: dict[str, str], out: str,
     first, *rest = words
     own = folder if first == "-m" else "" if first == "-c" else os.path.dirname(os.path.join(folder, first))
     more = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
-    # In place of this script's folder.
-    sys.path[:1] = [own, *more]
+    sys.path[:0] = [own, *more]
     if first == "-m":
         sys.argv[:] = rest
         runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
@@ -88,6 +87,7 @@ def become(words: list[str], folder: str, environment: dict[str, str], out: str,
 
 if __name__ == "__main__":
     atexit.register(leave)  # the first to register is the last to run
+    del sys.path[0]  # this script's folder: what lies in it is no library
     for library in LIBRARIES:
         importlib.import_module(library)
     # What is there by now is never collected: looking through it would copy it into every fork.

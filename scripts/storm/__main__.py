@@ -1,0 +1,141 @@
+"""Lets a storm loose on the lab, and writes what held and what did not.
+
+    python -m scripts.storm --seed 0                                  # the long form, all of it
+    python -m scripts.storm --seed 0 --kills 20 --only kills,flips    # some of it
+    python -m scripts.storm --seed 0 --only kills --number 17         # one case again
+
+Each case is drawn from the seed and its number alone. Signals that come by the clock do not come at the very same step
+again; those at a call that changes the disk do. Runs lie in a temporary folder, which is removed unless a case failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import cast
+
+from lab.console import tell
+from scripts.process import Process
+from scripts.storm import damage, disk, flips, hostile, kills, lines, signals, slurm
+from scripts.storm.case import Case, Outcome, Storm
+from scripts.storm.grounds import Grounds
+from scripts.storm.page import page, write_page
+
+STORMS = cast(
+    Mapping[str, Storm],
+    {
+        "kills": kills,
+        "signals": signals,
+        "damage": damage,
+        "flips": flips,
+        "disk": disk,
+        "lines": lines,
+        "hostile": hostile,
+        "slurm": slurm,
+    },
+)
+
+
+def storm(arguments: Sequence[str] | None = None) -> bool:
+    """Runs the command line; True where all held."""
+    asked = _parse(arguments)
+    names = asked.only.split(",")
+    folder = Path(tempfile.mkdtemp(prefix="eureka-storm-"))
+    grounds = Grounds(asked.seed, folder)
+    ran: dict[str, Sequence[Outcome] | str] = {}
+    for name in names:
+        ran[name] = STORMS[name].missing() or _let_loose(name, grounds, getattr(asked, name), asked)
+    typed = shlex.join(["python", "-m", "scripts.storm", *(sys.argv[1:] if arguments is None else arguments)])
+    told = page(STORMS, ran, asked.seed, typed)
+    if asked.number is None:
+        tell(f"written: {write_page(asked.out, told)}")
+    else:
+        print(told)
+    failed = any(end.problem for ends in ran.values() if not isinstance(ends, str) for end in ends)
+    if failed:
+        tell(f"what failed is kept in {folder}")
+    else:
+        shutil.rmtree(folder)
+    return not failed
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=0, help="of all that is drawn")
+    for name, module in STORMS.items():
+        parser.add_argument(f"--{name}", type=int, default=module.COUNT, metavar="N", help=f"default {module.COUNT}")
+    parser.add_argument("--only", default=",".join(STORMS), metavar="NAMES", help="of these, with commas")
+    parser.add_argument("--number", type=int, help="this case alone; writes no page")
+    parser.add_argument("--workers", type=int, default=os.cpu_count(), help="cases side by side")
+    parser.add_argument("--out", type=Path, default=Path("results/storm"), help="folder of the page")
+    asked = parser.parse_args(arguments)
+    if unknown := set(asked.only.split(",")) - STORMS.keys():
+        parser.error(f"--only {','.join(sorted(unknown))}: there are {', '.join(STORMS)}")
+    return asked
+
+
+def _let_loose(name: str, grounds: Grounds, count: int, asked: argparse.Namespace) -> list[Outcome]:
+    """Carries out the cases of a storm side by side."""
+    if asked.number is not None:
+        count = max(count, asked.number + 1)
+    numbered = list(enumerate(STORMS[name].cases(grounds, count)))
+    if asked.number is not None:
+        numbered = numbered[asked.number : asked.number + 1]
+    progress = _Progress(name, len(numbered))
+
+    def one(number: int, case: Case) -> Outcome:
+        folder = grounds.folder / name / str(number)
+        folder.mkdir(parents=True)
+        began = time.monotonic()
+        try:
+            problem = case.carry_out(folder)
+        except Exception as error:
+            problem = f"{type(error).__name__}: {error}"
+        if problem is None:
+            shutil.rmtree(folder)
+        outcome = Outcome(number, case, problem, time.monotonic() - began)
+        progress.note(outcome)
+        return outcome
+
+    with ThreadPoolExecutor(asked.workers) as pool:
+        return list(pool.map(lambda pair: one(*pair), numbered))
+
+
+class _Progress:
+    """A line for each failure, and one now and then."""
+
+    def __init__(self, name: str, count: int) -> None:
+        self._name, self._count = name, count
+        self._done = self._failed = 0
+        self._told = time.monotonic()
+        self._lock = threading.Lock()
+
+    def note(self, outcome: Outcome) -> None:
+        with self._lock:
+            self._done += 1
+            if outcome.problem:
+                self._failed += 1
+                tell(f"{self._name} {outcome.number} failed: {outcome.case.what}: {outcome.problem[:500]}")
+            if self._done == self._count or time.monotonic() - self._told > 30:
+                self._told = time.monotonic()
+                tell(f"{self._name}: {self._done} of {self._count}, {self._failed} failed")
+
+
+if __name__ == "__main__":
+    # Started in the background of a shell, a process is deaf to SIGINT, and so are its children.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        held = storm()
+    finally:
+        Process.end()
+    sys.exit(0 if held else 1)

@@ -1,0 +1,70 @@
+"""Flips: one bit of a checkpoint is turned over, and it is noticed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from lab.runs.folder import Run, load_checkpoint
+from scripts.storm.case import Case
+from scripts.storm.command import problem_with
+from scripts.storm.compare import differences
+from scripts.storm.damaged_run import checkpoints_of, stopped_run
+from scripts.storm.grounds import Grounds, train
+
+COUNT = 300
+HELD = "the checkpoint is refused when it is read, and the one before it is used"
+# One of so many is found by the command itself, which goes on from the checkpoint before and ends as undisturbed.
+_BY_COMMAND = 30
+
+
+def missing() -> str | None:
+    """Says what this machine lacks: nothing."""
+    return None
+
+
+def cases(grounds: Grounds, count: int) -> Sequence[Case]:
+    """Draws a file and a bit; every thirtieth is met by the command, the others by the lab's own reading."""
+    return [_case(grounds, number) for number in range(count)]
+
+
+def _case(grounds: Grounds, number: int) -> Case:
+    if number % _BY_COMMAND == _BY_COMMAND - 1:
+        return Case("resumed", "newest checkpoint, resumed by the command", partial(_resume, grounds, number))
+    which = grounds.random("flips", number).choice(["newest", "older", "best"])
+    return Case(f"{which} checkpoint", f"{which} checkpoint, read", partial(_read, grounds, number, which))
+
+
+def _flip(grounds: Grounds, number: int, path: Path) -> str:
+    """Turns one bit of a file over; which, in words."""
+    content = bytearray(path.read_bytes())
+    bit = grounds.random("flips: bit", number).randrange(8 * len(content))
+    content[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(content)
+    return f"bit {bit} of {path.name} ({len(content)} bytes)"
+
+
+def _read(grounds: Grounds, number: int, which: str, folder: Path) -> str | None:
+    _, run = stopped_run(grounds, folder)
+    path = checkpoints_of(run)[which]
+    flipped = _flip(grounds, number, path)
+    try:
+        load_checkpoint(path)
+    except Exception:
+        if which == "newest" and Run(run, primary=False).read_newest_checkpoint()[0] != checkpoints_of(run)["older"]:
+            return f"{flipped}: refused, and the one before it is not used"
+        return None
+    return f"{flipped} is not noticed"
+
+
+def _resume(grounds: Grounds, number: int, folder: Path) -> str | None:
+    shape, run = stopped_run(grounds, folder)
+    flipped = _flip(grounds, number, checkpoints_of(run)["newest"])
+    said = train(shape, folder / "runs")
+    if problem := problem_with(said, refusals=()):
+        return f"{flipped}: {problem}"
+    if "damaged checkpoint" not in said.err:
+        return f"{flipped} is not noticed"
+    different = differences(folder / "runs", grounds.undisturbed(shape).runs)
+    return f"{flipped}: {'; '.join(different[:4])}" if different else None

@@ -1,0 +1,157 @@
+"""Hostile folders: runs that someone else has made to run code, to hang a reader or to write into its page."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from scripts.storm.case import Case
+from scripts.storm.command import problem_with
+from scripts.storm.damage import look
+from scripts.storm.damaged_run import checkpoints_of, stopped_run
+from scripts.storm.grounds import Grounds, train
+
+HELD = "no code of the folder runs, nothing outside is read or written, no page takes its markup, no command hangs"
+_LONGEST = 50.0
+_COMMANDS = ("inspect", "report", "status", "train")
+_SCRIPT = "<script>alert(1)</script>"
+# A file that only code of the folder makes.
+_MADE = "made-by-the-folder"
+
+
+class _Pickled:
+    """A value whose unpickling makes a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.path),)
+
+
+def _target(section: str, target: str, **options: Any) -> Callable[[Path, Path], None]:
+    """Puts a ``_target_`` into config.yaml; ``{made}`` and ``{pickle}`` in options are paths."""
+
+    def attack(run: Path, made: Path) -> None:
+        (run / "some.pkl").write_bytes(pickle.dumps(_Pickled(made)))
+        paths = {"made": str(made), "pickle": str(run / "some.pkl")}
+        own = {key: value.format(**paths) if isinstance(value, str) else value for key, value in options.items()}
+        config = yaml.safe_load((run / "config.yaml").read_text())
+        *above, last = section.split(".")
+        place = config
+        for key in above:
+            place = place[key]
+        place[last] = {"_target_": target, **own}
+        (run / "config.yaml").write_text(yaml.safe_dump(config))
+
+    return attack
+
+
+def _text(name: str, text: str | Callable[[], str]) -> Callable[[Path, Path], None]:
+    """Puts text before what a file holds; ``{made}`` is a path."""
+
+    def attack(run: Path, made: Path) -> None:
+        said = text if isinstance(text, str) else text()
+        (run / name).write_text(said.replace("{made}", str(made)) + "\n" + (run / name).read_text())
+
+    return attack
+
+
+def _bomb() -> str:
+    levels = ["l0: &l0 [x, x, x, x, x, x, x, x, x]"]
+    levels += [f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 9)}]" for n in range(1, 10)]
+    return "\n".join(levels)
+
+
+def _summary(**fields: Any) -> Callable[[Path, Path], None]:
+    def attack(run: Path, made: Path) -> None:
+        own = json.loads((run / "summary.json").read_text())
+        (run / "summary.json").write_text(json.dumps({**own, **fields}))
+
+    return attack
+
+
+def _instead(name: str, make: Callable[[Path], object]) -> Callable[[Path, Path], None]:
+    """Puts something else in the place of a file."""
+
+    def attack(run: Path, made: Path) -> None:
+        (run / name).unlink()
+        make(run / name)
+
+    return attack
+
+
+def _pickled_checkpoint(run: Path, made: Path) -> None:
+    path = checkpoints_of(run)["newest"]
+    torch.save({**torch.load(path, weights_only=True), "more": _Pickled(made)}, path)
+
+
+_ATTACKS: dict[str, Callable[[Path, Path], None]] = {
+    "data: pandas.read_pickle": _target("data", "pandas.read_pickle", filepath_or_buffer="{pickle}"),
+    "data: torch.load": _target("data", "torch.load", f="{pickle}", weights_only=False),
+    "model: os.mkdir": _target("model", "os.mkdir", path="{made}"),
+    "model: builtins.exec": _target("model", "builtins.exec", _args_=["__import__('os').mkdir('{made}')"]),
+    "softmax: lab.files.write_text": _target("softmax", "lab.runs.files.write_text", path="{made}", text="x"),
+    "softmax: subprocess.run": _target("softmax", "subprocess.run", args=["mkdir", "{made}"]),
+    "optim: pickle.load": _target("optim", "pandas.read_pickle", filepath_or_buffer="{pickle}"),
+    "callbacks: os.mkdir": _target("callbacks.eureka", "os.mkdir", path="{made}"),
+    "nested in data": _target("data.numbers", "os.mkdir", path="{made}"),
+    "nested in model": _target("model.more", "builtins.open", file="{made}", mode="w"),
+    "a path of hydra": _target("model", "hydra.utils.instantiate", config={"_target_": "os.mkdir", "path": "{made}"}),
+    "a tag of Python": _text("config.yaml", "more: !!python/object/apply:os.mkdir ['{made}']"),
+    "an alias bomb": _text("config.yaml", _bomb),
+    "deep YAML": _text("config.yaml", lambda: f"more: {'[' * 5000}{']' * 5000}"),
+    "much YAML": _text("config.yaml", lambda: "\n".join(f"key{number}: {'x' * 1000}" for number in range(30_000))),
+    "deep JSON": _instead("summary.json", lambda path: path.write_text("[" * 100_000 + "]" * 100_000)),
+    "a name of markup": _summary(name=_SCRIPT, experiment=_SCRIPT, softmax=_SCRIPT, error=_SCRIPT, status="failed"),
+    "a metric of markup": _summary(metrics={_SCRIPT: 1.0}, overrides=[_SCRIPT, "a=b"], command=_SCRIPT),
+    "escape sequences": _summary(softmax="\x1b[2J\x1b]0;mine\x07", error="\x1b[31m", status="failed"),
+    "a pickle in a checkpoint": _pickled_checkpoint,
+    "config.yaml is a link": _instead("config.yaml", lambda path: path.symlink_to("/etc/hostname")),
+    "metrics.csv never ends": _instead("metrics.csv", lambda path: path.symlink_to("/dev/zero")),
+    "summary.json never ends": _instead("summary.json", lambda path: path.symlink_to("/dev/zero")),
+    "config.yaml is a pipe": _instead("config.yaml", os.mkfifo),
+    "metrics.csv is a pipe": _instead("metrics.csv", os.mkfifo),
+    "summary.json is a pipe": _instead("summary.json", os.mkfifo),
+}
+COUNT = len(_ATTACKS) * len(_COMMANDS)
+
+
+def missing() -> str | None:
+    """Says what this machine lacks: nothing."""
+    return None
+
+
+def cases(grounds: Grounds, count: int) -> Sequence[Case]:
+    """Returns each attack on each command, or so many of them, drawn."""
+    pairs = [(attack, command) for attack in _ATTACKS for command in _COMMANDS]
+    drawn = pairs if count >= len(pairs) else grounds.random("hostile", 0).sample(pairs, count)
+    return [Case(command, f"{name}, {command}", partial(_carry_out, grounds, name, command)) for name, command in drawn]
+
+
+def _carry_out(grounds: Grounds, attack: str, command: str, folder: Path) -> str | None:
+    shape, run = stopped_run(grounds, folder)
+    made = folder / _MADE
+    _ATTACKS[attack](run, made)
+    began = time.monotonic()
+    said = train(shape, folder / "runs") if command == "train" else look(command, run, folder)
+    seconds = time.monotonic() - began
+    if made.exists():
+        return "code of the folder ran"
+    if seconds > _LONGEST:
+        return f"it took {seconds:.0f} seconds"
+    if "\x1b[" in said.out + said.err:
+        return "escape sequences of the folder reach the terminal"
+    pages = [path for path in folder.glob("report/*") if path.suffix in (".md", ".html")]
+    if marked := [path.name for path in pages if _SCRIPT in path.read_text()]:
+        return f"{', '.join(marked)} takes the markup of the folder"
+    return problem_with(said)
