@@ -118,9 +118,10 @@ def check(config: DictConfig) -> None:
     for key in plain.get("norm_softmax") or {}:
         if key not in _NORM_SOFTMAX:
             raise LabError(f"norm_softmax.{key} is no default of NormSoftmax; {choices(str(key), _NORM_SOFTMAX)}")
-    # Written inside softmax, where a person looks for it, but no argument of the rule.
+    # Written inside softmax, where a person looks for them, but no arguments of the rule.
     if isinstance(softmax := plain.get("softmax"), dict):
-        plain["softmax.schedule"] = softmax.pop("schedule", None)
+        for name in ("schedule", "normaliser"):
+            plain[f"softmax.{name}"] = softmax.pop(name, None)
     _check_node(plain, "")
 
 
@@ -158,7 +159,7 @@ def _check_node(node: Any, path: str) -> None:
             target = get_object(node["_target_"])
         except Exception as error:
             raise LabError(f"{path}._target_={node['_target_']} cannot be imported: {error}") from error
-        if path == "softmax":
+        if path in ("softmax", "softmax.normaliser"):
             _check_rule(target)
         check_arguments(target, {key: value for key, value in node.items() if key not in _HYDRA}, path)
     for key, value in node.items():
