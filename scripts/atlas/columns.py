@@ -59,7 +59,7 @@ class Column:
 COLUMNS = (
     Column(
         key="reasoning",
-        title="Reasoning task",
+        title="Reasoning task with layer norm",
         experiment="reasoning",
         options=("model.layer_norm=true", "callbacks.eureka.stop_after=200"),
         rates=("1e-3", "2e-3", "5e-3"),
@@ -67,6 +67,16 @@ COLUMNS = (
         together=True,
         said="10,000 epochs, or 200 beyond the Eureka-moment, with layer norm; the learning rate is chosen on seed 0 "
         "from 1e-3, 2e-3, 5e-3: the earliest moment, else the best accuracy",
+    ),
+    Column(
+        key="reasoning_no_norm",
+        title="Reasoning task without layer norm",
+        experiment="reasoning",
+        options=("callbacks.eureka.stop_after=200",),
+        rates=("1e-3", "2e-3", "5e-3"),
+        seeds=10,
+        together=True,
+        said="as above, without layer norm",
     ),
     Column(
         key="main_task_small",
@@ -187,5 +197,5 @@ class Cell:
 
 
 def cells(columns: Sequence[Column], rows: Sequence[Row], runs: Path, further: tuple[str, ...] = ()) -> list[Cell]:
-    """Every cell that is asked for, in the order in which it is trained: row by row, the first rows first."""
-    return [Cell(column, row, runs, further) for row in rows for column in columns if column.asks_for(row)]
+    """Every cell that is asked for, in the order in which it is trained: column by column, the first rows first."""
+    return [Cell(column, row, runs, further) for column in columns for row in rows if column.asks_for(row)]

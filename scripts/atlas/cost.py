@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
@@ -40,7 +41,7 @@ def cost_of(column: Column, row: Row, kept: Path) -> float:
     return float(costs[key])
 
 
-def _step(column: Column, row: Row):
+def _step(column: Column, row: Row) -> Callable[[], None]:
     """One training step of a cell: forward pass, loss, backward pass, optimiser."""
     module, data = build_model_and_data(compose_config(column.overrides(row, None)))
     data.setup("fit")

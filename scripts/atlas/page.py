@@ -20,7 +20,7 @@ def table(column: Column, cells: Sequence[Cell], costs: Path) -> pd.DataFrame:
     """A column's cells: ratio, time, accuracies, cost, and p-values against plain softmax, Holm over the column."""
     found = {cell.row.typed: cell.outcome() for cell in cells}
     against = _against(found)
-    rows = []
+    rows: list[dict[str, str | None]] = []
     for cell in cells:
         own, other = found[cell.row.typed], against.get(cell.row.typed)
         if own is None:
@@ -67,9 +67,7 @@ def figure(column: Column, cells: Sequence[Cell]) -> Figure:
         curve = no_moment_yet(watched)
         share = [1.0, *curve.share]
         axes.step([0, *curve.epochs, curve.end], [*share, share[-1]], where="post", label=str(cell.row))
-    axes.set(
-        xlabel="epoch", ylabel="share of seeds without a Eureka-moment yet", ylim=(-0.02, 1.02), title=column.title
-    )
+    axes.set(xlabel="epoch", ylabel="share of seeds without a moment yet", ylim=(-0.02, 1.02), title=column.title)
     axes.grid(alpha=0.3)
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize="small")
     return picture
