@@ -45,8 +45,9 @@ class AttentionGradients(Diagnostic):
     def see(self, chunk: Chunk) -> dict[str, Any]:
         regions: dict[str, list[Tensor]] = {}
         tokens: list[dict[str, Tensor]] = []
-        for index, (rule, layer) in enumerate(zip(chunk.rules, chunk.layers, strict=True)):
-            found = output_derivatives(rule, layer["q"], layer["k"], layer["v"], self._direction(layer["q"], index))
+        for index, (module, layer) in enumerate(zip(chunk.model.attention_layers(), chunk.layers, strict=True)):
+            q, k, v = (layer[name] for name in "qkv")
+            found = output_derivatives(module.rule, q, k, v, self._direction(q, index), module.normaliser)
             means = {name: value_BHN.mean(1) for name, value_BHN in found.items()}
             tokens.append({name: mean_BN.mean(0).cpu() for name, mean_BN in means.items()})
             # A query of its own has no place among the keys, where regions lie.

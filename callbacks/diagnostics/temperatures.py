@@ -7,11 +7,11 @@ from lightning.pytorch.callbacks import Callback
 from pydantic import PositiveInt
 
 from lab.callbacks.access import model_of
-from lab.models.parts import rules_of
+from lab.models.parts import normalisers_of, rules_of
 
 
 class Temperatures(Callback):
-    """Logs what every temperature rule says of itself once an epoch, on rank 0.
+    """Logs what every temperature rule and normaliser says of itself once an epoch, on rank 0.
 
     A scalar comes as ``temperature/<name>/layer_<i>``; a vector (one value a head, say) as its mean and
     spread and, up to 32 values, each ``.../head_<h>``.
@@ -29,8 +29,9 @@ class Temperatures(Callback):
         if trainer.current_epoch % self.every_n_epochs or not trainer.is_global_zero:
             return
         values: dict[str, float] = {}
-        for index, rule in enumerate(rules_of(model_of(pl_module))):
-            for name, value in rule.temperatures().items():
+        model = model_of(pl_module)
+        for index, (rule, normaliser) in enumerate(zip(rules_of(model), normalisers_of(model), strict=True)):
+            for name, value in {**rule.temperatures(), **normaliser.quantities()}.items():
                 key = f"temperature/{name}/layer_{index}"
                 numbers = value.float().flatten().tolist()
                 if len(numbers) == 1:

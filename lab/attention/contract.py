@@ -13,8 +13,9 @@ from itertools import chain, product
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from lab.attention.normaliser import Normaliser
 from lab.attention.rule import TemperatureRule, not_handed_on
 
 # What every constructor takes: the model makes one rule a layer with them.
@@ -33,7 +34,7 @@ class _Dependence(NamedTuple):
 
 
 def check_constructor(make: Callable[..., object]) -> None:
-    """Checks that a class or factory of rules takes the heads and head_dim of a layer.
+    """Checks that a class or factory of rules or normalisers takes the heads and head_dim of a layer.
 
     Raises:
         ValueError: if it does not.
@@ -47,11 +48,15 @@ def check_constructor(make: Callable[..., object]) -> None:
         return
     if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values()):
         return
-    own = [str(one) for one in parameters.values() if one.name not in (*_OF_A_LAYER, "tau")]
-    takes = ", ".join(["self", *_OF_A_LAYER, "tau=None", *own])
+    normaliser = inspect.isclass(made) and issubclass(made, Normaliser)
+    given = list(_OF_A_LAYER) if normaliser else [*_OF_A_LAYER, "tau"]
+    handed = "the first two" if normaliser else "the first three"
+    own = [str(one) for one in parameters.values() if one.name not in given]
+    takes = ", ".join(["self", *_OF_A_LAYER, *([] if normaliser else ["tau=None"]), *own])
     raise ValueError(
-        f"{_name(made)} cannot make the rule of a layer, whose heads and head_dim it does not take: write "
-        f"def __init__({takes}) and hand the first three on, super().__init__(heads, head_dim, tau)"
+        f"{name_of(made)} cannot make the {'normaliser' if normaliser else 'rule'} of a layer, whose heads and "
+        f"head_dim it does not take: write def __init__({takes}) and hand {handed} on, "
+        f"super().__init__({', '.join(given)})"
     )
 
 
@@ -68,7 +73,7 @@ def check_rule(rule: object) -> None:
     """
     if not isinstance(rule, TemperatureRule):
         raise ValueError(
-            f"{_name(type(rule))} is no temperature rule: derive it from lab.attention.rule.TemperatureRule"
+            f"{name_of(type(rule))} is no temperature rule: derive it from lab.attention.rule.TemperatureRule"
         )
     if not isinstance(getattr(rule, "tau", None), Tensor):
         raise ValueError(not_handed_on(type(rule)))
@@ -79,7 +84,7 @@ def check_rule(rule: object) -> None:
     B, N, M = [size for size in (2, 3, 5, 7, 11) if size not in (H, D)][:3]
     with torch.no_grad(), torch.random.fork_rng(devices=[]), torch.device("cpu"):
         tried = copy.deepcopy(rule).cpu().float()
-        q_BHND, k_BHMD = (_numbers(B, H, rows, D, step) for rows, step in ((N, 1.7), (M, 2.3)))
+        q_BHND, k_BHMD = (numbers(B, H, rows, D, step) for rows, step in ((N, 1.7), (M, 2.3)))
         for training in (True, False):
             _beta_of(tried.train(training), q_BHND, k_BHMD)
         _check_declared(rule, _dependence(tried, q_BHND, k_BHMD))
@@ -87,10 +92,19 @@ def check_rule(rule: object) -> None:
         everywhere = list(_everywhere(tried, q_BHND, k_BHMD)) if undeclared else []
     for name in undeclared:
         setattr(rule, name, any(seen is None or getattr(seen, name) for seen in everywhere))
+    if type(rule).keys is not TemperatureRule.keys:
+        rule.weighs_channels = True
+
+
+def take_findings(layer: nn.Module, checked: nn.Module) -> None:
+    """Gives a rule or normaliser what was found of another one of its kind."""
+    for name in ("couples_queries", "weighs_channels", "shift_invariant"):
+        if getattr(layer, name, ...) is None:
+            setattr(layer, name, getattr(checked, name))
 
 
 def _check_declared(rule: TemperatureRule, seen: _Dependence | None) -> None:
-    where = f"{_name(type(rule))}.inverse_temperature"
+    where = f"{name_of(type(rule))}.inverse_temperature"
     if seen is None:
         return
     if seen.couples_queries and rule.couples_queries is False:
@@ -128,11 +142,11 @@ def _everywhere(rule: TemperatureRule, q_BHND: Tensor, k_BHMD: Tensor) -> Iterat
 def _dependence(rule: TemperatureRule, q_BHND: Tensor, k_BHMD: Tensor) -> _Dependence | None:
     """Dependence of beta, as far as these numbers show it; None if the same numbers give another beta each time."""
     beta = _beta_of(rule, q_BHND, k_BHMD)
-    if not _same(beta, _beta_of(rule, q_BHND, k_BHMD)):
+    if not same(beta, _beta_of(rule, q_BHND, k_BHMD)):
         return None
     last = q_BHND[:, :, -1:]
     alone = _beta_of(rule, last, k_BHMD)
-    couples = not _same(beta.expand_as(q_BHND)[:, :, -1:], alone)
+    couples = not same(beta.expand_as(q_BHND)[:, :, -1:], alone)
     if beta.dim() and beta.shape[-1] > 1:
         return _Dependence(couples, True)
     # The scores are the same in another basis, but for one number that all of a query are raised by.
@@ -140,25 +154,25 @@ def _dependence(rule: TemperatureRule, q_BHND: Tensor, k_BHMD: Tensor) -> _Depen
     q = torch.cat([last * stretch, torch.ones_like(last)], -1)
     k = torch.cat([(k_BHMD + 0.3) / stretch, torch.zeros_like(k_BHMD)], -1)
     try:
-        return _Dependence(couples, not _same(alone, _beta_of(rule, q, k)))
+        return _Dependence(couples, not same(alone, _beta_of(rule, q, k)))
     except ValueError:
         return _Dependence(couples, True)  # it minds the dimension of its queries
 
 
-def _same(one: Tensor, other: Tensor) -> bool:
-    """Tells if two betas are one, but for rounding."""
+def same(one: Tensor, other: Tensor) -> bool:
+    """Tells if two tensors hold the same numbers, but for rounding."""
     one, other = torch.broadcast_tensors(one, other)
     return torch.allclose(one, other, rtol=1e-4, atol=0.0, equal_nan=True)
 
 
-def _numbers(B: int, H: int, rows: int, D: int, step: float) -> Tensor:
+def numbers(B: int, H: int, rows: int, D: int, step: float) -> Tensor:
     """[B, H, rows, D] without a random number, each row larger than the one before it."""
     return torch.arange(B * H * rows * D).mul(step).sin().view(B, H, rows, D) * torch.arange(1, rows + 1).view(-1, 1)
 
 
 def _beta_of(rule: TemperatureRule, q_BHND: Tensor, k_BHMD: Tensor) -> Tensor:
     """The rule's beta, if it is one."""
-    where = f"{_name(type(rule))}.inverse_temperature"
+    where = f"{name_of(type(rule))}.inverse_temperature"
     shapes = f"queries {list(q_BHND.shape)} and keys {list(k_BHMD.shape)} [batch, heads, tokens, head_dim]"
     try:
         beta: object = rule.inverse_temperature(q_BHND, k_BHMD, None)
@@ -179,5 +193,6 @@ def _beta_of(rule: TemperatureRule, q_BHND: Tensor, k_BHMD: Tensor) -> Tensor:
     return beta
 
 
-def _name(made: object) -> str:
+def name_of(made: object) -> str:
+    """The full name of a class or function."""
     return f"{getattr(made, '__module__', '')}.{getattr(made, '__qualname__', made)}"

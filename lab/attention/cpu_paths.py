@@ -1,8 +1,7 @@
 """Quicker ways to the same numbers: all that is done for speed alone, above all on a CPU.
 
 :func:`attend` chooses between them on a CPU. :func:`last_token` and :func:`one_query` spare a layer work, on any
-device, where the rule allows it (``couples_queries``, ``weighs_channels``). Nothing here changes what is computed, but
-for rounding.
+device, where rule and normaliser allow it. Nothing here changes what is computed, but for rounding.
 
 Shapes: B batch, H heads, N queries, M keys, D head dimension, W = H D width.
 """
@@ -19,6 +18,7 @@ from lab.attention.precision import at_least_float32
 
 if TYPE_CHECKING:
     from lab.attention.layers import Attention, CrossAttention
+    from lab.attention.normaliser import Normaliser
     from lab.attention.rule import TemperatureRule
 
 # Below this many keys a fused CPU kernel costs more than the N x M matrix it saves: for the reasoning task
@@ -37,32 +37,50 @@ def _multiplies_bfloat16() -> bool:
 _CPU_MULTIPLIES_BFLOAT16 = _multiplies_bfloat16()
 
 
-def attend(q_BHND: Tensor, k_BHMD: Tensor, v_BHMD: Tensor, rule: TemperatureRule, mask: Tensor | None) -> Tensor:
+def attend(
+    q_BHND: Tensor, k_BHMD: Tensor, v_BHMD: Tensor, rule: TemperatureRule, mask: Tensor | None, normaliser: Normaliser
+) -> Tensor:
     """:func:`lab.attention.functional.attend` of tensors on a CPU, by the way that is quickest for their sizes.
 
-    - Up to 16 keys and no mask: logits and weights are written out.
-    - Up to 256 keys in bfloat16, on a CPU that multiplies such numbers: :class:`Weights`.
-    - Otherwise the fused kernel, in float32 at least: its backward is ten times slower in 16 bit (reference).
+    - Softmax of 17 to 256 keys in bfloat16, on a CPU that multiplies such numbers: :class:`Weights`.
+    - Everything else in float32 at least: the backward pass of the fused kernel is ten times slower in 16 bit
+      (reference).
     """
     keys, dtype = k_BHMD.shape[-2], v_BHMD.dtype
-    few = keys <= _FEW_KEYS and mask is None
     in_bfloat16 = q_BHND.dtype == k_BHMD.dtype == dtype == torch.bfloat16
-    if in_bfloat16 and _CPU_MULTIPLIES_BFLOAT16 and keys <= _KEYS_IN_BFLOAT16 and not few:
+    if in_bfloat16 and _CPU_MULTIPLIES_BFLOAT16 and _FEW_KEYS < keys <= _KEYS_IN_BFLOAT16 and normaliser.is_softmax:
         beta = rule.inverse_temperature(q_BHND, k_BHMD, mask)
         with torch.autocast("cpu", enabled=False):
-            return _weights(q_BHND.float() * beta.float(), k_BHMD, mask) @ v_BHMD
+            return _weights(q_BHND.float() * beta.float(), rule.keys(k_BHMD), mask) @ v_BHMD
     q, k, v = at_least_float32(q_BHND, k_BHMD, v_BHMD)
     beta = rule.inverse_temperature(q, k, mask)
     with torch.autocast("cpu", enabled=False):
-        scaled = (q * beta).to(v.dtype)
-        if not few:
-            z_BHND = F.scaled_dot_product_attention(scaled, k, v, attn_mask=mask, scale=1.0)
-        elif _is_narrow(scaled):
-            weights_HMB = _narrow_scores(scaled, k).softmax(1)
-            z_BHND = _samples_first((weights_HMB.unsqueeze(2) * _samples_last(v)).sum(1).unsqueeze(1))
-        else:
-            z_BHND = (scaled @ k.transpose(-2, -1)).softmax(-1) @ v
-        return z_BHND.to(dtype)
+        return normaliser.attend((q * beta).to(v.dtype), rule.keys(k), v, mask).to(dtype)
+
+
+def fused(q_BHND: Tensor, k_BHMD: Tensor, v_BHMD: Tensor, mask: Tensor | None = None) -> Tensor:
+    """softmax(q k^T) v by the fused kernel; on a CPU, where keys are few, with logits and weights written out."""
+    if q_BHND.device.type != "cpu" or mask is not None or k_BHMD.shape[-2] > _FEW_KEYS:
+        return F.scaled_dot_product_attention(q_BHND, k_BHMD, v_BHMD, attn_mask=mask, scale=1.0)
+    if not _is_narrow(q_BHND):
+        return (q_BHND @ k_BHMD.transpose(-2, -1)).softmax(-1) @ v_BHMD
+    weights_HMB = _narrow_scores(q_BHND, k_BHMD).softmax(1)
+    return _samples_first((weights_HMB.unsqueeze(2) * _samples_last(v_BHMD)).sum(1).unsqueeze(1))
+
+
+def scores(q_BHND: Tensor, k_BHMD: Tensor) -> Tensor:
+    """q k^T, [B, H, N, M]."""
+    if _is_narrow(q_BHND) and k_BHMD.shape[-2] <= _FEW_KEYS:
+        return _samples_first(_narrow_scores(q_BHND, k_BHMD).unsqueeze(1))
+    return q_BHND @ k_BHMD.transpose(-2, -1)
+
+
+def mix(weights_BHNM: Tensor, v_BHMD: Tensor) -> Tensor:
+    """The sum of values, weighted, [B, H, N, D]."""
+    if _is_narrow(weights_BHNM) and v_BHMD.shape[-1] <= _FEW_KEYS:
+        weights_HMB = _samples_last(weights_BHNM).squeeze(1)
+        return _samples_first((weights_HMB.unsqueeze(2) * _samples_last(v_BHMD)).sum(1).unsqueeze(1))
+    return weights_BHNM @ v_BHMD
 
 
 class Weights(torch.autograd.Function):
@@ -149,8 +167,8 @@ def one_query(layer: CrossAttention, query: Tensor, tokens: Tensor) -> Tensor:
     """``layer(query, tokens)`` of a single query, [B, 1, W] and [B, M, W] -> [B, 1, W], without projecting a token.
 
     The query is taken into the basis of the tokens: q^T (W_K x) = (W_K^T q)^T x, and W_V comes last. The bias of the
-    keys adds one number to all scores of the query, of which no softmax knows, and no rule that does not
-    ``weigh channels``.
+    keys adds one number to all scores of the query, of which a normaliser that is ``shift_invariant`` does not know,
+    and no rule that does not ``weigh channels``.
     """
     B, _, W = query.shape
     H, D = layer.num_heads, layer.head_dim

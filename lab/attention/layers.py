@@ -1,4 +1,4 @@
-"""Attention layers under any temperature rule, and what they leave for an observer.
+"""Attention layers under any temperature rule and normaliser, and what they leave for an observer.
 
 Shapes: B batch, H heads, N queries, M keys, D head dimension, W = H D width.
 """
@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 from lab.attention import cpu_paths
 from lab.attention.functional import attend, attend_explicit
+from lab.attention.normaliser import Normaliser
+from lab.attention.normalisers.softmax import Softmax
 from lab.attention.rule import TemperatureRule
 
 
@@ -25,43 +27,51 @@ class Tap(dict[str, Tensor]):
         super().__init__()
         self.explicit = explicit
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, rule: TemperatureRule, mask: Tensor | None = None) -> Tensor:
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, rule: TemperatureRule, mask: Tensor | None, normaliser: Normaliser
+    ) -> Tensor:
         """z_BHND of :func:`lab.attention.functional.attend`, kept with what it came of."""
         self.update(q=q, k=k, v=v)
         if self.explicit:
-            self["z"], self["logits"], self["weights"] = attend_explicit(q, k, v, rule, mask)
+            self["z"], self["logits"], self["weights"] = attend_explicit(q, k, v, rule, mask, normaliser)
         else:
-            self["z"] = attend(q, k, v, rule, mask)
+            self["z"] = attend(q, k, v, rule, mask, normaliser)
         return self["z"]
 
 
 class MultiHead(nn.Module):
-    """Base of the attention layers: heads that divide the width, a rule, and a tap.
+    """Base of the attention layers: heads that divide the width, a rule, a normaliser, and a tap.
 
     Args:
         dim: width W.
         num_heads: heads H; must divide W.
         rule: temperature rule of this layer.
+        normaliser: of this layer; None is softmax.
 
     Raises:
         ValueError: if the heads do not divide the width.
     """
 
-    def __init__(self, dim: int, num_heads: int, rule: TemperatureRule) -> None:
+    def __init__(self, dim: int, num_heads: int, rule: TemperatureRule, normaliser: Normaliser | None = None) -> None:
         super().__init__()
         if dim % num_heads:
             raise ValueError(f"{num_heads} heads do not divide a width of {dim}")
         self.num_heads = num_heads
         self.head_dim = dim // num_heads
         self.rule = rule
+        self.normaliser = normaliser or Softmax(num_heads, self.head_dim)
         # Set while the recorder listens: what was seen is left there.
         self.tap: Tap | None = None
 
     def attend(self, q_BHND: Tensor, k_BHMD: Tensor, v_BHMD: Tensor, mask: Tensor | None = None) -> Tensor:
-        """z_BHND under the layer's rule."""
-        if self.tap is None:
-            return attend(q_BHND, k_BHMD, v_BHMD, self.rule, mask)
-        return self.tap.attend(q_BHND, k_BHMD, v_BHMD, self.rule, mask)
+        """z_BHND under the layer's rule and normaliser."""
+        through = attend if self.tap is None else self.tap.attend
+        return through(q_BHND, k_BHMD, v_BHMD, self.rule, mask, self.normaliser)
+
+    @property
+    def couples_queries(self) -> bool:
+        """False where one query can be worked out alone."""
+        return self.rule.couples_queries is not False or self.normaliser.couples_queries is not False
 
     def heads_of(self, x: Tensor) -> Tensor:
         """[B, N, W] -> [B, H, N, D], a view."""
@@ -75,12 +85,13 @@ class MultiHead(nn.Module):
 
 
 class Attention(MultiHead):
-    """Multi-head self-attention under any temperature rule; fits where timm has its ``Attention``.
+    """Multi-head self-attention under any temperature rule and normaliser; fits where timm has its ``Attention``.
 
     Args:
         dim: width W.
         num_heads: heads H; must divide W.
         rule: temperature rule of this layer.
+        normaliser: of this layer; None is softmax.
         qkv_bias: bias of the query, key and value projections.
         proj_bias: bias of the output projection.
         proj_drop: dropout after it.
@@ -94,11 +105,12 @@ class Attention(MultiHead):
         dim: int,
         num_heads: int,
         rule: TemperatureRule,
+        normaliser: Normaliser | None = None,
         qkv_bias: bool = False,
         proj_bias: bool = True,
         proj_drop: float = 0.0,
     ) -> None:
-        super().__init__(dim, num_heads, rule)
+        super().__init__(dim, num_heads, rule, normaliser)
         self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)
         self.proj = nn.Linear(dim, dim, bias=proj_bias)
         self.proj_drop = nn.Dropout(proj_drop)
@@ -119,7 +131,7 @@ class Attention(MultiHead):
     @property
     def reads_one_query(self) -> bool:
         """True where one query can be worked out alone: nobody watches, and no query depends on another."""
-        return self.tap is None and self.rule.couples_queries is False
+        return self.tap is None and not self.couples_queries
 
     def project(self, names: str, x: Tensor) -> Tensor:
         """[..., W] -> the queries ("q"), keys ("k") or values ("v") of all heads, [..., W]; of "kv" both, [..., 2W]."""
@@ -150,27 +162,34 @@ class Attention(MultiHead):
 
 
 class CrossAttention(MultiHead):
-    """Multi-head attention of queries to a set of other tokens, under any temperature rule.
+    """Multi-head attention of queries to a set of other tokens, under any temperature rule and normaliser.
 
     Args:
         dim: width W of queries and tokens.
         num_heads: heads H; must divide W.
         rule: temperature rule.
+        normaliser: None is softmax.
 
     Raises:
         ValueError: if the heads do not divide the width.
     """
 
-    def __init__(self, dim: int, num_heads: int, rule: TemperatureRule) -> None:
-        super().__init__(dim, num_heads, rule)
+    def __init__(self, dim: int, num_heads: int, rule: TemperatureRule, normaliser: Normaliser | None = None) -> None:
+        super().__init__(dim, num_heads, rule, normaliser)
         self.query, self.key, self.value, self.proj = (nn.Linear(dim, dim) for _ in range(4))
 
     def forward(self, queries: Tensor, tokens: Tensor) -> Tensor:
         """queries [B, N, W], tokens [B, M, W] -> [B, N, W]."""
-        if queries.shape[1] == 1 and self.tap is None and self.rule.weighs_channels is False:
+        if queries.shape[1] == 1 and self.mixes_tokens:
             return cpu_paths.one_query(self, queries, tokens)
         q, k, v = (self.heads_of(x) for x in (self.query(queries), self.key(tokens), self.value(tokens)))
         return self.keep(queries, tokens, self.proj(self.attend(q, k, v).transpose(1, 2).flatten(2)))
+
+    @property
+    def mixes_tokens(self) -> bool:
+        """True where a query may be taken into the basis of the tokens: nobody watches, and scores alone count."""
+        free = self.rule.weighs_channels is False and self.normaliser.shift_invariant is True
+        return self.tap is None and free
 
     def projections(self) -> dict[str, Tensor]:
         """W_Q, W_K and W_V, each [W, W], by "q", "k", "v"."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
@@ -34,7 +34,10 @@ class TemperatureRule(nn.Module):
     Attributes:
         couples_queries: True where the temperature of one query depends on the others.
         weighs_channels: True where beta differs between the channels of a query, or depends on more than the
-            differences between the scores q k^T of each query; q and k may not be taken in another basis then.
+            differences between the scores q k^T of each query, or where keys are rescaled; q and k may not be taken in
+            another basis then.
+        assumes_softmax: True where beta is worked out of the weights that softmax would give; such a rule goes with
+            normalisers whose weights are shares.
 
     A class may declare the two; left at None, they are found when a model is built (:mod:`lab.attention.contract`).
     While they are None or True, a layer takes no short cut.
@@ -43,6 +46,7 @@ class TemperatureRule(nn.Module):
     tau: Tensor
     couples_queries: bool | None = None
     weighs_channels: bool | None = None
+    assumes_softmax: ClassVar[bool] = False
 
     def __init__(self, heads: int = 0, head_dim: int = 0, tau: Tau | None = None) -> None:
         super().__init__()
@@ -71,6 +75,10 @@ class TemperatureRule(nn.Module):
         Args:
             mask: bool, True where a query may attend to a key, broadcastable to [B, H, N, M].
         """
+
+    def keys(self, k_BHMD: Tensor) -> Tensor:
+        """Keys as attention takes them: as they are, but for a rule that rescales keys too."""
+        return k_BHMD
 
     def share(self, first: TemperatureRule) -> None:
         """Called on the rules of all later layers with the first layer's; ties what layers share."""

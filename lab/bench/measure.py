@@ -15,6 +15,7 @@ from timm.optim import create_optimizer_v2
 from torch import Tensor
 
 import lab.attention.layers
+from lab.attention.normaliser import Normaliser
 from lab.attention.rule import TemperatureRule
 from lab.attention.rules.adaptive import AdaptiveTemperature
 from lab.attention.rules.fixed import Fixed
@@ -314,9 +315,14 @@ def _path(path: str) -> Iterator[None]:
     fused = lab.attention.layers.attend
 
     def explicit(
-        q_BHND: Tensor, k_BHMD: Tensor, v_BHMD: Tensor, rule: TemperatureRule, mask: Tensor | None = None
+        q_BHND: Tensor,
+        k_BHMD: Tensor,
+        v_BHMD: Tensor,
+        rule: TemperatureRule,
+        mask: Tensor | None = None,
+        normaliser: Normaliser | None = None,
     ) -> Tensor:
-        return lab.attention.layers.attend_explicit(q_BHND, k_BHMD, v_BHMD, rule, mask).z
+        return lab.attention.layers.attend_explicit(q_BHND, k_BHMD, v_BHMD, rule, mask, normaliser).z
 
     if path == "explicit":
         lab.attention.layers.attend = explicit

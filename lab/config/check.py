@@ -133,9 +133,10 @@ def check(config: DictConfig) -> None:
     for key in plain.get("norm_softmax") or {}:
         if key not in _NORM_SOFTMAX:
             raise LabError(f"norm_softmax.{key} is no default of NormSoftmax; {choices(str(key), _NORM_SOFTMAX)}")
-    # Written inside softmax, where a person looks for it, but no argument of the rule.
+    # Written inside softmax, where a person looks for them, but no arguments of the rule.
     if isinstance(softmax := plain.get("softmax"), dict):
-        plain["softmax.schedule"] = softmax.pop("schedule", None)
+        for name in ("schedule", "normaliser"):
+            plain[f"softmax.{name}"] = softmax.pop(name, None)
     for path, node in _made(plain):
         if node and not (isinstance(node, Mapping) and "_target_" in node):
             raise LabError(f"{path}={node!r} is wrong: it must be a config with a _target_, or null")
@@ -144,7 +145,7 @@ def check(config: DictConfig) -> None:
 
 def _made(plain: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """What may be null, and else is made of a config, by path."""
-    yield from ((path, plain.get(path)) for path in ("softmax.schedule", "intervention"))
+    yield from ((path, plain.get(path)) for path in ("softmax.schedule", "softmax.normaliser", "intervention"))
     for group in ("callbacks", "logger"):
         yield from ((f"{group}.{name}", node) for name, node in (plain.get(group) or {}).items())
 
@@ -240,7 +241,7 @@ def _check_node(node: Any, path: str) -> None:
             target = get_object(node["_target_"])
         except Exception as error:
             raise LabError(f"{path}._target_={node['_target_']} cannot be imported: {error}") from error
-        if path == "softmax":
+        if path in ("softmax", "softmax.normaliser"):
             _check_rule(target)
         options = {key: value for key, value in node.items() if key not in _HYDRA}
         check_arguments(target, options, path)

@@ -1,4 +1,4 @@
-"""The compact ViT of the vision tasks: timm's VisionTransformer under any temperature rule."""
+"""The compact ViT of the vision tasks: timm's VisionTransformer under any softmax."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from lab.attention.layers import Attention
-from lab.attention.rule import TemperatureRule
 from lab.datasets.sizes import Size
-from lab.models.parts import Observable, RuleFactory, make_rules
+from lab.models.parts import LayerSoftmax, Observable, RuleFactory, SoftmaxFactory, make_softmaxes
 
 
 class LinearPatchEmbed(PatchEmbed):
@@ -60,7 +59,7 @@ class CompactViT(Observable, VisionTransformer):
         position_std: standard deviation of the position embedding at the start (0.02 as published).
         query_key_std: standard deviation of W_Q and W_K at the start; None leaves them to ``init``. Small ones make
             attention locally uniform at any ``init``.
-        softmax: makes the temperature rule of a layer; None is plain softmax.
+        softmax: makes the rule and the normaliser of a layer; None is plain softmax.
 
     Raises:
         ValueError: if the patches do not fit the canvas.
@@ -80,7 +79,7 @@ class CompactViT(Observable, VisionTransformer):
         init: Literal["timm", "fan_in"] = "timm",
         position_std: NonNegativeFloat = 0.02,
         query_key_std: PositiveFloat | None = None,
-        softmax: RuleFactory | None = None,
+        softmax: SoftmaxFactory | RuleFactory | None = None,
     ) -> None:
         if image_size % patch_size:
             raise ValueError(f"model.patch_size={patch_size} does not divide the canvas of {image_size} pixels")
@@ -96,7 +95,7 @@ class CompactViT(Observable, VisionTransformer):
             qkv_bias=qkv_bias,
             norm_layer=partial(nn.LayerNorm, eps=1e-6),
             embed_layer=LinearPatchEmbed,
-            attn_layer=_attention_with(make_rules(softmax, heads, head_dim)),
+            attn_layer=_attention_with(make_softmaxes(softmax, heads, head_dim)),
         )
         if init == "fan_in":
             for module in self.modules():
@@ -130,20 +129,20 @@ class CompactViT(Observable, VisionTransformer):
         return F.pad(picked.flatten(1), (self.num_prefix_tokens, 0))
 
     def no_weight_decay(self) -> set[str]:
-        """timm's position embedding and CLS token, and learned temperatures."""
-        return set(VisionTransformer.no_weight_decay(self)) | self.rule_parameters()
+        """timm's position embedding and CLS token, and what rules and normalisers learn."""
+        return set(VisionTransformer.no_weight_decay(self)) | self.softmax_parameters()
 
 
-def _attention_with(rules: Iterator[TemperatureRule]) -> type[nn.Module]:
-    """A class that timm's blocks make their attention of, each with the next rule."""
+def _attention_with(softmaxes: Iterator[LayerSoftmax]) -> type[nn.Module]:
+    """A class that timm's blocks make their attention of, each with the next softmax."""
 
-    class RuledAttention(nn.Module):
+    class DressedAttention(nn.Module):
         # timm wants a class; what it gets is a plain Attention, so that a model can be pickled.
         def __new__(cls, dim: int, num_heads: int, **options: Any) -> Any:
             known = ("qkv_bias", "proj_bias", "proj_drop")
-            return Attention(dim, num_heads, next(rules), **{k: options[k] for k in known if k in options})
+            return Attention(dim, num_heads, *next(softmaxes), **{k: options[k] for k in known if k in options})
 
-    return RuledAttention
+    return DressedAttention
 
 
 @register_model

@@ -1,16 +1,26 @@
-"""Parts that the lab's transformers share: one rule a layer, and a base class that names what diagnostics ask for."""
+"""Parts that the lab's transformers share: a softmax a layer, and a base class that names what diagnostics ask for."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 from torch import Tensor, nn
 
-from lab.attention.contract import check_constructor, check_rule
+from lab.attention.contract import check_constructor, check_rule, take_findings
 from lab.attention.layers import Attention, CrossAttention
+from lab.attention.normaliser import Normaliser
+from lab.attention.normaliser_contract import check_normaliser, check_together
+from lab.attention.normalisers.softmax import Softmax
 from lab.attention.rule import TemperatureRule
 from lab.attention.rules.fixed import Fixed
+
+
+class LayerSoftmax(NamedTuple):
+    """The softmax of one layer: a temperature rule, and the normaliser that makes weights of its logits."""
+
+    rule: TemperatureRule
+    normaliser: Normaliser
 
 
 class RuleFactory(Protocol):
@@ -19,24 +29,56 @@ class RuleFactory(Protocol):
     def __call__(self, heads: int, head_dim: int) -> TemperatureRule: ...
 
 
-def make_rules(softmax: RuleFactory | None, heads: int, head_dim: int) -> Iterator[TemperatureRule]:
-    """One rule after another; the first is checked, later ones are given it to share parameters with.
+class NormaliserFactory(Protocol):
+    """Makes the normaliser of one layer; a config's ``_partial_`` is one."""
+
+    def __call__(self, heads: int, head_dim: int) -> Normaliser: ...
+
+
+class SoftmaxFactory:
+    """Makes the softmax of one layer of a rule and a normaliser; what ``softmax=`` composes.
+
+    Args:
+        rule: makes the temperature rule.
+        normaliser: makes the normaliser.
+    """
+
+    # No data class: Hydra, handing it to a model, would make a config of it.
+    def __init__(self, rule: RuleFactory = Fixed, normaliser: NormaliserFactory = Softmax) -> None:
+        self.rule = rule
+        self.normaliser = normaliser
+
+
+def make_softmaxes(softmax: SoftmaxFactory | RuleFactory | None, heads: int, head_dim: int) -> Iterator[LayerSoftmax]:
+    """One layer's softmax after another; the first is checked, later rules are given its to share parameters with.
+
+    Args:
+        softmax: makes them; of a rule alone the normaliser is softmax, and None is plain softmax.
+        heads: of every layer.
+        head_dim: of every head.
 
     Raises:
-        ValueError: if the rule does not work on queries and keys of these heads.
+        ValueError: if the rule or the normaliser does not work on queries and keys of these heads, or the two do not go
+            together.
     """
-    make = Fixed if softmax is None else softmax
-    check_constructor(make)
-    first = make(heads=heads, head_dim=head_dim)
-    check_rule(first)
-    yield first
+    if not isinstance(softmax, SoftmaxFactory):
+        softmax = SoftmaxFactory() if softmax is None else SoftmaxFactory(softmax)
+    check_constructor(softmax.rule)
+    check_constructor(softmax.normaliser)
+    made: list[LayerSoftmax] = []
     while True:
-        rule = make(heads=heads, head_dim=head_dim)
-        rule.share(first)
-        for name in ("couples_queries", "weighs_channels"):
-            if getattr(rule, name) is None:
-                setattr(rule, name, getattr(first, name))
-        yield rule
+        rule = softmax.rule(heads=heads, head_dim=head_dim)
+        normaliser = softmax.normaliser(heads=heads, head_dim=head_dim)
+        if made:
+            rule.share(made[0].rule)
+            take_findings(rule, made[0].rule)
+            take_findings(normaliser, made[0].normaliser)
+        else:
+            check_rule(rule)
+            check_normaliser(normaliser)
+            check_together(rule, normaliser)
+            made.append(LayerSoftmax(rule, normaliser))
+        yield LayerSoftmax(rule, normaliser)
 
 
 class Observable(nn.Module):
@@ -69,18 +111,22 @@ class Observable(nn.Module):
         """Temperature rules, one a layer."""
         return [layer.rule for layer in self.attention_layers()]
 
-    def rule_parameters(self) -> set[str]:
-        """Names of learned temperatures, shared ones under each of their names."""
+    def normalisers(self) -> list[Normaliser]:
+        """Normalisers, one a layer."""
+        return [layer.normaliser for layer in self.attention_layers()]
+
+    def softmax_parameters(self) -> set[str]:
+        """Names of what rules and normalisers learn, shared ones under each of their names."""
         return {
             f"{prefix}.{name}"
             for prefix, module in self.named_modules()
-            if isinstance(module, TemperatureRule)
+            if isinstance(module, TemperatureRule | Normaliser)
             for name, _ in module.named_parameters()
         }
 
     def no_weight_decay(self) -> set[str]:
-        """Names of parameters that are spared weight decay: learned temperatures."""
-        return self.rule_parameters()
+        """Names of parameters that are spared weight decay: what rules and normalisers learn."""
+        return self.softmax_parameters()
 
 
 def observable(model: nn.Module) -> Observable | None:
@@ -98,3 +144,8 @@ def attention_layers_of(model: nn.Module) -> list[Attention | CrossAttention]:
 def rules_of(model: nn.Module) -> list[TemperatureRule]:
     """Temperature rules of any model, one a layer; none of one that does not tell them."""
     return [layer.rule for layer in attention_layers_of(model)]
+
+
+def normalisers_of(model: nn.Module) -> list[Normaliser]:
+    """Normalisers of any model, one a layer; none of one that does not tell them."""
+    return [layer.normaliser for layer in attention_layers_of(model)]

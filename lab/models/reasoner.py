@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from lab.attention.layers import Attention
 from lab.datasets.sizes import Size
-from lab.models.parts import Observable, RuleFactory, make_rules
+from lab.models.parts import Observable, RuleFactory, SoftmaxFactory, make_softmaxes
 
 
 class Block(nn.Module):
@@ -54,7 +54,7 @@ class Reasoner(Observable):
         hidden: hidden units of the MLP.
         depth: number of layers.
         layer_norm: pre-norm layer normalisation.
-        softmax: makes the temperature rule of a layer; None is plain softmax.
+        softmax: makes the rule and the normaliser of a layer; None is plain softmax.
 
     Raises:
         ValueError: if the heads do not divide the width.
@@ -72,18 +72,18 @@ class Reasoner(Observable):
         hidden: Size = 64,
         depth: Size = 1,
         layer_norm: bool = False,
-        softmax: RuleFactory | None = None,
+        softmax: SoftmaxFactory | RuleFactory | None = None,
     ) -> None:
         super().__init__()
         if width % heads:
             raise ValueError(f"model.heads={heads} does not divide model.width={width}")
-        rules = make_rules(softmax, heads, width // heads)
+        softmaxes = make_softmaxes(softmax, heads, width // heads)
         self.token = nn.Embedding(tokens, width)
         # Of the size of the token embedding: the four numbers are told apart by their place alone.
         self.position = nn.Parameter(torch.randn(context, width))
         self.blocks = nn.Sequential(
             *[
-                Block(Attention(width, heads, next(rules), proj_bias=False), width, hidden, layer_norm)
+                Block(Attention(width, heads, *next(softmaxes), proj_bias=False), width, hidden, layer_norm)
                 for _ in range(depth)
             ]
         )

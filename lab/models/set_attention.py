@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from lab.attention.layers import CrossAttention
 from lab.datasets.sizes import Size
-from lab.models.parts import Observable, RuleFactory, make_rules
+from lab.models.parts import Observable, RuleFactory, SoftmaxFactory, make_softmaxes
 
 
 class SetAttention(Observable):
@@ -22,17 +22,21 @@ class SetAttention(Observable):
         features: numbers an item.
         num_classes: number of labels.
         width: of every layer.
-        softmax: makes the temperature rule; None is plain softmax.
+        softmax: makes the rule and the normaliser; None is plain softmax.
     """
 
     def __init__(
-        self, features: int = 11, num_classes: int = 10, width: Size = 128, softmax: RuleFactory | None = None
+        self,
+        features: int = 11,
+        num_classes: int = 10,
+        width: Size = 128,
+        softmax: SoftmaxFactory | RuleFactory | None = None,
     ) -> None:
         super().__init__()
         gelu = nn.GELU("tanh")
         self.items = nn.Sequential(nn.Linear(features, width), gelu, nn.Linear(width, width), gelu)
         self.query = nn.Sequential(nn.Linear(1, width), gelu, nn.Linear(width, width))
-        self.attention = CrossAttention(width, 1, next(make_rules(softmax, 1, width)))
+        self.attention = CrossAttention(width, 1, *next(make_softmaxes(softmax, 1, width)))
         self.head = nn.Sequential(nn.Linear(width, width), gelu, nn.Linear(width, num_classes))
         for module in self.modules():
             if isinstance(module, nn.Linear):

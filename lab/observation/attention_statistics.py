@@ -12,6 +12,7 @@ from torch import Tensor
 
 from lab.attention.functional import attend_explicit
 from lab.attention.layers import Attention, CrossAttention
+from lab.attention.normaliser import Normaliser
 from lab.attention.rule import TemperatureRule
 
 
@@ -108,18 +109,23 @@ def temperature_of(rule: TemperatureRule, q_BHND: Tensor, k_BHMD: Tensor) -> Ten
 
 
 def output_derivatives(
-    rule: TemperatureRule, q_BHND: Tensor, k_BHMD: Tensor, v_BHMD: Tensor, direction_BHND: Tensor | None = None
+    rule: TemperatureRule,
+    q_BHND: Tensor,
+    k_BHMD: Tensor,
+    v_BHMD: Tensor,
+    direction_BHND: Tensor | None = None,
+    normaliser: Normaliser | None = None,
 ) -> dict[str, Tensor]:
     """Mean absolute derivative of the attention output with respect to each token's q, k and v, over channels.
 
-    With Z the output of attention, temperature rule included, |d sum(r * Z) / d q| is averaged over D: [B, H, N] for
+    With Z the output of attention, rule and normaliser included, |d sum(r * Z) / d q| is averaged over D: [B, H, N] for
     "q", [B, H, M] for "k" and "v". The default direction r is 1 everywhere: the derivative of the sum of Z.
 
     Source: Eureka-moments in Transformers, A.2 (Figures 5, 11, 12, 13).
     """
     with torch.enable_grad():
         leaves = [x.detach().float().requires_grad_() for x in (q_BHND, k_BHMD, v_BHMD)]
-        z = attend_explicit(leaves[0], leaves[1], leaves[2], rule).z
+        z = attend_explicit(leaves[0], leaves[1], leaves[2], rule, normaliser=normaliser).z
         direction = torch.ones_like(z) if direction_BHND is None else direction_BHND
         gradients = torch.autograd.grad((z * direction).sum(), leaves)
     return {name: gradient.abs().mean(-1) for name, gradient in zip("qkv", gradients, strict=True)}

@@ -17,6 +17,7 @@ from lightning_utilities import apply_to_collection
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
+from lab.attention.normaliser import Normaliser
 from lab.attention.rule import TemperatureRule
 from lab.console import LabError
 from lab.datasets.loading import Batch, DataModule
@@ -53,6 +54,11 @@ class Chunk:
     def rules(self) -> list[TemperatureRule]:
         """The temperature rule of every layer."""
         return self.model.rules()
+
+    @property
+    def normalisers(self) -> list[Normaliser]:
+        """The normaliser of every layer."""
+        return self.model.normalisers()
 
 
 @dataclass

@@ -17,7 +17,7 @@ import torch
 from lightning.fabric.plugins import TorchCheckpointIO
 
 from lab.runs.files import write_atomically
-from lab.runs.summary import one_line
+from lab.runs.files import one_line
 
 _DIGEST_BYTES = hashlib.sha256().digest_size
 

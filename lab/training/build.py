@@ -14,6 +14,7 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig, OmegaConf
 
+from lab.attention.normalisers.softmax import Softmax
 from lab.attention.rules.fixed import Fixed
 from lab.callbacks.checkpoints import Checkpoints
 from lab.callbacks.diagnostics.base import Diagnostic
@@ -22,7 +23,7 @@ from lab.callbacks.preemption import Preemption
 from lab.config.compose import CONFIGS
 from lab.console import LabError, tell
 from lab.datasets.loading import DataModule
-from lab.models.parts import rules_of
+from lab.models.parts import SoftmaxFactory, rules_of
 from lab.runs.checkpoints import AtomicCheckpointIO
 from lab.runs.folder import Run
 from lab.runs.metrics_log import MetricsLog
@@ -99,7 +100,7 @@ def build_module(config: DictConfig, data: DataModule, kind: type[TwoStepModule]
 
 
 def without_schedule(softmax: DictConfig) -> DictConfig:
-    """Returns the part of a ``softmax`` config that makes a rule; the schedule is the module's."""
+    """Returns the part of a ``softmax`` config that makes rules and normalisers; the schedule is the module's."""
     plain: Any = OmegaConf.to_container(softmax, resolve=True)
     plain.pop("schedule", None)
     return OmegaConf.create(plain)
@@ -120,18 +121,27 @@ def build_model(model: DictConfig, softmax: DictConfig, facts: dict[str, int]) -
         )
     if "softmax" in parameters:
         return _with_softmax(model, softmax, facts)
-    if get_class(softmax._target_) is not Fixed or softmax.get("tau") is not None:
+    plain = get_class(softmax._target_) is Fixed and softmax.get("tau") is None and not softmax.get("normaliser")
+    if not plain:
         raise LabError(f"{model._target_} has no attention, so softmax= and its options cannot be used: leave them out")
     return instantiate(model, **facts)
 
 
 def _with_softmax(model: DictConfig, softmax: DictConfig, facts: dict[str, int]) -> torch.nn.Module:
-    if inspect.isclass(get_object(softmax._target_)) and not softmax.get("_partial_"):
-        raise LabError(
-            f"softmax: the config of {softmax._target_} needs the line _partial_: true, "
-            "since the model makes a rule of it for every layer, with the heads there"
-        )
-    return instantiate(model, softmax=instantiate(softmax), **facts)
+    return instantiate(model, softmax=_softmax_factory(softmax), **facts)
+
+
+def _softmax_factory(softmax: DictConfig) -> SoftmaxFactory:
+    """What makes rule and normaliser of a layer, of the two parts of a ``softmax`` config."""
+    rule: Any = OmegaConf.to_container(softmax, resolve=True)
+    normaliser = rule.pop("normaliser", None)
+    for part, name in ((rule, "softmax"), (normaliser, "softmax.normaliser")):
+        if part and inspect.isclass(get_object(part["_target_"])) and not part.get("_partial_"):
+            raise LabError(
+                f"{name}: the config of {part['_target_']} needs the line _partial_: true, since the model makes one "
+                "for every layer, with the heads there"
+            )
+    return SoftmaxFactory(instantiate(rule), instantiate(normaliser) if normaliser else Softmax)
 
 
 def build_callbacks(config: DictConfig) -> list[Callback]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +13,13 @@ from torch import Tensor, nn
 from lab.config.check import check
 from lab.config.command_line import composed
 from lab.console import LabError
-from lab.models.parts import rules_of
+from lab.models.parts import normalisers_of, rules_of
 from lab.runs.folder import Run
 from lab.training.build import build_data, build_model, without_schedule
 from lab.training.stored import load_config, made_of
+
+# Names of what rules and normalisers hold in a model's state.
+_OF_SOFTMAX = re.compile(r"\.(rule|normaliser)\.")
 
 
 @dataclass(frozen=True)
@@ -58,12 +62,12 @@ class Trained:
             # Torch names the model first, then what does not fit.
             why = str(error).splitlines()[-1].strip()
             raise LabError(f"{self.path} does not fit data of {told}: {why}") from error
-        # Another softmax has temperatures of its own; everything else must fit.
-        unfit = [name for name in (*missing, *unexpected) if softmax is None or ".rule." not in name]
+        # Another softmax has parameters of its own; everything else must fit.
+        unfit = [name for name in (*missing, *unexpected) if softmax is None or not _OF_SOFTMAX.search(name)]
         if unfit:
             raise LabError(f"{self.path} does not fit its config: {', '.join(unfit[:4])}")
         if softmax is not None:
-            _reset_temperatures(model, build_model(self.config.model, own, facts))
+            _reset_softmax(model, build_model(self.config.model, own, facts))
         return model.eval()
 
 
@@ -98,7 +102,8 @@ def softmax_config(name: str, *overrides: str) -> DictConfig:
     return config.softmax
 
 
-def _reset_temperatures(model: nn.Module, fresh: nn.Module) -> None:
-    """Gives the rules of ``model`` back the temperatures that they start with, which the checkpoint overwrote."""
-    for rule, new in zip(rules_of(model), rules_of(fresh), strict=True):
-        rule.load_state_dict(new.state_dict())
+def _reset_softmax(model: nn.Module, fresh: nn.Module) -> None:
+    """Gives rules and normalisers of ``model`` back what they start with, which the checkpoint overwrote."""
+    for of_all in (rules_of, normalisers_of):
+        for one, new in zip(of_all(model), of_all(fresh), strict=True):
+            one.load_state_dict(new.state_dict())

@@ -13,6 +13,7 @@ from hydra.errors import InstantiationException
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
+from lab.attention.normaliser import Normaliser
 from lab.attention.rule import TemperatureRule
 from lab.attention.schedule import HeatTreatment
 from lab.config.check import check
@@ -28,7 +29,7 @@ from lab.training.optim import OptimConfig
 _MADE: Mapping[str, tuple[type, ...]] = {
     "data": (DataModule, Task, Source),
     "model": (nn.Module,),
-    "softmax": (TemperatureRule, HeatTreatment),
+    "softmax": (TemperatureRule, Normaliser, HeatTreatment),
     "optim": (OptimConfig,),
 }
 
@@ -97,8 +98,8 @@ def _check_target(name: str, where: str, kinds: tuple[type, ...], trust: Sequenc
             return
     module = name.rpartition(".")[0] or name
     raise LabError(
-        f"{where}={name} is not made: of a stored config only data, tasks, models, temperature rules and optimisers of "
-        f"the lab are; trust={module} makes it, too, and runs its code"
+        f"{where}={name} is not made: of a stored config only data, tasks, models, rules, normalisers and optimisers "
+        f"of the lab are; trust={module} makes it, too, and runs its code"
     )
 
 

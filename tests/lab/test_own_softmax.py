@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from lab.attention.contract import check_rule
 from lab.attention.functional import attend, attend_explicit
 from lab.attention.layers import Attention, CrossAttention, Tap
+from lab.attention.normaliser import Normaliser
 from lab.attention.rule import TemperatureRule
 from lab.attention.rules.adaptive import AdaptiveTemperature
 from lab.attention.rules.fixed import Fixed
@@ -125,20 +126,26 @@ def test_every_ready_softmax_stands_in_the_table_with_its_options(path: Path) ->
     (row,) = (line for line in PAGE.splitlines() if line.startswith(f"| `{path.stem}` |"))
     config = compose_config([f"softmax={path.stem}"]).softmax
     assert f"`{config._target_}`" in row
-    for name in config:
-        if not name.startswith("_") and (name != "schedule" or config.schedule is not None):
-            assert f"`{name}`" in row, name
+    options = [name for name in config if name != "normaliser" and (name != "schedule" or config.schedule is not None)]
+    if config.normaliser is not None:
+        assert f"`{config.normaliser._target_}`" in row
+        options += [f"normaliser.{name}" for name in config.normaliser if not name.startswith("_")]
+    assert all(name.startswith("_") or f"`{name}`" in row for name in options), options
 
 
 def test_the_table_names_nothing_that_is_not_there() -> None:
     named = re.findall(r"^\| `(\w+)` \|.*`lab\.attention\.rules\.", PAGE, re.MULTILINE)
+    made = re.findall(r"^\| `softmax/normaliser=(\w+)` \|", PAGE, re.MULTILINE)
+    assert sorted(made) == sorted(path.stem for path in (CONFIGS / "softmax/normaliser").glob("*.yaml"))
     assert sorted(named) == [path.stem for path in READY]
     schedule = compose_config(["softmax=heat_treatment"]).softmax.schedule
     paragraph = next(text for text in PAGE.split("\n\n") if text.startswith("Heat treatment is a schedule"))
     assert all(name.startswith("_") or f"{name}`" in paragraph for name in schedule)
 
 
-@pytest.mark.parametrize("name", [n for n in vars(TemperatureRule) if not n.startswith("_")])
+@pytest.mark.parametrize(
+    "name", [n for kind in (TemperatureRule, Normaliser) for n in vars(kind) if not n.startswith("_")]
+)
 def test_all_of_the_contract_stands_on_the_page(name: str) -> None:
     assert f"`{name}" in PAGE
 

@@ -1,0 +1,119 @@
+"""Base class of all normalisers: what becomes of the logits.
+
+Shapes: B batch, H heads, N queries, M keys, D head dimension.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from lab.attention import cpu_paths
+from lab.attention.masks import rows_of
+
+# Weights held at once where there is no fused kernel: 64 MiB in float32.
+_CHUNK_ELEMENTS = 2**24
+
+# What the weights of a row add up to. "at most one": the rest, the null mass, attends to nothing.
+Total = Literal["one", "at most one", "anything"]
+
+
+class Normaliser(nn.Module):
+    """Maps the logits of a row to its attention weights.
+
+    One method has to be there, :meth:`weights`; it is the definition, and what diagnostics look at. :meth:`attend`
+    gives the same z without showing weights: here over chunks of queries, in a subclass by a fused kernel or in a
+    closed form, where mathematics allows it.
+
+    Args:
+        heads: number of heads H of the layer.
+        head_dim: dimension D of a head.
+
+    Raises:
+        ValueError: if heads and head_dim are not handed on.
+
+    Attributes:
+        total: what the weights of a row add up to.
+        is_softmax: True of softmax alone, for which a CPU has a path of its own in 16 bit.
+        takes_temperature: False where logits are no scores q k^T: of the rules, Fixed alone goes with it.
+        shift_invariant: True where a number that is added to all logits of a row changes nothing.
+        couples_queries: True where the weights of one query depend on the logits of others.
+
+    A class may declare the last two; left at None, they are found when a model is built
+    (:mod:`lab.attention.contract`). Until then a layer takes no short cut.
+    """
+
+    total: ClassVar[Total] = "anything"
+    is_softmax: ClassVar[bool] = False
+    takes_temperature: ClassVar[bool] = True
+    shift_invariant: bool | None = None
+    couples_queries: bool | None = None
+
+    def __init__(self, heads: int = 0, head_dim: int = 0) -> None:
+        super().__init__()
+        if not (heads and head_dim):
+            raise ValueError(
+                f"softmax.normaliser: the constructor of {type(self).__module__}.{type(self).__qualname__} must hand "
+                "heads and head_dim on: super().__init__(heads, head_dim)"
+            )
+        self.heads = heads
+        self.head_dim = head_dim
+
+    @abstractmethod
+    def weights(self, logits_BHNM: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Weights [B, H, N, M] of logits, row by row.
+
+        Called under vmap for seeds trained together: no branch may depend on what a tensor holds.
+
+        Args:
+            mask: bool, True where a query may attend to a key, broadcastable to the logits; what is not allowed has
+                a logit of -inf and must be given a weight of 0.
+        """
+
+    def scores(self, q_BHND: Tensor, k_BHMD: Tensor) -> Tensor:
+        """Logits [B, H, N, M] of rescaled queries and keys, unmasked: q k^T."""
+        return cpu_paths.scores(q_BHND, k_BHMD)
+
+    def allowed(self, mask: Tensor | None, q_BHND: Tensor, k_BHMD: Tensor) -> Tensor | None:
+        """The mask in use: ``mask``, or what this normaliser allows of it."""
+        return mask
+
+    def attend(self, q_BHND: Tensor, k_BHMD: Tensor, v_BHMD: Tensor, mask: Tensor | None = None) -> Tensor:
+        """z_BHND of rescaled queries; ``mask`` is what :meth:`allowed` gave.
+
+        Over chunks of queries, worked out again in the backward pass, so that memory stays bounded in N.
+        """
+        rows = q_BHND.shape[:-2].numel() * k_BHMD.shape[-2]
+        queries, step = q_BHND.shape[-2], max(1, _CHUNK_ELEMENTS // rows)
+        if step >= queries or self.couples_queries:
+            return self._attend(q_BHND, k_BHMD, v_BHMD, mask)
+        parts = [
+            checkpoint(
+                self._attend,
+                q_BHND[..., start : start + step, :],
+                k_BHMD,
+                v_BHMD,
+                rows_of(mask, start, start + step),
+                use_reentrant=False,
+                preserve_rng_state=False,
+            )
+            for start in range(0, queries, step)
+        ]
+        return torch.cat(parts, dim=-2)
+
+    def _attend(self, q_BHND: Tensor, k_BHMD: Tensor, v_BHMD: Tensor, mask: Tensor | None) -> Tensor:
+        weights = self.weights(masked(self.scores(q_BHND, k_BHMD), mask), mask)
+        return cpu_paths.mix(weights.to(v_BHMD.dtype), v_BHMD)
+
+    def quantities(self) -> dict[str, Tensor]:
+        """Detached values worth logging, by name: learned parameters, as they are used."""
+        return {}
+
+
+def masked(logits_BHNM: Tensor, mask: Tensor | None) -> Tensor:
+    """The logits, -inf where a query may not attend."""
+    return logits_BHNM if mask is None else logits_BHNM.masked_fill(~mask, float("-inf"))

@@ -1,0 +1,123 @@
+"""Check of a normaliser: what a model relies on is tried before any training.
+
+Shapes: B batch, H heads, N queries, M keys, D head dimension.
+"""
+
+from __future__ import annotations
+
+import copy
+from itertools import chain, product
+
+import torch
+from torch import Tensor
+
+from lab.attention.contract import name_of, numbers, same
+from lab.attention.functional import attend, attend_explicit
+from lab.attention.normaliser import Normaliser
+from lab.attention.rule import TemperatureRule
+from lab.attention.rules.fixed import Fixed
+
+
+def check_normaliser(normaliser: object) -> None:
+    """Tries a normaliser on a handful of logits, and finds what it does not declare.
+
+    ``shift_invariant`` and ``couples_queries`` are set where they are None; apart from that it is left as it is.
+
+    Raises:
+        ValueError: if it is no normaliser, if it fails, if its weights do not fit the logits, are not 0 where nothing
+            may be attended to, or do not add up to what it declares, or if its two paths disagree.
+    """
+    if not isinstance(normaliser, Normaliser):
+        raise ValueError(
+            f"{name_of(type(normaliser))} is no normaliser: derive it from lab.attention.normaliser.Normaliser"
+        )
+    if any(tensor.is_meta for tensor in chain(normaliser.parameters(), normaliser.buffers())):
+        return
+    H, D = normaliser.heads, normaliser.head_dim
+    B, N, M = [size for size in (2, 3, 5, 7, 11) if size not in (H, D)][:3]
+    with torch.no_grad(), torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        tried = copy.deepcopy(normaliser).cpu().double()
+        q_BHND, k_BHMD, v_BHMD = (
+            numbers(B, H, rows, D, step).double() / D for rows, step in ((N, 1.7), (M, 2.3), (M, 3.1))
+        )
+        mask = (torch.arange(N)[:, None] * 2 + torch.arange(M)) % 3 > 0
+        mask[0] = False  # a query that may attend to nothing
+        rule = Fixed(H, D, tau=1.0).double()
+        coupled, shifts = [], []
+        for training, allowed in product((True, False), (None, mask)):
+            tried.train(training)
+            weights = _weights_of(tried, q_BHND, k_BHMD, v_BHMD, rule, allowed)
+            logits = attend_explicit(q_BHND, k_BHMD, v_BHMD, rule, allowed, tried).logits
+            last = None if allowed is None else allowed[-1:]
+            alone = tried.weights(logits[..., -1:, :], last)
+            coupled.append(not same(weights[..., -1:, :], alone))
+            shifts.append(same(tried.weights(logits + 0.7, allowed), weights))
+    if normaliser.couples_queries is None:
+        normaliser.couples_queries = any(coupled)
+    if normaliser.shift_invariant is None:
+        normaliser.shift_invariant = all(shifts)
+    where = name_of(type(normaliser))
+    if any(coupled) and normaliser.couples_queries is False:
+        raise ValueError(
+            f"{where}.weights of a query change with other queries, and couples_queries = False is declared"
+        )
+    if not all(shifts) and normaliser.shift_invariant is True:
+        raise ValueError(
+            f"{where}.weights change where a number is added to all logits of a row, and shift_invariant = True is "
+            "declared"
+        )
+
+
+def check_together(rule: TemperatureRule, normaliser: Normaliser) -> None:
+    """Checks that a rule and a normaliser go together.
+
+    Raises:
+        ValueError: if they do not.
+    """
+    theirs, its = type(normaliser).__name__, type(rule).__name__
+    if not normaliser.takes_temperature and type(rule) is not Fixed:
+        raise ValueError(
+            f"softmax: {its} does not go with the normaliser {theirs}, whose weights are made of no scores q k^T that "
+            "the rule knows: take softmax=softmax with it"
+        )
+    if rule.assumes_softmax and normaliser.total == "anything":
+        raise ValueError(
+            f"softmax: {its} works its temperature out of the weights of a softmax, and those of the normaliser "
+            f"{theirs} are no shares: take another rule with it"
+        )
+
+
+def _weights_of(
+    normaliser: Normaliser, q: Tensor, k: Tensor, v: Tensor, rule: TemperatureRule, mask: Tensor | None
+) -> Tensor:
+    """The normaliser's weights, if they are such."""
+    where = f"{name_of(type(normaliser))}.weights"
+    shape = [*q.shape[:-1], k.shape[-2]]
+    under = "" if mask is None else " under a mask"
+    try:
+        seen = attend_explicit(q, k, v, rule, mask, normaliser)
+        z = attend(q, k, v, rule, mask, normaliser)
+    except Exception as error:
+        what = f"logits {shape} [batch, heads, queries, keys]{under}"
+        raise ValueError(f"{where}(logits, mask) fails on {what}: {type(error).__name__}: {error}") from error
+    weights: object = seen.weights
+    if not isinstance(weights, Tensor) or not weights.is_floating_point() or list(weights.shape) != shape:
+        got = f"{list(weights.shape)}" if isinstance(weights, Tensor) else type(weights).__name__
+        raise ValueError(f"{where} must return real numbers of the shape of its logits {shape}, not {got}")
+    mask = normaliser.allowed(mask, q, k)
+    if not weights.isfinite().all() or (mask is not None and weights.masked_select(~mask).any()):
+        raise ValueError(
+            f"{where}{under} must be finite, and 0 where mask is False, also in a row that may attend to nothing"
+        )
+    sums = weights.sum(-1)
+    sees = torch.ones_like(sums, dtype=torch.bool) if mask is None else mask.any(-1).expand_as(sums)
+    shares = bool((weights >= -1e-9).all())
+    if normaliser.total == "one" and not (shares and same(sums[sees], torch.ones_like(sums[sees]))):
+        raise ValueError(f'{where}{under} do not add up to one in each row, and total = "one" is declared')
+    if normaliser.total == "at most one" and not (shares and bool((sums <= 1 + 1e-9).all())):
+        raise ValueError(
+            f'{where}{under} add up to more than one or are negative, and total = "at most one" is declared'
+        )
+    if not torch.allclose(z, seen.z, rtol=1e-6, atol=1e-9):
+        raise ValueError(f"{name_of(type(normaliser))}.attend{under} gives another z than its weights do")
+    return weights

@@ -1,0 +1,1 @@
+"""One normaliser a file: what becomes of the logits."""

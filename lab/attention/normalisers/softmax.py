@@ -1,0 +1,30 @@
+"""Softmax, the normaliser of plain attention."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from lab.attention import cpu_paths
+from lab.attention.normaliser import Normaliser
+
+
+class Softmax(Normaliser):
+    """w_j = exp(l_j) / sum_i exp(l_i), by any fused kernel; all 0 for a query that may attend to nothing.
+
+    Source: Vaswani et al. 2017; Eureka-moments in Transformers, equation 1.
+    """
+
+    total = "one"
+    is_softmax = True
+    shift_invariant = True
+    couples_queries = False
+
+    def weights(self, logits_BHNM: Tensor, mask: Tensor | None = None) -> Tensor:
+        if mask is None:
+            return logits_BHNM.softmax(-1)
+        blind = ~mask.any(-1, keepdim=True)
+        # Filled before the softmax too: a row of -inf alone would make its gradient NaN.
+        return logits_BHNM.masked_fill(blind, 0.0).softmax(-1).masked_fill(blind, 0.0)
+
+    def attend(self, q_BHND: Tensor, k_BHMD: Tensor, v_BHMD: Tensor, mask: Tensor | None = None) -> Tensor:
+        return cpu_paths.fused(q_BHND, k_BHMD, v_BHMD, mask)

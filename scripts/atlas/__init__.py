@@ -1,0 +1,1 @@
+"""The atlas: every softmax on every task that two cores can settle."""

@@ -1,0 +1,57 @@
+"""Cost of a softmax: time of a training step over that of plain softmax, both in one process, by turns."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+import torch
+
+from lab.config.compose import compose_config
+from lab.runs.files import write_json
+from lab.training.build import build_model_and_data
+from scripts.atlas.columns import Column
+from scripts.atlas.rows import PLAIN, Row
+
+_ROUNDS = 15
+
+
+def cost_of(column: Column, row: Row, kept: Path) -> float:
+    """Median over 15 rounds of (CPU time of a step) / (that of plain softmax), measured once and kept in a file.
+
+    CPU time of the process, of all its threads: other work on the machine does not lengthen it.
+    """
+    costs = json.loads(kept.read_text()) if kept.exists() else {}
+    key = f"{column.key}: {row.typed}"
+    if key not in costs:
+        ours, plain = (_step(column, one) for one in (row, Row(PLAIN)))
+        ratios = []
+        for _ in range(_ROUNDS):
+            seconds = []
+            for step in (ours, plain):
+                begin = time.process_time()
+                step()
+                seconds.append(time.process_time() - begin)
+            ratios.append(seconds[0] / seconds[1])
+        costs[key] = round(median(ratios[2:]), 3)
+        write_json(kept, costs)
+    return float(costs[key])
+
+
+def _step(column: Column, row: Row) -> Callable[[], None]:
+    """One training step of a cell: forward pass, loss, backward pass, optimiser."""
+    module, data = build_model_and_data(compose_config(column.overrides(row, None)))
+    data.setup("fit")
+    batch = data.on_after_batch_transfer(next(iter(data.train_dataloader())), 0)
+    optimizer = torch.optim.AdamW(module.parameters())
+    module.train()
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        module.training_step(batch, 0).backward()
+        optimizer.step()
+
+    return step

@@ -1,0 +1,87 @@
+"""The page of the atlas: one table a column, every number traceable to its runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from lab.plotting.figures import new_figure
+from lab.report.outcomes import Against, Outcome, compare, times
+from lab.report.survival import no_moment_yet
+from scripts.atlas.columns import Cell, Column
+from scripts.atlas.cost import cost_of
+from scripts.atlas.rows import PLAIN
+
+
+def table(column: Column, cells: Sequence[Cell], costs: Path) -> pd.DataFrame:
+    """A column's cells: ratio, time, accuracies, cost, and p-values against plain softmax, Holm over the column."""
+    found = {cell.row.typed: cell.outcome() for cell in cells}
+    against = _against(found)
+    rows: list[dict[str, str | None]] = []
+    for cell in cells:
+        own, other = found[cell.row.typed], against.get(cell.row.typed)
+        if own is None:
+            rows.append({"softmax": str(cell.row), "Eureka-ratio (95 % Wilson)": "not run"})
+            continue
+        rows.append(
+            {
+                "softmax": str(cell.row),
+                **({"rate": cell.rate} if column.rates else {}),
+                "Eureka-ratio (95 % Wilson)": str(own.ratio) if own.ratio else "failed",
+                "median epoch of the moment (Kaplan-Meier)": str(own.median) if own.median else "",
+                "accuracy with a moment": f"{own.accuracy.value:.1f} %" if own.accuracy else "",
+                "accuracy without": f"{own.plateau.value:.1f} %" if own.plateau else "",
+                "step / softmax's": f"{cost_of(column, cell.row, costs):.2f}",
+                "p, ratio (Fisher)": _p(other.ratio) if other else "",
+                "p, time (log-rank)": _p(other.time) if other else "",
+            }
+        )
+    return pd.DataFrame(rows).fillna("")
+
+
+def _against(found: Mapping[str, Outcome | None]) -> dict[str, Against]:
+    plain = found.get(PLAIN)
+    if plain is None:
+        return {}
+    there = {typed: one for typed, one in found.items() if one is not None}
+    compared = compare(list(there.values()), plain.setting)
+    others = [typed for typed in there if typed != PLAIN]
+    return dict(zip(others, compared, strict=True))
+
+
+def _p(value: float | None) -> str:
+    return "" if value is None else f"{value:.2g}"
+
+
+def figure(column: Column, cells: Sequence[Cell]) -> Figure:
+    """Share of seeds without a moment yet over epochs, a step curve for each softmax that is whole."""
+    picture, axes = new_figure(9, 5)
+    for cell in cells:
+        own = cell.outcome()
+        watched = times(own.setting.runs) if own is not None else None
+        if watched is None:
+            continue
+        curve = no_moment_yet(watched)
+        share = [1.0, *curve.share]
+        axes.step([0, *curve.epochs, curve.end], [*share, share[-1]], where="post", label=str(cell.row))
+    axes.set(xlabel="epoch", ylabel="share of seeds without a moment yet", ylim=(-0.02, 1.02), title=column.title)
+    axes.grid(alpha=0.3)
+    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize="small")
+    return picture
+
+
+def section(column: Column, cells: Sequence[Cell], costs: Path) -> list[str]:
+    """A column as paragraphs of the page."""
+    missing = [str(cell.row) for cell in cells if not cell.whole]
+    told = f"Not run yet, or not whole: {', '.join(missing)}." if missing else "Every cell has been run."
+    return [
+        f"## {column.title}",
+        f"{column.seeds} seeds; {column.said}. p-values are against plain softmax, each corrected over the column "
+        "(Holm). Final accuracies are means over the seeds that had a moment, and over those that had none. "
+        f"The step's cost is the median ratio of CPU times, both softmaxes by turns in one process. {told}",
+        table(column, cells, costs).to_markdown(index=False, disable_numparse=True),
+        f"![Seeds without a moment yet]({column.key}.png)",
+    ]

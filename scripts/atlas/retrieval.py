@@ -1,0 +1,131 @@
+"""Max retrieval far beyond the trained sizes: softmaxes trained with, and softmaxes put on the trained baseline."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from lab.console import LabError
+from lab.report.statistics import mean_over_seeds, paired
+from lab.runs.summary import read_summary
+from lab.training.load import read_trained, softmax_config
+from scripts.atlas.rows import PLAIN, Row
+from scripts.reproduce.common import folder_of, train
+from scripts.reproduce.max_retrieval import PAPER, published
+from scripts.reproduce.max_retrieval_evaluation import SIZES, Evaluation
+
+# Trained with, in the order of training; the baseline first, on whose checkpoints the others are put.
+TRAINED = (
+    PLAIN,
+    "softmax_plus_one softmax.normaliser.bias=learned",
+    "log_length softmax.form=learned",
+    "entropy_matched",
+    "sigmoid",
+    "norm_softmax",
+    "learnable_temperature",
+    "query_key_norm",
+)
+# Put on the trained baseline, nothing trained.
+SWAPPED = ("adaptive_temperature", "log_length", "entropy_matched", "hard", "norm_softmax", "softmax_plus_one")
+
+
+@dataclass(frozen=True)
+class Retrieval:
+    """Plan of the column.
+
+    Attributes:
+        runs: folder of all runs of the atlas.
+        seeds: of a softmax trained with.
+        baseline_seeds: of plain softmax, which the others are compared with at inference.
+        sets: test sets of each size.
+        further: overrides of every run that change no number.
+    """
+
+    runs: Path
+    seeds: int = 3
+    baseline_seeds: int = 10
+    sets: int = 1000
+    further: tuple[str, ...] = ()
+
+    def seeds_of(self, typed: str) -> int:
+        """Seeds of a softmax trained with."""
+        return self.baseline_seeds if typed == PLAIN else self.seeds
+
+    def _overrides(self, typed: str) -> list[str]:
+        return ["experiment=max_retrieval", *Row(typed).overrides, *self.further]
+
+    def folders(self, typed: str) -> list[Path]:
+        """Run folders of a softmax trained with, one a seed."""
+        where, overrides = self.runs / "max_retrieval", self._overrides(typed)
+        return [
+            folder_of(where, "max_retrieval", Row(typed).softmax, seed, overrides)
+            for seed in range(self.seeds_of(typed))
+        ]
+
+    def whole(self, typed: str) -> bool:
+        """True if every seed has finished."""
+        found = [read_summary(folder) for folder in self.folders(typed)]
+        return all(one is not None and one.finished for one in found)
+
+    def train(self, typed: str) -> None:
+        """Trains what is missing of one softmax, its seeds together."""
+        train([*self._overrides(typed), f"seeds={self.seeds_of(typed)}"], self.runs / "max_retrieval")
+
+    def scores(self) -> pd.DataFrame:
+        """Accuracies of everything that is whole; rows of seed, measure, size, sets, accuracy, trained."""
+        tables = []
+        for typed in TRAINED:
+            if not self.whole(typed):
+                continue
+            measures = {f"{Row(typed)}": typed}
+            if typed == PLAIN:
+                measures |= {f"{Row(other)}, at inference": other for other in SWAPPED}
+            configs = {}
+            for measure, one in measures.items():
+                name, *options = one.split()
+                try:
+                    configs[measure] = softmax_config(name, *options)
+                except LabError as error:
+                    print(f"{measure}: {error}", flush=True)
+            for seed, folder in enumerate(self.folders(typed)):
+                tables.append(Evaluation(folder, read_trained(folder), seed).accuracies(configs, self.sets))
+        return pd.concat(tables) if tables else pd.DataFrame(columns=["seed", "measure", "size", "accuracy"])
+
+
+def table(scores: pd.DataFrame) -> pd.DataFrame:
+    """Mean accuracy in % at every size, with p-values of paired t-tests against the baseline, beside the paper's."""
+    by = {
+        (measure, size): dict(zip(own["seed"], 100 * own["accuracy"], strict=True))
+        for (measure, size), own in scores.groupby(["measure", "size"], sort=False)
+    }
+    rows: dict[str, list[str]] = {}
+    for measure in scores["measure"].unique():
+        cells = []
+        for size in SIZES:
+            own, baseline = by[measure, size], by.get((PLAIN, size), {})
+            mean = mean_over_seeds(list(own.values()), bounds=(0, 100))
+            half = "" if mean.low is None else f" ({mean.low:.1f} to {mean.high:.1f})"
+            p = None
+            if measure != PLAIN and len(own.keys() & baseline.keys()) > 1:
+                p = paired(own, baseline).p
+            cells.append(f"{mean.value:.1f}{half}" + ("" if p is None else f", p = {p:.1g}"))
+        rows[f"{measure} [{len(by[measure, SIZES[0]])} seeds]"] = cells
+    rows |= {f"{row}, paper": [published(row, size) for size in SIZES] for row in PAPER if row != "p-value"}
+    return pd.DataFrame(rows, index=[f"{size:,}" for size in SIZES]).T.rename_axis("accuracy in %")
+
+
+def section(plan: Retrieval, scores: pd.DataFrame) -> list[str]:
+    """The column as paragraphs of the page."""
+    missing = [str(Row(typed)) for typed in TRAINED if not plan.whole(typed)]
+    told = f"Not run yet, or not whole: {', '.join(missing)}." if missing else "Every row has been run."
+    if not len(scores):
+        return ["## Max retrieval to 16,384 items", told]
+    return [
+        "## Max retrieval to 16,384 items",
+        f"Trained for 100,000 steps on sets of 5 to 16 items; {plan.sets:,} test sets of each size (fewer of the "
+        'largest) and seed. Rows "at inference" are put on the trained plain softmax. Intervals are Student\'s over '
+        f"seeds, p-values of paired t-tests over equal seeds against plain softmax, not corrected. {told}",
+        table(scores).to_markdown(disable_numparse=True),
+    ]
