@@ -147,7 +147,7 @@ def test_many_runs_are_read_side_by_side_and_the_same(tmp_path: Path, monkeypatc
         ("summary.json", '{"status": "finished"}', "does not say seed, softmax"),
         ("config.yaml", "a: [1, 2", "config.yaml cannot be read"),
         ("config.yaml", None, "config.yaml cannot be read"),
-        ("metrics.csv", "step,epoch,val/accuracy\n9,0.0,0.5\n19,1.", "a line is incomplete"),
+        ("metrics.csv", "step,epoch,val/accuracy\n9,0.0,0.5\n19,1.", "the last line is incomplete"),
         ("metrics.csv", "step,epoch,val/accuracy\n9,0.0,high\n", "metrics.csv cannot be read"),
         ("metrics.csv", "\x00\x01", "metrics.csv cannot be read"),
         ("metrics.csv", "step,epoch,my/metric\n9,0.0,high\n", "metrics.csv cannot be read"),
