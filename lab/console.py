@@ -17,12 +17,19 @@ class LabError(Exception):
     """Bad input or a run that cannot go on; the message says what is wrong, where, and what would be right."""
 
 
+def printable(text: str) -> str:
+    """Shows control characters as escapes (``\\x1b``): what somebody else wrote must not steer a terminal."""
+    if text.isprintable():
+        return text
+    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
+
+
 def tell(text: str) -> None:
-    """Prints a line on stderr."""
+    """Prints a line, or several, on stderr."""
     # Without Lightning there is one process; loading it only to say a line takes seconds.
     ranks = sys.modules.get("lightning.pytorch.utilities.rank_zero")
     if ranks is None or not getattr(ranks.rank_zero_only, "rank", 0):
-        print(text, file=sys.stderr, flush=True)
+        print("\n".join(map(printable, text.split("\n"))), file=sys.stderr, flush=True)
 
 
 def import_from_here() -> None:

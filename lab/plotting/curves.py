@@ -8,7 +8,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from lab.plotting.figures import new_figure, panels, shade_before
+from lab.plotting.figures import literal, new_figure, panels, shade_before
 from lab.runs.metrics import read_metrics
 from lab.runs.summary import Eureka, read_summary
 
@@ -32,11 +32,13 @@ def accuracy_figure(runs: Mapping[str, Path], axis: str = "epoch", title: str = 
         rows = [row for row in read_metrics(folder / "metrics.csv") if "val/accuracy" in row]
         if not rows:
             raise ValueError(f"{folder} has no validation accuracy yet")
-        (line,) = axes.plot([row["epoch"] + 1 for row in rows], [100 * row["val/accuracy"] for row in rows], label=name)
+        (line,) = axes.plot(
+            [row["epoch"] + 1 for row in rows], [100 * row["val/accuracy"] for row in rows], label=literal(name)
+        )
         moment = _eureka(folder)
         if moment.happened:
             mark_moment(axes, moment, line.get_color())
-    axes.set(xlabel=axis, ylabel="validation accuracy in %", ylim=(0, 102), title=title)
+    axes.set(xlabel=axis, ylabel="validation accuracy in %", ylim=(0, 102), title=literal(title))
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right")
     return figure

@@ -11,10 +11,16 @@ import pandas as pd
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from lab.console import printable
 from lab.runs.files import write_atomically
 
 if TYPE_CHECKING:
     import lightning as L
+
+
+def literal(text: str) -> str:
+    """The text as it stands, on one line: a dollar sign begins no formula."""
+    return printable(text).replace("$", r"\$")
 
 
 def new_figure(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -23,6 +25,7 @@ from lab.report.outcomes import Against, Outcome, baseline_of, compare, outcome
 from lab.report.published import Table
 from lab.report.records import Record
 from lab.report.settings import Setting, planned, settings
+from lab.runs.files import lies_in
 
 
 @dataclass(frozen=True)
@@ -146,7 +149,7 @@ def _drawings(experiment: str, own: Sequence[Setting], confidence: float) -> lis
         for number, figure in enumerate(there, start=1):
             part = f" ({number} of {len(there)})" if len(there) > 1 else ""
             suffix = f"_{number}" if len(there) > 1 else ""
-            found.append(Drawing(f"{experiment}_{name}{suffix}", title + part, reading, figure))
+            found.append(Drawing(f"{file_name(experiment)}_{name}{suffix}", title + part, reading, figure))
 
     for quantity in ("accuracy", "loss"):
         for aligned in (False, True):
@@ -180,6 +183,15 @@ def _drawings(experiment: str, own: Sequence[Setting], confidence: float) -> lis
     return found
 
 
+def file_name(experiment: str) -> str:
+    """Names files of an experiment, which a summary may call anything: ``../elsewhere``."""
+    if re.fullmatch(r"\w[\w.=,+-]{0,79}", experiment):
+        return experiment
+    digest = hashlib.blake2b(experiment.encode(errors="backslashreplace"), digest_size=4).hexdigest()
+    plain = re.sub(r"[^\w.=,+-]+", "-", experiment)[:60].strip(".-")
+    return f"{plain}-{digest}"
+
+
 _READINGS = {
     ("accuracy", False): "A star is a Eureka-moment, the dotted line the accuracy that it has to exceed, "
     "the dashed line what the prior p(z) alone can reach (the plateau).",
@@ -197,7 +209,9 @@ def _pictures(own: Sequence[Setting]) -> list[tuple[Setting, Record, Sequence[Pa
     found: list[tuple[Setting, Record, Sequence[Path]]] = []
     for setting in own:
         for run in setting.runs:
-            files = sorted((run.folder / "pictures").glob("*.png"))
+            # A link to elsewhere would bring any file of this machine into a page that is passed on.
+            named = sorted((run.folder / "pictures").glob("*.png"))
+            files = [path for path in named if path.is_file() and lies_in(path, run.folder)]
             if files:
                 found.append((setting, run, files))
                 break
@@ -285,4 +299,4 @@ def run_row(setting: Setting, run: Record, out: Path) -> dict[str, Any]:
 
 def link(folder: Path, out: Path) -> str:
     """A link from a page in ``out`` to a folder or file."""
-    return quote(Path(os.path.relpath(folder, out)).as_posix())
+    return quote(os.fsencode(Path(os.path.relpath(folder, out)).as_posix()))

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from lab.plotting.figures import new_figure, panels, shade_before
+from lab.plotting.figures import literal, new_figure, panels, shade_before
 from lab.report.outcomes import times
 from lab.report.records import Record
 from lab.report.settings import Setting
@@ -187,7 +187,7 @@ def rate_grid(settings: Sequence[Setting]) -> tuple[dict[str, dict[Rate, tuple[i
     found: dict[str, dict[Rate, dict[int, bool]]] = {}
     for setting in settings:
         rate = tuple(setting.config.get(key) for key in _LEARNING_RATE)
-        if not setting.finished or rate[0] is None:
+        if not setting.finished or not all(isinstance(one, float | int | None) for one in rate) or rate[0] is None:
             continue
         parts = setting.name.split(", ")
         name = ", ".join(part for part in parts if not part.startswith(_NO_METHOD))
@@ -244,7 +244,7 @@ def _rows_with(run: Record, key: str) -> list[dict[str, float]]:
 
 
 def _title(text: str, width: int = 44) -> str:
-    return "\n".join(textwrap.wrap(text, width, max_lines=3, placeholder=" …"))
+    return "\n".join(map(literal, textwrap.wrap(text, width, max_lines=3, placeholder=" …")))
 
 
 def in_parts(settings: Sequence[Setting], draw: Callable[..., Figure | None]) -> list[Figure]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import zipfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
@@ -129,7 +128,10 @@ def _write_index(root: Path, entries: Mapping[str, tuple[Stamp, Record | str]]) 
 
 
 def _read_index(root: Path) -> dict[str, tuple[Stamp, Record | str]]:
-    """Reads the index; nothing where there is none, or where it is damaged or of another version."""
+    """Reads the index; nothing where there is none, or where it is damaged or of another version.
+
+    It may have come with the folder, from anybody: what it says is checked as a run folder is.
+    """
     try:
         with np.load(root / INDEX, allow_pickle=False) as stored:
             told, curves = json.loads(stored["text"].tobytes()), stored["curves"]
@@ -138,14 +140,15 @@ def _read_index(root: Path) -> dict[str, tuple[Stamp, Record | str]]:
         known: dict[str, tuple[Stamp, Record | str]] = {}
         start = 0
         for row in told["runs"]:
-            entry: Record | str = row.get("damaged", "")
+            entry: Record | str = str(row.get("damaged", ""))
             if not entry:
                 own = curves[:, start : start + row["length"]]
                 start += row["length"]
-                entry = Record(
-                    root / row["name"], Summary.model_validate(row["summary"]), told["configs"][row["config"]], own
-                )
+                config = dict(told["configs"][row["config"]])
+                if own.dtype != np.float32 or own.shape != (len(CURVES), row["length"]):
+                    return {}
+                entry = Record(root / row["name"], Summary.model_validate(row["summary"]), config, own)
             known[row["name"]] = (row["stamp"], entry)
         return known
-    except (OSError, ValueError, KeyError, IndexError, TypeError, zipfile.BadZipFile):
+    except Exception:  # a damaged file fails in many ways, none of them ours to list
         return {}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import csv
 import io
-import json
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -17,12 +16,13 @@ from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 from PIL import Image
 
-from lab.console import LabError
+from lab.console import LabError, printable
 from lab.plotting.figures import lay_out
 from lab.report.against import MatchedRow, Measured
 from lab.report.assemble import COMPARED, Drawing, Report, Section, link, run_row, setting_row
+from lab.report.markdown import code, escaped
 from lab.report.settings import Setting
-from lab.runs.files import write_atomically, write_json, write_text
+from lab.runs.files import DamagedFile, lies_in, read_json, write_atomically, write_json, write_text
 
 # Marks a folder as a report's own: another folder is never written into.
 MARK = "index.html"
@@ -63,17 +63,9 @@ def write(report: Report, out: Path, provenance: Mapping[str, Any], pictures_mib
         drawing.name: _save(drawing, out / "figures") for section in report.sections for drawing in section.drawings
     }
     page = _page(report, out, provenance, drawn, pictures_mib)
-    environment = Environment(
-        loader=PackageLoader("lab.report"),
-        autoescape=lambda name: name is not None and name.endswith(".html.j2"),
-        undefined=StrictUndefined,
-        trim_blocks=False,
-    )
-    environment.filters["interval"] = _interval
-    environment.filters["cell"] = lambda text: str(text).replace("|", r"\|").replace("\n", " ")
     written = [out / "figures" / name for name in names]
-    for name, template in (("index.html", "report.html.j2"), ("report.md", "report.md.j2")):
-        write_text(out / name, environment.get_template(template).render(**page))
+    for name, environment in (("index.html", _html()), ("report.md", _markdown())):
+        write_text(out / name, environment.get_template(f"report{Path(name).suffix}.j2").render(**page))
         written.append(out / name)
     runs = [run_row(setting, run, out) for setting in report.settings for run in (*setting.runs, *setting.doubles)]
     written.append(_csv(out / "runs.csv", runs))
@@ -93,12 +85,36 @@ def write(report: Report, out: Path, provenance: Mapping[str, Any], pictures_mib
     return written
 
 
+def _html() -> Environment:
+    """Makes HTML of a template; every value in it is escaped."""
+    environment = Environment(
+        loader=PackageLoader("lab.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=lambda value: printable(value) if type(value) is str else value,
+    )
+    environment.filters["interval"] = _interval
+    return environment
+
+
+def _markdown() -> Environment:
+    """Makes Markdown of a template; every value in it is escaped, unless it is Markdown already."""
+    environment = Environment(loader=PackageLoader("lab.report"), undefined=StrictUndefined, finalize=escaped)
+    environment.filters["code"] = code
+    return environment
+
+
 def _made_before(out: Path) -> set[str]:
-    """Files that earlier reports have made here; what a person has put beside them is not among them."""
+    """Files that earlier reports have made here; what a person has put beside them is not among them.
+
+    The list may come with a folder that somebody else made: what lies elsewhere is no report's.
+    """
     try:
-        return set(json.loads((out / _MADE).read_text()))
-    except (OSError, ValueError):
+        listed = read_json(out / _MADE)
+    except DamagedFile:
         return set()
+    names = [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
+    return {name for name in names if lies_in((out / name).parent, out)}
 
 
 def _note_made(out: Path, files: set[str]) -> None:
@@ -121,6 +137,8 @@ def check_out(out: Path) -> None:
         raise LabError(f"{out} is a file: name a folder for the report after --out")
     mark = out / MARK
     ours = mark.is_file() and _GENERATOR in mark.read_text(encoding="utf-8", errors="replace")[:2000]
+    if (out / "figures").is_symlink():
+        raise LabError(f"{out / 'figures'} is a link, and figures are written into the report's own folder: remove it")
     if any(out.iterdir()) and not ours:
         raise LabError(f"{out} holds something else than a report: name a new folder after --out")
 

@@ -66,6 +66,11 @@ def read_json(path: Path, most: int = 4 * 2**20) -> Any:
         raise DamagedFile.unreadable(path, error) from error
 
 
+def lies_in(path: Path, folder: Path) -> bool:
+    """Tells whether a path, links followed, is within a folder."""
+    return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
+
+
 def write_atomically(path: Path, write: Callable[[BinaryIO], Any]) -> None:
     """Calls ``write`` on a temporary file beside ``path`` and moves it there once it is safely on disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -85,8 +90,8 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], Any]) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes ``text`` atomically as UTF-8."""
-    write_atomically(path, lambda file: file.write(text.encode()))
+    """Writes ``text`` atomically as UTF-8; half of a surrogate pair, which has no place there, as its escape."""
+    write_atomically(path, lambda file: file.write(text.encode(errors="backslashreplace")))
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lab.runs.files import DamagedFile, read_file
 
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FILE = "metrics.csv"
-_MOST_BYTES = 2**30
+_MOST_BYTES, _LONGEST_NUMBER = 2**30, 100
 # Where a row was logged.
 _PLACE = ("step", "epoch")
 
@@ -53,7 +52,7 @@ def read_metrics_table(path: Path) -> pd.DataFrame:
         table = pd.read_csv(io.BytesIO(lines), header=None, names=names, dtype=float)
     except (ValueError, OverflowError) as error:
         raise DamagedFile.unreadable(path, error) from error
-    if not (table["step"].map(_is_whole).all() and table["epoch"].fillna(0).map(_is_whole).all()):
+    if not (_is_whole(table["step"]).all() and _is_whole(table["epoch"].fillna(0)).all()):
         raise DamagedFile(path, "cannot be read: a step or an epoch is no whole number")
     return table
 
@@ -71,19 +70,22 @@ def _checked(path: Path) -> tuple[list[str], bytes]:
         why = "two columns have one name"
     elif b"\0" in lines:
         why = "it holds NUL bytes"
-    # pandas fills an incomplete line with nothing, without a word.
-    elif not (head + newline + lines).endswith(b"\n") or _has_a_line_of_others(lines, len(names)):
-        why = "a line is incomplete"
-    elif re.search(rb"[^,\n]{100}", lines):
-        why = "a field is longer than any number"
+    elif not (lines or newline).endswith(b"\n"):
+        why = "the last line is incomplete"
     else:
+        # pandas fills an incomplete line with nothing, without a word.
+        why = next(filter(None, (_wrong_with(line, len(names)) for line in lines.split(b"\n")[:-1])), "")
+    if not why:
         return names, lines
     raise DamagedFile(path, f"cannot be read: {why}")
 
 
-def _has_a_line_of_others(lines: bytes, fields: int) -> bool:
-    return any(line.count(b",") != fields - 1 for line in lines.split(b"\n")[:-1])
+def _wrong_with(line: bytes, fields: int) -> str:
+    if line.count(b",") != fields - 1:
+        return f"a line has {line.count(b',') + 1} fields, and there are {fields} columns"
+    return "a field is longer than any number" if len(line) > _LONGEST_NUMBER * fields else ""
 
 
-def _is_whole(value: float) -> bool:
-    return 0 <= value < 2**53 and value % 1 == 0
+def _is_whole(value: Any) -> Any:
+    """Tells it of a number, or of each in a column."""
+    return (value >= 0) & (value < 2**53) & (value % 1 == 0)

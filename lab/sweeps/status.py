@@ -9,8 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from rich.markup import escape
 from rich.table import Table
 
+from lab.console import printable
 from lab.runs import slurm
 from lab.runs.files import DamagedFile
 from lab.runs.lock import LOCK, is_held
@@ -178,7 +180,7 @@ def table(runs: list[RunStatus], root: Path, rows: int | None = None) -> Table:
     """The table of the first ``rows`` runs (None: of all), and how many there are of each status."""
     counts = Counter(run.status for run in runs)
     told = ", ".join(f"{counts[status]} {status}" for status in ORDER if counts[status])
-    grid = Table(title=f"{root}: {told or 'no runs'}", title_justify="left")
+    grid = Table(title=_shown(f"{root}: {told or 'no runs'}"), title_justify="left")
     shown = [_cells(run, root) for run in runs[:rows]]
     for name in ("status", "run", "epoch", "accuracy", "Eureka", "left", "reason"):
         # Most folders have no run that is running, and none that failed.
@@ -195,13 +197,18 @@ def table(runs: list[RunStatus], root: Path, rows: int | None = None) -> Table:
 def _cells(run: RunStatus, root: Path) -> dict[str, str]:
     return {
         "status": f"[{COLORS[run.status]}]{run.status}[/]",
-        "run": os.path.relpath(run.folder, root).replace("[", r"\["),
+        "run": _shown(os.path.relpath(run.folder, root)),
         "epoch": f"{run.epochs:,}/{run.max_epochs:,}" if run.max_epochs else "",
         "accuracy": f"{run.accuracy:.1%}" if run.accuracy is not None else "",
         "Eureka": f"{run.moment:,}" if run.moment is not None else "",
         "left": _duration(run.seconds_left) if run.seconds_left is not None else "",
-        "reason": run.reason.splitlines()[0].replace("[", r"\[") if run.reason else "",
+        "reason": _shown(run.reason.splitlines()[0]) if run.reason else "",
     }
+
+
+def _shown(text: str) -> str:
+    """Text that somebody else may have written, as rich prints it as it stands."""
+    return escape(printable(text))
 
 
 def notes(runs: list[RunStatus], rows: int | None = None) -> list[str]:
@@ -209,8 +216,8 @@ def notes(runs: list[RunStatus], rows: int | None = None) -> list[str]:
     told = [f"... and {len(runs) - rows} more"] if rows is not None and len(runs) > rows else []
     for plan, count in Counter(plan for run in runs for plan in run.plans).items():
         told += [
-            f"{count} missing of: {plan.command}",
-            f"  the same command runs them; to forget them, delete {plan.path}",
+            f"{count} missing of: {printable(plan.command)}",
+            f"  the same command runs them; to forget them, delete {printable(str(plan.path))}",
         ]
     return told
 

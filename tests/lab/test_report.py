@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import csv
 import json
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -145,7 +147,7 @@ def test_many_runs_are_read_side_by_side_and_the_same(tmp_path: Path, monkeypatc
         ("summary.json", '{"status": "finished"}', "does not say seed, softmax"),
         ("config.yaml", "a: [1, 2", "config.yaml cannot be read"),
         ("config.yaml", None, "config.yaml cannot be read"),
-        ("metrics.csv", "step,epoch,val/accuracy\n9,0.0,0.5\n19,1.", "a line is incomplete"),
+        ("metrics.csv", "step,epoch,val/accuracy\n9,0.0,0.5\n19,1.", "the last line is incomplete"),
         ("metrics.csv", "step,epoch,val/accuracy\n9,0.0,high\n", "metrics.csv cannot be read"),
         ("metrics.csv", "\x00\x01", "metrics.csv cannot be read"),
         ("metrics.csv", "step,epoch,my/metric\n9,0.0,high\n", "metrics.csv cannot be read"),
@@ -176,6 +178,64 @@ def test_damaged_runs_are_named_and_left_out(write, tmp_path: Path, capsys) -> N
     assert f"left out: {folder}" in capsys.readouterr().err
     for name in ("index.html", "report.md"):
         assert "summary.json cannot be read" in (out / name).read_text()
+
+
+HOSTILE = "../../out | `a` <script>alert(1)</script> ![b](http://c/d.png) $\\frac{ \x1b[31m\n# e \ud800"
+
+
+def test_what_a_stranger_wrote_is_text_and_stays_in_the_report(write, tmp_path: Path, capsys) -> None:
+    folder = write(0, 12, root=tmp_path / "runs")
+    summary = json.loads((folder / "summary.json").read_text())
+    named = {"experiment": HOSTILE[:-1], "softmax": HOSTILE[:-1], "machine": {"gpu": HOSTILE}, "error": HOSTILE[:-1]}
+    (folder / "summary.json").write_text(json.dumps(summary | named))
+    (folder / "pictures").mkdir()
+    (tmp_path / "secret.png").write_bytes(b"secret")
+    (folder / "pictures" / "a.png").symlink_to(tmp_path / "secret.png")
+    (folder / "pictures" / "b.png").write_bytes(b"mine")
+    os.mkfifo(folder / "pictures" / "c.png")
+    _, out = report([tmp_path / "runs"])
+    assert {path.name for path in tmp_path.iterdir()} == {"runs", "secret.png"}
+    assert {path.name for path in (tmp_path / "runs").iterdir()} == {"reasoning", "report", ".report"}
+    page, text = (out / "index.html").read_text(), (out / "report.md").read_text()
+    assert base64.b64encode(b"mine").decode() in page and base64.b64encode(b"secret").decode() not in page
+    assert "alert(1)" in page and "<script>alert" not in page + text
+    for wrong in ("\x1b", "\n# e", "![b](", " | `a`", "http://c"):
+        assert wrong not in text
+    assert "out \\| \\`a\\` &lt;script>" in text
+
+
+@pytest.mark.parametrize("listed", ['["../mine.png", "figures/old.png", 5, "figures/away/mine.png"]', "{}", "[" * 9999])
+def test_a_list_of_files_that_came_with_a_report_deletes_nothing_elsewhere(write, tmp_path: Path, listed: str) -> None:
+    write(0, 12, root=tmp_path / "runs")
+    _, out = report([tmp_path / "runs"], out=tmp_path / "out")
+    mine = tmp_path / "mine.png"
+    mine.touch()
+    (out / "figures" / "away").symlink_to(tmp_path)
+    (out / ".made.json").write_text(listed)
+    report([tmp_path / "runs"], out=out)
+    assert mine.exists()
+    shutil.rmtree(out / "figures")
+    (out / "figures").symlink_to(tmp_path)
+    with pytest.raises(LabError, match="figures is a link"):
+        report([tmp_path / "runs"], out=out)
+
+
+def test_an_index_that_came_with_a_folder_is_not_believed(write, tmp_path: Path) -> None:
+    write(0, 12)
+    gather(tmp_path)
+    with np.load(tmp_path / INDEX) as stored:
+        told, curves = json.loads(stored["text"].tobytes()), stored["curves"]
+    for wrong in ({"configs": [5]}, {"runs": [{**told["runs"][0], "length": -1}]}, {"runs": 5}):
+        text = json.dumps(told | wrong).encode()
+        np.savez(tmp_path / INDEX, text=np.frombuffer(text, np.uint8), curves=curves)
+        assert gather(tmp_path).read == 1
+
+
+def test_a_learning_rate_that_is_no_number_is_in_no_grid(write, tmp_path: Path) -> None:
+    for seed, rate in enumerate(("high", [1], 0.1)):
+        path = write(0, 12, f"optim.lr={seed + 1}") / "config.yaml"
+        path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"optim": {"lr": rate}}))
+    assert rate_grid(settings(gather(tmp_path).runs))[1] == [(0.1, None)]
 
 
 def test_a_run_that_nobody_holds_is_not_running(write, tmp_path: Path) -> None:

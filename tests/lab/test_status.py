@@ -48,6 +48,19 @@ def test_a_run_is_running_only_while_somebody_holds_it(runs: Path) -> None:
     assert status_of(runs / "softmax" / "seed=0").epochs == 300
 
 
+def test_what_a_stranger_wrote_does_not_steer_the_terminal(tmp_path: Path, monkeypatch, capsys) -> None:
+    folder = write(tmp_path / "\\[red]a\x1b[31m", status="failed", error="b\x1b]0;c\x07 \\[bold]d")
+    (folder / ".job.json").write_text('{"job": 5, "folder": ["a"]}')
+    plan = write_plan(tmp_path, ["missing"], "e\x1b[2J")
+    plan.with_name("plan-0.json").write_text("[" * 100_000)
+    monkeypatch.setattr(sys, "argv", ["lab.status", str(tmp_path)])
+    monkeypatch.setenv("COLUMNS", "200")
+    main()
+    told = capsys.readouterr().out
+    assert "\x1b" not in told and "1 failed, 1 missing" in " ".join(told.split())
+    assert all(text in told for text in (r"\[red]a\x1b[31m", r"b\x1b]0;c\x07 \[bold]d", r"e\x1b[2J"))
+
+
 def test_the_table_names_all_and_counts_them(runs: Path, monkeypatch, capsys) -> None:
     monkeypatch.setattr(sys, "argv", ["lab.status", str(runs)])
     monkeypatch.setenv("COLUMNS", "200")
