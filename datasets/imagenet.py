@@ -233,7 +233,6 @@ class FolderScenes:
             L.seed_everything(seed % 2**32, verbose=False)
             for scene, files in zip(canvas, files_B4.tolist(), strict=True):
                 for tile, index in enumerate(files):
-                    place_of(tile, scene).copy_(
-                        self._transform(read_image(self._files.loader, self._files.samples[index][0]))
-                    )
+                    image = read_image(self._files.loader, self._files.samples[index][0])
+                    place_of(tile, scene).copy_(self._transform(image))
         return canvas

@@ -141,7 +141,7 @@ class TorchvisionSource:
                 except RuntimeError:
                     self._download(make)
             return make(str(self.root), train=train, download=False)
-        except (OSError, HTTPException, *_UNREADABLE) as error:
+        except (HTTPException, *_UNREADABLE) as error:
             raise FileNotFoundError(
                 f"{self.name} could not be downloaded to {self.root.absolute()} ({_line(error)}): put it there by hand "
                 f"in torchvision's layout, or {self.way_out}"
@@ -167,7 +167,7 @@ def _reads(path: Path) -> bool:
 
 
 def _line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+    return " ".join(str(error).split()) or "it is of another format"
 
 
 class _TorchvisionData(Protocol):

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from argparse import ArgumentParser
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -15,6 +16,19 @@ if TYPE_CHECKING:
 
 class LabError(Exception):
     """Bad input or a run that cannot go on; the message says what is wrong, where, and what would be right."""
+
+
+# More threads than this crash OpenMP.
+MOST_THREADS = 1024
+
+
+class Parser(ArgumentParser):
+    """Parser of a command line that refuses a wrong one in one sentence, and exit status 2."""
+
+    def error(self, message: str) -> NoReturn:
+        """Ends the program."""
+        tell(f"error: {message} ({self.prog} --help lists all options)")
+        sys.exit(2)
 
 
 def tell(text: str) -> None:

@@ -57,6 +57,13 @@ def inspect(
     Raises:
         LabError: if there is no such run or diagnostic, or an earlier look would be overwritten.
     """
+    if out is not None and out.exists() and not out.is_dir():
+        raise LabError(f"out={out} is a file: name a folder for tables and pictures")
+    try:
+        where = torch.device(device)
+        torch.empty(0, device=where)
+    except (RuntimeError, AssertionError) as error:
+        raise LabError(f"device={device} cannot be used here: {str(error).splitlines()[0]}") from error
     trained = load_config(run)
     OmegaConf.set_struct(trained, True)
     for key, value in (data_options or {}).items():
@@ -86,11 +93,6 @@ def inspect(
                 f"{folder} holds a look of {one.name} already: give force=true to look again, or another folder as out="
             )
     data.setup("fit")
-    try:
-        where = torch.device(device)
-        torch.empty(0, device=where)
-    except (RuntimeError, AssertionError) as error:
-        raise LabError(f"device={device} cannot be used here: {str(error).splitlines()[0]}") from error
     tell(f"{run}: {step} steps; {', '.join(one.name for one in diagnostics)}")
     for one, findings in _found(diagnostics, _trained(trained, model.to(where), data, step), where):
         one.keep(findings, epoch=None, step=step)
