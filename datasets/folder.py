@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 import torchvision
+from PIL import Image
 from torchvision.transforms.functional import pil_to_tensor
 
 from lab.datasets.sizes import Size
@@ -58,10 +61,20 @@ class FolderSource:
         resize = torchvision.transforms.Resize((self.size, self.size), antialias=True)
         pixels = torch.empty(len(found), 3, self.size, self.size, dtype=torch.uint8)
         for index, (path, _) in enumerate(found.samples):
-            try:
-                image = found.loader(path)
-            except OSError as error:
-                raise ValueError(f"{path} cannot be read as an image: {error}") from error
+            image = read_image(found.loader, path)
             pixels[index] = pil_to_tensor(image if image.size == (self.size, self.size) else resize(image))
         labels = torch.tensor(found.targets, dtype=torch.int64)
         return Images(pixels, labels, tuple(found.classes), self.interpolation)
+
+
+def read_image(load: Callable[[str], Image.Image], path: str) -> Image.Image:
+    """The image in a file.
+
+    Raises:
+        ValueError: if the file is none, or damaged.
+    """
+    try:
+        return load(path)
+    # Pillow's readers have no error of their own.
+    except (OSError, SyntaxError, ValueError, EOFError, struct.error, Image.DecompressionBombError) as error:
+        raise ValueError(f"{path} cannot be read as an image: {error}") from error

@@ -15,6 +15,7 @@ from pydantic import NonNegativeFloat, PositiveInt
 from timm.data import create_transform
 from torch import Tensor
 
+from lab.datasets.folder import read_image
 from lab.datasets.loading import Batch, DataModule, Drawn, StepLoader
 from lab.datasets.prior import prior_accuracy
 from lab.datasets.scenes import BOTTOM_LEFT, BOTTOM_RIGHT, TOP_LEFT, TOP_RIGHT, place_of, tile_regions, unnormalised
@@ -232,5 +233,6 @@ class FolderScenes:
             L.seed_everything(seed % 2**32, verbose=False)
             for scene, files in zip(canvas, files_B4.tolist(), strict=True):
                 for tile, index in enumerate(files):
-                    place_of(tile, scene).copy_(self._transform(self._files[index][0]))
+                    image = read_image(self._files.loader, self._files.samples[index][0])
+                    place_of(tile, scene).copy_(self._transform(image))
         return canvas

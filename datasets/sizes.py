@@ -10,5 +10,6 @@ from pydantic import Field
 Size = Annotated[int, Field(gt=0, le=4096)]
 # Samples that are held, or counted through, at once.
 Samples = Annotated[int, Field(gt=0, le=10_000_000)]
-BatchSize = Annotated[int, Field(gt=0, le=1_000_000)]
+MOST_SAMPLES = 1_000_000
+BatchSize = Annotated[int, Field(gt=0, le=MOST_SAMPLES)]
 Workers = Annotated[int, Field(ge=0, le=256)]

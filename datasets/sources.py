@@ -15,6 +15,7 @@ import torch
 import torchvision
 from filelock import FileLock
 from torch import Tensor
+from torchvision.datasets.mnist import read_sn3_pascalvincent_tensor
 
 from lab.datasets.scenes import LabelledImages
 
@@ -22,7 +23,7 @@ Split = Literal["train", "test"]
 Interpolation = Literal["area", "bilinear"]
 
 # What torchvision raises over a missing, short or garbled file.
-_UNREADABLE = (RuntimeError, ValueError, AssertionError, IndexError, KeyError, EOFError)
+_UNREADABLE = (OSError, RuntimeError, ValueError, TypeError, AssertionError, IndexError, KeyError, EOFError)
 
 
 @runtime_checkable
@@ -109,17 +110,29 @@ class TorchvisionSource:
             data = make(str(self.root), train=train, download=False)
         except _UNREADABLE as missing:
             if "not found" not in str(missing).lower():
-                raise ValueError(
-                    f"{self.name} in {self.root.absolute()} is damaged ({_line(missing)}): delete it there and copy or "
-                    f"download it again, or {self.way_out}"
-                ) from missing
+                raise self._damaged(split, _line(missing)) from missing
             if not self.download:
                 raise FileNotFoundError(
                     f"no {self.name} in {self.root.absolute()}: name the folder with paths.data, let the lab "
                     f"download it with data.source.digits.download=true, or {self.way_out}"
                 ) from missing
             data = self._fetched(make, train)
-        return replace(_as_images(data), interpolation=self.interpolation)
+        try:
+            images = replace(_as_images(data), interpolation=self.interpolation)
+        except _UNREADABLE as error:
+            raise self._damaged(split, _line(error)) from error
+        if not images.pixels.any():
+            raise self._damaged(split, "every pixel of its images is 0")
+        return images
+
+    def _damaged(self, split: Split, why: str) -> ValueError:
+        """The error that names the files of a split that cannot be read; of those that can, what they are about."""
+        raw = self.root.absolute() / self.name / "raw"
+        files = sorted(raw.glob(f"{'train' if split == 'train' else 't10k'}-*-ubyte"))
+        about = "labels" if why.startswith("labels") else "images"
+        named = [file for file in files if not _reads(file)] or [file for file in files if about in file.name]
+        where = " and ".join(map(str, named)) or f"{self.name} in {self.root.absolute()}"
+        return ValueError(f"{where} is damaged ({why}): delete it and copy or download it again, or {self.way_out}")
 
     def _fetched(self, make: Callable[..., _TorchvisionData], train: bool) -> _TorchvisionData:
         try:
@@ -131,7 +144,7 @@ class TorchvisionSource:
                 except RuntimeError:
                     self._download(make)
             return make(str(self.root), train=train, download=False)
-        except (OSError, HTTPException, *_UNREADABLE) as error:
+        except (HTTPException, *_UNREADABLE) as error:
             raise FileNotFoundError(
                 f"{self.name} could not be downloaded to {self.root.absolute()} ({_line(error)}): put it there by hand "
                 f"in torchvision's layout, or {self.way_out}"
@@ -147,8 +160,17 @@ class TorchvisionSource:
                 os.replace(file, target)
 
 
+def _reads(path: Path) -> bool:
+    """Tells whether an IDX file is whole."""
+    try:
+        read_sn3_pascalvincent_tensor(str(path))
+    except _UNREADABLE:
+        return False
+    return True
+
+
 def _line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+    return " ".join(str(error).split()) or "it is of another format"
 
 
 class _TorchvisionData(Protocol):

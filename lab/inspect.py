@@ -23,7 +23,7 @@ import yaml
 
 from lab.config.compose import CONFIGS
 from lab.config.overrides import read_override
-from lab.console import LabError, import_from_here, refusals
+from lab.console import MOST_THREADS, LabError, import_from_here, refusals
 from lab.runs.outcome import Ending
 from lab.training.inspection import inspect
 
@@ -52,7 +52,11 @@ def _parse(arguments: list[str]) -> dict[str, Any]:
             "run= and diagnostics= are needed: python -m lab.inspect run=<folder> diagnostics=[attention_maps]"
         )
     named = read_override(f"diagnostics={own['diagnostics']}").parsed()
-    listed = [named] if isinstance(named, str) else list(named)
+    listed = [named] if isinstance(named, str) else named
+    if not listed or not isinstance(listed, list):
+        raise LabError(
+            f"diagnostics={own['diagnostics']} names none: give some, as diagnostics=[attention_entropy,linear_probes]"
+        )
     return {
         "run": Path(own["run"]),
         "callbacks": [f"callbacks=[{','.join(map(str, listed))}]", *rest],
@@ -108,8 +112,8 @@ def main() -> None:
         arguments = _parse(sys.argv[1:])
         threads = arguments.pop("threads")
         if threads is not None:
-            if not threads.isdigit() or not int(threads):
-                raise LabError(f"threads must be a positive number, got {threads}")
+            if not threads.isdigit() or not 1 <= int(threads) <= MOST_THREADS:
+                raise LabError(f"threads must be a number from 1 to {MOST_THREADS}, got {threads}")
             torch.set_num_threads(int(threads))
         with Ending().told():
             inspect(**arguments)

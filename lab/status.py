@@ -16,7 +16,7 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
-from lab.console import refusals, tables, tell
+from lab.console import Parser, refusals, tables, tell
 from lab.sweeps.status import Gathering, notes, table
 
 
@@ -30,7 +30,9 @@ def _plan(words: list[str]) -> tuple[Path, list[Path]]:
 
 def main() -> None:
     """Runs the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(
+        prog="python -m lab.status", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("root", type=Path, nargs="?", default=Path("runs"), help="a folder of runs")
     parser.add_argument("--watch", type=float, metavar="SECONDS", help="show it again every so many seconds")
     parser.add_argument(

@@ -10,6 +10,8 @@ import torch
 
 from lab.bench.cases import GROUPS, PRECISIONS
 from lab.bench.report import number
+from lab.console import MOST_THREADS, Parser
+from lab.datasets.sizes import MOST_SAMPLES
 
 # A processor without 16-bit arithmetic emulates it: a table of that takes a day and tells nothing.
 EMULATED = 0.25
@@ -17,7 +19,7 @@ EMULATED = 0.25
 
 def parse(arguments: Sequence[str] | None = None, description: str | None = None) -> argparse.Namespace:
     """Reads the command line; exits with one sentence if it asks for what cannot be."""
-    parser = argparse.ArgumentParser("python -m lab.bench", description=description)
+    parser = Parser("python -m lab.bench", description=description)
     parser.add_argument("--quick", action="store_true", help="fewer settings, short measurements, small batches")
     parser.add_argument("--only", nargs="+", choices=GROUPS, metavar="GROUP", help=f"of {', '.join(GROUPS)}")
     parser.add_argument(
@@ -33,10 +35,10 @@ def parse(arguments: Sequence[str] | None = None, description: str | None = None
         help="path of the saved tables without ending (default: results/benchmark/<what ran>)",
     )
     options = parser.parse_args(arguments)
-    if options.batch_size is not None and options.batch_size < 1:
-        parser.error(f"--batch-size must be at least 1, got {options.batch_size}")
-    if options.threads is not None and options.threads < 1:
-        parser.error(f"--threads must be at least 1, got {options.threads}")
+    if options.batch_size is not None and not 1 <= options.batch_size <= MOST_SAMPLES:
+        parser.error(f"--batch-size must be from 1 to {MOST_SAMPLES}, got {options.batch_size}")
+    if options.threads is not None and not 1 <= options.threads <= MOST_THREADS:
+        parser.error(f"--threads must be from 1 to {MOST_THREADS}, got {options.threads}")
     if options.seconds_per_measurement is None:
         options.seconds_per_measurement = 0.5 if options.quick else 6.0
     if not 0 <= options.seconds_per_measurement < float("inf"):
@@ -51,6 +53,8 @@ def parse(arguments: Sequence[str] | None = None, description: str | None = None
         options.out = Path("results/benchmark") / default_name(options)
     elif options.out.suffix in (".json", ".csv", ".md"):
         options.out = options.out.with_suffix("")
+    if options.out.is_file():
+        parser.error(f"--out {options.out} is a file: tables are saved beside it, so name another")
     try:
         options.out.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

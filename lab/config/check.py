@@ -39,7 +39,7 @@ from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUndefinedAnnot
 from pydantic_core import ErrorDetails, SchemaError
 
 from lab.config.identity import flatten
-from lab.console import LabError
+from lab.console import MOST_THREADS, LabError
 
 # What Lightning and numpy seed their generators with.
 _Seed = Annotated[int, Field(ge=0, lt=2**32)]
@@ -50,7 +50,7 @@ PLAIN_VALUES: dict[str, Any] = {
     "seeds": Annotated[int, Field(gt=0, le=1000)] | Annotated[list[_Seed], Field(min_length=1)] | None,
     "force": bool,
     "compile": bool,
-    "threads": Annotated[int, Field(gt=0, le=1024)] | None,
+    "threads": Annotated[int, Field(gt=0, le=MOST_THREADS)] | None,
     "trial": dict[str, Any] | None,
     "paths.data": str,
     "paths.runs": Annotated[str, Field(min_length=1)],

@@ -11,7 +11,7 @@ import argparse
 import math
 from pathlib import Path
 
-from lab.console import LabError, refusals, tell
+from lab.console import LabError, Parser, refusals, tell
 from lab.report.assemble import Report, assemble
 from lab.report.gather import gather
 from lab.report.published import load, names
@@ -65,7 +65,7 @@ def report(
 
 def main() -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m lab.report", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("runs", type=Path, nargs="*", help="folders of runs")

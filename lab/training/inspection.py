@@ -64,6 +64,13 @@ def inspect(
         LabError: if there is no such run or diagnostic, its config names what is not trusted, or an earlier look would
             be overwritten.
     """
+    if out is not None and out.exists() and not out.is_dir():
+        raise LabError(f"out={out} is a file: name a folder for tables and pictures")
+    try:
+        where = torch.device(device)
+        torch.empty(0, device=where)
+    except (RuntimeError, AssertionError) as error:
+        raise LabError(f"device={device} cannot be used here: {str(error).splitlines()[0]}") from error
     trained = load_config(run, trust)
     OmegaConf.set_struct(trained, True)
     for key, value in (data_options or {}).items():
@@ -94,11 +101,6 @@ def inspect(
                 f"{folder} holds a look of {one.name} already: give force=true to look again, or another folder as out="
             )
     data.setup("fit")
-    try:
-        where = torch.device(device)
-        torch.empty(0, device=where)
-    except (RuntimeError, AssertionError) as error:
-        raise LabError(f"device={device} cannot be used here: {str(error).splitlines()[0]}") from error
     tell(f"{run}: {step} steps; {', '.join(one.name for one in diagnostics)}")
     for one, findings in _found(diagnostics, _trained(trained, model.to(where), data, optim, step), where):
         one.keep(findings, epoch=None, step=step)

@@ -82,12 +82,28 @@ def test_a_folder_that_cannot_be_made_is_told_in_one_sentence(tmp_path: Path) ->
         TorchvisionSource("MNIST", str(tmp_path / "file" / "data"), download=True).load("train")
 
 
+IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
+
+
 @pytest.mark.parametrize("download", [False, True])
-def test_damaged_data_is_not_called_missing(small_mnist, download: bool) -> None:
+@pytest.mark.parametrize(
+    ("name", "content", "why"),
+    [
+        (IMAGES, idx(torch.ones(12, 28, 28))[:500], "is invalid for input of size"),
+        (IMAGES, b"<html>not here</html>", "it is of another format"),
+        (IMAGES, b"", "invalid literal"),
+        (IMAGES, idx(torch.ones(12, 28, 28))[:4] + struct.pack(">I", 10**9) + bytes(8), "invalid for input"),
+        (IMAGES, idx(torch.ones(12)), "3 dimension"),
+        (IMAGES, idx(torch.zeros(12, 28, 28)), "every pixel of its images is 0"),
+        (LABELS, idx(torch.full((12,), 10)), r"labels must lie in 0 \.\.\. 9"),
+        (LABELS, idx(torch.ones(11)), r"labels must be int64 of shape \[12\]"),
+        (LABELS, b"\0\0\x0d\1" + struct.pack(">I", 12) + bytes(12), "is invalid for input of size"),
+    ],
+)
+def test_a_damaged_file_is_named(small_mnist, download: bool, name: str, content: bytes, why: str) -> None:
     folder, _ = small_mnist
-    file = folder / "MNIST" / "raw" / "train-images-idx3-ubyte"
-    file.write_bytes(file.read_bytes()[:500])
-    with pytest.raises(ValueError, match=r"MNIST in .* is damaged"):
+    (folder / "MNIST" / "raw" / name).write_bytes(content)
+    with pytest.raises(ValueError, match=rf"MNIST/raw/{name} is damaged \(.*{why}.*data/source=drawn$"):
         TorchvisionSource("MNIST", str(folder), download=download).load("train")
 
 

@@ -83,7 +83,8 @@ class Seed:
         if self.run is not None and self.summary is not None:
             if not self.run.lost:
                 self.summary.write(self.trainer, status, self.failure)
-            self.run.release()
+            if self.run.begun:  # a folder that is to be taken back is still held then
+                self.run.release()
 
 
 class SeedTrainer:
