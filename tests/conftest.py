@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
@@ -21,6 +22,9 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 # The compiler's own workers would each import torch, to compile a kernel or two.
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+
+# Hypothesis would keep its notes in the working directory.
+os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(Path(tempfile.gettempdir()) / "eureka-hypothesis"))
 
 # Started in the background of a shell, a process is deaf to SIGINT, and so are its children.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN and threading.current_thread() is threading.main_thread():

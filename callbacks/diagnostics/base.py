@@ -144,8 +144,13 @@ class Diagnostic(Keeper):
         if self._leads(trainer, due):
             _look(trainer, pl_module, due, epoch)
 
-    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if not trainer.is_global_zero or self.table.empty:
+    def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if not trainer.is_global_zero:
+            return
+        if self.table.empty:
+            # Killed after its last checkpoint, a run has nothing left to train and begins with its end.
+            self._take_back(trainer.global_step)
+        if self.table.empty:
             return
         picture = self.history(self.table, moment_step(trainer))
         if picture is not None:

@@ -51,7 +51,8 @@ class GradientNorms(Keeper):
         for logger in trainer.loggers:
             logger.log_metrics({**values, "epoch": trainer.current_epoch}, step=trainer.global_step)
 
-    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        # Not on_train_end, which a run that was killed after its last checkpoint does not come to.
         if not trainer.is_global_zero:
             return
         for logger in trainer.loggers:

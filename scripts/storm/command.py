@@ -11,7 +11,7 @@ from scripts.process import Process
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 # A command that takes longer than this hangs.
-PATIENCE = 180.0
+PATIENCE = 120.0
 # As a traceback ends.
 _ERROR = re.compile(r"(\w+\.)*\w*(Error|Exception|Interrupt|Exit)\b")
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from lab.runs.folder import load_checkpoint
+from lab.runs.checkpoints import read_checkpoint
 
 # Keys of checkpoints, summaries and columns of metrics.csv that a clock has told, or that say where a run comes from.
 _NOT_COMPARED = {
@@ -53,6 +53,10 @@ def _files(run: Path) -> dict[str, Path]:
     return {name: path for name, path in files.items() if ".tfevents." not in name and name != ".lock"}
 
 
+def _checkpoint(path: Path) -> dict[str, Any]:
+    return read_checkpoint(path).content
+
+
 def _json(path: Path) -> Any:
     return json.loads(path.read_text())
 
@@ -67,7 +71,7 @@ def _rows(path: Path) -> list[dict[str, str]]:
     return [row for row in rows if row.keys() - {"step", "epoch"}]
 
 
-_READ: dict[str, Callable[[Path], Any]] = {".ckpt": load_checkpoint, ".csv": _rows, ".json": _json}
+_READ: dict[str, Callable[[Path], Any]] = {".ckpt": _checkpoint, ".csv": _rows, ".json": _json}
 
 
 def unlike(mine: Any, theirs: Any, where: str) -> Iterator[str]:

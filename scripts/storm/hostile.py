@@ -90,6 +90,12 @@ def _instead(name: str, make: Callable[[Path], object]) -> Callable[[Path, Path]
     return attack
 
 
+def _huge(path: Path) -> None:
+    """Makes a file of many zeros that takes no room on the disk."""
+    with path.open("wb") as file:
+        file.truncate(2**29)
+
+
 def _pickled_checkpoint(run: Path, made: Path) -> None:
     path = checkpoints_of(run)["newest"]
     torch.save({**torch.load(path, weights_only=True), "more": _Pickled(made)}, path)
@@ -117,8 +123,8 @@ _ATTACKS: dict[str, Callable[[Path, Path], None]] = {
     "escape sequences": _summary(softmax="\x1b[2J\x1b]0;mine\x07", error="\x1b[31m", status="failed"),
     "a pickle in a checkpoint": _pickled_checkpoint,
     "config.yaml is a link": _instead("config.yaml", lambda path: path.symlink_to("/etc/hostname")),
-    "metrics.csv never ends": _instead("metrics.csv", lambda path: path.symlink_to("/dev/zero")),
-    "summary.json never ends": _instead("summary.json", lambda path: path.symlink_to("/dev/zero")),
+    "a huge metrics.csv": _instead("metrics.csv", _huge),
+    "a huge summary.json": _instead("summary.json", _huge),
     "config.yaml is a pipe": _instead("config.yaml", os.mkfifo),
     "metrics.csv is a pipe": _instead("metrics.csv", os.mkfifo),
     "summary.json is a pipe": _instead("summary.json", os.mkfifo),

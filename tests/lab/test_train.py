@@ -163,14 +163,19 @@ def test_checkpoints_of_a_run_are_written_beside_their_place(tmp_path: Path, mon
 
 def test_a_run_killed_at_its_very_end_keeps_its_numbers(tmp_path: Path) -> None:
     """Between the last checkpoint and the last summary: there is nothing left to train, and nothing logged anew."""
-    run = train_in(tmp_path, *SMALL)
+    command = [*SMALL, "callbacks=[default,attention_entropy]", "diagnostics.pictures_every_n_epochs=0"]
+    run = train_in(tmp_path, *command)
     whole = summary_of(run)
     path = run / "summary.json"
     path.write_text(json.dumps({**whole, "status": "stopped", "metrics": {}, "epochs": 3, "best": None}))
-    train_in(tmp_path, *SMALL)
+    pictures = [run / "pictures" / f"{name}.png" for name in ("gradient_norms", "attention_entropy")]
+    for picture in pictures:
+        picture.unlink()
+    train_in(tmp_path, *command)
     after = summary_of(run)
     for name in ("status", "epochs", "steps", "metrics", "best", "eureka"):
         assert after[name] == whole[name], name
+    assert all(picture.exists() for picture in pictures)
 
 
 def test_a_run_that_has_had_its_moment_long_enough_trains_no_more(tmp_path: Path, capsys) -> None:

@@ -155,7 +155,8 @@ def _save_together(module: SeedsModule) -> None:
 def _end(module: SeedsModule, gone: list[Seed]) -> None:
     for seed in gone:
         if seed.failure is None:
-            for callback in seed.callbacks:
-                callback.on_train_end(seed.trainer, seed.module)
+            for hook in ("on_train_end", "on_fit_end"):
+                for callback in seed.callbacks:
+                    getattr(callback, hook)(seed.trainer, seed.module)
         seed.finish("failed" if seed.failure else "finished")
     module.drop(gone)
