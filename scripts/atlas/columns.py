@@ -9,8 +9,8 @@ from pathlib import Path
 from lab.console import LabError
 from lab.report.outcomes import Outcome, outcome
 from lab.report.records import Record, read_record
-from lab.runs.files import DamagedFile
 from lab.report.settings import Setting
+from lab.runs.files import DamagedFile
 from lab.runs.summary import Summary, read_summary
 from scripts.atlas.rows import Row
 from scripts.reproduce.common import folder_of, train
