@@ -188,8 +188,9 @@ class CrossAttention(MultiHead):
     @property
     def mixes_tokens(self) -> bool:
         """True where a query may be taken into the basis of the tokens: nobody watches, and scores alone count."""
-        free = self.rule.weighs_channels is False and self.normaliser.shift_invariant is True
-        return self.tap is None and free
+        # Logits that are no scores q k^T are others in another basis.
+        scores = self.rule.weighs_channels is False and self.normaliser.takes_temperature
+        return self.tap is None and scores and self.normaliser.shift_invariant is True
 
     def projections(self) -> dict[str, Tensor]:
         """W_Q, W_K and W_V, each [W, W], by "q", "k", "v"."""

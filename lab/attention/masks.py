@@ -38,3 +38,8 @@ def both(one: Tensor | None, other: Tensor | None) -> Tensor | None:
     if one is None or other is None:
         return other if one is None else one
     return one & other
+
+
+def blind_rows(mask: Tensor) -> Tensor:
+    """Finds the queries that may attend to nothing, [B or 1, H or 1, N or 1, 1]."""
+    return ~mask.any(-1, keepdim=True)

@@ -10,10 +10,11 @@ from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from lab.attention import cpu_paths
 from lab.attention.masks import rows_of
+from lab.attention.precision import at_least_float32
+from lab.attention.recompute import recomputed
 
 # Weights held at once where there is no fused kernel: 64 MiB in float32.
 _CHUNK_ELEMENTS = 2**24
@@ -26,8 +27,8 @@ class Normaliser(nn.Module):
     """Maps the logits of a row to its attention weights.
 
     One method has to be there, :meth:`weights`; it is the definition, and what diagnostics look at. :meth:`attend`
-    gives the same z without showing weights: here over chunks of queries, in a subclass by a fused kernel or in a
-    closed form, where mathematics allows it.
+    gives the same z without showing weights: here as :meth:`forward` does, over chunks of queries, in a subclass by a
+    fused kernel or in a closed form, where mathematics allows it.
 
     Args:
         heads: number of heads H of the layer.
@@ -39,6 +40,8 @@ class Normaliser(nn.Module):
     Attributes:
         total: what the weights of a row add up to.
         is_softmax: True of softmax alone, for which a CPU has a path of its own in 16 bit.
+        exponential: True where a weight is exp(l) over a sum that holds exp of every logit of the row, so that
+            exp(largest - smallest logit) / n bounds it ("softmax is not enough", Lemma 2.1).
         takes_temperature: False where logits are no scores q k^T: of the rules, Fixed alone goes with it.
         shift_invariant: True where a number that is added to all logits of a row changes nothing.
         couples_queries: True where the weights of one query depend on the logits of others.
@@ -47,8 +50,9 @@ class Normaliser(nn.Module):
     (:mod:`lab.attention.contract`). Until then a layer takes no short cut.
     """
 
-    total: ClassVar[Total] = "anything"
+    total: Total = "anything"
     is_softmax: ClassVar[bool] = False
+    exponential: ClassVar[bool] = False
     takes_temperature: ClassVar[bool] = True
     shift_invariant: bool | None = None
     couples_queries: bool | None = None
@@ -89,25 +93,16 @@ class Normaliser(nn.Module):
         """
         rows = q_BHND.shape[:-2].numel() * k_BHMD.shape[-2]
         queries, step = q_BHND.shape[-2], max(1, _CHUNK_ELEMENTS // rows)
-        if step >= queries or self.couples_queries:
-            return self._attend(q_BHND, k_BHMD, v_BHMD, mask)
-        parts = [
-            checkpoint(
-                self._attend,
-                q_BHND[..., start : start + step, :],
-                k_BHMD,
-                v_BHMD,
-                rows_of(mask, start, start + step),
-                use_reentrant=False,
-                preserve_rng_state=False,
-            )
-            for start in range(0, queries, step)
-        ]
-        return torch.cat(parts, dim=-2)
+        if step >= queries or self.couples_queries is not False:
+            return self(q_BHND, k_BHMD, v_BHMD, mask)
+        starts = range(0, queries, step)
+        chunks = ((q_BHND[..., start : start + step, :], rows_of(mask, start, start + step)) for start in starts)
+        return torch.cat([recomputed(self, q, k_BHMD, v_BHMD, own) for q, own in chunks], dim=-2)
 
-    def _attend(self, q_BHND: Tensor, k_BHMD: Tensor, v_BHMD: Tensor, mask: Tensor | None) -> Tensor:
-        weights = self.weights(masked(self.scores(q_BHND, k_BHMD), mask), mask)
-        return cpu_paths.mix(weights.to(v_BHMD.dtype), v_BHMD)
+    def forward(self, q_BHND: Tensor, k_BHMD: Tensor, v_BHMD: Tensor, mask: Tensor | None = None) -> Tensor:
+        """z_BHND by way of the weights of all queries at once."""
+        (scores,) = at_least_float32(self.scores(q_BHND, k_BHMD))
+        return cpu_paths.mix(self.weights(masked(scores, mask), mask).to(v_BHMD.dtype), v_BHMD)
 
     def quantities(self) -> dict[str, Tensor]:
         """Detached values worth logging, by name: learned parameters, as they are used."""

@@ -23,7 +23,7 @@ from lab.callbacks.preemption import Preemption
 from lab.config.compose import CONFIGS
 from lab.console import LabError, tell
 from lab.datasets.loading import DataModule
-from lab.models.parts import SoftmaxFactory, rules_of
+from lab.models.parts import SoftmaxFactory, normalisers_of, rules_of
 from lab.runs.checkpoints import AtomicCheckpointIO
 from lab.runs.folder import Run
 from lab.runs.metrics_log import MetricsLog
@@ -84,6 +84,8 @@ def build_module(config: DictConfig, data: DataModule, kind: type[TwoStepModule]
     model = build_model(config.model, without_schedule(config.softmax), facts)
     if schedule and not rules_of(model):
         raise LabError(f"{config.model._target_} has no attention to heat: leave softmax/schedule out")
+    if schedule and not all(normaliser.takes_temperature for normaliser in normalisers_of(model)):
+        raise LabError(f"{config.softmax.normaliser._target_} has no temperature to heat: leave softmax/schedule out")
     if config.intervention and not rules_of(model):
         raise LabError(
             f"{config.model._target_} has no attention whose gradients could be scaled: leave intervention out"

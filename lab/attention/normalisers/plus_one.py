@@ -35,6 +35,7 @@ class PlusOne(Normaliser):
     """
 
     total = "at most one"
+    exponential = True
     shift_invariant = False
     couples_queries = False
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from lab.attention import cpu_paths
+from lab.attention.masks import blind_rows
 from lab.attention.normaliser import Normaliser
 
 
@@ -16,15 +17,21 @@ class Softmax(Normaliser):
 
     total = "one"
     is_softmax = True
+    exponential = True
     shift_invariant = True
     couples_queries = False
 
     def weights(self, logits_BHNM: Tensor, mask: Tensor | None = None) -> Tensor:
-        if mask is None:
-            return logits_BHNM.softmax(-1)
-        blind = ~mask.any(-1, keepdim=True)
-        # Filled before the softmax too: a row of -inf alone would make its gradient NaN.
-        return logits_BHNM.masked_fill(blind, 0.0).softmax(-1).masked_fill(blind, 0.0)
+        return softmax(logits_BHNM, mask)
 
     def attend(self, q_BHND: Tensor, k_BHMD: Tensor, v_BHMD: Tensor, mask: Tensor | None = None) -> Tensor:
         return cpu_paths.fused(q_BHND, k_BHMD, v_BHMD, mask)
+
+
+def softmax(logits_BHNM: Tensor, mask: Tensor | None) -> Tensor:
+    """Softmax of masked logits; 0 for a query that may attend to nothing."""
+    if mask is None:
+        return logits_BHNM.softmax(-1)
+    blind = blind_rows(mask)
+    # Filled before the softmax too: a row of -inf alone would make its gradient NaN.
+    return logits_BHNM.masked_fill(blind, 0.0).softmax(-1).masked_fill(blind, 0.0)

@@ -1,0 +1,57 @@
+"""Recomputation: what a module works out on the way is not kept for the backward pass, but worked out again there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vjp
+from torch.utils.checkpoint import checkpoint
+
+
+def recomputed(module: nn.Module, *inputs: Tensor | None) -> Tensor:
+    """``module(*inputs)``, which keeps its inputs alone for the backward pass.
+
+    torch's own checkpointing does this under ``torch.compile``; run eagerly under ``torch.func.vmap`` (seeds side by
+    side) it fails, since tensors of vmap do not live until the backward pass.
+    """
+    if torch.compiler.is_compiling():
+        return checkpoint(module, *inputs, use_reentrant=False, preserve_rng_state=False)
+    state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+    def run(*tensors: Tensor | None) -> Tensor:
+        own = dict(zip(state, tensors[len(inputs) :], strict=True))
+        return functional_call(module, own, tensors[: len(inputs)])
+
+    return _Recomputed.apply(run, *inputs, *state.values())
+
+
+class _Recomputed(torch.autograd.Function):
+    """A function of tensors, all of which it is given: only such a one can be run again under vmap."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(run: Callable[..., Tensor], *tensors: Tensor | None) -> Tensor:
+        return run(*tensors)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.run, *tensors = inputs
+        ctx.save_for_backward(*tensors)
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
+        tensors = ctx.saved_tensors
+        # A mask has no gradient.
+        real = [place for place, tensor in enumerate(tensors) if tensor is not None and tensor.is_floating_point()]
+
+        def of_real(*numbers: Tensor) -> Tensor:
+            filled = dict(zip(real, numbers, strict=True))
+            return ctx.run(*(filled.get(place, tensor) for place, tensor in enumerate(tensors)))
+
+        with torch.autocast(slope.device.type, enabled=False):
+            slopes = dict(zip(real, vjp(of_real, *(tensors[place] for place in real))[1](slope), strict=True))
+        return None, *(slopes.get(place) for place in range(len(tensors)))
