@@ -5,12 +5,12 @@ Shapes: B batch, H heads, N queries, M keys, D head dimension, W = H D width.
 
 from __future__ import annotations
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lab.attention import cpu_paths
 from lab.attention.functional import attend, attend_explicit
+from lab.attention.masks import Causal, Mask, both, written_out
 from lab.attention.normaliser import Normaliser
 from lab.attention.normalisers.softmax import Softmax
 from lab.attention.rule import TemperatureRule
@@ -28,14 +28,21 @@ class Tap(dict[str, Tensor]):
         self.explicit = explicit
 
     def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, rule: TemperatureRule, mask: Tensor | None, normaliser: Normaliser
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        rule: TemperatureRule,
+        mask: Mask,
+        normaliser: Normaliser,
+        dropout: float = 0.0,
     ) -> Tensor:
         """z_BHND of :func:`lab.attention.functional.attend`, kept with what it came of."""
         self.update(q=q, k=k, v=v)
         if self.explicit:
-            self["z"], self["logits"], self["weights"] = attend_explicit(q, k, v, rule, mask, normaliser)
+            self["z"], self["logits"], self["weights"] = attend_explicit(q, k, v, rule, mask, normaliser, dropout)
         else:
-            self["z"] = attend(q, k, v, rule, mask, normaliser)
+            self["z"] = attend(q, k, v, rule, mask, normaliser, dropout)
         return self["z"]
 
 
@@ -63,10 +70,10 @@ class MultiHead(nn.Module):
         # Set while the recorder listens: what was seen is left there.
         self.tap: Tap | None = None
 
-    def attend(self, q_BHND: Tensor, k_BHMD: Tensor, v_BHMD: Tensor, mask: Tensor | None = None) -> Tensor:
+    def attend(self, q_BHND: Tensor, k_BHMD: Tensor, v_BHMD: Tensor, mask: Mask = None, dropout: float = 0.0) -> Tensor:
         """z_BHND under the layer's rule and normaliser."""
         through = attend if self.tap is None else self.tap.attend
-        return through(q_BHND, k_BHMD, v_BHMD, self.rule, mask, self.normaliser)
+        return through(q_BHND, k_BHMD, v_BHMD, self.rule, mask, self.normaliser, dropout)
 
     @property
     def couples_queries(self) -> bool:
@@ -119,10 +126,12 @@ class Attention(MultiHead):
         """x: [B, N, W] -> [B, N, W]; ``attn_mask`` as ``mask`` in :func:`lab.attention.functional.attend`."""
         B, N, _ = x.shape
         if is_causal:
-            causal = torch.ones(N, N, dtype=torch.bool, device=x.device).tril()
-            attn_mask = causal if attn_mask is None else attn_mask & causal
+            causal = Causal(N, N)
+            mask = causal if attn_mask is None else both(attn_mask, written_out(causal, x))
+        else:
+            mask = attn_mask
         q, k, v = self.qkv(x).view(B, N, 3, self.num_heads, self.head_dim).permute(2, 0, 3, 1, 4).unbind(0)
-        return self.keep(x, x, self._output(self.attend(q, k, v, attn_mask)))
+        return self.keep(x, x, self._output(self.attend(q, k, v, mask)))
 
     def last(self, x: Tensor) -> Tensor:
         """The last token of :meth:`forward`, [B, N, W] -> [B, 1, W], for a model that is read there."""

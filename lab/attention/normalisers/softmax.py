@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from lab.attention import cpu_paths
-from lab.attention.masks import blind_rows
+from lab.attention.masks import Mask, blind_rows
 from lab.attention.normaliser import Normaliser
 
 
@@ -18,13 +18,14 @@ class Softmax(Normaliser):
     total = "one"
     is_softmax = True
     exponential = True
+    takes_causal = True
     shift_invariant = True
     couples_queries = False
 
     def weights(self, logits_BHNM: Tensor, mask: Tensor | None = None) -> Tensor:
         return softmax(logits_BHNM, mask)
 
-    def attend(self, q_BHND: Tensor, k_BHMD: Tensor, v_BHMD: Tensor, mask: Tensor | None = None) -> Tensor:
+    def attend(self, q_BHND: Tensor, k_BHMD: Tensor, v_BHMD: Tensor, mask: Mask = None) -> Tensor:
         return cpu_paths.fused(q_BHND, k_BHMD, v_BHMD, mask)
 
 
