@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from http.client import HTTPException
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 import torchvision
@@ -25,6 +25,7 @@ Interpolation = Literal["area", "bilinear"]
 _UNREADABLE = (OSError, RuntimeError, ValueError, TypeError, AssertionError, IndexError, KeyError, EOFError)
 
 
+@runtime_checkable
 class Source(Protocol):
     """A named set of images with a train and a test split."""
 
