@@ -110,7 +110,8 @@ class RunSummary(Callback):
         eureka = find_moment(callbacks)
         moment = eureka.moment if eureka else None
         return {
-            "epochs": trainer.current_epoch,
+            # Not current_epoch, which is one behind where trainer.max_steps ended the run that is gone on with.
+            "epochs": trainer.fit_loop.epoch_progress.current.processed,
             "max_epochs": trainer.max_epochs,
             "steps": trainer.global_step,
             "samples": samples_seen(trainer),
