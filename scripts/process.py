@@ -72,7 +72,7 @@ class Process:
 
     @classmethod
     def end(cls) -> None:
-        """No more of them; waited for, so that their CPU time counts as this process's children's."""
+        """Ends them all; waited for, so that their CPU time counts as this process's children's."""
         while cls._makers:
             cls._makers.popitem()[1].communicate()
         if cls._said is not None:
@@ -106,6 +106,6 @@ class Process:
         self.send_signal(signal.SIGKILL)
 
     def communicate(self, timeout: float = 300) -> tuple[str, str]:
-        """What it has said on stdout and stderr, once it has ended."""
+        """Text on stdout and on stderr, once it has ended."""
         self.wait(timeout)
         return self.out.read_text(), self.err.read_text()

@@ -27,7 +27,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a case ended.
+    """End of a case.
 
     Attributes:
         number: of the case in its storm; with the seed it says all that was drawn.

@@ -17,7 +17,7 @@ _ERROR = re.compile(r"(\w+\.)*\w*(Error|Exception|Interrupt|Exit)\b")
 
 
 class Said(NamedTuple):
-    """How a command ended, and what it said."""
+    """Exit status of a command, and what it said."""
 
     status: int
     out: str

@@ -34,7 +34,7 @@ class Undisturbed:
 
 
 class Grounds:
-    """Where a storm takes place.
+    """Place of a storm.
 
     Args:
         seed: of all that is drawn.
