@@ -39,6 +39,8 @@ class Tap(dict[str, Tensor]):
     ) -> Tensor:
         """z_BHND of :func:`lab.attention.functional.attend`, kept with what it came of."""
         self.update(q=q, k=k, v=v)
+        if (allowed := written_out(mask, q)) is not None:
+            self["mask"] = allowed
         if self.explicit:
             self["z"], self["logits"], self["weights"] = attend_explicit(q, k, v, rule, mask, normaliser, dropout)
         else:
@@ -83,6 +85,18 @@ class MultiHead(nn.Module):
     def heads_of(self, x: Tensor) -> Tensor:
         """[B, N, W] -> [B, H, N, D], a view."""
         return x.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
+
+    def projections(self) -> dict[str, Tensor]:
+        """W_Q, W_K and W_V by "q", "k", "v", each with a row for every channel of every head; {} where not told."""
+        return {}
+
+    def projection_biases(self) -> dict[str, Tensor] | None:
+        """Their biases; None where there are none."""
+        return None
+
+    def projection_gradients(self) -> dict[str, Tensor] | None:
+        """Their gradients; None before a backward pass."""
+        return None
 
     def keep(self, queries: Tensor, tokens: Tensor, attended: Tensor) -> Tensor:
         """``attended``, left in the tap with what attention looked from and at."""

@@ -6,6 +6,7 @@ Shapes: B batch, H heads, N queries, M keys, D head dimension.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, nn
@@ -23,6 +24,7 @@ NAME = "eureka_softmax"
 _HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "nhead", "heads")
 _HEAD_DIM = ("qk_head_dim", "head_dim", "attention_head_size", "key_value_proj_dim", "dim_head")
 _WIDTH = ("embed_dim", "hidden_size", "n_embd", "d_model", "dim", "width")
+_PROJECTIONS = (("q_proj", "k_proj", "v_proj"), ("query", "key", "value"), ("qkv",), ("c_attn",))
 _SCALE = ("scaling", "scale", "softmax_scale")
 
 
@@ -109,6 +111,12 @@ class ReplacedSoftmax(MultiHead):
         """The attention module that has this softmax."""
         return self._owner[0]
 
+    def projections(self) -> dict[str, Tensor]:
+        return dict(_parts(self.owner, lambda linear: linear.weight) or {})
+
+    def projection_gradients(self) -> dict[str, Tensor] | None:
+        return _parts(self.owner, lambda linear: linear.weight.grad)
+
     def of_call(
         self,
         q_BHND: Tensor,
@@ -168,6 +176,21 @@ def _repeated(x_BGMD: Tensor, heads: int) -> Tensor:
     """Keys or values of a group of heads, repeated for each head of it."""
     groups = x_BGMD.shape[1]
     return x_BGMD if groups == heads else x_BGMD.repeat_interleave(heads // groups, dim=1)
+
+
+def _parts(owner: nn.Module, of: Callable[[Any], Tensor | None]) -> dict[str, Tensor] | None:
+    """Something of the projections of an attention module by "q", "k", "v"; None of one whose parts are not known."""
+    for names in _PROJECTIONS:
+        linears = [getattr(owner, name, None) for name in names]
+        if not all(isinstance(linear, nn.Module) for linear in linears):
+            continue
+        found = [of(linear) for linear in linears]
+        if any(part is None for part in found):
+            return None
+        # Of GPT-2's layers the output is the last dimension.
+        rows = [part.t() if type(linear).__name__ == "Conv1D" else part for part, linear in zip(found, linears)]
+        return dict(zip("qkv", rows[0].chunk(3) if len(rows) == 1 else rows, strict=True))
+    return None
 
 
 def replaced_in(model: nn.Module) -> list[ReplacedSoftmax]:

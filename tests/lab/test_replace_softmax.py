@@ -251,7 +251,9 @@ def test_dropout_of_weights_is_the_model_s_own(kind: str) -> None:
 
 
 def test_tau_is_what_the_model_divides_by_unless_one_is_given() -> None:
-    config = transformers.GPT2Config(vocab_size=50, n_embd=32, n_layer=2, n_head=2, scale_attn_by_inverse_layer_idx=True)
+    config = transformers.GPT2Config(
+        vocab_size=50, n_embd=32, n_layer=2, n_head=2, scale_attn_by_inverse_layer_idx=True
+    )
     model = lab.replace_softmax(transformers.GPT2LMHeadModel(config))
     assert [float(own.rule.tau) for own in replaced_in(model)] == [4.0, 8.0]
     lab.replace_softmax(model, NormSoftmax)
