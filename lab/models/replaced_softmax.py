@@ -188,7 +188,8 @@ def _parts(owner: nn.Module, of: Callable[[Any], Tensor | None]) -> dict[str, Te
         if any(part is None for part in found):
             return None
         # Of GPT-2's layers the output is the last dimension.
-        rows = [part.t() if type(linear).__name__ == "Conv1D" else part for part, linear in zip(found, linears)]
+        turned = type(linears[0]).__name__ == "Conv1D"
+        rows = [part.t() if turned else part for part in found if part is not None]
         return dict(zip("qkv", rows[0].chunk(3) if len(rows) == 1 else rows, strict=True))
     return None
 

@@ -23,8 +23,8 @@ class Recorder:
     Off, it costs nothing: attention tests one attribute. Where logits or weights are asked for, attention takes the
     explicit path. Shapes: q, k, v, z are [B, H, N, D], logits and weights [B, H, N, M]; [B, N, W] are what
     attention looks from and at (``queries``, ``tokens``), what it adds to the residual stream (``attended``) and
-    the stream after it (``residual``, not in a model without one). ``mask`` is there where attention has one. A model of
-    another library (``lab.replace_softmax``) tells nothing of [B, N, W].
+    the stream after it (``residual``, not in a model without one). ``mask`` is there where attention has one. A model
+    of another library (``lab.replace_softmax``) tells nothing of [B, N, W].
 
         recorder = Recorder(model, what=("weights",))
         recorder.run(x)
@@ -99,7 +99,9 @@ class Recorder:
             }
 
     def run(self, x: Any) -> Any:
-        """The model's output on ``x``, its inputs by name where it takes several, in eval mode without gradients; every training flag is put back."""
+        """The model's output on ``x`` (inputs by name where it takes several) in eval mode without gradients; every
+        training flag is put back.
+        """
         with evaluating(self.model), self.on(), torch.no_grad():
             return self.model.forward(x)
 
