@@ -53,7 +53,7 @@ def attend(
     if in_bfloat16 and _CPU_MULTIPLIES_BFLOAT16 and _FEW_KEYS < keys <= _KEYS_IN_BFLOAT16 and normaliser.is_softmax:
         beta = inverse_temperature(rule, q_BHND, k_BHMD, mask)
         with torch.autocast("cpu", enabled=False):
-            weights = _weights(q_BHND.float() * beta.float(), rule.keys(k_BHMD), written_out(mask, q_BHND))
+            weights = _weights(q_BHND.float() * beta.float(), rule.keys(k_BHMD), written_out(mask))
             return weights @ v_BHMD
     q, k, v = at_least_float32(q_BHND, k_BHMD, v_BHMD)
     beta = inverse_temperature(rule, q, k, mask)
@@ -66,7 +66,7 @@ def fused(q_BHND: Tensor, k_BHMD: Tensor, v_BHMD: Tensor, mask: Mask = None, dro
     # The kernel's own causal mask takes the queries for the first of the tokens.
     is_causal = isinstance(mask, Causal) and mask.queries == mask.keys
     if q_BHND.device.type != "cpu" or mask is not None or dropout or k_BHMD.shape[-2] > _FEW_KEYS:
-        given = None if is_causal else written_out(mask, q_BHND)
+        given = None if is_causal else written_out(mask)
         return F.scaled_dot_product_attention(q_BHND, k_BHMD, v_BHMD, given, dropout, is_causal, scale=1.0)
     if not _is_narrow(q_BHND):
         return (q_BHND @ k_BHMD.transpose(-2, -1)).softmax(-1) @ v_BHMD

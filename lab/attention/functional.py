@@ -61,7 +61,7 @@ def attend(
     normaliser = normaliser or _SOFTMAX
     if dropout and not normaliser.is_softmax:
         return attend_explicit(q_BHND, k_BHMD, v_BHMD, rule, mask, normaliser, dropout).z
-    mask = normaliser.allowed(mask if normaliser.takes_causal else written_out(mask, q_BHND), q_BHND, k_BHMD)
+    mask = normaliser.allowed(mask if normaliser.takes_causal else written_out(mask), q_BHND, k_BHMD)
     if q_BHND.device.type == "cpu" and not dropout:
         return cpu_paths.attend(q_BHND, k_BHMD, v_BHMD, rule, mask, normaliser)
     beta = inverse_temperature(rule, q_BHND, k_BHMD, mask)
@@ -83,7 +83,7 @@ def attend_explicit(
 ) -> Attended:
     """The same numbers as :func:`attend`, with logits and weights to look at, in float32 or better."""
     normaliser = normaliser or _SOFTMAX
-    allowed = normaliser.allowed(written_out(mask, q_BHND), q_BHND, k_BHMD)
+    allowed = normaliser.allowed(written_out(mask), q_BHND, k_BHMD)
     q, k, v = at_least_float32(q_BHND, k_BHMD, v_BHMD)
     beta = rule.inverse_temperature(q, k, allowed)
     with torch.autocast(q.device.type, enabled=False):

@@ -39,7 +39,7 @@ class Tap(dict[str, Tensor]):
     ) -> Tensor:
         """z_BHND of :func:`lab.attention.functional.attend`, kept with what it came of."""
         self.update(q=q, k=k, v=v)
-        if (allowed := written_out(mask, q)) is not None:
+        if (allowed := written_out(mask)) is not None:
             self["mask"] = allowed
         if self.explicit:
             self["z"], self["logits"], self["weights"] = attend_explicit(q, k, v, rule, mask, normaliser, dropout)
@@ -140,8 +140,8 @@ class Attention(MultiHead):
         """x: [B, N, W] -> [B, N, W]; ``attn_mask`` as ``mask`` in :func:`lab.attention.functional.attend`."""
         B, N, _ = x.shape
         if is_causal:
-            causal = Causal(N, N)
-            mask = causal if attn_mask is None else both(attn_mask, written_out(causal, x))
+            causal = Causal(N, N, x.device)
+            mask = causal if attn_mask is None else both(attn_mask, written_out(causal))
         else:
             mask = attn_mask
         q, k, v = self.qkv(x).view(B, N, 3, self.num_heads, self.head_dim).permute(2, 0, 3, 1, 4).unbind(0)

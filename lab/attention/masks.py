@@ -23,52 +23,65 @@ class Causal:
     Args:
         queries: their number N.
         keys: their number M.
+        device: of both.
     """
 
     queries: int
     keys: int
+    device: torch.device
 
-    def rows(self, start: int, stop: int, device: torch.device) -> Tensor:
+    def rows(self, start: int, stop: int) -> Tensor:
         """The mask of the queries ``start`` to ``stop``, bool [stop - start, M]."""
         before = self.keys - self.queries + start
-        return torch.ones(min(stop, self.queries) - start, self.keys, dtype=torch.bool, device=device).tril(before)
+        return torch.ones(min(stop, self.queries) - start, self.keys, dtype=torch.bool, device=self.device).tril(before)
 
 
 # A mask as attention takes it.
 Mask = Tensor | Causal | None
 
 
-def written_out(mask: Mask, q_BHND: Tensor) -> Tensor | None:
-    """Returns the mask as a tensor on the device of the queries, whatever it comes as."""
-    return mask.rows(0, mask.queries, q_BHND.device) if isinstance(mask, Causal) else mask
+def written_out(mask: Mask) -> Tensor | None:
+    """Returns the mask as a tensor, whatever it comes as."""
+    return mask.rows(0, mask.queries) if isinstance(mask, Causal) else mask
 
 
 def key_counts(mask: Mask, k_BHMD: Tensor) -> Tensor:
-    """Counts the keys that each query may attend to, in the dtype of the keys.
+    """Counts the keys that each query may attend to, in the dtype of the keys, float32 at least.
 
     Under a causal mask each row has a count of its own; a query that may attend to nothing counts as 1.
 
     Returns:
         [B or 1, H or 1, N or 1, 1] under a mask, a single number without one.
     """
-    keys = k_BHMD.shape[-2]
+    keys, dtype = k_BHMD.shape[-2], torch.promote_types(k_BHMD.dtype, torch.float32)  # 16 bit count no further than 256
     if mask is None:
-        return torch.full((), keys, dtype=k_BHMD.dtype, device=k_BHMD.device)
+        return torch.full((), keys, dtype=dtype, device=k_BHMD.device)
     if isinstance(mask, Causal):
         first = mask.keys - mask.queries + 1
-        counts = torch.arange(first, mask.keys + 1, dtype=k_BHMD.dtype, device=k_BHMD.device)
+        counts = torch.arange(first, mask.keys + 1, dtype=dtype, device=mask.device)
         return counts.clamp_min(1).unsqueeze(-1)
     # A mask may be one column for all keys, or one row for all queries.
     counts = torch.atleast_2d(mask).expand(*torch.atleast_2d(mask).shape[:-1], keys).sum(-1, keepdim=True)
-    return counts.clamp_min(1).to(k_BHMD.dtype)
+    return counts.clamp_min(1).to(dtype)
 
 
-def rows_of(mask: Mask, start: int, stop: int, device: torch.device) -> Tensor | None:
+def mean_key(of_keys_BHMC: Tensor, mask: Mask) -> Tensor:
+    """Mean of what belongs to a key over those that each query may attend to, [B, H, N, C]; without a mask N is 1."""
+    if mask is None:
+        return of_keys_BHMC.mean(-2, keepdim=True)
+    if isinstance(mask, Causal):
+        return of_keys_BHMC.cumsum(-2)[..., mask.keys - mask.queries :, :] / key_counts(mask, of_keys_BHMC)
+    mask = torch.atleast_2d(mask)
+    allowed = mask.expand(*mask.shape[:-1], of_keys_BHMC.shape[-2]).to(of_keys_BHMC.dtype)
+    return allowed @ of_keys_BHMC / key_counts(mask, of_keys_BHMC)
+
+
+def rows_of(mask: Mask, start: int, stop: int) -> Tensor | None:
     """Cuts the queries ``start`` to ``stop`` out of a mask; of a causal one no more than these rows are written out."""
     if mask is None:
         return None
     if isinstance(mask, Causal):
-        return mask.rows(start, stop, device)
+        return mask.rows(start, stop)
     rows = torch.atleast_2d(mask)
     return rows if rows.shape[-2] == 1 else rows[..., start:stop, :]
 

@@ -101,14 +101,14 @@ class Normaliser(nn.Module):
         rows = q_BHND.shape[:-2].numel() * k_BHMD.shape[-2]
         queries, step = q_BHND.shape[-2], max(1, _CHUNK_ELEMENTS // rows)
         if step >= queries or self.couples_queries is not False:
-            return self(q_BHND, k_BHMD, v_BHMD, written_out(mask, q_BHND))
+            return self(q_BHND, k_BHMD, v_BHMD, written_out(mask))
         chunks = [
             recomputed(
                 self,
                 q_BHND[..., start : start + step, :],
                 k_BHMD,
                 v_BHMD,
-                rows_of(mask, start, start + step, q_BHND.device),
+                rows_of(mask, start, start + step),
             )
             for start in range(0, queries, step)
         ]

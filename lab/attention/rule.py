@@ -99,7 +99,7 @@ class TemperatureRule(nn.Module):
 
 def inverse_temperature(rule: TemperatureRule, q_BHND: Tensor, k_BHMD: Tensor, mask: Mask) -> Tensor:
     """beta of a rule under any mask: a causal one is written out for a rule that does not know it."""
-    known: Any = mask if rule.takes_causal else written_out(mask, q_BHND)
+    known: Any = mask if rule.takes_causal else written_out(mask)
     return rule.inverse_temperature(q_BHND, k_BHMD, known)
 
 

@@ -147,9 +147,9 @@ class ReplacedSoftmax(MultiHead):
         known: Mask = mask
         if is_causal and N <= M:
             # As of an empty cache of fixed size: later keys are seen by no query.
-            k, v, known = k[..., :N, :], v[..., :N, :], Causal(N, N)
+            k, v, known = k[..., :N, :], v[..., :N, :], Causal(N, N, k.device)
         elif is_causal:
-            known = Causal(N, N).rows(0, N, k.device)[:, :M]
+            known = Causal(N, N, k.device).rows(0, N)[:, :M]
         return self.attend(q_BHND, k, v, known, dropout)
 
     def _check(self, q_BHND: Tensor, mask: Tensor | None, scale: float | None) -> None:

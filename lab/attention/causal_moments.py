@@ -1,0 +1,56 @@
+"""Variance of each query's scores under a causal mask, without an N x M matrix.
+
+Shapes: B batch, H heads, N queries, M keys, D head dimension.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lab.attention.masks import Causal
+
+# Queries worked on at once: their scores with each other are written out, and no others are.
+_CHUNK = 128
+
+
+def causal_variance(q_BHND: Tensor, k_BHMD: Tensor, mask: Causal) -> Tensor:
+    """Biased variance of the scores of each query with the keys that it sees, [B, H, N, 1].
+
+    Chunk by chunk: of the n keys before a chunk, the mean m and the sum of squares S = sum (k - m)^T (k - m) are
+    carried along. A query that sees w keys of its chunk, whose scores less q m have mean u and sum of squares s, has
+
+        (n + w) Var = q S q^T + s + u^2 n w / (n + w).
+
+    Nothing is subtracted but means, so that float32 is enough (Chan, Golub and LeVeque 1979). Time and memory grow with
+    N D (D + chunk), under autograd, too.
+    """
+    before = mask.keys - mask.queries
+    n, mean, squares = 0, k_BHMD.new_zeros(()), k_BHMD.new_zeros(())
+    if before:
+        n, mean, squares = _joined(n, mean, squares, k_BHMD[..., :before, :])
+    parts = []
+    for start in range(0, mask.queries, _CHUNK):
+        stop = min(start + _CHUNK, mask.queries)
+        q, k = q_BHND[..., start:stop, :], k_BHMD[..., before + start : before + stop, :]
+        scores = q @ (k - mean).transpose(-2, -1)
+        seen = torch.ones(stop - start, stop - start, dtype=scores.dtype, device=scores.device).tril()
+        w = seen.sum(-1, keepdim=True)
+        u = (scores * seen).sum(-1, keepdim=True) / w
+        total = ((scores - u).square() * seen).sum(-1, keepdim=True)  # s
+        if n:
+            total = total + ((q @ squares) * q).sum(-1, keepdim=True) + u.square() * (n * w / (n + w))
+        parts.append(total / (n + w))
+        if stop < mask.queries:
+            n, mean, squares = _joined(n, mean, squares, k)
+    return torch.cat(parts, dim=-2)
+
+
+def _joined(n: int, mean: Tensor, squares: Tensor, k: Tensor) -> tuple[int, Tensor, Tensor]:
+    """Number, mean [.., 1, D] and sum of squares [.., D, D] of n keys and of further ones together."""
+    w = k.shape[-2]
+    further = k - mean
+    step = further.mean(-2, keepdim=True)
+    centred = further - step
+    squares = squares + centred.transpose(-2, -1) @ centred + step.transpose(-2, -1) @ step * (n * w / (n + w))
+    return n + w, mean + step * (w / (n + w)), squares
