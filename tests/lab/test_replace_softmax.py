@@ -17,6 +17,9 @@ from torch import Tensor, nn
 
 import lab
 from lab.attention.normalisers.plus_one import PlusOne
+from lab.attention.normalisers.softmax import Softmax
+from lab.attention.rules.fixed import Fixed
+from lab.attention.rules.learnable import LearnableTemperature
 from lab.attention.rules.norm import NormSoftmax
 from lab.models.parts import SoftmaxFactory
 from lab.models.reasoner import Reasoner
@@ -122,7 +125,7 @@ def test_a_fixed_temperature_gives_the_model_s_own_numbers(model: nn.Module) -> 
     with evaluating(model):
         for padded in (False, True) if texts else (False,):
             own, slopes = outcome(model, padded)
-            lab.replace_softmax(model)
+            lab.replace_softmax(model, Fixed)
             new, new_slopes = outcome(model, padded)
             lab.restore_softmax(model)
             if model.kind == "EVA of timm":  # heads of 64, but fewer keys than a fused kernel is good for
@@ -134,9 +137,9 @@ def test_a_fixed_temperature_gives_the_model_s_own_numbers(model: nn.Module) -> 
                 torch.testing.assert_close(new_slopes[name], slope, rtol=1e-4, atol=1e-5, msg=name)
 
 
-@pytest.mark.parametrize("softmax", [{}, {"normaliser": "plus_one"}], ids=["alone", "plus_one"])
-def test_norm_softmax_is_finite_and_its_fused_path_is_the_explicit_one(model: nn.Module, softmax: dict) -> None:
-    lab.replace_softmax(model, "norm_softmax", statistic="std", **softmax)
+@pytest.mark.parametrize("normaliser", [Softmax, PlusOne])
+def test_norm_softmax_is_finite_and_its_fused_path_is_the_explicit_one(model: nn.Module, normaliser: type) -> None:
+    lab.replace_softmax(model, SoftmaxFactory(partial(NormSoftmax, statistic="std"), normaliser))
     with evaluating(model):
         out, slopes = outcome(model)
         assert out.isfinite().all() and all(slope.isfinite().all() for slope in slopes.values())
@@ -144,7 +147,7 @@ def test_norm_softmax_is_finite_and_its_fused_path_is_the_explicit_one(model: nn
         explicit = recorder.run(inputs_of(model))
     explicit = explicit if isinstance(explicit, Tensor) else explicit[0]
     torch.testing.assert_close(explicit, out, rtol=1e-4, atol=1e-5)
-    weights = recorder[1]["weights"]
+    weights = recorder[recorder.layers[-1]]["weights"]
     assert len(recorder.layers) == (1 if model.kind == "own" else 2)
     if model.kind in (*CAUSAL, "own"):
         assert not weights.triu(1).any()
@@ -155,17 +158,17 @@ def test_the_model_is_put_back_exactly(model: nn.Module) -> None:
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     config = copy.deepcopy(getattr(model, "config", None))
     attributes = {name: set(vars(module)) for name, module in model.named_modules()}
-    lab.replace_softmax(model, "learnable_temperature")
+    lab.replace_softmax(model, LearnableTemperature)
     learned = [name for name, _ in model.named_parameters() if NAME in name]
     assert len(learned) == len(replaced_in(model)) > 0
     state = model.state_dict()
     assert before.keys() < state.keys()
     # Again, with another one: the first is gone.
-    lab.replace_softmax(model, "norm_softmax")
-    with pytest.raises(lab.LabError, match="has no 'statistics'"):
-        lab.replace_softmax(model, "norm_softmax", statistics="std")
+    lab.replace_softmax(model, NormSoftmax)
+    with pytest.raises(lab.LabError, match="options go with"):
+        lab.replace_softmax(model, Fixed, tau=1.0)
     assert isinstance(replaced_in(model)[0].rule, NormSoftmax)
-    lab.replace_softmax(model, "learnable_temperature", initial=2.0)
+    lab.replace_softmax(model, partial(LearnableTemperature, initial=2.0))
     model.load_state_dict(state)
     assert all(own.rule.theta.eq(1).all() for own in replaced_in(model))
     lab.restore_softmax(model)
@@ -179,7 +182,7 @@ def test_the_model_is_put_back_exactly(model: nn.Module) -> None:
 
 
 def test_a_copy_and_a_pickle_work_and_are_their_own(model: nn.Module) -> None:
-    lab.replace_softmax(model, "learnable_temperature")
+    lab.replace_softmax(model, LearnableTemperature)
     with evaluating(model):
         out, _ = outcome(model)
         for made in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
@@ -196,7 +199,7 @@ def test_it_compiles(kind: str) -> None:
     torch.manual_seed(0)
     model = MODELS[kind]().eval()
     model.kind = kind
-    lab.replace_softmax(model, "norm_softmax")
+    lab.replace_softmax(model, NormSoftmax)
     out, slopes = outcome(model)
     compiled = torch.compile(model, backend="aot_eager", fullgraph=kind != "GPT-2")
     again = compiled(**inputs_of(model))
@@ -216,8 +219,8 @@ def test_generation_with_a_cache_goes_on_as_without_one(kind: str) -> None:
     given = inputs_of(model, padded=True)
     generate = partial(model.generate, **given, max_new_tokens=4, do_sample=False, pad_token_id=0)
     own = generate()
-    assert torch.equal(lab.replace_softmax(model).generate(**given, max_new_tokens=4, do_sample=False), own)
-    lab.replace_softmax(model, "norm_softmax", tau=0.5)
+    assert torch.equal(lab.replace_softmax(model, Fixed).generate(**given, max_new_tokens=4, do_sample=False), own)
+    lab.replace_softmax(model, partial(NormSoftmax, tau=0.5))
     assert torch.equal(generate(), generate(use_cache=False))
 
 
@@ -229,7 +232,7 @@ def test_in_bfloat16(kind: str) -> None:
     given = {n: x.bfloat16() if x.is_floating_point() else x for n, x in inputs_of(model).items()}
     outs = []
     for replaced in (False, True):
-        out = (lab.replace_softmax(model) if replaced else model)(**given)
+        out = (lab.replace_softmax(model, Fixed) if replaced else model)(**given)
         outs.append((out if isinstance(out, Tensor) else out[0]).float())
     torch.testing.assert_close(outs[1], outs[0], rtol=0.05, atol=0.02)
     assert replaced_in(model)[0].rule.tau.dtype == torch.float32
@@ -241,8 +244,8 @@ def test_dropout_of_weights_is_the_model_s_own(kind: str) -> None:
     model = _vit(attn_drop_rate=0.5) if "timm" in kind else MODELS[kind]()
     model.kind = kind
     outs = []
-    for softmax in (None, "softmax", "softmax_plus_one"):
-        if softmax:
+    for softmax in (None, Fixed, SoftmaxFactory(normaliser=PlusOne)):
+        if softmax is not None:
             lab.replace_softmax(model.train(), softmax)
         torch.manual_seed(3)
         outs.append(outcome(model)[0])
@@ -254,7 +257,7 @@ def test_tau_is_what_the_model_divides_by_unless_one_is_given() -> None:
     config = transformers.GPT2Config(
         vocab_size=50, n_embd=32, n_layer=2, n_head=2, scale_attn_by_inverse_layer_idx=True
     )
-    model = lab.replace_softmax(transformers.GPT2LMHeadModel(config))
+    model = lab.replace_softmax(transformers.GPT2LMHeadModel(config), Fixed)
     assert [float(own.rule.tau) for own in replaced_in(model)] == [4.0, 8.0]
     lab.replace_softmax(model, NormSoftmax)
     assert [float(own.rule.tau) for own in replaced_in(model)] == [4.0, 8.0]
@@ -316,22 +319,19 @@ def test_models_that_cannot_be_dressed_are_refused_by_name(make: Callable[[], nn
     made = make()
     before = {name: set(vars(module)) for name, module in made.named_modules()}
     with pytest.raises(lab.LabError, match=why):
-        lab.replace_softmax(made)
+        lab.replace_softmax(made, Fixed)
     assert {name: set(vars(module)) for name, module in made.named_modules()} == before
 
 
 def test_calls_that_the_softmax_was_not_made_for_are_refused() -> None:
     x = torch.randn(2, 4, 32)
     with pytest.raises(lab.LabError, match="Manual has used its own softmax, without a call"):
-        lab.replace_softmax(Manual())(x)
+        lab.replace_softmax(Manual(), Fixed)(x)
     with pytest.raises(lab.LabError, match=r"Odd calls attention with queries \[2, 1, 4, 32\]"):
-        lab.replace_softmax(Odd())(x)
+        lab.replace_softmax(Odd(), Fixed)(x)
     window = timm.layers.Attention(32, 2)
     with pytest.raises(lab.LabError, match=r"Attention adds a mask of torch.float32 to its scores"):
-        lab.replace_softmax(window)(x, attn_mask=torch.zeros(4, 4))
-    gpt2 = lab.replace_softmax(MODELS["GPT-2"]())
-    with pytest.raises(lab.LabError, match="is asked for its attention weights"):
-        gpt2(torch.ones(1, 3, dtype=torch.long), output_attentions=True)
+        lab.replace_softmax(window, Fixed)(x, attn_mask=torch.zeros(4, 4))
 
 
 @pytest.mark.parametrize(
