@@ -2,7 +2,7 @@ from .attention.functional import attend, attend_explicit
 from .attention.rule import TemperatureRule
 from .console import LabError
 from .models.replace import replace_softmax, restore_softmax
-from .observation.observe import observe
+from .observation.observe import look, observe
 from .observation.recorder import Recorder
 from .report.frames import load_runs
 from .train import run
@@ -17,6 +17,7 @@ __all__ = [
     "attend",
     "attend_explicit",
     "load_runs",
+    "look",
     "observe",
     "replace_softmax",
     "restore_softmax",

@@ -29,7 +29,7 @@ class AttentionGradients(Diagnostic):
     Source: Eureka-moments in Transformers, A.2.
     """
 
-    reads = ("q", "k", "v")
+    reads = ("q", "k", "v", "mask")
 
     def __init__(
         self,
@@ -47,7 +47,9 @@ class AttentionGradients(Diagnostic):
         tokens: list[dict[str, Tensor]] = []
         for index, (module, layer) in enumerate(zip(chunk.model.attention_layers(), chunk.layers, strict=True)):
             q, k, v = (layer[name] for name in "qkv")
-            found = output_derivatives(module.rule, q, k, v, self._direction(q, index), module.normaliser)
+            found = output_derivatives(
+                module.rule, q, k, v, self._direction(q, index), module.normaliser, layer.get("mask")
+            )
             means = {name: value_BHN.mean(1) for name, value_BHN in found.items()}
             tokens.append({name: mean_BN.mean(0).cpu() for name, mean_BN in means.items()})
             # A query of its own has no place among the keys, where regions lie.

@@ -27,13 +27,13 @@ class LogitSpread(Diagnostic):
     n the keys that a query may see. Where weights add up to anything, the largest is that of |w| / sum |w|.
 
     A bound is left empty where it is not defined, and that is told once: the first where logits are no scores q k^T of
-    queries and keys as projected (linear attention, normalised keys), the second where weights are no exponentials over
-    their sum (all but softmax and those with a sink or a window).
+    queries and keys as projected (linear attention, normalised keys) and in models of other libraries, the second where
+    weights are no exponentials over their sum (all but softmax and those with a sink or a window).
 
     Source: "softmax is not enough", Proposition 3.1 and Lemma 2.1.
     """
 
-    reads = ("queries", "tokens", "q", "k", "logits", "weights")
+    reads = ("queries", "tokens", "q", "k", "mask", "logits", "weights")
 
     def see(self, chunk: Chunk) -> tuple[Tensor, int]:
         values = []
@@ -41,9 +41,11 @@ class LogitSpread(Diagnostic):
         for module, layer in zip(modules, chunk.layers, strict=True):
             keys_BHN = keys_seen(layer["logits"])
             spread_BHN = logit_spread(layer["logits"])
-            beta = module.rule.inverse_temperature(layer["q"], layer["k"]).detach()
-            bound_BHN = spread_bound(module, layer["queries"], layer["tokens"], beta).expand_as(spread_BHN)
-            undefined = torch.full_like(spread_BHN, math.nan)
+            undefined = bound_BHN = torch.full_like(spread_BHN, math.nan)
+            # A model of another library does not tell what its projections were given.
+            if "queries" in layer:
+                beta = module.rule.inverse_temperature(layer["q"], layer["k"], layer.get("mask")).detach()
+                bound_BHN = spread_bound(module, layer["queries"], layer["tokens"], beta).expand_as(spread_BHN)
             columns = (
                 spread_BHN,
                 bound_BHN,

@@ -25,12 +25,12 @@ class TemperatureInUse(Diagnostic):
     Source: "Introducing a learnable temperature" (mean and spread per layer); "softmax is not enough", section 3.
     """
 
-    reads = ("q", "k")
+    reads = ("q", "k", "mask")
 
     def see(self, chunk: Chunk) -> tuple[Tensor, int]:
         values = []
         for rule, layer in zip(chunk.rules, chunk.layers, strict=True):
-            tau = temperature_of(rule, layer["q"], layer["k"]).double()
+            tau = temperature_of(rule, layer["q"], layer["k"], layer.get("mask")).double()
             tau_BHX = tau.expand(len(chunk), layer["q"].shape[1], -1, -1).flatten(2)
             values.append(torch.stack([tau_BHX.mean((0, 2)), tau_BHX.square().mean((0, 2))]))
         return torch.stack(values).cpu(), len(chunk)

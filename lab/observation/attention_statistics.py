@@ -58,6 +58,32 @@ def share_of_log(entropy: Tensor, items: Tensor) -> Tensor:
     return torch.where(items > 1, entropy / _log(items.clamp_min(2), entropy), 0.0)
 
 
+def softmax_jacobian(weights_BHNM: Tensor) -> Tensor:
+    """||diag(w) - w w^T||_F of every row w, [B, H, N]: how much gradient the softmax lets through to its logits.
+
+        ||J||_F^2 = sum w^2 - 2 sum w^3 + (sum w^2)^2
+
+    It vanishes where w is uniform over many keys, and where w is one-hot. Of softmax and of those with a sink, whose
+    derivative has the same form.
+
+    Source: Eureka-moments in Transformers, A.11.
+    """
+    w = weights_BHNM.float()
+    squares = w.square().sum(-1)
+    return (squares - 2 * w.pow(3).sum(-1) + squares.square()).clamp_min(0).sqrt()
+
+
+def sink_value_norms(weights_BHNM: Tensor, v_BHMD: Tensor) -> tuple[Tensor, Tensor]:
+    """||v|| of the key that gets most attention, and the mean over the other keys, [B, H] each.
+
+    Source: "Softmax attention is a fluke": the value of a sink is near 0, so that attention to it does nothing.
+    """
+    norms = torch.linalg.vector_norm(v_BHMD.float(), dim=-1)
+    sink = received(weights_BHNM.abs()).argmax(-1, keepdim=True)
+    own = norms.gather(-1, sink).squeeze(-1)
+    return own, (norms.sum(-1) - own) / max(norms.shape[-1] - 1, 1)
+
+
 def received(weights_BHNM: Tensor) -> Tensor:
     """Attention that each key gets, as the mean over queries, [B, H, M]; of shares.
 
@@ -138,9 +164,9 @@ def rollout(shares: list[Tensor]) -> Tensor:
     return whole
 
 
-def temperature_of(rule: TemperatureRule, q_BHND: Tensor, k_BHMD: Tensor) -> Tensor:
+def temperature_of(rule: TemperatureRule, q_BHND: Tensor, k_BHMD: Tensor, mask: Tensor | None = None) -> Tensor:
     """The temperature in use, 1 / beta, [B or 1, H or 1, N or 1, D or 1]."""
-    tau = 1.0 / rule.inverse_temperature(q_BHND, k_BHMD).detach().float()
+    tau = 1.0 / rule.inverse_temperature(q_BHND, k_BHMD, mask).detach().float()
     return tau.reshape((1,) * (4 - tau.dim()) + tau.shape)
 
 
@@ -151,6 +177,7 @@ def output_derivatives(
     v_BHMD: Tensor,
     direction_BHND: Tensor | None = None,
     normaliser: Normaliser | None = None,
+    mask: Tensor | None = None,
 ) -> dict[str, Tensor]:
     """Mean absolute derivative of the attention output with respect to each token's q, k and v, over channels.
 
@@ -161,7 +188,7 @@ def output_derivatives(
     """
     with torch.enable_grad():
         leaves = [x.detach().float().requires_grad_() for x in (q_BHND, k_BHMD, v_BHMD)]
-        z = attend_explicit(leaves[0], leaves[1], leaves[2], rule, normaliser=normaliser).z
+        z = attend_explicit(leaves[0], leaves[1], leaves[2], rule, mask, normaliser).z
         direction = torch.ones_like(z) if direction_BHND is None else direction_BHND
         gradients = torch.autograd.grad((z * direction).sum(), leaves)
     return {name: gradient.abs().mean(-1) for name, gradient in zip("qkv", gradients, strict=True)}

@@ -144,6 +144,37 @@ def observe(
         return [observer.conclude(own) for observer, own in zip(observers, seen, strict=True)]
 
 
+def look(model: nn.Module, x: Any, observers: Sequence[Observer]) -> list[Findings]:
+    """Shows one batch to observers that need no scene; their findings, of all of it.
+
+        lab.replace_softmax(model, "norm_softmax")
+        (entropy,) = lab.look(model, tokenizer(texts, return_tensors="pt"), [AttentionEntropy("look")])
+
+    Nothing of the model is changed, no gradient is taken and no random number is drawn of training's.
+
+    Args:
+        model: under a softmax of the lab, its own model or one of another library.
+        x: the model's input, or its inputs by name.
+        observers: diagnostics, but those of scenes (probes, and masses on regions, have none to show).
+
+    Raises:
+        LabError: if the model has no attention of the lab.
+    """
+    known = observable(model)
+    if known is None or not attention_layers(model):
+        raise LabError(f"{type(model).__name__} has no attention of the lab: lab.replace_softmax(model) puts it in")
+    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    x = move_data_to_device(dict(x) if isinstance(x, Mapping) else x, device)
+    first = next(iter(x.values())) if isinstance(x, Mapping) else x
+    what = sorted({quantity for observer in observers for quantity in observer.reads})
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), evaluating(model):
+        recorder = Recorder(known, what=what)
+        recorder.run(x)
+        layers = [recorder[layer] for layer in recorder.layers]
+        chunk = Chunk({"x": x, "y": torch.zeros(len(first), device=device), "latents": {}}, {}, layers, known)
+        return [observer.conclude([observer.see(chunk)]) for observer in observers]
+
+
 def _chunks(
     model: nn.Module, data: DataModule, observers: Sequence[Observer], device: torch.device, precision: Precision
 ) -> Iterator[tuple[int, int, Batch]]:

@@ -1,0 +1,52 @@
+"""How much gradient the softmax lets through."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+import pandas as pd
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from lab.callbacks.diagnostics.base import Diagnostic
+from lab.observation.attention_statistics import softmax_jacobian
+from lab.observation.observe import Chunk, Findings, mean_over
+from lab.plotting.figures import bars_by_layer, lines_by_layer
+
+
+class SoftmaxJacobian(Diagnostic):
+    """The norm of the softmax Jacobian per layer and head: how much gradient gets through to the logits.
+
+    Table: layer, head, jacobian (Frobenius norm of diag(w) - w w^T, mean over scenes and queries). It falls where
+    attention is uniform and where it is one-hot. Empty, and told once, under normalisers whose weights are no
+    exponentials over their sum.
+
+    Source: Eureka-moments in Transformers, A.11.
+    """
+
+    reads = ("weights",)
+
+    def see(self, chunk: Chunk) -> tuple[Tensor, int]:
+        values = []
+        for normaliser, layer in zip(chunk.normalisers, chunk.layers, strict=True):
+            norm_H = softmax_jacobian(layer["weights"]).mean((0, 2))
+            values.append(norm_H if normaliser.exponential else torch.full_like(norm_H, math.nan))
+        return torch.stack(values).cpu(), len(chunk)
+
+    def conclude(self, seen: list[Any]) -> Findings:
+        found = Findings()
+        means_LH = mean_over(seen)
+        if means_LH.isnan().any():
+            self.tell_once("left empty where weights are no exponentials over their sum")
+        for index, values in enumerate(means_LH.tolist()):
+            found.rows += [{"layer": index, "head": head, "jacobian": value} for head, value in enumerate(values)]
+            if not math.isnan(values[0]):
+                found.scalars[f"layer_{index}"] = sum(values) / len(values)
+        found.figures["layers"] = partial(bars_by_layer, found.rows, ["jacobian"], "softmax Jacobian")
+        return found
+
+    def history(self, table: pd.DataFrame, moment: float | None) -> Figure:
+        return lines_by_layer(table, ["jacobian"], "softmax Jacobian", moment, by="head")

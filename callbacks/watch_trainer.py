@@ -1,0 +1,29 @@
+"""Looks at a model of Hugging Face while its own trainer trains it; only imported where ``transformers`` is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import transformers
+
+from lab.callbacks.watch import Watch
+
+
+class WatchTrainer(transformers.TrainerCallback):
+    """Has a :class:`Watch` look in Hugging Face's trainer: ``Trainer(..., callbacks=[WatchTrainer(watch)])``.
+
+    Args:
+        watch: what looks.
+    """
+
+    def __init__(self, watch: Watch) -> None:
+        self.watch = watch
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Looks where it is due."""
+        self.watch.at(state.global_step, state.max_steps, state.is_world_process_zero)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Looks once more, and draws the pictures over training."""
+        if state.is_world_process_zero:
+            self.watch.end(state.global_step)

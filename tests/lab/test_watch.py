@@ -1,0 +1,146 @@
+"""Diagnostics look into models of other libraries: one batch, in Lightning's trainer, in that of Hugging Face."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import pandas as pd
+import pytest
+import torch
+from conftest import ROOT
+from torch import nn
+
+import lab
+from lab.attention.normalisers.plus_one import PlusOne
+from lab.attention.rules.norm import NormSoftmax
+from lab.callbacks.diagnostics.attention_entropy import AttentionEntropy
+from lab.callbacks.diagnostics.attention_gradients import AttentionGradients
+from lab.callbacks.diagnostics.attention_maps import AttentionMaps
+from lab.callbacks.diagnostics.attention_mass import AttentionMass
+from lab.callbacks.diagnostics.attention_scores import AttentionScores
+from lab.callbacks.diagnostics.gradient_norms import gradient_norms
+from lab.callbacks.diagnostics.logit_spread import LogitSpread
+from lab.callbacks.diagnostics.sink_values import SinkValues
+from lab.callbacks.diagnostics.softmax_jacobian import SoftmaxJacobian
+from lab.callbacks.diagnostics.temperature_in_use import TemperatureInUse
+from lab.callbacks.watch import Watch
+from lab.models.parts import SoftmaxFactory
+from lab.models.replaced_softmax import replaced_in
+from lab.observation.attention_statistics import sink_value_norms, softmax_jacobian
+
+transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install -e '.[language]'")
+
+ALL = (
+    AttentionEntropy,
+    AttentionGradients,
+    AttentionMaps,
+    AttentionMass,
+    AttentionScores,
+    LogitSpread,
+    SinkValues,
+    SoftmaxJacobian,
+    TemperatureInUse,
+)
+TOKENS = {"input_ids": torch.arange(36).view(2, 18), "attention_mask": torch.ones(2, 18, dtype=torch.long)}
+TOKENS["attention_mask"][1, :5] = 0
+
+
+@pytest.fixture
+def gpt2() -> nn.Module:
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(vocab_size=50, n_embd=32, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=1)
+    return transformers.GPT2LMHeadModel(config)
+
+
+@pytest.mark.parametrize("normaliser", [None, PlusOne])
+def test_every_diagnostic_without_scenes_looks_at_a_batch(gpt2: nn.Module, tmp_path: Path, normaliser: Any) -> None:
+    factory = NormSoftmax if normaliser is None else SoftmaxFactory(NormSoftmax, normaliser)
+    lab.replace_softmax(gpt2, factory)
+    before = torch.get_rng_state()
+    found = dict(zip(ALL, lab.look(gpt2, TOKENS, [make(str(tmp_path)) for make in ALL]), strict=True))
+    assert torch.equal(torch.get_rng_state(), before) and gpt2.training
+    assert len(found[SinkValues].rows) == 4
+    entropy = pd.DataFrame(found[AttentionEntropy].rows)
+    assert entropy["share"].between(0, 1.001).all()
+    # Each query has a temperature of its own keys.
+    assert pd.DataFrame(found[TemperatureInUse].rows)["temperature"].between(0, 4.001).all()
+    assert not pd.DataFrame(found[LogitSpread].rows)["spread"].isna().any()
+    assert {"answer", "sink"} <= set(pd.DataFrame(found[AttentionMass].rows)["region"])
+
+
+def test_a_model_without_the_lab_s_attention_is_refused(gpt2: nn.Module, tmp_path: Path) -> None:
+    with pytest.raises(lab.LabError, match=r"GPT2LMHeadModel has no attention of the lab: lab.replace_softmax"):
+        lab.look(gpt2, TOKENS, [AttentionEntropy(str(tmp_path))])
+
+
+def test_the_norm_of_the_jacobian_is_that_of_the_matrix() -> None:
+    weights = torch.randn(2, 2, 3, 5, dtype=torch.float64).softmax(-1)
+    matrices = torch.diag_embed(weights) - weights.unsqueeze(-1) * weights.unsqueeze(-2)
+    torch.testing.assert_close(softmax_jacobian(weights), torch.linalg.matrix_norm(matrices).float())
+
+
+def test_the_sink_is_the_key_that_gets_most() -> None:
+    weights = torch.tensor([[[[0.8, 0.1, 0.1], [0.6, 0.4, 0.0]]]])
+    sink, others = sink_value_norms(weights, torch.tensor([[[[0.1], [3.0], [-5.0]]]]))
+    torch.testing.assert_close((sink, others), (torch.tensor([[0.1]]), torch.tensor([[4.0]])))
+
+
+def test_gradients_of_projections_are_read(gpt2: Any) -> None:
+    lab.replace_softmax(gpt2, NormSoftmax)
+    gpt2(**TOKENS).logits.square().mean().backward()
+    norms = gradient_norms(gpt2)
+    first = gpt2.transformer.h[0].attn.c_attn.weight.grad
+    assert norms["gradient/k/layer_0"] == pytest.approx(float(first[:, 32:64].abs().mean()))
+
+
+class Module(L.LightningModule):
+    """Somebody's own LightningModule around a model."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.language_model = model
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        return self.language_model(input_ids=batch, labels=batch).loss
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.AdamW(self.parameters(), lr=1e-3)
+
+
+def test_any_lightning_trainer_is_watched(gpt2: nn.Module, tmp_path: Path) -> None:
+    lab.replace_softmax(gpt2, "heat_treatment")
+    watch = Watch(gpt2, TOKENS, [AttentionEntropy(str(tmp_path))], every_n_steps=2)
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    trainer = L.Trainer(max_steps=4, callbacks=[watch], enable_model_summary=False, accelerator="cpu", **quiet)
+    trainer.fit(Module(gpt2), torch.utils.data.DataLoader(TOKENS["input_ids"].repeat(2, 1), batch_size=1))
+    table = pd.read_csv(tmp_path / "diagnostics" / "attention_entropy.csv")
+    assert sorted(table["step"].unique()) == [0, 2, 4]
+    assert (tmp_path / "pictures" / "attention_entropy.png").exists()
+    # Half of training is done before the last step is taken.
+    assert float(replaced_in(gpt2)[0].rule.tau) == 4.0
+
+
+def test_hugging_face_s_trainer_calls_it(gpt2: nn.Module, tmp_path: Path) -> None:
+    from lab.callbacks.watch_trainer import WatchTrainer
+
+    lab.replace_softmax(gpt2, NormSoftmax)
+    callback = WatchTrainer(Watch(gpt2, TOKENS, [SinkValues(str(tmp_path))], every_n_steps=3))
+    state = transformers.TrainerState(max_steps=4, is_world_process_zero=True)
+    for state.global_step in range(4):
+        callback.on_step_begin(None, state, None)
+    state.global_step = 4
+    callback.on_train_end(None, state, None)
+    table = pd.read_csv(tmp_path / "diagnostics" / "sink_values.csv")
+    assert sorted(table["step"].unique()) == [0, 3, 4]
+
+
+def test_the_page_s_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    for code in re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "models.md").read_text(), re.DOTALL):
+        exec(code, names)
+    assert (tmp_path / "entropy.png").exists()
+    assert isinstance(names["watch"], Watch)
