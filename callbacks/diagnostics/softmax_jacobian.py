@@ -1,4 +1,4 @@
-"""How much gradient the softmax lets through."""
+"""The softmax Jacobian: how much gradient gets through to the logits."""
 
 from __future__ import annotations
 

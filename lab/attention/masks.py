@@ -71,8 +71,8 @@ def mean_key(of_keys_BHMC: Tensor, mask: Mask) -> Tensor:
         return of_keys_BHMC.mean(-2, keepdim=True)
     if isinstance(mask, Causal):
         return of_keys_BHMC.cumsum(-2)[..., mask.keys - mask.queries :, :] / key_counts(mask, of_keys_BHMC)
-    mask = torch.atleast_2d(mask)
-    allowed = mask.expand(*mask.shape[:-1], of_keys_BHMC.shape[-2]).to(of_keys_BHMC.dtype)
+    rows = torch.atleast_2d(mask)
+    allowed = rows.expand(*rows.shape[:-1], of_keys_BHMC.shape[-2]).to(of_keys_BHMC.dtype)
     return allowed @ of_keys_BHMC / key_counts(mask, of_keys_BHMC)
 
 

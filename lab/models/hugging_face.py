@@ -81,7 +81,7 @@ def _attention(
     output_attentions: bool = False,
     **others: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """What ``transformers`` calls in place of its own; [B, H, N, D] each, returns z [B, N, H, D] and None."""
+    """Attention as ``transformers`` calls it: of [B, H, N, D] each, z [B, N, H, D] and None."""
     softmax = getattr(module, NAME, None)
     if softmax is None:
         raise LabError(f"{type(module).__name__} has no softmax of the lab: call lab.replace_softmax(model) first")

@@ -112,7 +112,7 @@ def _attention_modules(model: nn.Module) -> Iterator[tuple[type[ReplacedSoftmax]
 def _chosen(
     softmax: str | SoftmaxFactory | RuleFactory, options: Mapping[str, Any]
 ) -> tuple[SoftmaxFactory, HeatTreatment | None]:
-    """What makes the softmax of each layer, and the schedule of its tau."""
+    """Returns the factory of each layer's softmax, and the schedule of its tau."""
     if not isinstance(softmax, str):
         if options:
             raise LabError(f"{', '.join(options)}: options go with a softmax by name; bind those of a class by partial")

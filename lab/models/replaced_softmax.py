@@ -94,7 +94,7 @@ class ReplacedSoftmax(MultiHead):
         raise NotImplementedError
 
     def state_before(self) -> Any:
-        """What has to be put back, asked of all modules before the first is changed: they may share a config."""
+        """State to be put back, asked of all modules before the first is changed: they may share a config."""
         raise NotImplementedError
 
     def install(self, before: Any) -> None:

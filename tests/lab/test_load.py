@@ -53,7 +53,7 @@ def test_what_is_missing_is_named(tmp_path: Path, folder: Path) -> None:
 
 
 def test_a_softmax_that_is_swapped_in_is_checked() -> None:
-    with pytest.raises(LabError, match=r"softmax\.statistic='mad' is wrong"):
-        softmax_config("norm_softmax", "softmax.statistic=mad")
+    with pytest.raises(LabError, match=r"softmax\.statistic='mode' is wrong"):
+        softmax_config("norm_softmax", "softmax.statistic=mode")
     # As the experiment of a run has it.
     assert softmax_config("norm_softmax", "+norm_softmax.statistic=std").statistic == "std"

@@ -197,7 +197,7 @@ def test_a_copy_and_a_pickle_work_and_are_their_own(model: nn.Module) -> None:
 @pytest.mark.parametrize("kind", ["GPT-2", "ViT of timm"])
 def test_it_compiles(kind: str) -> None:
     torch.manual_seed(0)
-    model = MODELS[kind]().eval()
+    model: Any = MODELS[kind]().eval()
     model.kind = kind
     lab.replace_softmax(model, NormSoftmax)
     out, slopes = outcome(model)
@@ -227,7 +227,7 @@ def test_generation_with_a_cache_goes_on_as_without_one(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["Llama", "ViT of timm"])
 def test_in_bfloat16(kind: str) -> None:
     torch.manual_seed(0)
-    model = MODELS[kind]().eval().bfloat16()
+    model: Any = MODELS[kind]().eval().bfloat16()
     model.kind = kind
     given = {n: x.bfloat16() if x.is_floating_point() else x for n, x in inputs_of(model).items()}
     outs = []
@@ -241,7 +241,7 @@ def test_in_bfloat16(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["GPT-2", "ViT of timm"])
 def test_dropout_of_weights_is_the_model_s_own(kind: str) -> None:
     torch.manual_seed(0)
-    model = _vit(attn_drop_rate=0.5) if "timm" in kind else MODELS[kind]()
+    model: Any = _vit(attn_drop_rate=0.5) if "timm" in kind else MODELS[kind]()
     model.kind = kind
     outs = []
     for softmax in (None, Fixed, SoftmaxFactory(normaliser=PlusOne)):

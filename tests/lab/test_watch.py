@@ -137,6 +137,14 @@ def test_hugging_face_s_trainer_calls_it(gpt2: nn.Module, tmp_path: Path) -> Non
     assert sorted(table["step"].unique()) == [0, 3, 4]
 
 
+def test_the_readme_s_three_lines_run(gpt2: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (code,) = re.findall(r"```python\n(lab.replace_softmax.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    names = {"lab": lab, "AttentionEntropy": AttentionEntropy, "model": gpt2, "tokenizer": lambda *_, **__: TOKENS}
+    exec(code, names)
+    assert (tmp_path / "entropy.png").exists()
+
+
 def test_the_page_s_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
