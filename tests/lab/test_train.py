@@ -129,7 +129,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(tmp_path: Path
     last = sorted((run / "checkpoints").glob("last-*.ckpt"))[-1]
     last.write_bytes(last.read_bytes()[:2000])
     train_in(tmp_path, *command)
-    assert f"damaged checkpoint, using the one before it: {last}" in capsys.readouterr().err
+    assert f"damaged checkpoint, left out: {last}" in capsys.readouterr().err
     assert_same_weights(run, undisturbed)
 
 
