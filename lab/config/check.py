@@ -239,7 +239,9 @@ def _check_node(node: Any, path: str) -> None:
         try:
             target = get_object(node["_target_"])
         except Exception as error:
-            raise LabError(f"{path}._target_={node['_target_']} cannot be imported: {error}") from error
+            raise LabError(
+                f"{path}._target_={node['_target_']} cannot be imported: {' '.join(str(error).split())}"
+            ) from error
         if path in ("softmax", "softmax.normaliser"):
             _check_rule(target)
         options = {key: value for key, value in node.items() if key not in _HYDRA}

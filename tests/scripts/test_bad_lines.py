@@ -58,15 +58,15 @@ def test_the_table_covers_every_command() -> None:
     }
 
 
-@pytest.mark.parametrize("module", dict.fromkeys(line.module for line in BAD_LINES))
+@pytest.mark.parametrize("first", range(0, len(BAD_LINES), 60))
 def test_every_bad_line_is_refused_in_one_sentence_and_leaves_nothing(
-    module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    first: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     wrong = {}
-    for line in BAD_LINES:
-        if line.module == module and (problem := problem_of(line, monkeypatch, capsys)):
-            wrong[" ".join(line.arguments)] = problem
+    for line in BAD_LINES[first : first + 60]:
+        if problem := problem_of(line, monkeypatch, capsys):
+            wrong[" ".join((line.module, *line.arguments))] = problem
         assert not list(tmp_path.iterdir()), line
     assert not wrong, "\n".join(f"{line}: {problem}" for line, problem in wrong.items())
 
