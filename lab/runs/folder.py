@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig, OmegaConf
 
 from lab.console import LabError, tell
-from lab.runs.files import write_json, write_text
+from lab.runs.files import remove_unfinished, write_json, write_text
 from lab.runs.lock import FolderLock
 from lab.runs.spec import identity_of
-from lab.runs.summary import Summary, read_summary
+from lab.runs.summary import Summary, read_summary, reserve_room
 from lab.runs.walk import free_place_aside
 
 if TYPE_CHECKING:
@@ -52,6 +52,8 @@ class Run:
         self._lock = FolderLock(folder)
         if primary:
             self._lock.acquire()
+            for place in (folder, self.checkpoints, self.pictures):
+                remove_unfinished(place)
 
     def release(self) -> None:
         """Lets other processes have the folder."""
@@ -83,6 +85,7 @@ class Run:
         if not self.primary:
             return
         self.check_same(config)
+        reserve_room(self.folder)
         path = self.folder / "config.yaml"
         if not path.exists():
             write_text(path, OmegaConf.to_yaml(config, resolve=True))
