@@ -6,7 +6,7 @@ from torch import Tensor
 
 from lab.attention import cpu_paths
 from lab.attention.masks import blind_rows
-from lab.attention.normaliser import Normaliser
+from lab.attention.normaliser import Normaliser, Total
 
 
 class Softmax(Normaliser):
@@ -15,7 +15,7 @@ class Softmax(Normaliser):
     Source: Vaswani et al. 2017; Eureka-moments in Transformers, equation 1.
     """
 
-    total = "one"
+    total: Total = "one"
     is_softmax = True
     exponential = True
     shift_invariant = True
