@@ -8,15 +8,10 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import ClassVar, Literal
 
-import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from lab.attention import cpu_paths
-from lab.attention.masks import rows_of
-
-# Weights held at once where there is no fused kernel: 64 MiB in float32.
-_CHUNK_ELEMENTS = 2**24
+from lab.attention.chunks import over_queries
 
 # What the weights of a row add up to. "at most one": the rest, the null mass, attends to nothing.
 Total = Literal["one", "at most one", "anything"]
@@ -87,25 +82,11 @@ class Normaliser(nn.Module):
 
         Over chunks of queries, worked out again in the backward pass, so that memory stays bounded in N.
         """
-        rows = q_BHND.shape[:-2].numel() * k_BHMD.shape[-2]
-        queries, step = q_BHND.shape[-2], max(1, _CHUNK_ELEMENTS // rows)
-        if step >= queries or self.couples_queries:
-            return self._attend(q_BHND, k_BHMD, v_BHMD, mask)
-        parts = [
-            checkpoint(
-                self._attend,
-                q_BHND[..., start : start + step, :],
-                k_BHMD,
-                v_BHMD,
-                rows_of(mask, start, start + step),
-                use_reentrant=False,
-                preserve_rng_state=False,
-            )
-            for start in range(0, queries, step)
-        ]
-        return torch.cat(parts, dim=-2)
+        if self.couples_queries:
+            return self._attend(q_BHND, k_BHMD, mask, v_BHMD)
+        return over_queries(self._attend, q_BHND, k_BHMD, mask, v_BHMD)
 
-    def _attend(self, q_BHND: Tensor, k_BHMD: Tensor, v_BHMD: Tensor, mask: Tensor | None) -> Tensor:
+    def _attend(self, q_BHND: Tensor, k_BHMD: Tensor, mask: Tensor | None, v_BHMD: Tensor) -> Tensor:
         weights = self.weights(masked(self.scores(q_BHND, k_BHMD), mask), mask)
         return cpu_paths.mix(weights.to(v_BHMD.dtype), v_BHMD)
 
