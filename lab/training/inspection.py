@@ -24,6 +24,7 @@ from lab.observation.gradients import Trained
 from lab.observation.observe import Findings, observe
 from lab.runs.files import write_json
 from lab.runs.provenance import provenance
+from lab.runs.spec import folder_name
 from lab.training.load import load_config, read_trained, softmax_config
 from lab.training.module import TwoStepModule
 
@@ -40,6 +41,7 @@ def inspect(
     out: Path | None = None,
     device: str = "cpu",
     softmax: str | None = None,
+    softmax_options: Sequence[str] = (),
     force: bool = False,
     data_options: dict[str, Any] | None = None,
 ) -> Path:
@@ -52,6 +54,7 @@ def inspect(
         out: where to write; None is a folder of the run's own.
         device: where to compute.
         softmax: a softmax config to swap in.
+        softmax_options: overrides of it, as in ``softmax.form=log_n``.
         force: replace what an earlier look wrote.
         data_options: changes of the run's data, by key (``data.validation_size``).
 
@@ -69,11 +72,13 @@ def inspect(
     # The experiment's own defaults for NormSoftmax.
     of_experiment = [f"+norm_softmax.{key}={value}" for key, value in trained.get("norm_softmax", {}).items()]
     elsewhere = [override for override in callbacks if override.startswith("hydra.searchpath=")]
-    swapped = None if softmax is None else softmax_config(softmax, *elsewhere, *of_experiment)
+    swapped = None if softmax is None else softmax_config(softmax, *elsewhere, *of_experiment, *softmax_options)
     data = instantiate(trained.data)
     newest = read_trained(run)
     model, step = newest.model(swapped, data.model_arguments()), newest.step
-    name = f"step_{step:09d}" if softmax is None else f"step_{step:09d},softmax={softmax}"
+    typed = [] if softmax is None else [f"softmax={softmax}", *softmax_options]
+    swapped_in = " ".join(typed).removeprefix("softmax=") or None
+    name = folder_name(",".join([f"step_{step:09d}", *typed]))
     folder = out or run / "inspect" / name
     settings = _settings(callbacks, folder)
     diagnostics = _diagnostics(settings)
@@ -102,7 +107,13 @@ def inspect(
         settings_of_it = folder / f"{one.name}.json"
         write_json(
             settings_of_it,
-            {"run": str(run), "step": step, "softmax": softmax, "options": options[one.name], **provenance()},
+            {
+                "run": str(run),
+                "step": step,
+                "softmax": swapped_in,
+                "options": options[one.name],
+                **provenance(),
+            },
         )
         _show(one.name, findings)
         for path in [*written, settings_of_it]:
