@@ -151,7 +151,7 @@ def _dependence(rule: TemperatureRule, q_BHND: Tensor, k_BHMD: Tensor) -> _Depen
         return _Dependence(couples, True)
     # The scores are the same in another basis, but for one number that all of a query are raised by.
     stretch = torch.linspace(0.5, 2, q_BHND.shape[-1])
-    q = torch.cat([last * stretch, torch.ones_like(last)], -1)
+    q = torch.cat([last * stretch, last], -1)
     k = torch.cat([(k_BHMD + 0.3) / stretch, torch.zeros_like(k_BHMD)], -1)
     try:
         return _Dependence(couples, not same(alone, _beta_of(rule, q, k)))

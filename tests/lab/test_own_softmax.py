@@ -155,8 +155,10 @@ READY_RULES = [
     NormSoftmax,
     partial(NormSoftmax, over="block", tau=1e6),
     partial(NormSoftmax, statistic="std", tau=1e6),
-    # Caps below and far above all scores, and a spread that counts as none.
-    *(partial(NormSoftmax, over="block", tau=tau, eps=eps) for tau in (0.01, 40.0) for eps in (1e-9, 1e-3)),
+    # Caps below and far above all scores.
+    *(partial(NormSoftmax, over="block", tau=tau) for tau in (0.01, 40.0)),
+    partial(NormSoftmax, statistic="range"),
+    partial(NormSoftmax, statistic="mad", over="block", tau=40.0),
     *(partial(LearnableTemperature, granularity=g, initial=0.7) for g in ("layer_head", "layer", "head", "channel")),
     AdaptiveTemperature,
     partial(AdaptiveTemperature, when="always", tau=0.3),

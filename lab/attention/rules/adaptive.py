@@ -10,10 +10,8 @@ from pydantic import Field
 from torch import Tensor
 
 from lab.attention.precision import at_least_float32
+from lab.attention.row_statistics import row_entropy
 from lab.attention.rule import Tau, TemperatureRule
-
-# Scores held at once while entropies are taken: 64 MiB in float32.
-_CHUNK_ELEMENTS = 2**24
 
 
 class AdaptiveTemperature(TemperatureRule):
@@ -59,25 +57,3 @@ class AdaptiveTemperature(TemperatureRule):
         for coefficient in self._polynomial:
             value = value * entropy + coefficient
         return torch.where(entropy > self.gate, value.clamp_min(1.0), torch.ones_like(value))
-
-
-def row_entropy(q_BHND: Tensor, k_BHMD: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Entropy in nats of each row of softmax(q k^T), [B, H, N, 1].
-
-    Taken over chunks of queries, so that without gradients memory stays bounded in N.
-    """
-    queries, keys = q_BHND.shape[-2], k_BHMD.shape[-2]
-    rows = q_BHND.shape[:-2].numel()
-    step = max(1, min(queries, _CHUNK_ELEMENTS // (rows * keys)))
-    if mask is not None:
-        mask = torch.atleast_2d(mask)
-    parts = []
-    for start in range(0, queries, step):
-        scores = q_BHND[..., start : start + step, :] @ k_BHMD.transpose(-2, -1)
-        allowed = scores
-        if mask is not None:
-            here = mask if mask.shape[-2] == 1 else mask[..., start : start + step, :]
-            allowed, scores = scores.masked_fill(~here, float("-inf")), scores.masked_fill(~here, 0.0)
-        mean_score = (allowed.softmax(-1) * scores).sum(-1, keepdim=True)
-        parts.append(allowed.logsumexp(-1, keepdim=True) - mean_score)
-    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-2)

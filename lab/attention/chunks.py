@@ -1,0 +1,35 @@
+"""Work on scores in chunks of queries, where no fused kernel does it: memory stays bounded in the number of queries.
+
+Shapes: B batch, H heads, N queries, M keys, D head dimension.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from lab.attention.masks import rows_of
+from lab.attention.recompute import recomputed
+
+# Scores held at once: 64 MiB in float32.
+CHUNK_ELEMENTS = 2**24
+
+
+def over_queries(
+    work: Callable[..., Tensor], q_BHND: Tensor, k_BHMD: Tensor, mask: Tensor | None, *more: Tensor
+) -> Tensor:
+    """``work(q, k, mask, *more)`` of all queries, whose result for a query depends on no other one.
+
+    Of more than one chunk nothing but the result is kept: each is worked out again in the backward pass.
+    """
+    rows = q_BHND.shape[:-2].numel() * k_BHMD.shape[-2]
+    queries, step = q_BHND.shape[-2], max(1, CHUNK_ELEMENTS // rows)
+    if step >= queries:
+        return work(q_BHND, k_BHMD, mask, *more)
+    parts = [
+        recomputed(work, q_BHND[..., start : start + step, :], k_BHMD, rows_of(mask, start, start + step), *more)
+        for start in range(0, queries, step)
+    ]
+    return torch.cat(parts, dim=-2)

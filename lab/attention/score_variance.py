@@ -1,0 +1,115 @@
+"""Variance of the scores q k^T, without an N x M matrix where there is no mask.
+
+Shapes: B batch, H heads, N queries, M keys, D head dimension.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from lab.attention import cpu_paths
+from lab.attention.masks import mean_key
+
+# Over which scores a statistic is taken: those of each query, or those of all queries of a head.
+Over = Literal["row", "block"]
+
+# Deviations of so many units in the last place of the scores' size are rounding.
+_ROUNDING = 16
+
+
+def score_variance(
+    q_BHND: Tensor, k_BHMD: Tensor, mask: Tensor | None = None, over: Over = "row"
+) -> tuple[Tensor, Tensor | int]:
+    """Biased variance of the scores, [B, H, N or 1, 1], and the number of scores behind each.
+
+    With C the biased covariance of a head's keys and m their mean,
+
+        Var(row of q)  = q C q^T,
+        Var(block)     = mean over q of q C q^T + Var over q of (q m^T)     (law of total variance).
+
+    Under a mask each row has keys of its own and the scores are built.
+    """
+    axes = (-1,) if over == "row" else (-2, -1)
+    if mask is not None:
+        return _masked_variance(q_BHND, k_BHMD, mask, axes)
+    queries, keys = q_BHND.shape[-2], k_BHMD.shape[-2]
+    count = keys if over == "row" else keys * queries
+    if queries * keys <= q_BHND.shape[-1] ** 2:
+        # Scores of so few tokens are no larger than the covariance that would spare them.
+        return cpu_paths.score_variance(q_BHND, k_BHMD, axes), count
+    variance = _row_variance(q_BHND, k_BHMD)
+    if over == "row":
+        return variance, count
+    means = (q_BHND * k_BHMD.mean(-2, keepdim=True)).sum(-1, keepdim=True)
+    return variance.mean(-2, keepdim=True) + means.var(-2, correction=0, keepdim=True), count
+
+
+def rounding_variance(q_BHND: Tensor, k_BHMD: Tensor, mask: Tensor | None = None, over: Over = "row") -> Tensor:
+    """Variance that rounding alone may give equal scores, [B, H, N or 1, 1]: by their dtype and size, |q| |k|."""
+    with torch.no_grad():
+        # Where keys have no spread they are alike: the first one tells their size.
+        of_keys = _squared_length(k_BHMD[..., :1, :]) if mask is None else mean_key(_squared_length(k_BHMD), mask)
+        size = _squared_length(q_BHND) * of_keys
+        return (_ROUNDING * torch.finfo(size.dtype).eps) ** 2 * (size if over == "row" else size.mean(-2, keepdim=True))
+
+
+def _squared_length(x: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(x, dim=-1, keepdim=True).square()
+
+
+def _masked_variance(q_BHND: Tensor, k_BHMD: Tensor, mask: Tensor, axes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    scores_BHNM = q_BHND @ k_BHMD.transpose(-2, -1)
+    allowed = mask.expand_as(scores_BHNM).to(scores_BHNM.dtype)
+    count = allowed.sum(axes, keepdim=True).clamp_min(1)
+    mean = (scores_BHNM * allowed).sum(axes, keepdim=True) / count
+    variance = ((scores_BHNM - mean).square() * allowed).sum(axes, keepdim=True) / count
+    return variance, count
+
+
+class RowVariance(torch.autograd.Function):
+    """q C q^T of each query, C the biased covariance of the keys: [..., N, D], [..., M, D] -> [..., N, 1].
+
+    The backward pass is written out because C is symmetric, which autograd cannot know: two matrix products
+    instead of four and half the overhead of NormSoftmax in a training step. First derivatives only.
+    """
+
+    @staticmethod
+    def forward(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        # Heads lie between tokens in memory: copied once here, not in each of the four products. Always a copy,
+        # since an output must not be an input.
+        q = q.clone(memory_format=torch.contiguous_format)
+        centred = (k - k.mean(-2, keepdim=True)).contiguous()
+        qC = q @ (centred.transpose(-2, -1) @ centred / centred.shape[-2])
+        return (qC * q).sum(-1, keepdim=True), q, centred, qC
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, ...]) -> None:
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.save_for_backward(*output[1:])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, slope: Tensor, *_: Tensor) -> tuple[Tensor, Tensor]:
+        q, centred, qC = ctx.saved_tensors
+        of_C = (q * (slope * (2 / centred.shape[-2]))).transpose(-2, -1) @ q
+        # Columns of ``centred`` sum to 0, and so do those of the second gradient: nothing is left to centre.
+        return qC * (2 * slope), centred @ of_C
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], q: Tensor, k: Tensor) -> tuple[Any, Any]:
+        # Only the last two dimensions are worked on: models side by side are one more leading dimension.
+        q, k = (
+            t.expand(info.batch_size, *t.shape) if dim is None else t.movedim(dim, 0)
+            for t, dim in zip((q, k), in_dims, strict=True)
+        )
+        return RowVariance.apply(q, k), (0, 0, 0, 0)
+
+
+# Under torch.compile over vmap (seeds side by side) Dynamo would look into it and lose the backward pass.
+@torch.compiler.allow_in_graph
+def _row_variance(q: Tensor, k: Tensor) -> Tensor:
+    return RowVariance.apply(q, k)[0]
