@@ -7,6 +7,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +124,7 @@ def targets(node: Any, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def test_every_option_is_accepted_or_refused_in_one_sentence() -> None:
-    wrong = [answer(path, lambda p=path, v=value: check_plain(p, v)) for path in PLAIN_VALUES for value in VALUES]
+    wrong = [answer(path, partial(check_plain, path, value)) for path in PLAIN_VALUES for value in VALUES]
     for file in sorted(CONFIGS.rglob("*.yaml")):
         if "hydra" in file.parts:
             continue  # options of launchers and sweepers, which check their own
@@ -131,8 +132,7 @@ def test_every_option_is_accepted_or_refused_in_one_sentence() -> None:
             target = get_object(node["_target_"])
             for option in node.keys() - {"_target_", "_partial_", "defaults"}:
                 for value in VALUES:
-                    check = lambda t=target, o=option, v=value, w=where: check_arguments(t, {o: v}, w)  # noqa: E731
-                    wrong.append(answer(f"{where}.{option}", check))
+                    wrong.append(answer(f"{where}.{option}", partial(check_arguments, target, {option: value}, where)))
     assert not [one for one in wrong if one]
 
 
