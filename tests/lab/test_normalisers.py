@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from lab.attention import normaliser as base
+from lab.attention import chunks
 from lab.attention.functional import attend, attend_explicit
 from lab.attention.layers import CrossAttention, Tap
 from lab.attention.normaliser import Normaliser
@@ -88,7 +88,7 @@ def agree(one: list[Tensor], other: list[Tensor], tolerance: float = 1e-10) -> N
 @pytest.mark.parametrize("mask", MASKS)
 @every
 def test_both_paths_agree_in_value_and_gradient(name: str, mask: str, chunked: bool, monkeypatch: Any) -> None:
-    monkeypatch.setattr(base, "_CHUNK_ELEMENTS", 100 if chunked else 10**6)
+    monkeypatch.setattr(chunks, "CHUNK_ELEMENTS", 100 if chunked else 10**6)
     normaliser, (N, M, allowed) = made(name), MASKS[mask]
     rule, found = Fixed(3, 4, tau=0.7).double(), []
     for path in (attend, attend_explicit):
@@ -235,7 +235,7 @@ class Layer(nn.Module):
 @pytest.mark.parametrize("mask", [None, torch.ones(6, 6, dtype=torch.bool).tril(-1)], ids=["unmasked", "causal"])
 @every
 def test_seeds_side_by_side_have_their_own_gradients(name: str, mask: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr(base, "_CHUNK_ELEMENTS", 72)
+    monkeypatch.setattr(chunks, "CHUNK_ELEMENTS", 72)
     layers, x = [Layer(name, seed) for seed in range(3)], numbers(3, 2, 6, 12)
     names = [key for key, _ in layers[0].named_parameters()]
     stacked = {
@@ -260,7 +260,7 @@ def test_seeds_side_by_side_have_their_own_gradients(name: str, mask: Any, monke
     ],
 )
 def test_a_compiled_layer_is_the_eager_one(name: str, seeds: bool, monkeypatch: Any) -> None:
-    monkeypatch.setattr(base, "_CHUNK_ELEMENTS", 72)
+    monkeypatch.setattr(chunks, "CHUNK_ELEMENTS", 72)
     layer, x = Layer(name), numbers(3, 2, 6, 12)
     mask = torch.ones(6, 6, dtype=torch.bool).tril()
     found = []
@@ -301,7 +301,7 @@ def test_memory_of_chunks_is_bounded(monkeypatch: Any) -> None:
         return sum(sizes.values())
 
     whole = kept()
-    monkeypatch.setattr(base, "_CHUNK_ELEMENTS", 3 * 512 * 64)
+    monkeypatch.setattr(chunks, "CHUNK_ELEMENTS", 3 * 512 * 64)
     assert kept() < whole / 10
 
 
