@@ -13,9 +13,9 @@ from torch import Tensor
 from lab.attention import chunks
 from lab.attention.contract import check_rule
 from lab.attention.functional import attend, attend_explicit
+from lab.attention.normaliser import Normaliser
 from lab.attention.normaliser_contract import check_together
 from lab.attention.normalisers.plus_one import PlusOne
-from lab.attention.normalisers.softmax import Softmax
 from lab.attention.rules.entropy_matched import EntropyMatched
 from lab.attention.rules.entropy_scaled import EntropyScaled
 from lab.attention.rules.log_length import LogLength
@@ -44,8 +44,8 @@ RULES: dict[str, Any] = {
 
 def qkv() -> tuple[Tensor, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(0)
-    sizes = (N, M, M)
-    return tuple(torch.randn(B, H, rows, D, generator=generator).double().requires_grad_() for rows in sizes)
+    q, k, v = (torch.randn(B, H, rows, D, generator=generator).double().requires_grad_() for rows in (N, M, M))
+    return q, k, v
 
 
 def made(name: str) -> Any:
@@ -174,8 +174,9 @@ def test_rules_and_options_that_make_no_sense_are_refused() -> None:
         with pytest.raises(LabError, match=r"softmax\.\w+=\S+ is wrong: it must"):
             softmax_config("log_length", f"softmax.{option}")
 
-    class Anything(Softmax):
-        total = "anything"
+    class Anything(Normaliser):
+        def weights(self, logits_BHNM: Tensor, mask: Tensor | None = None) -> Tensor:
+            return logits_BHNM.sigmoid()
 
     with pytest.raises(ValueError, match="EntropyScaled works its temperature out of the weights of a softmax"):
         check_together(EntropyScaled(1, 4), Anything(1, 4))
