@@ -134,7 +134,7 @@ def _with_softmax(model: DictConfig, softmax: DictConfig, facts: dict[str, int])
 
 
 def _softmax_factory(softmax: DictConfig) -> SoftmaxFactory:
-    """What makes rule and normaliser of a layer, of the two parts of a ``softmax`` config."""
+    """Makes the factory of a layer's rule and normaliser of the two parts of a ``softmax`` config."""
     rule: Any = OmegaConf.to_container(softmax, resolve=True)
     normaliser = rule.pop("normaliser", None)
     for part, name in ((rule, "softmax"), (normaliser, "softmax.normaliser")):

@@ -22,7 +22,7 @@ SMALL = ("data.numbers=4", "trainer.max_epochs=4", "trainer.check_val_every_n_ep
 @pytest.fixture
 def atlas(monkeypatch, capsys, one_thread):
     """Runs the command, its trainings in this process."""
-    trained: list[list[str]] = []
+    trained = []
 
     def train_here(overrides: list[str], log: object = None) -> int:
         trained.append(overrides)
