@@ -14,7 +14,7 @@ from lab.config.compose import CONFIGS, compose_config
 from lab.train import run as train
 from scripts.atlas import columns, cost, retrieval
 from scripts.atlas.rows import FIRST, Row, all_rows
-from scripts.reproduce import common
+from scripts.reproduce import common, reasoning_setups
 
 SMALL = ("data.numbers=4", "trainer.max_epochs=4", "trainer.check_val_every_n_epoch=2", "callbacks.eureka.stop_after=1")
 
@@ -85,3 +85,15 @@ def test_the_table_of_max_retrieval_tells_means_and_pairs_with_the_baseline() ->
     assert found.loc["softmax [3 seeds]", "16"].startswith("51.0 (")
     assert "p = " in found.loc["sigmoid [3 seeds]", "16"] and "p = " not in found.loc["softmax [3 seeds]", "16"]
     assert "98.6" in found.loc["Baseline, paper", "16"]
+
+
+def test_setups_of_the_reasoning_task_compose_and_tell_what_was_not_run(tmp_path: Path, monkeypatch) -> None:
+    for options in reasoning_setups.SETUPS.values():
+        compose_config(["experiment=reasoning", *options])
+    cell = reasoning_setups.Cell("layer_norm", "Softmax", "2e-3", tmp_path, ("data.numbers=4", "trainer.max_epochs=2"))
+    assert "Not run: Softmax at 2e-3." in reasoning_setups.page({"layer_norm": [cell]}, "typed")
+    monkeypatch.setattr(reasoning_setups, "SEEDS", 2)
+    monkeypatch.setattr(common, "train_apart", lambda typed, log=None: train([*typed, "logger=csv_only"]) and 0)
+    cell.train()
+    page = reasoning_setups.page({"layer_norm": [cell]}, "typed")
+    assert "Not run" not in page and "| Softmax" in page and "0/2" in page and "later than 2" in page
