@@ -63,7 +63,7 @@ def test_trials_are_runs_and_the_same_command_goes_on(tmp_path: Path) -> None:
 
     # A trial that a kill has cut short is one that is still running when nobody searches.
     cut_short = study_in(runs).ask(
-        done.distributions | {"data.train_share": optuna.distributions.FloatDistribution(0.3, 0.9)}
+        done.distributions | {"data.train_share": optuna.distributions.FloatDistribution(0.3, 0.9, log=True)}
     )
     again = lab_train(*SMALL, "hydra.sweeper.n_trials=4", folder=tmp_path)
     assert "2 of 4 trials done, 1 cut short" in again.stderr
