@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from argparse import ArgumentParser
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NoReturn
@@ -27,15 +26,6 @@ def printable(text: str) -> str:
 
 # More threads than this crash OpenMP.
 MOST_THREADS = 1024
-
-
-class Parser(ArgumentParser):
-    """Parser of a command line that refuses a wrong one in one sentence, and exit status 2."""
-
-    def error(self, message: str) -> NoReturn:
-        """Ends the program."""
-        tell(f"error: {message} ({self.prog} --help lists all options)")
-        sys.exit(2)
 
 
 def tell(text: str) -> None:

@@ -143,7 +143,7 @@ def check(config: DictConfig) -> None:
 
 
 def _made(plain: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """What may be null, and else is made of a config, by path."""
+    """Yields what may be null, and else is made of a config, by path."""
     yield from ((path, plain.get(path)) for path in ("softmax.schedule", "softmax.normaliser", "intervention"))
     for group in ("callbacks", "logger"):
         yield from ((f"{group}.{name}", node) for name, node in (plain.get(group) or {}).items())

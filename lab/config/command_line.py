@@ -38,7 +38,7 @@ def in_order(arguments: Sequence[str]) -> list[str]:
 
 
 class Composed(NamedTuple):
-    """What a command line composes.
+    """Config that a command line composes.
 
     Attributes:
         config: without Hydra's own settings; complete, each plain value checked.

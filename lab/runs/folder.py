@@ -161,7 +161,7 @@ class Run:
                 path.rmdir()
 
     def _content(self) -> list[Path]:
-        """What is in the folder; hidden files say who holds it and which job is to run it, not what was run."""
+        """Lists what is in the folder; hidden files say who holds it and which job is to run it, not what was run."""
         return [path for path in self.folder.iterdir() if not path.name.startswith(".")]
 
     def newest_checkpoint(self) -> Checkpoint | None:
