@@ -82,6 +82,10 @@ class Checkpoints(Checkpoint):
         # trainer.max_steps may end a run within an epoch.
         self.save(trainer)
 
+    def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        # Of a run that was killed after its last checkpoint nothing is left to train, and training never starts.
+        self._let_go(trainer, of_those_ahead=False)
+
     def save(self, trainer: L.Trainer) -> None:
         """Writes ``last-<step>.ckpt`` and lets go of all but the newest ``keep``."""
         if trainer.global_step == self._saved_step:

@@ -109,9 +109,11 @@ class RunSummary(Callback):
         callbacks = callbacks_of(trainer)
         eureka = find_moment(callbacks)
         moment = eureka.moment if eureka else None
+        # Typed as a tracker that lacks what this one has.
+        epochs: Any = trainer.fit_loop.epoch_progress.current
         return {
             # Not current_epoch, which is one behind where trainer.max_steps ended the run that is gone on with.
-            "epochs": trainer.fit_loop.epoch_progress.current.processed,
+            "epochs": epochs.processed,
             "max_epochs": trainer.max_epochs,
             "steps": trainer.global_step,
             "samples": samples_seen(trainer),

@@ -63,8 +63,8 @@ class MaxRetrievalData(DataModule):
         self.class_names = tuple(str(number + 1) for number in range(classes))
 
     def model_arguments(self) -> dict[str, int]:
-        """Features of an item, number of labels."""
-        return {"features": 1 + self.classes, "num_classes": self.classes}
+        """Features of an item, number of labels, items of the largest training set."""
+        return {"features": 1 + self.classes, "num_classes": self.classes, "context": self.largest}
 
     def draw_train(self, epoch: int, step: int) -> Batch:
         """One training batch of this process; a pure function of its place in training."""

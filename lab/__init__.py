@@ -11,6 +11,10 @@ Where they come from stands in ``__init__.pyi``.
 
 import lazy_loader
 
+from lab.console import end_imports_quietly
+
+end_imports_quietly()
+
 __version__ = "0.2.0"
 
 __getattr__, _, _names = lazy_loader.attach_stub(__name__, __file__)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from argparse import ArgumentParser
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NoReturn
@@ -29,15 +28,6 @@ def printable(text: str) -> str:
 MOST_THREADS = 1024
 
 
-class Parser(ArgumentParser):
-    """Parser of a command line that refuses a wrong one in one sentence, and exit status 2."""
-
-    def error(self, message: str) -> NoReturn:
-        """Ends the program."""
-        tell(f"error: {message} ({self.prog} --help lists all options)")
-        sys.exit(2)
-
-
 def tell(text: str) -> None:
     """Prints a line, or several, on stderr."""
     # Without Lightning there is one process; loading it only to say a line takes seconds.
@@ -50,6 +40,20 @@ def import_from_here() -> None:
     """Lets a user's modules in the current folder be imported, as ``python -m`` does and a console command does not."""
     if not sys.flags.safe_path and not {"", os.getcwd()} & set(sys.path):
         sys.path.insert(0, os.getcwd())
+
+
+def end_imports_quietly() -> None:
+    """Has Ctrl-C end one of the lab's commands in one line while it is still importing; leaves other programs alone."""
+    words = " ".join(sys.orig_argv[1:4])
+    if "-m lab." in words or "/eureka-" in words:
+        before = sys.excepthook
+        sys.excepthook = lambda kind, *rest: _ended() if kind is KeyboardInterrupt else before(kind, *rest)
+
+
+def _ended() -> NoReturn:
+    tell("\nCtrl-C: ended")
+    # Python would go on to end itself by the signal.
+    os._exit(128 + signal.SIGINT)
 
 
 @contextmanager

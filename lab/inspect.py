@@ -6,9 +6,9 @@
 Tables and pictures go to ``<run>/inspect/step_<n>``, or to ``out=``; what is there is kept unless ``force=true``.
 Every file that is written is named, and small tables are printed. ``gradient_norms`` looks at training batches, the
 others at the validation set; more scenes than the run validates on: ``data.validation_size=20000``. Further options:
-``device=cuda``, ``threads=2``, ``softmax=adaptive_temperature`` (swapped in, nothing trained), ``--config-dir my``
-(configs of one's own, ``my/callbacks/...``), ``trust=my_rules`` (modules that the run's ``config.yaml`` may name beside
-the lab's: what it says is data, which somebody else may have written).
+``device=cuda``, ``threads=2``, ``softmax=log_length softmax.form=log_n`` (swapped in, nothing trained),
+``--config-dir my`` (configs of one's own, ``my/callbacks/...``), ``trust=my_rules`` (modules that the run's
+``config.yaml`` may name beside the lab's: what it says is data, which somebody else may have written).
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ def _parse(arguments: list[str]) -> dict[str, Any]:
     own: dict[str, str] = {}
     rest: list[str] = []
     data_options: dict[str, Any] = {}
+    of_softmax: list[str] = []
     for argument in _with_config_dir(arguments):
         key, separator, value = argument.partition("=")
         if not separator:
@@ -43,6 +44,8 @@ def _parse(arguments: list[str]) -> dict[str, Any]:
             own[key] = value
         elif key.startswith("data."):
             data_options[key] = read_override(argument).parsed()
+        elif key.startswith(("softmax.", "softmax/")):
+            of_softmax.append(argument)
         elif key == "hydra.searchpath":
             rest.append(argument)
         else:
@@ -51,6 +54,8 @@ def _parse(arguments: list[str]) -> dict[str, Any]:
         raise LabError(
             "run= and diagnostics= are needed: python -m lab.inspect run=<folder> diagnostics=[attention_maps]"
         )
+    if of_softmax and "softmax" not in own:
+        raise LabError(f"{of_softmax[0]} needs softmax=<name>, the softmax to swap in")
     named = read_override(f"diagnostics={own['diagnostics']}").parsed()
     listed = [named] if isinstance(named, str) else named
     if not listed or not isinstance(listed, list):
@@ -63,6 +68,7 @@ def _parse(arguments: list[str]) -> dict[str, Any]:
         "out": Path(own["out"]) if "out" in own else None,
         "device": own.get("device", "cuda" if torch.cuda.is_available() else "cpu"),
         "softmax": own.get("softmax"),
+        "softmax_options": of_softmax,
         "force": _flag("force", own.get("force", "false")),
         "threads": own.get("threads"),
         "data_options": data_options,

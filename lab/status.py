@@ -16,7 +16,8 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
-from lab.console import Parser, refusals, tables, tell
+from lab.config.arguments import Parser
+from lab.console import refusals, tables, tell
 from lab.sweeps.status import Gathering, notes, table
 
 

@@ -22,9 +22,9 @@ class AttentionMass(Diagnostic):
     Table: layer, head, region, mass, tokens. Regions come from the scene's latents (``indicator``, ``target``;
     ``largest`` in max retrieval), so that they are right where tiles move; ``answer`` is the token that the answer
     is read at (CLS), ``sink`` whichever token gets most in that scene and head. Compare a mass with tokens / n, its
-    share under uniform attention. Where weights add up to at most one, ``null`` is the rest, which goes to no token;
-    where they add up to anything, masses are of |w| / sum |w|. Data that does not say where parts stand leaves
-    ``answer`` and ``sink`` alone, which is told once.
+    share under uniform attention. Where weights add up to at most one, ``nothing`` is the rest (null mass), which goes
+    to no token; where they add up to anything, masses are of |w| / sum |w|. Data that does not say where parts stand
+    leaves ``answer`` and ``sink`` alone, which is told once.
 
     Source: Eureka-moments in Transformers, Figure 3 and section 4; attention sinks: Xiao et al. 2023.
     """
@@ -52,7 +52,8 @@ class AttentionMass(Diagnostic):
             masses.setdefault("sink", []).append(sink)
             if normaliser.total == "at most one":
                 null_H = null_mass(layer["weights"]).mean((0, 2))
-                masses.setdefault("null", []).append(torch.stack([null_H, torch.zeros_like(null_H)]))
+                # Not "null", which pandas reads from a table as a missing value.
+                masses.setdefault("nothing", []).append(torch.stack([null_H, torch.zeros_like(null_H)]))
         return {name: torch.stack(values).cpu() for name, values in masses.items()}, len(chunk)
 
     def conclude(self, seen: list[Any]) -> Findings:

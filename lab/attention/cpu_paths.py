@@ -172,9 +172,9 @@ def last_token(layer: Attention, x: Tensor) -> Tensor:
 def one_query(layer: CrossAttention, query: Tensor, tokens: Tensor) -> Tensor:
     """``layer(query, tokens)`` of a single query, [B, 1, W] and [B, M, W] -> [B, 1, W], without projecting a token.
 
-    The query is taken into the basis of the tokens: q^T (W_K x) = (W_K^T q)^T x, and W_V comes last. The bias of the
-    keys adds one number to all scores of the query, of which a normaliser that is ``shift_invariant`` does not know,
-    and no rule that does not ``weigh channels``.
+    The query is taken into the basis of the tokens: q^T (W_K x) = (W_K^T q)^T x, and W_V comes last, with the bias of
+    the values once, as weights add up to one. The bias of the keys adds one number to all scores of the query, of which
+    a normaliser that is ``shift_invariant`` does not know, and no rule that does not ``weigh channels``.
     """
     B, _, W = query.shape
     H, D = layer.num_heads, layer.head_dim

@@ -211,9 +211,11 @@ class CrossAttention(MultiHead):
     @property
     def mixes_tokens(self) -> bool:
         """True where a query may be taken into the basis of the tokens: nobody watches, and scores alone count."""
-        # Logits that are no scores q k^T are others in another basis.
-        scores = self.rule.weighs_channels is False and self.normaliser.takes_temperature
-        return self.tap is None and scores and self.normaliser.shift_invariant is True
+        # In another basis logits that are no scores would be others; the bias of values comes as often as weights
+        # add up to, and that of keys moves all logits of the query alike.
+        rule, normaliser = self.rule, self.normaliser
+        scores = rule.weighs_channels is False and normaliser.takes_temperature
+        return self.tap is None and scores and normaliser.total == "one" and normaliser.shift_invariant is True
 
     def projections(self) -> dict[str, Tensor]:
         """W_Q, W_K and W_V, each [W, W], by "q", "k", "v"."""

@@ -8,16 +8,12 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Any, ClassVar, Literal
 
-import torch
 from torch import Tensor, nn
 
 from lab.attention import cpu_paths
-from lab.attention.masks import forget_causal, rows_of, written_out
+from lab.attention.chunks import over_queries
+from lab.attention.masks import forget_causal, written_out
 from lab.attention.precision import at_least_float32
-from lab.attention.recompute import recomputed
-
-# Weights held at once where there is no fused kernel: 64 MiB in float32.
-_CHUNK_ELEMENTS = 2**24
 
 # What the weights of a row add up to. "at most one": the rest, the null mass, attends to nothing.
 Total = Literal["one", "at most one", "anything"]
@@ -98,23 +94,11 @@ class Normaliser(nn.Module):
 
         Over chunks of queries, worked out again in the backward pass, so that memory stays bounded in N.
         """
-        rows = q_BHND.shape[:-2].numel() * k_BHMD.shape[-2]
-        queries, step = q_BHND.shape[-2], max(1, _CHUNK_ELEMENTS // rows)
-        if step >= queries or self.couples_queries is not False:
-            return self(q_BHND, k_BHMD, v_BHMD, written_out(mask))
-        chunks = [
-            recomputed(
-                self,
-                q_BHND[..., start : start + step, :],
-                k_BHMD,
-                v_BHMD,
-                rows_of(mask, start, start + step),
-            )
-            for start in range(0, queries, step)
-        ]
-        return torch.cat(chunks, dim=-2)
+        if self.couples_queries is not False:
+            return self(q_BHND, k_BHMD, written_out(mask), v_BHMD)
+        return over_queries(self, q_BHND, k_BHMD, mask, v_BHMD)
 
-    def forward(self, q_BHND: Tensor, k_BHMD: Tensor, v_BHMD: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(self, q_BHND: Tensor, k_BHMD: Tensor, mask: Tensor | None, v_BHMD: Tensor) -> Tensor:
         """z_BHND by way of the weights of all queries at once."""
         (scores,) = at_least_float32(self.scores(q_BHND, k_BHMD))
         return cpu_paths.mix(self.weights(masked(scores, mask), mask).to(v_BHMD.dtype), v_BHMD)

@@ -1,4 +1,4 @@
-"""Recomputation: what a module works out on the way is not kept for the backward pass, but worked out again there."""
+"""Recomputation: what is worked out on the way is not kept for the backward pass, but worked out again there."""
 
 from __future__ import annotations
 
@@ -11,17 +11,22 @@ from torch.func import functional_call, vjp
 from torch.utils.checkpoint import checkpoint
 
 
-def recomputed(module: nn.Module, *inputs: Tensor | None) -> Tensor:
-    """``module(*inputs)``, which keeps its inputs alone for the backward pass.
+def recomputed(work: Callable[..., Tensor], *inputs: Tensor | None) -> Tensor:
+    """``work(*inputs)``, of which the inputs alone are kept for the backward pass.
 
     torch's own checkpointing does this under ``torch.compile``; run eagerly under ``torch.func.vmap`` (seeds side by
     side) it fails, since tensors of vmap do not live until the backward pass.
     """
     if torch.compiler.is_compiling():
-        return checkpoint(module, *inputs, use_reentrant=False, preserve_rng_state=False)
-    state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        return checkpoint(work, *inputs, use_reentrant=False, preserve_rng_state=False)
+    module = work if isinstance(work, nn.Module) else None
+    state: dict[str, Tensor] = {}
+    if module is not None:
+        state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
     def run(*tensors: Any) -> Tensor:
+        if module is None:
+            return work(*tensors)
         own = dict(zip(state, tensors[len(inputs) :], strict=True))
         return functional_call(module, own, tensors[: len(inputs)])
 

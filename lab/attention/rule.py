@@ -17,6 +17,8 @@ from lab.attention.masks import Mask, forget_causal, written_out
 
 # A temperature, as the check of a config reads it.
 Tau = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+# A number of keys whose logarithm is something to divide by.
+Length = Annotated[int, Field(ge=2)]
 
 
 class TemperatureRule(nn.Module):
@@ -34,6 +36,8 @@ class TemperatureRule(nn.Module):
         ValueError: if heads and head_dim are not handed on, or tau is not positive and finite.
 
     Attributes:
+        trained_length: number of keys that the model is trained on, where it or the config tells; None where neither
+            does.
         couples_queries: True where the temperature of one query depends on the others.
         weighs_channels: True where beta differs between the channels of a query, or depends on more than the
             differences between the scores q k^T of each query, or where keys are rescaled; q and k may not be taken in
@@ -48,6 +52,7 @@ class TemperatureRule(nn.Module):
     """
 
     tau: Tensor
+    trained_length: int | None = None
     couples_queries: bool | None = None
     weighs_channels: bool | None = None
     assumes_softmax: ClassVar[bool] = False
@@ -73,6 +78,23 @@ class TemperatureRule(nn.Module):
         if not (value > 0 and math.isfinite(value)):
             raise ValueError(f"softmax.tau must be positive and finite, got {value}")
         self.tau.fill_(value)
+
+    def set_trained_length(self, keys: int) -> None:
+        """Called by a model that is made for so many keys; what the config says counts more."""
+        if self.trained_length is None:
+            self.trained_length = max(keys, 2)
+
+    def length(self) -> int:
+        """The trained length.
+
+        Raises:
+            ValueError: if nobody has told it.
+        """
+        if self.trained_length is None:
+            raise ValueError(
+                "softmax.trained_length must be given here: the model does not tell how many keys it is trained on"
+            )
+        return self.trained_length
 
     @abstractmethod
     def inverse_temperature(self, q_BHND: Tensor, k_BHMD: Tensor, mask: Tensor | None = None) -> Tensor:

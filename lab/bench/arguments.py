@@ -10,7 +10,8 @@ import torch
 
 from lab.bench.cases import GROUPS, PRECISIONS
 from lab.bench.report import number
-from lab.console import MOST_THREADS, Parser
+from lab.config.arguments import Parser
+from lab.console import MOST_THREADS
 from lab.datasets.sizes import MOST_SAMPLES
 
 # A processor without 16-bit arithmetic emulates it: a table of that takes a day and tells nothing.

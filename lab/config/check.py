@@ -143,7 +143,7 @@ def check(config: DictConfig) -> None:
 
 
 def _made(plain: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """What may be null, and else is made of a config, by path."""
+    """Yields what may be null, and else is made of a config, by path."""
     yield from ((path, plain.get(path)) for path in ("softmax.schedule", "softmax.normaliser", "intervention"))
     for group in ("callbacks", "logger"):
         yield from ((f"{group}.{name}", node) for name, node in (plain.get(group) or {}).items())
@@ -239,7 +239,9 @@ def _check_node(node: Any, path: str) -> None:
         try:
             target = get_object(node["_target_"])
         except Exception as error:
-            raise LabError(f"{path}._target_={node['_target_']} cannot be imported: {error}") from error
+            raise LabError(
+                f"{path}._target_={node['_target_']} cannot be imported: {' '.join(str(error).split())}"
+            ) from error
         if path in ("softmax", "softmax.normaliser"):
             _check_rule(target)
         options = {key: value for key, value in node.items() if key not in _HYDRA}

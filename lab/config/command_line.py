@@ -38,7 +38,7 @@ def in_order(arguments: Sequence[str]) -> list[str]:
 
 
 class Composed(NamedTuple):
-    """What a command line composes.
+    """Config that a command line composes.
 
     Attributes:
         config: without Hydra's own settings; complete, each plain value checked.
@@ -50,7 +50,7 @@ class Composed(NamedTuple):
 
 
 def check_overrides(arguments: Sequence[str]) -> None:
-    """Exits with one sentence if the overrides among ``arguments`` do not compose, or need a sweep and are none.
+    """Exits with one sentence if the overrides among ``arguments`` do not compose, are wrong, or need a sweep.
 
     Of a sweep (``seed=1,2,3``) each value is checked, beside the first values of the others. Hydra's own flags pass.
     """
@@ -64,10 +64,9 @@ def check_overrides(arguments: Sequence[str]) -> None:
             )
         if given.info or given.resolve or given.experimental_rerun:
             return
-        if not _is_sweep(given):
-            composed(given.overrides, config_dir_of(given), sweep=False)
-            return
-        for config in each_value(given.overrides, config_dir_of(given)):
+        typed, config_dir = given.overrides, config_dir_of(given)
+        once = [] if _is_sweep(given) else [composed(typed, config_dir, sweep=False).config]
+        for config in once or each_value(typed, config_dir):
             # Named from what is run, which is not known yet.
             config.paths.run = "."
             check(config)
@@ -141,8 +140,15 @@ def _without_hydra(whole: DictConfig) -> Composed:
 
 
 def parse_arguments(arguments: Sequence[str]) -> Namespace:
-    """Parses a command line as Hydra does: its flags, and the overrides."""
-    return argument_parser().parse_intermixed_args(list(arguments))
+    """Parses a command line as Hydra does: its flags, and the overrides.
+
+    Raises:
+        LabError: if a flag is none of Hydra's.
+    """
+    given, unknown = argument_parser().parse_known_intermixed_args(list(arguments))
+    if unknown:
+        raise LabError(f"{unknown[0]} is no flag: python -m lab.train --help lists them")
+    return given
 
 
 def config_dir_of(given: Namespace) -> Path | None:

@@ -1,4 +1,4 @@
-"""What options of Lightning's trainer may be, where its own annotations say less: they give types, and no range."""
+"""Ranges of the options of Lightning's trainer, whose own annotations give types alone."""
 
 from __future__ import annotations
 

@@ -83,6 +83,7 @@ class CompactViT(Observable, VisionTransformer):
     ) -> None:
         if image_size % patch_size:
             raise ValueError(f"model.patch_size={patch_size} does not divide the canvas of {image_size} pixels")
+        tokens = (image_size // patch_size) ** 2 + 1  # CLS
         super().__init__(
             img_size=image_size,
             patch_size=patch_size,
@@ -95,7 +96,7 @@ class CompactViT(Observable, VisionTransformer):
             qkv_bias=qkv_bias,
             norm_layer=partial(nn.LayerNorm, eps=1e-6),
             embed_layer=LinearPatchEmbed,
-            attn_layer=_attention_with(make_softmaxes(softmax, heads, head_dim)),
+            attn_layer=_attention_with(make_softmaxes(softmax, heads, head_dim, tokens)),
         )
         if init == "fan_in":
             for module in self.modules():

@@ -35,7 +35,7 @@ def without_schedule(softmax: DictConfig) -> DictConfig:
 
 
 def softmax_factory(softmax: DictConfig) -> SoftmaxFactory:
-    """Makes the factory of rule and normaliser of a layer, of the two parts of a ``softmax`` config."""
+    """Makes the factory of a layer's rule and normaliser of the two parts of a ``softmax`` config."""
     rule: Any = OmegaConf.to_container(softmax, resolve=True)
     normaliser = rule.pop("normaliser", None)
     for part, name in ((rule, "softmax"), (normaliser, "softmax.normaliser")):

@@ -49,13 +49,16 @@ class SoftmaxFactory:
         self.normaliser = normaliser
 
 
-def make_softmaxes(softmax: SoftmaxFactory | RuleFactory | None, heads: int, head_dim: int) -> Iterator[LayerSoftmax]:
+def make_softmaxes(
+    softmax: SoftmaxFactory | RuleFactory | None, heads: int, head_dim: int, trained_length: int | None = None
+) -> Iterator[LayerSoftmax]:
     """One layer's softmax after another; the first is checked, later rules are given its to share parameters with.
 
     Args:
         softmax: makes them; of a rule alone the normaliser is softmax, and None is plain softmax.
         heads: of every layer.
         head_dim: of every head.
+        trained_length: number of keys that the model is made for; None where it is made for any.
 
     Raises:
         ValueError: if the rule or the normaliser does not work on queries and keys of these heads, or the two do not go
@@ -69,6 +72,8 @@ def make_softmaxes(softmax: SoftmaxFactory | RuleFactory | None, heads: int, hea
     while True:
         rule = softmax.rule(heads=heads, head_dim=head_dim)
         normaliser = softmax.normaliser(heads=heads, head_dim=head_dim)
+        if trained_length is not None and isinstance(rule, TemperatureRule):
+            rule.set_trained_length(trained_length)
         if made:
             rule.share(made[0].rule)
             take_findings(rule, made[0].rule)

@@ -77,7 +77,7 @@ class Reasoner(Observable):
         super().__init__()
         if width % heads:
             raise ValueError(f"model.heads={heads} does not divide model.width={width}")
-        softmaxes = make_softmaxes(softmax, heads, width // heads)
+        softmaxes = make_softmaxes(softmax, heads, width // heads, context)
         self.token = nn.Embedding(tokens, width)
         # Of the size of the token embedding: the four numbers are told apart by their place alone.
         self.position = nn.Parameter(torch.randn(context, width))

@@ -21,6 +21,7 @@ class SetAttention(Observable):
     Args:
         features: numbers an item.
         num_classes: number of labels.
+        context: items of the largest set in training; larger ones are no trouble.
         width: of every layer.
         softmax: makes the rule and the normaliser; None is plain softmax.
     """
@@ -29,6 +30,7 @@ class SetAttention(Observable):
         self,
         features: int = 11,
         num_classes: int = 10,
+        context: Size = 16,
         width: Size = 128,
         softmax: SoftmaxFactory | RuleFactory | None = None,
     ) -> None:
@@ -36,7 +38,7 @@ class SetAttention(Observable):
         gelu = nn.GELU("tanh")
         self.items = nn.Sequential(nn.Linear(features, width), gelu, nn.Linear(width, width), gelu)
         self.query = nn.Sequential(nn.Linear(1, width), gelu, nn.Linear(width, width))
-        self.attention = CrossAttention(width, 1, *next(make_softmaxes(softmax, 1, width)))
+        self.attention = CrossAttention(width, 1, *next(make_softmaxes(softmax, 1, width, context)))
         self.head = nn.Sequential(nn.Linear(width, width), gelu, nn.Linear(width, num_classes))
         for module in self.modules():
             if isinstance(module, nn.Linear):

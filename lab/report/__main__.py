@@ -11,7 +11,8 @@ import argparse
 import math
 from pathlib import Path
 
-from lab.console import LabError, Parser, refusals, tell
+from lab.config.arguments import Parser
+from lab.console import LabError, refusals, tell
 from lab.report.assemble import Report, assemble
 from lab.report.gather import gather
 from lab.report.published import load, names

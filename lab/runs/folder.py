@@ -28,11 +28,15 @@ from lab.runs.lock import FolderLock
 from lab.runs.spec import identity_of
 from lab.runs.stored_config import FILE as CONFIG
 from lab.runs.stored_config import read_config
+from lab.runs.summary import FILE as SUMMARY
 from lab.runs.summary import Summary, give_room_back, read_summary, reserve_room
 from lab.runs.walk import free_place_aside
 
 if TYPE_CHECKING:
     from lab.runs.checkpoints import Checkpoint
+
+
+PROVENANCE = "provenance.json"
 
 
 class Run:
@@ -81,7 +85,7 @@ class Run:
     def read_provenance(self) -> dict[str, Any]:
         """Reads where the folder's content comes from; empty for a new run."""
         try:
-            found = read_json(self.folder / "provenance.json")
+            found = read_json(self.folder / PROVENANCE)
         except DamagedFile:
             return {}
         return found if isinstance(found, dict) else {}
@@ -94,12 +98,15 @@ class Run:
         """
         if not self.primary:
             return
+        path = self.folder / CONFIG
+        for own in (path, self.folder / SUMMARY, self.folder / PROVENANCE, self.metrics):
+            if own.is_dir():
+                raise LabError(f"{own} is a folder where a file of the run would be: move it elsewhere")
         self.check_same(config)
         reserve_room(self.folder)
-        path = self.folder / CONFIG
         if not path.exists():
             write_text(path, OmegaConf.to_yaml(config, resolve=True))
-        write_json(self.folder / "provenance.json", provenance)
+        write_json(self.folder / PROVENANCE, provenance)
 
     def check_same(self, config: DictConfig) -> None:
         """Compares the folder's configuration, if it holds one, with this one.
@@ -154,7 +161,7 @@ class Run:
                 path.rmdir()
 
     def _content(self) -> list[Path]:
-        """What is in the folder; hidden files say who holds it and which job is to run it, not what was run."""
+        """Lists what is in the folder; hidden files say who holds it and which job is to run it, not what was run."""
         return [path for path in self.folder.iterdir() if not path.name.startswith(".")]
 
     def newest_checkpoint(self) -> Checkpoint | None:

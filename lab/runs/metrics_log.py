@@ -12,7 +12,7 @@ from typing import Any
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
-from lab.console import LabError
+from lab.console import LabError, tell
 from lab.runs.files import DamagedFile, write_text
 from lab.runs.metrics import read_metrics
 
@@ -76,6 +76,8 @@ class MetricsLog(Logger):
 
 
 def _rows_before(path: Path) -> list[dict[str, float]]:
+    if not path.exists():
+        tell(f"{path} is missing: what was logged before is lost, and training logs from here on")
     try:
         return read_metrics(path)
     except DamagedFile as error:

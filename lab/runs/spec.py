@@ -169,11 +169,15 @@ def run_name(experiment: str, softmax: str, seed: int, overrides: Iterable[str])
         overrides: as typed on the command line; their order does not matter.
     """
     rest = sorted(one.text.lstrip("+") for one in map(read_override, overrides) if _names_a_run(one))
-    name = re.sub(r"[^\w.,=+~\[\]-]+", "-", ",".join([softmax, *rest]))
-    if len(name) > _LONGEST_NAME:
-        digest = hashlib.blake2b(name.encode(), digest_size=6).hexdigest()
-        name = f"{name[: _LONGEST_NAME - 13]}-{digest}"
-    return f"{experiment}/{name}/seed={seed}"
+    return f"{experiment}/{folder_name(','.join([softmax, *rest]))}/seed={seed}"
+
+
+def folder_name(text: str) -> str:
+    """Returns what was typed as the name of a folder: without slashes and blanks, and not too long."""
+    name = re.sub(r"[^\w.,=+~\[\]-]+", "-", text)
+    if len(name) <= _LONGEST_NAME:
+        return name
+    return f"{name[: _LONGEST_NAME - 13]}-{hashlib.blake2b(name.encode(), digest_size=6).hexdigest()}"
 
 
 def _names_a_run(override: Override) -> bool:

@@ -25,6 +25,7 @@ from lab.observation.gradients import Trained
 from lab.observation.observe import Findings, observe
 from lab.runs.files import write_json
 from lab.runs.provenance import provenance
+from lab.runs.spec import folder_name
 from lab.training.build import build_data, build_optim
 from lab.training.load import read_trained
 from lab.training.module import TwoStepModule
@@ -44,6 +45,7 @@ def inspect(
     out: Path | None = None,
     device: str = "cpu",
     softmax: str | None = None,
+    softmax_options: Sequence[str] = (),
     force: bool = False,
     data_options: dict[str, Any] | None = None,
     trust: Sequence[str] = (),
@@ -57,6 +59,7 @@ def inspect(
         out: where to write; None is a folder of the run's own.
         device: where to compute.
         softmax: a softmax config to swap in.
+        softmax_options: overrides of it, as in ``softmax.form=log_n``.
         force: replace what an earlier look wrote.
         data_options: changes of the run's data, by key (``data.validation_size``).
         trust: modules that the run's config may name, beside the lab's: it is data, and anybody may have written it.
@@ -83,12 +86,14 @@ def inspect(
     # The experiment's own defaults for NormSoftmax.
     of_experiment = [f"+norm_softmax.{key}={value}" for key, value in trained.get("norm_softmax", {}).items()]
     elsewhere = [override for override in callbacks if override.startswith("hydra.searchpath=")]
-    swapped = None if softmax is None else softmax_config(softmax, *elsewhere, *of_experiment)
+    swapped = None if softmax is None else softmax_config(softmax, *elsewhere, *of_experiment, *softmax_options)
     with made_of(run):
         data, optim = build_data(trained.data), build_optim(trained.optim)
     newest = read_trained(run, trust)
     model, step = newest.model(swapped, data.model_arguments()), newest.step
-    name = f"step_{step:09d}" if softmax is None else f"step_{step:09d},softmax={softmax}"
+    typed = [] if softmax is None else [f"softmax={softmax}", *softmax_options]
+    swapped_in = " ".join(typed).removeprefix("softmax=") or None
+    name = folder_name(",".join([f"step_{step:09d}", *typed]))
     folder = out or run / "inspect" / name
     settings = _settings(callbacks, folder)
     diagnostics = _diagnostics(settings)
@@ -112,7 +117,13 @@ def inspect(
         settings_of_it = folder / f"{one.name}.json"
         write_json(
             settings_of_it,
-            {"run": str(run), "step": step, "softmax": softmax, "options": options[one.name], **provenance()},
+            {
+                "run": str(run),
+                "step": step,
+                "softmax": swapped_in,
+                "options": options[one.name],
+                **provenance(),
+            },
         )
         _show(one.name, findings)
         for path in [*written, settings_of_it]:

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from lab.console import LabError
 from lab.models.composed_softmax import without_schedule
-from lab.models.parts import normalisers_of, rules_of
 from lab.runs.folder import Run
 from lab.training.build import build_data, build_model
 from lab.training.stored import load_config, made_of
@@ -43,7 +42,8 @@ class Trained:
         """The model in evaluation mode.
 
         Args:
-            softmax: a composed ``softmax`` config to swap in; None takes the run's own.
+            softmax: a composed ``softmax`` config to swap in, whose learned parameters are at their start; None takes
+                the run's own.
             facts: the data's ``model_arguments()``, from who has the data at hand; None loads the data to ask it.
 
         Raises:
@@ -54,19 +54,18 @@ class Trained:
             if facts is None:
                 facts = build_data(self.config.data).model_arguments()
             model = build_model(self.config.model, own, facts)
+        # What another softmax holds is another's, though of the same name: it starts with what it is made with.
+        kept = {k: v for k, v in self.state.items() if softmax is None or not _OF_SOFTMAX.search(k)}
         try:
-            missing, unexpected = model.load_state_dict(self.state, strict=False)
+            missing, unexpected = model.load_state_dict(kept, strict=False)
         except RuntimeError as error:
             told = ", ".join(f"{name}={value}" for name, value in facts.items())
             # Torch names the model first, then what does not fit.
             why = str(error).splitlines()[-1].strip()
             raise LabError(f"{self.path} does not fit data of {told}: {why}") from error
-        # Another softmax has parameters of its own; everything else must fit.
         unfit = [name for name in (*missing, *unexpected) if softmax is None or not _OF_SOFTMAX.search(name)]
         if unfit:
             raise LabError(f"{self.path} does not fit its config: {', '.join(unfit[:4])}")
-        if softmax is not None:
-            _reset_softmax(model, build_model(self.config.model, own, facts))
         return model.eval()
 
 
@@ -87,10 +86,3 @@ def read_trained(folder: Path, trust: Sequence[str] = ()) -> Trained:
     state = newest.content.get("state_dict") or {}
     own = {name.removeprefix("model."): value for name, value in state.items() if name.startswith("model.")}
     return Trained(folder, newest.path, config, own, newest.step)
-
-
-def _reset_softmax(model: nn.Module, fresh: nn.Module) -> None:
-    """Gives rules and normalisers of ``model`` back what they start with, which the checkpoint overwrote."""
-    for of_all in (rules_of, normalisers_of):
-        for one, new in zip(of_all(model), of_all(fresh), strict=True):
-            one.load_state_dict(new.state_dict())

@@ -20,7 +20,7 @@ def page(storms: Mapping[str, Storm], ran: Mapping[str, Sequence[Outcome] | str]
         seed: of all that was drawn.
         command: that was typed.
     """
-    lines = ["# The storm", "", origin(command), ""]
+    lines = ["# The storm", "", f"Seed {seed}. {origin(command)}", ""]
     lines += ["| storm | cases | held | failed | minutes | what has to hold |", "|---|---|---|---|---|---|"]
     for name, ends in ran.items():
         if isinstance(ends, str):
@@ -40,7 +40,9 @@ def page(storms: Mapping[str, Storm], ran: Mapping[str, Sequence[Outcome] | str]
     failures = [(name, end) for name, ends in ran.items() if not isinstance(ends, str) for end in ends if end.problem]
     lines += ["", "## Failures", ""] if failures else ["", "No case failed."]
     for name, end in failures:
-        repeat = f"python -m scripts.storm --seed {seed} --only {name} --number {end.number}"
+        # Of a table so many lines are drawn: which of them has a number depends on how many.
+        count = len(ran[name])
+        repeat = f"python -m scripts.storm --seed {seed} --{name} {count} --only {name} --number {end.number}"
         told = " ".join(str(end.problem).replace("|", "/").replace("`", "'").split())
         lines.append(f"- `{repeat}`: {end.case.what}: {told[:500]}")
     return "\n".join(lines) + "\n"

@@ -61,6 +61,26 @@ def test_weights_are_the_same_bit_for_bit_with_every_diagnostic(tmp_path: Path, 
     assert_same_weights(watched, plain)
 
 
+def test_weights_that_do_not_add_up_to_one_are_told_as_such(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    looks = ["callbacks=[reasoning,attention_entropy,attention_mass,logit_spread]", "diagnostics.every_n_epochs=2"]
+    tables = {}
+    for softmax in ("softmax", "softmax_plus_one", "signed"):
+        run = train_in(tmp_path / softmax, *REASONING, *looks, "trainer.max_epochs=4", f"softmax={softmax}")
+        names = ("attention_entropy", "attention_mass", "logit_spread")
+        tables[softmax] = [pd.read_csv(run / "diagnostics" / f"{name}.csv") for name in names]
+    told = "callbacks.logit_spread: largest_weight_bound left empty: not defined under this softmax"
+    assert capsys.readouterr().err.count(told) == 1  # of three looks
+    entropy, mass, spread = tables["softmax"]
+    assert "sum" not in entropy and "nothing" not in set(mass["region"]) and spread.notna().all(axis=None)
+    entropy, mass, spread = tables["softmax_plus_one"]
+    null = mass[mass["region"] == "nothing"]
+    assert null["mass"].to_numpy() == pytest.approx(1 - entropy["sum"].to_numpy(), abs=1e-5)
+    assert (spread["largest_weight"] <= spread["largest_weight_bound"]).all()
+    entropy, _, spread = tables["signed"]
+    assert entropy["share"].between(0, 1).all() and entropy["sum"].between(-1, 1).all()
+    assert spread["largest_weight_bound"].isna().all() and spread["spread_bound"].notna().all()
+
+
 def assert_same_weights(run: Path, other: Path) -> None:
     ours, theirs = newest(run)["state_dict"], newest(other)["state_dict"]
     assert ours.keys() == theirs.keys()

@@ -56,6 +56,7 @@ def test_a_run_that_a_sweep_starts_as_a_command_finds_the_configs(study: Path, t
     words = ["-m", *SHORT, *several, f"paths.runs={tmp_path}"]
     for name in ("LOCAL_RANK", "SLURM_JOB_ID", "SLURM_ARRAY_JOB_ID"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.syspath_prepend(study)
     for given, told in ((["-cd", f"{study}/conf"], f"--config-dir={study}/conf"), ([path], path)):
         monkeypatch.setattr(sys, "argv", ["lab.train", *words, *given])
         lab.train.main()

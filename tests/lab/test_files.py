@@ -126,3 +126,8 @@ def test_what_is_logged_is_read(tmp_path_factory: pytest.TempPathFactory, rows: 
     ]
     table = read_metrics_table(log.path)
     assert len(table) == len(rows) and set(table) == set().union(*read)
+
+
+def test_a_log_that_is_gone_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    MetricsLog(tmp_path / "metrics.csv", resume_step=3)
+    assert "metrics.csv is missing: what was logged before is lost" in capsys.readouterr().err

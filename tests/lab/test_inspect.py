@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 from conftest import train_in
 
+from lab.console import LabError
 from lab.inspect import _parse, inspect, main
 
 
@@ -71,3 +74,16 @@ def test_a_folder_that_is_not_there_is_answered(
     with pytest.raises(SystemExit):
         main()
     assert "is no folder: name the one that holds" in capsys.readouterr().err
+
+
+def test_options_of_a_softmax_that_is_swapped_in(run: Path) -> None:
+    typed = ["softmax=log_length", "softmax.form=log_n", "softmax/normaliser=plus_one"]
+    inspect(**_without_threads(_parse([f"run={run}", "diagnostics=[attention_entropy]", "device=cpu", *typed])))
+    folder = run / "inspect" / "step_000000004,softmax=log_length,softmax.form=log_n,softmax-normaliser=plus_one"
+    assert json.loads((folder / "attention_entropy.json").read_text())["softmax"] == " ".join(typed)[len("softmax=") :]
+    with pytest.raises(LabError, match=r"^softmax\.form=log_n needs softmax=<name>, the softmax to swap in$"):
+        _parse([f"run={run}", "diagnostics=[attention_entropy]", "softmax.form=log_n"])
+
+
+def _without_threads(parsed: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in parsed.items() if name != "threads"}

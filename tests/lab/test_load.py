@@ -53,7 +53,23 @@ def test_what_is_missing_is_named(tmp_path: Path, folder: Path) -> None:
 
 
 def test_a_softmax_that_is_swapped_in_is_checked() -> None:
-    with pytest.raises(LabError, match=r"softmax\.statistic='mode' is wrong"):
-        softmax_config("norm_softmax", "softmax.statistic=mode")
+    with pytest.raises(LabError, match=r"softmax\.statistic='median' is wrong"):
+        softmax_config("norm_softmax", "softmax.statistic=median")
     # As the experiment of a run has it.
     assert softmax_config("norm_softmax", "+norm_softmax.statistic=std").statistic == "std"
+
+
+def test_parameters_of_the_same_name_are_another_softmax_s_own(folder: Path) -> None:
+    model: Any = read_trained(folder).model(softmax_config("learnable_temperature", "softmax.granularity=channel"))
+    assert (model.rules()[0].theta == 1).all() and model.rules()[0].theta.numel() == 8
+
+
+@pytest.mark.parametrize("form", ["log_n", "sqrt_log_ratio", "learned"])
+def test_a_length_rule_on_a_trained_model_knows_the_length_it_was_trained_on(folder: Path, form: str) -> None:
+    own: Any = read_trained(folder).model(softmax_config("softmax"))
+    other: Any = read_trained(folder).model(softmax_config("log_length", f"softmax.form={form}"))
+    assert other.rules()[0].trained_length == 16
+    few, many = (torch.rand(4, n, 11) for n in (16, 64))
+    query = torch.rand(4, 1)
+    assert torch.allclose(own((few, query)), other((few, query)), atol=1e-6) == (form != "log_n")
+    assert not torch.equal(own((many, query)), other((many, query)))

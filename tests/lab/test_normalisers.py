@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from lab.attention import normaliser as base
+from lab.attention import chunks
 from lab.attention.functional import attend, attend_explicit
 from lab.attention.layers import CrossAttention, Tap
 from lab.attention.normaliser import Normaliser
@@ -28,7 +28,6 @@ from lab.attention.normalisers.sigmoid import Sigmoid
 from lab.attention.normalisers.signed import Signed
 from lab.attention.normalisers.softmax import Softmax
 from lab.attention.normalisers.sparsemax import Sparsemax
-from lab.attention.rules.adaptive import AdaptiveTemperature
 from lab.attention.rules.fixed import Fixed
 from lab.attention.rules.norm import NormSoftmax
 
@@ -88,7 +87,7 @@ def agree(one: list[Tensor], other: list[Tensor], tolerance: float = 1e-10) -> N
 @pytest.mark.parametrize("mask", MASKS)
 @every
 def test_both_paths_agree_in_value_and_gradient(name: str, mask: str, chunked: bool, monkeypatch: Any) -> None:
-    monkeypatch.setattr(base, "_CHUNK_ELEMENTS", 100 if chunked else 10**6)
+    monkeypatch.setattr(chunks, "CHUNK_ELEMENTS", 100 if chunked else 10**6)
     normaliser, (N, M, allowed) = made(name), MASKS[mask]
     rule, found = Fixed(3, 4, tau=0.7).double(), []
     for path in (attend, attend_explicit):
@@ -235,7 +234,7 @@ class Layer(nn.Module):
 @pytest.mark.parametrize("mask", [None, torch.ones(6, 6, dtype=torch.bool).tril(-1)], ids=["unmasked", "causal"])
 @every
 def test_seeds_side_by_side_have_their_own_gradients(name: str, mask: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr(base, "_CHUNK_ELEMENTS", 72)
+    monkeypatch.setattr(chunks, "CHUNK_ELEMENTS", 72)
     layers, x = [Layer(name, seed) for seed in range(3)], numbers(3, 2, 6, 12)
     names = [key for key, _ in layers[0].named_parameters()]
     stacked = {
@@ -260,7 +259,7 @@ def test_seeds_side_by_side_have_their_own_gradients(name: str, mask: Any, monke
     ],
 )
 def test_a_compiled_layer_is_the_eager_one(name: str, seeds: bool, monkeypatch: Any) -> None:
-    monkeypatch.setattr(base, "_CHUNK_ELEMENTS", 72)
+    monkeypatch.setattr(chunks, "CHUNK_ELEMENTS", 72)
     layer, x = Layer(name), numbers(3, 2, 6, 12)
     mask = torch.ones(6, 6, dtype=torch.bool).tril()
     found = []
@@ -301,7 +300,7 @@ def test_memory_of_chunks_is_bounded(monkeypatch: Any) -> None:
         return sum(sizes.values())
 
     whole = kept()
-    monkeypatch.setattr(base, "_CHUNK_ELEMENTS", 3 * 512 * 64)
+    monkeypatch.setattr(chunks, "CHUNK_ELEMENTS", 3 * 512 * 64)
     assert kept() < whole / 10
 
 
@@ -318,12 +317,17 @@ class Distance(Normaliser):
         return Softmax(1, 1).weights(logits_BHNM, mask)
 
 
-def test_logits_that_are_no_scores_are_not_taken_in_another_basis() -> None:
+@pytest.mark.parametrize("make", [Distance, Scaled, partial(Polynomial, form="normalised")])
+def test_a_single_query_is_taken_into_the_basis_of_tokens_only_where_that_is_the_same(make: Any) -> None:
+    """A short cut that counts on logits that are scores, and on weights that add up to one."""
     torch.manual_seed(0)
-    rule, normaliser = Fixed(2, 4), Distance(2, 4)
+    rule, normaliser = Fixed(2, 4), make(2, 4)
     rule.weighs_channels = False
     check_normaliser(normaliser)
     assert normaliser.shift_invariant is True
+    with torch.no_grad():
+        for parameter in normaliser.parameters():
+            parameter.mul_(2)
     layer, x = CrossAttention(8, 2, rule, normaliser), torch.randn(3, 5, 8)
     alone = layer(x[:, :1], x)
     layer.tap = Tap(explicit=True)
@@ -342,4 +346,10 @@ def test_the_ready_ones_pass_the_check_at_any_size(name: str) -> None:
 def test_pairs_that_make_no_sense_are_refused() -> None:
     with pytest.raises(ValueError, match="NormSoftmax does not go with the normaliser Linear"):
         check_together(NormSoftmax(3, 4), Linear(3, 4))
-    check_together(AdaptiveTemperature(3, 4), Hard(3, 4))
+
+    class OfWeights(Fixed):
+        assumes_softmax = True
+
+    check_together(OfWeights(3, 4), Hard(3, 4))
+    with pytest.raises(ValueError, match="OfWeights works its temperature out of the weights of a softmax, and those"):
+        check_together(OfWeights(3, 4), Signed(3, 4))

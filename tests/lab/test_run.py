@@ -202,6 +202,23 @@ def test_what_the_machine_lacks_is_no_damage(tmp_path: Path, monkeypatch) -> Non
         run.newest_checkpoint()
 
 
+@pytest.mark.parametrize("name", ["summary.json", "config.yaml", "provenance.json", "metrics.csv"])
+def test_a_folder_where_a_file_would_be_is_refused(tmp_path: Path, name: str) -> None:
+    run = Run(tmp_path)
+    (tmp_path / name).mkdir()
+    with pytest.raises(LabError, match=f"{name} is a folder"):
+        run.identify(OmegaConf.create({}), {})
+    run.release()
+
+
+def test_a_third_checkpoint_goes_where_nothing_is_left_to_train(tmp_path: Path) -> None:
+    for step in (10, 20, 30):
+        (tmp_path / f"last-{step:09d}.ckpt").touch()
+    trainer: Any = SimpleNamespace(global_step=30, is_global_zero=True)
+    Checkpoints(tmp_path, keep=2).on_fit_end(trainer, L.LightningModule())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["last-000000020.ckpt", "last-000000030.ckpt"]
+
+
 def test_a_folder_where_a_checkpoint_would_be_is_refused(tmp_path: Path) -> None:
     run = checkpointed(tmp_path, 10)
     (run.checkpoints / "best.ckpt").mkdir()

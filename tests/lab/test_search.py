@@ -25,7 +25,7 @@ optuna = pytest.importorskip("optuna", reason="Optuna is not installed: pip inst
 from lab.runs.study import RunningTrial, storage_at  # noqa: E402
 from lab.sweeps import search  # noqa: E402
 
-# Under the sampler's seed the second trial's weight decay is negative, which is refused.
+# Under the sampler's seed the second trial's share leaves no input to train on, which is refused.
 SMALL = (
     "-m",
     "+sweep=search",
@@ -33,7 +33,9 @@ SMALL = (
     "data.numbers=4",
     "trainer.max_epochs=10",
     "threads=1",
-    "optim.weight_decay=interval(-1,1)",
+    "hydra.sweeper.sampler.seed=4",
+    "softmax.tau=1",
+    "data.train_share=tag(log,interval(1e-4,0.9))",
 )
 
 
@@ -61,7 +63,7 @@ def test_trials_are_runs_and_the_same_command_goes_on(tmp_path: Path) -> None:
 
     # A trial that a kill has cut short is one that is still running when nobody searches.
     cut_short = study_in(runs).ask(
-        done.distributions | {"optim.weight_decay": optuna.distributions.FloatDistribution(0.1, 1)}
+        done.distributions | {"data.train_share": optuna.distributions.FloatDistribution(0.3, 0.9, log=True)}
     )
     again = lab_train(*SMALL, "hydra.sweeper.n_trials=4", folder=tmp_path)
     assert "2 of 4 trials done, 1 cut short" in again.stderr
@@ -77,7 +79,7 @@ def test_trials_are_runs_and_the_same_command_goes_on(tmp_path: Path) -> None:
 
 
 def test_a_search_without_any_success_says_so(tmp_path: Path) -> None:
-    always_refused = "optim.weight_decay=interval(-2,-1)"
+    always_refused = "data.train_share=interval(0.0001,0.001)"
     done = lab_train(*SMALL[:-1], always_refused, "hydra.sweeper.n_trials=2", folder=tmp_path, check=False)
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert "error: none of 2 trials of search-" in done.stderr

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -129,7 +131,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(tmp_path: Path
     last = sorted((run / "checkpoints").glob("last-*.ckpt"))[-1]
     last.write_bytes(last.read_bytes()[:2000])
     train_in(tmp_path, *command)
-    assert f"damaged checkpoint, using the one before it: {last}" in capsys.readouterr().err
+    assert f"damaged checkpoint, left out: {last}" in capsys.readouterr().err
     assert_same_weights(run, undisturbed)
 
 
@@ -295,6 +297,32 @@ def test_an_interrupted_run_is_stopped_and_can_go_on(tmp_path: Path) -> None:
     assert summary["status"] == "stopped"
     assert summary["steps"] == newest(run)["global_step"] >= 5
     assert (run / "metrics.csv").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_is_ended_before_it_trains_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
+    """As its data are read, which takes long: a FIFO gives nothing."""
+    raw = tmp_path / "data" / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    for split in ("train", "t10k"):
+        for name in ("images-idx3", "labels-idx1"):
+            os.mkfifo(raw / f"{split}-{name}-ubyte")
+    process = Process("-m", "lab.train", "experiment=main_task", f"paths.data={tmp_path / 'data'}", folder=tmp_path)
+    deadline = time.monotonic() + 120
+    while not (tmp_path / "runs").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 128 + number, said
+    assert said.strip() == ("Ctrl-C: ended" if number == signal.SIGINT else "SIGTERM: ended")
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
+
+
+@pytest.mark.parametrize("module", ["lab.train", "lab.inspect"])
+def test_ctrl_c_while_a_command_is_importing_is_one_line(module: str, tmp_path: Path) -> None:
+    (tmp_path / "yaml.py").write_text("raise KeyboardInterrupt")
+    process = subprocess.run([sys.executable, "-m", module, "--x"], cwd=tmp_path, capture_output=True, text=True)
+    assert (process.returncode, process.stderr) == (130, "\nCtrl-C: ended\n")
 
 
 def test_two_processes_share_scenes_and_validation(tmp_path: Path) -> None:

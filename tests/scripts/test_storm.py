@@ -40,7 +40,7 @@ def test_a_failure_is_told_with_the_command_that_repeats_it(tmp_path: Path, monk
     assert not storm(["--only=flips", "--flips=2", "--workers=1", f"--out={tmp_path}"])
     page = (tmp_path / "README.md").read_text()
     assert "| flips | 2 | 0 | 2 |" in page
-    assert "`python -m scripts.storm --seed 0 --only flips --number 1`: " in page
+    assert "`python -m scripts.storm --seed 0 --flips 2 --only flips --number 1`: " in page
     assert "bit 0, left as it was is not noticed" in page
 
 

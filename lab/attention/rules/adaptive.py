@@ -27,6 +27,8 @@ class AdaptiveTemperature(TemperatureRule):
         when: at "inference" only (the module's eval mode), as in max retrieval, or "always", as in CLRS-Text.
     """
 
+    assumes_softmax = True
+
     def __init__(
         self,
         heads: int,

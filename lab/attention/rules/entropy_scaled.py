@@ -1,0 +1,93 @@
+"""Entropy scaling: a first softmax tells how sharp the second one is to be."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from lab.attention.masks import key_counts
+from lab.attention.precision import at_least_float32
+from lab.attention.row_statistics import row_concentration, row_entropy
+from lab.attention.rule import Tau, TemperatureRule
+from lab.attention.score_variance import score_variance
+
+Statistic = Literal["entropy", "hhi", "variance"]
+Bias = Literal["constant", "linear", "log"]
+
+
+class EntropyScaled(TemperatureRule):
+    """softmax(t q k^T / tau) with t worked out of a statistic S of each row of softmax(q k^T / tau).
+
+        t = scale1 sigmoid(scale2 (S - bias)), scale1 and scale2 learned a head
+
+        entropy: S = -sum p log p, in nats    hhi: S = sum p^2    variance: S = Var(q k^T / tau) over the row
+        constant: bias = b    linear: bias = b + log M (n - 1) / (M - 1)    log: bias = b + log n
+
+    b is learned a head, 0 at the start; n are the keys that a row may attend to, of M in all: in a causal sequence the
+    last two go from 0 to log M over its rows. t is an inverse temperature. Gradients flow through S.
+
+    Source: "Introducing a learnable temperature value", section "What did not help"
+    (sigmoid-entropy-scaling-corrected-bias-.3-scales); which variance is meant it does not say.
+
+    Args:
+        statistic: S.
+        bias: what it is compared with; linear and log are entropies.
+        scale1: at the start.
+        scale2: at the start.
+
+    Raises:
+        ValueError: if a bias that is an entropy is to go with another statistic.
+    """
+
+    couples_queries = False
+    assumes_softmax = True
+
+    def __init__(
+        self,
+        heads: int,
+        head_dim: int,
+        tau: Tau | None = None,
+        statistic: Statistic = "entropy",
+        bias: Bias = "constant",
+        scale1: float = 0.3,
+        scale2: float = 0.3,
+    ) -> None:
+        super().__init__(heads, head_dim, tau)
+        if statistic != "entropy" and bias != "constant":
+            raise ValueError(
+                f"softmax.bias={bias} is an entropy that n keys may have, and softmax.statistic={statistic} is "
+                "none: take softmax.bias=constant with it"
+            )
+        self.statistic: Statistic = statistic
+        self.bias: Bias = bias
+        self.scale1 = nn.Parameter(torch.full((heads, 1, 1), float(scale1)))
+        self.scale2 = nn.Parameter(torch.full((heads, 1, 1), float(scale2)))
+        self.offset = nn.Parameter(torch.zeros(heads, 1, 1))
+
+    def inverse_temperature(self, q_BHND: Tensor, k_BHMD: Tensor, mask: Tensor | None = None) -> Tensor:
+        with torch.autocast(q_BHND.device.type, enabled=False):
+            q, k = at_least_float32(q_BHND, k_BHMD)
+            of_row = self._statistic(q / self.tau, k, mask)
+            centred = of_row - self.offset - self._ramp(k, mask)
+            return self.scale1 * (self.scale2 * centred).sigmoid() / self.tau
+
+    def _statistic(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
+        if self.statistic == "variance":
+            return score_variance(q, k, mask)[0]
+        of: Callable[..., Tensor] = row_entropy if self.statistic == "entropy" else row_concentration
+        return of(q, k, mask)
+
+    def _ramp(self, k_BHMD: Tensor, mask: Tensor | None) -> Tensor | float:
+        """The part of the bias that is not learned: 0, or from 0 to log M by a row's number of keys."""
+        if self.bias == "constant":
+            return 0.0
+        n, M = key_counts(mask, k_BHMD), k_BHMD.shape[-2]
+        return n.log() if self.bias == "log" else math.log(M) * (n - 1) / max(M - 1, 1)
+
+    def temperatures(self) -> dict[str, Tensor]:
+        learned = {"scale1": self.scale1, "scale2": self.scale2, "bias": self.offset}
+        return {**super().temperatures(), **{name: one.detach().flatten().clone() for name, one in learned.items()}}

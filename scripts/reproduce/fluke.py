@@ -1,0 +1,127 @@
+"""Toy figure of "Softmax attention is a fluke": softmax of Gaussian logits flattens with their number; rules of length.
+
+    python -m scripts.reproduce.fluke
+
+Seconds: nothing is trained. Softmax of N(0, 1) logits at 2, 5, 25 and 1,000 items, alone and under each rule that
+counts keys, all made for 25.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+import pandas as pd
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from lab.attention.functional import attend_explicit
+from lab.attention.rule import TemperatureRule
+from lab.attention.rules.entropy_matched import EntropyMatched
+from lab.attention.rules.fixed import Fixed
+from lab.attention.rules.log_length import LogLength
+from lab.observation.dispersion import entropy
+from lab.plotting.figures import new_figure, save_figure
+from lab.runs.files import write_text
+from scripts.reproduce.common import origin
+
+SIZES = (2, 5, 25, 1000)
+TRAINED = 25
+SHOWN = 25  # weights of a picture
+# Entropies that the text tells, of a single draw each.
+TOLD = {25: 2.80, 1000: 6.39}
+
+
+def rules() -> dict[str, TemperatureRule]:
+    """Each rule by the words that choose it."""
+    made = partial(LogLength, heads=1, head_dim=1, trained_length=TRAINED)
+    return {
+        "softmax": Fixed(1, 1),
+        "log_length form=log_n": made(form="log_n"),
+        "log_length form=sqrt_log_ratio": made(form="sqrt_log_ratio"),
+        "log_length form=learned, at its start": made(form="learned"),
+        "entropy_matched": EntropyMatched(1, 1, trained_length=TRAINED),
+    }
+
+
+@torch.no_grad()
+def weights_of(rule: TemperatureRule, logits: Tensor) -> Tensor:
+    """Softmax of logits [draws, n] under a rule, [draws, n]."""
+    keys = logits[:, None, :, None]
+    return attend_explicit(torch.ones_like(keys[:, :, :1]), keys, keys, rule).weights[:, 0, 0]
+
+
+def measured(draws: int, seed: int) -> dict[str, dict[int, Tensor]]:
+    """Rule -> size -> weights [draws, n] of the same logits."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = {n: torch.randn(draws, n, generator=generator, dtype=torch.float64) for n in SIZES}
+    return {name: {n: weights_of(rule.double(), x) for n, x in logits.items()} for name, rule in rules().items()}
+
+
+def table(found: Mapping[str, Mapping[int, Tensor]]) -> pd.DataFrame:
+    """Entropy in nats and largest weight, mean and deviation over draws, a row a rule."""
+    rows: dict[str, dict[str, str]] = {name: {} for name in found}
+    for name, by_size in found.items():
+        for n, weights in by_size.items():
+            H, most = entropy(weights.log()), weights.amax(-1)
+            rows[name][f"entropy, {n:,}"] = f"{H.mean():.2f} ± {H.std():.2f}"
+            rows[name][f"largest, {n:,}"] = f"{most.mean():.3f} ± {most.std():.3f}"
+    columns = [f"{what}, {n:,}" for what in ("entropy", "largest") for n in SIZES]
+    return pd.DataFrame(rows).T[columns].rename_axis("softmax")
+
+
+def figure_of(found: Mapping[str, Mapping[int, Tensor]]) -> Figure:
+    """The largest weights of one draw, in order: a row a rule, a column a size."""
+    figure, panels = new_figure(3 * len(SIZES), 1.7 * len(found), len(found), len(SIZES))
+    for row, (name, by_size) in zip(panels, found.items(), strict=True):
+        for axes, (n, weights) in zip(row, by_size.items(), strict=True):
+            one = weights[0].sort(descending=True).values
+            axes.bar(range(len(one[:SHOWN])), one[:SHOWN].numpy())
+            told = f"H = {entropy(one.log()[None]).item():.2f}, largest {one[0].item():.2f}"
+            axes.set(xlim=(-1, SHOWN), ylim=(0, 1), xticks=[], title=f"n = {n:,}: {told}")
+            axes.title.set_fontsize(8)
+        row[0].set_ylabel(name.replace(" ", "\n", 1), fontsize=8)
+    return figure
+
+
+def page(found: Mapping[str, Mapping[int, Tensor]], draws: int, seed: int, command: str) -> str:
+    """The page of results."""
+    here = {n: entropy(found["softmax"][n].log()) for n in TOLD}
+    told = "; ".join(
+        f"{value:.2f} nats at {n:,} items there, {here[n].mean():.2f} ± {here[n].std():.2f} here"
+        for n, value in TOLD.items()
+    )
+    return "\n\n".join(
+        [
+            '# "Softmax attention is a fluke": softmax flattens with the number of items',
+            origin(command),
+            f"Softmax of N(0, 1) logits, {draws:,} draws of each size (seed {seed}), mean and deviation over draws; "
+            f"entropies in nats. Rules are made for {TRAINED} items, and see the same logits. The text tells the "
+            f"entropy of one draw: {told}.",
+            table(found).to_markdown(disable_numparse=True, stralign="right"),
+            "entropy_matched takes logits for Gaussian, which is exact for many keys and little spread alone.",
+            f"## One draw, its {SHOWN} largest weights",
+            "![Weights](weights.png)",
+        ]
+    )
+
+
+def main(out: Path, draws: int, seed: int, command: str) -> None:
+    """Writes page and picture."""
+    found = measured(draws, seed)
+    save_figure(figure_of(found), out / "weights.png")
+    write_text(out / "README.md", page(found, draws, seed, command) + "\n")
+    print(f"written: {out}")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("results/fluke"), help="folder of the page")
+    parser.add_argument("--draws", type=int, default=1000, help="of each size")
+    parser.add_argument("--seed", type=int, default=0)
+    parsed = parser.parse_args()
+    main(parsed.out, parsed.draws, parsed.seed, " ".join(["python -m scripts.reproduce.fluke", *sys.argv[1:]]))

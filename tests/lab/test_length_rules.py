@@ -1,0 +1,183 @@
+"""Rules that count keys, look at a first softmax or normalise queries and keys, against their equations."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from lab.attention import chunks
+from lab.attention.contract import check_rule
+from lab.attention.functional import attend, attend_explicit
+from lab.attention.normaliser import Normaliser
+from lab.attention.normaliser_contract import check_together
+from lab.attention.normalisers.plus_one import PlusOne
+from lab.attention.rules.entropy_matched import EntropyMatched
+from lab.attention.rules.entropy_scaled import EntropyScaled
+from lab.attention.rules.log_length import LogLength
+from lab.attention.rules.query_key_norm import QueryKeyNorm
+from lab.config.compose import compose_config
+from lab.console import LabError
+from lab.models.compact_vit import CompactViT
+from lab.models.composed_softmax import softmax_config
+from lab.models.reasoner import Reasoner
+from lab.models.set_attention import SetAttention
+
+B, H, N, M, D, T = 2, 3, 6, 8, 4, 5
+CAUSAL = torch.ones(N, M, dtype=torch.bool).tril(1)
+PADDING = torch.ones(B, 1, 1, M, dtype=torch.bool)
+PADDING[0, ..., 3:] = False
+MASKS = {"all": None, "causal": CAUSAL, "padding": PADDING, "blind": CAUSAL & (torch.arange(N) > 0)[:, None]}
+
+RULES: dict[str, Any] = {
+    **{form: partial(LogLength, form=form, trained_length=T) for form in ("log_n", "learned", "sqrt_log_ratio")},
+    **{anchor: partial(EntropyMatched, anchor=anchor, trained_length=T) for anchor in ("entropy", "share")},
+    **{f"{bias} bias": partial(EntropyScaled, bias=bias) for bias in ("constant", "linear", "log")},
+    **{statistic: partial(EntropyScaled, statistic=statistic) for statistic in ("hhi", "variance")},
+    **{norm: partial(QueryKeyNorm, norm=norm, trained_length=T) for norm in ("l2", "layer_norm")},
+}
+
+
+def qkv() -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(B, H, rows, D, generator=generator).double().requires_grad_() for rows in (N, M, M))
+    return q, k, v
+
+
+def made(name: str) -> Any:
+    """A rule of which every parameter has moved."""
+    rule = RULES[name](H, D).double()
+    with torch.no_grad():
+        for step, parameter in enumerate(rule.parameters(), start=1):
+            parameter.add_(0.1 * torch.arange(parameter.numel()).view_as(parameter).sin() + 0.05 * step)
+    return rule
+
+
+def logits_of(name: str, rule: Any, q: Tensor, k: Tensor, seen: Tensor, head: int) -> Tensor:
+    """Logits of one query [D] over the keys [n, D] that it sees, of M in all, as the equation has them."""
+    n, scores = len(k), (k @ q) / math.sqrt(D)
+    p = scores.softmax(0)
+    match name:
+        case "log_n":
+            return math.log(n) * scores
+        case "learned":
+            return (rule.scale[head, 0, 0] * math.log(n) / math.log(T) + rule.bias[head, 0, 0]) * scores
+        case "sqrt_log_ratio" | "share":
+            return math.sqrt(math.log(n) / math.log(T)) * scores
+        case "entropy":
+            if n == 1:
+                return scores
+            # H(n) = log n - f^2 u^2 / 2 is to be H(T) = log T - u^2 / 2.
+            squared = 1 + 2 * math.log(n / T) / scores.var(correction=0)
+            return squared.clamp_min(1e-4).sqrt() * scores
+        case "l2":
+            return rule.gain[head, 0, 0] * (k / k.norm(dim=-1, keepdim=True)) @ (q / q.norm())
+        case "layer_norm":
+            norm = partial(torch.nn.functional.layer_norm, normalized_shape=(D,))
+            return (norm(k) * rule.key_gain[head]) @ (norm(q) * rule.query_gain[head, 0]) / math.sqrt(D)
+    ramp = {"linear bias": math.log(M) * (n - 1) / (M - 1), "log bias": math.log(n)}.get(name, 0.0)
+    statistic = {"hhi": p.square().sum(), "variance": scores.var(correction=0)}.get(name, -(p * p.log()).sum())
+    scale1, scale2, offset = (one[head, 0, 0] for one in (rule.scale1, rule.scale2, rule.offset))
+    return scale1 * (scale2 * (statistic - offset - ramp)).sigmoid() * scores
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("name", RULES)
+def test_each_rule_is_its_equation_row_by_row(name: str, mask: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    (q, k, v), rule, allowed = qkv(), made(name), MASKS[mask]
+    seen = torch.ones(B, H, N, M, dtype=torch.bool) if allowed is None else allowed.expand(B, H, N, M)
+    want = torch.zeros(B, H, N, D, dtype=torch.float64)
+    for b, h, n in torch.cartesian_prod(*map(torch.arange, (B, H, N))).tolist():
+        keys = seen[b, h, n]
+        if keys.any():
+            weights = logits_of(name, rule, q[b, h, n], k[b, h, keys], keys, h).softmax(0)
+            want[b, h, n] = weights @ v[b, h, keys]
+    z = attend(q, k, v, rule, allowed)
+    torch.testing.assert_close(z, want, rtol=1e-6, atol=1e-7)  # tau is kept in float32
+    torch.testing.assert_close(attend_explicit(q, k, v, rule, allowed).z, z, rtol=1e-10, atol=1e-10)
+    inputs = (q, k, v, *rule.parameters())
+    slopes = torch.autograd.grad(z.square().sum(), inputs, allow_unused=True)
+    assert all(slope is None or slope.isfinite().all() for slope in slopes)
+    monkeypatch.setattr(chunks, "CHUNK_ELEMENTS", 2 * B * H * M)
+    parts = attend(q, k, v, rule, allowed)
+    torch.testing.assert_close(parts, z, rtol=1e-10, atol=1e-10)
+    of_parts = torch.autograd.grad(parts.square().sum(), inputs, allow_unused=True)
+    torch.testing.assert_close(of_parts, slopes, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_each_rule_keeps_the_contract(name: str) -> None:
+    q, k, v = (t[:1, :, :4].detach().requires_grad_() for t in qkv())
+    rule, mask = made(name), CAUSAL[:4, :4]
+    assert torch.autograd.gradcheck(lambda q, k, v: attend(q, k, v, rule, mask), (q, k, v))
+    check_rule(one := RULES[name](H, D))
+    assert (one.couples_queries, one.weighs_channels) == (False, isinstance(rule, QueryKeyNorm))
+    check_together(one, PlusOne(H, D))
+    stacked = torch.func.vmap(lambda *x: attend(*x, rule, mask))(*(t.unsqueeze(0) for t in (q, k, v)))
+    torch.testing.assert_close(stacked[0], attend(q, k, v, rule, mask), rtol=1e-8, atol=1e-10)
+    before = attend(q, k, v, rule)
+    rule.set_tau(0.1)
+    assert not torch.allclose(attend(q, k, v, rule), before)
+
+
+@pytest.mark.parametrize("size", [1e-8, 1e-3, 1.0, 1e4])
+@pytest.mark.parametrize("keys", [1, 3, 5, 40])
+def test_entropy_matching_is_finite_and_leaves_the_trained_length_alone(size: float, keys: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    q, k = (size * torch.randn(2, 1, n, 4, generator=generator).requires_grad_() for n in (6, keys))
+    q.retain_grad(), k.retain_grad()
+    beta = EntropyMatched(1, 4, trained_length=5).inverse_temperature(q, k).expand(2, 1, 6, 1)
+    (beta * q).sum().backward()
+    assert beta.isfinite().all() and all(t.grad is None or t.grad.isfinite().all() for t in (q, k))
+    assert torch.allclose(beta, torch.tensor(0.5)) == (keys in (1, 5)) or size == 1e4
+
+
+def test_gaussian_logits_come_near_the_entropy_of_the_trained_length() -> None:
+    """N(0, 1) logits: 2.78 nats at 25 items, 6.41 at 1,000, where the approximation brings back most of it."""
+    x = torch.randn(500, 1, 1000, 1, generator=torch.Generator().manual_seed(0))
+    rule = EntropyMatched(1, 1, trained_length=25)
+    found = {}
+    for n in (25, 1000):
+        items = x[..., :n, :]
+        weights = attend_explicit(torch.ones(500, 1, 1, 1), items, items, rule).weights
+        found[n] = torch.special.entr(weights).sum(-1).mean().item()
+    assert found == {25: pytest.approx(2.78, abs=0.03), 1000: pytest.approx(3.5, abs=0.1)}
+
+
+@pytest.mark.parametrize("rule", [LogLength, partial(EntropyMatched, anchor="share"), EntropyMatched])
+def test_a_model_tells_the_length_it_is_made_for_and_the_config_counts_more(rule: Any) -> None:
+    models = [Reasoner(softmax=rule), SetAttention(softmax=rule), CompactViT(8, 4, 1, 1, 4, softmax=rule)]
+    assert [model.rules()[0].trained_length for model in models] == [5, 16, 5]
+    assert Reasoner(softmax=partial(rule, trained_length=9)).rules()[0].trained_length == 9
+    with pytest.raises(ValueError, match=r"softmax\.trained_length must be given here: the model does not tell"):
+        check_rule(rule(2, 4))
+
+
+def test_the_gain_of_query_key_norm_starts_by_the_length() -> None:
+    def gain(**options: Any) -> float:
+        rule: Any = Reasoner(softmax=partial(QueryKeyNorm, **options)).rules()[0]
+        return rule.gain[0, 0, 0].item()
+
+    assert gain() == pytest.approx(math.log2(20))
+    assert gain(trained_length=16) == pytest.approx(math.log2(240))
+    assert gain(initial=3.0) == gain(initial=3.0, trained_length=16) == 3
+
+
+def test_rules_and_options_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"softmax\.bias=log is an entropy that n keys may have"):
+        EntropyScaled(1, 4, statistic="hhi", bias="log")
+    for option in ("form=log", "trained_length=1", "trained_length=2.5"):
+        with pytest.raises(LabError, match=r"softmax\.\w+=\S+ is wrong: it must"):
+            softmax_config("log_length", f"softmax.{option}")
+
+    class Anything(Normaliser):
+        def weights(self, logits_BHNM: Tensor, mask: Tensor | None = None) -> Tensor:
+            return logits_BHNM.sigmoid()
+
+    with pytest.raises(ValueError, match="EntropyScaled works its temperature out of the weights of a softmax"):
+        check_together(EntropyScaled(1, 4), Anything(1, 4))
+    assert compose_config(["softmax=entropy_scaled"]).softmax.scale1 == 0.3

@@ -1,0 +1,99 @@
+"""The atlas in small: it trains what is missing, keeps what is whole, and says what was not run."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from lab.config.compose import CONFIGS, compose_config
+from lab.train import run as train
+from scripts.atlas import columns, cost, retrieval
+from scripts.atlas.rows import FIRST, Row, all_rows
+from scripts.reproduce import common, reasoning_setups
+
+SMALL = ("data.numbers=4", "trainer.max_epochs=4", "trainer.check_val_every_n_epoch=2", "callbacks.eureka.stop_after=1")
+
+
+@pytest.fixture
+def atlas(monkeypatch, capsys, one_thread):
+    """Runs the command, its trainings in this process."""
+    trained = []
+
+    def train_here(overrides: list[str], log: object = None) -> int:
+        trained.append(overrides)
+        train([*overrides, "logger=csv_only"])
+        return 0
+
+    monkeypatch.setattr(common, "train_apart", train_here)
+    small = replace(columns.COLUMNS[0], options=SMALL, rates=("1e-3", "2e-3"), seeds=2)
+    monkeypatch.setattr(columns, "COLUMNS", (small,))
+    monkeypatch.setattr(cost, "_ROUNDS", 3)
+
+    def typed(*arguments: str) -> tuple[str, list[list[str]]]:
+        trained.clear()
+        monkeypatch.setattr(sys, "argv", ["atlas", *arguments])
+        runpy.run_module("scripts.atlas", run_name="__main__", alter_sys=False)
+        return capsys.readouterr().out, list(trained)
+
+    return typed
+
+
+def test_the_command_trains_what_is_missing_and_writes_its_page(tmp_path: Path, atlas) -> None:
+    places = ("--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "out"), "--only", "reasoning")
+    two = (*places, "--softmax", "softmax", "--softmax", "softmax softmax.tau=1")
+    told, trained = atlas(*two, "--plan")
+    assert told.count("missing") == 2 and not trained and not (tmp_path / "runs").exists()
+    _, trained = atlas(*two)
+    # Two softmaxes, each with two rates on seed 0 and both seeds at the rate chosen.
+    assert len(trained) == 6 and sum("seeds=2" in overrides for overrides in trained) == 2
+    page = (tmp_path / "out/README.md").read_text()
+    rows = [line for line in page.splitlines() if line.startswith("| softmax")]
+    assert len(rows) == 3 and "0/2" in rows[1] and "Every cell has been run." in page
+    assert (tmp_path / "out/reasoning.png").stat().st_size > 1000
+    told, trained = atlas(*two, "--softmax", "norm_softmax", "--page")
+    assert not trained
+    page = (tmp_path / "out/README.md").read_text()
+    assert "Not run yet, or not whole: norm_softmax." in page and "| not run" in page
+
+
+def test_every_softmax_has_a_row_and_every_row_composes() -> None:
+    rows = all_rows()
+    assert {path.stem for path in (CONFIGS / "softmax").glob("*.yaml")} <= {row.typed for row in rows}
+    assert {*FIRST, *retrieval.TRAINED, *retrieval.SWAPPED} <= {row.typed for row in rows}
+    for row in rows:
+        compose_config(["experiment=reasoning", *row.overrides])
+    assert str(Row("softmax softmax.tau=1")) == "softmax, tau=1"
+    for column in columns.COLUMNS:
+        assert all(typed in {row.typed for row in rows} for typed in column.rows)
+
+
+def test_the_table_of_max_retrieval_tells_means_and_pairs_with_the_baseline() -> None:
+    scores = pd.DataFrame(
+        [
+            {"seed": seed, "measure": measure, "size": size, "accuracy": base + seed * base / 50}
+            for measure, base in (("softmax", 0.5), ("sigmoid", 0.6))
+            for size in retrieval.SIZES
+            for seed in (0, 1, 2)
+        ]
+    )
+    found = retrieval.table(scores)
+    assert found.loc["softmax [3 seeds]", "16"].startswith("51.0 (")
+    assert "p = " in found.loc["sigmoid [3 seeds]", "16"] and "p = " not in found.loc["softmax [3 seeds]", "16"]
+    assert "98.6" in found.loc["Baseline, paper", "16"]
+
+
+def test_setups_of_the_reasoning_task_compose_and_tell_what_was_not_run(tmp_path: Path, monkeypatch) -> None:
+    for options in reasoning_setups.SETUPS.values():
+        compose_config(["experiment=reasoning", *options])
+    cell = reasoning_setups.Cell("layer_norm", "Softmax", "2e-3", tmp_path, ("data.numbers=4", "trainer.max_epochs=2"))
+    assert "Not run: Softmax at 2e-3." in reasoning_setups.page({"layer_norm": [cell]}, "typed")
+    monkeypatch.setattr(reasoning_setups, "SEEDS", 2)
+    monkeypatch.setattr(common, "train_apart", lambda typed, log=None: train([*typed, "logger=csv_only"]) and 0)
+    cell.train()
+    page = reasoning_setups.page({"layer_norm": [cell]}, "typed")
+    assert "Not run" not in page and "| Softmax" in page and "0/2" in page and "later than 2" in page
