@@ -53,6 +53,7 @@ class Checkpoints(Checkpoint):
         self._saved_step = -1
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.folder.mkdir(exist_ok=True)
         if self.best:
             check_metric("checkpoints.best", self.best, pl_module)
 

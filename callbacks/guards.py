@@ -16,10 +16,12 @@ from lab.runs.folder import Run
 
 
 class StillHeld(Callback):
-    """Raises LabError before the next batch; nothing more is written into the folder. Notes that training has begun.
+    """Raises LabError before the next batch or write once the folder is lost; notes that training has begun.
 
-    It happens to a process that stood still for longer than ``lab.runs.lock.LEASE`` (suspended, its network gone) while
-    another node ran the same command.
+    Nothing more is written into the folder then.
+
+    It happens where the folder was deleted, and to a process that stood still for longer than ``lab.runs.lock.LEASE``
+    (suspended, its network gone) while another node ran the same command.
     """
 
     def __init__(self, run: Run) -> None:
@@ -29,6 +31,18 @@ class StillHeld(Callback):
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
     ) -> None:
         self.run.begun = True
+        self._check(trainer)
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._check(trainer)
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._check(trainer)
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._check(trainer)
+
+    def _check(self, trainer: L.Trainer) -> None:
         if self.run.lost:
             trainer.loggers.clear()
             raise LabError(

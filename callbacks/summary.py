@@ -18,6 +18,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from lab.callbacks.access import callbacks_of
 from lab.callbacks.eureka import EurekaMoment, find_moment
 from lab.callbacks.throughput import Throughput, samples_seen
+from lab.runs.files import is_full
 from lab.runs.provenance import now
 from lab.runs.summary import VERSION, Best, Eureka, Status, Summary, read_summary, write_summary
 from lab.runs.tensorboard import boards
@@ -97,13 +98,19 @@ class RunSummary(Callback):
             told |= {name: getattr(self._before, name) for name in self._before.model_fields_set - own}
         if error is not None:
             told["error"] = error
-        write_summary(self.folder, self.what.model_copy(update=told))
+        try:
+            write_summary(self.folder, self.what.model_copy(update=told))
+        except OSError as full:
+            # Others have taken even the room that was kept: what ended the run is told all the same.
+            if status == "running" or not is_full(full):
+                raise
 
     def _progress(self, trainer: L.Trainer) -> dict[str, Any]:
         callbacks = callbacks_of(trainer)
         eureka = find_moment(callbacks)
         return {
-            "epochs": trainer.current_epoch,
+            # Not current_epoch, which is one behind where trainer.max_steps ended the run that is gone on with.
+            "epochs": trainer.fit_loop.epoch_progress.current.processed,
             "max_epochs": trainer.max_epochs,
             "steps": trainer.global_step,
             "samples": samples_seen(trainer),

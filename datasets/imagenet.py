@@ -80,15 +80,18 @@ class ImageNetData(DataModule):
         self.workers = workers
         self.seed = seed
         self.validation_seed = validation_seed
-        training = create_transform(
-            tile_size,
-            is_training=True,
-            auto_augment=auto_augment,
-            color_jitter=color_jitter,
-            re_prob=random_erasing,
-            re_mode="pixel",
-            interpolation="bicubic",
-        )
+        try:
+            training = create_transform(
+                tile_size,
+                is_training=True,
+                auto_augment=auto_augment,
+                color_jitter=color_jitter,
+                re_prob=random_erasing,
+                re_mode="pixel",
+                interpolation="bicubic",
+            )
+        except AssertionError as error:
+            raise ValueError(f"data.auto_augment={auto_augment} is no policy of timm's: {error}") from error
         evaluation = create_transform(tile_size, is_training=False, interpolation="bicubic", crop_pct=0.875)
         self.transforms = {"train": training, "val": evaluation}
         self._scenes: dict[str, FolderScenes] = {}

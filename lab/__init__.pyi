@@ -1,6 +1,7 @@
 from .attention.functional import attend, attend_explicit
 from .attention.rule import TemperatureRule
 from .console import LabError
+from .models.replace import replace_softmax, restore_softmax
 from .observation.observe import observe
 from .observation.recorder import Recorder
 from .report.frames import load_runs
@@ -17,5 +18,7 @@ __all__ = [
     "attend_explicit",
     "load_runs",
     "observe",
+    "replace_softmax",
+    "restore_softmax",
     "run",
 ]

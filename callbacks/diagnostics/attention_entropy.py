@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from lab.callbacks.diagnostics.base import Diagnostic
-from lab.observation.attention_statistics import share_of_log, weight_entropy
+from lab.observation.attention_statistics import keys_seen, share_of_log, weight_entropy
 from lab.observation.observe import Chunk, Findings, mean_over
 from lab.plotting.figures import bars_by_layer, lines_by_layer
 
@@ -21,28 +21,38 @@ class AttentionEntropy(Diagnostic):
 
     Table: layer, head, entropy, share. A share of 1 is uniform attention, which starves W_Q and W_K of gradient.
 
+    Where weights do not add up to one, a column ``sum`` has what they add up to, as the mean over rows. Under a sink
+    (they add up to at most one), what goes to nothing counts as one more item, in the entropy and in n. Otherwise (they
+    add up to anything) entropy is that of |w| / sum |w|. n is the number of keys that a query may see.
+
     Source: Eureka-moments in Transformers, section 3; "softmax is not enough", Proposition 3.2.
     """
 
-    reads = ("weights",)
+    reads = ("logits", "weights")
 
     def see(self, chunk: Chunk) -> tuple[Tensor, int]:
         values = []
-        for layer in chunk.layers:
-            entropy_BHN = weight_entropy(layer["weights"])
-            share_BHN = share_of_log(entropy_BHN, layer["weights"].shape[-1])
-            values.append(torch.stack([entropy_BHN, share_BHN]).mean((1, 3)))
+        for normaliser, layer in zip(chunk.normalisers, chunk.layers, strict=True):
+            weights, total = layer["weights"], normaliser.total
+            entropy_BHN = weight_entropy(weights, total)
+            # Nothing is one more item, where attention may go to it.
+            share_BHN = share_of_log(entropy_BHN, keys_seen(layer["logits"]) + (total == "at most one"))
+            # Of softmax it is 1, which no table need say.
+            columns = [entropy_BHN, share_BHN, *([] if total == "one" else [weights.float().sum(-1)])]
+            values.append(torch.stack(columns).mean((1, 3)))
         return torch.stack(values).cpu(), len(chunk)
 
     def conclude(self, seen: list[Any]) -> Findings:
         found = Findings()
-        for index, (entropy, share) in enumerate(mean_over(seen).tolist()):
+        for index, columns in enumerate(mean_over(seen)):
+            named = dict(zip(("entropy", "share", "sum"), columns.tolist(), strict=False))
             found.rows += [
-                {"layer": index, "head": head, "entropy": e, "share": s}
-                for head, (e, s) in enumerate(zip(entropy, share, strict=True))
+                {"layer": index, "head": head, **dict(zip(named, values, strict=True))}
+                for head, values in enumerate(zip(*named.values(), strict=True))
             ]
-            found.scalars[f"nats/layer_{index}"] = sum(entropy) / len(entropy)
-            found.scalars[f"share/layer_{index}"] = sum(share) / len(share)
+            for name, values in named.items():
+                key = "nats" if name == "entropy" else name
+                found.scalars[f"{key}/layer_{index}"] = sum(values) / len(values)
         found.figures["layers"] = partial(bars_by_layer, found.rows, ["share"], "entropy / log n")
         return found
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lab.callbacks.diagnostics.base import Diagnostic
 from lab.datasets.scenes import unnormalised
-from lab.observation.attention_statistics import received, rollout
+from lab.observation.attention_statistics import received, rollout, shares
 from lab.observation.observe import Chunk, Findings
 from lab.plotting.figures import maps, panels
 
@@ -24,7 +24,8 @@ class AttentionMaps(Diagnostic):
     On pictures: ``heads`` (a map a layer and head beside the first scene: what each patch gets, averaged over
     queries), ``layers`` (averaged over heads too, as in Figure 3), ``answer`` (what the CLS token attends to) and
     ``rollout``. On sequences: ``heads``, the weights themselves, averaged over scenes. The arrays hold ``received``
-    [L, B, H, M], and ``answer`` [L, B, H, M] and ``rollout`` [B, N, N] where tokens attend to themselves.
+    [L, B, H, M], and ``answer`` [L, B, H, M] and ``rollout`` [B, N, N] where tokens attend to themselves. Where weights
+    add up to anything, all are of |w| / sum |w|; where they add up to at most one, what goes to nothing is on no map.
 
     Source: Eureka-moments in Transformers, Figure 3; rollout: Abnar and Zuidema 2020.
     """
@@ -41,15 +42,18 @@ class AttentionMaps(Diagnostic):
         super().__init__(folder, every_n_epochs, scenes, pictures_every_n_epochs)
 
     def see(self, chunk: Chunk) -> dict[str, Any]:
-        weights = [layer["weights"] for layer in chunk.layers]
+        weights = [
+            shares(layer["weights"], normaliser.total)
+            for normaliser, layer in zip(chunk.normalisers, chunk.layers, strict=True)
+        ]
         square = weights[0].shape[-2] == weights[0].shape[-1]
         answer = chunk.model.answer_token
         grid = chunk.model.token_grid
         return {
             "received": torch.stack([received(w) for w in weights]).cpu(),
-            "answer": torch.stack([w[:, :, answer].float() for w in weights]).cpu() if square else None,
+            "answer": torch.stack([w[:, :, answer] for w in weights]).cpu() if square else None,
             "rollout": rollout(weights).cpu() if square else None,
-            "mean": torch.stack([w.float().sum(0) for w in weights]).cpu() if grid is None else None,
+            "mean": torch.stack([w.sum(0) for w in weights]).cpu() if grid is None else None,
             "scenes": _pictures_of(chunk.batch["x"]) if grid is not None else None,
             "grid": grid,
             "token": answer,

@@ -11,8 +11,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from lab.callbacks.diagnostics.base import Diagnostic
-from lab.console import tell
-from lab.observation.attention_statistics import mass_on, received
+from lab.observation.attention_statistics import mass_on, null_mass, received, shares
 from lab.observation.observe import Chunk, Findings, mean_over
 from lab.plotting.figures import bars_by_layer, lines_by_layer
 
@@ -23,26 +22,24 @@ class AttentionMass(Diagnostic):
     Table: layer, head, region, mass, tokens. Regions come from the scene's latents (``indicator``, ``target``;
     ``largest`` in max retrieval), so that they are right where tiles move; ``answer`` is the token that the answer
     is read at (CLS), ``sink`` whichever token gets most in that scene and head. Compare a mass with tokens / n, its
-    share under uniform attention. Data that does not say where parts stand leaves ``answer`` and ``sink`` alone, which
-    is told once.
+    share under uniform attention. Where weights add up to at most one, ``null`` is the rest, which goes to no token;
+    where they add up to anything, masses are of |w| / sum |w|. Data that does not say where parts stand leaves
+    ``answer`` and ``sink`` alone, which is told once.
 
     Source: Eureka-moments in Transformers, Figure 3 and section 4; attention sinks: Xiao et al. 2023.
     """
 
     reads = ("weights",)
 
-    _told = False
-
     def see(self, chunk: Chunk) -> tuple[dict[str, Tensor], int]:
-        if not chunk.regions and not self._told:
-            self._told = True
-            tell(
-                f"callbacks.{self.name}: the data does not say where the parts of its scenes stand (its regions are "
-                "empty), so only the answer's token and the sink are shown"
+        if not chunk.regions:
+            self.tell_once(
+                "the data does not say where the parts of its scenes stand (its regions are empty), so only the "
+                "answer's token and the sink are shown"
             )
         masses: dict[str, list[Tensor]] = {}
-        for layer in chunk.layers:
-            got_BHM = received(layer["weights"])
+        for normaliser, layer in zip(chunk.normalisers, chunk.layers, strict=True):
+            got_BHM = received(shares(layer["weights"], normaliser.total))
             regions = dict(chunk.regions)
             if layer["weights"].shape[-2] == layer["weights"].shape[-1]:
                 answer = torch.zeros_like(got_BHM[:, 0], dtype=torch.bool)
@@ -53,6 +50,9 @@ class AttentionMass(Diagnostic):
                 masses.setdefault(name, []).append(torch.stack([mass_on(got_BHM, region).mean(0), size]))
             sink = torch.stack([got_BHM.amax(-1).mean(0), torch.ones_like(got_BHM[0, :, 0])])
             masses.setdefault("sink", []).append(sink)
+            if normaliser.total == "at most one":
+                null_H = null_mass(layer["weights"]).mean((0, 2))
+                masses.setdefault("null", []).append(torch.stack([null_H, torch.zeros_like(null_H)]))
         return {name: torch.stack(values).cpu() for name, values in masses.items()}, len(chunk)
 
     def conclude(self, seen: list[Any]) -> Findings:

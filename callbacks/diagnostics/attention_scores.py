@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from lab.callbacks.diagnostics.base import Diagnostic
+from lab.observation.attention_statistics import shares
 from lab.observation.observe import Chunk, Findings
 from lab.plotting.figures import new_figure
 
@@ -20,7 +21,7 @@ BINS = 25
 
 
 class AttentionScores(Diagnostic):
-    """Counts of attention weights in 25 bins over [0, 1], per layer.
+    """Counts of attention weights in 25 bins over [0, 1], per layer; of |w| / sum |w| where they add up to anything.
 
     Table: layer, then count_00 ... count_24. The picture has a column a look and a colour a count, on a log scale.
 
@@ -31,12 +32,12 @@ class AttentionScores(Diagnostic):
 
     def see(self, chunk: Chunk) -> tuple[Tensor, list[Tensor]]:
         counts, samples = [], []
-        for layer in chunk.layers:
-            flat = layer["weights"].flatten()
+        for normaliser, layer in zip(chunk.normalisers, chunk.layers, strict=True):
+            flat = shares(layer["weights"], normaliser.total).flatten()
             # A copy: a view would keep every chunk's weights in memory.
-            samples.append(flat[:: max(1, len(flat) // 10_000)].clone().float().cpu())
-            place = (layer["weights"].float() * BINS).long().clamp_(0, BINS - 1)
-            counts.append(torch.bincount(place.flatten(), minlength=BINS))
+            samples.append(flat[:: max(1, len(flat) // 10_000)].clone().cpu())
+            place = (flat * BINS).long().clamp_(0, BINS - 1)
+            counts.append(torch.bincount(place, minlength=BINS))
         return torch.stack(counts).cpu(), samples
 
     def conclude(self, seen: list[Any]) -> Findings:

@@ -17,7 +17,7 @@ from pydantic import NonNegativeInt, PositiveInt
 
 from lab.callbacks.access import callbacks_of, model_of
 from lab.callbacks.eureka import moment_step
-from lab.console import LabError
+from lab.console import LabError, tell
 from lab.datasets.loading import data_of
 from lab.observation.observe import Chunk, Findings, attention_layers, observe
 from lab.plotting.figures import save_figure, show_figure
@@ -110,6 +110,13 @@ class Diagnostic(Keeper):
         self.every_n_epochs = every_n_epochs
         self.scenes = scenes
         self.pictures_every_n_epochs = pictures_every_n_epochs
+        self._told: set[str] = set()
+
+    def tell_once(self, words: str) -> None:
+        """Tells something that is so at every look, at the first one only."""
+        if words not in self._told:
+            self._told.add(words)
+            tell(f"callbacks.{self.name}: {words}")
 
     def see(self, chunk: Chunk) -> Any:
         """Sums up some scenes; the result should be small, since all chunks' are kept."""

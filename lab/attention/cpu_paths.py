@@ -14,7 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from lab.attention.masks import Causal, Mask, written_out
 from lab.attention.precision import at_least_float32
+from lab.attention.rule import inverse_temperature
 
 if TYPE_CHECKING:
     from lab.attention.layers import Attention, CrossAttention
@@ -38,7 +40,7 @@ _CPU_MULTIPLIES_BFLOAT16 = _multiplies_bfloat16()
 
 
 def attend(
-    q_BHND: Tensor, k_BHMD: Tensor, v_BHMD: Tensor, rule: TemperatureRule, mask: Tensor | None, normaliser: Normaliser
+    q_BHND: Tensor, k_BHMD: Tensor, v_BHMD: Tensor, rule: TemperatureRule, mask: Mask, normaliser: Normaliser
 ) -> Tensor:
     """:func:`lab.attention.functional.attend` of tensors on a CPU, by the way that is quickest for their sizes.
 
@@ -49,19 +51,23 @@ def attend(
     keys, dtype = k_BHMD.shape[-2], v_BHMD.dtype
     in_bfloat16 = q_BHND.dtype == k_BHMD.dtype == dtype == torch.bfloat16
     if in_bfloat16 and _CPU_MULTIPLIES_BFLOAT16 and _FEW_KEYS < keys <= _KEYS_IN_BFLOAT16 and normaliser.is_softmax:
-        beta = rule.inverse_temperature(q_BHND, k_BHMD, mask)
+        beta = inverse_temperature(rule, q_BHND, k_BHMD, mask)
         with torch.autocast("cpu", enabled=False):
-            return _weights(q_BHND.float() * beta.float(), rule.keys(k_BHMD), mask) @ v_BHMD
+            weights = _weights(q_BHND.float() * beta.float(), rule.keys(k_BHMD), written_out(mask, q_BHND))
+            return weights @ v_BHMD
     q, k, v = at_least_float32(q_BHND, k_BHMD, v_BHMD)
-    beta = rule.inverse_temperature(q, k, mask)
+    beta = inverse_temperature(rule, q, k, mask)
     with torch.autocast("cpu", enabled=False):
         return normaliser.attend((q * beta).to(v.dtype), rule.keys(k), v, mask).to(dtype)
 
 
-def fused(q_BHND: Tensor, k_BHMD: Tensor, v_BHMD: Tensor, mask: Tensor | None = None) -> Tensor:
+def fused(q_BHND: Tensor, k_BHMD: Tensor, v_BHMD: Tensor, mask: Mask = None, dropout: float = 0.0) -> Tensor:
     """softmax(q k^T) v by the fused kernel; on a CPU, where keys are few, with logits and weights written out."""
-    if q_BHND.device.type != "cpu" or mask is not None or k_BHMD.shape[-2] > _FEW_KEYS:
-        return F.scaled_dot_product_attention(q_BHND, k_BHMD, v_BHMD, attn_mask=mask, scale=1.0)
+    # The kernel's own causal mask takes the queries for the first of the tokens.
+    is_causal = isinstance(mask, Causal) and mask.queries == mask.keys
+    if q_BHND.device.type != "cpu" or mask is not None or dropout or k_BHMD.shape[-2] > _FEW_KEYS:
+        given = None if is_causal else written_out(mask, q_BHND)
+        return F.scaled_dot_product_attention(q_BHND, k_BHMD, v_BHMD, given, dropout, is_causal, scale=1.0)
     if not _is_narrow(q_BHND):
         return (q_BHND @ k_BHMD.transpose(-2, -1)).softmax(-1) @ v_BHMD
     weights_HMB = _narrow_scores(q_BHND, k_BHMD).softmax(1)

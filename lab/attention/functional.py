@@ -11,13 +11,15 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from lab.attention import cpu_paths
+from lab.attention.masks import Mask, written_out
 from lab.attention.normaliser import Normaliser, masked
 from lab.attention.normalisers.softmax import Softmax
 from lab.attention.precision import at_least_float32
-from lab.attention.rule import TemperatureRule
+from lab.attention.rule import TemperatureRule, inverse_temperature
 
 _SOFTMAX = Softmax(heads=1, head_dim=1)  # of any layer: it holds nothing
 
@@ -38,28 +40,36 @@ def attend(
     k_BHMD: Tensor,
     v_BHMD: Tensor,
     rule: TemperatureRule,
-    mask: Tensor | None = None,
+    mask: Mask = None,
     normaliser: Normaliser | None = None,
+    dropout: float = 0.0,
 ) -> Tensor:
     """weights((beta q) k^T) v by a fused kernel where there is one, beta = ``rule.inverse_temperature(q, k, mask)``.
 
     On a CPU there are quicker ways to the same numbers (:mod:`lab.attention.cpu_paths`).
 
     Args:
-        mask: bool, True where a query may attend to a key, broadcastable to [B, H, N, M]. A query that may attend to
-            nothing has a z of 0.
+        mask: bool, True where a query may attend to a key, broadcastable to [B, H, N, M], or :class:`Causal`. A query
+            that may attend to nothing has a z of 0.
         normaliser: makes weights of logits; None is softmax.
+        dropout: share of the weights that are dropped, in training; of a normaliser other than softmax the N x M matrix
+            is written out for it.
 
     Returns:
         z_BHND, in the dtype of v.
     """
     normaliser = normaliser or _SOFTMAX
-    mask = normaliser.allowed(mask, q_BHND, k_BHMD)
-    if q_BHND.device.type == "cpu":
+    if dropout and not normaliser.is_softmax:
+        return attend_explicit(q_BHND, k_BHMD, v_BHMD, rule, mask, normaliser, dropout).z
+    mask = normaliser.allowed(mask if normaliser.takes_causal else written_out(mask, q_BHND), q_BHND, k_BHMD)
+    if q_BHND.device.type == "cpu" and not dropout:
         return cpu_paths.attend(q_BHND, k_BHMD, v_BHMD, rule, mask, normaliser)
-    beta = rule.inverse_temperature(q_BHND, k_BHMD, mask)
+    beta = inverse_temperature(rule, q_BHND, k_BHMD, mask)
     with torch.autocast(q_BHND.device.type, enabled=False):
-        return normaliser.attend((beta * q_BHND).to(v_BHMD.dtype), rule.keys(k_BHMD), v_BHMD, mask)
+        q, k = (beta * q_BHND).to(v_BHMD.dtype), rule.keys(k_BHMD)
+        if dropout:
+            return cpu_paths.fused(q, k, v_BHMD, mask, dropout)
+        return normaliser.attend(q, k, v_BHMD, mask)
 
 
 def attend_explicit(
@@ -67,15 +77,17 @@ def attend_explicit(
     k_BHMD: Tensor,
     v_BHMD: Tensor,
     rule: TemperatureRule,
-    mask: Tensor | None = None,
+    mask: Mask = None,
     normaliser: Normaliser | None = None,
+    dropout: float = 0.0,
 ) -> Attended:
     """The same numbers as :func:`attend`, with logits and weights to look at, in float32 or better."""
     normaliser = normaliser or _SOFTMAX
-    mask = normaliser.allowed(mask, q_BHND, k_BHMD)
+    allowed = normaliser.allowed(written_out(mask, q_BHND), q_BHND, k_BHMD)
     q, k, v = at_least_float32(q_BHND, k_BHMD, v_BHMD)
-    beta = rule.inverse_temperature(q, k, mask)
+    beta = rule.inverse_temperature(q, k, allowed)
     with torch.autocast(q.device.type, enabled=False):
-        logits = masked(normaliser.scores((beta * q).to(v.dtype), rule.keys(k)), mask)
-        weights = normaliser.weights(logits, mask)
-        return Attended((weights @ v).to(v_BHMD.dtype), logits, weights)
+        logits = masked(normaliser.scores((beta * q).to(v.dtype), rule.keys(k)), allowed)
+        weights = normaliser.weights(logits, allowed)
+        mixed = F.dropout(weights, dropout) if dropout else weights
+        return Attended((mixed @ v).to(v_BHMD.dtype), logits, weights)

@@ -5,12 +5,12 @@ Shapes: B batch, H heads, N queries, M keys, D head dimension, W = H D width.
 
 from __future__ import annotations
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lab.attention import cpu_paths
 from lab.attention.functional import attend, attend_explicit
+from lab.attention.masks import Causal, Mask, both, written_out
 from lab.attention.normaliser import Normaliser
 from lab.attention.normalisers.softmax import Softmax
 from lab.attention.rule import TemperatureRule
@@ -28,14 +28,23 @@ class Tap(dict[str, Tensor]):
         self.explicit = explicit
 
     def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, rule: TemperatureRule, mask: Tensor | None, normaliser: Normaliser
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        rule: TemperatureRule,
+        mask: Mask,
+        normaliser: Normaliser,
+        dropout: float = 0.0,
     ) -> Tensor:
         """z_BHND of :func:`lab.attention.functional.attend`, kept with what it came of."""
         self.update(q=q, k=k, v=v)
+        if (allowed := written_out(mask, q)) is not None:
+            self["mask"] = allowed
         if self.explicit:
-            self["z"], self["logits"], self["weights"] = attend_explicit(q, k, v, rule, mask, normaliser)
+            self["z"], self["logits"], self["weights"] = attend_explicit(q, k, v, rule, mask, normaliser, dropout)
         else:
-            self["z"] = attend(q, k, v, rule, mask, normaliser)
+            self["z"] = attend(q, k, v, rule, mask, normaliser, dropout)
         return self["z"]
 
 
@@ -63,10 +72,10 @@ class MultiHead(nn.Module):
         # Set while the recorder listens: what was seen is left there.
         self.tap: Tap | None = None
 
-    def attend(self, q_BHND: Tensor, k_BHMD: Tensor, v_BHMD: Tensor, mask: Tensor | None = None) -> Tensor:
+    def attend(self, q_BHND: Tensor, k_BHMD: Tensor, v_BHMD: Tensor, mask: Mask = None, dropout: float = 0.0) -> Tensor:
         """z_BHND under the layer's rule and normaliser."""
         through = attend if self.tap is None else self.tap.attend
-        return through(q_BHND, k_BHMD, v_BHMD, self.rule, mask, self.normaliser)
+        return through(q_BHND, k_BHMD, v_BHMD, self.rule, mask, self.normaliser, dropout)
 
     @property
     def couples_queries(self) -> bool:
@@ -76,6 +85,18 @@ class MultiHead(nn.Module):
     def heads_of(self, x: Tensor) -> Tensor:
         """[B, N, W] -> [B, H, N, D], a view."""
         return x.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
+
+    def projections(self) -> dict[str, Tensor]:
+        """W_Q, W_K and W_V by "q", "k", "v", each with a row for every channel of every head; {} where not told."""
+        return {}
+
+    def projection_biases(self) -> dict[str, Tensor] | None:
+        """Their biases; None where there are none."""
+        return None
+
+    def projection_gradients(self) -> dict[str, Tensor] | None:
+        """Their gradients; None before a backward pass."""
+        return None
 
     def keep(self, queries: Tensor, tokens: Tensor, attended: Tensor) -> Tensor:
         """``attended``, left in the tap with what attention looked from and at."""
@@ -119,10 +140,12 @@ class Attention(MultiHead):
         """x: [B, N, W] -> [B, N, W]; ``attn_mask`` as ``mask`` in :func:`lab.attention.functional.attend`."""
         B, N, _ = x.shape
         if is_causal:
-            causal = torch.ones(N, N, dtype=torch.bool, device=x.device).tril()
-            attn_mask = causal if attn_mask is None else attn_mask & causal
+            causal = Causal(N, N)
+            mask = causal if attn_mask is None else both(attn_mask, written_out(causal, x))
+        else:
+            mask = attn_mask
         q, k, v = self.qkv(x).view(B, N, 3, self.num_heads, self.head_dim).permute(2, 0, 3, 1, 4).unbind(0)
-        return self.keep(x, x, self._output(self.attend(q, k, v, attn_mask)))
+        return self.keep(x, x, self._output(self.attend(q, k, v, mask)))
 
     def last(self, x: Tensor) -> Tensor:
         """The last token of :meth:`forward`, [B, N, W] -> [B, 1, W], for a model that is read there."""

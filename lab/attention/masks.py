@@ -1,15 +1,49 @@
 """Masks of attention: bool, True where a query may attend to a key, broadcastable to [B, H, N, M].
 
+A causal mask may come as :class:`Causal`, which takes no memory and lets a fused kernel skip half of the work. A rule
+or normaliser is given it only where its class says ``takes_causal``; all others get it written out.
+
 Shapes: B batch, H heads, N queries, M keys.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
 
-def key_counts(mask: Tensor | None, k_BHMD: Tensor) -> Tensor:
+@dataclass(frozen=True)
+class Causal:
+    """Causal mask without a tensor: query i of N may attend to the first M - N + i + 1 of M keys.
+
+    The queries are the last of the tokens, as where earlier keys come from a cache.
+
+    Args:
+        queries: their number N.
+        keys: their number M.
+    """
+
+    queries: int
+    keys: int
+
+    def rows(self, start: int, stop: int, device: torch.device) -> Tensor:
+        """The mask of the queries ``start`` to ``stop``, bool [stop - start, M]."""
+        before = self.keys - self.queries + start
+        return torch.ones(min(stop, self.queries) - start, self.keys, dtype=torch.bool, device=device).tril(before)
+
+
+# A mask as attention takes it.
+Mask = Tensor | Causal | None
+
+
+def written_out(mask: Mask, q_BHND: Tensor) -> Tensor | None:
+    """Returns the mask as a tensor on the device of the queries, whatever it comes as."""
+    return mask.rows(0, mask.queries, q_BHND.device) if isinstance(mask, Causal) else mask
+
+
+def key_counts(mask: Mask, k_BHMD: Tensor) -> Tensor:
     """Counts the keys that each query may attend to, in the dtype of the keys.
 
     Under a causal mask each row has a count of its own; a query that may attend to nothing counts as 1.
@@ -20,17 +54,23 @@ def key_counts(mask: Tensor | None, k_BHMD: Tensor) -> Tensor:
     keys = k_BHMD.shape[-2]
     if mask is None:
         return torch.full((), keys, dtype=k_BHMD.dtype, device=k_BHMD.device)
+    if isinstance(mask, Causal):
+        first = mask.keys - mask.queries + 1
+        counts = torch.arange(first, mask.keys + 1, dtype=k_BHMD.dtype, device=k_BHMD.device)
+        return counts.clamp_min(1).unsqueeze(-1)
     # A mask may be one column for all keys, or one row for all queries.
     counts = torch.atleast_2d(mask).expand(*torch.atleast_2d(mask).shape[:-1], keys).sum(-1, keepdim=True)
     return counts.clamp_min(1).to(k_BHMD.dtype)
 
 
-def rows_of(mask: Tensor | None, start: int, stop: int) -> Tensor | None:
-    """Cuts the queries ``start`` to ``stop`` out of a mask."""
+def rows_of(mask: Mask, start: int, stop: int, device: torch.device) -> Tensor | None:
+    """Cuts the queries ``start`` to ``stop`` out of a mask; of a causal one no more than these rows are written out."""
     if mask is None:
         return None
-    mask = torch.atleast_2d(mask)
-    return mask if mask.shape[-2] == 1 else mask[..., start:stop, :]
+    if isinstance(mask, Causal):
+        return mask.rows(start, stop, device)
+    rows = torch.atleast_2d(mask)
+    return rows if rows.shape[-2] == 1 else rows[..., start:stop, :]
 
 
 def both(one: Tensor | None, other: Tensor | None) -> Tensor | None:
@@ -43,3 +83,9 @@ def both(one: Tensor | None, other: Tensor | None) -> Tensor | None:
 def blind_rows(mask: Tensor) -> Tensor:
     """Finds the queries that may attend to nothing, [B or 1, H or 1, N or 1, 1]."""
     return ~mask.any(-1, keepdim=True)
+
+
+def forget_causal(cls: type, *methods: str) -> None:
+    """Has a class that overrides one of the methods not take :class:`Causal`, unless it says itself that it does."""
+    if "takes_causal" not in vars(cls) and any(name in vars(cls) for name in methods):
+        cls.takes_causal = False  # type: ignore[attr-defined]

@@ -6,13 +6,13 @@ Shapes: B batch, H heads, N queries, M keys, D head dimension.
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from lab.attention import cpu_paths
-from lab.attention.masks import rows_of
+from lab.attention.masks import forget_causal, rows_of, written_out
 from lab.attention.precision import at_least_float32
 from lab.attention.recompute import recomputed
 
@@ -44,6 +44,8 @@ class Normaliser(nn.Module):
             exp(largest - smallest logit) / n bounds it ("softmax is not enough", Lemma 2.1).
         takes_temperature: False where logits are no scores q k^T: of the rules, Fixed alone goes with it.
         shift_invariant: True where a number that is added to all logits of a row changes nothing.
+        takes_causal: True where ``allowed`` and ``attend`` of this very class know :class:`lab.attention.masks.Causal`;
+            a class that overrides one of them has to say so anew.
         couples_queries: True where the weights of one query depend on the logits of others.
 
     A class may declare the last two; left at None, they are found when a model is built
@@ -54,6 +56,7 @@ class Normaliser(nn.Module):
     is_softmax: ClassVar[bool] = False
     exponential: ClassVar[bool] = False
     takes_temperature: ClassVar[bool] = True
+    takes_causal: ClassVar[bool] = True
     shift_invariant: bool | None = None
     couples_queries: bool | None = None
 
@@ -66,6 +69,10 @@ class Normaliser(nn.Module):
             )
         self.heads = heads
         self.head_dim = head_dim
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        forget_causal(cls, "allowed", "attend", "forward")
 
     @abstractmethod
     def weights(self, logits_BHNM: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -82,11 +89,11 @@ class Normaliser(nn.Module):
         """Logits [B, H, N, M] of rescaled queries and keys, unmasked: q k^T."""
         return cpu_paths.scores(q_BHND, k_BHMD)
 
-    def allowed(self, mask: Tensor | None, q_BHND: Tensor, k_BHMD: Tensor) -> Tensor | None:
+    def allowed(self, mask: Any, q_BHND: Tensor, k_BHMD: Tensor) -> Any:
         """The mask in use: ``mask``, or what this normaliser allows of it."""
         return mask
 
-    def attend(self, q_BHND: Tensor, k_BHMD: Tensor, v_BHMD: Tensor, mask: Tensor | None = None) -> Tensor:
+    def attend(self, q_BHND: Tensor, k_BHMD: Tensor, v_BHMD: Tensor, mask: Any = None) -> Tensor:
         """z_BHND of rescaled queries; ``mask`` is what :meth:`allowed` gave.
 
         Over chunks of queries, worked out again in the backward pass, so that memory stays bounded in N.
@@ -94,10 +101,18 @@ class Normaliser(nn.Module):
         rows = q_BHND.shape[:-2].numel() * k_BHMD.shape[-2]
         queries, step = q_BHND.shape[-2], max(1, _CHUNK_ELEMENTS // rows)
         if step >= queries or self.couples_queries is not False:
-            return self(q_BHND, k_BHMD, v_BHMD, mask)
-        starts = range(0, queries, step)
-        chunks = ((q_BHND[..., start : start + step, :], rows_of(mask, start, start + step)) for start in starts)
-        return torch.cat([recomputed(self, q, k_BHMD, v_BHMD, own) for q, own in chunks], dim=-2)
+            return self(q_BHND, k_BHMD, v_BHMD, written_out(mask, q_BHND))
+        chunks = [
+            recomputed(
+                self,
+                q_BHND[..., start : start + step, :],
+                k_BHMD,
+                v_BHMD,
+                rows_of(mask, start, start + step, q_BHND.device),
+            )
+            for start in range(0, queries, step)
+        ]
+        return torch.cat(chunks, dim=-2)
 
     def forward(self, q_BHND: Tensor, k_BHMD: Tensor, v_BHMD: Tensor, mask: Tensor | None = None) -> Tensor:
         """z_BHND by way of the weights of all queries at once."""

@@ -21,7 +21,7 @@ def recomputed(module: nn.Module, *inputs: Tensor | None) -> Tensor:
         return checkpoint(module, *inputs, use_reentrant=False, preserve_rng_state=False)
     state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
-    def run(*tensors: Tensor | None) -> Tensor:
+    def run(*tensors: Any) -> Tensor:
         own = dict(zip(state, tensors[len(inputs) :], strict=True))
         return functional_call(module, own, tensors[: len(inputs)])
 

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
+
+from lab.attention.masks import Mask, forget_causal, written_out
 
 # A temperature, as the check of a config reads it.
 Tau = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -38,6 +40,8 @@ class TemperatureRule(nn.Module):
             another basis then.
         assumes_softmax: True where beta is worked out of the weights that softmax would give; such a rule goes with
             normalisers whose weights are shares.
+        takes_causal: True where ``inverse_temperature`` of this very class knows :class:`lab.attention.masks.Causal`,
+            or needs no mask; a class that overrides it has to say so anew.
 
     A class may declare the two; left at None, they are found when a model is built (:mod:`lab.attention.contract`).
     While they are None or True, a layer takes no short cut.
@@ -47,6 +51,7 @@ class TemperatureRule(nn.Module):
     couples_queries: bool | None = None
     weighs_channels: bool | None = None
     assumes_softmax: ClassVar[bool] = False
+    takes_causal: ClassVar[bool] = False
 
     def __init__(self, heads: int = 0, head_dim: int = 0, tau: Tau | None = None) -> None:
         super().__init__()
@@ -58,6 +63,10 @@ class TemperatureRule(nn.Module):
         # A buffer, not a number: a schedule moves it without torch.compile compiling anew.
         self.register_buffer("tau", torch.empty(()))
         self.set_tau(self.default_tau)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        forget_causal(cls, "inverse_temperature")
 
     def set_tau(self, value: float) -> None:
         """Sets the temperature, in place."""
@@ -86,6 +95,12 @@ class TemperatureRule(nn.Module):
     def temperatures(self) -> dict[str, Tensor]:
         """Detached values worth logging, by name."""
         return {"tau": self.tau.detach().clone()}
+
+
+def inverse_temperature(rule: TemperatureRule, q_BHND: Tensor, k_BHMD: Tensor, mask: Mask) -> Tensor:
+    """beta of a rule under any mask: a causal one is written out for a rule that does not know it."""
+    known: Any = mask if rule.takes_causal else written_out(mask, q_BHND)
+    return rule.inverse_temperature(q_BHND, k_BHMD, known)
 
 
 def not_handed_on(rule: type) -> str:

@@ -15,6 +15,7 @@ from timm.optim import create_optimizer_v2
 from torch import Tensor
 
 import lab.attention.layers
+from lab.attention.masks import Mask
 from lab.attention.normaliser import Normaliser
 from lab.attention.rule import TemperatureRule
 from lab.attention.rules.adaptive import AdaptiveTemperature
@@ -319,10 +320,11 @@ def _path(path: str) -> Iterator[None]:
         k_BHMD: Tensor,
         v_BHMD: Tensor,
         rule: TemperatureRule,
-        mask: Tensor | None = None,
+        mask: Mask = None,
         normaliser: Normaliser | None = None,
+        dropout: float = 0.0,
     ) -> Tensor:
-        return lab.attention.layers.attend_explicit(q_BHND, k_BHMD, v_BHMD, rule, mask, normaliser).z
+        return lab.attention.layers.attend_explicit(q_BHND, k_BHMD, v_BHMD, rule, mask, normaliser, dropout).z
 
     if path == "explicit":
         lab.attention.layers.attend = explicit

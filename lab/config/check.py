@@ -63,10 +63,9 @@ PLAIN_VALUES: dict[str, Any] = {
     "diagnostics.pictures_every_n_epochs": NonNegativeInt,
     **{f"{group}._target_": str for group in ("data", "model", "softmax", "optim", "trainer")},
     **{group: dict[str, Any] for group in ("callbacks", "logger", "intervention")},
-    # The lab reads these beside Lightning, which judges them.
-    **{f"trainer.{name}": Any for name in ("accelerator", "devices", "num_nodes", "precision", "max_epochs")},
-    "trainer.accumulate_grad_batches": Any,
 }
+# What the lab reads as well, beside Lightning.
+_OF_TRAINER = ("accelerator", "devices", "num_nodes", "precision", "max_epochs", "accumulate_grad_batches")
 
 # A constructor is given what was typed, so that "3" is no number, true is no 1, and 2.0 is no whole number; infinity
 # and nan are numbers only under Field(allow_inf_nan=True).
@@ -157,7 +156,7 @@ def check_complete(config: DictConfig) -> None:
         LabError: at the first value that is missing, or that is none of those it may be.
     """
     unresolved = OmegaConf.to_container(config, resolve=False)
-    for path in PLAIN_VALUES:
+    for path in (*PLAIN_VALUES, *(f"trainer.{name}" for name in _OF_TRAINER)):
         try:
             _at(unresolved, path)
         except KeyError as missing:

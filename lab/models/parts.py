@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import ClassVar, NamedTuple, Protocol
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from torch import Tensor, nn
 
 from lab.attention.contract import check_constructor, check_rule, take_findings
-from lab.attention.layers import Attention, CrossAttention
+from lab.attention.layers import MultiHead
 from lab.attention.normaliser import Normaliser
 from lab.attention.normaliser_contract import check_normaliser, check_together
 from lab.attention.normalisers.softmax import Softmax
@@ -90,9 +90,9 @@ class Observable(nn.Module):
     # The token that the answer is read at: the CLS token of a ViT, "=" of the reasoning task.
     answer_token: ClassVar[int] = 0
 
-    def attention_layers(self) -> list[Attention | CrossAttention]:
+    def attention_layers(self) -> list[MultiHead]:
         """Attention layers from the first to the last."""
-        return [module for module in self.modules() if isinstance(module, Attention | CrossAttention)]
+        return [module for module in self.modules() if isinstance(module, MultiHead)]
 
     def residual_readers(self) -> list[nn.Module]:
         """A module for each layer that is given the residual stream right after attention; none without a stream."""
@@ -129,13 +129,34 @@ class Observable(nn.Module):
         return self.softmax_parameters()
 
 
+class OtherModel(Observable):
+    """A model of another library, in whose attention modules the lab's softmax is (:mod:`lab.models.replace`).
+
+    Args:
+        model: it is called with its input, or with its inputs by name.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Any) -> Any:
+        """The model's own output."""
+        return self.model(**x) if isinstance(x, Mapping) else self.model(x)
+
+    def softmax_parameters(self) -> set[str]:
+        return {name.removeprefix("model.") for name in super().softmax_parameters()}
+
+
 def observable(model: nn.Module) -> Observable | None:
-    """Returns the lab's model that ``model`` is, compiled or not; None of a model of another kind."""
-    plain = getattr(model, "_orig_mod", model)
-    return plain if isinstance(plain, Observable) else None
+    """Returns the lab's model that ``model`` is, compiled or not, or one under the lab's softmax; None of another."""
+    plain: nn.Module = getattr(model, "_orig_mod", model)
+    if isinstance(plain, Observable):
+        return plain
+    return OtherModel(plain) if any(isinstance(module, MultiHead) for module in plain.modules()) else None
 
 
-def attention_layers_of(model: nn.Module) -> list[Attention | CrossAttention]:
+def attention_layers_of(model: nn.Module) -> list[MultiHead]:
     """Attention layers of any model; none of one that does not tell them."""
     known = observable(model)
     return known.attention_layers() if known is not None else []

@@ -11,26 +11,55 @@ import torch
 from torch import Tensor
 
 from lab.attention.functional import attend_explicit
-from lab.attention.layers import Attention, CrossAttention
-from lab.attention.normaliser import Normaliser
+from lab.attention.layers import MultiHead
+from lab.attention.normaliser import Normaliser, Total
 from lab.attention.rule import TemperatureRule
 
 
-def weight_entropy(weights_BHNM: Tensor) -> Tensor:
-    """Shannon entropy in nats of every row of attention weights, [B, H, N].
+def shares(weights_BHNM: Tensor, total: Total) -> Tensor:
+    """Weights as shares of a row, what entropy and mass are of, [B, H, N, M] in float32.
+
+    Weights that add up to one, or to at most one, are such shares; of weights that add up to anything, and may be
+    negative, they are |w| / sum |w|, and 0 in a row without any weight.
+    """
+    weights = weights_BHNM.float()
+    if total != "anything":
+        return weights
+    sums = weights.abs().sum(-1, keepdim=True)
+    return weights.abs() / torch.where(sums > 0, sums, 1.0)
+
+
+def null_mass(weights_BHNM: Tensor) -> Tensor:
+    """The share of every row that goes to no key, [B, H, N]: 1 - sum w, of weights that add up to at most one.
+
+    Source: "Softmax attention is a fluke", "Achieving Null Attention".
+    """
+    return (1 - weights_BHNM.float().sum(-1)).clamp(0, 1)
+
+
+def weight_entropy(weights_BHNM: Tensor, total: Total = "one") -> Tensor:
+    """Shannon entropy in nats of every row of attention weights, [B, H, N]: of their :func:`shares`.
+
+    Where they add up to at most one, the null mass counts as one more item.
 
     Source: "softmax is not enough", Proposition 3.2.
     """
-    return torch.special.entr(weights_BHNM.float()).sum(-1)
+    entropy = torch.special.entr(shares(weights_BHNM, total)).sum(-1)
+    return entropy + torch.special.entr(null_mass(weights_BHNM)) if total == "at most one" else entropy
 
 
-def share_of_log(entropy: Tensor, keys: int) -> Tensor:
-    """Entropy as a share of log n, that of uniform weights; 0 for a single key, which leaves no choice."""
-    return entropy / math.log(keys) if keys > 1 else torch.zeros_like(entropy)
+def keys_seen(logits_BHNM: Tensor) -> Tensor:
+    """Counts the keys n of every row, those whose logits are not masked, [B, H, N]; 1 where there are none."""
+    return (~logits_BHNM.isneginf()).sum(-1).clamp_min(1)
+
+
+def share_of_log(entropy: Tensor, items: Tensor) -> Tensor:
+    """Entropy as a share of log n, that of uniform weights; 0 for a single item, which leaves no choice."""
+    return torch.where(items > 1, entropy / _log(items.clamp_min(2), entropy), 0.0)
 
 
 def received(weights_BHNM: Tensor) -> Tensor:
-    """Attention that each key gets, as the mean over queries, [B, H, M]; a row sums to 1.
+    """Attention that each key gets, as the mean over queries, [B, H, M]; of shares.
 
     Source: Eureka-moments in Transformers, Figure 3 ("the average attention of each query").
     """
@@ -51,7 +80,7 @@ def logit_spread(logits_BHNM: Tensor) -> Tensor:
     return (logits_BHNM.amax(-1) - logits_BHNM.masked_fill(masked, float("inf")).amin(-1)).float()
 
 
-def spread_bound(layer: Attention | CrossAttention, queries_BNW: Tensor, tokens_BMW: Tensor, beta: Tensor) -> Tensor:
+def spread_bound(layer: MultiHead, queries_BNW: Tensor, tokens_BMW: Tensor, beta: Tensor) -> Tensor:
     """Bound of every row's logit spread, [B, H, N]:
 
         delta <= 2 beta sigma_max(W_Q) sigma_max(W_K) ||y|| max_i ||x_i||,
@@ -59,8 +88,13 @@ def spread_bound(layer: Attention | CrossAttention, queries_BNW: Tensor, tokens_
     with the singular values of each head's rows of W_Q and W_K. A bias is a further column, met by a further 1 in y
     or x; where beta weighs channels, the largest of them counts.
 
+    Not defined (NaN) where logits are no scores of queries and keys as they are projected: under a normaliser that
+    takes no temperature, or a rule that rescales keys.
+
     Source: "softmax is not enough", Proposition 3.1.
     """
+    if not layer.normaliser.takes_temperature or type(layer.rule).keys is not TemperatureRule.keys:
+        return torch.full_like(queries_BNW[:, None, :, 0], math.nan, dtype=torch.float32)
     sigma: dict[str, Tensor] = {}
     norms: dict[str, Tensor] = {}
     biases = layer.projection_biases() or {}
@@ -78,23 +112,25 @@ def spread_bound(layer: Attention | CrossAttention, queries_BNW: Tensor, tokens_
     return 2 * largest * (sigma["q"] * sigma["k"])[:, None] * norms["q"].unsqueeze(1) * farthest_B11
 
 
-def dispersion_bound(spread_BHN: Tensor, keys: int) -> Tensor:
-    """Bound of every weight of a row, [B, H, N]: exp(delta) / n, and 1.
+def dispersion_bound(spread_BHN: Tensor, keys: Tensor) -> Tensor:
+    """Bound of every weight of a row, [B, H, N]: exp(delta) / n, and 1; of ``exponential`` normalisers alone.
 
     Source: "softmax is not enough", Lemma 2.1 (equation 2; the logits here have theta in them).
     """
-    return (spread_BHN - math.log(keys)).exp().clamp(max=1.0)
+    return (spread_BHN - _log(keys, spread_BHN)).exp().clamp(max=1.0)
 
 
-def rollout(weights: list[Tensor]) -> Tensor:
+def rollout(shares: list[Tensor]) -> Tensor:
     """Attention rollout, the share that tokens of the last layer draw from the first one's, [B, N, N]:
 
         product over layers of (mean over heads of A + I) / 2.
 
+    A is :func:`shares`; what went to nothing on the way (null mass) is missing from a row's sum of 1.
+
     Source: Abnar and Zuidema 2020, "Quantifying Attention Flow in Transformers", equation 1.
     """
     whole: Tensor | None = None
-    for layer in weights:
+    for layer in shares:
         mixed = layer.float().mean(1)
         mixed = (mixed + torch.eye(mixed.shape[-1], device=mixed.device)) / 2
         whole = mixed if whole is None else mixed @ whole
@@ -129,3 +165,8 @@ def output_derivatives(
         direction = torch.ones_like(z) if direction_BHND is None else direction_BHND
         gradients = torch.autograd.grad((z * direction).sum(), leaves)
     return {name: gradient.abs().mean(-1) for name, gradient in zip("qkv", gradients, strict=True)}
+
+
+def _log(counts: Tensor, like: Tensor) -> Tensor:
+    """Logarithms of whole numbers, right to the last digit in the precision of another tensor."""
+    return counts.double().log().to(like.dtype)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from lab.attention.layers import Tap
 from lab.models.parts import observable
 
-QUANTITIES = ("queries", "tokens", "q", "k", "v", "logits", "weights", "z", "attended", "residual")
+QUANTITIES = ("queries", "tokens", "q", "k", "v", "mask", "logits", "weights", "z", "attended", "residual")
 # These only the explicit path knows, which holds N x N matrices.
 _EXPLICIT = {"logits", "weights"}
 
@@ -22,14 +23,15 @@ class Recorder:
     Off, it costs nothing: attention tests one attribute. Where logits or weights are asked for, attention takes the
     explicit path. Shapes: q, k, v, z are [B, H, N, D], logits and weights [B, H, N, M]; [B, N, W] are what
     attention looks from and at (``queries``, ``tokens``), what it adds to the residual stream (``attended``) and
-    the stream after it (``residual``, not in a model without one).
+    the stream after it (``residual``, not in a model without one). ``mask`` is there where attention has one. A model
+    of another library (``lab.replace_softmax``) tells nothing of [B, N, W].
 
         recorder = Recorder(model, what=("weights",))
         recorder.run(x)
         recorder[0]["weights"]
 
     Args:
-        model: a model with ``attention_layers()``, compiled or not.
+        model: a model with ``attention_layers()``, or one under a softmax of the lab, compiled or not.
         layers: indices of the layers to read; None reads all.
         what: the quantities to keep.
         keep_graph: keep the autograd graph; otherwise tensors are detached.
@@ -51,7 +53,9 @@ class Recorder:
         # Behind torch.compile: its forward is the eager one.
         known = observable(model)
         if known is None:
-            raise ValueError(f"the recorder reads models of lab.models, which {type(model).__name__} is not")
+            raise ValueError(
+                f"{type(model).__name__} has no attention of the lab to read: lab.replace_softmax(model) puts it in"
+            )
         all_layers = known.attention_layers()
         chosen = range(len(all_layers)) if layers is None else layers
         if any(not 0 <= index < len(all_layers) for index in chosen):
@@ -94,8 +98,10 @@ class Recorder:
                 for index, tap in taps.items()
             }
 
-    def run(self, x: Tensor) -> Tensor:
-        """The model's output on ``x`` in eval mode without gradients; every training flag is put back."""
+    def run(self, x: Any) -> Any:
+        """The model's output on ``x`` (inputs by name where it takes several) in eval mode without gradients; every
+        training flag is put back.
+        """
         with evaluating(self.model), self.on(), torch.no_grad():
             return self.model.forward(x)
 

@@ -46,7 +46,7 @@ def save_checkpoint(content: dict[str, Any], path: Path) -> None:
     memory = io.BytesIO()
     torch.save(content, memory)
     stored = memory.getbuffer()
-    write_atomically(path, lambda file: file.writelines([stored, hashlib.sha256(stored).digest()]))
+    write_atomically(path, lambda file: file.writelines([stored, hashlib.sha256(stored).digest()]), False)
 
 
 def read_checkpoint(path: Path) -> Checkpoint:

@@ -23,12 +23,12 @@ from omegaconf import DictConfig, OmegaConf
 
 from lab.config.identity import identity
 from lab.console import LabError, tell
-from lab.runs.files import DamagedFile, read_json, write_json, write_text
+from lab.runs.files import DamagedFile, read_json, remove_unfinished, write_json, write_text
 from lab.runs.lock import FolderLock
 from lab.runs.spec import identity_of
 from lab.runs.stored_config import FILE as CONFIG
 from lab.runs.stored_config import read_config
-from lab.runs.summary import Summary, read_summary
+from lab.runs.summary import Summary, give_room_back, read_summary, reserve_room
 from lab.runs.walk import free_place_aside
 
 if TYPE_CHECKING:
@@ -61,6 +61,8 @@ class Run:
         self._aside: Path | None = None
         if primary:
             self._lock.acquire()
+            for place in (folder, self.checkpoints, self.pictures):
+                remove_unfinished(place)
         self._empty = primary and not self._content()
 
     def release(self) -> None:
@@ -93,6 +95,7 @@ class Run:
         if not self.primary:
             return
         self.check_same(config)
+        reserve_room(self.folder)
         path = self.folder / CONFIG
         if not path.exists():
             write_text(path, OmegaConf.to_yaml(config, resolve=True))
@@ -140,6 +143,7 @@ class Run:
             return
         for path in self._content():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
+        give_room_back(self.folder)
         if self._aside is not None:
             for path in self._aside.iterdir():
                 shutil.move(path, self.folder / path.name)

@@ -27,7 +27,7 @@ from filelock import FileLock, LeaseSettingsMismatch, SoftFileLease, Timeout
 
 from lab.console import LabError, tell
 from lab.runs import slurm
-from lab.runs.files import write_json
+from lab.runs.files import remove_unfinished, write_json
 
 LOCK, LEASED, HOLDER = ".lock", ".lease", ".holder.json"
 # Seconds between two signs of life, and without one until a process elsewhere may take the folder over.
@@ -79,7 +79,9 @@ class FolderLock:
     @property
     def lost(self) -> bool:
         """True once another process has taken the folder over, as this one was silent for too long; or it is gone."""
-        return self._lease.compromise is not None
+        # The lease notices by itself within a BEAT, too late for who writes in the meantime.
+        gone = self._lease.is_locked and not (self.folder / LEASED).exists()
+        return gone or self._lease.compromise is not None
 
     def acquire(self) -> None:
         """Takes the folder, at once where it is free or its holder died on this machine.
@@ -97,6 +99,7 @@ class FolderLock:
             kernel = False  # a file system without flock
         try:
             self._claim(kernel)
+            remove_unfinished(self.folder, HOLDER)
             token = self._lease.token or ""
             mine = Holder(token, socket.gethostname(), os.getpid(), _born(), slurm.job())
             write_json(self.folder / HOLDER, asdict(mine))
@@ -129,7 +132,10 @@ class FolderLock:
             return
         holder = read_holder(self.folder)
         if holder is None or not holder.here:
-            self._wait_for_silence(holder, seen)
+            if holder is None and kernel and _named_host(self.folder) == socket.gethostname():
+                time.sleep(SETTLE)  # it died here and one of its two files is damaged, or one elsewhere begins just now
+            else:
+                self._wait_for_silence(holder, seen)
             if self._lease_taken():
                 return
         elif not kernel and holder.alive():
@@ -214,6 +220,12 @@ def _read_record(folder: Path) -> Holder | None:
         return Holder(**json.loads((folder / HOLDER).read_text()))
     except (OSError, json.JSONDecodeError, TypeError):
         return None
+
+
+def _named_host(folder: Path) -> str | None:
+    """Names the machine of the holder by whichever of its two files is readable."""
+    owner, holder = _lease(folder).owner, _read_record(folder)
+    return owner.hostname if owner is not None else holder.host if holder is not None else None
 
 
 def _born() -> float:

@@ -67,7 +67,7 @@ class MetricsLog(Logger):
         writer = csv.DictWriter(text, list(columns), restval="", lineterminator="\n")
         writer.writeheader()
         writer.writerows(self._rows[step] for step in sorted(self._rows))
-        write_text(self.path, text.getvalue())
+        write_text(self.path, text.getvalue(), make_folder=False)
         self._written = time.monotonic()
 
     @rank_zero_only

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from hydra.errors import InstantiationException
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from lab.console import LabError
+from lab.runs.files import is_full
 from lab.runs.summary import Status
 
 # What a user can mend, and says how by itself.
@@ -19,9 +21,14 @@ STOPPED = (KeyboardInterrupt, SystemExit, SIGTERMException)
 
 
 class Ending:
-    """Status and reason for the summary; ``failed`` until the block says better."""
+    """Status and reason for the summary; ``failed`` until the block says better.
 
-    def __init__(self) -> None:
+    Args:
+        folders: of the runs that are trained.
+    """
+
+    def __init__(self, *folders: Path) -> None:
+        self.folders = folders
         self.status: Status = "failed"
         self.reason: str | None = None
 
@@ -30,7 +37,7 @@ class Ending:
         """Notes what ends the block.
 
         Raises:
-            LabError: in place of what a user can mend: a missing file, a wrong value.
+            LabError: in place of what a user can mend: a missing file, a wrong value, a full disk.
         """
         try:
             yield
@@ -43,7 +50,21 @@ class Ending:
             self.reason = str(cause)
             raise LabError(self.reason) from error
         except BaseException as error:
+            if isinstance(error, OSError) and is_full(error):
+                self.reason = (
+                    f"the disk has no room for {error.filename or 'what is logged'}: make room and give the same "
+                    f"command again{self._last_state()}"
+                )
+                raise LabError(self.reason) from error
             stopped = isinstance(error, STOPPED)
             self.status = "stopped" if stopped else "failed"
             self.reason = None if stopped else f"{type(error).__name__}: {error}"
             raise
+
+    def _last_state(self) -> str:
+        """Says what the runs go on from."""
+        if not self.folders:
+            return ""
+        found = [max(folder.glob("checkpoints/last-*.ckpt"), default=None) for folder in self.folders]
+        names = sorted({path.name if path else "the start" for path in found})
+        return f", which goes on from {' and '.join(names)}"

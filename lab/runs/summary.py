@@ -5,18 +5,20 @@ A summary is data that anybody may have written: it is checked against its type 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, ValidationError, model_validator
 
-from lab.runs.files import DamagedFile, read_json, write_json
+from lab.runs.files import DamagedFile, read_json, write_atomically, write_json
 from lab.runs.lock import is_held
 
 FILE = "summary.json"
 # Rises when a field changes its meaning; a summary without one is from before there were versions.
 VERSION = 1
+_RESERVE, _RESERVED_BYTES = ".reserve", 2**16
 
 Status = Literal["running", "finished", "stopped", "failed"]
 Seconds = Annotated[FiniteFloat, Field(ge=0)]
@@ -107,7 +109,7 @@ class Summary(_Part):
         name: of the run folder below ``paths.runs``.
         overrides: as typed.
         command, git, versions, machine, slurm_job: where the run comes from.
-        seeds_together: how many seeds trained in one process; None for one alone.
+        seeds_together: how many seeds began together in one process; None for one alone.
         started, written: times in UTC.
         epochs, max_epochs, steps, samples: how far it came.
         wall_seconds: of training, interruptions left out.
@@ -231,8 +233,21 @@ def as_it_is_now(summary: Summary, folder: Path) -> Summary:
 
 
 def write_summary(folder: Path, summary: Summary) -> None:
-    """Writes a summary atomically into a run folder."""
-    write_json(folder / FILE, summary.model_dump(mode="json", exclude_unset=True))
+    """Writes a summary atomically into a run folder; the last one of a run also where the disk is full."""
+    if summary.status != "running":
+        give_room_back(folder)
+    write_json(folder / FILE, summary.model_dump(mode="json", exclude_unset=True), make_folder=False)
+
+
+def reserve_room(folder: Path) -> None:
+    """Takes as much of the disk as the last summary of a run needs, until that is written."""
+    # Random, for some file systems keep no room for what they can compress.
+    write_atomically(folder / _RESERVE, lambda file: file.write(os.urandom(_RESERVED_BYTES)))
+
+
+def give_room_back(folder: Path) -> None:
+    """Removes what :func:`reserve_room` took."""
+    (folder / _RESERVE).unlink(missing_ok=True)
 
 
 def is_finished(folder: Path) -> bool:

@@ -7,14 +7,17 @@ import re
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from filelock import FileLock
 from omegaconf import DictConfig, OmegaConf
 
 from lab.console import LabError, tell
 from lab.runs import slurm
 from lab.runs.files import DamagedFile, read_json, write_json
+from lab.sweeps.plan import FOLDER
 
 if TYPE_CHECKING:
     from submitit.slurm.slurm import SlurmJob
@@ -74,6 +77,20 @@ def with_resources(given: Mapping[str, Any], trainer: DictConfig) -> dict[str, A
 def note(folder: Path, job: SlurmJob) -> None:
     """Writes into a run folder which job is to run it."""
     write_json(folder / JOB, {"job": job.job_id, "folder": str(job.paths._folder)})
+
+
+@contextmanager
+def one_submits(runs: Path) -> Iterator[None]:
+    """Has a command wait while another one submits below the same folder of runs, whose jobs it then finds."""
+    folder = runs / FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder / ".submit.lock", fallback_to_soft=False)
+    with suppress(OSError):  # a file system without flock
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def find(folders: Iterable[Path]) -> dict[Path, SlurmJob]:

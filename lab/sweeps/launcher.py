@@ -78,16 +78,19 @@ class SlurmLauncher(submitit_launcher.SlurmLauncher):
 
     def _launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> list[JobReturn]:
         runs = self._runs(job_overrides, initial_job_idx)
-        # Jobs before summaries: one that ends in between is finished, not missing.
-        found = jobs.find(folder for run in runs for folder in run.folders)
-        finished = {run.number for run in runs if run.finished()}
-        done = [run for run in runs if run.number in finished]
-        left = [run for run in runs if run.number not in finished]
-        queued = {run.number: job for run in left if (job := self._job_of(run, found))}
-        new = [run for run in left if run.number not in queued]
-        tell(f"{len(runs)} runs: {len(done)} finished, {len(queued)} queued or running already, {len(new)} to submit")
+        with jobs.one_submits(Path(self.config.paths.runs).expanduser().absolute()):
+            # Jobs before summaries: one that ends in between is finished, not missing.
+            found = jobs.find(folder for run in runs for folder in run.folders)
+            finished = {run.number for run in runs if run.finished()}
+            done = [run for run in runs if run.number in finished]
+            left = [run for run in runs if run.number not in finished]
+            queued = {run.number: job for run in left if (job := self._job_of(run, found))}
+            new = [run for run in left if run.number not in queued]
+            there = f"{len(done)} finished, {len(queued)} queued or running already"
+            tell(f"{len(runs)} runs: {there}, {len(new)} to submit")
+            every = queued | self._submit(new)
         ends = {run.number: self._run_here(run) for run in done}
-        every, of = queued | self._submit(new), {run.number: run for run in runs}
+        of = {run.number: run for run in runs}
         if every:
             tell(f"logs: {next(iter(every.values())).paths.stdout}, and so on; scancel ends a job")
         for number, job in jobs.as_they_end(every):

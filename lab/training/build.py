@@ -14,7 +14,6 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig, OmegaConf
 
-from lab.attention.normalisers.softmax import Softmax
 from lab.attention.rules.fixed import Fixed
 from lab.callbacks.checkpoints import Checkpoints
 from lab.callbacks.diagnostics.base import Diagnostic
@@ -23,7 +22,8 @@ from lab.callbacks.preemption import Preemption
 from lab.config.compose import CONFIGS
 from lab.console import LabError, tell
 from lab.datasets.loading import DataModule
-from lab.models.parts import SoftmaxFactory, normalisers_of, rules_of
+from lab.models.composed_softmax import softmax_factory, without_schedule
+from lab.models.parts import normalisers_of, rules_of
 from lab.runs.checkpoints import AtomicCheckpointIO
 from lab.runs.folder import Run
 from lab.runs.metrics_log import MetricsLog
@@ -101,13 +101,6 @@ def build_module(config: DictConfig, data: DataModule, kind: type[TwoStepModule]
     )
 
 
-def without_schedule(softmax: DictConfig) -> DictConfig:
-    """Returns the part of a ``softmax`` config that makes rules and normalisers; the schedule is the module's."""
-    plain: Any = OmegaConf.to_container(softmax, resolve=True)
-    plain.pop("schedule", None)
-    return OmegaConf.create(plain)
-
-
 def build_model(model: DictConfig, softmax: DictConfig, facts: dict[str, int]) -> torch.nn.Module:
     """A model under a softmax, for data of which it has to know ``facts``; a model without attention takes none.
 
@@ -130,20 +123,7 @@ def build_model(model: DictConfig, softmax: DictConfig, facts: dict[str, int]) -
 
 
 def _with_softmax(model: DictConfig, softmax: DictConfig, facts: dict[str, int]) -> torch.nn.Module:
-    return instantiate(model, softmax=_softmax_factory(softmax), **facts)
-
-
-def _softmax_factory(softmax: DictConfig) -> SoftmaxFactory:
-    """What makes rule and normaliser of a layer, of the two parts of a ``softmax`` config."""
-    rule: Any = OmegaConf.to_container(softmax, resolve=True)
-    normaliser = rule.pop("normaliser", None)
-    for part, name in ((rule, "softmax"), (normaliser, "softmax.normaliser")):
-        if part and inspect.isclass(get_object(part["_target_"])) and not part.get("_partial_"):
-            raise LabError(
-                f"{name}: the config of {part['_target_']} needs the line _partial_: true, since the model makes one "
-                "for every layer, with the heads there"
-            )
-    return SoftmaxFactory(instantiate(rule), instantiate(normaliser) if normaliser else Softmax)
+    return instantiate(model, softmax=softmax_factory(softmax), **facts)
 
 
 def build_callbacks(config: DictConfig) -> list[Callback]:

@@ -86,7 +86,7 @@ def _opened(spec: RunSpec) -> Iterator[OpenRun | Summary]:
     try:
         run = Run(spec.folder, primary)
     except OSError as error:
-        raise LabError(f"{spec.folder} cannot be written: {error}; name another folder with paths.runs") from error
+        raise _unwritable(spec, error) from error
     try:
         if spec.force and slurm.restarts() and run.read_provenance().get("slurm_job") == slurm.job():
             spec = spec.changed(force=False)  # this very job began anew before it was queued again
@@ -103,7 +103,10 @@ def _opened(spec: RunSpec) -> Iterator[OpenRun | Summary]:
         if "lab.train" not in origin["command"]:
             # A worker of a launcher: what it was started with says nothing to a reader.
             origin["command"] = spec.command
-        run.identify(spec.config, origin)
+        try:
+            run.identify(spec.config, origin)
+        except OSError as error:
+            raise _unwritable(spec, error) from error
         fixed = Summary(
             status="running",
             name=spec.name,
@@ -123,6 +126,10 @@ def _opened(spec: RunSpec) -> Iterator[OpenRun | Summary]:
         run.release()
 
 
+def _unwritable(spec: RunSpec, error: OSError) -> LabError:
+    return LabError(f"{spec.folder} cannot be written: {error}; name another folder with paths.runs")
+
+
 def _outcome(run: Run) -> Summary:
     """Reads how a run that was just trained has ended."""
     summary = run.read_summary()
@@ -136,7 +143,7 @@ def _train_alone(opened: OpenRun) -> None:
     config = spec.config
     summary = RunSummary(run.folder, opened.fixed)
     trainer: L.Trainer | None = None
-    ending = Ending()
+    ending = Ending(run.folder)
     try:
         with ending.told():
             resume = None if spec.force else run.newest_checkpoint()

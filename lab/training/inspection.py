@@ -20,12 +20,13 @@ from lab.config.check import check, explain_key
 from lab.config.command_line import composed
 from lab.console import LabError, tables, tell
 from lab.datasets.loading import DataModule
+from lab.models.composed_softmax import softmax_config
 from lab.observation.gradients import Trained
 from lab.observation.observe import Findings, observe
 from lab.runs.files import write_json
 from lab.runs.provenance import provenance
 from lab.training.build import build_data, build_optim
-from lab.training.load import read_trained, softmax_config
+from lab.training.load import read_trained
 from lab.training.module import TwoStepModule
 from lab.training.optim import OptimConfig
 from lab.training.stored import load_config, made_of

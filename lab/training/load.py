@@ -7,15 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from torch import Tensor, nn
 
-from lab.config.check import check
-from lab.config.command_line import composed
 from lab.console import LabError
+from lab.models.composed_softmax import without_schedule
 from lab.models.parts import normalisers_of, rules_of
 from lab.runs.folder import Run
-from lab.training.build import build_data, build_model, without_schedule
+from lab.training.build import build_data, build_model
 from lab.training.stored import load_config, made_of
 
 # Names of what rules and normalisers hold in a model's state.
@@ -88,18 +87,6 @@ def read_trained(folder: Path, trust: Sequence[str] = ()) -> Trained:
     state = newest.content.get("state_dict") or {}
     own = {name.removeprefix("model."): value for name, value in state.items() if name.startswith("model.")}
     return Trained(folder, newest.path, config, own, newest.step)
-
-
-def softmax_config(name: str, *overrides: str) -> DictConfig:
-    """``softmax=<name>`` with overrides, as on the command line.
-
-    Raises:
-        LabError: if they do not compose, or one is wrong.
-    """
-    config = composed([f"softmax={name}", *overrides]).config
-    OmegaConf.resolve(config.softmax)
-    check(OmegaConf.create({"softmax": config.softmax}))
-    return config.softmax
 
 
 def _reset_softmax(model: nn.Module, fresh: nn.Module) -> None:

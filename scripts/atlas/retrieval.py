@@ -8,9 +8,10 @@ from pathlib import Path
 import pandas as pd
 
 from lab.console import LabError
+from lab.models.composed_softmax import softmax_config
 from lab.report.statistics import mean_over_seeds, paired
 from lab.runs.summary import read_summary
-from lab.training.load import read_trained, softmax_config
+from lab.training.load import read_trained
 from scripts.atlas.rows import PLAIN, Row
 from scripts.reproduce.common import folder_of, train
 from scripts.reproduce.max_retrieval import PAPER, published

@@ -20,13 +20,14 @@ import pandas as pd
 from omegaconf import DictConfig
 
 from lab.console import LabError, refusals
+from lab.models.composed_softmax import softmax_config
 from lab.observation.dispersion import fit_beta
 from lab.plotting.figures import save_figure
 from lab.report.published import load
 from lab.report.statistics import mean_over_seeds, paired
 from lab.runs.files import write_text
 from lab.runs.summary import read_summary
-from lab.training.load import read_trained, softmax_config
+from lab.training.load import read_trained
 from scripts.reproduce.common import folder_of, origin, speed_of, tell_duration, train
 from scripts.reproduce.max_retrieval_evaluation import SIZES, Evaluation, Points, sets_of
 from scripts.reproduce.max_retrieval_figures import attention_figure, entropy_figure, fit_figure

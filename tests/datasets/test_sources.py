@@ -92,7 +92,7 @@ IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
         (IMAGES, idx(torch.ones(12, 28, 28))[:500], "is invalid for input of size"),
         (IMAGES, b"<html>not here</html>", "it is of another format"),
         (IMAGES, b"", "invalid literal"),
-        (IMAGES, idx(torch.ones(12, 28, 28))[:4] + struct.pack(">I", 10**9) + bytes(8), "invalid for input"),
+        (IMAGES, idx(torch.ones(12, 28, 28))[:4] + struct.pack(">I", 10**9) + bytes(20), "is invalid for input"),
         (IMAGES, idx(torch.ones(12)), "3 dimension"),
         (IMAGES, idx(torch.zeros(12, 28, 28)), "every pixel of its images is 0"),
         (LABELS, idx(torch.full((12,), 10)), r"labels must lie in 0 \.\.\. 9"),

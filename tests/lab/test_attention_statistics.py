@@ -1,12 +1,18 @@
 """Statistics of attention against their definitions, written out with loops."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
 
 from lab.attention.functional import attend_explicit
 from lab.attention.layers import Attention, CrossAttention
+from lab.attention.normalisers.hard import Hard
+from lab.attention.normalisers.linear import Linear
+from lab.attention.normalisers.local import Local
+from lab.attention.normalisers.plus_one import PlusOne
+from lab.attention.normalisers.softmax import Softmax
 from lab.attention.rules.adaptive import AdaptiveTemperature
 from lab.attention.rules.fixed import Fixed
 from lab.attention.rules.learnable import LearnableTemperature
@@ -14,12 +20,15 @@ from lab.attention.rules.norm import NormSoftmax
 from lab.models.parts import Observable
 from lab.observation.attention_statistics import (
     dispersion_bound,
+    keys_seen,
     logit_spread,
     mass_on,
+    null_mass,
     output_derivatives,
     received,
     rollout,
     share_of_log,
+    shares,
     spread_bound,
     temperature_of,
     weight_entropy,
@@ -46,8 +55,8 @@ def test_entropy_mass_and_spread_by_hand(qkv) -> None:
     region[:, [1, 4]] = True
     assert float(mass_on(got, region)[2, 1]) == pytest.approx(float(got[2, 1, 1] + got[2, 1, 4]), rel=1e-5)
     uniform = torch.full((1, 1, 1, 8), 1 / 8)
-    assert float(share_of_log(weight_entropy(uniform), 8)) == pytest.approx(1.0)
-    assert float(share_of_log(torch.tensor(0.0), 1)) == 0.0
+    assert float(share_of_log(weight_entropy(uniform), torch.tensor(8))) == pytest.approx(1.0)
+    assert float(share_of_log(torch.tensor(0.0), torch.tensor(1))) == 0.0
 
 
 def test_masked_logits_and_hard_weights_give_finite_numbers(qkv) -> None:
@@ -102,7 +111,7 @@ def check_bounds(layer, queries, tokens, run) -> None:
     assert (spread <= bound * (1 + 1e-5)).all()
     # The bound is no empty one: within two orders of magnitude.
     assert (spread.mean() > bound.mean() / 100) or not isinstance(layer.rule, Fixed)
-    assert (seen["weights"].amax(-1) <= dispersion_bound(spread, 9) * (1 + 1e-5)).all()
+    assert (seen["weights"].amax(-1) <= dispersion_bound(spread, keys_seen(seen["logits"])) * (1 + 1e-5)).all()
 
 
 def test_rollout_is_the_product_of_layers() -> None:
@@ -139,3 +148,40 @@ def test_temperature_in_use_is_what_divides_the_scores(qkv) -> None:
     scores = q @ k.mT
     expected = scores.var(-1, correction=0).clamp(max=2.0)
     torch.testing.assert_close(temperature_of(NormSoftmax(2, 4), q, k).squeeze(-1), expected)
+
+
+def test_weights_that_are_no_shares_are_told_apart_from_nothing() -> None:
+    logits = torch.tensor([[[[0.0, 1.0, -2.0, 0.5]]]])
+    weights = PlusOne(1, 1, initial=2.0).weights(logits)
+    b, left = 2.0, logits.exp().sum().item()
+    assert null_mass(weights).item() == pytest.approx(b / (b + left), rel=1e-5)
+    row = [*weights.flatten().tolist(), b / (b + left)]
+    assert sum(row) == pytest.approx(1)
+    assert weight_entropy(weights, "at most one").item() == pytest.approx(-sum(p * math.log(p) for p in row), rel=1e-5)
+    torch.testing.assert_close(shares(weights, "at most one"), weights)
+    signed = torch.tensor([[[[-3.0, 1.0, 0.0, 4.0], [0.0, 0.0, 0.0, 0.0]]]])
+    assert shares(signed, "anything").tolist() == [[[[0.375, 0.125, 0.0, 0.5], [0.0, 0.0, 0.0, 0.0]]]]
+    want = -sum(p * math.log(p) for p in (0.375, 0.125, 0.5))
+    assert weight_entropy(signed, "anything").flatten().tolist() == pytest.approx([want, 0.0])
+
+
+@pytest.mark.parametrize("make", [Softmax, PlusOne, partial(Local, window=1), Linear, Hard])
+def test_bounds_hold_or_are_not_defined(make) -> None:
+    torch.manual_seed(0)
+    layer, x = Attention(16, 2, Fixed(2, 8), make(2, 8)), 2 * torch.randn(4, 9, 16)
+
+    class Holder(Observable):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = layer
+
+    recorder = Recorder(Holder())
+    with torch.no_grad(), recorder.on():
+        layer(x)
+    seen = recorder[0]
+    spread, largest = logit_spread(seen["logits"]), seen["weights"].amax(-1)
+    bound = spread_bound(layer, x, x, layer.rule.inverse_temperature(seen["q"], seen["k"]))
+    assert (spread <= bound).all() if make is not Linear else bound.isnan().all()
+    if layer.normaliser.exponential:
+        # Of the keys in the window: all nine would be a bound that is passed.
+        assert (largest <= dispersion_bound(spread, keys_seen(seen["logits"])) * (1 + 1e-5)).all()

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Protocol
 
 import pytest
 from conftest import problem_with
@@ -18,7 +18,6 @@ from lab.config.command_line import check_overrides, in_order
 from lab.config.compose import CONFIGS, compose_config, initialized
 from lab.console import LabError
 from lab.datasets.loading import DataModule
-from lab.datasets.sources import Source
 from lab.training.optim import OptimConfig
 
 GROUPS = {
@@ -307,6 +306,12 @@ def test_plain_values_are_checked_too(override: str, words: str) -> None:
         check(composed(override))
 
 
+class Unread(Protocol):
+    """Of which an object cannot be asked whether it is one."""
+
+    def read(self) -> None: ...
+
+
 def target(
     size: PositiveInt = 1,
     share: Annotated[float, Field(gt=0, lt=1)] = 0.5,
@@ -322,7 +327,7 @@ def target(
     on: bool = False,
     options: dict[str, float] | None = None,
     data: DataModule | None = None,
-    unread: Source | None = None,
+    unread: Unread | None = None,
 ) -> None:
     """Takes one of everything."""
 

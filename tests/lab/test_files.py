@@ -4,11 +4,14 @@ import re
 from pathlib import Path
 
 import pytest
+from conftest import python
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lab.console import LabError
 from lab.runs.files import write_atomically, write_json
+from lab.runs.folder import Run
+from lab.runs.lock import HOLDER
 from lab.runs.metrics import read_metrics, read_metrics_table
 from lab.runs.metrics_log import MetricsLog
 
@@ -25,6 +28,21 @@ def test_a_failed_write_leaves_the_old_content_and_nothing_else(tmp_path: Path) 
         write_atomically(path, fail)
     assert json.loads(path.read_text()) == {"x": 1}
     assert [p.name for p in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_what_killed_writes_have_left_is_removed_by_the_next_holder(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    places = [tmp_path / "config.yaml", tmp_path / "checkpoints" / "best.ckpt", tmp_path / HOLDER]
+    code = "import os; from pathlib import Path; from lab.runs.files import write_atomically\n"
+    for path in places:
+        killed = f"write_atomically(Path({str(path)!r}), lambda file: os.kill(os.getpid(), 9))"
+        python("-c", code + killed, folder=tmp_path, check=False)
+    of_others = tmp_path / "..job.json.abcdefgh.unfinished"
+    of_others.touch()
+    assert len(list(tmp_path.rglob("*.unfinished"))) == 4
+    run = Run(tmp_path)
+    run.release()
+    assert list(tmp_path.rglob("*.unfinished")) == [of_others], "which its launcher is writing"
 
 
 def test_json_has_no_nan(tmp_path: Path) -> None:

@@ -6,7 +6,9 @@ import os
 import pickle
 import re
 import subprocess
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -204,7 +206,9 @@ def test_a_run_that_ends_while_jobs_are_looked_up_is_finished(tmp_path: Path, mo
     monkeypatch.setattr(jobs, "find", find_nothing)
     monkeypatch.setattr(SlurmLauncher, "_runs", lambda *_: [run])
     monkeypatch.setattr(SlurmLauncher, "_run_here", lambda *_: JobReturn(status=JobStatus.COMPLETED))
-    assert len(SlurmLauncher()._launch([], 0)) == 1
+    launcher = SlurmLauncher()
+    launcher.config = OmegaConf.create({"paths": {"runs": str(tmp_path)}})
+    assert len(launcher._launch([], 0)) == 1
     assert "1 runs: 1 finished, 0 queued or running already, 0 to submit" in capsys.readouterr().err
 
 
@@ -222,6 +226,36 @@ def test_runs_that_ask_for_the_same_are_one_array(tmp_path: Path, monkeypatch) -
     monkeypatch.setattr(slurm, "queued", lambda: {"9_3": ""})
     (found,) = jobs.find(run.folders[0] for run in runs).values()
     assert found.job_id == submitted[3].job_id == "9_3"
+
+
+def test_of_two_sweeps_at_the_same_moment_the_second_finds_what_the_first_has_submitted(
+    tmp_path: Path, monkeypatch
+) -> None:
+    run, queue, submitted = run_of(tmp_path, 0), {}, []
+
+    def submit(self: SlurmLauncher, runs: list[_Run]) -> list[SlurmJob]:
+        time.sleep(0.3)
+        submitted.extend(runs)
+        queue.update({"9_0": ""})
+        return [job_in(tmp_path / "logs", one.number) for one in runs]
+
+    monkeypatch.setattr(SlurmLauncher, "_runs", lambda *_: [run])
+    monkeypatch.setattr(SlurmLauncher, "_submit_array", submit)
+    monkeypatch.setattr(slurm, "queued", lambda: dict(queue))
+    monkeypatch.setattr(jobs, "as_they_end", lambda every: ())
+
+    def sweep() -> None:
+        launcher = SlurmLauncher()
+        launcher.config = OmegaConf.create({"paths": {"runs": str(tmp_path)}})
+        with suppress(KeyError):  # nobody waits for the end
+            launcher._launch([], 0)
+
+    commands = [threading.Thread(target=sweep) for _ in range(2)]
+    for command in commands:
+        command.start()
+    for command in commands:
+        command.join()
+    assert submitted == [run]
 
 
 def test_every_seed_of_a_run_notes_its_job(tmp_path: Path, monkeypatch) -> None:

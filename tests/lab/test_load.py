@@ -8,7 +8,8 @@ import torch
 from conftest import train_in
 
 from lab.console import LabError
-from lab.training.load import read_trained, softmax_config
+from lab.models.composed_softmax import softmax_config
+from lab.training.load import read_trained
 
 SETS = (
     "experiment=max_retrieval",

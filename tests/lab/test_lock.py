@@ -187,6 +187,22 @@ def test_a_damaged_record_is_waited_out(tmp_path: Path, disk: None, content: str
     mine.release()
 
 
+@pytest.mark.parametrize("damaged", [HOLDER, LEASED])
+@pytest.mark.parametrize("left", [0, 30], ids=["empty", "half"])
+def test_half_a_record_of_who_died_here_costs_no_lease(
+    tmp_path: Path, disk: None, monkeypatch: pytest.MonkeyPatch, damaged: str, left: int
+) -> None:
+    monkeypatch.setattr(lock, "LEASE", 60.0)
+    monkeypatch.setattr(lock, "BEAT", 15.0)
+    held_by(tmp_path, Holder("dead", socket.gethostname(), 2**22 + 1, 0.0, None))
+    (tmp_path / damaged).write_bytes((tmp_path / damaged).read_bytes()[:left])
+    before = time.monotonic()
+    mine = FolderLock(tmp_path)
+    mine.acquire()
+    assert time.monotonic() - before < 10
+    mine.release()
+
+
 def test_the_status_of_a_run_on_another_node(tmp_path: Path) -> None:
     write_a_summary(tmp_path, "running")
     held_by(tmp_path, ELSEWHERE)

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from lab.config.command_line import problem_with
+from lab.config.command_line import composed
 from lab.config.overrides import read_override
 from lab.console import LabError
 from lab.runs.metrics import read_metrics
@@ -118,9 +118,11 @@ OVERRIDES = (
 @settings(max_examples=40)
 @given(OVERRIDES)
 def test_any_text_as_an_override_composes_or_is_one_sentence(override: str) -> None:
-    problem = problem_with([override])
-    assert problem is None or (problem.strip() and "\n" not in problem and "Traceback" not in problem)
-    if problem is None:
+    try:
+        composed([override])
+    except LabError as problem:
+        assert str(problem).strip() and "\n" not in str(problem) and "Traceback" not in str(problem)
+    else:
         read_override(override)
 
 

@@ -73,7 +73,7 @@ def change(run: Path, part: str, **changes: Any) -> None:
         ("trainer", {"precision": TOUCH}, "trainer.precision._target_=os.mkdir"),
         ("data", {"seed": "${oc.env:HOME}"}, r"data.seed=\$\{oc.env:HOME\} refers to something else"),
         ("norm_softmax", {"tau": "${oc.env:HOME}"}, r"norm_softmax.tau=\$\{oc.env:HOME\} refers"),
-        ("data", {"_target_": "lab.datasets.vision.VisionData"}, "missing 2 required positional arguments"),
+        ("data", {"_target_": "lab.datasets.vision.VisionData"}, "data.task is missing: VisionData needs it"),
     ],
 )
 def test_what_a_config_names_is_not_made(

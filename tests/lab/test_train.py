@@ -178,6 +178,14 @@ def test_a_run_killed_at_its_very_end_keeps_its_numbers(tmp_path: Path) -> None:
     assert all(picture.exists() for picture in pictures)
 
 
+def test_a_run_that_ends_within_an_epoch_has_its_epochs_when_it_is_gone_on_with(tmp_path: Path) -> None:
+    run = train_in(tmp_path, *SMALL, "trainer.max_steps=15")
+    whole = summary_of(run)["epochs"]
+    set_status(run, "stopped")
+    train_in(tmp_path, *SMALL, "trainer.max_steps=15")
+    assert summary_of(run)["epochs"] == whole == 4
+
+
 def test_a_run_that_has_had_its_moment_long_enough_trains_no_more(tmp_path: Path, capsys) -> None:
     command = [*SMALL, "callbacks.eureka.threshold=0.01", "callbacks.eureka.stop_after=1"]
     run = train_in(tmp_path, *command)

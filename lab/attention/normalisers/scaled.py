@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from lab.attention.masks import Mask
 from lab.attention.normalisers.softmax import Softmax
 
 
@@ -20,6 +21,7 @@ class Scaled(Softmax):
     total = "anything"
     is_softmax = False
     exponential = False
+    takes_causal = True
 
     def __init__(self, heads: int, head_dim: int, initial: float = 1.0) -> None:
         super().__init__(heads, head_dim)
@@ -28,7 +30,7 @@ class Scaled(Softmax):
     def weights(self, logits_BHNM: Tensor, mask: Tensor | None = None) -> Tensor:
         return self.scale.to(logits_BHNM.dtype) * super().weights(logits_BHNM, mask)
 
-    def attend(self, q_BHND: Tensor, k_BHMD: Tensor, v_BHMD: Tensor, mask: Tensor | None = None) -> Tensor:
+    def attend(self, q_BHND: Tensor, k_BHMD: Tensor, v_BHMD: Tensor, mask: Mask = None) -> Tensor:
         return self.scale.to(v_BHMD.dtype) * super().attend(q_BHND, k_BHMD, v_BHMD, mask)
 
     def quantities(self) -> dict[str, Tensor]:

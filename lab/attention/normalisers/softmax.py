@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from lab.attention import cpu_paths
-from lab.attention.masks import blind_rows
-from lab.attention.normaliser import Normaliser
+from lab.attention.masks import Mask, blind_rows
+from lab.attention.normaliser import Normaliser, Total
 
 
 class Softmax(Normaliser):
@@ -15,16 +15,17 @@ class Softmax(Normaliser):
     Source: Vaswani et al. 2017; Eureka-moments in Transformers, equation 1.
     """
 
-    total = "one"
+    total: Total = "one"
     is_softmax = True
     exponential = True
+    takes_causal = True
     shift_invariant = True
     couples_queries = False
 
     def weights(self, logits_BHNM: Tensor, mask: Tensor | None = None) -> Tensor:
         return softmax(logits_BHNM, mask)
 
-    def attend(self, q_BHND: Tensor, k_BHMD: Tensor, v_BHMD: Tensor, mask: Tensor | None = None) -> Tensor:
+    def attend(self, q_BHND: Tensor, k_BHMD: Tensor, v_BHMD: Tensor, mask: Mask = None) -> Tensor:
         return cpu_paths.fused(q_BHND, k_BHMD, v_BHMD, mask)
 
 

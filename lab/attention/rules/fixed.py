@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from lab.attention.masks import Mask
 from lab.attention.rule import TemperatureRule
 
 
@@ -14,5 +15,7 @@ class Fixed(TemperatureRule):
     ``tau=0.3333``: raw scores are multiplied by 3 with no further 1/sqrt(d_k); "1/0.025" is ``tau=40``.
     """
 
-    def inverse_temperature(self, q_BHND: Tensor, k_BHMD: Tensor, mask: Tensor | None = None) -> Tensor:
+    takes_causal = True
+
+    def inverse_temperature(self, q_BHND: Tensor, k_BHMD: Tensor, mask: Mask = None) -> Tensor:
         return 1.0 / self.tau

@@ -9,6 +9,7 @@ import torch
 from pydantic import PositiveFloat
 from torch import Tensor, nn
 
+from lab.attention.masks import Mask
 from lab.attention.rule import Tau, TemperatureRule
 
 Granularity = Literal["layer_head", "layer", "head", "channel"]
@@ -36,6 +37,8 @@ class LearnableTemperature(TemperatureRule):
         ValueError: if ``initial`` cannot be reached.
     """
 
+    takes_causal = True
+
     def __init__(
         self,
         heads: int,
@@ -58,7 +61,7 @@ class LearnableTemperature(TemperatureRule):
         self.limit = limit
         self.theta = nn.Parameter(torch.full(shapes[granularity], self._theta_of(initial)))
 
-    def inverse_temperature(self, q_BHND: Tensor, k_BHMD: Tensor, mask: Tensor | None = None) -> Tensor:
+    def inverse_temperature(self, q_BHND: Tensor, k_BHMD: Tensor, mask: Mask = None) -> Tensor:
         return self.factor() / self.tau
 
     def factor(self) -> Tensor:

@@ -21,6 +21,7 @@ from lab.callbacks.eureka import find_moment
 from lab.callbacks.summary import RunSummary
 from lab.console import LabError
 from lab.datasets.loading import Batch, DataModule, StepLoader, step_reached
+from lab.runs.files import is_full
 from lab.runs.folder import Run
 from lab.runs.summary import Status
 from lab.training.module import TwoStepModule
@@ -79,7 +80,12 @@ class Seed:
     def finish(self, status: Status) -> None:
         """Ends this seed's run: its files are complete after it."""
         for logger in self.loggers:
-            logger.finalize("success" if status == "finished" else "failed")
+            try:
+                logger.finalize("success" if status == "finished" else "failed")
+            except OSError as error:
+                # What a full disk has ended is told already, and logged again from the last checkpoint on.
+                if status == "finished" or not is_full(error):
+                    raise
         if self.run is not None and self.summary is not None:
             if not self.run.lost:
                 self.summary.write(self.trainer, status, self.failure)

@@ -65,7 +65,7 @@ def train_together(runs: list[OpenRun]) -> None:
 def _train_group(group: list[tuple[OpenRun, Path | None]]) -> None:
     """Trains open runs from their checkpoints at one and the same step; None for all: from the start."""
     runs = [one for one, _ in group]
-    ending = Ending()
+    ending = Ending(*(one.run.folder for one in runs))
     module: SeedsModule | None = None
     try:
         with ending.told():

@@ -1,0 +1,47 @@
+"""A softmax by its name: composes ``softmax=`` as the command line does, and makes rules and normalisers of it."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from hydra.utils import get_object, instantiate
+from omegaconf import DictConfig, OmegaConf
+
+from lab.attention.normalisers.softmax import Softmax
+from lab.config.check import check
+from lab.config.command_line import composed
+from lab.console import LabError
+from lab.models.parts import SoftmaxFactory
+
+
+def softmax_config(name: str, *overrides: str) -> DictConfig:
+    """``softmax=<name>`` with overrides, as on the command line.
+
+    Raises:
+        LabError: if they do not compose, or one is wrong.
+    """
+    config = composed([f"softmax={name}", *overrides]).config
+    OmegaConf.resolve(config.softmax)
+    check(OmegaConf.create({"softmax": config.softmax}))
+    return config.softmax
+
+
+def without_schedule(softmax: DictConfig) -> DictConfig:
+    """Returns the part of a ``softmax`` config that makes rules and normalisers; the schedule is the module's."""
+    plain: Any = OmegaConf.to_container(softmax, resolve=True)
+    plain.pop("schedule", None)
+    return OmegaConf.create(plain)
+
+
+def softmax_factory(softmax: DictConfig) -> SoftmaxFactory:
+    """What makes rule and normaliser of a layer, of the two parts of a ``softmax`` config."""
+    rule: Any = OmegaConf.to_container(softmax, resolve=True)
+    normaliser = rule.pop("normaliser", None)
+    for part, name in ((rule, "softmax"), (normaliser, "softmax.normaliser")):
+        if part and inspect.isclass(get_object(part["_target_"])) and not part.get("_partial_"):
+            raise LabError(
+                f"{name}: the config of {part['_target_']} needs the line _partial_: true, since the model makes one "
+                "for every layer, with the heads there"
+            )
+    return SoftmaxFactory(instantiate(rule), instantiate(normaliser) if normaliser else Softmax)

@@ -1,0 +1,104 @@
+"""Models of Hugging Face ``transformers``: one attention function, registered with the library, reaches them all.
+
+Only imported where ``transformers`` is. Models of every kind ask it for an attention function, by the name that stands
+in their config.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import sdpa_mask
+
+from lab.console import LabError
+from lab.models.replaced_softmax import NAME, ReplacedSoftmax
+
+_IMPLEMENTATION = "eureka_lab"
+# What some models hand to attention that changes their scores beside the temperature.
+_REASONS = {
+    "position_bias": "adds a learned position bias to its scores, which the rules do not know",
+    "softcap": "caps its scores by a tanh (softcap), which the rules do not know",
+    "s_aux": "has attention sinks of its own beside its keys (s_aux)",
+    "cache": "keeps keys in a paged cache, which the softmax does not read",
+}
+_SOFTCAPS = ("attn_logit_softcapping", "attn_logit_softcap")
+
+
+class OfHuggingFace(ReplacedSoftmax):
+    """The softmax of a module that asks ``transformers`` for an attention function by the name in its config."""
+
+    @staticmethod
+    def found_in(model: nn.Module) -> list[nn.Module]:
+        found = [module for module in model.modules() if "ALL_ATTENTION_FUNCTIONS" in _names(module)]
+        for module in found:
+            capped = any(getattr(module, name, None) is not None for name in _SOFTCAPS)
+            for name in ("position_bias", "s_aux", *(("softcap",) if capped else ())):
+                if name in _names(module):
+                    raise refusal(module, name)
+        return found
+
+    def state_before(self) -> str | None:
+        return self._config._attn_implementation
+
+    def install(self, before: Any) -> None:
+        super().install(before)
+        self._config._attn_implementation = _IMPLEMENTATION
+
+    def uninstall(self) -> None:
+        super().uninstall()
+        self._config._attn_implementation = self.before
+
+    @property
+    def _config(self) -> Any:
+        return self.owner.config
+
+
+def refusal(module: nn.Module, name: str) -> LabError:
+    """The sentence for an attention module that does more to its scores than the lab knows."""
+    return LabError(f"the softmax of {type(module).__name__} cannot be replaced: it {_REASONS[name]}")
+
+
+def _names(module: nn.Module) -> set[str]:
+    """Names that a module's forward uses, those of keyword arguments among them."""
+    code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
+    if code is None:
+        return set()
+    return {*code.co_names, *(name for one in code.co_consts if isinstance(one, tuple) for name in one)}
+
+
+def _attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    output_attentions: bool = False,
+    **others: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """What ``transformers`` calls in place of its own; [B, H, N, D] each, returns z [B, N, H, D] and None."""
+    softmax = getattr(module, NAME, None)
+    if softmax is None:
+        raise LabError(f"{type(module).__name__} has no softmax of the lab: call lab.replace_softmax(model) first")
+    for name in _REASONS:
+        if others.get(name) is not None:
+            raise refusal(module, name)
+    if output_attentions:
+        raise LabError(
+            f"{type(module).__name__} is asked for its attention weights: read them with lab.Recorder, or restore its "
+            "own softmax"
+        )
+    causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    causal = query.shape[2] > 1 and attention_mask is None and causal
+    z = softmax.of_call(query, key, value, attention_mask, causal, dropout, scaling)
+    return z.transpose(1, 2).contiguous(), None
+
+
+AttentionInterface.register(_IMPLEMENTATION, _attention)
+# Masks as F.scaled_dot_product_attention takes them: bool, or none where they are causal or hide nothing.
+AttentionMaskInterface.register(_IMPLEMENTATION, sdpa_mask)

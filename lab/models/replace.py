@@ -1,0 +1,154 @@
+"""Any transformer under any softmax: exchanges the softmax of a model of Hugging Face, timm or one's own, and back."""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
+
+import torch
+from hydra.utils import instantiate
+from torch import nn
+
+from lab.attention.schedule import HeatTreatment
+from lab.console import LabError
+from lab.models.composed_softmax import softmax_config, softmax_factory, without_schedule
+from lab.models.parts import LayerSoftmax, Observable, RuleFactory, SoftmaxFactory, make_softmaxes
+from lab.models.replaced_softmax import ReplacedSoftmax, Shape, replaced_in
+from lab.models.sdpa_calls import OfSdpaCalls
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+def replace_softmax(model: Model, softmax: str | SoftmaxFactory | RuleFactory = "softmax", **options: Any) -> Model:
+    """The model, each of its attention modules under a rule and a normaliser of the lab; weights are kept.
+
+        lab.replace_softmax(model, "norm_softmax", statistic="std")
+        lab.replace_softmax(model, "adaptive_temperature", normaliser="plus_one")
+        lab.replace_softmax(model, "softmax", normaliser={"name": "plus_one", "bias": "learned"})
+
+    Where tau is not given, it is what the model divides its scores by. A softmax that was put in earlier is replaced.
+    Call it before the optimiser is made: what rules and normalisers learn is a parameter of the model then.
+
+    Args:
+        model: of Hugging Face ``transformers``, of timm, or any other whose modules call
+            ``F.scaled_dot_product_attention``.
+        softmax: its name, as on the command line (``softmax=norm_softmax``), or what makes a rule or both parts.
+        options: of the named softmax; ``normaliser`` and ``schedule`` are names, or options with the ``name`` among
+            them.
+
+    Raises:
+        LabError: if there is no such softmax or option, or the model's softmax cannot be replaced; the model is as it
+            was then.
+    """
+    if any(isinstance(module, Observable) for module in model.modules()):
+        raise LabError(
+            f"{type(model).__name__} is a model of the lab: it takes a softmax where it is made, softmax=..."
+        )
+    factory, schedule = _chosen(softmax, options)
+    own_scale = _tau_of(factory) is None
+    makers: dict[tuple[int, int], Iterator[LayerSoftmax]] = {}
+    made: list[ReplacedSoftmax] = []
+    for way, module in _attention_modules(model):
+        shape = Shape(module)
+        heads = (shape.heads, shape.head_dim)
+        try:
+            one = next(makers.setdefault(heads, make_softmaxes(factory, *heads)))
+        except ValueError as error:
+            raise LabError(f"{type(module).__name__}: {error}") from error
+        if own_scale:
+            one.rule.default_tau = 1 / shape.scale
+            one.rule.set_tau(one.rule.default_tau)
+        made.append(way(module, shape, one, own_scale, schedule))
+    restore_softmax(model)
+    for own, before in zip(made, [own.state_before() for own in made], strict=True):
+        _like(own.owner, own)
+        own.install(before)
+    heat(model, 0.0)
+    return model
+
+
+def restore_softmax(model: Model) -> Model:
+    """The model with its own softmax again, as it was before :func:`replace_softmax`; any other is left as it is."""
+    for own in replaced_in(model):
+        own.uninstall()
+    return model
+
+
+def heat(model: nn.Module, progress: float) -> None:
+    """Moves tau of every replaced softmax that has a schedule.
+
+    Args:
+        model: under a softmax of the lab.
+        progress: share of training that is done, 0 to 1.
+    """
+    for own in replaced_in(model):
+        if own.schedule is not None:
+            own.rule.set_tau(own.schedule(progress, own.rule.default_tau))
+
+
+def _attention_modules(model: nn.Module) -> Iterator[tuple[type[ReplacedSoftmax], nn.Module]]:
+    """Attention modules of a model, each with the way to reach it."""
+    reached: set[int] = set()
+    ways: list[type[ReplacedSoftmax]] = [OfSdpaCalls]
+    if "transformers" in sys.modules:
+        from lab.models.hugging_face import OfHuggingFace  # an optional extra, and seconds to import
+
+        ways.insert(0, OfHuggingFace)
+    for way in ways:
+        for module in way.found_in(model):
+            if id(module) not in reached:
+                reached.add(id(module))
+                yield way, module
+    if not reached:
+        raise LabError(
+            f"the softmax of {type(model).__name__} cannot be replaced: none of its modules asks transformers for an "
+            "attention function, or calls F.scaled_dot_product_attention"
+        )
+
+
+def _chosen(
+    softmax: str | SoftmaxFactory | RuleFactory, options: Mapping[str, Any]
+) -> tuple[SoftmaxFactory, HeatTreatment | None]:
+    """What makes the softmax of each layer, and the schedule of its tau."""
+    if not isinstance(softmax, str):
+        if options:
+            raise LabError(f"{', '.join(options)}: options go with a softmax by name; bind those of a class by partial")
+        return softmax if isinstance(softmax, SoftmaxFactory) else SoftmaxFactory(softmax), None
+    config = softmax_config(softmax, *_overrides(options))
+    schedule = config.get("schedule")
+    return softmax_factory(without_schedule(config)), instantiate(schedule) if schedule else None
+
+
+def _overrides(options: Mapping[str, Any]) -> Iterator[str]:
+    """Options as they are typed on the command line."""
+    for key, value in options.items():
+        part = {"name": value} if isinstance(value, str) else value
+        if key not in ("normaliser", "schedule") or not isinstance(part, Mapping):
+            yield f"softmax.{key}={_typed(key, value)}"
+            continue
+        if "name" in part:
+            yield f"softmax/{key}={part['name']}"
+        yield from (f"softmax.{key}.{name}={_typed(name, one)}" for name, one in part.items() if name != "name")
+
+
+def _typed(key: str, value: Any) -> str:
+    try:
+        return json.dumps(value)
+    except TypeError as error:
+        raise LabError(f"{key}={value!r} is no option of a softmax: give a number, text or a list") from error
+
+
+def _tau_of(factory: SoftmaxFactory) -> float | None:
+    """The temperature that rules are made with; None where nobody has said."""
+    return factory.rule.keywords.get("tau") if isinstance(factory.rule, functools.partial) else None
+
+
+def _like(module: nn.Module, own: nn.Module) -> None:
+    """Moves a softmax to where its module is; in 16 bit a temperature would be too coarse, and stays in 32."""
+    parameter = next(module.parameters(), None)
+    if parameter is not None:
+        own.to(parameter.device, torch.promote_types(parameter.dtype, torch.float32))
+    own.train(module.training)

@@ -1,0 +1,199 @@
+"""The softmax that an attention module of another library has been given in place of its own.
+
+Shapes: B batch, H heads, N queries, M keys, D head dimension.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+
+from lab.attention.layers import MultiHead
+from lab.attention.masks import Causal, Mask
+from lab.attention.schedule import HeatTreatment
+from lab.console import LabError
+from lab.models.parts import LayerSoftmax
+
+# The submodule of an attention module that holds its new softmax: what it learns stands in state dicts under this name.
+NAME = "eureka_softmax"
+
+# What modules and their configs call the same thing.
+_HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "nhead", "heads")
+_HEAD_DIM = ("qk_head_dim", "head_dim", "attention_head_size", "key_value_proj_dim", "dim_head")
+_WIDTH = ("embed_dim", "hidden_size", "n_embd", "d_model", "dim", "width")
+_PROJECTIONS = (("q_proj", "k_proj", "v_proj"), ("query", "key", "value"), ("qkv",), ("c_attn",))
+_SCALE = ("scaling", "scale", "softmax_scale")
+
+
+class Shape:
+    """Heads of an attention module of another library, read from its attributes or its config.
+
+    Raises:
+        LabError: if the module does not tell them.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        heads = _told(module, _HEADS)
+        if heads is None:
+            raise LabError(f"{type(module).__name__} does not tell its number of heads: give it an attribute num_heads")
+        dim, width = _told(module, _HEAD_DIM), _told(module, _WIDTH)
+        if dim is None and (width is None or width % heads):
+            raise LabError(f"{type(module).__name__} does not tell the dimension of its heads: give it a head_dim")
+        self.heads = heads
+        self.head_dim = dim or (width or 0) // heads
+        scales = [value for name in _SCALE if isinstance(value := getattr(module, name, None), float) and value > 0]
+        # What scores are multiplied by before the softmax.
+        self.scale = scales[0] if scales else 1 / math.sqrt(self.head_dim)
+
+
+def _told(module: nn.Module, names: tuple[str, ...]) -> int | None:
+    for place in (module, getattr(module, "config", None)):
+        for name in names:
+            value = getattr(place, name, None)
+            if isinstance(value, int) and value > 0:
+                return value
+    return None
+
+
+class ReplacedSoftmax(MultiHead):
+    """Rule, normaliser and tap of an attention module of another library; a subclass is a way to reach such modules.
+
+    Args:
+        owner: the attention module, which stays as it is: projections, dropout, cache.
+        shape: its heads.
+        softmax: rule and normaliser.
+        own_scale: True where the module's own scale is the rule's temperature, which it must not change then.
+        schedule: moves tau over training; None leaves it alone.
+    """
+
+    def __init__(
+        self,
+        owner: nn.Module,
+        shape: Shape,
+        softmax: LayerSoftmax,
+        own_scale: bool,
+        schedule: HeatTreatment | None = None,
+    ) -> None:
+        super().__init__(shape.heads * shape.head_dim, shape.heads, softmax.rule, softmax.normaliser)
+        # In a tuple, since the owner is no submodule of its own submodule.
+        self._owner = (owner,)
+        self.expected_scale = shape.scale if own_scale else None
+        self.schedule = schedule
+        self.before: Any = None
+
+    @staticmethod
+    def found_in(model: nn.Module) -> list[nn.Module]:
+        """The attention modules of a model that this way reaches, from the first to the last.
+
+        Raises:
+            LabError: if the softmax of one of them cannot be replaced.
+        """
+        raise NotImplementedError
+
+    def state_before(self) -> Any:
+        """What has to be put back, asked of all modules before the first is changed: they may share a config."""
+        raise NotImplementedError
+
+    def install(self, before: Any) -> None:
+        """Makes it the softmax of its owner."""
+        self.before = before
+        self.owner.add_module(NAME, self)
+
+    def uninstall(self) -> None:
+        """Puts the owner back as it was."""
+        delattr(self.owner, NAME)
+
+    @property
+    def owner(self) -> nn.Module:
+        """The attention module that has this softmax."""
+        return self._owner[0]
+
+    def projections(self) -> dict[str, Tensor]:
+        return dict(_parts(self.owner, lambda linear: linear.weight) or {})
+
+    def projection_gradients(self) -> dict[str, Tensor] | None:
+        return _parts(self.owner, lambda linear: linear.weight.grad)
+
+    def of_call(
+        self,
+        q_BHND: Tensor,
+        k_BGMD: Tensor,
+        v_BGMD: Tensor,
+        mask: Tensor | None,
+        is_causal: bool,
+        dropout: float,
+        scale: float | None,
+    ) -> Tensor:
+        """z_BHND of a call that the module would make of ``F.scaled_dot_product_attention``.
+
+        Args:
+            q_BHND: queries.
+            k_BGMD: keys; heads in groups (G of them) are repeated.
+            v_BGMD: values.
+            mask: bool, True where a query may attend to a key.
+            is_causal: with no mask: query i sees the first i + 1 keys.
+            dropout: of the weights.
+            scale: of the scores; None is 1 / sqrt(D).
+
+        Raises:
+            LabError: if the call is one that the softmax was not made for.
+        """
+        self._check(q_BHND, mask, scale)
+        N, M = q_BHND.shape[-2], k_BGMD.shape[-2]
+        k, v = (_repeated(x, self.num_heads) for x in (k_BGMD, v_BGMD))
+        known: Mask = mask
+        if is_causal and N <= M:
+            # As of an empty cache of fixed size: later keys are seen by no query.
+            k, v, known = k[..., :N, :], v[..., :N, :], Causal(N, N)
+        elif is_causal:
+            known = Causal(N, N).rows(0, N, k.device)[:, :M]
+        return self.attend(q_BHND, k, v, known, dropout)
+
+    def _check(self, q_BHND: Tensor, mask: Tensor | None, scale: float | None) -> None:
+        name = type(self.owner).__name__
+        if q_BHND.dim() != 4 or (q_BHND.shape[1], q_BHND.shape[-1]) != (self.num_heads, self.head_dim):
+            raise LabError(
+                f"{name} calls attention with queries {list(q_BHND.shape)}, and its softmax was made for [batch, "
+                f"{self.num_heads}, tokens, {self.head_dim}]"
+            )
+        if mask is not None and mask.dtype.is_floating_point:
+            raise LabError(
+                f"{name} adds a mask of {mask.dtype} to its scores, and rules know bool masks alone: give it one, True "
+                "where attention may go"
+            )
+        used = 1 / math.sqrt(self.head_dim) if scale is None else scale
+        if self.expected_scale is not None and not math.isclose(used, self.expected_scale, rel_tol=1e-5):
+            raise LabError(
+                f"{name} scales its scores by {used:.4g}, and {self.expected_scale:.4g} was expected: say which "
+                f"temperature it is to have, as in tau={1 / used:.4g}"
+            )
+
+
+def _repeated(x_BGMD: Tensor, heads: int) -> Tensor:
+    """Keys or values of a group of heads, repeated for each head of it."""
+    groups = x_BGMD.shape[1]
+    return x_BGMD if groups == heads else x_BGMD.repeat_interleave(heads // groups, dim=1)
+
+
+def _parts(owner: nn.Module, of: Callable[[Any], Tensor | None]) -> dict[str, Tensor] | None:
+    """Something of the projections of an attention module by "q", "k", "v"; None of one whose parts are not known."""
+    for names in _PROJECTIONS:
+        linears = [getattr(owner, name, None) for name in names]
+        if not all(isinstance(linear, nn.Module) for linear in linears):
+            continue
+        found = [of(linear) for linear in linears]
+        if any(part is None for part in found):
+            return None
+        # Of GPT-2's layers the output is the last dimension.
+        turned = type(linears[0]).__name__ == "Conv1D"
+        rows = [part.t() if turned else part for part in found if part is not None]
+        return dict(zip("qkv", rows[0].chunk(3) if len(rows) == 1 else rows, strict=True))
+    return None
+
+
+def replaced_in(model: nn.Module) -> list[ReplacedSoftmax]:
+    """Softmaxes that attention modules of a model have been given, from the first to the last."""
+    return [module for module in model.modules() if isinstance(module, ReplacedSoftmax)]

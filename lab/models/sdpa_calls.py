@@ -1,0 +1,105 @@
+"""Any module that calls ``F.scaled_dot_product_attention``, timm's among them: its calls are answered by the lab."""
+
+from __future__ import annotations
+
+from types import CodeType
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from lab.console import LabError
+from lab.models.replaced_softmax import ReplacedSoftmax
+
+_CALL = "scaled_dot_product_attention"
+
+
+class OfSdpaCalls(ReplacedSoftmax):
+    """The softmax of a module whose own methods name ``F.scaled_dot_product_attention``."""
+
+    called = False
+
+    @staticmethod
+    def found_in(model: nn.Module) -> list[nn.Module]:
+        for module in model.modules():
+            if isinstance(module, nn.MultiheadAttention):
+                raise LabError(
+                    f"the softmax of {type(module).__name__} cannot be replaced: torch works it out within one call; "
+                    f"write the module with F.{_CALL}"
+                )
+        return [module for module in model.modules() if _calls(type(module))]
+
+    def state_before(self) -> dict[str, Any]:
+        # timm's modules write attention out where fused_attn is False.
+        return {name: vars(self.owner)[name] for name in ("forward", "fused_attn") if name in vars(self.owner)}
+
+    def install(self, before: Any) -> None:
+        super().install(before)
+        vars(self.owner).update({name: True for name in before if name == "fused_attn"}, forward=AnsweredForward(self))
+
+    def uninstall(self) -> None:
+        super().uninstall()
+        vars(self.owner).pop("forward")
+        vars(self.owner).update(self.before)
+
+
+class AnsweredForward:
+    """A module's forward, within which its calls of attention are answered by its new softmax.
+
+    An object, and no closure: a model can be copied and pickled with it.
+
+    Args:
+        softmax: of the module.
+    """
+
+    def __init__(self, softmax: OfSdpaCalls) -> None:
+        self.softmax = softmax
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        module, softmax = self.softmax.owner, self.softmax
+        softmax.called = False
+        with _Answers(softmax):
+            if "forward" in softmax.before:
+                out = softmax.before["forward"](*args, **kwargs)
+            else:
+                out = type(module).forward(module, *args, **kwargs)
+        if not softmax.called:
+            raise LabError(
+                f"{type(module).__name__} has used its own softmax, without a call of F.{_CALL}: choose its fused "
+                "attention"
+            )
+        return out
+
+
+class _Answers(TorchFunctionMode):
+    def __init__(self, softmax: OfSdpaCalls) -> None:
+        super().__init__()
+        self.softmax = softmax
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is F.scaled_dot_product_attention:
+            return _answer(self.softmax, *args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+def _answer(
+    softmax: OfSdpaCalls,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    softmax.called = True
+    return softmax.of_call(query, key, value, attn_mask, is_causal, dropout_p, scale)
+
+
+def _calls(cls: type) -> bool:
+    """Tells if a class of modules names the call in a method of its own or of a base class."""
+    methods = [method for base in cls.__mro__ if base is not nn.Module for method in vars(base).values()]
+    codes = [code for method in methods if isinstance(code := getattr(method, "__code__", None), CodeType)]
+    return any(_CALL in code.co_names for code in codes)

@@ -1,0 +1,345 @@
+"""Normalisers: equations, both paths, gradients, masks, and how they are worked out without much memory."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+import entmax
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from lab.attention import normaliser as base
+from lab.attention.functional import attend, attend_explicit
+from lab.attention.layers import CrossAttention, Tap
+from lab.attention.normaliser import Normaliser
+from lab.attention.normaliser_contract import check_normaliser, check_together
+from lab.attention.normalisers.entmax import Entmax
+from lab.attention.normalisers.hard import Hard
+from lab.attention.normalisers.linear import Linear
+from lab.attention.normalisers.local import Local
+from lab.attention.normalisers.plus_one import PlusOne
+from lab.attention.normalisers.polynomial import Polynomial
+from lab.attention.normalisers.scaled import Scaled
+from lab.attention.normalisers.sigmoid import Sigmoid
+from lab.attention.normalisers.signed import Signed
+from lab.attention.normalisers.softmax import Softmax
+from lab.attention.normalisers.sparsemax import Sparsemax
+from lab.attention.rules.adaptive import AdaptiveTemperature
+from lab.attention.rules.fixed import Fixed
+from lab.attention.rules.norm import NormSoftmax
+
+READY: dict[str, Any] = {
+    "softmax": Softmax,
+    "plus_one": PlusOne,
+    "plus_one_learned": partial(PlusOne, bias="learned", initial=0.3),
+    "plus_one_length": partial(PlusOne, bias="length", initial=2.0),
+    "sigmoid": Sigmoid,
+    "sigmoid_learned": partial(Sigmoid, bias="learned"),
+    "sigmoid_fixed": partial(Sigmoid, bias="fixed", initial=-1.0),
+    "polynomial": Polynomial,
+    "polynomial_normalised": partial(Polynomial, form="normalised"),
+    "signed": Signed,
+    "hard": Hard,
+    "linear": Linear,
+    "linear_bare": partial(Linear, normalised=False),
+    "local": partial(Local, window=2),
+    "scaled": partial(Scaled, initial=0.7),
+    "sparsemax": Sparsemax,
+    "entmax": Entmax,
+}
+# Queries and keys; the mask of the first has a row that sees nothing, the last is padding.
+MASKS: dict[str, tuple[int, int, Tensor | None]] = {
+    "none": (7, 9, None),
+    "more queries": (9, 7, None),
+    "causal": (8, 8, torch.ones(8, 8, dtype=torch.bool).tril(-1)),
+    "padding": (6, 9, (torch.arange(9) < torch.tensor([[5], [9]])).view(2, 1, 1, 9)),
+}
+every = pytest.mark.parametrize("name", READY)
+
+
+def numbers(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def made(name: str) -> Normaliser:
+    """A normaliser of three heads of four, whose parameters are as if trained."""
+    normaliser = READY[name](3, 4).double()
+    with torch.no_grad():
+        for index, parameter in enumerate(normaliser.parameters()):
+            parameter.add_(0.3 * numbers(*parameter.shape, seed=index))
+    return normaliser
+
+
+def slopes(z: Tensor, *of: Tensor) -> list[Tensor]:
+    """Derivatives of a weighted sum of z; 0 of what it does not depend on."""
+    return list(torch.autograd.grad((z * numbers(*z.shape, seed=9)).sum(), of, materialize_grads=True))
+
+
+def agree(one: list[Tensor], other: list[Tensor], tolerance: float = 1e-10) -> None:
+    for a, b in zip(one, other, strict=True):
+        torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("mask", MASKS)
+@every
+def test_both_paths_agree_in_value_and_gradient(name: str, mask: str, chunked: bool, monkeypatch: Any) -> None:
+    monkeypatch.setattr(base, "_CHUNK_ELEMENTS", 100 if chunked else 10**6)
+    normaliser, (N, M, allowed) = made(name), MASKS[mask]
+    rule, found = Fixed(3, 4, tau=0.7).double(), []
+    for path in (attend, attend_explicit):
+        q, k, v = (numbers(2, 3, rows, 4, seed=i).requires_grad_() for i, rows in enumerate((N, M, M)))
+        z: Any = path(q, k, v, rule, allowed, normaliser)
+        z = z if isinstance(z, Tensor) else z.z
+        assert z.isfinite().all()
+        found.append([z, *slopes(z, q, k, v, *normaliser.parameters())])
+    agree(*found)
+    assert all(slope.isfinite().all() for slope in found[0])
+
+
+@every
+def test_keys_of_one_head_serve_all(name: str) -> None:
+    normaliser = made(name)
+    q, k, v = numbers(2, 3, 6, 4), numbers(2, 1, 7, 4, seed=1), numbers(2, 1, 7, 4, seed=2)
+    want = attend(q, k.expand(2, 3, 7, 4).clone(), v.expand(2, 3, 7, 4).clone(), Fixed(3, 4), None, normaliser)
+    for one in (k, k.expand(2, 3, 7, 4)):
+        other = v.expand(2, 3, 7, 4) if one is not k else v
+        torch.testing.assert_close(attend(q, one, other, Fixed(3, 4), None, normaliser), want, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("name", [name for name in READY if name not in ("softmax", "hard")])
+def test_gradients_by_finite_differences(name: str, masked: bool) -> None:
+    normaliser = made(name)
+    mask = torch.ones(3, 4, dtype=torch.bool).tril(1) if masked else None
+    logits = (1.5 * numbers(1, 3, 3, 4)).requires_grad_()
+
+    def weights(logits: Tensor, *parameters: Tensor) -> Tensor:
+        assert len(parameters) == len(list(normaliser.parameters()))
+        return normaliser.weights(logits if mask is None else logits.masked_fill(~mask, -math.inf), mask)
+
+    assert torch.autograd.gradcheck(weights, (logits, *normaliser.parameters()), fast_mode=True)
+
+
+@every
+@pytest.mark.parametrize("size", [0.0, 1e-6, 1e3, 1e9])
+def test_logits_of_any_size_give_finite_weights_and_gradients(name: str, size: float) -> None:
+    normaliser, logits = made(name).float(), size * numbers(1, 3, 5, 6).float()
+    # Those of linear attention are products of positive features.
+    logits = (logits.abs() if name.startswith("linear") else logits).requires_grad_()
+    weights = normaliser.weights(logits)
+    assert weights.isfinite().all()
+    assert name in ("polynomial", "linear_bare") or weights.abs().max() <= 1.5
+    assert torch.autograd.grad((weights * numbers(5, 6).float()).sum(), logits)[0].isfinite().all()
+
+
+def test_weights_are_their_equations() -> None:
+    logits = numbers(5)
+
+    def of(normaliser: Normaliser) -> Tensor:
+        return normaliser.double().weights(logits.view(1, 1, 1, 5))[0, 0, 0].detach()
+
+    size, x = logits.abs().exp(), logits - logits.mean()
+    for normaliser, want in (
+        (PlusOne(1, 4, initial=0.5), logits.exp() / (0.5 + logits.exp().sum())),
+        (Sigmoid(1, 4), 1 / (1 + 5 * (-logits).exp())),
+        (Sigmoid(1, 4, bias="fixed", initial=2.0), (logits + 2).sigmoid()),
+        (Polynomial(1, 4), logits**3 / math.sqrt(5)),
+        (Polynomial(1, 4, power=5, form="normalised"), x**5 / (x.abs() ** 5).sum()),
+        (Signed(1, 4), logits.sign() * size / size.sum()),
+        (Hard(1, 4), (logits == logits.max()).double()),
+        (Scaled(1, 4, initial=2.0), 2 * logits.softmax(0)),
+        (Sparsemax(1, 4), entmax.sparsemax(logits, 0)),
+        (Entmax(1, 4), entmax.entmax15(logits, 0)),
+    ):
+        torch.testing.assert_close(of(normaliser), want, rtol=1e-6, atol=1e-12, msg=type(normaliser).__name__)
+
+
+def test_linear_attention_is_its_equation() -> None:
+    q, k, v = numbers(2, 3, 5, 4), numbers(2, 3, 6, 4, seed=1), numbers(2, 3, 6, 4, seed=2)
+    phi_q, phi_k = nn.functional.elu(q) + 1, nn.functional.elu(k) + 1
+    products = phi_q @ phi_k.mT
+    rule = Fixed(3, 4, tau=1.0).double()
+    torch.testing.assert_close(attend(q, k, v, rule, None, Linear(3, 4, normalised=False)), products @ v)
+    want = products / products.sum(-1, keepdim=True) @ v
+    torch.testing.assert_close(attend(q, k, v, rule, None, Linear(3, 4)), want)
+
+
+@pytest.mark.parametrize("make", [Sparsemax, Entmax])
+def test_sparse_weights_are_the_package_s(make: Any) -> None:
+    theirs = {Sparsemax: entmax.sparsemax, Entmax: entmax.entmax15}[make]
+    logits = numbers(40, 1, 7, 33) * torch.logspace(-3, 3, 40).view(-1, 1, 1, 1)
+    ours, other = logits.clone().requires_grad_(), logits.clone().requires_grad_()
+    w, want = make(1, 4).weights(ours), theirs(other, -1)
+    agree([w, *slopes(w, ours)], [want, *slopes(want, other)])
+    assert (w == 0).any() and (w[0] > 0).all()
+
+
+def test_hard_attention_shares_ties_and_has_the_gradient_of_softmax() -> None:
+    q, k, v = numbers(1, 3, 2, 4), numbers(1, 3, 5, 4, seed=1), numbers(1, 3, 5, 4, seed=2)
+    tied = Hard(3, 4).weights(torch.tensor([[1.0, 3.0, 3.0, 0.0]]))
+    assert tied.tolist() == [[0, 0.5, 0.5, 0]]
+    found = []
+    for normaliser in (Hard(3, 4), Softmax(3, 4)):
+        q.requires_grad_()
+        found.append(slopes(attend(q, k, v, Fixed(3, 4), None, normaliser), q))
+    agree(*found)
+
+
+def test_a_sink_takes_what_it_should() -> None:
+    q, k, v = numbers(2, 3, 6, 4), numbers(2, 3, 7, 4, seed=1), numbers(2, 3, 7, 4, seed=2)
+    rule = Fixed(3, 4).double()
+    for bias in ("fixed", "learned", "length"):
+        for b in (0.2, 3.0, 1e-12):
+            seen = attend_explicit(q, k, v, rule, None, PlusOne(3, 4, bias=bias, initial=b).double())
+            total = seen.logits.exp().sum(-1)
+            torch.testing.assert_close(seen.weights.sum(-1), total / (b + total), rtol=1e-6, atol=0)
+        plain = attend(q, k, v, rule, None, Softmax(3, 4))
+        torch.testing.assert_close(seen.z, plain, rtol=0, atol=1e-10)
+    far = attend(q, -1e3 * q[..., :1, :], v[..., :1, :], rule, None, PlusOne(3, 4).double())
+    assert far[..., 0, :].abs().max() == 0  # inaction
+
+
+def test_a_window_is_a_window() -> None:
+    ones = Local(1, 4, window=1, first=1)
+    allowed: Any = ones.allowed(None, torch.zeros(5, 4), torch.zeros(5, 4))
+    assert allowed.int().tolist() == [
+        [1, 1, 1, 1, 1],
+        [1, 1, 1, 0, 0],
+        [1, 1, 1, 1, 0],
+        [1, 0, 1, 1, 1],
+        [1, 0, 0, 1, 1],
+    ]
+    last: Any = ones.allowed(torch.arange(5) > 0, torch.zeros(1, 4), torch.zeros(5, 4))
+    assert last.int().tolist() == [[0, 0, 0, 1, 1]]  # the only query is the last one
+
+
+class Layer(nn.Module):
+    """A layer of three heads of four, as it is stacked over seeds."""
+
+    def __init__(self, name: str, seed: int = 0) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.inner, self.normaliser = nn.Linear(12, 36), made(name)
+        self.double()
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        q, k, v = self.inner(x).unflatten(-1, (3, 3, 4)).permute(2, 0, 3, 1, 4)
+        return attend(q, k, v, Fixed(3, 4).double(), mask, self.normaliser)
+
+
+@pytest.mark.parametrize("mask", [None, torch.ones(6, 6, dtype=torch.bool).tril(-1)], ids=["unmasked", "causal"])
+@every
+def test_seeds_side_by_side_have_their_own_gradients(name: str, mask: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(base, "_CHUNK_ELEMENTS", 72)
+    layers, x = [Layer(name, seed) for seed in range(3)], numbers(3, 2, 6, 12)
+    names = [key for key, _ in layers[0].named_parameters()]
+    stacked = {
+        key: torch.stack([layer.get_parameter(key).detach() for layer in layers]).requires_grad_() for key in names
+    }
+    z = torch.func.vmap(lambda own, x: functional_call(layers[0], own, (x, mask)))(stacked, x)
+    together = slopes(z, *stacked.values())
+    weight = numbers(*z.shape, seed=9)
+    for seed, layer in enumerate(layers):
+        alone = layer(x[seed], mask)
+        own = torch.autograd.grad(
+            (alone * weight[seed]).sum(), [layer.get_parameter(key) for key in names], materialize_grads=True
+        )
+        agree([alone, *own], [z[seed], *(slope[seed] for slope in together)])
+
+
+@pytest.mark.parametrize(
+    ("name", "seeds"),
+    [
+        *((name, False) for name in ("plus_one_length", "linear", "entmax")),
+        *((name, True) for name in ("plus_one_length", "sparsemax")),
+    ],
+)
+def test_a_compiled_layer_is_the_eager_one(name: str, seeds: bool, monkeypatch: Any) -> None:
+    monkeypatch.setattr(base, "_CHUNK_ELEMENTS", 72)
+    layer, x = Layer(name), numbers(3, 2, 6, 12)
+    mask = torch.ones(6, 6, dtype=torch.bool).tril()
+    found = []
+    for compiled in (False, True):
+        run: Any = torch.func.vmap(partial(layer, mask=mask)) if seeds else partial(layer, mask=mask)
+        run = torch.compile(run, backend="aot_eager", fullgraph=True, dynamic=False) if compiled else run
+        z = run(x if seeds else x[0])
+        found.append([z, *slopes(z, *layer.parameters())])
+    agree(*found)
+
+
+@every
+def test_sixteen_bit_is_near_full_precision(name: str) -> None:
+    if name == "hard":
+        pytest.skip("the largest logit in 16 bit may be another one")
+    normaliser = made(name).float()
+    q, k, v = (numbers(2, 3, 40, 4, seed=i).float() for i in range(3))
+    want = attend(q, k, v, Fixed(3, 4), None, normaliser)
+    with torch.autocast("cpu", torch.bfloat16):
+        z = attend(q.bfloat16(), k.bfloat16(), v.bfloat16(), Fixed(3, 4), None, normaliser)
+    assert z.dtype == torch.bfloat16
+    assert (z - want).abs().max() <= 0.05 * want.abs().max()
+
+
+def test_memory_of_chunks_is_bounded(monkeypatch: Any) -> None:
+    """What is kept for the backward pass: inputs and outputs, no matrix of queries and keys."""
+
+    def kept() -> int:
+        sizes: dict[int, int] = {}
+
+        def note(tensor: Tensor) -> Tensor:
+            sizes[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            return tensor
+
+        x = [torch.zeros(1, 3, 512, 4, requires_grad=True) for _ in range(3)]
+        with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+            attend(*x, Fixed(3, 4), None, Sigmoid(3, 4))
+        return sum(sizes.values())
+
+    whole = kept()
+    monkeypatch.setattr(base, "_CHUNK_ELEMENTS", 3 * 512 * 64)
+    assert kept() < whole / 10
+
+
+class Distance(Normaliser):
+    """Logits that are no scores: attention by distance, whose weights a shift does not change."""
+
+    total = "one"
+    takes_temperature = False
+
+    def scores(self, q_BHND: Tensor, k_BHMD: Tensor) -> Tensor:
+        return -torch.cdist(q_BHND, k_BHMD)
+
+    def weights(self, logits_BHNM: Tensor, mask: Tensor | None = None) -> Tensor:
+        return Softmax(1, 1).weights(logits_BHNM, mask)
+
+
+def test_logits_that_are_no_scores_are_not_taken_in_another_basis() -> None:
+    torch.manual_seed(0)
+    rule, normaliser = Fixed(2, 4), Distance(2, 4)
+    rule.weighs_channels = False
+    check_normaliser(normaliser)
+    assert normaliser.shift_invariant is True
+    layer, x = CrossAttention(8, 2, rule, normaliser), torch.randn(3, 5, 8)
+    alone = layer(x[:, :1], x)
+    layer.tap = Tap(explicit=True)
+    torch.testing.assert_close(alone, layer(x[:, :1], x))
+
+
+@every
+def test_the_ready_ones_pass_the_check_at_any_size(name: str) -> None:
+    for heads, head_dim in ((1, 1), (4, 16), (2, 3)):
+        normaliser = READY[name](heads, head_dim)
+        before = (normaliser.shift_invariant, normaliser.couples_queries)
+        check_normaliser(normaliser)
+        assert (normaliser.shift_invariant, normaliser.couples_queries) == before  # all is declared
+
+
+def test_pairs_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(ValueError, match="NormSoftmax does not go with the normaliser Linear"):
+        check_together(NormSoftmax(3, 4), Linear(3, 4))
+    check_together(AdaptiveTemperature(3, 4), Hard(3, 4))

@@ -1,0 +1,352 @@
+"""Models of Hugging Face, timm and one's own under softmaxes of the lab: the same numbers where they have to be."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import timm
+import timm.layers
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import lab
+from lab.attention.normalisers.plus_one import PlusOne
+from lab.attention.rules.norm import NormSoftmax
+from lab.models.parts import SoftmaxFactory
+from lab.models.reasoner import Reasoner
+from lab.models.replace import heat
+from lab.models.replaced_softmax import NAME, replaced_in
+from lab.observation.recorder import evaluating
+
+transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install -e '.[language]'")
+
+TEXT = {
+    "vocab_size": 50,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 48,
+    "max_position_embeddings": 64,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+    "pad_token_id": 0,
+}
+GROUPED = {**TEXT, "num_key_value_heads": 1, "head_dim": 16}
+# Widths of 32 and two heads: a scale of 1/4, which rounds nothing.
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "GPT-2": lambda: transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(vocab_size=50, n_embd=32, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=1)
+    ),
+    "RoBERTa": lambda: transformers.RobertaForMaskedLM(transformers.RobertaConfig(**TEXT)),
+    "BERT": lambda: transformers.BertModel(transformers.BertConfig(**TEXT)),
+    "Gemma": lambda: transformers.GemmaForCausalLM(transformers.GemmaConfig(**GROUPED)),
+    "Llama": lambda: transformers.LlamaForCausalLM(transformers.LlamaConfig(**GROUPED)),
+    "Qwen 2": lambda: transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**GROUPED)),
+    "Qwen 3": lambda: transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**GROUPED)),
+    "CLIP text": lambda: transformers.CLIPTextModel(transformers.CLIPTextConfig(**TEXT)),
+    "ViT": lambda: transformers.ViTModel(
+        transformers.ViTConfig(**{k: v for k, v in TEXT.items() if k != "vocab_size"}, image_size=20, patch_size=4)
+    ),
+    "ViT of timm": lambda: _vit(),
+    "EVA of timm": lambda: timm.create_model("eva02_tiny_patch14_224", img_size=70, depth=2, num_classes=5),
+    "own": lambda: Own(),
+}
+CAUSAL = ("GPT-2", "Gemma", "Llama", "Qwen 2", "Qwen 3", "CLIP text")
+
+
+def _vit(**options: Any) -> nn.Module:
+    return timm.models.VisionTransformer(
+        img_size=20, patch_size=4, embed_dim=32, depth=2, num_heads=2, num_classes=5, **options
+    )
+
+
+class Own(nn.Module):
+    """A causal model as somebody writes one, its queries in groups."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_heads, self.dim = 2, 32
+        self.qkv = nn.Linear(32, 64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).unflatten(-1, (4, 16)).transpose(1, 2).split([2, 1, 1], 1)
+        z = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        return z.transpose(1, 2).flatten(2)
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def model(request) -> nn.Module:
+    torch.manual_seed(0)
+    made = MODELS[request.param]()
+    made.kind = request.param
+    return made
+
+
+def inputs_of(model: nn.Module, padded: bool = False) -> dict[str, Tensor]:
+    """Eighteen tokens, or a picture of more."""
+    generator = torch.Generator().manual_seed(1)
+    if "timm" in model.kind:
+        side = 70 if "EVA" in model.kind else 20
+        return {"x": torch.randn(2, 3, side, side, generator=generator)}
+    if model.kind == "ViT":
+        return {"pixel_values": torch.randn(2, 3, 20, 20, generator=generator)}
+    if model.kind == "own":
+        return {"x": torch.randn(2, 18, 32, generator=generator)}
+    given = {"input_ids": torch.randint(2, 50, (2, 18), generator=generator)}
+    if padded:
+        given["attention_mask"] = torch.ones(2, 18, dtype=torch.long)
+        given["attention_mask"][1, :5] = 0
+    return given
+
+
+def outcome(model: nn.Module, padded: bool = False) -> tuple[Tensor, dict[str, Tensor]]:
+    """The model's output and the gradient of its weights, of what stands at tokens that are no padding."""
+    given = inputs_of(model, padded)
+    out = model(**given)
+    out = out if isinstance(out, Tensor) else out[0]
+    if padded:
+        out = out[given["attention_mask"].bool()]
+    model.zero_grad()
+    out.square().sum().backward()
+    return out.detach(), {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+
+
+def test_a_fixed_temperature_gives_the_model_s_own_numbers(model: nn.Module) -> None:
+    texts = "timm" not in model.kind and model.kind not in ("ViT", "own")
+    with evaluating(model):
+        for padded in (False, True) if texts else (False,):
+            own, slopes = outcome(model, padded)
+            lab.replace_softmax(model)
+            new, new_slopes = outcome(model, padded)
+            lab.restore_softmax(model)
+            if model.kind == "EVA of timm":  # heads of 64, but fewer keys than a fused kernel is good for
+                torch.testing.assert_close(new, own, rtol=1e-5, atol=1e-6)
+            else:
+                assert torch.equal(new, own)
+            assert new_slopes.keys() == slopes.keys()
+            for name, slope in slopes.items():
+                torch.testing.assert_close(new_slopes[name], slope, rtol=1e-4, atol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize("softmax", [{}, {"normaliser": "plus_one"}], ids=["alone", "plus_one"])
+def test_norm_softmax_is_finite_and_its_fused_path_is_the_explicit_one(model: nn.Module, softmax: dict) -> None:
+    lab.replace_softmax(model, "norm_softmax", statistic="std", **softmax)
+    with evaluating(model):
+        out, slopes = outcome(model)
+        assert out.isfinite().all() and all(slope.isfinite().all() for slope in slopes.values())
+        recorder = lab.Recorder(model, what=("weights", "z"))
+        explicit = recorder.run(inputs_of(model))
+    explicit = explicit if isinstance(explicit, Tensor) else explicit[0]
+    torch.testing.assert_close(explicit, out, rtol=1e-4, atol=1e-5)
+    weights = recorder[1]["weights"]
+    assert len(recorder.layers) == (1 if model.kind == "own" else 2)
+    if model.kind in (*CAUSAL, "own"):
+        assert not weights.triu(1).any()
+    lab.restore_softmax(model)
+
+
+def test_the_model_is_put_back_exactly(model: nn.Module) -> None:
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    config = copy.deepcopy(getattr(model, "config", None))
+    attributes = {name: set(vars(module)) for name, module in model.named_modules()}
+    lab.replace_softmax(model, "learnable_temperature")
+    learned = [name for name, _ in model.named_parameters() if NAME in name]
+    assert len(learned) == len(replaced_in(model)) > 0
+    state = model.state_dict()
+    assert before.keys() < state.keys()
+    # Again, with another one: the first is gone.
+    lab.replace_softmax(model, "norm_softmax")
+    with pytest.raises(lab.LabError, match="has no 'statistics'"):
+        lab.replace_softmax(model, "norm_softmax", statistics="std")
+    assert isinstance(replaced_in(model)[0].rule, NormSoftmax)
+    lab.replace_softmax(model, "learnable_temperature", initial=2.0)
+    model.load_state_dict(state)
+    assert all(own.rule.theta.eq(1).all() for own in replaced_in(model))
+    lab.restore_softmax(model)
+    after = model.state_dict()
+    assert after.keys() == before.keys() and all(torch.equal(after[name], before[name]) for name in before)
+    assert {name: set(vars(module)) for name, module in model.named_modules()} == attributes
+    if config is not None:
+        assert model.config._attn_implementation == config._attn_implementation
+        assert model.config.to_dict() == config.to_dict()
+    lab.restore_softmax(model)
+
+
+def test_a_copy_and_a_pickle_work_and_are_their_own(model: nn.Module) -> None:
+    lab.replace_softmax(model, "learnable_temperature")
+    with evaluating(model):
+        out, _ = outcome(model)
+        for made in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+            assert torch.equal(outcome(made)[0], out)
+            with torch.no_grad():
+                replaced_in(made)[0].rule.theta.fill_(3.0)
+            assert not torch.equal(outcome(made)[0], out)
+            assert torch.equal(outcome(model)[0], out)
+    lab.restore_softmax(model)
+
+
+@pytest.mark.parametrize("kind", ["GPT-2", "ViT of timm"])
+def test_it_compiles(kind: str) -> None:
+    torch.manual_seed(0)
+    model = MODELS[kind]().eval()
+    model.kind = kind
+    lab.replace_softmax(model, "norm_softmax")
+    out, slopes = outcome(model)
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=kind != "GPT-2")
+    again = compiled(**inputs_of(model))
+    again = again if isinstance(again, Tensor) else again[0]
+    torch.testing.assert_close(again, out, rtol=1e-4, atol=1e-5)
+    model.zero_grad()
+    again.square().sum().backward()
+    for name, slope in slopes.items():
+        torch.testing.assert_close(model.get_parameter(name).grad, slope, rtol=1e-3, atol=1e-4, msg=name)
+
+
+@pytest.mark.parametrize("kind", ["GPT-2", "Llama"])
+def test_generation_with_a_cache_goes_on_as_without_one(kind: str) -> None:
+    torch.manual_seed(0)
+    model: Any = MODELS[kind]().eval()
+    model.kind = kind
+    given = inputs_of(model, padded=True)
+    generate = partial(model.generate, **given, max_new_tokens=4, do_sample=False, pad_token_id=0)
+    own = generate()
+    assert torch.equal(lab.replace_softmax(model).generate(**given, max_new_tokens=4, do_sample=False), own)
+    lab.replace_softmax(model, "norm_softmax", tau=0.5)
+    assert torch.equal(generate(), generate(use_cache=False))
+
+
+@pytest.mark.parametrize("kind", ["Llama", "ViT of timm"])
+def test_in_bfloat16(kind: str) -> None:
+    torch.manual_seed(0)
+    model = MODELS[kind]().eval().bfloat16()
+    model.kind = kind
+    given = {n: x.bfloat16() if x.is_floating_point() else x for n, x in inputs_of(model).items()}
+    outs = []
+    for replaced in (False, True):
+        out = (lab.replace_softmax(model) if replaced else model)(**given)
+        outs.append((out if isinstance(out, Tensor) else out[0]).float())
+    torch.testing.assert_close(outs[1], outs[0], rtol=0.05, atol=0.02)
+    assert replaced_in(model)[0].rule.tau.dtype == torch.float32
+
+
+@pytest.mark.parametrize("kind", ["GPT-2", "ViT of timm"])
+def test_dropout_of_weights_is_the_model_s_own(kind: str) -> None:
+    torch.manual_seed(0)
+    model = _vit(attn_drop_rate=0.5) if "timm" in kind else MODELS[kind]()
+    model.kind = kind
+    outs = []
+    for softmax in (None, "softmax", "softmax_plus_one"):
+        if softmax:
+            lab.replace_softmax(model.train(), softmax)
+        torch.manual_seed(3)
+        outs.append(outcome(model)[0])
+    assert torch.equal(outs[0], outs[1])
+    assert outs[2].isfinite().all() and not torch.equal(outs[2], outcome(model)[0])
+
+
+def test_tau_is_what_the_model_divides_by_unless_one_is_given() -> None:
+    config = transformers.GPT2Config(
+        vocab_size=50, n_embd=32, n_layer=2, n_head=2, scale_attn_by_inverse_layer_idx=True
+    )
+    model = lab.replace_softmax(transformers.GPT2LMHeadModel(config))
+    assert [float(own.rule.tau) for own in replaced_in(model)] == [4.0, 8.0]
+    lab.replace_softmax(model, NormSoftmax)
+    assert [float(own.rule.tau) for own in replaced_in(model)] == [4.0, 8.0]
+    lab.replace_softmax(model, partial(NormSoftmax, tau=2.0))
+    assert [float(own.rule.tau) for own in replaced_in(model)] == [2.0, 2.0]
+
+
+def test_a_schedule_moves_tau() -> None:
+    model = lab.replace_softmax(_vit(), "heat_treatment")
+    rules = [own.rule for own in replaced_in(model)]
+    assert [float(rule.tau) for rule in rules] == pytest.approx([1 / 3, 1 / 3])
+    heat(model, 0.5)
+    assert [float(rule.tau) for rule in rules] == [4.0, 4.0]
+    lab.replace_softmax(model, "norm_softmax", schedule={"name": "heat_treatment", "start": 0.5})
+    assert [float(own.rule.tau) for own in replaced_in(model)] == [0.5, 0.5]
+
+
+def test_options_of_a_normaliser() -> None:
+    model = lab.replace_softmax(_vit(), normaliser={"name": "plus_one", "bias": "learned", "initial": 2.0})
+    (first, _) = replaced_in(model)
+    assert isinstance(first.normaliser, PlusOne) and first.normaliser.theta is not None
+    lab.replace_softmax(model, SoftmaxFactory(normaliser=partial(PlusOne, bias="length")))
+    assert replaced_in(model)[0].normaliser.gamma is not None
+
+
+class Manual(nn.Module):
+    """Attention that is called in a branch that is not taken."""
+
+    num_heads, dim, fused = 2, 32, False
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(x, x, x) if self.fused else x
+
+
+class Odd(Own):
+    """Attention with one head fewer than it tells."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(x[:, None], x[:, None], x[:, None], scale=3.0)
+
+
+T5 = partial(transformers.T5Config, vocab_size=50, d_model=32, d_kv=16, d_ff=64, num_layers=1, num_heads=2)
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (lambda: transformers.T5Model(T5()), "T5Attention cannot be replaced: it adds a learned position bias"),
+        (
+            lambda: transformers.Gemma2ForCausalLM(transformers.Gemma2Config(**GROUPED)),
+            "Gemma2Attention cannot be replaced: it caps its scores",
+        ),
+        (lambda: nn.TransformerEncoderLayer(32, 2), "MultiheadAttention cannot be replaced"),
+        (lambda: nn.Linear(2, 2), "Linear cannot be replaced: none of its modules"),
+        (lambda: Reasoner(), "Reasoner is a model of the lab: it takes a softmax where it is made"),
+    ],
+)
+def test_models_that_cannot_be_dressed_are_refused_by_name(make: Callable[[], nn.Module], why: str) -> None:
+    made = make()
+    before = {name: set(vars(module)) for name, module in made.named_modules()}
+    with pytest.raises(lab.LabError, match=why):
+        lab.replace_softmax(made)
+    assert {name: set(vars(module)) for name, module in made.named_modules()} == before
+
+
+def test_calls_that_the_softmax_was_not_made_for_are_refused() -> None:
+    x = torch.randn(2, 4, 32)
+    with pytest.raises(lab.LabError, match="Manual has used its own softmax, without a call"):
+        lab.replace_softmax(Manual())(x)
+    with pytest.raises(lab.LabError, match=r"Odd calls attention with queries \[2, 1, 4, 32\]"):
+        lab.replace_softmax(Odd())(x)
+    window = timm.layers.Attention(32, 2)
+    with pytest.raises(lab.LabError, match=r"Attention adds a mask of torch.float32 to its scores"):
+        lab.replace_softmax(window)(x, attn_mask=torch.zeros(4, 4))
+    gpt2 = lab.replace_softmax(MODELS["GPT-2"]())
+    with pytest.raises(lab.LabError, match="is asked for its attention weights"):
+        gpt2(torch.ones(1, 3, dtype=torch.long), output_attentions=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"softmax": "norm_softmx"}, "did you mean 'norm_softmax'"),
+        ({"softmax": "norm_softmax", "statistic": "mode"}, "softmax.statistic='mode' is wrong"),
+        ({"tau": -1.0}, "softmax.tau=-1.0 is wrong: it must be greater than 0"),
+        ({"tau": torch.ones(())}, "is no option of a softmax"),
+        ({"softmax": NormSoftmax, "tau": 2.0}, "options go with a softmax by name"),
+        ({"normaliser": "plus_on"}, "did you mean 'plus_one'"),
+    ],
+)
+def test_wrong_options_are_refused(options: dict, why: str) -> None:
+    model = _vit()
+    with pytest.raises(lab.LabError, match=why):
+        lab.replace_softmax(model, **options)
+    assert not replaced_in(model)
