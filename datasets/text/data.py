@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from lab.datasets.text.tokens import MASK, SPECIAL, Tokens, tokenised
 
 # All bytes and the special tokens have to have a place.
 Vocabulary = Annotated[int, Field(ge=256 + len(SPECIAL), le=500_000)]
-Block = Annotated[int, Field(ge=8, le=131_072)]
+Block = Annotated[int, Field(ge=8, le=32_768)]
 
 
 class TextData(DataModule):
@@ -41,7 +41,8 @@ class TextData(DataModule):
         ValueError: if an epoch is shorter than one batch of all processes.
     """
 
-    # Tokens of the corpus that a sample takes beyond its block.
+    # What is asked for, and how many tokens of the corpus a sample takes beyond its block.
+    task: Literal["masked", "causal"]
     ahead = 0
 
     def __init__(
@@ -84,8 +85,8 @@ class TextData(DataModule):
         return found
 
     def model_arguments(self) -> dict[str, int]:
-        """Number of tokens that there are, length of a block."""
-        return {"num_classes": self.tokens.vocabulary, "context": self.block}
+        """Number of tokens that there are; length of a block, by a name that only a model of this task knows."""
+        return {"num_classes": self.tokens.vocabulary, f"{self.task}_context": self.block}
 
     def setup(self, stage: str | None = None) -> None:
         self.validation_size = min(self.validation_size, self.blocks("validation"))
@@ -149,6 +150,7 @@ class TextData(DataModule):
 class CausalLanguageData(TextData):
     """Asks at each token for the next: ``{"x": [B, N] int64, "y": [B, N] int64, "latents": {}}``."""
 
+    task = "causal"
     ahead = 1
 
     def predicted(self, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -172,6 +174,8 @@ class MaskedLanguageData(TextData):
         corpus, vocabulary, block, batch_size, epoch_size, validation_size, seed, validation_seed: as of
             :class:`TextData`.
     """
+
+    task = "masked"
 
     def __init__(
         self,

@@ -19,7 +19,7 @@ from lab.datasets.text.corpus import Corpus, Split, needed
 
 # As RoBERTa has them, in the order of their numbers.
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
-END, MASK = SPECIAL.index("</s>"), SPECIAL.index("<mask>")
+START, END, MASK = (SPECIAL.index(token) for token in ("<s>", "</s>", "<mask>"))
 
 # Changes when what is kept does.
 _VERSION = 1

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal
 
+import torch
 from pydantic import Field
 from torch import Tensor, nn
 
 from lab.datasets.sizes import Size
 from lab.datasets.text.corpus import needed
-from lab.datasets.text.tokens import SPECIAL
+from lab.datasets.text.tokens import END, START
 from lab.models.parts import Observable, RuleFactory, SoftmaxFactory
 from lab.models.replace import replace_softmax
 
@@ -41,17 +42,16 @@ class LanguageModel(Observable):
             import transformers
         except ImportError as error:
             raise ValueError(needed("transformers")) from error
-        numbers = {f"{name}_token_id": SPECIAL.index(token) for name, token in _TOKENS.items()}
-        config = transformers.AutoConfig.for_model(architecture, use_cache=False, **numbers, **options)
-        if config.hidden_size % config.num_attention_heads:
+        if options["hidden_size"] % options["num_attention_heads"]:
             raise ValueError(
-                f"model.heads={config.num_attention_heads} does not divide model.width={config.hidden_size}"
+                f"model.heads={options['num_attention_heads']} does not divide model.width={options['hidden_size']}"
             )
+        # Packed blocks have no padding: with a number for it, the models would look for it at every step.
+        config = transformers.AutoConfig.for_model(
+            architecture, use_cache=False, pad_token_id=None, bos_token_id=START, eos_token_id=END, **options
+        )
         model: nn.Module = getattr(transformers, f"AutoModelFor{kind}").from_config(config)
         self.model = replace_softmax(model, softmax or SoftmaxFactory())
-
-
-_TOKENS = {"bos": "<s>", "pad": "<pad>", "eos": "</s>"}
 
 
 class MaskedLanguageModel(LanguageModel):
@@ -62,7 +62,7 @@ class MaskedLanguageModel(LanguageModel):
 
     Args:
         num_classes: size of the vocabulary.
-        context: tokens of a block.
+        masked_context: tokens of a block.
         layers, heads, width: of the encoder; the heads must divide the width.
         hidden: hidden units of an MLP; None is four times the width.
         dropout: of the hidden states and of the attention weights.
@@ -72,7 +72,7 @@ class MaskedLanguageModel(LanguageModel):
     def __init__(
         self,
         num_classes: int = 8192,
-        context: int = 128,
+        masked_context: int = 128,
         layers: Size = 12,
         heads: Size = 12,
         width: Size = 768,
@@ -82,8 +82,7 @@ class MaskedLanguageModel(LanguageModel):
     ) -> None:
         options = {
             "vocab_size": num_classes,
-            # RoBERTa counts places from the number after that of padding.
-            "max_position_embeddings": context + SPECIAL.index("<pad>") + 1,
+            "max_position_embeddings": masked_context,
             "num_hidden_layers": layers,
             "num_attention_heads": heads,
             "hidden_size": width,
@@ -99,7 +98,9 @@ class MaskedLanguageModel(LanguageModel):
         """(tokens [B, N], places [B, M]) -> logits [B, M, num_classes] at these places."""
         tokens, places = x
         model: Any = self.model
-        states = model.roberta(tokens).last_hidden_state
+        # By itself RoBERTa begins to count after the number of padding.
+        positions = torch.arange(tokens.shape[1], device=tokens.device).unsqueeze(0)
+        states = model.roberta(tokens, position_ids=positions).last_hidden_state
         # The head is a third of the work, and 85 % of the tokens are not asked for.
         return model.lm_head(states.gather(1, places.unsqueeze(-1).expand(-1, -1, states.shape[-1])))
 
@@ -109,7 +110,7 @@ class CausalLanguageModel(LanguageModel):
 
     Args:
         num_classes: size of the vocabulary.
-        context: tokens of a block.
+        causal_context: tokens of a block.
         architecture: ``gpt2`` (learned places, layer norm, GELU) or ``llama`` (rotary places, RMS norm, gated SiLU).
         layers, heads, width: of the decoder; the heads must divide the width.
         hidden: hidden units of an MLP; None is four times the width.
@@ -122,7 +123,7 @@ class CausalLanguageModel(LanguageModel):
     def __init__(
         self,
         num_classes: int = 8192,
-        context: int = 128,
+        causal_context: int = 128,
         architecture: Literal["gpt2", "llama"] = "gpt2",
         layers: Size = 12,
         heads: Size = 12,
@@ -138,7 +139,7 @@ class CausalLanguageModel(LanguageModel):
         }
         options = {
             "vocab_size": num_classes,
-            "max_position_embeddings": context,
+            "max_position_embeddings": causal_context,
             "num_hidden_layers": layers,
             "num_attention_heads": heads,
             "hidden_size": width,
