@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Protocol
 from pydantic import Field, PositiveInt
 
 Split = Literal["train", "validation"]
+Pattern = Annotated[str, Field(min_length=1)]
 
 
 class Corpus(Protocol):
@@ -33,17 +34,21 @@ class FolderCorpus:
         train, validation: patterns of file names; what validates does not train.
 
     Raises:
+        ValueError: if a pattern is of other folders.
         FileNotFoundError: where files are asked for, and a pattern fits none.
     """
 
     def __init__(
         self,
         folder: Annotated[str, Field(min_length=1)],
-        train: Annotated[str, Field(min_length=1)] = "*.txt",
-        validation: Annotated[str, Field(min_length=1)] = "valid*.txt",
+        train: Pattern = "*.txt",
+        validation: Pattern = "valid*.txt",
     ) -> None:
         self.folder = Path(folder).expanduser()
         self.patterns: dict[Split, str] = {"train": train, "validation": validation}
+        for split, pattern in self.patterns.items():
+            if "/" in pattern or pattern == "..":
+                raise ValueError(f"data.corpus.{split}={pattern} must be file names of data.corpus.folder, as in *.txt")
 
     def files(self, split: Split) -> list[Path]:
         """The files of a split, by name."""
@@ -131,7 +136,7 @@ def _end(start: int, count: int | None) -> int | None:
 
 def _streamed(name: str, config: str | None, split: str, revision: str | None) -> Any:
     try:
-        from datasets import load_dataset
+        from datasets import load_dataset  # type: ignore[attr-defined]  # not the lab's folder of that name
     except ImportError as error:
         raise ValueError(needed("datasets")) from error
     try:

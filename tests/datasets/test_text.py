@@ -111,6 +111,8 @@ def test_the_cache_goes_by_content(corpus: FolderCorpus, monkeypatch: pytest.Mon
 def test_what_cannot_be_read_is_told(corpus: FolderCorpus, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(FileNotFoundError, match=r"no text in .*data\.corpus\.train=\*\.txt fits no file"):
         tokens.tokenised(FolderCorpus(str(corpus.folder / "none")), 300)
+    with pytest.raises(ValueError, match=r"data\.corpus\.train=/etc/\*\.txt must be file names of"):
+        FolderCorpus(str(corpus.folder), train="/etc/*.txt")
     with pytest.raises(ValueError, match="less than one block"):
         CausalLanguageData(corpus, **sizes(block=30_000)).model_arguments()
     (corpus.folder / "train.txt").write_bytes(b"fine\n\xff\xfe\n")
@@ -141,7 +143,7 @@ def test_the_hub_s_first_documents_validate(monkeypatch: pytest.MonkeyPatch) -> 
     assert list(corpus.documents("validation")) == ["0", "1", "2"]
     assert list(corpus.documents("train")) == ["3", "4", "5", "6"]
     with pytest.raises(ValueError, match=r"column=body is no column of someone/something; it has text"):
-        next(HubCorpus("someone/something", column="body").documents("train"))
+        next(HubCorpus("someone/something", column="body").documents("validation"))
 
 
 @pytest.mark.real_data
