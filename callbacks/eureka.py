@@ -5,16 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any
+from typing import Any, Literal
 
 import lightning as L
 from lightning.pytorch.callbacks import Callback
-from pydantic import Field, NonNegativeInt
+from pydantic import NonNegativeInt, PositiveFloat
 
 from lab.callbacks.access import callbacks_of, check_metric
 from lab.callbacks.throughput import samples_seen
-from lab.console import tell
+from lab.console import LabError, tell
 from lab.datasets.loading import data_of
+from lab.observation.change_point import change_point
+from lab.runs.summary import Change
 from lab.runs.tensorboard import boards
 
 
@@ -27,44 +29,68 @@ class Moment:
         step: optimiser steps.
         wall_seconds: seconds of training, interruptions left out.
         samples: training samples seen.
-        accuracy: validation accuracy there.
+        accuracy: validation accuracy there; None where none is logged.
+        value: of the metric that is watched, there.
     """
 
     epoch: int
     step: int
     wall_seconds: float
     samples: int
-    accuracy: float
+    accuracy: float | None = None
+    value: float | None = None
 
 
 class EurekaMoment(Callback):
-    """The first validation whose accuracy exceeds a threshold that the prior p(z) alone cannot pass.
+    """The first validation whose metric passes a threshold that the prior p(z) alone cannot pass.
 
-    Source: Eureka-moments in Transformers, section 4 ("Metrics"): 70 %.
+    Beside it, and without a threshold, the change point of the metric (:mod:`lab.observation.change_point`).
+
+    Source: Eureka-moments in Transformers, section 4 ("Metrics"): 70 % accuracy.
 
     Args:
-        threshold: accuracy to exceed.
+        threshold: value to pass; None takes ``plateau_share``.
         metric: logged metric that is compared.
         stop_after: stop training this many epochs after the moment; None trains on to the end.
+        mode: "max" where the metric rises as it gets better, "min" where it falls; None is "min" for a loss.
+        plateau_share: the threshold as a share of the plateau that the data tells: the loss of one who knows how often
+            each answer is (of a corpus its unigram entropy), or the accuracy that the prior p(z) alone reaches.
 
     Attributes:
         accuracy: at the last validation; None before the first.
-        prior_accuracy: what the prior p(z) alone can reach on the validation set, once training has begun; None where
-            the data cannot tell.
+        prior_accuracy, prior_loss: what the prior alone can reach on the validation set, once training has begun; None
+            where the data cannot tell.
+
+    Raises:
+        ValueError: if the threshold is said twice or not at all, or is no accuracy.
     """
 
     def __init__(
         self,
-        threshold: Annotated[float, Field(gt=0, lt=1)] = 0.7,
+        threshold: PositiveFloat | None = 0.7,
         metric: str = "val/accuracy",
         stop_after: NonNegativeInt | None = None,
+        mode: Literal["max", "min"] | None = None,
+        plateau_share: PositiveFloat | None = None,
     ) -> None:
-        self.threshold = threshold
+        if (threshold is None) == (plateau_share is None):
+            raise ValueError(
+                "give one of callbacks.eureka.threshold and callbacks.eureka.plateau_share, the other as null"
+            )
         self.metric = metric
+        self._quantity = next((name for name in ("accuracy", "loss") if name in metric), None)
+        if threshold is not None and threshold >= 1 and self._quantity == "accuracy":
+            raise ValueError(f"callbacks.eureka.threshold={threshold} is no accuracy below 1, and {metric} is one")
+        self.threshold = threshold
+        self.plateau_share = plateau_share
         self.stop_after = stop_after
+        self.falls = (mode or ("min" if self._quantity == "loss" else "max")) == "min"
         self.moment: Moment | None = None
         self.accuracy: float | None = None
         self.prior_accuracy: float | None = None
+        self.prior_loss: float | None = None
+        self._curve: list[tuple[int, int, float]] = []
+        self._change: tuple[int, Change | None] = (0, None)
         self._seconds_before = 0.0
         self._started = time.monotonic()
 
@@ -73,53 +99,89 @@ class EurekaMoment(Callback):
         """Seconds of training so far, over all parts of an interrupted run."""
         return self._seconds_before + time.monotonic() - self._started
 
+    @property
+    def plateau(self) -> float | None:
+        """Value of the watched metric that the prior alone reaches; None where the data cannot tell."""
+        return {"accuracy": self.prior_accuracy, "loss": self.prior_loss}.get(self._quantity or "")
+
+    @property
+    def change(self) -> Change | None:
+        """The change point of the metric so far; None before there is one."""
+        if self._change[0] != len(self._curve):
+            found = change_point([value for _, _, value in self._curve], rises=not self.falls)
+            change = None
+            if found is not None:
+                epoch, step, _ = self._curve[found.index]
+                change = Change(epoch=epoch, step=step, before=found.before, after=found.after, strength=found.strength)
+            self._change = (len(self._curve), change)
+        return self._change[1]
+
+    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        check_metric("callbacks.eureka.metric", self.metric, pl_module, of="val/")
+        self.prior_accuracy = data_of(trainer).prior_accuracy()
+        self.prior_loss = data_of(trainer).prior_loss()
+        if self.plateau_share is not None:
+            if self.plateau is None:
+                raise LabError(
+                    f"callbacks.eureka.plateau_share={self.plateau_share} is of a plateau of {self.metric} that this "
+                    "data does not tell: give callbacks.eureka.threshold, and plateau_share as null"
+                )
+            self.threshold = self.plateau_share * self.plateau
+        if self.plateau is not None and (self._passes(self.plateau) or self.plateau == self.threshold):
+            reached = f"{self.plateau:.1%}" if self._quantity == "accuracy" else f"{self.plateau:.3f}"
+            tell(
+                f"callbacks.eureka.threshold={self.threshold:g} is no sign of a Eureka-moment here: the prior p(z) "
+                f"alone reaches {reached} on this task; set a {'lower' if self.falls else 'higher'} one"
+            )
+
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._started = time.monotonic()
         # Killed between its last checkpoint and its end, a run has nothing left to train.
         self._stop_if_due(trainer, trainer.current_epoch)
-        self.prior_accuracy = data_of(trainer).prior_accuracy()
-        if self.prior_accuracy is not None and self.prior_accuracy >= self.threshold:
-            tell(
-                f"callbacks.eureka.threshold={self.threshold} is no sign of a Eureka-moment here: the prior p(z) alone "
-                f"reaches {self.prior_accuracy:.1%} on this task; set a higher one"
-            )
-
-    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        check_metric("callbacks.eureka.metric", self.metric, pl_module, of="val/")
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if trainer.sanity_checking:
             return
         epoch = trainer.current_epoch + 1
-        self.accuracy = accuracy = float(trainer.callback_metrics[self.metric])
-        if self.moment is None and accuracy > self.threshold:
+        accuracy = trainer.callback_metrics.get("val/accuracy")
+        self.accuracy = None if accuracy is None else float(accuracy)
+        value = float(trainer.callback_metrics[self.metric])
+        self._curve.append((epoch, trainer.global_step, value))
+        if self.moment is None and self._passes(value):
             seconds = round(self.wall_seconds, 3)
-            self.moment = Moment(epoch, trainer.global_step, seconds, samples_seen(trainer), accuracy)
+            samples = samples_seen(trainer)
+            self.moment = Moment(epoch, trainer.global_step, seconds, samples, self.accuracy, value)
         self._draw(trainer)
         self._stop_if_due(trainer, epoch)
+
+    def _passes(self, value: float) -> bool:
+        assert self.threshold is not None, "known from on_fit_start on"
+        return value < self.threshold if self.falls else value > self.threshold
 
     def _stop_if_due(self, trainer: L.Trainer, epochs: int) -> None:
         if self.moment and self.stop_after is not None and epochs >= self.moment.epoch + self.stop_after:
             trainer.should_stop = True
 
     def _draw(self, trainer: L.Trainer) -> None:
-        """The lines that TensorBoard shows beside accuracy; a table has no use for them."""
+        """The lines that TensorBoard shows beside the metric; a table has no use for them."""
         classes = data_of(trainer).model_arguments()["num_classes"]
-        lines = {"eureka/threshold": self.threshold, "eureka/chance": 1 / classes}
-        lines |= {} if self.prior_accuracy is None else {"eureka/prior_accuracy": self.prior_accuracy}
+        threshold = "eureka/loss_threshold" if self._quantity == "loss" else "eureka/threshold"
+        lines = {threshold: self.threshold, "eureka/chance": 1 / classes}
+        lines |= {"eureka/prior_accuracy": self.prior_accuracy, "eureka/prior_loss": self.prior_loss}
         lines |= {"eureka/happened": float(self.moment is not None)}
         lines |= {"eureka/epoch": float(self.moment.epoch)} if self.moment else {}
         for board in boards(trainer):
-            board.log_metrics(lines, max(0, trainer.global_step - 1))
+            known = {name: line for name, line in lines.items() if line is not None}
+            board.log_metrics(known, max(0, trainer.global_step - 1))
 
     def state_dict(self) -> dict[str, Any]:
         moment = asdict(self.moment) if self.moment else None
-        return {"moment": moment, "wall_seconds": self.wall_seconds, "prior_accuracy": self.prior_accuracy}
+        return {"moment": moment, "wall_seconds": self.wall_seconds, "curve": self._curve}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.moment = Moment(**state_dict["moment"]) if state_dict["moment"] else None
         self._seconds_before = state_dict["wall_seconds"]
-        self.prior_accuracy = state_dict.get("prior_accuracy")
+        self._curve = list(state_dict.get("curve", []))
 
 
 def find_moment(callbacks: Iterable[Callback]) -> EurekaMoment | None:

@@ -131,11 +131,12 @@ def state_of(trainer: L.Trainer) -> str:
     module: object = trainer.lightning_module
     if isinstance(module, Describes):
         return module.describe()
-    accuracy = trainer.callback_metrics.get("val/accuracy")
-    if accuracy is None:
-        return "not validated yet"
-    text = f"accuracy {float(accuracy):.1%}"
     eureka = find_moment(callbacks_of(trainer))
+    metric = eureka.metric if eureka else "val/accuracy"
+    value = trainer.callback_metrics.get(metric)
+    if value is None:
+        return "not validated yet"
+    text = f"{metric.removeprefix('val/')} {float(value):{'.1%' if 'accuracy' in metric else '.4g'}}"
     if eureka is None:
         return text
     if eureka.moment is None:

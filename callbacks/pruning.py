@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Pruning(Callback):
-    """Reports the accuracy that the Eureka callback sees to the run's trial; stops the run if the pruner says so.
+    """Reports the validation accuracy to the run's trial; stops the run if the pruner says so.
 
     Args:
         trial: ``config.trial``, set by a search that prunes; None for every other run, where this does nothing.

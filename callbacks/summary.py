@@ -16,7 +16,7 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_only
 
 from lab.callbacks.access import callbacks_of
-from lab.callbacks.eureka import find_moment
+from lab.callbacks.eureka import EurekaMoment, find_moment
 from lab.callbacks.throughput import Throughput, samples_seen
 from lab.runs.files import is_full
 from lab.runs.provenance import now
@@ -108,7 +108,6 @@ class RunSummary(Callback):
     def _progress(self, trainer: L.Trainer) -> dict[str, Any]:
         callbacks = callbacks_of(trainer)
         eureka = find_moment(callbacks)
-        moment = eureka.moment if eureka else None
         # Typed as a tracker that lacks what this one has.
         epochs: Any = trainer.fit_loop.epoch_progress.current
         return {
@@ -119,18 +118,29 @@ class RunSummary(Callback):
             "samples": samples_seen(trainer),
             "wall_seconds": round(self._seconds, 3),
             "samples_per_second": next((c.samples_per_second for c in callbacks if isinstance(c, Throughput)), None),
-            "eureka": Eureka(
-                # Where nobody has looked for one, nobody knows.
-                happened=moment is not None if eureka else None,
-                threshold=eureka.threshold if eureka else None,
-                prior_accuracy=eureka.prior_accuracy if eureka else None,
-                **(asdict(moment) if moment else {}),
-            ),
+            "eureka": _found(eureka),
             "best": Best(**self._best) if self._best else None,
             # JSON has no NaN and no infinity.
             "metrics": {k: v if math.isfinite(v) else None for k, v in self._metrics(trainer).items()},
             "peak_memory_bytes": peak_memory(),
         }
+
+
+def _found(eureka: EurekaMoment | None) -> Eureka:
+    if eureka is None:
+        # Where nobody has looked for a moment, nobody knows.
+        return Eureka(happened=None, threshold=None)
+    return Eureka(
+        happened=eureka.moment is not None,
+        metric=eureka.metric,
+        falls=eureka.falls,
+        threshold=eureka.threshold,
+        prior_accuracy=eureka.prior_accuracy,
+        prior_loss=eureka.prior_loss,
+        changed=eureka.change is not None,
+        change=eureka.change,
+        **(asdict(eureka.moment) if eureka.moment else {}),
+    )
 
 
 def peak_memory() -> dict[str, int]:

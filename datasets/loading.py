@@ -156,6 +156,10 @@ class DataModule(L.LightningDataModule, ABC):
         """The plateau of the validation set (:func:`lab.datasets.prior.prior_accuracy`); None without a first step."""
         return None
 
+    def prior_loss(self) -> float | None:
+        """The plateau of the validation loss: of one who knows how often each answer is, and no more; None unknown."""
+        return None
+
     def steps_of(self, epoch_size: int) -> int:
         """Whole steps of an epoch of ``epoch_size`` samples over all processes.
 

@@ -168,6 +168,12 @@ def _drawings(experiment: str, own: Sequence[Setting], confidence: float) -> lis
         [figures.survival(own, confidence)],
     )
     add(
+        "change_points",
+        "No change point yet (Kaplan-Meier)",
+        "The same, of the steepest way between two plateaus of the metric that was watched, found without a threshold.",
+        [figures.survival(own, confidence, of="change point")],
+    )
+    add(
         "learning_rates",
         "Robustness to the learning rate",
         "Seeds with a Eureka-moment of those that finished, at each schedule (Table 2 of the paper pools a row).",
@@ -193,13 +199,14 @@ def file_name(experiment: str) -> str:
 
 
 _READINGS = {
-    ("accuracy", False): "A star is a Eureka-moment, the dotted line the accuracy that it has to exceed, "
+    ("accuracy", False): "A star is a Eureka-moment, the dotted line the threshold that it has to pass, "
     "the dashed line what the prior p(z) alone can reach (the plateau).",
     (
         "accuracy",
         True,
     ): "Seeds without a moment are left out. A steep rise at 0 after a flat line is what abrupt means.",
-    ("loss", False): "A plateau in the loss is a stage that is not learnt yet.",
+    ("loss", False): "A plateau in the loss is a stage that is not learnt yet. Lines and stars, of runs whose loss is "
+    "watched, are as those of accuracies.",
     ("loss", True): "Seeds without a moment are left out.",
 }
 
@@ -234,12 +241,18 @@ def setting_row(found: Outcome, against: Against | None) -> dict[str, str]:
         "mean Eureka-epoch": show_mean(found.eureka_epoch, 1) if found.eureka_epoch else "",
         "median epoch to the moment": str(found.median) if found.median else "",
     }
+    if found.change_ratio or found.change_median:
+        row |= {
+            "change point, ratio": str(found.change_ratio or ""),
+            "change point, median epoch": str(found.change_median or ""),
+        }
     if found.reach:
         row |= {"% of steps": _percent(found), "95 %-ratio": f"{found.reach.reached}/{found.reach.runs}"}
     if against is not None:
         row |= {
             "ratio, p": _p(against.ratio),
             "time to the moment, p": _p(against.time),
+            **({"time to the change point, p": _p(against.change_time)} if against.change_time is not None else {}),
             "accuracy, difference": _difference(against),
             "accuracy, p": _p(against.accuracy_p),
         }
@@ -247,7 +260,10 @@ def setting_row(found: Outcome, against: Against | None) -> dict[str, str]:
 
 
 # Columns of a setting that compare it with the baseline; the others stand for themselves.
-COMPARED = ("% of steps", "95 %-ratio", "ratio, p", "time to the moment, p", "accuracy, difference", "accuracy, p")
+COMPARED = (
+    "% of steps", "95 %-ratio", "ratio, p", "time to the moment, p", "time to the change point, p",
+    "accuracy, difference", "accuracy, p",
+)  # fmt: skip
 
 
 def _ratio(found: Outcome) -> str:
@@ -283,6 +299,8 @@ def run_row(setting: Setting, run: Record, out: Path) -> dict[str, Any]:
         "seed": run.seed,
         "status": run.status,
         "moment_epoch": run.moment,
+        "change_epoch": run.change,
+        "change_strength": summary.eureka.change.strength if summary.eureka.change else None,
         "accuracy": run.accuracy,
         "epochs": run.epochs,
         "samples": summary.samples,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from matplotlib import colormaps
@@ -14,11 +14,12 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from lab.plotting.figures import literal, new_figure, panels, shade_before
-from lab.report.outcomes import times
+from lab.report.outcomes import change_times, times
 from lab.report.records import Record
 from lab.report.settings import Setting
 from lab.report.survival import Times, no_moment_yet
 from lab.runs.metrics import read_metrics
+from lab.runs.summary import Eureka
 
 # A figure holds so many panels; the settings beyond go into the next one.
 PANELS = 12
@@ -66,14 +67,16 @@ def curves(settings: Sequence[Setting], quantity: str, aligned: bool, first: int
                     alpha=alpha,
                 )
             )
+        eureka = runs[0].summary.eureka
+        watched = eureka.metric == f"val/{quantity}"
+        prior = eureka.prior_accuracy if quantity == "accuracy" else eureka.prior_loss
+        for height, style in ((eureka.threshold if watched else None, ":"), (prior, "--")):
+            if height is not None:
+                panel.axhline(scale * height, color="0.5", linewidth=0.8, linestyle=style)
         if quantity == "accuracy":
-            if (threshold := runs[0].threshold) is not None:
-                panel.axhline(100 * threshold, color="0.5", linewidth=0.8, linestyle=":")
-            if (prior := runs[0].prior_accuracy) is not None:
-                panel.axhline(100 * prior, color="0.5", linewidth=0.8, linestyle="--")
             panel.set_ylim(0, 102)
-            if not aligned:
-                _stars(panel, runs, color(place))
+        if not aligned:
+            _stars(panel, runs, quantity, scale, color(place))
         if aligned:
             panel.axvline(0, color="0.5", linewidth=0.8, linestyle=":")
         panel.autoscale(axis="x" if quantity == "accuracy" else "both")
@@ -96,22 +99,34 @@ def _points(run: Record, name: str, scale: float, aligned: bool) -> NDArray[np.f
     return points[np.isfinite(points).all(1)]
 
 
-def _stars(panel: Any, runs: Sequence[Record], own: Any) -> None:
+def _stars(panel: Any, runs: Sequence[Record], quantity: str, scale: float, own: Any) -> None:
     moments = [run.summary.eureka for run in runs if run.moment is not None]
-    found = [(one.epoch, 100 * one.accuracy) for one in moments if one.accuracy is not None]
+    heights = [(one.epoch, one.accuracy if quantity == "accuracy" else _value(one, quantity)) for one in moments]
+    found = [(epoch, scale * height) for epoch, height in heights if height is not None]
     if found:
         panel.plot(
             *zip(*found, strict=True), "*", color=own, markersize=7, markeredgecolor="white", markeredgewidth=0.4
         )
 
 
-def survival(settings: Sequence[Setting], confidence: float = 0.95) -> Figure | None:
+def _value(moment: Eureka, quantity: str) -> float | None:
+    return moment.value if moment.metric == f"val/{quantity}" else None
+
+
+def survival(
+    settings: Sequence[Setting],
+    confidence: float = 0.95,
+    of: Literal["Eureka-moment", "change point"] = "Eureka-moment",
+) -> Figure | None:
     """Share of seeds without a Eureka-moment against epochs (Kaplan-Meier), a line a setting; None without runs.
+
+    ``of="change point"`` waits for that of the watched metric instead.
 
     Few settings have bands of their confidence intervals and, below the axis, how many seeds are still watched and
     without a moment: where it is one, the line falls to zero with it.
     """
-    shown = [(setting, watched) for setting in settings if (watched := times(setting.runs)) is not None]
+    waited = times if of == "Eureka-moment" else change_times
+    shown = [(setting, watched) for setting in settings if (watched := waited(setting.runs)) is not None]
     if not shown:
         return None
     figure, axes = new_figure(8, 4.2 + 0.16 * len(shown))
@@ -130,8 +145,8 @@ def survival(settings: Sequence[Setting], confidence: float = 0.95) -> Figure | 
         if watched.ends:
             at = np.searchsorted(epochs, watched.ends, side="right") - 1
             axes.plot(watched.ends, share[at], "|", color=color(place), markersize=8)
-    axes.set(ylabel="share of seeds with no Eureka-moment yet", ylim=(-0.02, 1.04))
-    axes.set_xlabel("epoch" if len(shown) > _BANDS else "epoch; below: seeds watched and without a moment")
+    axes.set(ylabel=f"share of seeds with no {of} yet", ylim=(-0.02, 1.04))
+    axes.set_xlabel("epoch" if len(shown) > _BANDS else f"epoch; below: seeds watched and without a {of}")
     axes.grid(alpha=0.3)
     if len(shown) <= _BANDS:
         _seeds_left(axes, [watched for _, watched in shown])

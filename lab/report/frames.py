@@ -15,7 +15,7 @@ from lab.runs.metrics import read_metrics_table
 
 # Overrides that have a column of another name, or say where and how often to run.
 _TOLD_ELSEWHERE = {"experiment", "softmax", "seed", "seeds", "force", "paths.runs"}
-_COUNTS = ("epochs", "steps", "moment_epoch", "moment_step")
+_COUNTS = ("epochs", "steps", "moment_epoch", "moment_step", "change_epoch")
 _FIRST = ("experiment", "softmax", "seed", "status", *_COUNTS, "accuracy", "threshold", "prior_accuracy", "folder")
 
 
@@ -29,8 +29,9 @@ def load_runs(*folders: str | Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     ``runs`` has one row a run, in the order of the folders:
 
     - experiment, softmax, seed, status (finished, running, stopped or failed);
-    - epochs and steps trained; moment_epoch and moment_step of the Eureka-moment, ``<NA>`` without one;
-    - accuracy: of the validation set at the end, in [0, 1]; threshold: what the Eureka-moment has to exceed;
+    - epochs and steps trained; moment_epoch and moment_step of the Eureka-moment, ``<NA>`` without one; change_epoch
+      of the change point of the metric that was watched, likewise;
+    - accuracy: of the validation set at the end, in [0, 1]; threshold: what the Eureka-moment has to pass;
       prior_accuracy: what the prior p(z) alone reaches;
     - folder: absolute path, the key of both tables;
     - one column for each option that any of these runs was given on the command line, such as ``softmax.tau``. A run
@@ -81,6 +82,7 @@ def _row(record: Record) -> dict[str, Any]:
         "steps": record.summary.steps,
         "moment_epoch": record.moment,
         "moment_step": record.summary.eureka.step if record.moment else None,
+        "change_epoch": record.change,
         "accuracy": record.accuracy,
         "threshold": record.threshold,
         "prior_accuracy": record.prior_accuracy,

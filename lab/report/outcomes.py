@@ -26,6 +26,7 @@ class Outcome:
         plateau: the same over finished runs without one.
         eureka_epoch: mean epoch over finished runs with a moment; misleads where not all have one.
         median: median epoch to the moment, runs without one counted as "later than their last epoch".
+        change_ratio, change_median: the same two of the change point in place of the moment.
         reach: "% of steps" and "95 %-ratio" against the baseline.
     """
 
@@ -36,6 +37,8 @@ class Outcome:
     plateau: Mean | None
     eureka_epoch: Mean | None
     median: Median | None
+    change_ratio: Ratio | None
+    change_median: Median | None
     reach: Reach | None
 
 
@@ -56,7 +59,8 @@ def outcome(
     moments = [run.moment for run in looked if run.moment is not None]
     with_moment = [100 * run.accuracy for run in looked if run.moment is not None and run.accuracy is not None]
     without = [100 * run.accuracy for run in looked if run.moment is None and run.accuracy is not None]
-    watched = times(runs)
+    watched, changing = times(runs), change_times(runs)
+    changes = [run.change for run in finished if run.looked_for_change]
     return Outcome(
         setting=setting,
         ratio=eureka_ratio(len(moments), len(looked), confidence) if looked else None,
@@ -65,6 +69,10 @@ def outcome(
         plateau=mean_over_seeds(without, confidence, (0, 100)) if without else None,
         eureka_epoch=mean_over_seeds(moments, confidence, (0, max(run.epochs for run in looked))) if moments else None,
         median=median_time(watched, confidence) if watched else None,
+        change_ratio=eureka_ratio(sum(one is not None for one in changes), len(changes), confidence)
+        if changes
+        else None,
+        change_median=median_time(changing, confidence) if changing else None,
         reach=_reach(finished, baseline),
     )
 
@@ -75,11 +83,17 @@ def times(runs: Sequence[Record]) -> Times | None:
     return times_of([run.moment for run in watched], [run.epochs for run in watched]) if watched else None
 
 
+def change_times(runs: Sequence[Record]) -> Times | None:
+    """Times to the change point, as :func:`times` has those to the moment; None where nobody looked out for one."""
+    watched = [run for run in runs if run.looked_for_change and (run.epochs > 0 or run.change is not None)]
+    return times_of([run.change for run in watched], [run.epochs for run in watched]) if watched else None
+
+
 def _reach(finished: Sequence[Record], baseline: Setting | None) -> Reach | None:
     if baseline is None or not finished or not baseline.finished:
         return None
     threshold = baseline.runs[0].threshold
-    if threshold is None:
+    if threshold is None or baseline.runs[0].summary.eureka.metric != "val/accuracy":
         return None
     every = finished[0].config.get("trainer.check_val_every_n_epoch")
     same = every == baseline.config.get("trainer.check_val_every_n_epoch")
@@ -102,7 +116,7 @@ class Against:
 
     Attributes:
         ratio: of Fisher's exact test on the Eureka-ratios.
-        time: of the log-rank test on the times to the moment.
+        time, change_time: of the log-rank test on the times to the moment, and to the change point.
         accuracy: mean difference of final accuracy in percent points over equal seeds, and its interval.
         accuracy_p: of the paired t-test.
         seeds: how many both have finished.
@@ -111,6 +125,7 @@ class Against:
     setting: Setting
     ratio: float | None
     time: float | None
+    change_time: float | None
     accuracy: tuple[float, float, float] | None
     accuracy_p: float | None
     seeds: int
@@ -121,11 +136,12 @@ def compare(outcomes: Sequence[Outcome], baseline: Setting, confidence: float = 
     others = [outcome.setting for outcome in outcomes if outcome.setting is not baseline]
     ratios = [_fisher(setting, baseline) for setting in others]
     ranks = [_log_rank(setting, baseline) for setting in others]
+    changes = [_log_rank(setting, baseline, change_times) for setting in others]
     pairs = [_paired(setting, baseline, confidence) for setting in others]
-    corrected = [_holm(values) for values in (ratios, ranks, [pair[3] if pair else None for pair in pairs])]
+    corrected = [_holm(values) for values in (ratios, ranks, changes, [pair[3] if pair else None for pair in pairs])]
     return [
-        Against(setting, ratio, rank, pair[:3] if pair else None, p, pair[4] if pair else 0)
-        for setting, pair, ratio, rank, p in zip(others, pairs, *corrected, strict=True)
+        Against(setting, ratio, rank, change, pair[:3] if pair else None, p, pair[4] if pair else 0)
+        for setting, pair, ratio, rank, change, p in zip(others, pairs, *corrected, strict=True)
     ]
 
 
@@ -137,8 +153,8 @@ def _fisher(one: Setting, other: Setting) -> float | None:
     return fisher(ours, theirs)
 
 
-def _log_rank(one: Setting, other: Setting) -> float | None:
-    ours, theirs = times(one.runs), times(other.runs)
+def _log_rank(one: Setting, other: Setting, of: Callable[[Sequence[Record]], Times | None] = times) -> float | None:
+    ours, theirs = of(one.runs), of(other.runs)
     return log_rank(ours, theirs) if ours and theirs else None
 
 

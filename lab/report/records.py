@@ -76,13 +76,23 @@ class Record:
         return self.summary.moment
 
     @property
+    def change(self) -> int | None:
+        """Epoch of the change point of the metric that was watched; None without."""
+        return self.summary.change
+
+    @property
     def looked(self) -> bool:
         """True if anybody looked out for a Eureka-moment; without that, having none says nothing."""
         return self.threshold is not None
 
     @property
+    def looked_for_change(self) -> bool:
+        """True if anybody looked out for a change point: runs of before there were any say nothing."""
+        return self.summary.eureka.changed is not None
+
+    @property
     def threshold(self) -> float | None:
-        """Accuracy that the Eureka-moment has to exceed."""
+        """Value of the watched metric that the Eureka-moment has to pass."""
         return self.summary.eureka.threshold
 
     @property

@@ -351,6 +351,8 @@ def _method(report: Report) -> list[str]:
         "softmax whose slow seeds never get there looks fast. The median epoch (Kaplan-Meier) counts a seed without a "
         "moment as later than its last epoch; "
         "later than the end means that fewer than half have had theirs.",
+        "The change point is the steepest way from one plateau of the watched metric to another, found without a "
+        "threshold; its share of seeds, median epoch and p are as those of the moment.",
         "% of steps: epochs to 95 % of the baseline's mean final accuracy, in % of the baseline's; 95 %-ratio: the "
         "runs that get there (Table 4 of the paper).",
         "p ratio: Fisher's exact test; p time: log-rank test; accuracy difference: paired over equal seeds (t-test); "

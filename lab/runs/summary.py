@@ -28,29 +28,59 @@ class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="allow", strict=True, protected_namespaces=())
 
 
+class Change(_Part):
+    """Tells of the change point of a metric (:mod:`lab.observation.change_point`).
+
+    Attributes:
+        epoch, step: of the first validation after it.
+        before, after: height of the two plateaus.
+        strength: from 0.85 (nearly a slope) to 1 (a perfect step).
+    """
+
+    epoch: NonNegativeInt
+    step: NonNegativeInt
+    before: FiniteFloat
+    after: FiniteFloat
+    strength: FiniteFloat
+
+
 class Eureka(_Part):
     """Tells of the Eureka-moment.
 
     Attributes:
         happened: None where nobody has looked out for one.
-        threshold: accuracy that it has to exceed; None where nobody has looked.
+        metric: that was watched; a summary from before other metrics could be does not say val/accuracy.
+        falls: the metric gets better as it falls.
+        threshold: value of the metric that it has to pass; None where nobody has looked.
         prior_accuracy: what the prior p(z) alone reaches, the height of the plateau; None where it is not known.
-        epoch, step, wall_seconds, samples, accuracy: where the moment was; None without one.
+        prior_loss: the same of the loss.
+        epoch, step, wall_seconds, samples, accuracy, value: where the moment was, ``value`` being the metric's; None
+            without one.
+        changed: whether the metric has a change point, found without the threshold; None where nobody has looked.
+        change: the change point; None without one.
     """
 
     happened: bool | None = None
+    metric: str = "val/accuracy"
+    falls: bool = False
     threshold: FiniteFloat | None = None
     prior_accuracy: FiniteFloat | None = None
+    prior_loss: FiniteFloat | None = None
     epoch: NonNegativeInt | None = None
     step: NonNegativeInt | None = None
     wall_seconds: Seconds | None = None
     samples: NonNegativeInt | None = None
     accuracy: FiniteFloat | None = None
+    value: FiniteFloat | None = None
+    changed: bool | None = None
+    change: Change | None = None
 
     @model_validator(mode="after")
     def _a_moment_has_an_epoch(self) -> Eureka:
         if self.happened and self.epoch is None:
             raise ValueError("happened is true, and epoch is missing")
+        if self.changed and self.change is None:
+            raise ValueError("changed is true, and change is missing")
         return self
 
 
@@ -145,16 +175,29 @@ class Summary(_Part):
         """Gives the epoch of the Eureka-moment; None without one."""
         return self.eureka.epoch if self.eureka.happened else None
 
+    @property
+    def change(self) -> int | None:
+        """Gives the epoch of the change point of the metric that was watched; None without one."""
+        return self.eureka.change.epoch if self.eureka.changed and self.eureka.change else None
+
     def __str__(self) -> str:
         """Says in one line how the run ended."""
         told = []
         # Without a threshold nobody has looked for one.
         if self.eureka.threshold is not None:
             told.append("no Eureka-moment" if self.moment is None else f"Eureka-moment at epoch {self.moment}")
+        told += [] if self.change is None else [f"change point at epoch {self.change}"]
+        told += self._value_at_the_end
         told += [] if self.accuracy is None else [f"validation accuracy {self.accuracy:.2%}"]
         told.append(f"{self.steps} steps")
         told += [self.error] if self.error else []
         return f"{self.status}: {', '.join(told)}"
+
+    @property
+    def _value_at_the_end(self) -> list[str]:
+        value = self.metrics.get(self.eureka.metric)
+        watched = self.eureka.metric.removeprefix("val/")
+        return [] if value is None or watched == "accuracy" else [f"validation {watched} {value:.4g}"]
 
 
 def load_summary(folder: Path) -> Summary:

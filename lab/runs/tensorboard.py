@@ -146,6 +146,9 @@ def layout(tags: Iterable[str]) -> dict[str, dict[str, list[Any]]]:
     chart("accuracy", "validation accuracy by target location", r"val/accuracy_")
     chart("accuracy", "best validation accuracy so far", r"accuracy/best$")
     chart("loss", "loss", r"(train|val)/loss$")
+    falling = r"eureka/(loss_threshold|prior_loss)$"
+    if any(re.match(falling, tag) for tag in tags):
+        chart("loss", "validation loss and Eureka-moment", r"val/loss$", falling)
     layers = [found for tag in tags if (found := re.match(r"(\w+)/(.+)/layer_(\d+)(/mean|/spread|/head_\d+)?$", tag))]
     for layer in sorted({int(found[3]) for found in layers if found[1] == "gradient"}):
         chart("gradients", f"mean |gradient| of W_Q, W_K and W_V, layer {layer}", rf"gradient/[^/]+/layer_{layer}$")

@@ -50,6 +50,7 @@ class RunStatus:
         epochs, max_epochs: trained and to be trained.
         accuracy: last validation accuracy; None before there is one.
         moment: epoch of the Eureka-moment; None without.
+        change: epoch of the change point of the metric that is watched; None without.
         seconds_left: of a running run, at its speed so far.
         reason: why it failed, or its job and why SLURM lets that wait.
         plans: that ask for a missing run.
@@ -61,6 +62,7 @@ class RunStatus:
     max_epochs: int = 0
     accuracy: float | None = None
     moment: int | None = None
+    change: int | None = None
     seconds_left: float | None = None
     reason: str = ""
     plans: tuple[Plan, ...] = ()
@@ -81,6 +83,7 @@ def status_of(folder: Path) -> RunStatus:
         max_epochs=most,
         accuracy=summary.accuracy,
         moment=summary.moment,
+        change=summary.change,
         seconds_left=summary.wall_seconds / epochs * max(0, most - epochs) if running else None,
         reason=summary.error or "",
     )
@@ -182,13 +185,11 @@ def table(runs: list[RunStatus], root: Path, rows: int | None = None) -> Table:
     told = ", ".join(f"{counts[status]} {status}" for status in ORDER if counts[status])
     grid = Table(title=_shown(f"{root}: {told or 'no runs'}"), title_justify="left")
     shown = [_cells(run, root) for run in runs[:rows]]
-    for name in ("status", "run", "epoch", "accuracy", "Eureka", "left", "reason"):
+    for name in ("status", "run", "epoch", "accuracy", "Eureka", "change point", "left", "reason"):
         # Most folders have no run that is running, and none that failed.
-        if name in ("left", "reason") and not any(cells[name] for cells in shown):
+        if name in ("change point", "left", "reason") and not any(cells[name] for cells in shown):
             continue
-        grid.add_column(
-            name, justify="right" if name in ("epoch", "accuracy", "Eureka", "left") else "left", overflow="fold"
-        )
+        grid.add_column(name, justify="left" if name in ("status", "run", "reason") else "right", overflow="fold")
     for cells in shown:
         grid.add_row(*(cells[str(column.header)] for column in grid.columns))
     return grid
@@ -201,6 +202,7 @@ def _cells(run: RunStatus, root: Path) -> dict[str, str]:
         "epoch": f"{run.epochs:,}/{run.max_epochs:,}" if run.max_epochs else "",
         "accuracy": f"{run.accuracy:.1%}" if run.accuracy is not None else "",
         "Eureka": f"{run.moment:,}" if run.moment is not None else "",
+        "change point": f"{run.change:,}" if run.change is not None else "",
         "left": _duration(run.seconds_left) if run.seconds_left is not None else "",
         "reason": _shown(run.reason.splitlines()[0]) if run.reason else "",
     }

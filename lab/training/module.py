@@ -23,10 +23,10 @@ from lab.training.optim import OptimConfig
 
 
 class TwoStepModule(SeededModule):
-    """Trains a classifier on a two-step task.
+    """Trains a classifier on a two-step task, or of every token that a task asks for.
 
     Shapes: a batch is ``{"x": [B, ...], "y": [B] int64, "latents": {name: [B]}}``; the model maps x to
-    logits [B, classes].
+    logits [B, classes]. With several answers a sample y is [B, M] and logits are [B, M, classes].
 
     Args:
         model: classifier; ``rules()`` gives its temperature rules where it has any.
@@ -108,7 +108,7 @@ class TwoStepModule(SeededModule):
 
     def loss(self, logits: Tensor, target: Tensor) -> Tensor:
         """Loss of a training batch from the model's answer [B, classes] and the right one [B]."""
-        return F.cross_entropy(_precise(logits), target, label_smoothing=self.optim.label_smoothing)
+        return _cross_entropy(logits, target, self.optim.label_smoothing)
 
     def observe_training(self, logits: Tensor, loss: Tensor, batch: Batch) -> None:
         """Shows the model's answer to a training batch to the epoch's metrics."""
@@ -148,7 +148,7 @@ class TwoStepModule(SeededModule):
 
     def observe_validation(self, logits: Tensor, batch: Batch) -> None:
         """Shows the model's answer to a validation batch to the metrics."""
-        loss = F.cross_entropy(_precise(logits), batch["y"])
+        loss = _cross_entropy(logits, batch["y"])
         self.validation_metrics.update(logits=logits, target=batch["y"], value=(loss, len(batch["y"])))
         where = batch["latents"].get("target_location")
         accuracies: list[Any] = list(self.accuracy_by_location)
@@ -189,9 +189,10 @@ class TwoStepModule(SeededModule):
             rule.set_tau(self.schedule(progress, rule.default_tau))
 
 
-def _precise(logits: Tensor) -> Tensor:
-    """Half precision raised to float32, as a loss needs; float64 stays."""
-    return at_least_float32(logits)[0]
+def _cross_entropy(logits: Tensor, target: Tensor, label_smoothing: float = 0.0) -> Tensor:
+    """Mean over all answers of a batch; half precision is raised to float32, float64 stays."""
+    precise = at_least_float32(logits)[0]
+    return F.cross_entropy(precise.flatten(0, -2), target.flatten(), label_smoothing=label_smoothing)
 
 
 def _metrics(num_classes: int) -> MetricCollection:
@@ -202,8 +203,8 @@ class _LossAndAccuracy(MetricCollection):
     """Mean loss and share of right answers in one collection; one call updates both."""
 
     def update(self, *args: Any, **kwargs: Any) -> None:
-        """Takes ``logits`` [B, classes], ``target`` [B] and ``value``: the loss, or (loss, weight)."""
+        """Takes ``logits`` [B, (M,) classes], ``target`` [B, (M)] and ``value``: the loss, or (loss, weight)."""
         logits, target, value = kwargs["logits"], kwargs["target"], kwargs["value"]
         loss, weight = value if isinstance(value, tuple) else (value, len(target))
         self["loss"].update(loss, weight)
-        self["accuracy"].update(logits, target)
+        self["accuracy"].update(logits.flatten(0, -2), target.flatten())

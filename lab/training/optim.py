@@ -32,7 +32,8 @@ class OptimConfig:
         min_lr: the schedule's end.
         warmup_lr: start of the linear warm-up.
         warmup_epochs: its length in epochs.
-        schedule: a schedule of ``timm.scheduler`` that goes by epochs; ``none`` keeps ``lr`` once it is warm.
+        schedule: a schedule of ``timm.scheduler`` that goes by epochs, or a ``linear`` decay; ``none`` keeps ``lr``
+            once it is warm.
         weight_decay: decoupled weight decay.
         decay_matrices_only: no decay on biases, norms and what the model's ``no_weight_decay`` names.
         label_smoothing: of the training loss, in [0, 1).
@@ -48,7 +49,7 @@ class OptimConfig:
     min_lr: NonNegativeFloat = 0.0
     warmup_lr: NonNegativeFloat = 1e-6
     warmup_epochs: NonNegativeInt = 0
-    schedule: Literal["cosine", "tanh", "step", "multistep", "poly", "rsqrt", "constant", "none"] = "cosine"
+    schedule: Literal["cosine", "tanh", "step", "multistep", "poly", "rsqrt", "constant", "linear", "none"] = "cosine"
     weight_decay: NonNegativeFloat = 0.0
     decay_matrices_only: bool = True
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
@@ -99,8 +100,9 @@ class OptimConfig:
         warms_only = self.schedule == "none" and self.warmup_epochs > 0
         scheduler, _ = create_scheduler_v2(
             optimizer,
-            sched="step" if warms_only else self.schedule,
-            decay_rate=1.0 if warms_only else 0.1,
+            # timm's "poly" is linear to the power of 1.
+            sched="step" if warms_only else "poly" if self.schedule == "linear" else self.schedule,
+            decay_rate=1.0 if warms_only or self.schedule == "linear" else 0.1,
             num_epochs=epochs,
             min_lr=self.min_lr,
             warmup_lr=self.warmup_lr,

@@ -21,13 +21,15 @@ from lab.console import LabError
 from lab.datasets.loading import DataModule
 from lab.datasets.sources import Source
 from lab.datasets.tasks.task import Task
+from lab.datasets.text.corpus import FolderCorpus
 from lab.runs.files import DamagedFile, one_line
 from lab.runs.stored_config import FILE, read_config
 from lab.training.optim import OptimConfig
 
 # What is made of a stored config, and of which types; nothing else that it names is even imported.
 _MADE: Mapping[str, tuple[type, ...]] = {
-    "data": (DataModule, Task, Source),
+    # Of the corpora the one that fetches nothing.
+    "data": (DataModule, Task, Source, FolderCorpus),
     "model": (nn.Module,),
     "softmax": (TemperatureRule, Normaliser, HeatTreatment),
     "optim": (OptimConfig,),

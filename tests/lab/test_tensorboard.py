@@ -221,3 +221,5 @@ def test_charts_of_layers_heads_and_own_diagnostics() -> None:
     assert charts["sharpest"] == {"largest": ["Multiline", ["sharpest/largest$"]]}
     # Whatever else a run logs, what it shares with another is the same chart.
     assert layout(["val/accuracy"])["accuracy"] == layout(["val/accuracy", "eureka/chance"])["accuracy"]
+    # The threshold of a loss does not lie on the scale of accuracies.
+    assert layout(["val/loss", "eureka/loss_threshold"])["loss"]["validation loss and Eureka-moment"]

@@ -1,0 +1,151 @@
+"""Corpora: where the documents of a language task come from."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any, Literal, Protocol
+
+from pydantic import Field, PositiveInt
+
+Split = Literal["train", "validation"]
+Pattern = Annotated[str, Field(min_length=1)]
+
+
+class Corpus(Protocol):
+    """Documents to train on and others to validate on."""
+
+    def documents(self, split: Split) -> Iterator[str]:
+        """The documents of a split, one after another."""
+        ...
+
+    def identity(self) -> str:
+        """Text that two corpora share only if their documents are the same."""
+        ...
+
+
+class FolderCorpus:
+    """Text files of a folder, in UTF-8; a line that is not empty is a document, as in WikiText and Megatron-LM.
+
+    Args:
+        folder: the folder.
+        train, validation: patterns of file names; what validates does not train.
+
+    Raises:
+        ValueError: if a pattern is of other folders.
+        FileNotFoundError: where files are asked for, and a pattern fits none.
+    """
+
+    def __init__(
+        self,
+        folder: Annotated[str, Field(min_length=1)],
+        train: Pattern = "*.txt",
+        validation: Pattern = "valid*.txt",
+    ) -> None:
+        self.folder = Path(folder).expanduser()
+        self.patterns: dict[Split, str] = {"train": train, "validation": validation}
+        for split, pattern in self.patterns.items():
+            if "/" in pattern or pattern == "..":
+                raise ValueError(f"data.corpus.{split}={pattern} must be file names of data.corpus.folder, as in *.txt")
+
+    def files(self, split: Split) -> list[Path]:
+        """The files of a split, by name."""
+        found = set(self.folder.glob(self.patterns[split]))
+        if split == "train":
+            found -= set(self.folder.glob(self.patterns["validation"]))
+        if not found:
+            raise FileNotFoundError(
+                f"no text in {self.folder.absolute()}: data.corpus.{split}={self.patterns[split]} fits no file of it; "
+                "name another folder with data.corpus.folder, or other files"
+            )
+        return sorted(found)
+
+    def documents(self, split: Split) -> Iterator[str]:
+        """The lines that are not empty.
+
+        Raises:
+            ValueError: if a file is no text in UTF-8.
+        """
+        for path in self.files(split):
+            try:
+                with path.open(encoding="utf-8") as lines:
+                    yield from (stripped for line in lines if (stripped := line.strip()))
+            except UnicodeDecodeError as error:
+                raise ValueError(f"{path} is no text in UTF-8: {error.reason} at byte {error.start}") from error
+
+    def identity(self) -> str:
+        digest = hashlib.blake2b(digest_size=16)
+        for split in ("train", "validation"):
+            for path in self.files(split):
+                with path.open("rb") as file:
+                    digest.update(f"{split} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
+        return digest.hexdigest()
+
+
+class HubCorpus:
+    """A data set of the Hugging Face Hub, streamed: its first documents validate, those that follow train.
+
+    Args:
+        name: of the data set, ``wikimedia/wikipedia``.
+        config: one of its configurations, ``20231101.en``; None for the only one.
+        split: of it.
+        column: that holds the text.
+        revision: commit or tag of the data set; None for the newest, of which the cache keeps what was first read.
+        documents: that train at most; None for all.
+        validation_documents: that validate.
+
+    Raises:
+        ValueError: where documents are asked for and Hugging Face ``datasets`` is not installed, or has none.
+    """
+
+    def __init__(
+        self,
+        name: Annotated[str, Field(min_length=1)],
+        config: str | None = None,
+        split: str = "train",
+        column: str = "text",
+        revision: str | None = None,
+        documents: PositiveInt | None = None,
+        validation_documents: PositiveInt = 1000,
+    ) -> None:
+        self.source = (name, config, split, column, revision)
+        self.limits = (documents, validation_documents)
+
+    def documents(self, split: Split) -> Iterator[str]:
+        """The documents of a split, as they come from the Hub."""
+        name, config, part, column, revision = self.source
+        documents, held_out = self.limits
+        stream = _streamed(name, config, part, revision)
+        rows = (
+            islice(stream, held_out) if split == "validation" else islice(stream, held_out, _end(held_out, documents))
+        )
+        for row in rows:
+            if column not in row:
+                raise ValueError(f"data.corpus.column={column} is no column of {name}; it has {', '.join(row)}")
+            yield row[column]
+
+    def identity(self) -> str:
+        return repr((self.source, self.limits))
+
+
+def _end(start: int, count: int | None) -> int | None:
+    return None if count is None else start + count
+
+
+def _streamed(name: str, config: str | None, split: str, revision: str | None) -> Any:
+    try:
+        from datasets import load_dataset  # type: ignore[attr-defined]  # not the lab's folder of that name
+    except ImportError as error:
+        raise ValueError(needed("datasets")) from error
+    try:
+        return load_dataset(name, config, split=split, revision=revision, streaming=True)
+    except Exception as error:  # of many libraries: offline, no such name, no such configuration
+        first = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ValueError(f"data.corpus.name={name} cannot be read from the Hugging Face Hub: {first}") from error
+
+
+def needed(library: str) -> str:
+    """Says how to get a library of the extra ``language``."""
+    return f"this needs {library}, which is not installed: pip install 'eureka-lab[language]'"

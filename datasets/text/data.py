@@ -1,0 +1,224 @@
+"""Lightning data modules of language: packed blocks of a corpus, to predict masked tokens or the next ones."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field, PositiveInt
+from torch import Tensor
+
+from lab.datasets.loading import Batch, DataModule, Drawn, StepLoader
+from lab.datasets.seeding import generator_of
+from lab.datasets.sizes import BatchSize, Samples
+from lab.datasets.text.corpus import Corpus, Split
+from lab.datasets.text.tokens import MASK, SPECIAL, Tokens, tokenised
+
+# All bytes and the special tokens have to have a place.
+Vocabulary = Annotated[int, Field(ge=256 + len(SPECIAL), le=500_000)]
+Block = Annotated[int, Field(ge=8, le=32_768)]
+
+
+class TextData(DataModule):
+    """Blocks of a corpus whose documents are packed one behind another, in a new order each time through.
+
+    Args:
+        corpus: where documents come from.
+        vocabulary: size of the byte-level BPE that is trained on the corpus; a small one may give fewer.
+        block: tokens of a block.
+        batch_size: blocks a batch and process.
+        epoch_size: blocks an epoch over all processes.
+        validation_size: blocks of the fixed validation set, at most; the corpus may have fewer.
+        seed: seed of the order of the training blocks.
+        validation_seed: of what is random in the validation set; the same for all runs.
+
+    Raises:
+        ValueError: if an epoch is shorter than one batch of all processes.
+    """
+
+    # What is asked for, and how many tokens of the corpus a sample takes beyond its block.
+    task: Literal["masked", "causal"]
+    ahead = 0
+
+    def __init__(
+        self,
+        corpus: Corpus,
+        vocabulary: Vocabulary = 8192,
+        block: Block = 128,
+        batch_size: BatchSize = 84,
+        epoch_size: PositiveInt = 8400,
+        validation_size: Samples = 512,
+        seed: int = 0,
+        validation_seed: int = 0,
+    ) -> None:
+        super().__init__()
+        self.corpus = corpus
+        self.vocabulary = vocabulary
+        self.block = block
+        self.batch_size = batch_size
+        self.epoch_size = epoch_size
+        self.validation_size = validation_size
+        self.seed = seed
+        self.validation_seed = validation_seed
+        self._order: tuple[int, Tensor] | None = None
+        self.steps_of(epoch_size)
+
+    @cached_property
+    def tokens(self) -> Tokens:
+        """The tokenised corpus, loaded (or made) at first use.
+
+        Raises:
+            ValueError: if a split holds less than one block.
+        """
+        found = tokenised(self.corpus, self.vocabulary)
+        for split, stream in found.streams.items():
+            if len(stream) < self.block + self.ahead:
+                raise ValueError(
+                    f"the {split} text of the corpus has {len(stream)} tokens, less than one block "
+                    f"(data.block={self.block}): take a larger corpus, or a smaller block"
+                )
+        return found
+
+    def model_arguments(self) -> dict[str, int]:
+        """Number of tokens that there are; length of a block, by a name that only a model of this task knows."""
+        return {"num_classes": self.tokens.vocabulary, f"{self.task}_context": self.block}
+
+    def setup(self, stage: str | None = None) -> None:
+        self.validation_size = min(self.validation_size, self.blocks("validation"))
+
+    def blocks(self, split: Split) -> int:
+        """Number of whole blocks of a split."""
+        return (len(self.tokens.streams[split]) - self.ahead) // self.block
+
+    def block_at(self, split: Split, places: Tensor) -> Tensor:
+        """Blocks by their numbers: tokens [B, block + ahead] int64."""
+        stream: NDArray[Any] = self.tokens.streams[split]
+        rows = places.numpy()[:, None] * self.block + np.arange(self.block + self.ahead)
+        return torch.from_numpy(stream[rows].astype(np.int64))
+
+    def prior_loss(self) -> float | None:
+        """Unigram entropy: the loss on the validation set of one who knows how often each token is in training."""
+        counts = np.bincount(self.tokens.streams["train"], minlength=self.tokens.vocabulary) + 1.0
+        surprise = -np.log(counts / counts.sum())
+        predicted = self.predicted(self.block_at("validation", torch.arange(self.validation_size)).numpy())
+        return float(surprise[predicted].mean())
+
+    @abstractmethod
+    def predicted(self, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The tokens of blocks that may be asked for, in one row."""
+
+    @abstractmethod
+    def drawn(self, tokens: Tensor, generator: torch.Generator) -> Drawn:
+        """The draws of a batch of blocks: all that is random about it."""
+
+    def draw_train(self, epoch: int, step: int) -> Drawn:
+        """The draws of one training batch of this process; a pure function of its place in training."""
+        first = epoch * self.steps_of(self.epoch_size) + step
+        walk = (first * self.world_size + self.rank) * self.batch_size + torch.arange(self.batch_size)
+        size = self.blocks("train")
+        places = torch.empty_like(walk)
+        for turn in (walk // size).unique().tolist():
+            mine = walk // size == turn
+            places[mine] = self._shuffled(turn)[walk[mine] % size]
+        return self.drawn(self.block_at("train", places), generator_of("text", self.seed, epoch, step, self.rank))
+
+    def draw_validation(self, index: int) -> Drawn:
+        """The draws of validation batch ``index`` of the fixed set, whatever the number of processes."""
+        start = index * self.batch_size
+        places = torch.arange(start, min(start + self.batch_size, self.validation_size))
+        generator = generator_of("text validation", self.validation_seed, index)
+        return self.drawn(self.block_at("validation", places), generator)
+
+    def _shuffled(self, turn: int) -> Tensor:
+        if self._order is None or self._order[0] != turn:
+            order = torch.randperm(self.blocks("train"), generator=generator_of("text order", self.seed, turn))
+            self._order = (turn, order)
+        return self._order[1]
+
+    def train_dataloader(self) -> StepLoader:
+        return self.training_loader(self.steps_of(self.epoch_size))
+
+    def val_dataloader(self) -> StepLoader:
+        return self.validation_loader(self.batch_size)
+
+
+class CausalLanguageData(TextData):
+    """Asks at each token for the next: ``{"x": [B, N] int64, "y": [B, N] int64, "latents": {}}``."""
+
+    task = "causal"
+    ahead = 1
+
+    def predicted(self, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
+        return blocks[:, 1:].ravel()
+
+    def drawn(self, tokens: Tensor, generator: torch.Generator) -> Batch:
+        return {"x": tokens[:, :-1], "y": tokens[:, 1:], "latents": {}}
+
+
+class MaskedLanguageData(TextData):
+    """Asks for 15 % of the tokens of a block, which are masked anew each time it comes (dynamic masking).
+
+    Of those, 80 % are replaced by ``<mask>``, 10 % by a random token, and 10 % are left as they are. Each block has the
+    same number M of them, so that shapes are fixed and a model need not answer elsewhere. A batch is
+    ``{"x": (tokens [B, N], places [B, M]), "y": [B, M] int64, "latents": {}}``.
+
+    Source: Devlin et al. 2019, section 3.1; Liu et al. 2019 (RoBERTa), section 4.1.
+
+    Args:
+        share: of tokens that are asked for.
+        corpus, vocabulary, block, batch_size, epoch_size, validation_size, seed, validation_seed: as of
+            :class:`TextData`.
+    """
+
+    task = "masked"
+
+    def __init__(
+        self,
+        corpus: Corpus,
+        vocabulary: Vocabulary = 8192,
+        block: Block = 128,
+        batch_size: BatchSize = 84,
+        epoch_size: PositiveInt = 8400,
+        validation_size: Samples = 512,
+        share: Annotated[float, Field(gt=0, lt=1)] = 0.15,
+        seed: int = 0,
+        validation_seed: int = 0,
+    ) -> None:
+        super().__init__(corpus, vocabulary, block, batch_size, epoch_size, validation_size, seed, validation_seed)
+        self.masked = max(1, round(share * block))
+
+    def predicted(self, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
+        return blocks[blocks >= len(SPECIAL)]
+
+    def drawn(self, tokens: Tensor, generator: torch.Generator) -> Mapping[str, Tensor]:
+        shape = (len(tokens), self.masked)
+        return {
+            "tokens": tokens,
+            "score": torch.rand(tokens.shape, generator=generator),
+            "fate": torch.rand(shape, generator=generator),
+            "random": torch.randint(len(SPECIAL), self.tokens.vocabulary, shape, generator=generator),
+        }
+
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Batch:
+        return masked(**batch) if "score" in batch else batch
+
+
+def masked(tokens: Tensor, score: Tensor, fate: Tensor, random: Tensor) -> Batch:
+    """The batch of draws, on the device that they are on.
+
+    Args:
+        tokens: [B, N] int64.
+        score: [B, N]; the M largest of a block are asked for, special tokens last.
+        fate: [B, M] in [0, 1): below 0.8 masked, below 0.9 replaced by ``random``, else left.
+        random: [B, M] int64.
+    """
+    ordinary = score.masked_fill(tokens < len(SPECIAL), -1.0)
+    places = ordinary.topk(fate.shape[1], dim=1).indices.sort(dim=1).values
+    asked = tokens.gather(1, places)
+    shown = torch.where(fate < 0.8, torch.full_like(asked, MASK), torch.where(fate < 0.9, random, asked))
+    return {"x": (tokens.scatter(1, places, shown), places), "y": asked, "latents": {}}

@@ -1,0 +1,110 @@
+"""Tokens of a corpus by a byte-level BPE that is trained on it; both are kept in the user's cache, by content."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lab.datasets.text.corpus import Corpus, Split, needed
+
+# As RoBERTa has them, in the order of their numbers.
+SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
+START, END, MASK = (SPECIAL.index(token) for token in ("<s>", "</s>", "<mask>"))
+
+# Changes when what is kept does.
+_VERSION = 1
+# Documents that are tokenised at once, side by side on all cores.
+_AT_ONCE = 1000
+_TOKENIZER = "tokenizer.json"
+_SPLITS: tuple[Split, ...] = ("train", "validation")
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Holds a tokenised corpus.
+
+    Attributes:
+        vocabulary: number of tokens that there are; fewer than asked for where the corpus is small.
+        streams: split -> token numbers of all its documents, each ended by ``</s>``; read from disk as they are used.
+    """
+
+    vocabulary: int
+    streams: dict[Split, NDArray[Any]]
+
+
+def tokenised(corpus: Corpus, vocabulary: int) -> Tokens:
+    """Tokens of a corpus, from the cache where they are known.
+
+    Args:
+        corpus: its training documents train the tokeniser.
+        vocabulary: size of the byte-level BPE, special tokens included.
+
+    Raises:
+        ValueError: if ``tokenizers`` is not installed.
+    """
+    try:
+        from tokenizers import Tokenizer
+    except ImportError as error:
+        raise ValueError(needed("tokenizers")) from error
+    name = hashlib.blake2b(repr((_VERSION, vocabulary, corpus.identity())).encode(), digest_size=16).hexdigest()
+    folder = cache() / "text" / name
+    if not folder.is_dir():
+        _make(corpus, vocabulary, folder)
+    size = Tokenizer.from_file(str(folder / _TOKENIZER)).get_vocab_size()
+    return Tokens(size, {split: np.load(folder / f"{split}.npy", mmap_mode="r") for split in _SPLITS})
+
+
+def cache() -> Path:
+    """Folder of the user's cache that is the lab's (XDG_CACHE_HOME, or ``~/.cache``)."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "eureka-lab"
+
+
+def _make(corpus: Corpus, vocabulary: int, folder: Path) -> None:
+    """Fills the folder of the cache, which appears whole or not at all."""
+    from tokenizers.implementations import ByteLevelBPETokenizer
+
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        tokenizer = ByteLevelBPETokenizer()
+        tokenizer.train_from_iterator(
+            corpus.documents("train"), vocab_size=vocabulary, special_tokens=list(SPECIAL), show_progress=False
+        )
+        tokenizer.save(str(draft / _TOKENIZER))
+        dtype = np.uint16 if tokenizer.get_vocab_size() <= 2**16 else np.uint32
+        for split in _SPLITS:
+            _write(draft / f"{split}.npy", _parts(tokenizer, corpus.documents(split), dtype), dtype)
+        if not folder.is_dir():  # another process may have been first
+            draft.rename(folder)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _parts(tokenizer: Any, documents: Iterator[str], dtype: type) -> Iterator[NDArray[Any]]:
+    while some := list(islice(documents, _AT_ONCE)):
+        encoded = tokenizer.encode_batch(some)
+        yield np.concatenate([np.array([*one.ids, END], dtype) for one in encoded])
+
+
+def _write(path: Path, parts: Iterator[NDArray[Any]], dtype: type) -> None:
+    """Writes an array part by part: a corpus may be larger than memory."""
+    raw = path.with_suffix(".raw")
+    with raw.open("wb") as file:
+        for part in parts:
+            part.tofile(file)
+    length = raw.stat().st_size // np.dtype(dtype).itemsize
+    stream = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=(length,))
+    if length:
+        stream[:] = np.memmap(raw, dtype, mode="r", shape=(length,))
+    stream.flush()
+    raw.unlink()

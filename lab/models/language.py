@@ -1,0 +1,153 @@
+"""Language models of Hugging Face ``transformers``, with random weights, under any softmax of the lab.
+
+Their attention is the library's own but for the softmax (:mod:`lab.models.replace`). ``transformers`` is of the extra
+``language``, and imported where a model is made.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from lab.datasets.sizes import Size
+from lab.datasets.text.corpus import needed
+from lab.datasets.text.tokens import END, START
+from lab.models.parts import Observable, RuleFactory, SoftmaxFactory
+from lab.models.replace import replace_softmax
+
+Dropout = Annotated[float, Field(ge=0, lt=1)]
+
+
+class LanguageModel(Observable):
+    """A model of ``transformers``, made anew, under a softmax.
+
+    Args:
+        kind: ``AutoModelFor<kind>`` of the library.
+        architecture: its name there, ``roberta``.
+        options: of the architecture's config.
+        softmax: makes the rule and the normaliser of a layer; None is plain softmax.
+
+    Raises:
+        ValueError: if ``transformers`` is not installed, or the heads do not divide the width.
+    """
+
+    def __init__(
+        self, kind: str, architecture: str, options: dict[str, Any], softmax: SoftmaxFactory | RuleFactory | None
+    ) -> None:
+        super().__init__()
+        try:
+            import transformers
+        except ImportError as error:
+            raise ValueError(needed("transformers")) from error
+        if options["hidden_size"] % options["num_attention_heads"]:
+            raise ValueError(
+                f"model.heads={options['num_attention_heads']} does not divide model.width={options['hidden_size']}"
+            )
+        # Packed blocks have no padding: with a number for it, the models would look for it at every step.
+        config = transformers.AutoConfig.for_model(
+            architecture, use_cache=False, pad_token_id=None, bos_token_id=START, eos_token_id=END, **options
+        )
+        model: nn.Module = getattr(transformers, f"AutoModelFor{kind}").from_config(config)
+        self.model = replace_softmax(model, softmax or SoftmaxFactory())
+
+
+class MaskedLanguageModel(LanguageModel):
+    """RoBERTa: tokens of which some are masked to what they were.
+
+    Source: Eureka-moments in Transformers, section 5.3 (12 layers, 12 heads); Liu et al. 2019: width 768, 3,072 hidden
+    units, GELU, dropout 0.1, weights N(0, 0.02).
+
+    Args:
+        num_classes: size of the vocabulary.
+        masked_context: tokens of a block.
+        layers, heads, width: of the encoder; the heads must divide the width.
+        hidden: hidden units of an MLP; None is four times the width.
+        dropout: of the hidden states and of the attention weights.
+        softmax: makes the rule and the normaliser of a layer; None is plain softmax.
+    """
+
+    def __init__(
+        self,
+        num_classes: int = 8192,
+        masked_context: int = 128,
+        layers: Size = 12,
+        heads: Size = 12,
+        width: Size = 768,
+        hidden: Size | None = None,
+        dropout: Dropout = 0.1,
+        softmax: SoftmaxFactory | RuleFactory | None = None,
+    ) -> None:
+        options = {
+            "vocab_size": num_classes,
+            "max_position_embeddings": masked_context,
+            "num_hidden_layers": layers,
+            "num_attention_heads": heads,
+            "hidden_size": width,
+            "intermediate_size": hidden or 4 * width,
+            "hidden_dropout_prob": dropout,
+            "attention_probs_dropout_prob": dropout,
+            "layer_norm_eps": 1e-5,
+            "type_vocab_size": 1,
+        }
+        super().__init__("MaskedLM", "roberta", options, softmax)
+
+    def forward(self, x: tuple[Tensor, Tensor]) -> Tensor:
+        """(tokens [B, N], places [B, M]) -> logits [B, M, num_classes] at these places."""
+        tokens, places = x
+        model: Any = self.model
+        # By itself RoBERTa begins to count after the number of padding.
+        positions = torch.arange(tokens.shape[1], device=tokens.device).unsqueeze(0)
+        states = model.roberta(tokens, position_ids=positions).last_hidden_state
+        # The head is a third of the work, and 85 % of the tokens are not asked for.
+        return model.lm_head(states.gather(1, places.unsqueeze(-1).expand(-1, -1, states.shape[-1])))
+
+
+class CausalLanguageModel(LanguageModel):
+    """GPT-2 or Llama: each token to the next.
+
+    Args:
+        num_classes: size of the vocabulary.
+        causal_context: tokens of a block.
+        architecture: ``gpt2`` (learned places, layer norm, GELU) or ``llama`` (rotary places, RMS norm, gated SiLU).
+        layers, heads, width: of the decoder; the heads must divide the width.
+        hidden: hidden units of an MLP; None is four times the width.
+        dropout: of GPT-2's hidden states and attention weights; of Llama's attention weights.
+        softmax: makes the rule and the normaliser of a layer; None is plain softmax.
+    """
+
+    answer_token: ClassVar[int] = -1
+
+    def __init__(
+        self,
+        num_classes: int = 8192,
+        causal_context: int = 128,
+        architecture: Literal["gpt2", "llama"] = "gpt2",
+        layers: Size = 12,
+        heads: Size = 12,
+        width: Size = 768,
+        hidden: Size | None = None,
+        dropout: Dropout = 0.0,
+        softmax: SoftmaxFactory | RuleFactory | None = None,
+    ) -> None:
+        hidden = hidden or 4 * width
+        own: dict[str, dict[str, Any]] = {
+            "gpt2": {"n_inner": hidden, "resid_pdrop": dropout, "embd_pdrop": dropout, "attn_pdrop": dropout},
+            "llama": {"intermediate_size": hidden, "attention_dropout": dropout},
+        }
+        options = {
+            "vocab_size": num_classes,
+            "max_position_embeddings": causal_context,
+            "num_hidden_layers": layers,
+            "num_attention_heads": heads,
+            "hidden_size": width,
+            **own[architecture],
+        }
+        super().__init__("CausalLM", architecture, options, softmax)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Tokens [B, N] -> logits [B, N, num_classes] of the token after each."""
+        model: Any = self.model
+        return model(x).logits

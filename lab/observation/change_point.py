@@ -1,0 +1,107 @@
+"""The change point of a curve: its steepest drop between two plateaus, found without a threshold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.ndimage import median_filter
+
+# A plateau is so many values or more.
+_SHORTEST_PLATEAU = 6
+# A straight line has 0.75 of its variance between its halves, a drop that takes as long as a plateau about 0.85.
+_LEAST_STRENGTH = 0.85
+# Of the range of the whole curve: what is less is a ripple.
+_LEAST_SHARE = 0.2
+# A longer curve is thinned to medians of neighbours: finding takes time by its length squared.
+_LONGEST = 1000
+# Standard errors of the noise: of the many places where there could be a drop, none is one by chance.
+_LEAST_ERRORS = 6.0
+
+
+@dataclass(frozen=True)
+class ChangePoint:
+    """Tells where a curve falls from one plateau to another.
+
+    Attributes:
+        index: of the first value after the drop.
+        before, after: mean of the plateau on either side.
+        strength: share of the variance of both plateaus that lies between them (eta squared): 1 is a perfect step, a
+            straight line has 0.75.
+    """
+
+    index: int
+    before: float
+    after: float
+    strength: float
+
+
+def change_point(values: Sequence[float], rises: bool = False) -> ChangePoint | None:
+    """Finds the steepest drop (or rise) between two plateaus; None of a curve without one.
+
+    On either side of every place lies a stretch of w values of the curve, smoothed by a running median, which short
+    spikes (slingshots) do not move. It is tried with w = 6, 8, 12, ... up to half of the curve. The place that counts
+    is where the step between the two means, times its strength, is largest, if
+
+    - the strength tells the step from a slope,
+    - the step is no ripple of the curve, and none of its noise (both ends of all differences of neighbours),
+    - the curve has not been as low before: a spike's way back is no discovery.
+
+    Own lines, since libraries (``ruptures``) cut a slope into steps, and ask how many there are or what one costs.
+
+    Args:
+        values: one a validation; what is not finite is left out.
+        rises: look for the steepest rise instead.
+    """
+    given = np.asarray(values, dtype=np.float64)
+    there = np.flatnonzero(np.isfinite(given))
+    if len(there) < 2 * _SHORTEST_PLATEAU:
+        return None
+    there, curve = _thinned(there, -given[there] if rises else given[there])
+    # The median of |difference| of two normal values is 0.6745 times their spread, the square root of 2 sigma.
+    noise = float(np.median(np.abs(np.diff(curve)))) / 0.6745 / 2**0.5
+    found = [_steepest(curve, width, noise) for width in _widths(len(curve) // 2)]
+    best = max((one for one in found if one is not None), key=lambda one: one[0], default=None)
+    if best is None:
+        return None
+    _, place, before, after, strength = best
+    sign = -1.0 if rises else 1.0
+    return ChangePoint(int(there[place]), sign * before, sign * after, strength)
+
+
+def _thinned(places: NDArray[np.intp], curve: NDArray[np.float64]) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+    every = -(-len(curve) // _LONGEST)
+    whole = len(curve) - len(curve) % every
+    return places[:whole:every], np.median(curve[:whole].reshape(-1, every), axis=1) if every > 1 else curve
+
+
+def _widths(longest: int) -> list[int]:
+    widths = [_SHORTEST_PLATEAU]
+    while (wider := round(widths[-1] * 2**0.5)) <= longest:
+        widths.append(wider)
+    return widths
+
+
+def _steepest(curve: NDArray[np.float64], width: int, noise: float) -> tuple[float, int, float, float, float] | None:
+    """Returns the best step between plateaus of ``width`` values: its score, place, two means and strength."""
+    smooth = median_filter(curve, width // 4 | 1, mode="nearest")
+    stretches = np.lib.stride_tricks.sliding_window_view(smooth, width)
+    means, variances = stretches.mean(1), stretches.var(1)
+    before, after = means[:-width], means[width:]
+    step = before - after
+    between, within = step**2 / 4, (variances[:-width] + variances[width:]) / 2
+    strength = np.divide(between, between + within, out=np.zeros_like(step), where=between + within > 0)
+    lowest_before = np.minimum.accumulate(smooth)[width - 1 : width - 1 + len(step)]
+    counts = (
+        (strength >= _LEAST_STRENGTH)
+        & (step >= _LEAST_SHARE * np.ptp(smooth))
+        & (step > _LEAST_ERRORS * noise * (2 / width) ** 0.5)
+        & (lowest_before > (before + after) / 2)
+    )
+    if not counts.any():
+        return None
+    score = np.where(counts, step * strength, -np.inf)
+    first = int(score.argmax())
+    return float(score[first]), first + width, float(before[first]), float(after[first]), float(strength[first])

@@ -1,0 +1,158 @@
+"""Text data: packed blocks of a corpus, masked anew each time, from a cache that goes by content."""
+
+from __future__ import annotations
+
+import builtins
+import math
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from lab.datasets.text import tokens
+from lab.datasets.text.corpus import FolderCorpus, HubCorpus
+from lab.datasets.text.data import CausalLanguageData, MaskedLanguageData, masked
+from lab.datasets.text.tokens import END, MASK, SPECIAL
+
+pytest.importorskip("tokenizers", reason="the extra language is not installed")
+
+LINES = [
+    f"{name} has {count} {thing} ." for name in ("Ada", "Bo", "Cy") for count in range(40) for thing in ("cats", "hats")
+]
+
+
+@pytest.fixture
+def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FolderCorpus:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    (folder / "train.txt").write_text("\n\n".join(LINES))
+    (folder / "valid.txt").write_text("\n".join(LINES[::3]))
+    return FolderCorpus(str(folder))
+
+
+def sizes(**others: int) -> dict:
+    return {"vocabulary": 300, "block": 16, "batch_size": 4, "epoch_size": 32, "validation_size": 10, **others}
+
+
+def test_the_next_token_is_asked_for_at_each(corpus: FolderCorpus) -> None:
+    data = CausalLanguageData(corpus, **sizes())
+    data.setup()
+    batch = data.draw_train(0, 3)
+    assert batch["x"].shape == batch["y"].shape == (4, 16) and torch.equal(batch["x"][:, 1:], batch["y"][:, :-1])
+    assert data.model_arguments() == {"num_classes": data.tokens.vocabulary, "causal_context": 16}
+    assert torch.equal(batch["x"], data.draw_train(0, 3)["x"])
+    assert int((data.tokens.streams["train"] == END).sum()) == len(LINES)
+
+
+def test_each_block_comes_once_a_time_through(corpus: FolderCorpus) -> None:
+    data = CausalLanguageData(corpus, **sizes(batch_size=5, epoch_size=5))
+    count = data.blocks("train")
+    steps = 2 * count // 5 + 1
+    seen = torch.cat([data.draw_train(epoch, 0)["x"] for epoch in range(steps)])[: 2 * count]
+    places = [tuple(row) for row in data.block_at("train", torch.arange(count))[:, :-1].tolist()]
+    for turn in seen.split(count):
+        assert sorted(map(tuple, turn.tolist())) == sorted(places)
+    assert not torch.equal(*seen.split(count))
+
+
+def test_the_unigram_entropy_is_the_loss_of_one_who_counts(corpus: FolderCorpus) -> None:
+    data = CausalLanguageData(corpus, **sizes(validation_size=1000))
+    data.setup()
+    counts = [1] * data.tokens.vocabulary
+    for token in data.tokens.streams["train"].tolist():
+        counts[token] += 1
+    asked = torch.cat([data.draw_validation(i)["y"] for i in data.validation_batches(4)]).flatten().tolist()
+    surprise = [-math.log(counts[token] / sum(counts)) for token in asked]
+    assert data.prior_loss() == pytest.approx(sum(surprise) / len(surprise))
+
+
+def test_fifteen_percent_are_masked_and_never_twice_the_same(corpus: FolderCorpus) -> None:
+    data = MaskedLanguageData(corpus, **sizes(block=40))
+    data.setup()
+    first, again, later = (
+        data.on_after_batch_transfer(data.draw_train(*place), 0) for place in ((0, 0), (0, 0), (1, 0))
+    )
+    assert first["x"][1].shape == first["y"].shape == (4, 6)
+    assert torch.equal(first["x"][1], again["x"][1]) and not torch.equal(first["x"][1], later["x"][1])
+    assert bool((first["y"] >= len(SPECIAL)).all())  # ends of documents are not asked for
+    prior, entropy = data.prior_loss(), math.log(data.tokens.vocabulary)
+    assert prior is not None and 0 < prior < entropy
+
+
+def test_of_the_masked_eight_in_ten_are_hidden_and_one_is_another() -> None:
+    before = torch.randint(10, 1000, (500, 100), generator=torch.Generator().manual_seed(0))
+    draw = torch.Generator().manual_seed(1)
+    fate = torch.rand(500, 15, generator=draw)
+    batch = masked(before, torch.rand(500, 100, generator=draw), fate, torch.full((500, 15), 5))
+    (shown, places), asked = batch["x"], batch["y"]
+    at = shown.gather(1, places)
+    assert torch.equal(before.gather(1, places), asked)
+    assert (at == MASK).double().mean() == pytest.approx(0.8, abs=0.02)
+    assert (at == 5).double().mean() == pytest.approx(0.1, abs=0.02)
+    assert (at == asked).double().mean() == pytest.approx(0.1, abs=0.02)
+    assert int((shown != before).sum(1).max()) <= 15
+
+
+def test_the_cache_goes_by_content(corpus: FolderCorpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    make = tokens._make
+    monkeypatch.setattr(tokens, "_make", lambda *given: (made.append(given), make(*given)))
+    tokens.tokenised(corpus, 300)
+    tokens.tokenised(FolderCorpus(str(corpus.folder)), 300)
+    assert len(made) == 1
+    tokens.tokenised(corpus, 301)
+    (corpus.folder / "train.txt").write_text("\n".join(LINES[::2]))
+    tokens.tokenised(corpus, 300)
+    assert len(made) == 3 and not list((tokens.cache() / "text").glob(".*"))
+
+
+def test_what_cannot_be_read_is_told(corpus: FolderCorpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(FileNotFoundError, match=r"no text in .*data\.corpus\.train=\*\.txt fits no file"):
+        tokens.tokenised(FolderCorpus(str(corpus.folder / "none")), 300)
+    with pytest.raises(ValueError, match=r"data\.corpus\.train=/etc/\*\.txt must be file names of"):
+        FolderCorpus(str(corpus.folder), train="/etc/*.txt")
+    with pytest.raises(ValueError, match="less than one block"):
+        CausalLanguageData(corpus, **sizes(block=30_000)).model_arguments()
+    (corpus.folder / "train.txt").write_bytes(b"fine\n\xff\xfe\n")
+    with pytest.raises(ValueError, match=r"train\.txt is no text in UTF-8"):
+        tokens.tokenised(corpus, 300)
+    assert len(list((tokens.cache() / "text").iterdir())) == 1, "of what failed nothing is left"
+    real = builtins.__import__
+
+    def without(name: str, *given, **named):
+        if name.split(".")[0] in ("tokenizers", "datasets"):
+            raise ImportError(name)
+        return real(name, *given, **named)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(
+        ValueError, match=r"needs tokenizers, which is not installed: pip install 'eureka-lab\[language\]'"
+    ):
+        tokens.tokenised(corpus, 300)
+    with pytest.raises(ValueError, match="needs datasets"):
+        next(HubCorpus("someone/something").documents("train"))
+
+
+def test_the_hub_s_first_documents_validate(monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets = pytest.importorskip("datasets")
+    rows = [{"text": str(number)} for number in range(10)]
+    monkeypatch.setattr(datasets, "load_dataset", lambda *given, **named: iter(rows))
+    corpus = HubCorpus("someone/something", documents=4, validation_documents=3)
+    assert list(corpus.documents("validation")) == ["0", "1", "2"]
+    assert list(corpus.documents("train")) == ["3", "4", "5", "6"]
+    with pytest.raises(ValueError, match=r"column=body is no column of someone/something; it has text"):
+        next(HubCorpus("someone/something", column="body").documents("validation"))
+
+
+@pytest.mark.real_data
+def test_wikitext_is_a_corpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    folder = Path(os.environ.get("EUREKA_DATA", "")) / "wikitext-2"
+    if not os.environ.get("EUREKA_DATA") or not folder.is_dir():
+        pytest.skip("EUREKA_DATA does not name a folder that holds wikitext-2/")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    data = MaskedLanguageData(FolderCorpus(str(folder)))
+    data.setup()
+    prior = data.prior_loss()
+    assert data.tokens.vocabulary == 8192 and prior is not None and 6 < prior < 8
