@@ -24,6 +24,7 @@ GROUPS = {
     "experiment": "",
     "softmax": "",
     "softmax/schedule": "",
+    "softmax/normaliser": "",
     "model": "",
     "optim": "",
     "callbacks": "",
@@ -36,6 +37,8 @@ GROUPS = {
     "data": "",
     "data/source": "",
     "data/task": "",
+    # Only data of text has a corpus.
+    "data/corpus": "data=masked_language ",
     "hydra/launcher": "",
     "hydra/sweeper": "",
     # Chosen by who wants one: nothing of these groups is in the defaults.
@@ -65,7 +68,7 @@ def test_every_group_is_listed_here() -> None:
 
 @pytest.mark.parametrize("choice", choices())
 def test_every_config_composes_and_fits_what_it_names(choice: str) -> None:
-    check(composed(choice))
+    check(composed(*choice.split()))
 
 
 def test_a_search_without_optuna_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
