@@ -62,6 +62,7 @@ def write_runs(root: Path, count: int, epochs: int = EPOCHS) -> None:
             metrics={"val/accuracy": 0.9 if moment <= epochs else 0.5},
         )
         folder = root / "main_task" / f"softmax,optim.lr={setting}" / f"seed={seed}"
+        folder.mkdir(parents=True)
         write_summary(folder, summary)
         (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.merge(composed, own), resolve=True))
         (folder / "metrics.csv").write_text(metrics[seed])

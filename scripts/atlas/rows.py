@@ -54,7 +54,7 @@ class Row:
 
     @property
     def overrides(self) -> tuple[str, ...]:
-        """What is typed to train with it."""
+        """Overrides to train with it."""
         name, *options = self.typed.split()
         return (f"softmax={name}", *options)
 

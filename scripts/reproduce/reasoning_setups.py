@@ -53,7 +53,7 @@ class Cell:
 
     @property
     def overrides(self) -> list[str]:
-        """What is typed, all but the seeds."""
+        """Overrides of its runs, all but the seeds."""
         softmax = f"softmax={SOFTMAXES[self.name]}"
         own = ["experiment=reasoning", softmax, f"optim.lr={self.rate}", *SETUPS[self.setup], *self.further]
         return [*own, "callbacks.eureka.stop_after=0"]

@@ -16,6 +16,7 @@ from hydra_plugins.eureka_lab import offer
 from lab.config.check import check, check_arguments
 from lab.config.command_line import check_overrides, in_order
 from lab.config.compose import CONFIGS, compose_config, initialized
+from lab.config.hydra_internals import loader
 from lab.console import LabError
 from lab.datasets.loading import DataModule
 from lab.training.optim import OptimConfig
@@ -181,7 +182,7 @@ def test_configs_of_ones_own_are_found(conf: Path, flags: list[str], monkeypatch
     check_overrides(["-m", "experiment=mine", *flags, "softmax=ext,softmax"])
     with pytest.raises(SystemExit, match="1"):
         check_overrides([*flags, "softmax=etx"])
-    assert "did you mean 'ext'? valid: adaptive_temperature, ext, heat_treatment" in capsys.readouterr().err
+    assert "softmax=etx does not exist; did you mean 'ext'? valid: adaptive_temperature, " in capsys.readouterr().err
 
 
 def test_configs_of_ones_own_are_found_by_the_search_path(conf: Path) -> None:
@@ -219,15 +220,15 @@ def test_every_run_of_a_ready_sweep_fits(sweep: Path) -> None:
     """Each value of each swept key, beside the first values of the others."""
     with initialized():
         params = compose("train", [f"+sweep={sweep.stem}"], return_hydra_config=True).hydra.sweeper.params
-    swept = OverridesParser.create().parse_overrides([f"{key}={value}" for key, value in params.items()])
-    values = [
-        [o.input_line]
-        if not o.is_sweep_override()
-        else [f"{o.get_key_element()}={value}" for value in (o.value().start, o.value().end)]
-        if o.is_interval_sweep()
-        else [f"{o.get_key_element()}={value}" for value in o.sweep_string_iterator()]
-        for o in swept
-    ]
+        swept = OverridesParser.create(loader()).parse_overrides([f"{key}={value}" for key, value in params.items()])
+        values = [
+            [o.input_line]
+            if not o.is_sweep_override()
+            else [f"{o.get_key_element()}={value}" for value in (o.value().start, o.value().end)]
+            if o.is_interval_sweep()
+            else [f"{o.get_key_element()}={value}" for value in o.sweep_string_iterator()]
+            for o in swept
+        ]
     first = [own[0] for own in values]
     for place, own in enumerate(values):
         for value in own[: 1 if first[place].startswith("seed") else None]:

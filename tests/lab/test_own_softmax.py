@@ -84,6 +84,7 @@ def test_the_commands_of_the_page_train_and_their_runs_can_be_looked_into(
         f"run={run}",
         "diagnostics=[temperature_in_use]",
         "softmax=range_softmax",
+        "trust=my_rules",
         "out=look",
     ]
     monkeypatch.setattr(sys, "argv", ["lab.inspect", *words])

@@ -233,7 +233,7 @@ def test_an_unknown_table_is_answered_with_the_valid_ones(name: str) -> None:
     with pytest.raises(LabError) as error:
         load(name)
     assert repr(name) in str(error.value)
-    assert "softmax_is_not_enough/table_1" in str(error.value)
+    assert "valid: eureka/figure_17" in str(error.value)
     assert "\n" not in str(error.value)
 
 
