@@ -222,7 +222,7 @@ softmax.tau=abc | softmax.tau
 softmax.tua=1 | tau
 softmax.schedule=3 | softmax.schedule
 softmax=norm_softmax softmax.statistic=foo | softmax.statistic
-softmax=norm_softmax softmax.statistic=foo | softmax.eps
+softmax=norm_softmax softmax.over=foo | softmax.over
 softmax/schedule=foo | softmax/schedule=foo
 softmax/schedule=heat_treatment softmax.schedule.share=2 | softmax.schedule.share
 intervention=foo | intervention=foo
