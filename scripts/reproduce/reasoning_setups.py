@@ -103,12 +103,18 @@ def table(cells: Sequence[Cell]) -> pd.DataFrame:
 
 def page(setups: Mapping[str, Sequence[Cell]], command: str) -> str:
     """The page of what is whole."""
+    trained = {
+        (record.summary.git.commit or "an unknown commit")[:8]
+        for cells in setups.values()
+        for cell in cells
+        for record in cell.records()
+    }
     text = [
         "# Figure 8 again: what of the set-up moves the Eureka-ratio",
         origin(command),
         f"{SEEDS} seeds that train together, until each has its moment (first validation above 70 %) or for 10,000 "
         "epochs. A.16 names neither layer norm nor betas nor a warm-up; each set-up below changes one of them. "
-        "p-values are not corrected.",
+        "p-values are not corrected." + (f" Trained at {', '.join(sorted(trained))}." if trained else ""),
     ]
     for setup, cells in setups.items():
         found = table(cells)
