@@ -29,7 +29,7 @@ from lab.runs.spec import identity_of
 from lab.runs.stored_config import FILE as CONFIG
 from lab.runs.stored_config import read_config
 from lab.runs.summary import FILE as SUMMARY
-from lab.runs.summary import Summary, give_room_back, read_summary, reserve_room
+from lab.runs.summary import RESERVE, Summary, give_room_back, read_summary, reserve_room
 from lab.runs.walk import free_place_aside
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ class Run:
             self._lock.acquire()
             for place in (folder, self.checkpoints, self.pictures):
                 remove_unfinished(place)
+            remove_unfinished(folder, RESERVE)
         self._empty = primary and not self._content()
 
     def release(self) -> None:

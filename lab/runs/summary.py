@@ -18,7 +18,7 @@ from lab.runs.lock import is_held
 FILE = "summary.json"
 # Rises when a field changes its meaning; a summary without one is from before there were versions.
 VERSION = 1
-_RESERVE, _RESERVED_BYTES = ".reserve", 2**16
+RESERVE, _RESERVED_BYTES = ".reserve", 2**16
 
 Status = Literal["running", "finished", "stopped", "failed"]
 Seconds = Annotated[FiniteFloat, Field(ge=0)]
@@ -242,12 +242,12 @@ def write_summary(folder: Path, summary: Summary) -> None:
 def reserve_room(folder: Path) -> None:
     """Takes as much of the disk as the last summary of a run needs, until that is written."""
     # Random, for some file systems keep no room for what they can compress.
-    write_atomically(folder / _RESERVE, lambda file: file.write(os.urandom(_RESERVED_BYTES)))
+    write_atomically(folder / RESERVE, lambda file: file.write(os.urandom(_RESERVED_BYTES)))
 
 
 def give_room_back(folder: Path) -> None:
     """Removes what :func:`reserve_room` took."""
-    (folder / _RESERVE).unlink(missing_ok=True)
+    (folder / RESERVE).unlink(missing_ok=True)
 
 
 def is_finished(folder: Path) -> bool:

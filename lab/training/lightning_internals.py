@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import torch
 from lightning import LightningModule, Trainer
+from lightning.pytorch.loops.fit_loop import RestartStage
+from lightning.pytorch.loops.loop import _Loop
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
 
@@ -25,6 +27,22 @@ def attached_trainer(module: LightningModule) -> Trainer | None:
         return module.trainer
     except RuntimeError:
         return None
+
+
+def end_a_finished_epoch(trainer: Trainer) -> None:
+    """Lets a run that goes on from the end of an epoch begin with the next; to be called as training starts.
+
+    Under ``trainer.max_steps`` Lightning ends that epoch once more, without a batch, and counts it twice. Without, it
+    does what is done here.
+    """
+    loop = trainer.fit_loop
+    if not loop.restarted_on_epoch_end:
+        return
+    _Loop.restarting.fset(loop, False)
+    loop._restart_stage = RestartStage.RESUMED_ON_EPOCH_END
+    loop.epoch_loop.update_restart_stage()
+    if loop.epoch_progress.total.completed < loop.epoch_progress.total.processed:
+        loop.epoch_progress.increment_completed()
 
 
 def processor_has_bf16() -> bool:

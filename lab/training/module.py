@@ -18,7 +18,7 @@ from lab.datasets.loading import Batch, data_of
 from lab.datasets.seeding import derived_seed
 from lab.models.parts import rules_of
 from lab.observation.gradients import SeededModule
-from lab.training.lightning_internals import attached_trainer
+from lab.training.lightning_internals import attached_trainer, end_a_finished_epoch
 from lab.training.optim import OptimConfig
 
 
@@ -77,6 +77,9 @@ class TwoStepModule(SeededModule):
     def setup(self, stage: str) -> None:
         # Lightning restores a checkpoint before it changes the precision: float64 weights would be rounded.
         self.trainer.precision_plugin.convert_module(self)
+
+    def on_train_start(self) -> None:
+        end_a_finished_epoch(self.trainer)
 
     def on_train_epoch_start(self) -> None:
         if self.schedule is not None and self.schedule.by == "epoch":

@@ -202,6 +202,12 @@ def test_what_the_machine_lacks_is_no_damage(tmp_path: Path, monkeypatch) -> Non
         run.newest_checkpoint()
 
 
+def test_half_a_reserve_of_a_killed_run_goes(tmp_path: Path) -> None:
+    (tmp_path / "..reserve.abcdefgh.unfinished").touch()
+    Run(tmp_path).release()
+    assert not list(tmp_path.glob("*.unfinished"))
+
+
 @pytest.mark.parametrize("name", ["summary.json", "config.yaml", "provenance.json", "metrics.csv"])
 def test_a_folder_where_a_file_would_be_is_refused(tmp_path: Path, name: str) -> None:
     run = Run(tmp_path)

@@ -435,3 +435,18 @@ def test_the_command_line_answers_bad_input_in_one_sentence(tmp_path: Path) -> N
     typo = lab_train("softmax=norm_softmx", folder=tmp_path, check=False)
     assert typo.returncode == 1
     assert "norm_softmax" in typo.stderr and "Traceback" not in typo.stderr
+
+
+def test_a_run_of_max_steps_goes_on_from_the_end_of_an_epoch(tmp_path: Path) -> None:
+    typed = ["experiment=max_retrieval", "data.batch_size=8", "data.epoch_steps=4", "data.validation_size=16"]
+    typed += ["trainer.max_epochs=3", "trainer.max_steps=10", "checkpoints.every_n_steps=2", "checkpoints.keep=9"]
+    typed += ["threads=1", "logger=csv_only", f"paths.runs={tmp_path}"]
+    train_with(typed)
+    (folder,) = (path.parent for path in tmp_path.rglob("summary.json"))
+    undisturbed = (folder / "metrics.csv").read_text()
+    for path in folder.glob("checkpoints/last-*.ckpt"):
+        if int(path.stem.removeprefix("last-")) > 4:
+            path.unlink()
+    set_status(folder, "stopped")
+    train_with(typed)
+    assert (folder / "metrics.csv").read_text() == undisturbed

@@ -24,6 +24,7 @@ from lab.datasets.loading import Batch, DataModule, StepLoader, step_reached
 from lab.runs.files import is_full
 from lab.runs.folder import Run
 from lab.runs.summary import Status
+from lab.training.lightning_internals import end_a_finished_epoch
 from lab.training.module import TwoStepModule
 from lab.training.seeds.stack import Stack, split_optimizer_state
 
@@ -223,6 +224,9 @@ class SeedsModule(L.LightningModule):
     def on_train_batch_start(self, batch: dict[int, Batch], batch_idx: int) -> None:
         for seed in self.seeds:
             seed.module.on_train_batch_start(batch[seed.number], batch_idx)
+
+    def on_train_start(self) -> None:
+        end_a_finished_epoch(self.trainer)
 
     def training_step(self, batch: dict[int, Batch], batch_idx: int) -> Tensor:
         logits = self._logits(batch, training=True)
