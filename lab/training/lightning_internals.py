@@ -6,6 +6,8 @@ name of the function here once a new version takes the thing away or gives it an
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from lightning import LightningModule, Trainer
 from lightning.pytorch.loops.fit_loop import RestartStage
@@ -35,10 +37,12 @@ def end_a_finished_epoch(trainer: Trainer) -> None:
     Under ``trainer.max_steps`` Lightning ends that epoch once more, without a batch, and counts it twice. Without, it
     does what is done here.
     """
-    loop = trainer.fit_loop
+    # Typed as what lacks half of this.
+    loop: Any = trainer.fit_loop
+    parent: Any = _Loop
     if not loop.restarted_on_epoch_end:
         return
-    _Loop.restarting.fset(loop, False)
+    parent.restarting.fset(loop, False)
     loop._restart_stage = RestartStage.RESUMED_ON_EPOCH_END
     loop.epoch_loop.update_restart_stage()
     if loop.epoch_progress.total.completed < loop.epoch_progress.total.processed:

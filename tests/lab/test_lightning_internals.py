@@ -154,3 +154,16 @@ def test_a_run_that_slurm_ends_is_stopped() -> None:
     with pytest.raises(SIGTERMException), ending.told():
         raise SIGTERMException
     assert (ending.status, ending.reason) == ("stopped", None)
+
+
+def test_end_a_finished_epoch() -> None:
+    trainer = L.Trainer(max_steps=5, logger=False, accelerator="cpu", enable_checkpointing=False, barebones=True)
+    loop: Any = trainer.fit_loop
+    progress = loop.epoch_progress
+    progress.total.ready = progress.total.started = progress.total.processed = 1
+    progress.current.ready = progress.current.started = progress.current.processed = 1
+    loop.restarting = True
+    loop.update_restart_stage()
+    assert loop.restarted_on_epoch_end, "Lightning would end the epoch once more"
+    internals.end_a_finished_epoch(trainer)
+    assert loop.resumed_on_epoch_end and not loop.restarting and progress.total.completed == 1
