@@ -159,7 +159,7 @@ def test_a_wheel_beside_hugging_face(built: Path, tmp_path: Path) -> None:
     (work / "my_rules.py").write_text("from lab.attention.rules.fixed import Fixed as Mine\n")
     call_in(commands, "eureka-train", *SHORT, "softmax._target_=my_rules.Mine", "paths.runs=own", folder=work)
     (run,) = (work / "own" / "reasoning").glob("*/seed=0")
-    call_in(commands, "eureka-inspect", f"run={run}", "diagnostics=[attention_entropy]", folder=work)
+    call_in(commands, "eureka-inspect", f"run={run}", "diagnostics=[attention_entropy]", "trust=my_rules", folder=work)
     assert list(run.glob("inspect/*/diagnostics/*.csv"))
 
 

@@ -100,8 +100,11 @@ def test_prior_of_the_target_location(drawn_sources) -> None:
     [
         ({"batch_size": 0}, "batch_size"),
         ({"tile_size": 0}, "tile_size"),
-        ({"validation_size": 0}, r"^data\.validation_size=0 is wrong: it must be greater than 0$"),
-        ({"validation_batch_size": -3}, r"^data\.validation_batch_size=-3 is wrong: it must be greater than 0$"),
+        ({"validation_size": 0}, r"^data\.validation_size=0 is wrong: it must be greater than 0 and at most"),
+        (
+            {"validation_batch_size": -3},
+            r"^data\.validation_batch_size=-3 is wrong: it must be greater than 0 and at most",
+        ),
     ],
 )
 def test_sizes_are_checked(options, message) -> None:
@@ -110,9 +113,8 @@ def test_sizes_are_checked(options, message) -> None:
 
 
 def test_an_epoch_shorter_than_a_batch_is_refused(drawn_sources) -> None:
-    data = VisionData(MainTask(), drawn_sources, batch_size=64, epoch_size=32)
     with pytest.raises(ValueError, match="smaller than one batch"):
-        data.train_dataloader()
+        VisionData(MainTask(), drawn_sources, batch_size=64, epoch_size=32)
 
 
 @pytest.mark.parametrize("options", [{"digits": (1,)}, {"top_right_probability": 1.5}])

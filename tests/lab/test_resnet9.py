@@ -9,7 +9,11 @@ from lab.models.resnet9 import ResNet9
 from lab.training.build import build_model
 
 BASELINES = {"imagenet100": "resnet9_large", "main_task_small": "resnet9_small"}
-VISION = sorted({path.stem for path in (CONFIGS / "experiment").glob("*.yaml")} - {"reasoning", "max_retrieval"})
+VISION = sorted(
+    path.stem
+    for path in (CONFIGS / "experiment").glob("*.yaml")
+    if "tile_size" in compose_config([f"experiment={path.stem}"]).data
+)
 
 
 @pytest.mark.parametrize("experiment", VISION)

@@ -372,7 +372,7 @@ def test_the_reasoning_task_finds_its_moment_and_stops_after_it(tmp_path: Path) 
         (["model.patch_size=5"], "model.patch_size=5 does not divide"),
         (
             ["callbacks.eureka.threshold=2"],
-            "eureka.threshold=2 is wrong: it must be greater than 0 and less than 1",
+            "eureka.threshold=2 is no accuracy below 1, and val/accuracy is one",
         ),
     ],
 )
