@@ -34,7 +34,7 @@ from lab.training.build import (
     build_options,
     build_trainer,
 )
-from lab.training.ending import ended_by_signals
+from lab.training.ending import ended_by_signals, full_disk_told_once
 from lab.training.lightning_internals import process_rank, processor_has_bf16
 from lab.training.machine import keep_freed_memory, tune_compiler
 from lab.training.open_run import OpenRun
@@ -55,7 +55,7 @@ def train(spec: RunSpec) -> list[Summary]:
     _prepare_process(spec)
     with Ending().told():
         build_options(config)
-    with ended_by_signals(), ExitStack() as stack:
+    with ended_by_signals(), full_disk_told_once(), ExitStack() as stack:
         opened = [stack.enter_context(_opened(one)) for one in spec.each]
         left = [one for one in opened if isinstance(one, OpenRun)]
         if spec.several and left:
