@@ -16,8 +16,8 @@ from lab.callbacks.throughput import samples_seen
 from lab.console import LabError, tell
 from lab.datasets.loading import data_of
 from lab.observation.change_point import change_point
+from lab.runs.boards import boards
 from lab.runs.summary import Change
-from lab.runs.tensorboard import boards
 
 
 @dataclass
@@ -163,7 +163,7 @@ class EurekaMoment(Callback):
             trainer.should_stop = True
 
     def _draw(self, trainer: L.Trainer) -> None:
-        """The lines that TensorBoard shows beside the metric; a table has no use for them."""
+        """The lines that boards show beside the metric; a table has no use for them."""
         classes = data_of(trainer).model_arguments()["num_classes"]
         threshold = "eureka/loss_threshold" if self._quantity == "loss" else "eureka/threshold"
         lines = {threshold: self.threshold, "eureka/chance": 1 / classes}

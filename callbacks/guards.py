@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import lightning as L
 import torch
 from lightning.pytorch.callbacks import Callback
+from pydantic import PositiveInt
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -52,25 +54,53 @@ class StillHeld(Callback):
 
 
 class FiniteLoss(Callback):
-    """Raises LabError naming step and gradient norms; the last checkpoint is from before, and stays."""
+    """Raises LabError naming step and gradient norms; the last checkpoint is from before, and stays.
 
-    def __init__(self) -> None:
-        self._loss: Tensor | None = None
+    On a CPU every step is looked at before its weights move. To look at a loss on a GPU is to wait for it: there the
+    losses of many steps are looked at together, and before each validation and each checkpoint.
+
+    Args:
+        every_n_steps: cadence on a GPU, in optimiser steps.
+    """
+
+    def __init__(self, every_n_steps: PositiveInt = 50) -> None:
+        self.every_n_steps = every_n_steps
+        self._trainer: L.Trainer | None = None
+        # (step, epoch, loss) that nobody has looked at.
+        self._losses: list[tuple[int, int, Tensor]] = []
 
     def on_before_backward(self, trainer: L.Trainer, pl_module: L.LightningModule, loss: Tensor) -> None:
-        loss = loss.detach()
-        # Of accumulated batches any one may be the broken one.
-        self._loss = loss if self._loss is None else self._loss + loss
+        self._trainer = trainer
+        self._losses.append((trainer.global_step, trainer.current_epoch, loss.detach()))
 
     def on_before_optimizer_step(self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: Optimizer) -> None:
-        loss, self._loss = self._loss, None
-        if loss is None or bool(torch.isfinite(loss)):
+        if pl_module.device.type == "cpu" or trainer.global_step % self.every_n_steps == 0:
+            self._look()
+
+    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._look()
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._look()
+
+    def state_dict(self) -> dict[str, Any]:
+        # Asked for by every checkpoint, also by those of seeds trained together.
+        self._look()
+        return {}
+
+    def _look(self) -> None:
+        seen, self._losses = self._losses, []
+        if not seen:
             return
-        raise LabError(
-            f"the loss is {float(loss)} at step {trainer.global_step} (epoch {trainer.current_epoch}); gradient "
-            f"norms: {_norms_by_layer(model_of(pl_module))}. The checkpoint before it is kept: try a lower "
-            "optim.lr, a longer optim.warmup_epochs or trainer.precision=32-true"
-        )
+        values = torch.stack([loss for _, _, loss in seen]).tolist()
+        for (step, epoch, _), value in zip(seen, values, strict=True):
+            if not math.isfinite(value):
+                assert self._trainer is not None
+                raise LabError(
+                    f"the loss is {value} at step {step} (epoch {epoch}); gradient norms: "
+                    f"{_norms_by_layer(model_of(self._trainer.lightning_module))}. The checkpoint before it is kept: "
+                    "try a lower optim.lr, a longer optim.warmup_epochs or trainer.precision=32-true"
+                )
 
 
 def _norms_by_layer(model: nn.Module) -> str:

@@ -1,19 +1,33 @@
-"""One progress bar for a whole run, with the live accuracy and the state of the Eureka-moment."""
+"""One progress bar for a whole run, with loss, accuracy, speed, the state of the Eureka-moment and the time left."""
 
 from __future__ import annotations
 
+import math
 import sys
 import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from threading import Timer as Alarm
 from typing import Any, Protocol, runtime_checkable
 
 import lightning as L
-from lightning.pytorch.callbacks import ProgressBar
+from lightning.pytorch.callbacks import ProgressBar, Timer
 from pydantic import PositiveFloat
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.console import Console, ConsoleOptions, Group, RenderResult
+from rich.live import Live
+from rich.progress_bar import ProgressBar as Bar
+from rich.table import Table
+from rich.text import Text
 
 from lab.callbacks.access import callbacks_of
-from lab.callbacks.eureka import find_moment, moment_step
+from lab.callbacks.eureka import find_moment
+from lab.callbacks.pace import Pace
+from lab.console import tell_later
+from lab.datasets.loading import data_of
+
+# Columns of the bar itself.
+_SHORTEST, _LONGEST = 8, 40
+_BETWEEN = "  "
 
 
 class EurekaProgress(ProgressBar):
@@ -31,13 +45,13 @@ class EurekaProgress(ProgressBar):
         self.refresh_per_second = refresh_per_second
         self.line_every_seconds = line_every_seconds
         self._enabled = True
-        self._progress: Progress | None = None
-        self._task: Any = None
-        self._total = 0
-        self._first_step = 0
-        self._started = 0.0
+        self._live: Live | None = None
+        self._waiting: Alarm | None = None
+        self._pace = Pace()
+        self._total = 0.0
         self._drawn = 0.0
-        self._told = ""
+        self._loss: float | None = None
+        self._told: tuple[str, ...] = ()
 
     def enable(self) -> None:
         self._enabled = True
@@ -46,35 +60,51 @@ class EurekaProgress(ProgressBar):
         self._enabled = False
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._total = int(trainer.estimated_stepping_batches)
-        self._first_step = trainer.global_step
-        self._started = time.monotonic()
+        # Endless training has no number of steps.
+        self._total = float(trainer.estimated_stepping_batches)
+        self._pace = Pace()
         self._drawn = 0.0
-        self._told = ""
-        if not self._enabled or not sys.stderr.isatty():
+        self._loss, self._told = None, ()
+        if not self._enabled:
             return
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            TextColumn("{task.percentage:>3.0f}%"),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[state]}"),
-            console=Console(stderr=True),
-            refresh_per_second=self.refresh_per_second,
-        )
-        self._task = self._progress.add_task("", total=self._total, completed=trainer.global_step, state="")
-        self._progress.start()
+        if sys.stderr.isatty():
+            self._live = Live(console=Console(stderr=True), refresh_per_second=self.refresh_per_second)
+            self._live.start()
+            self._show(trainer, "first batch")
+        else:
+            self._waiting = tell_later("the first batch is under way")
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        self._draw(trainer)
+        if self._waiting is not None:
+            self._waiting.cancel()
+        self._pace.stepped(trainer.global_step)
+        self._draw(trainer, outputs)
+
+    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if not trainer.sanity_checking:
+            self._pace.validates(trainer.global_step)
+
+    def on_validation_batch_end(
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        if not trainer.sanity_checking:
+            total = sum(trainer.num_val_batches)
+            self._draw(trainer, doing=f"validating {batch_idx + 1}/{total}" if total > 1 else "")
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if not trainer.sanity_checking:
-            self._draw(trainer, moment=True)
+            # The moment itself is news: it does not wait for its turn.
+            callback = find_moment(callbacks_of(trainer))
+            moment = callback.moment if callback is not None else None
+            self._draw(trainer, now=moment is not None and moment.step == trainer.global_step)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._draw(trainer, now=True)
@@ -84,61 +114,180 @@ class EurekaProgress(ProgressBar):
         self._stop()
 
     def _stop(self) -> None:
-        if self._progress is not None:
-            self._progress.stop()
-            self._progress = None
+        if self._waiting is not None:
+            self._waiting.cancel()
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
 
-    def _draw(self, trainer: L.Trainer, now: bool = False, moment: bool = False) -> None:
+    def _draw(self, trainer: L.Trainer, outputs: Any = None, doing: str = "", now: bool = False) -> None:
         if not self._enabled:
             return
-        pause = 1 / self.refresh_per_second if self._progress else self.line_every_seconds
-        # The moment itself is news: it does not wait for its turn.
-        news = moment and moment_step(trainer) == trainer.global_step
-        if not (now or news) and time.monotonic() - self._drawn < pause:
+        pause = 1 / self.refresh_per_second if self._live is not None else self.line_every_seconds
+        if not now and time.monotonic() - self._drawn < pause:
             return
         self._drawn = time.monotonic()
-        epoch = f"epoch {min(trainer.current_epoch + 1, trainer.max_epochs or 1)}/{trainer.max_epochs}"
-        state = state_of(trainer)
-        if self._progress is not None:
-            self._progress.update(self._task, completed=trainer.global_step, description=epoch, state=state)
+        if outputs is not None:
+            loss = outputs["loss"] if isinstance(outputs, Mapping) else outputs
+            self._loss = float(loss) * trainer.accumulate_grad_batches
+        if self._live is not None:
+            self._show(trainer, doing)
         else:
-            seconds = time.monotonic() - self._started
-            rate = (trainer.global_step - self._first_step) / seconds if seconds > 0 else 0.0
-            left = (self._total - trainer.global_step) / rate if rate > 0 else float("nan")
-            place = f"step {trainer.global_step}/{self._total}"
-            told = f"{place}  {state}"
-            if told == self._told:
-                return  # the last step was told of, and no validation has come since
-            self._told = told
-            print(
-                f"{epoch}  {place}  {rate:.2f} steps/s  {left / 60:.0f} min left  {state}",
-                file=sys.stderr,
-                flush=True,
-            )
+            self._print(trainer, doing)
+
+    def _show(self, trainer: L.Trainer, doing: str) -> None:
+        assert self._live is not None
+        left = self._seconds_left(trainer)
+        share = trainer.global_step / self._total if 0 < self._total < math.inf else None
+        rest = [doing, *self._state(trainer), self._speed(trainer)]
+        left_text = "" if left is None else f"{duration(left)} left"
+        self._live.update(Line(_epoch(trainer), share, left_text, [part for part in rest if part]))
+
+    def _print(self, trainer: L.Trainer, doing: str) -> None:
+        total = f"/{self._total:.0f}" if self._total < math.inf else ""
+        place = f"step {trainer.global_step}{total}"
+        state = self._state(trainer)
+        told = (place, doing, *state[self._loss is not None :])
+        if told == self._told:
+            return  # the last step was told of, and no validation has come since
+        self._told = told
+        per_step, left = self._pace.seconds_per_step, self._seconds_left(trainer)
+        rate = f"{1 / per_step:.2f} steps/s" if per_step else ""
+        left_text = "" if left is None else f"{duration(left)} left"
+        parts = [_epoch(trainer), place, rate, self._speed(trainer), left_text, doing, *state]
+        print(_BETWEEN.join(part for part in parts if part), file=sys.stderr, flush=True)
+
+    def _state(self, trainer: L.Trainer) -> list[str]:
+        """Loss of the last batch, validation, moment; a module that trains many runs at once tells all of them."""
+        module: object = trainer.lightning_module
+        return module.describe() if isinstance(module, Describes) else state_of(trainer, self._loss)
+
+    def _speed(self, trainer: L.Trainer) -> str:
+        per_step = self._pace.seconds_per_step
+        if not per_step:
+            return ""
+        data = data_of(trainer)
+        told = f"{data.samples_per_step * trainer.accumulate_grad_batches / per_step:,.0f} {data.unit}/s"
+        return f"{told} a seed" if isinstance(trainer.lightning_module, Describes) else told
+
+    def _seconds_left(self, trainer: L.Trainer) -> float | None:
+        """Seconds to the end of the run; None before they can be told."""
+        batches, accumulated, step = trainer.num_training_batches, trainer.accumulate_grad_batches, trainer.global_step
+        if not (batches and math.isfinite(batches)):
+            return None
+        per_epoch, total = math.ceil(batches / accumulated), self._total
+        eureka = find_moment(callbacks_of(trainer))
+        if eureka is not None and eureka.moment is not None and eureka.stop_after is not None:
+            total = min(total, (eureka.moment.epoch + eureka.stop_after) * per_epoch)
+        clocks = [one.time_remaining() for one in callbacks_of(trainer) if isinstance(one, Timer)]
+        bounds = [seconds for seconds in clocks if seconds is not None]
+        if total < math.inf:
+            every = per_epoch * (trainer.check_val_every_n_epoch or 1)
+            if (within := trainer.val_check_batch) is not None and within < batches:
+                every = max(1, int(within) // accumulated)
+            validations = int(total // every - step // every)
+            left = self._pace.seconds_left(max(0, int(total) - step), validations, int(sum(trainer.num_val_batches)))
+            if left is None:
+                return None
+            bounds.append(left)
+        return min(bounds, default=None)
 
 
 @runtime_checkable
 class Describes(Protocol):
     """A module that says by itself how far it has come."""
 
-    def describe(self) -> str:
-        """Accuracy and Eureka-moment in one short line."""
+    def describe(self) -> list[str]:
+        """Loss, accuracy and Eureka-moment, a few words each."""
         ...
 
 
-def state_of(trainer: L.Trainer) -> str:
-    """Accuracy and Eureka state in one short line; a module that trains many runs at once describes them itself."""
-    module: object = trainer.lightning_module
-    if isinstance(module, Describes):
-        return module.describe()
+def state_of(trainer: L.Trainer, loss: float | None) -> list[str]:
+    """Loss of a training batch, validated metric beside its plateau, and state of the moment, a few words each."""
+    told = [] if loss is None else [loss_told(loss)]
     eureka = find_moment(callbacks_of(trainer))
-    metric = eureka.metric if eureka else "val/accuracy"
+    metric = eureka.metric if eureka is not None else "val/accuracy"
     value = trainer.callback_metrics.get(metric)
     if value is None:
-        return "not validated yet"
-    text = f"{metric.removeprefix('val/')} {float(value):{'.1%' if 'accuracy' in metric else '.4g'}}"
+        return [*told, "not validated yet"]
+    form = ".1%" if "accuracy" in metric else ".4g"
+    name = metric.removeprefix("val/")
+    validated = f"{'validation ' if name == 'loss' else ''}{name} {float(value):{form}}"
     if eureka is None:
-        return text
-    if eureka.moment is None:
-        return f"{text}, no Eureka-moment yet"
-    return f"{text}, Eureka-moment at epoch {eureka.moment.epoch}"
+        return [*told, validated]
+    if eureka.moment is not None:
+        return [*told, validated, f"Eureka-moment at epoch {eureka.moment.epoch:,}"]
+    plateau = "" if eureka.plateau is None else f" (plateau {eureka.plateau:{form}})"
+    return [*told, validated + plateau, "no Eureka-moment yet"]
+
+
+def loss_told(loss: float) -> str:
+    """A loss in as many digits from one batch to the next."""
+    return f"loss {loss:.3f}" if loss >= 0.001 else f"loss {loss:.1e}"
+
+
+def _epoch(trainer: L.Trainer) -> str:
+    last = trainer.max_epochs
+    if last is None or last < 0:
+        return f"epoch {trainer.current_epoch + 1:,}"
+    return f"epoch {min(trainer.current_epoch + 1, last):,}/{last:,}"
+
+
+def duration(seconds: float) -> str:
+    """A time in at most two units: "45 s", "32 min", "5 h 12 min", "3 d 4 h"."""
+    minutes = round(seconds / 60)
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if minutes < 90:
+        return f"{minutes} min"
+    if minutes < 36 * 60:
+        return f"{minutes // 60} h {minutes % 60} min"
+    hours = round(seconds / 3600)
+    return f"{hours // 24} d {hours % 24} h"
+
+
+@dataclass
+class Line:
+    """The live bar: its parts on as few lines as the terminal takes, none of them cut.
+
+    Attributes:
+        place: how far training has come, in words.
+        share: the same in [0, 1]; None of endless training, which has no bar.
+        left: time that is left, in words; "" where it is not known.
+        rest: what else there is to tell.
+        since: when it was made; what is under way for seconds says how many.
+    """
+
+    place: str
+    share: float | None
+    left: str
+    rest: Sequence[str]
+    since: float = field(default_factory=time.monotonic)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        width = options.max_width
+        waited = time.monotonic() - self.since
+        rest = [*self.rest[:1], *([f"for {waited:.0f} s"] if waited >= 2 else []), *self.rest[1:]]
+        before = [self.place]
+        after = [*([] if self.share is None else [f"{self.share:4.0%}"]), *([self.left] if self.left else [])]
+        lines = [[*after, *rest]]
+        if len(_BETWEEN.join([*before, "-" * _SHORTEST, *after, *rest])) > width:
+            lines = [after, *in_lines(rest, width)]
+        room = width - len(_BETWEEN.join([*before, *lines[0]])) - len(_BETWEEN)
+        if self.share is None or room < 1:
+            yield from (Text(_BETWEEN.join(line)) for line in in_lines([*before, *after, *rest], width))
+            return
+        grid = Table.grid(padding=(0, len(_BETWEEN), 0, 0))
+        bar = Bar(total=1, completed=self.share, width=min(room, _LONGEST))
+        grid.add_row(Text(self.place, no_wrap=True), bar, Text(_BETWEEN.join(lines[0]), no_wrap=True))
+        yield Group(grid, *(Text(_BETWEEN.join(line)) for line in lines[1:]))
+
+
+def in_lines(parts: Sequence[str], width: int) -> list[list[str]]:
+    """Parts line by line, as many on each as it takes."""
+    lines: list[list[str]] = [[]]
+    for part in parts:
+        if lines[-1] and len(_BETWEEN.join([*lines[-1], part])) > width:
+            lines.append([])
+        lines[-1].append(part)
+    return lines

@@ -18,10 +18,10 @@ from lightning.pytorch.utilities import rank_zero_only
 from lab.callbacks.access import callbacks_of
 from lab.callbacks.eureka import EurekaMoment, find_moment
 from lab.callbacks.throughput import Throughput, samples_seen
+from lab.runs.boards import boards
 from lab.runs.files import is_full
 from lab.runs.provenance import now
 from lab.runs.summary import VERSION, Best, Eureka, Status, Summary, read_summary, write_summary
-from lab.runs.tensorboard import boards
 
 
 class RunSummary(Callback):

@@ -8,22 +8,29 @@ stripes and seams.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
+from lab.console import tell
+from lab.datasets.cache import cache, read_arrays, write_arrays
 from lab.datasets.seeding import generator_of
 from lab.datasets.sources import Images, Split
 
 SIDE = 28
 _CHUNK = 256
+# Fewer images than this are drawn in a second.
+_WORTH_KEEPING = 2_000
 
 Point = tuple[float, float]
-Path = Sequence[Point]
+Polyline = Sequence[Point]
 
 
 def _arc(cx: float, cy: float, rx: float, ry: float, start: float, stop: float, points: int = 7) -> list[Point]:
@@ -32,7 +39,7 @@ def _arc(cx: float, cy: float, rx: float, ry: float, start: float, stop: float, 
     return [(cx + rx * math.cos(a), cy + ry * math.sin(a)) for a in angles]
 
 
-DIGITS: dict[str, list[Path]] = {
+DIGITS: dict[str, list[Polyline]] = {
     "0": [_arc(0, 0, 0.6, 0.9, 0, 360, 13)],
     "1": [[(-0.3, -0.5), (0.05, -0.9), (0.05, 0.9)]],
     "2": [[*_arc(0, -0.45, 0.55, 0.45, 190, 380), (-0.6, 0.9), (0.65, 0.9)]],
@@ -46,7 +53,7 @@ DIGITS: dict[str, list[Path]] = {
 }
 
 # Outline, then seams that are drawn dark on it.
-GARMENTS: dict[str, tuple[list[Path], list[Path]]] = {
+GARMENTS: dict[str, tuple[list[Polyline], list[Polyline]]] = {
     "T-shirt": (
         [[(-0.3, -0.8), (0, -0.68), (0.3, -0.8), (0.9, -0.5), (0.72, -0.1), (0.48, -0.25), (0.48, 0.85),
           (-0.48, 0.85), (-0.48, -0.25), (-0.72, -0.1), (-0.9, -0.5)]],
@@ -121,7 +128,34 @@ class DrawnDigits:
         self.sizes: dict[Split, int] = {"train": train_size, "test": test_size}
 
     def load(self, split: Split) -> Images:
-        """All images of a split, drawn now."""
+        """All images of a split; many of them are drawn once, and kept in the user's cache."""
+        size = self.sizes[split]
+        if size < _WORTH_KEEPING:
+            return self._drawn(split)
+        path = cache() / "drawn" / f"{self.kind}-{split}-{size}-{self._digest()}.npz"
+        kept = read_arrays(path)
+        if kept is not None:
+            with suppress(KeyError, TypeError, ValueError):
+                images = Images(torch.from_numpy(kept["pixels"]), torch.from_numpy(kept["labels"]), self._names())
+                if len(images.labels) == size:
+                    return images
+        what = f"{size:,} {self.kind} to {split} on"
+        if path.exists():
+            tell(f"{path} cannot be read: drawing {what} again")
+        else:
+            tell(f"drawing {what}, once: they are kept in {path.parent}")
+        images = self._drawn(split)
+        write_arrays(path, {"pixels": images.pixels.numpy(), "labels": images.labels.numpy()})
+        return images
+
+    def _digest(self) -> str:
+        """Name of all that the images follow from: the seed, this file, and how PyTorch rounds here."""
+        here = (self.seed, torch.__version__, torch.backends.cpu.get_cpu_capability())
+        digest = hashlib.blake2b(Path(__file__).read_bytes(), digest_size=8)
+        digest.update(repr(here).encode())
+        return digest.hexdigest()
+
+    def _drawn(self, split: Split) -> Images:
         generator = generator_of("drawn", self.kind, self.seed, split)
         size = self.sizes[split]
         labels = torch.arange(size) % 10
@@ -170,7 +204,7 @@ class DrawnGarments(DrawnDigits):
         return _printed(picture * (1 - 0.75 * dark), generator, noise=0.05)
 
 
-def _template(paths: Sequence[Path], closed: bool) -> tuple[Tensor, list[tuple[int, int]]]:
+def _template(paths: Sequence[Polyline], closed: bool) -> tuple[Tensor, list[tuple[int, int]]]:
     """Points [P, 2] of the paths and the segments between them, as pairs of indices; P may be 0."""
     table: list[Point] = []
     segments: list[tuple[int, int]] = []

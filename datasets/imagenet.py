@@ -52,6 +52,7 @@ class ImageNetData(DataModule):
     """
 
     locations = ("top_right", "bottom_left")
+    unit = "images"
 
     def __init__(
         self,

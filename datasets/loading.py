@@ -5,11 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
-from typing import Any, TypedDict
+from typing import Any, ClassVar, TypedDict
 
 import lightning as L
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
+
+# A label where nothing is asked: samples of a batch may ask for fewer answers than others.
+IGNORED = -100
 
 
 class Batch(TypedDict):
@@ -17,7 +20,7 @@ class Batch(TypedDict):
 
     Keys:
         x: the model's input, a tensor [B, ...] or a tuple of tensors.
-        y: labels, [B] int64.
+        y: labels, [B] int64; with several answers a sample [B, M], ``IGNORED`` where there is none.
         latents: of what each sample was made, name -> [B] int64.
     """
 
@@ -100,18 +103,32 @@ class DataModule(L.LightningDataModule, ABC):
 
     Attributes:
         batch_size: samples of a training batch of one process.
-        validation_size: samples of the fixed validation set.
+        validation_size: samples of the fixed validation set, which diagnostics see; batches that are scored by another
+            name alone (:meth:`scored`) may follow.
         locations: names of what the latent ``target_location`` chooses between.
+        unit: what samples are called where they are counted.
+        ragged: True where samples differ in length: two seeds' batches differ in shape, and labels may be ``IGNORED``.
     """
 
+    unit: str = "samples"
     batch_size: int
     validation_size: int
     locations: tuple[str, ...] = ()
+    ragged: ClassVar[bool] = False
 
     @cached_property
     def class_names(self) -> tuple[str, ...]:
         """Names of the labels; of images they may be known only once these are loaded."""
         return ()
+
+    @property
+    def latent_names(self) -> Mapping[str, tuple[str, ...]]:
+        """Names of the values of latents: latent -> a name a value, from 0 on; only of those that have names."""
+        return {}
+
+    def remarks(self) -> list[str]:
+        """Sentences to tell when training begins: what of the data is left out, and why."""
+        return []
 
     @abstractmethod
     def model_arguments(self) -> dict[str, int]:
@@ -129,9 +146,28 @@ class DataModule(L.LightningDataModule, ABC):
         """The batch of what was drawn, on the device that it is on."""
         return batch
 
+    @property
+    def accuracies(self) -> tuple[str, ...]:
+        """Names of the accuracies that validation logs as ``val/accuracy_<name>``, beside that of all samples."""
+        return self.locations
+
+    def scored(self, logits: Tensor, batch: Batch) -> Mapping[str, tuple[Tensor, Tensor, Tensor | None]]:
+        """Answers [b, classes] of a validation batch, right ones [b], and which are counted (bool [b]; None: all).
+
+        One for each accuracy: "" for ``val/accuracy`` and ``val/loss``. Here these are of all samples, and each
+        location has its own. A mask, and no selection by it: a selection makes the processor wait for a GPU.
+        """
+        y, where = batch["y"], batch["latents"].get("target_location")
+        places = {} if where is None else {name: where == index for index, name in enumerate(self.locations)}
+        return {"": (logits, y, None)} | {name: (logits, y, counted) for name, counted in places.items()}
+
     def regions(self, batch: Batch) -> dict[str, Tensor]:
         """Places of the parts of each sample: name -> bool, [B, tokens] or [B, rows, columns] of a grid."""
         return {}
+
+    def token_names(self, batch: Batch, sample: int) -> list[str]:
+        """Names of the tokens of one sample of a batch, for pictures: words of a text; [] where they have none."""
+        return []
 
     def composed(self, drawn: Drawn, normalise: bool = True) -> Batch | None:
         """The batch with pictures as ``x``, colours in [0, 1] unless normalised; None of data without pictures."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 import torch.nn.functional as F
 from pydantic import PositiveInt
@@ -11,12 +13,15 @@ from lab.datasets.loading import Batch, DataModule, StepLoader
 from lab.datasets.seeding import generator_of
 from lab.datasets.sizes import BatchSize, Samples, Size
 
+# Rank of the item that is asked for -> its name as a latent and a region.
+RANKS = {1: "largest", 2: "second_largest", -1: "smallest"}
+
 
 class MaxRetrievalData(DataModule):
     """Sets of n items, each a priority ~ U(0, 1) and a class ~ U{1 .. C}; y is the class of the largest priority.
 
-    A batch is ``{"x": (items [B, n, 1 + C], query [B, 1]), "y": [B] int64, "latents": {"largest": [B], ...}}``; an item
-    is its priority beside its class as a one-hot vector, the query ~ U(0, 1) says nothing.
+    A batch is ``{"x": (items [B, n, 1 + C], query [B, 1]), "y": [B] int64, "latents": {"largest": [B]}}``; an item is
+    its priority beside its class as a one-hot vector, the query ~ U(0, 1) says nothing.
 
     Source: "softmax is not enough", Appendix A.2 and A.4. All sets of a batch are of one size, n ~ U{5 .. 16},
     drawn from (epoch, step) alone: seeds see other sets, but sizes in the same order, so that they can be
@@ -31,9 +36,11 @@ class MaxRetrievalData(DataModule):
         validation_size: number of validation sets.
         seed: seed of the training sets.
         validation_seed: seed of the validation sets; the same for all runs.
+        rank: whose class is asked for: 1 the largest item's, 2 the second largest's, -1 the smallest's; the latent is
+            called so. The paper trains on the largest and names the others as the same kind of task (section 1).
 
     Raises:
-        ValueError: if ``smallest`` exceeds ``largest``.
+        ValueError: if ``smallest`` exceeds ``largest``, or is 1 where the second largest is asked for.
     """
 
     def __init__(
@@ -47,8 +54,11 @@ class MaxRetrievalData(DataModule):
         validation_size: Samples = 2048,
         seed: int = 0,
         validation_seed: int = 0,
+        rank: Literal[1, 2, -1] = 1,
     ) -> None:
         super().__init__()
+        if smallest < abs(rank):
+            raise ValueError(f"data.smallest={smallest} items have no {RANKS[rank].replace('_', ' ')} one")
         if smallest > largest:
             raise ValueError(f"data.smallest={smallest} exceeds data.largest={largest}")
         self.classes = classes
@@ -60,6 +70,7 @@ class MaxRetrievalData(DataModule):
         self.validation_size = validation_size
         self.seed = seed
         self.validation_seed = validation_seed
+        self.asked = rank
         self.class_names = tuple(str(number + 1) for number in range(classes))
 
     def model_arguments(self) -> dict[str, int]:
@@ -85,13 +96,16 @@ class MaxRetrievalData(DataModule):
         kind = torch.randint(self.classes, (sets, items), generator=generator)
         query = torch.rand(sets, 1, generator=generator)
         features = torch.cat([priority.unsqueeze(-1), F.one_hot(kind, self.classes).to(priority.dtype)], dim=-1)
-        largest = priority.argmax(1)
-        label: Tensor = kind.gather(1, largest.unsqueeze(1)).squeeze(1)
-        return {"x": (features, query), "y": label, "latents": {"largest": largest}}
+        # The first of equal ones, as argmax has it.
+        by_rank = priority.argsort(dim=1, descending=True, stable=True)
+        asked = by_rank[:, self.asked - 1 if self.asked > 0 else self.asked]
+        label: Tensor = kind.gather(1, asked.unsqueeze(1)).squeeze(1)
+        return {"x": (features, query), "y": label, "latents": {RANKS[self.asked]: asked}}
 
     def regions(self, batch: Batch) -> dict[str, Tensor]:
-        """Place of the largest item: {"largest": bool [B, n]}."""
-        return {"largest": F.one_hot(batch["latents"]["largest"], batch["x"][0].shape[1]).bool()}
+        """Place of the item that is asked for: {"largest": bool [B, n]}."""
+        name = RANKS[self.asked]
+        return {name: F.one_hot(batch["latents"][name], batch["x"][0].shape[1]).bool()}
 
     def train_dataloader(self) -> StepLoader:
         return self.training_loader(self.epoch_steps)

@@ -184,8 +184,9 @@ def compose(pixels: Tensor, images_BT: Tensor, colors_BT3: Tensor, normalise: bo
     side = pixels.shape[-1]
     device = pixels.device
     dtype = colors_BT3.dtype
-    mean = torch.tensor(IMAGENET_MEAN if normalise else (0.0, 0.0, 0.0), device=device, dtype=dtype)
-    std = torch.tensor(IMAGENET_STD if normalise else (1.0, 1.0, 1.0), device=device, dtype=dtype)
+    numbers = (IMAGENET_MEAN, IMAGENET_STD) if normalise else ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
+    # Made on a GPU at once, they would be waited for.
+    mean, std = (torch.tensor(values, dtype=dtype).to(device, non_blocking=True) for values in numbers)
     gain_BT3 = colors_BT3 / (255.0 * std)
     bias = (-mean / std).view(1, 3, 1, 1)
     canvas = torch.empty(len(images_BT), 3, 2 * side, 2 * side, device=device, dtype=dtype)
@@ -202,7 +203,9 @@ def place_of(tile: int, canvas: Tensor) -> Tensor:
     return canvas[..., row * side : (row + 1) * side, column * side : (column + 1) * side]
 
 
-def unnormalised(pictures: Tensor) -> Tensor:
-    """Pictures [..., 3, H, W] as before ImageNet mean/std normalisation: colours in [0, 1], but for noise."""
-    mean, std = (torch.tensor(v, device=pictures.device).view(3, 1, 1) for v in (IMAGENET_MEAN, IMAGENET_STD))
-    return pictures * std + mean
+def unnormalised(
+    pictures: Tensor, mean: Sequence[float] = IMAGENET_MEAN, std: Sequence[float] = IMAGENET_STD
+) -> Tensor:
+    """Pictures [..., 3, H, W] as before normalisation by mean and std: colours in [0, 1], but for noise."""
+    centre, spread = (torch.tensor(value, device=pictures.device).view(-1, 1, 1) for value in (mean, std))
+    return pictures * spread + centre

@@ -135,29 +135,52 @@ class TorchvisionSource:
         return ValueError(f"{where} is damaged ({why}): delete it and copy or download it again, or {self.way_out}")
 
     def _fetched(self, make: Callable[..., _TorchvisionData], train: bool) -> _TorchvisionData:
-        try:
-            self.root.mkdir(parents=True, exist_ok=True)
-            # Processes that start together wait for the first one's download, and then find it there.
-            with FileLock(self.root / f".{self.name}.lock"):
-                try:
-                    return make(str(self.root), train=train, download=False)
-                except RuntimeError:
-                    self._download(make)
-            return make(str(self.root), train=train, download=False)
-        except (HTTPException, *_UNREADABLE) as error:
-            raise FileNotFoundError(
-                f"{self.name} could not be downloaded to {self.root.absolute()} ({_line(error)}): put it there by hand "
-                f"in torchvision's layout, or {self.way_out}"
-            ) from error
+        def is_there() -> bool:
+            try:
+                make(str(self.root), train=train, download=False)
+            except RuntimeError:
+                return False
+            return True
 
-    def _download(self, make: Callable[..., _TorchvisionData]) -> None:
-        """Downloads beside the data, then moves whole files: a killed download leaves no half file that looks whole."""
-        with TemporaryDirectory(prefix=f".{self.name}-", dir=self.root) as folder:
-            make(folder, train=True, download=True)
-            for file in sorted(path for path in Path(folder).rglob("*") if path.is_file()):
-                target = self.root / file.relative_to(folder)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                os.replace(file, target)
+        way_out = f"in torchvision's layout, or {self.way_out}"
+        fetch_files(self.root, self.name, lambda to: make(to, train=True, download=True), is_there, "*", way_out)
+        return make(str(self.root), train=train, download=False)
+
+
+def fetch_files(
+    root: Path, name: str, download: Callable[[str], object], is_there: Callable[[], bool], keep: str, way_out: str
+) -> None:
+    """Downloads beside the data, then moves whole files: a killed download leaves no half file that looks whole.
+
+    Args:
+        root: folder of the data; it is made.
+        name: of the data, in messages.
+        download: fetches it into a folder.
+        is_there: tells, once no other process downloads, whether that has been done.
+        keep: pattern of the names of the files that are kept.
+        way_out: where to put them by hand, and what else can be done.
+
+    Raises:
+        FileNotFoundError: if the data cannot be downloaded.
+    """
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        # Processes that start together wait for the first one's download, and then find it there.
+        with FileLock(root / f".{name}.lock"):
+            if is_there():
+                return
+            with TemporaryDirectory(prefix=f".{name}-", dir=root) as folder:
+                download(folder)
+                for file in sorted(path for path in Path(folder).rglob(keep) if path.is_file()):
+                    target = root / file.relative_to(folder)
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    os.replace(file, target)
+            if not is_there():
+                raise OSError("not all of it has come")
+    except (HTTPException, *_UNREADABLE) as error:
+        raise FileNotFoundError(
+            f"{name} could not be downloaded to {root.absolute()} ({_line(error)}): put it there by hand {way_out}"
+        ) from error
 
 
 def _reads(path: Path) -> bool:

@@ -52,6 +52,8 @@ class VisionData(DataModule):
             (:mod:`lab.datasets.tasks.check`; :meth:`setup` tells what only scenes can show).
     """
 
+    unit = "images"
+
     def __init__(
         self,
         task: Task,

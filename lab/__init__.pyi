@@ -6,6 +6,7 @@ from .observation.observe import look, observe
 from .observation.recorder import Recorder
 from .report.frames import load_runs
 from .train import run
+from .training.load import read_trained
 
 __version__: str
 
@@ -19,6 +20,7 @@ __all__ = [
     "load_runs",
     "look",
     "observe",
+    "read_trained",
     "replace_softmax",
     "restore_softmax",
     "run",

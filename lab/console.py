@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Timer
 from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
@@ -34,6 +35,24 @@ def tell(text: str) -> None:
     ranks = sys.modules.get("lightning.pytorch.utilities.rank_zero")
     if ranks is None or not getattr(ranks.rank_zero_only, "rank", 0):
         print("\n".join(map(printable, text.split("\n"))), file=sys.stderr, flush=True)
+
+
+def tell_later(text: str, seconds: float = 3.0) -> Timer:
+    """Prints a line on stderr unless its timer is cancelled before: of what is usually done in no time."""
+    timer = Timer(seconds, tell, [text])
+    timer.daemon = True
+    timer.start()
+    return timer
+
+
+@contextmanager
+def patience(text: str) -> Iterator[None]:
+    """Runs what is within; says so on stderr if it takes seconds."""
+    timer = tell_later(text)
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def import_from_here() -> None:

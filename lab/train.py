@@ -17,7 +17,7 @@ from omegaconf import DictConfig
 from hydra_plugins.eureka_lab import offer
 from lab.config import command_line
 from lab.config.compose import CONFIGS
-from lab.console import LabError, import_from_here, refusals, tell
+from lab.console import LabError, import_from_here, patience, refusals, tell
 from lab.runs.spec import RunSpec
 from lab.runs.summary import Summary
 from lab.training.start import run, share_of_threads, start, start_apart, starts_processes
@@ -78,7 +78,8 @@ def main() -> None:
     with refusals():
         sys.argv[1:] = command_line.in_order(sys.argv[1:])
         offer(sys.argv[1:])
-        command_line.check_overrides(sys.argv[1:])
+        with patience("loading PyTorch"):  # to check an option, its class is imported
+            command_line.check_overrides(sys.argv[1:])
         _main()
 
 

@@ -16,7 +16,7 @@ def main() -> int:
     """The command line; 1 if a folder holds no run."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("runs", nargs="+", type=Path, help="run folders (each holds a summary.json)")
-    parser.add_argument("--out", type=Path, required=True, help="PNG file to write")
+    parser.add_argument("--out", type=Path, required=True, help="PNG file to write; a PDF comes beside it")
     parser.add_argument("--gradients", action="store_true", help="gradient norms of the first run, layer by layer")
     arguments = parser.parse_args()
     summaries = {}
@@ -32,8 +32,8 @@ def main() -> int:
     else:
         named = {f"{one.softmax}, seed {one.seed}": folder for folder, one in summaries.items()}
         figure = accuracy_figure(named, title=first.experiment or "")
-    save_figure(figure, arguments.out)
-    print(arguments.out)
+    for path in save_figure(figure, arguments.out, pdf=True):
+        print(path)
     return 0
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from lab.datasets.reasoning import CHANCE
+from lab.datasets.reasoning import PLATEAU
 from lab.plotting.curves import accuracy_figure
 from lab.plotting.figures import save_figure
 from lab.runs.spec import run_name
@@ -22,7 +22,8 @@ def demo(runs: Path, seed: int, epochs_after: int, limit: int) -> int:
     console = Console()
     console.print(
         "The reasoning task: given [b]a b c d =[/b], answer c if exactly one of a and b is even, else d.\n"
-        f"Which of c and d it is, nobody tells the transformer. Guessing the likelier one gives {CHANCE:.0%}.\n"
+        "Which of c and d it is, nobody tells the transformer. Any of the 11 numbers is right by chance in "
+        f"{1 / 11:.1%} of all inputs; always giving the likelier of c and d reaches {PLATEAU:.1%}: the plateau.\n"
     )
     stop = f"callbacks.eureka.stop_after={epochs_after}"
     norm = train("norm_softmax", runs, seed, [f"trainer.max_epochs={limit}", stop])

@@ -9,11 +9,17 @@ from __future__ import annotations
 
 import argparse
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
+import pandas as pd
+from hydra.utils import instantiate
+from matplotlib.figure import Figure
+
+from lab.config.command_line import composed
 from lab.inspect import inspect
 from lab.plotting.curves import gradient_figure
-from lab.plotting.figures import save_figure
+from lab.plotting.figures import same_axes, save_figure
 from lab.runs.files import write_atomically
 from lab.runs.summary import load_summary
 from scripts.reproduce.common import folder_of, train
@@ -28,6 +34,15 @@ DIAGNOSTICS = (
     "linear_probes",
     "logit_spread",
     "temperature_in_use",
+)
+# Of the end of a run the page shows these, where there are such.
+SHOWN = (
+    "attention_entropy_layers",
+    "attention_gradients_maps",
+    "attention_maps_heads",
+    "attention_maps_layers",
+    "attention_mass_layers",
+    "linear_probes_answer",
 )
 SOFTMAXES = ("softmax", "norm_softmax")
 
@@ -48,14 +63,35 @@ def reasoning(softmax: str, runs: Path, epochs: int, options: list[str]) -> Path
     return folder_of(runs, "reasoning", softmax, 0, overrides)
 
 
-def collect(run: Path, out: Path, suffix: str = "") -> None:
-    """Copies a run's pictures; of those of one moment, the last."""
-    pictures = run / "pictures"
-    for path in pictures.glob("*.png"):
-        _copy(path, out / path.name)
-    for folder in (path for path in pictures.iterdir() if path.is_dir()):
-        for path in folder.glob(f"*{suffix}.png"):
-            _copy(path, out / f"{folder.name}_{path.stem.split('_epoch_')[0]}.png")
+def history(runs: Mapping[str, Path], out: Path) -> None:
+    """Draws pictures over training anew from the runs' tables, the same of all runs on the same axes."""
+    moments = {softmax: load_summary(run).eureka.step for softmax, run in runs.items()}
+    for name in DIAGNOSTICS:
+        one = instantiate(composed([f"callbacks=[{name}]"]).config.callbacks[name], folder="unused")
+        drawn: dict[str, Figure] = {}
+        for softmax, run in runs.items():
+            if (path := run / "diagnostics" / f"{name}.csv").exists():
+                figure = one.history(pd.read_csv(path), moments[softmax])
+                drawn |= {softmax: figure} if figure is not None else {}
+        _save_beside(drawn, name, out)
+    _save_beside({softmax: gradient_figure(run) for softmax, run in runs.items()}, "gradient_norms", out)
+
+
+def _save_beside(drawn: Mapping[str, Figure], name: str, out: Path) -> None:
+    same_axes(list(drawn.values()))
+    for softmax, figure in drawn.items():
+        for path in save_figure(figure, out / softmax / f"{name}.png"):
+            print(f"written: {path}")
+
+
+def look(run: Path, out: Path) -> None:
+    """Draws pictures of the end of a run: looks into its checkpoint, unless that has been done."""
+    found = run.parent / f"{run.name}_look"
+    if not (found / "pictures").exists():
+        inspect(run, [f"callbacks=[{','.join(DIAGNOSTICS)}]"], out=found)
+    for path in (found / "pictures").glob("*/*.png"):
+        if (name := f"{path.parent.name}_{path.stem}") in SHOWN:
+            _copy(path, out / f"{name}.png")
 
 
 def _copy(path: Path, to: Path) -> None:
@@ -74,16 +110,13 @@ def main() -> None:
     parser.add_argument("--main-task", type=Path, default=None, help="a run folder of the main task to look into")
     arguments = parser.parse_args()
     options = [f"threads={arguments.threads}"] if arguments.threads else []
-    for softmax in SOFTMAXES:
-        run = reasoning(softmax, arguments.runs, arguments.epochs, options)
-        collect(run, arguments.out / softmax, f"epoch_{arguments.epochs:05d}")
+    runs = {softmax: reasoning(softmax, arguments.runs, arguments.epochs, options) for softmax in SOFTMAXES}
+    history(runs, arguments.out)
+    for softmax, run in runs.items():
+        look(run, arguments.out / softmax)
         print(f"{softmax}: {load_summary(run)}")
     if arguments.main_task is not None:
-        look = arguments.runs / "main_task_look"
-        if not (look / "pictures").exists():
-            chosen = ",".join(d for d in DIAGNOSTICS if d != "temperature_in_use")
-            inspect(arguments.main_task, [f"callbacks=[{chosen}]"], out=look)
-        collect(look, arguments.out / "main_task")
+        look(arguments.main_task, arguments.out / "main_task")
         norms = gradient_figure(arguments.main_task)
         save_figure(norms, arguments.out / "main_task" / "gradient_norms.png")
 

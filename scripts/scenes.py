@@ -26,7 +26,8 @@ from lab.datasets.imagenet import FolderScenes
 from lab.datasets.loading import DataModule
 from lab.datasets.scenes import unnormalised
 from lab.datasets.seeding import generator_of
-from lab.plotting.figures import new_figure, save_figure
+from lab.plotting.figures import DPI, new_figure, save_figure
+from lab.plotting.style import styled
 from lab.runs.outcome import Ending
 
 # By experiment, what it takes on a machine with the test data alone; --set has the last word.
@@ -43,10 +44,11 @@ READY: dict[str, list[str]] = {
     "imagenet100": ["data.root=${paths.data}/cifar10", "data.dogs=[automobile,bird]", "data.workers=0"],
     "reasoning": [],
     "max_retrieval": [],
+    "in_context": ["data/alphabets=folder", "data.rare=null"],
 }
 
 # Even and odd; the answer; what is no answer.
-PARITY, ANSWER, OTHER = ("tab:green", "tab:blue"), "tab:orange", "0.75"
+PARITY, ANSWER, OTHER = ("#228833", "#4477AA"), "#EE6677", "0.75"
 
 
 def picture(experiment: str, overrides: list[str], out: Path, count: int) -> Path:
@@ -67,7 +69,7 @@ def picture(experiment: str, overrides: list[str], out: Path, count: int) -> Pat
         raise LabError(f"{type(data).__name__} does not compose pictures: add a drawing of {experiment} to {__file__}")
     path = out / f"{experiment}.png"
     # Photographs take room: a PNG does not make them smaller.
-    save_figure(draw(data, count), path, dpi=80 if draw is photographs else 110)
+    save_figure(draw(data, count), path, dpi=110 if draw is photographs else DPI)
     return path
 
 
@@ -91,29 +93,31 @@ def photographs(data: Any, count: int) -> Figure:
     return scenes_figure(torch.cat([shown, trained]), [*titles, *["in training"] * count], columns=count)
 
 
+@styled()
 def sequences(data: Any, count: int) -> Figure:
     """Inputs "a b c d =" of the reasoning task: even and odd ones in two colours, the answer in a frame."""
     batch = data.draw_train(0, 0)
-    figure, axes = new_figure(2.2 * count, 1.0, 1, count)
+    figure, axes = new_figure(1.6 * count, 0.75, 1, count)
     places = batch["latents"]["target_location"].tolist()
     for axis, title, tokens, place in zip(axes[0], titles_of(data, batch), batch["x"].tolist(), places, strict=False):
         axis.set(xlim=(-0.6, 4.6), ylim=(-0.6, 0.6), xticks=[], yticks=[])
         axis.spines[:].set_color("0.85")
-        axis.set_title(title, fontsize=9)
+        axis.set_title(title)
         colors = [PARITY[token % 2] for token in tokens[:2]] + ["black"] * 3
         words = [*map(str, tokens[:4]), "="]
         for index, (word, color) in enumerate(zip(words, colors, strict=True)):
-            axis.text(index, 0, word, fontsize=15, color=color, ha="center", va="center_baseline")
+            axis.text(index, 0, word, fontsize=11, color=color, ha="center", va="center_baseline")
         frame = FancyBboxPatch((1.58 + place, -0.4), 0.84, 0.8, "round,pad=0,rounding_size=0.1", mutation_aspect=0.5)
         frame.set(facecolor="none", edgecolor=ANSWER, linewidth=2)
         axis.add_patch(frame)
     return figure
 
 
+@styled()
 def sets(data: Any, count: int) -> Figure:
     """Sets of max retrieval, one of each of the first steps: a bar an item, as high as its priority, with its class."""
     batches = [data.draw_train(0, step) for step in range(count)]
-    figure, axes = new_figure(2.2 * count, 2.1, 1, count, sharey=True)
+    figure, axes = new_figure(1.6 * count, 1.9, 1, count, sharey=True)
     # Bars of one width, however many a set has.
     axes[0, 0].get_gridspec().set_width_ratios([batch["x"][0].shape[1] for batch in batches])
     for axis, batch in zip(axes[0], batches, strict=True):
@@ -122,11 +126,32 @@ def sets(data: Any, count: int) -> Figure:
         colors = [ANSWER if item == largest else OTHER for item in range(len(names))]
         axis.bar(range(len(names)), features[:, 0].tolist(), color=colors)
         axis.set(xlim=(-0.6, len(names) - 0.4), ylim=(0, 1), yticks=[0, 0.5, 1])
-        axis.set_xticks(range(len(names)), names, fontsize=7)
-        axis.set_title(f"{data.class_names[int(batch['y'][0])]}\n(item {largest + 1} of {len(names)})", fontsize=9)
-        axis.spines[["top", "right"]].set_visible(False)
-    axes[0, 0].set_ylabel("priority", fontsize=8)
-    figure.supxlabel("class of each item", fontsize=8)
+        axis.grid(visible=False, axis="x")
+        axis.set_xticks(range(len(names)), names)
+        axis.set_title(f"{data.class_names[int(batch['y'][0])]}\n(item {largest + 1} of {len(names)})")
+    axes[0, 0].set_ylabel("priority")
+    figure.supxlabel("class of each item")
+    return figure
+
+
+def rows_of_characters(data: Any, count: int) -> Figure:
+    """Sequences of in-context learning, a row each: of training, then few-shot; labels below, the answer in colour."""
+    trained = data.on_after_batch_transfer(data.draw_train(0, 0), 0)
+    few_shot = data.on_after_batch_transfer(data.draw_validation(0), 0)
+    shown = [(trained, index) for index in range(count - count // 2)] + [
+        (few_shot, index) for index in range(count // 2)
+    ]
+    images = data.pairs + 1
+    figure, axes = new_figure(1.05 * images, 1.35 * count, count, images)
+    for row, (batch, index) in zip(axes, shown, strict=True):
+        labels = [*batch["x"][1][index].tolist(), int(batch["y"][index])]
+        for place, (axis, label) in enumerate(zip(row, labels, strict=True)):
+            asked = place == data.pairs
+            axis.imshow(batch["x"][0][index, place, 0].numpy(), cmap="gray", vmin=0, vmax=1)
+            axis.set(xticks=[], yticks=[])
+            axis.spines[:].set(color=ANSWER if asked else OTHER, linewidth=2 if asked else 1)
+            axis.set_xlabel(str(label), fontsize=9, color=ANSWER if asked else "black")
+        row[0].set_ylabel("few-shot" if batch is few_shot else "training", fontsize=9)
     return figure
 
 
@@ -134,6 +159,7 @@ DRAWN: dict[str, Callable[[Any, int], Figure]] = {
     "imagenet100": photographs,
     "reasoning": sequences,
     "max_retrieval": sets,
+    "in_context": rows_of_characters,
 }
 
 

@@ -26,6 +26,9 @@ os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 # Hypothesis would keep its notes in the working directory.
 os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(Path(tempfile.gettempdir()) / "eureka-hypothesis"))
 
+# Images that take seconds to draw are kept between tests, and not where a user has theirs.
+os.environ["XDG_CACHE_HOME"] = str(Path(tempfile.gettempdir()) / "eureka-cache")
+
 # Started in the background of a shell, a process is deaf to SIGINT, and so are its children.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN and threading.current_thread() is threading.main_thread():
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -36,6 +39,7 @@ import yaml
 from filelock import FileLock
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from PIL import Image
 
 from lab.console import LabError
 from lab.datasets.drawn import DrawnDigits, DrawnGarments
@@ -210,6 +214,18 @@ def set_status(run: Path, status: str) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), "status": status}))
 
 
+def write_alphabets(folder: Path, characters: dict[str, int], drawings: int, size: int = 21) -> None:
+    """Writes ``<alphabet>/character<n>/<drawing>.png`` of random strokes: so many characters of each alphabet."""
+    generator = torch.Generator().manual_seed(0)
+    for alphabet, count in characters.items():
+        for number in range(1, count + 1):
+            own = folder / alphabet / f"character{number:02}"
+            own.mkdir(parents=True)
+            for drawing in range(1, drawings + 1):
+                pixels = (torch.rand(size, size, generator=generator) > 0.2).numpy()
+                Image.fromarray(pixels).save(own / f"{drawing:02}.png")
+
+
 def held_by(folder: Path, holder: Holder, duration: float | None = None) -> Path:
     """Leaves the files of a holder in a folder, as filelock and the lab write them; the folder.
 
@@ -239,3 +255,19 @@ def modules_of_their_own() -> Iterator[None]:
     yield
     for name in [name for name in sys.modules if name.startswith("my_")]:
         del sys.modules[name]
+
+
+def small_gpt2(folder: Path) -> None:
+    """Saves a GPT-2 of two layers with random weights, and a tokenizer of single bytes and a few words."""
+    tokenizers = pytest.importorskip("tokenizers.implementations", reason="the extra language is not installed")
+    transformers = pytest.importorskip("transformers", reason="the extra language is not installed")
+    folder.mkdir()
+    tokenizer = tokenizers.ByteLevelBPETokenizer()
+    words = ["To see is to forget the name of the thing one sees."]
+    tokenizer.train_from_iterator(words, vocab_size=280, special_tokens=["<|endoftext|>"], show_progress=False)
+    tokenizer.save_model(str(folder))
+    transformers.GPT2Tokenizer.from_pretrained(folder).save_pretrained(folder)
+    torch.manual_seed(0)
+    shape = {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 96, "initializer_range": 0.5}
+    config = transformers.GPT2Config(vocab_size=300, **shape, bos_token_id=0, eos_token_id=0)
+    transformers.GPT2LMHeadModel(config).save_pretrained(folder)

@@ -2,27 +2,74 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import is_dataclass
 from pathlib import Path
+from pkgutil import resolve_name
 from types import ModuleType
+from typing import Any
 
 import pytest
 import yaml
 from conftest import OPTUNA, ROOT, problem_with
 
+import lab
 from lab.callbacks.diagnostics.base import Diagnostic
 from lab.config.compose import CONFIGS
 from lab.observation.observe import observe
 
 
-def test_the_pages_build_without_a_warning(tmp_path: Path) -> None:
+def test_the_pages_build_without_a_warning_and_open_offline(tmp_path: Path) -> None:
+    for package in ("mkdocs_jupyter", "mkdocstrings", "latex2mathml"):
+        pytest.importorskip(package, reason=f"{package} is not installed: pip install -e '.[docs]'")
+    shutil.rmtree(ROOT / "build" / "api", ignore_errors=True)  # as on a fresh checkout
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    assert "Gallery" in (tmp_path / "site" / "index.html").read_text()
+    pages = {path.parent.name: path.read_text() for path in (tmp_path / "site").rglob("index.html")}
+    assert "Gallery" in pages["site"] and 'id="lab.Recorder"' in pages["api"]
+    for name in ("softmax", "own_softmax"):
+        assert "<math" in pages[name] and "arithmatex" not in pages[name]
+    for name, page in pages.items():
+        loaded = re.findall(r"<(?:script|img|link)\b[^>]*\b(?:src|href)=\"(https?:[^\"]+)", page)
+        assert not [url for url in loaded if "canonical" not in url], name
+        assert not re.findall(r'<a\b[^>]*href="\.[^"]*\.md[#"]', page), name
+
+
+def documented() -> list[str]:
+    """Names that the page of the API shows."""
+    return re.findall(r"^::: (\S+)$", (ROOT / "docs" / "api.md").read_text(), re.MULTILINE)
+
+
+def functions_of(found: Any) -> Iterator[Any]:
+    """The functions that a name of that page shows: itself, or those of a class or a module."""
+    if inspect.isfunction(found):
+        yield found
+    else:
+        home = found.__name__ if inspect.ismodule(found) else None
+        for name, member in vars(found).items():
+            member = getattr(member, "__func__", member)
+            # Of a dataclass the lab makes the instances.
+            shown = not name.startswith("_") or (name == "__init__" and not is_dataclass(found))
+            if shown and inspect.isfunction(member) and (home is None or member.__module__ == home):
+                yield member
+
+
+def test_the_page_of_the_api_shows_every_public_name_and_strings_do_for_paths() -> None:
+    assert {f"lab.{name}" for name in lab.__all__} - {"lab.__version__"} <= set(documented())
+    checked = 0
+    for name in documented():
+        for function in functions_of(resolve_name(name)):
+            for parameter in inspect.signature(function).parameters.values():
+                told = str(parameter.annotation)
+                checked += 1
+                assert not re.search(r"\bPath\b", told) or re.search(r"\bstr\b", told), f"{name}: {parameter}"
+    assert checked > 100
 
 
 def test_every_diagnostic_stands_in_the_table() -> None:
@@ -71,7 +118,8 @@ def test_commands_in_the_pages_compose(page: Path, configs: Path, monkeypatch: p
     monkeypatch.setattr("lab.config.overrides.CONFIGS", configs, raising=False)
     for line in page.read_text().splitlines():
         # With a folder of one's own, by tests/lab/test_train.py.
-        if line.startswith("python -m lab.train") and "--config-dir" not in line:
-            words = [word.strip("'") for word in line.removeprefix("python -m lab.train").split("#")[0].split()]
+        command = next((one for one in ("python -m lab.train ", "eureka-train ") if line.startswith(one)), None)
+        if command is not None and "--config-dir" not in line:
+            words = [word.strip("'") for word in line.removeprefix(command).split("#")[0].split()]
             problem = problem_with([word for word in words if "=" in word])
             assert problem is None or (not OPTUNA and "[optuna]" in problem), line

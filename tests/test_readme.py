@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import re
 import runpy
@@ -13,13 +14,14 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import ROOT, problem_with, python, summary_of, train_in
+from conftest import ROOT, problem_with, python, small_gpt2, summary_of, train_in
 
 from lab.config.compose import CONFIGS
+from lab.datasets.reasoning import PLATEAU
 from lab.inspect import main as look
 from lab.report.__main__ import main as report
+from lab.report.statistics import fisher
 from lab.train import run as train_with
-from scripts.reproduce import table_1
 
 README = (ROOT / "README.md").read_text()
 
@@ -73,12 +75,17 @@ def test_training_commands_train(command: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", [c for c in commands() if c.startswith("python -m lab.inspect")])
 def test_looking_commands_look(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As printed, but at a run of two steps."""
-    run = train_in(tmp_path, "experiment=reasoning", "data.numbers=4", "trainer.max_epochs=2")
+    """As printed, but at a run of two steps, or at a small model."""
+    monkeypatch.chdir(tmp_path)
+    if "model=hf:" in command:
+        small_gpt2(tmp_path / "gpt2")
+        (tmp_path / "book.txt").write_text("To see is to forget the name of the thing one sees. " * 99)
+    else:
+        run = train_in(tmp_path, "experiment=reasoning", "data.numbers=4", "trainer.max_epochs=2")
     words = [f"run={run}" if word.startswith("run=") else word for word in shlex.split(command)[3:]]
     monkeypatch.setattr(sys, "argv", ["lab.inspect", *words])
     look()
-    assert list(run.glob("inspect/*/diagnostics/*.csv"))
+    assert list(tmp_path.glob("**/inspect/*/diagnostics/*.csv"))
 
 
 @pytest.mark.parametrize("command", [c for c in commands() if c.startswith("python -m lab.report")])
@@ -103,15 +110,33 @@ def test_reproductions_exist_and_say_what_they_do(command: str) -> None:
     environment = {**os.environ, "PYTHON": sys.executable}
     done = subprocess.run([path, "--help"], cwd=ROOT, env=environment, capture_output=True, text=True)
     assert "the same command goes on" in " ".join(done.stdout.split()), done.stderr
-    assert len(table_1.rows()) == 12
-    for row in table_1.rows():
-        assert problem_with(["experiment=main_task", *table_1.READY, f"+row={row}", "seed=0"]) is None
 
 
 @pytest.mark.parametrize("command", [c for c in commands() if c.startswith("make ")])
 def test_make_targets_exist(command: str) -> None:
     done = subprocess.run(["make", "-n", *shlex.split(command)[1:]], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_every_softmax_is_named() -> None:
+    missing = [path.stem for path in (CONFIGS / "softmax").glob("*.yaml") if f"`{path.stem}`" not in README]
+    assert not missing
+
+
+def test_the_numbers_of_the_first_picture_are_those_of_its_runs() -> None:
+    with (ROOT / "results" / "main_task_small" / "runs.csv").open() as file:
+        runs = [row for row in csv.DictReader(file) if row["machine"] == "second"]
+    counts = {}
+    for softmax in ("norm_softmax", "softmax"):
+        own = [row for row in runs if row["softmax"] == softmax]
+        moments = [int(row["eureka_epoch"]) for row in own if row["eureka_epoch"]]
+        assert len(own) == 10 and all(int(row["epochs"]) >= 100 for row in own if not row["eureka_epoch"])
+        counts[softmax] = sum(epoch <= 100 for epoch in moments)
+    p = fisher((counts["norm_softmax"], 10), (counts["softmax"], 10))
+    told = " ".join(README.split())
+    assert f"NormSoftmax has its Eureka-moment on {counts['norm_softmax']} of 10 seeds" in told
+    assert f"softmax on {counts['softmax']} of 10 (Fisher's exact test: p = {p:.3f})" in told
+    assert f"{PLATEAU:.1%}".replace("%", " %") in told
 
 
 def test_tensorboard_is_installed() -> None:

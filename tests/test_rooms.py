@@ -39,7 +39,7 @@ def test_no_room_imports_upwards() -> None:
 @pytest.mark.parametrize(
     "file, imported, told",
     [
-        ("datasets/reasoning.py", "lab.console", "lab.datasets is not allowed to import lab.console"),
+        ("datasets/reasoning.py", "lab.config.identity", "lab.datasets is not allowed to import lab.config"),
         ("datasets/tasks/main.py", "lab.attention.rule", "lab.datasets is not allowed to import lab.attention"),
         ("callbacks/eureka.py", "lab.training.fit", "lab.callbacks is not allowed to import lab.training"),
         ("callbacks/diagnostics/base.py", "scripts.curves", "lab is not allowed to import scripts"),

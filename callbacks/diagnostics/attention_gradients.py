@@ -15,7 +15,8 @@ from lab.callbacks.diagnostics.base import Diagnostic
 from lab.datasets.seeding import generator_of
 from lab.observation.attention_statistics import output_derivatives
 from lab.observation.observe import Chunk, Findings, mean_over
-from lab.plotting.figures import maps, panels, shade_before
+from lab.plotting.figures import count_axis, legend_below, maps, name_left, panels, shade_before
+from lab.plotting.style import QKV, styled
 
 
 class AttentionGradients(Diagnostic):
@@ -84,21 +85,22 @@ class AttentionGradients(Diagnostic):
             found.figures["maps"] = partial(_maps, found.arrays, grid)
         return found
 
+    @styled()
     def history(self, table: pd.DataFrame, moment: float | None) -> Figure:
         shown = [region for region in ("indicator", "target") if region in set(table["region"])] or ["all"]
         layers = sorted(table["layer"].unique())
-        figure, axes = panels(len(layers))
+        figure, axes = panels(len(layers), sharex=True, sharey=True)
         for panel, layer in zip(axes, layers, strict=True):
-            for color, name in zip(("tab:blue", "tab:orange", "tab:green"), "qkv", strict=True):
+            for name, color in QKV.items():
                 for style, region in zip(("-", "--"), shown, strict=False):
                     own = table[(table["layer"] == layer) & (table["of"] == name) & (table["region"] == region)]
                     label = f"{name.upper()} {region}"
-                    panel.plot(own["step"], own["derivative"], style, color=color, linewidth=1, label=label)
-            panel.set(yscale="log", title=f"layer {layer}", xlabel="step")
-            panel.grid(alpha=0.3)
+                    panel.plot(own["step"], own["derivative"], style, color=color, label=label)
+            panel.set(yscale="log", title=f"layer {layer}")
+            count_axis(panel, "step")
             shade_before(panel, moment)
-        axes[0].set_ylabel("mean |derivative of Z|")
-        axes[0].legend(fontsize=7)
+        name_left(axes, "mean |derivative of Z|")
+        legend_below(figure)
         return figure
 
     def _direction(self, q_BHND: Tensor, layer: int) -> Tensor | None:
@@ -118,4 +120,4 @@ def _maps(arrays: dict[str, Any], grid: tuple[int, int]) -> Figure:
     layers = len(arrays["q"])
     pictures = [arrays[name][layer, -patches:].reshape(grid) for name in "qkv" for layer in range(layers)]
     titles = [f"{name.upper()}, layer {layer}" for name in "qkv" for layer in range(layers)]
-    return maps(pictures, titles, columns=layers)
+    return maps(pictures, titles, "mean |derivative of Z|", columns=layers, log=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -12,10 +13,16 @@ from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from lab.callbacks.diagnostics.base import Diagnostic
-from lab.datasets.scenes import unnormalised
 from lab.observation.attention_statistics import received, rollout, shares
 from lab.observation.observe import Chunk, Findings
-from lab.plotting.figures import maps, panels
+from lab.plotting.figures import literal, maps, panels
+from lab.plotting.style import MAP, styled
+
+GOT = "attention that a patch gets, mean over queries"
+OF_ANSWER = "attention of the answer's token (CLS)"
+ROLLED = "attention of the answer's token, rolled out"
+# Sides of a map whose tokens can still be told, and whose weights can be written into it.
+_TOKENS, _NUMBERS = 32, 8
 
 
 class AttentionMaps(Diagnostic):
@@ -23,7 +30,8 @@ class AttentionMaps(Diagnostic):
 
     On pictures: ``heads`` (a map a layer and head beside the first scene: what each patch gets, averaged over
     queries), ``layers`` (averaged over heads too, as in Figure 3), ``answer`` (what the CLS token attends to) and
-    ``rollout``. On sequences: ``heads``, the weights themselves, averaged over scenes. The arrays hold ``received``
+    ``rollout``. On sequences: ``heads``, the weights themselves, averaged over scenes; of texts those of the first one,
+    with its first 32 tokens as words. The arrays hold ``received``
     [L, B, H, M], and ``answer`` [L, B, H, M] and ``rollout`` [B, N, N] where tokens attend to themselves. Where weights
     add up to anything, all are of |w| / sum |w|; where they add up to at most one, what goes to nothing is on no map.
 
@@ -54,7 +62,9 @@ class AttentionMaps(Diagnostic):
             "answer": torch.stack([w[:, :, answer] for w in weights]).cpu() if square else None,
             "rollout": rollout(weights).cpu() if square else None,
             "mean": torch.stack([w.sum(0) for w in weights]).cpu() if grid is None else None,
-            "scenes": _pictures_of(chunk.batch["x"]) if grid is not None else None,
+            "first": torch.stack([w[0] for w in weights]).cpu() if grid is None else None,
+            "names": [chunk.token_names(sample) for sample in range(min(2, len(chunk)))] if grid is None else [],
+            "scenes": _pictures_of(chunk.model.colours(chunk.batch["x"].float())) if grid is not None else None,
             "grid": grid,
             "token": answer,
         }
@@ -70,22 +80,27 @@ class AttentionMaps(Diagnostic):
             found.arrays |= {"answer": answer.half().numpy(), "rollout": rolled.half().numpy()}
         grid = seen[0]["grid"]
         if grid is None:
-            mean_LHNM = torch.stack([own["mean"] for own in seen]).sum(0) / got.shape[1]
-            found.figures["heads"] = partial(_matrices, mean_LHNM)
+            names = seen[0]["names"]
+            if all(own == names[0] for own in names):
+                mean_LHNM = torch.stack([own["mean"] for own in seen]).sum(0) / got.shape[1]
+                found.figures["heads"] = partial(_matrices, mean_LHNM, names[0])
+            else:
+                # Words of one text say nothing of another.
+                found.figures["heads"] = partial(_matrices, seen[0]["first"], names[0])
             return found
         assert answer is not None and rolled is not None
         scenes = np.concatenate([own["scenes"] for own in seen])
         found.figures = {
             "heads": partial(_heads, scenes[0], _on_grid(got[:, 0], grid)),
-            "layers": partial(_rows, scenes, _on_grid(got.mean(2), grid), "layer"),
-            "answer": partial(_rows, scenes, _on_grid(answer.mean(2), grid), "layer"),
-            "rollout": partial(_rows, scenes, _on_grid(rolled[:, seen[0]["token"]], grid)[None], "rollout"),
+            "layers": partial(_rows, scenes, _on_grid(got.mean(2), grid), "layer", GOT),
+            "answer": partial(_rows, scenes, _on_grid(answer.mean(2), grid), "layer", OF_ANSWER),
+            "rollout": partial(_rows, scenes, _on_grid(rolled[:, seen[0]["token"]], grid)[None], "rollout", ROLLED),
         }
         return found
 
 
-def _pictures_of(x_BCHW: Tensor) -> np.ndarray:
-    return unnormalised(x_BCHW.float()).clamp(0, 1).permute(0, 2, 3, 1).cpu().numpy()
+def _pictures_of(colours_BCHW: Tensor) -> np.ndarray:
+    return colours_BCHW.clamp(0, 1).permute(0, 2, 3, 1).cpu().numpy()
 
 
 def _on_grid(values: Tensor, grid: tuple[int, int]) -> np.ndarray:
@@ -99,23 +114,43 @@ def _heads(scene: np.ndarray, maps_LHRC: np.ndarray) -> Figure:
     for layer in range(layers):
         pictures += [*([] if layer == 0 else [np.ones_like(scene)]), *maps_LHRC[layer]]
         titles += [*([] if layer == 0 else [""]), *(f"layer {layer}, head {head}" for head in range(heads))]
-    return maps(pictures, titles, columns=heads + 1)
+    return maps(pictures, titles, GOT, columns=heads + 1)
 
 
-def _rows(scenes: np.ndarray, maps_LBRC: np.ndarray, name: str) -> Figure:
+def _rows(scenes: np.ndarray, maps_LBRC: np.ndarray, name: str, label: str) -> Figure:
     pictures, titles = [], []
     for index, scene in enumerate(scenes):
         pictures += [scene, *maps_LBRC[:, index]]
         titles += ["scene", *(f"{name} {layer}" if len(maps_LBRC) > 1 else name for layer in range(len(maps_LBRC)))]
-    return maps(pictures, titles, columns=len(maps_LBRC) + 1)
+    return maps(pictures, titles, label, columns=len(maps_LBRC) + 1)
 
 
-def _matrices(weights_LHNM: Tensor) -> Figure:
-    layers, heads = weights_LHNM.shape[:2]
-    figure, axes = panels(layers * heads, width=2.2, height=2.0, columns=heads)
+@styled()
+def _matrices(weights_LHNM: Tensor, names: Sequence[str]) -> Figure:
+    """A map a layer and head, queries down and keys across, by the names of their tokens where these are known."""
+    layers, heads, queries, keys = weights_LHNM.shape
+    square = queries == keys
+    if names and max(queries, keys) > _TOKENS:
+        weights_LHNM, names = weights_LHNM[:, :, :_TOKENS, :_TOKENS], names[:_TOKENS]
+    shown = weights_LHNM.float().numpy()
+    queries, keys = shown.shape[2:]
+    side = 1.7 if max(queries, keys) <= _NUMBERS else 3.6 if names else 2.2
+    figure, axes = panels(layers * heads, width=side, height=side + 0.2, columns=min(heads, max(1, int(7.2 / side))))
     for panel, (layer, head) in zip(axes, np.ndindex(layers, heads), strict=True):
-        picture = panel.imshow(weights_LHNM[layer, head].numpy(), vmin=0, vmax=1, cmap="gray", aspect="auto")
-        panel.set_title(f"layer {layer}, head {head}", fontsize=8)
+        map_NM = shown[layer, head]
+        picture = panel.imshow(map_NM, vmin=0, vmax=1, cmap=MAP, aspect="auto")
+        panel.grid(visible=False)
+        panel.set_title(f"layer {layer}, head {head}")
         panel.set(xlabel="key", ylabel="query")
-    figure.colorbar(picture, ax=axes, label="attention weight")
+        if len(names) == keys:
+            small = {"fontsize": 5.5, "rotation": 90} if keys > _NUMBERS else {}
+            panel.set_xticks(range(keys), map(literal, names), **small)
+            if square:
+                panel.set_yticks(range(queries), map(literal, names), **(small | {"rotation": 0}))
+        if max(queries, keys) <= _NUMBERS:
+            for query, key in np.ndindex(queries, keys):
+                weight = map_NM[query, key]
+                color = "black" if weight > 0.6 else "white"
+                panel.text(key, query, f"{weight:.2f}", ha="center", va="center", color=color, fontsize=6)
+    figure.colorbar(picture, ax=axes, label="attention weight", fraction=0.03, aspect=30, pad=0.02)
     return figure

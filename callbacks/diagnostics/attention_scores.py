@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from matplotlib import colormaps
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from torch import Tensor
@@ -15,7 +16,8 @@ from torch import Tensor
 from lab.callbacks.diagnostics.base import Diagnostic
 from lab.observation.attention_statistics import shares
 from lab.observation.observe import Chunk, Findings
-from lab.plotting.figures import new_figure
+from lab.plotting.figures import count_axis, legend_below, new_figure
+from lab.plotting.style import MAP, styled
 
 BINS = 25
 
@@ -51,10 +53,12 @@ class AttentionScores(Diagnostic):
         found.figures["layers"] = partial(_histogram, counts.numpy())
         return found
 
+    @styled()
     def history(self, table: pd.DataFrame, moment: float | None) -> Figure:
         whole = table.groupby("step", sort=True)[[f"count_{place:02d}" for place in range(BINS)]].sum()
         counts = whole.to_numpy(float).T
-        figure, axes = new_figure(7, 3.6)
+        figure, axes = new_figure(5.5, 2.9)
+        axes.grid(visible=False)
         steps = whole.index.to_numpy(float)
         edges = np.concatenate([steps[:1], (steps[1:] + steps[:-1]) / 2, steps[-1:] + 1e-9])
         picture = axes.pcolormesh(
@@ -62,21 +66,26 @@ class AttentionScores(Diagnostic):
             np.linspace(0, 1, BINS + 1),
             np.where(counts > 0, counts, np.nan),
             norm=LogNorm(vmin=1, vmax=counts.max()),
-            cmap="viridis",
+            cmap=MAP,
         )
         if moment is not None:
-            axes.axvline(moment, color="tab:red", linestyle=":", label="Eureka-moment")
-            axes.legend(loc="upper right")
-        axes.set(xlabel="step", ylabel="attention weight", title="all layers and heads")
+            axes.axvline(moment, color="white", linewidth=2.5)
+            axes.axvline(moment, color="black", linestyle="--", label="Eureka-moment")
+        axes.set(ylabel="attention weight", title="all layers and heads")
+        count_axis(axes, "step", ticks=8)
+        legend_below(figure)
         figure.colorbar(picture, label="weights in the bin")
         return figure
 
 
+@styled()
 def _histogram(counts_LX: np.ndarray) -> Figure:
-    figure, axes = new_figure(6, 3)
+    figure, axes = new_figure(5.5, 2.9)
+    colors = colormaps[MAP](np.linspace(0, 0.9, len(counts_LX)))
     middles = (np.arange(BINS) + 0.5) / BINS
     for layer, counts in enumerate(counts_LX):
-        axes.plot(middles, np.where(counts > 0, counts / counts.sum(), np.nan), marker=".", label=f"layer {layer}")
+        share = np.where(counts > 0, counts / counts.sum(), np.nan)
+        axes.plot(middles, share, marker=".", color=colors[layer], label=f"layer {layer}")
     axes.set(yscale="log", xlabel="attention weight", ylabel="share of weights")
-    axes.legend(fontsize=7)
+    legend_below(figure)
     return figure

@@ -5,13 +5,12 @@ from __future__ import annotations
 import io
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import lightning as L
 import numpy as np
 import pandas as pd
 from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.loggers import TensorBoardLogger
 from matplotlib.figure import Figure
 from pydantic import NonNegativeInt, PositiveInt
 
@@ -20,8 +19,17 @@ from lab.callbacks.eureka import moment_step
 from lab.console import LabError, tell
 from lab.datasets.loading import data_of
 from lab.observation.observe import Chunk, Findings, attention_layers, observe
-from lab.plotting.figures import save_figure, show_figure
+from lab.observation.subject import Subject
+from lab.plotting.figures import save_figure
+from lab.runs.boards import Board, boards
 from lab.runs.files import write_atomically, write_text
+
+# What a diagnostic may need beside a model and its input, and the words for it.
+NEEDS = {
+    "scenes": "scenes whose parts are known, to probe for them",
+    "training": "batches and the loss of a run, to take their gradients",
+    "text": "a model that reads text, and its tokenizer",
+}
 
 
 class Keeper(Callback):
@@ -30,6 +38,9 @@ class Keeper(Callback):
     Args:
         folder: the run folder, or where else a look is kept.
     """
+
+    # What it cannot look without; None of those that any model and any input will do for.
+    needs: ClassVar[Literal["scenes", "training", "text"] | None] = None
 
     def __init__(self, folder: str) -> None:
         self.folder = Path(folder)
@@ -45,17 +56,17 @@ class Keeper(Callback):
         """Its table."""
         return self.folder / "diagnostics" / f"{self.name}.csv"
 
-    def keep(self, findings: Findings, epoch: int | None, step: int) -> None:
+    def keep(self, findings: Findings, epoch: int | None, step: int | None) -> None:
         """Adds rows to the table, in place of earlier ones of the same step, and writes it.
 
         Args:
             findings: what was found.
             epoch: epochs trained; None, as of a checkpoint that may stand in the middle of one, has no column.
-            step: optimiser steps trained.
+            step: optimiser steps trained; None, as of a model that somebody else has trained, has no column.
         """
-        moment = {"step": step} if epoch is None else {"epoch": epoch, "step": step}
+        moment = {name: value for name, value in (("epoch", epoch), ("step", step)) if value is not None}
         new = pd.DataFrame([{**moment, **row} for row in findings.rows])
-        old = self.table if self.table.empty else self.table[self.table["step"] != step]
+        old = self.table[self.table["step"] != step] if "step" in self.table else self.table
         self.table = new if old.empty else pd.concat([old, new], ignore_index=True)
         if not self.table.empty:
             text = io.StringIO()
@@ -71,13 +82,34 @@ class Keeper(Callback):
         write_atomically(path, lambda file: np.savez_compressed(file, **arrays))
         return path
 
-    def draw(self, figure: Figure, name: str, trainer: L.Trainer | None = None, dpi: int = 110) -> Path:
-        """Writes a picture below ``pictures``, and to TensorBoard."""
+    def draw(self, figure: Figure, name: str, trainer: L.Trainer | None = None, pdf: bool = False) -> Path:
+        """Writes a picture below ``pictures``, and shows it on the boards; its PNG file.
+
+        Args:
+            figure: what to write.
+            name: of its file in the diagnostic's folder; "" for the one picture over training.
+            trainer: that trains, and has the loggers.
+            pdf: writes a PDF beside it, for a paper.
+        """
         path = self.folder / "pictures" / (f"{self.name}/{name}.png" if name else f"{self.name}.png")
-        save_figure(figure, path, dpi)
+        save_figure(figure, path, pdf=pdf)
         if trainer is not None:
-            show_figure(trainer, f"{self.name}/{name.split('_epoch_')[0]}" if name else self.name, figure)
+            tag = f"{self.name}/{name.split('_epoch_')[0]}" if name else self.name
+            for board in boards(trainer):
+                board.show_figure(tag, figure, trainer.global_step)
         return path
+
+
+class Look(Keeper):
+    """A diagnostic that chooses itself what it shows a model afterwards (``lab.inspect``), in place of a probe set."""
+
+    def look(self, subject: Subject) -> Findings:
+        """Looks once.
+
+        Raises:
+            LabError: if the model cannot be looked at in this way.
+        """
+        raise NotImplementedError
 
 
 class Diagnostic(Keeper):
@@ -189,9 +221,9 @@ def _look(trainer: L.Trainer, pl_module: L.LightningModule, due: list[Diagnostic
         for logger in trainer.loggers:
             # The row of the epoch's other numbers; before training there is none yet.
             logger.log_metrics({**values, "epoch": max(0, epoch - 1)}, step=max(0, step - 1))
-            if pictures and isinstance(logger, TensorBoardLogger):
+            if pictures and isinstance(logger, Board):
                 for name, numbers in findings.histograms.items():
-                    logger.experiment.add_histogram(f"{one.name}/{name}", numbers.float().cpu(), step)
+                    logger.show_histogram(f"{one.name}/{name}", numbers.float().cpu(), step)
         if pictures:
             one.keep_arrays(findings, f"epoch_{epoch:05d}")
             for name, make in findings.figures.items():

@@ -20,10 +20,10 @@ PORTIONS = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.0625, 0.125, 0.25, 0.5)
 class CodeLength(Probe):
     """Bits that it takes to send each target's labels to who has a representation; lower is easier to have.
 
-    Table: layer, head (-1 for a block), quantity, tokens, target, bits, uniform (n log2 K: bits for who knows nothing),
-    marginal (n H: for who knows how frequent each class is), compression (uniform / bits). Probes are fitted on
-    growing portions of the scenes, each pays for the next block. Pictures: bars per layer, and over training the
-    residual stream, both with lines of the two codes that need no features.
+    Table: layer, head (-1 for a block), quantity, tokens (answer, mean, full), target, bits, uniform (n log2 K: bits
+    for who knows nothing), marginal (n H: for who knows how frequent each class is), compression (uniform / bits).
+    Probes are fitted on growing portions of the scenes, each pays for the next block. Pictures: bars per layer, and
+    over training the residual stream, both with lines of the two codes that need no features.
 
     Source: Voita and Titov 2020; Eureka-moments in Transformers, A.12 and Figure 18.
 
@@ -31,12 +31,13 @@ class CodeLength(Probe):
         folder, every_n_epochs, scenes, pictures_every_n_epochs: as in :class:`Diagnostic`.
         quantities: of "z", "q", "k", "v", "attended", "residual".
         tokens: of "answer" and "mean".
+        full, full_scenes: as in :class:`Probe`.
         portions: shares of the scenes that the probes are fitted on.
         targets: latents to probe for; None takes all classes of parts of the scene.
         l2: penalty on the probes' weights.
 
     Raises:
-        ValueError: if ``portions`` do not rise.
+        ValueError: if ``portions`` do not rise, or ``full_scenes`` exceeds ``scenes``.
     """
 
     measured = "bits"
@@ -50,11 +51,15 @@ class CodeLength(Probe):
         pictures_every_n_epochs: NonNegativeInt = 10,
         quantities: Sequence[Quantity] = OF_BLOCKS,
         tokens: Annotated[Sequence[Literal["answer", "mean"]], Field(min_length=1)] = ("answer", "mean"),
+        full: Sequence[Quantity] = (),
+        full_scenes: PositiveInt | None = None,
         portions: Sequence[float] = PORTIONS,
         targets: Sequence[str] | None = None,
         l2: PositiveFloat = 1.0,
     ) -> None:
-        super().__init__(folder, every_n_epochs, scenes, pictures_every_n_epochs, quantities, tokens, targets, l2)
+        super().__init__(
+            folder, every_n_epochs, scenes, pictures_every_n_epochs, quantities, tokens, full, full_scenes, targets, l2
+        )
         # One scene for the first probe at least.
         if not portions or any(not a < b for a, b in zip([0, *portions], [*portions, 1], strict=True)):
             raise ValueError(f"callbacks.{self.name}.portions must rise between 0 and 1, got {list(portions)}")

@@ -12,17 +12,18 @@ from pydantic import PositiveInt
 from torch.optim import Optimizer
 
 from lab.callbacks.access import model_of
-from lab.callbacks.diagnostics.base import Keeper
+from lab.callbacks.diagnostics.base import Look
 from lab.callbacks.eureka import moment_step
 from lab.console import LabError
 from lab.models.parts import attention_layers_of
-from lab.observation.gradients import Trained, at_next_steps
+from lab.observation.gradients import at_next_steps
 from lab.observation.observe import Findings, attention_layers
+from lab.observation.subject import Subject
 from lab.plotting.curves import gradient_figure
 from lab.plotting.figures import bars_by_layer
 
 
-class GradientNorms(Keeper):
+class GradientNorms(Look):
     """Logs ``gradient/<q|k|v>/layer_<i>``, the mean absolute gradient of each projection.
 
     Read after the backward pass and unscaling, before the optimiser step. Per look, one transfer to the host. At the
@@ -38,6 +39,8 @@ class GradientNorms(Keeper):
         every_n_steps: cadence in optimiser steps.
         scenes: training scenes of a look at a checkpoint, rounded up to whole steps; None is those of one step.
     """
+
+    needs = "training"
 
     def __init__(self, folder: str, every_n_steps: PositiveInt = 50, scenes: PositiveInt | None = None) -> None:
         super().__init__(folder)
@@ -59,17 +62,18 @@ class GradientNorms(Keeper):
             logger.save()
         # A model without attention has logged none.
         with suppress(ValueError):
-            self.draw(gradient_figure(self.folder, moment=moment_step(trainer)), "", trainer, dpi=130)
+            self.draw(gradient_figure(self.folder, moment=moment_step(trainer)), "", trainer)
 
-    def look(self, trained: Trained) -> Findings:
+    def look(self, subject: Subject) -> Findings:
         """Mean |gradient| of the next training steps at a checkpoint.
 
         Raises:
             LabError: if the model has no attention, or the data no training batches by their place.
         """
-        if not attention_layers(trained.module.model):
-            model = type(trained.module.model).__name__
-            raise LabError(f"{model} has no attention, so {self.name} cannot look into it")
+        trained = subject.trained
+        assert trained is not None  # as it needs
+        if not attention_layers(subject.model):
+            raise LabError(f"{type(subject.model).__name__} has no attention, so {self.name} cannot look into it")
         steps = math.ceil((self.scenes or 1) / trained.samples_per_step)
         found = Findings()
         for ahead, layers in enumerate(at_next_steps(trained, steps, norms_by_layer)):

@@ -9,14 +9,9 @@ import pandas as pd
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
 
-from lab.callbacks.diagnostics.probe import Probe, Seen
-from lab.console import LabError
-from lab.observation.observe import Chunk, Findings
+from lab.callbacks.diagnostics.probe import Probe
 from lab.observation.probes import Targets, probe_accuracy
-from lab.observation.representations import OF_BLOCKS, OF_HEADS, Place, Quantity, needed, representations
-
-# Of whole representations, in half precision; their solve takes about as much again.
-_MOST_GIB = 5.0
+from lab.observation.representations import OF_BLOCKS, OF_HEADS, Quantity
 
 
 class LinearProbes(Probe):
@@ -31,9 +26,7 @@ class LinearProbes(Probe):
     Args:
         folder, every_n_epochs, scenes, pictures_every_n_epochs: as in :class:`Diagnostic`.
         quantities: of "z", "q", "k", "v", "attended", "residual", probed at the answer token and the mean over tokens.
-        full: quantities whose whole representation is probed, all tokens side by side. For the compact ViT each takes
-            200 MB and 2 s a head at 4,000 scenes: ``scenes`` of it are ``full_scenes``.
-        full_scenes: how many of the scenes the whole representation is probed on; None takes all.
+        full, full_scenes: as in :class:`Probe`.
         targets: latents to probe for; None takes indicators, targets, target location, colours and the label.
         held_out_share: share of scenes that judge.
         l2: penalty on the probes' weights.
@@ -43,7 +36,7 @@ class LinearProbes(Probe):
     """
 
     measured = "accuracy"
-    label = "accuracy of z (answer token) in %"
+    label = "accuracy of z in %"
     factor = 100
     limits = (0, 102)
 
@@ -61,30 +54,10 @@ class LinearProbes(Probe):
         l2: PositiveFloat = 1.0,
     ) -> None:
         tokens = ("answer", "mean")
-        super().__init__(folder, every_n_epochs, scenes, pictures_every_n_epochs, quantities, tokens, targets, l2)
-        self.full = tuple(full)
-        if full_scenes is not None and full_scenes > scenes:
-            raise ValueError(
-                f"callbacks.{self.name}.full_scenes must be between 1 and scenes={scenes}, got {full_scenes}"
-            )
-        self.full_scenes = full_scenes or scenes
+        super().__init__(
+            folder, every_n_epochs, scenes, pictures_every_n_epochs, quantities, tokens, full, full_scenes, targets, l2
+        )
         self.held_out_share = held_out_share
-        self.reads = needed((*self.quantities, *self.full))
-        self._shown_full = 0
-
-    def see(self, chunk: Chunk) -> Seen:
-        found, labels, device = super().see(chunk)
-        if self.full and self._shown_full < self.full_scenes:
-            whole = representations(chunk, self.full, ("full",))
-            _check_memory(whole, self.full_scenes)
-            room = self.full_scenes - self._shown_full
-            found |= {place: features[:room] for place, features in whole.items()}
-            self._shown_full += min(room, len(chunk))
-        return found, labels, device
-
-    def conclude(self, seen: list[Seen]) -> Findings:
-        self._shown_full = 0
-        return super().conclude(seen)
 
     def measure(self, features_PND: Tensor, targets: Targets) -> Tensor:
         return probe_accuracy(features_PND, targets, self.held_out_share, self.l2)
@@ -100,12 +73,3 @@ class LinearProbes(Probe):
     def shown(self, table: pd.DataFrame) -> pd.DataFrame:
         """z at the answer's token."""
         return table[(table["quantity"] == "z") & (table["tokens"] == "answer")]
-
-
-def _check_memory(whole: dict[Place, Tensor], scenes: int) -> None:
-    size = sum(features[0].numel() for features in whole.values()) * scenes * 2 / 2**30
-    if size > _MOST_GIB:
-        raise LabError(
-            f"callbacks.linear_probes.full would hold {size:.1f} GiB, more than {_MOST_GIB}: name fewer quantities at "
-            "a time, or lower full_scenes"
-        )

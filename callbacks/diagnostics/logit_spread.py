@@ -4,36 +4,76 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
+from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from lab.callbacks.diagnostics.base import Diagnostic
-from lab.observation.attention_statistics import dispersion_bound, keys_seen, logit_spread, shares, spread_bound
+from lab.observation.attention_statistics import (
+    dispersion_bound,
+    entropy_slope,
+    keys_seen,
+    log_critical_items,
+    logit_spread,
+    lower_dispersion_bound,
+    shares,
+    smallest_weight,
+    spread_bound,
+)
 from lab.observation.observe import Chunk, Findings, mean_over
 from lab.plotting.figures import bars_by_layer, lines_by_layer
 
-_COLUMNS = ("spread", "spread_bound", "largest_weight", "largest_weight_bound", "uniform")
+_BARS = ("spread", "spread_bound", "largest_weight", "largest_weight_bound")
+_COLUMNS = (
+    *_BARS,
+    "uniform",
+    "smallest_weight",
+    "smallest_weight_bound",
+    "critical_items",
+    "entropy_slope",
+)
+# Kept as its logarithm until the mean is taken.
+_CRITICAL = _COLUMNS.index("critical_items")
 
 
 class LogitSpread(Diagnostic):
     """The spread of a row's logits beside its bound, and the largest weight beside the dispersion bound.
 
     Table: layer, head, spread (largest minus smallest logit, temperature included), spread_bound (Proposition 3.1),
-    largest_weight, largest_weight_bound (Lemma 2.1: exp(spread) / n), uniform (1 / n); means over scenes and queries,
-    n the keys that a query may see. Where weights add up to anything, the largest is that of |w| / sum |w|.
+    largest_weight, largest_weight_bound (Lemma 2.1: exp(spread) / n), uniform (1 / n), smallest_weight,
+    smallest_weight_bound (Lemma 2.1: exp(-spread) / n), critical_items (Theorem 2.2: exp(spread) / epsilon, the number
+    of keys above which no weight can reach epsilon), entropy_slope (Proposition 3.2: dH / d beta = -Var_p of the
+    logits, where beta multiplies them and is 1). Means over scenes and queries, of critical_items the geometric one; n
+    the keys that a query may see. Where weights add up to anything, largest and smallest are of |w| / sum |w|.
 
-    A bound is left empty where it is not defined, and that is told once: the first where logits are no scores q k^T of
-    queries and keys as projected (linear attention, normalised keys) and in models of other libraries, the second where
-    weights are no exponentials over their sum (all but softmax and those with a sink or a window).
+    A column is left empty where it is not defined, and that is told once: spread_bound where logits are no scores q k^T
+    of queries and keys as projected (linear attention, normalised keys) and in models of other libraries; the last
+    ones where weights are no exponentials over their sum (all but softmax and those with a sink or a window), and
+    smallest_weight_bound and entropy_slope also under a sink.
 
-    Source: "softmax is not enough", Proposition 3.1 and Lemma 2.1.
+    Source: "softmax is not enough", Propositions 3.1 and 3.2, Lemma 2.1, Theorem 2.2.
+
+    Args:
+        folder, every_n_epochs, scenes, pictures_every_n_epochs: as in :class:`Diagnostic`.
+        epsilon: weight of critical_items, in (0, 1).
     """
 
     reads = ("queries", "tokens", "q", "k", "mask", "logits", "weights")
+
+    def __init__(
+        self,
+        folder: str,
+        every_n_epochs: PositiveInt = 1,
+        scenes: PositiveInt = 256,
+        pictures_every_n_epochs: NonNegativeInt = 10,
+        epsilon: Annotated[float, Field(gt=0, lt=1)] = 0.01,
+    ) -> None:
+        super().__init__(folder, every_n_epochs, scenes, pictures_every_n_epochs)
+        self.epsilon = epsilon
 
     def see(self, chunk: Chunk) -> tuple[Tensor, int]:
         values = []
@@ -46,29 +86,40 @@ class LogitSpread(Diagnostic):
             if "queries" in layer:
                 beta = module.rule.inverse_temperature(layer["q"], layer["k"], layer.get("mask")).detach()
                 bound_BHN = spread_bound(module, layer["queries"], layer["tokens"], beta).expand_as(spread_BHN)
+            weights, logits = shares(layer["weights"], module.normaliser.total), layer["logits"]
+            disperses = module.normaliser.exponential
+            is_softmax = disperses and module.normaliser.total == "one"
             columns = (
                 spread_BHN,
                 bound_BHN,
-                shares(layer["weights"], module.normaliser.total).amax(-1),
-                dispersion_bound(spread_BHN, keys_BHN) if module.normaliser.exponential else undefined,
+                weights.amax(-1),
+                dispersion_bound(spread_BHN, keys_BHN) if disperses else undefined,
                 1 / keys_BHN,
+                smallest_weight(weights, logits),
+                lower_dispersion_bound(spread_BHN, keys_BHN) if is_softmax else undefined,
+                log_critical_items(spread_BHN, self.epsilon) if disperses else undefined,
+                entropy_slope(weights, logits) if is_softmax else undefined,
             )
-            values.append(torch.stack([column.mean((0, 2)) for column in columns]))
+            values.append(torch.stack([column.mean((0, 2)).double() for column in columns]))
         return torch.stack(values).cpu(), len(chunk)
 
     def conclude(self, seen: list[Any]) -> Findings:
-        found, means_L5H = Findings(), mean_over(seen)
-        empty = [name for name, values in zip(_COLUMNS, means_L5H.unbind(1), strict=True) if values.isnan().any()]
+        # Layers, columns, heads.
+        found, means_LCH = Findings(), mean_over(seen)
+        means_LCH[:, _CRITICAL] = means_LCH[:, _CRITICAL].exp()
+        empty = [name for name, values in zip(_COLUMNS, means_LCH.unbind(1), strict=True) if values.isnan().any()]
         if empty:
             self.tell_once(f"{' and '.join(empty)} left empty: not defined under this softmax")
-        for index, layer in enumerate(means_L5H):
+        for index, layer in enumerate(means_LCH):
             found.rows += [
                 {"layer": index, "head": head, **dict(zip(_COLUMNS, column, strict=True))}
                 for head, column in enumerate(layer.t().tolist())
             ]
             means = dict(zip(_COLUMNS, layer.mean(1).tolist(), strict=True))
-            found.scalars |= {f"{name}/layer_{index}": means[name] for name in _COLUMNS[:-1] if name not in empty}
-        columns = [name for name in _COLUMNS[:-1] if name not in empty]
+            found.scalars |= {
+                f"{name}/layer_{index}": means[name] for name in _COLUMNS if name not in (*empty, "uniform")
+            }
+        columns = [name for name in _BARS if name not in empty]
         found.figures["layers"] = partial(bars_by_layer, found.rows, columns, "mean over queries", log=True)
         return found
 

@@ -12,11 +12,13 @@ from pydantic import PositiveInt
 from torch import Tensor
 
 from lab.datasets.loading import Batch, DataModule, data_of
-from lab.plotting.figures import new_figure, save_figure, show_figure
+from lab.plotting.figures import new_figure, save_figure
+from lab.plotting.style import styled
+from lab.runs.boards import boards
 
 
 class SampleScenes(Callback):
-    """Writes ``pictures/scenes.png`` into the run folder and the same to TensorBoard.
+    """Writes ``pictures/scenes.png`` into the run folder and the same to the boards.
 
     Args:
         folder: where the picture goes.
@@ -38,8 +40,9 @@ class SampleScenes(Callback):
         count = min(self.count, len(batch["y"]))
         titles = titles_of(data, batch)[:count]
         figure = scenes_figure(batch["x"][:count], titles)
-        save_figure(figure, self.folder / "scenes.png", dpi=120)
-        show_figure(trainer, "scenes", figure)
+        save_figure(figure, self.folder / "scenes.png")
+        for board in boards(trainer):
+            board.show_figure("scenes", figure, trainer.global_step)
 
 
 def titles_of(data: DataModule, batch: Batch) -> list[str]:
@@ -51,14 +54,15 @@ def titles_of(data: DataModule, batch: Batch) -> list[str]:
     return [f"{title}\n({data.locations[place]})" for title, place in zip(titles, chosen.tolist(), strict=True)]
 
 
+@styled()
 def scenes_figure(pictures_BCHW: Tensor, titles: Sequence[str], columns: int = 4) -> Figure:
     """A grid of pictures, colours in [0, 1], each under its title."""
     columns = min(columns, len(titles))
     rows = -(-len(titles) // columns)
-    figure, axes = new_figure(2.2 * columns, 2.6 * rows, rows, columns)
+    figure, axes = new_figure(1.2 * columns, 1.55 * rows, rows, columns)
     for axis in axes.flat:
         axis.set_axis_off()
     for axis, picture, title in zip(axes.flat, pictures_BCHW, titles, strict=False):
         axis.imshow(picture.clamp(0, 1).permute(1, 2, 0).cpu().numpy(), interpolation="nearest")
-        axis.set_title(title, fontsize=9)
+        axis.set_title(title)
     return figure

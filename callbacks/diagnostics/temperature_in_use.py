@@ -20,7 +20,8 @@ class TemperatureInUse(Diagnostic):
     """Mean and spread of 1 / beta over scenes and queries, per layer and head.
 
     Table: layer, head, temperature, spread (standard deviation). The callback ``temperatures`` logs what a rule has
-    learned; this shows what it does, which for NormSoftmax and adaptive temperature depends on the scene.
+    learned; this shows what it does, which for NormSoftmax and adaptive temperature depends on the scene. Queries whose
+    temperature is infinite (of a length rule, at a single key) are left out.
 
     Source: "Introducing a learnable temperature" (mean and spread per layer); "softmax is not enough", section 3.
     """
@@ -32,7 +33,8 @@ class TemperatureInUse(Diagnostic):
         for rule, layer in zip(chunk.rules, chunk.layers, strict=True):
             tau = temperature_of(rule, layer["q"], layer["k"], layer.get("mask")).double()
             tau_BHX = tau.expand(len(chunk), layer["q"].shape[1], -1, -1).flatten(2)
-            values.append(torch.stack([tau_BHX.mean((0, 2)), tau_BHX.square().mean((0, 2))]))
+            finite_BHX = torch.where(tau_BHX.isfinite(), tau_BHX, torch.nan)
+            values.append(torch.stack([finite_BHX.nanmean((0, 2)), finite_BHX.square().nanmean((0, 2))]))
         return torch.stack(values).cpu(), len(chunk)
 
     def conclude(self, seen: list[Any]) -> Findings:

@@ -39,5 +39,5 @@ class DigitGrouping(MainTask):
         self._group_of = table
 
     def match(self, first: Tensor, second: Tensor) -> Tensor:
-        table = self._group_of.to(first.device)
+        table = self._group_of.to(first.device, non_blocking=True)
         return table[first] == table[second]

@@ -44,6 +44,7 @@ class TextData(DataModule):
     # What is asked for, and how many tokens of the corpus a sample takes beyond its block.
     task: Literal["masked", "causal"]
     ahead = 0
+    unit = "blocks"
 
     def __init__(
         self,
@@ -115,6 +116,11 @@ class TextData(DataModule):
     @abstractmethod
     def drawn(self, tokens: Tensor, generator: torch.Generator) -> Drawn:
         """The draws of a batch of blocks: all that is random about it."""
+
+    def token_names(self, batch: Batch, sample: int) -> list[str]:
+        """The words of one sample, as the model reads them."""
+        x = batch["x"]
+        return self.tokens.words((x[0] if isinstance(x, tuple | list) else x)[sample].tolist())
 
     def draw_train(self, epoch: int, step: int) -> Drawn:
         """The draws of one training batch of this process; a pure function of its place in training."""

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -15,6 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lab.console import tell
+from lab.datasets.cache import cache
 from lab.datasets.text.corpus import Corpus, Split, needed
 
 # As RoBERTa has them, in the order of their numbers.
@@ -36,10 +37,20 @@ class Tokens:
     Attributes:
         vocabulary: number of tokens that there are; fewer than asked for where the corpus is small.
         streams: split -> token numbers of all its documents, each ended by ``</s>``; read from disk as they are used.
+        tokenizer: that made them, of the library ``tokenizers``.
     """
 
     vocabulary: int
     streams: dict[Split, NDArray[Any]]
+    tokenizer: Any
+
+    def words(self, tokens: Iterable[int]) -> list[str]:
+        """Each token as text, special ones by their names."""
+        return [self.tokenizer.decode([token], skip_special_tokens=False) for token in tokens]
+
+    def encode(self, text: str) -> list[int]:
+        """Tokens of any other text."""
+        return self.tokenizer.encode(text).ids
 
 
 def tokenised(corpus: Corpus, vocabulary: int) -> Tokens:
@@ -60,19 +71,16 @@ def tokenised(corpus: Corpus, vocabulary: int) -> Tokens:
     folder = cache() / "text" / name
     if not folder.is_dir():
         _make(corpus, vocabulary, folder)
-    size = Tokenizer.from_file(str(folder / _TOKENIZER)).get_vocab_size()
-    return Tokens(size, {split: np.load(folder / f"{split}.npy", mmap_mode="r") for split in _SPLITS})
-
-
-def cache() -> Path:
-    """Folder of the user's cache that is the lab's (XDG_CACHE_HOME, or ``~/.cache``)."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "eureka-lab"
+    tokenizer = Tokenizer.from_file(str(folder / _TOKENIZER))
+    streams = {split: np.load(folder / f"{split}.npy", mmap_mode="r") for split in _SPLITS}
+    return Tokens(tokenizer.get_vocab_size(), streams, tokenizer)
 
 
 def _make(corpus: Corpus, vocabulary: int, folder: Path) -> None:
     """Fills the folder of the cache, which appears whole or not at all."""
     from tokenizers.implementations import ByteLevelBPETokenizer
 
+    tell(f"a tokeniser is trained on the corpus once, and kept in {folder.parent}")
     folder.parent.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:

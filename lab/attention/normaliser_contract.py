@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from lab.attention.contract import name_of, numbers, same
-from lab.attention.functional import attend, attend_explicit
+from lab.attention.functional import Attended, attend, attend_explicit
 from lab.attention.normaliser import Normaliser
 from lab.attention.rule import TemperatureRule
 from lab.attention.rules.fixed import Fixed
@@ -46,12 +46,11 @@ def check_normaliser(normaliser: object) -> None:
         coupled, shifts = [], []
         for training, allowed in product((True, False), (None, mask)):
             tried.train(training)
-            weights = _weights_of(tried, q_BHND, k_BHMD, v_BHMD, rule, allowed)
-            logits = attend_explicit(q_BHND, k_BHMD, v_BHMD, rule, allowed, tried).logits
+            seen = _checked(tried, q_BHND, k_BHMD, v_BHMD, rule, allowed)
             last = None if allowed is None else allowed[-1:]
-            alone = tried.weights(logits[..., -1:, :], last)
-            coupled.append(not same(weights[..., -1:, :], alone))
-            shifts.append(same(tried.weights(logits + 0.7, allowed), weights))
+            alone = tried.weights(seen.logits[..., -1:, :], last)
+            coupled.append(not same(seen.weights[..., -1:, :], alone))
+            shifts.append(same(tried.weights(seen.logits + 0.7, allowed), seen.weights))
     if normaliser.couples_queries is None:
         normaliser.couples_queries = any(coupled)
     if normaliser.shift_invariant is None:
@@ -87,10 +86,10 @@ def check_together(rule: TemperatureRule, normaliser: Normaliser) -> None:
         )
 
 
-def _weights_of(
+def _checked(
     normaliser: Normaliser, q: Tensor, k: Tensor, v: Tensor, rule: TemperatureRule, mask: Tensor | None
-) -> Tensor:
-    """The normaliser's weights, if they are such."""
+) -> Attended:
+    """The explicit path under a normaliser, if its weights are such and both paths agree."""
     where = f"{name_of(type(normaliser))}.weights"
     shape = [*q.shape[:-1], k.shape[-2]]
     under = "" if mask is None else " under a mask"
@@ -120,4 +119,4 @@ def _weights_of(
         )
     if not torch.allclose(z, seen.z, rtol=1e-6, atol=1e-9):
         raise ValueError(f"{name_of(type(normaliser))}.attend{under} gives another z than its weights do")
-    return weights
+    return seen

@@ -16,7 +16,7 @@ import torch
 from rich.console import Console
 
 from lab.bench.arguments import choose_precisions, parse
-from lab.bench.cases import PRECISIONS, Case, Row, cases
+from lab.bench.cases import PRECISIONS, SOFTMAXES, Case, Row, cases
 from lab.bench.report import number, save, set_aside, show
 from lab.bench.timing import matrix_product_gflops
 from lab.bench.worker import measure_apart
@@ -69,6 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             options.batch_size,
             options.quick,
             precisions,
+            options.softmax or SOFTMAXES,
         )
     )
     rows, complete = run(plan, console)

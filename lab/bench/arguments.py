@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from lab.bench.cases import GROUPS, PRECISIONS
+from lab.bench.cases import GROUPS, PRECISIONS, SOFTMAXES
 from lab.bench.report import number
 from lab.config.arguments import Parser
 from lab.console import MOST_THREADS
@@ -23,6 +23,7 @@ def parse(arguments: Sequence[str] | None = None, description: str | None = None
     parser = Parser("python -m lab.bench", description=description)
     parser.add_argument("--quick", action="store_true", help="fewer settings, short measurements, small batches")
     parser.add_argument("--only", nargs="+", choices=GROUPS, metavar="GROUP", help=f"of {', '.join(GROUPS)}")
+    parser.add_argument("--softmax", nargs="+", choices=SOFTMAXES, help="leaves out what is of another softmax")
     parser.add_argument(
         "--precision", nargs="+", choices=PRECISIONS, help="default: float32, and bfloat16 where the machine has it"
     )
@@ -68,7 +69,7 @@ def default_name(options: argparse.Namespace) -> str:
     parts = [options.device]
     if len(options.only) < len(GROUPS):
         parts += options.only
-    parts += options.precision or []
+    parts += [*(options.softmax or []), *(options.precision or [])]
     if options.batch_size is not None:
         parts.append(f"batch{options.batch_size}")
     return "_".join([*parts, "quick"] if options.quick else parts)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from itertools import product
 from typing import Any
 
-GROUPS = ("compose", "train", "ratio", "attention", "seeds", "diagnostics", "probes", "gather")
+GROUPS = ("compose", "train", "ratio", "attention", "replace", "seeds", "diagnostics", "probes", "gather")
 SOFTMAXES = ("softmax", "norm_softmax", "learnable_temperature", "adaptive_temperature")
+# Models of other libraries: a ViT-Ti/16 at 224 pixels, and a small GPT-2 on texts of 256 tokens, of an extra.
+VIT, GPT2 = "ViT-Ti of timm", "GPT-2 of transformers"
 PATHS = ("fused", "explicit")
 PRECISIONS = ("float32", "bfloat16")
 MODES = ("eager", "compile")
@@ -19,6 +22,7 @@ BATCH_SIZES = {
     "train": 64,
     "ratio": 64,
     "attention": 16,
+    "replace": 8,
     "seeds": 4392,
     "diagnostics": 64,
     "probes": 20_000,
@@ -30,6 +34,7 @@ QUICK_BATCH_SIZES = {
     "train": 8,
     "ratio": 8,
     "attention": 4,
+    "replace": 2,
     "seeds": 4392,
     "diagnostics": 8,
     "probes": 1000,
@@ -115,11 +120,17 @@ def cases(
     batch: int | None = None,
     quick: bool = False,
     precisions: Sequence[str] = PRECISIONS,
+    softmaxes: Sequence[str] = SOFTMAXES,
 ) -> Iterator[Case]:
-    """The cases of these groups, in the order of the table; ``batch`` None takes each group's own size."""
+    """The cases of these groups, in the order of the table; ``batch`` None takes each group's own size.
+
+    Those of a softmax that is none of ``softmaxes`` are left out.
+    """
     for group in groups:
         size = batch or (QUICK_BATCH_SIZES if quick else BATCH_SIZES)[group]
         for setting in _settings(group, quick, precisions):
+            if setting.get("softmax", softmaxes[0]) not in softmaxes:
+                continue
             yield Case(group, **setting, batch=size, device=device, threads=threads, seconds=seconds, quick=quick)
 
 
@@ -137,6 +148,9 @@ def _settings(group: str, quick: bool, precisions: Sequence[str]) -> Iterator[di
     elif group == "attention":
         for tokens, softmax, path, precision in product(TOKENS[:2] if quick else TOKENS, softmaxes, PATHS, precisions):
             yield {"softmax": softmax, "path": path, "precision": precision, "tokens": tokens}
+    elif group == "replace":
+        there = (VIT, GPT2) if find_spec("transformers") else (VIT,)
+        yield from ({"quantity": model, "softmax": "softmax"} for model in there)
     elif group == "seeds":
         for softmax, mode in product(SOFTMAXES[:2], modes):
             yield {"quantity": "steps", "softmax": softmax, "mode": mode}

@@ -25,6 +25,7 @@ from lab.attention.rules.norm import NormSoftmax
 from lab.bench.cases import Case, Row
 from lab.bench.gathering import time_of_gathering
 from lab.bench.looking import cost_of_looking, time_of_probes
+from lab.bench.replacing import cost_of_replacing
 from lab.bench.runs import time_of_runs
 from lab.bench.timing import MIB, Step, forget_peak, memory_now, peak_memory, quartiles, timed_rounds, warm_up
 from lab.datasets.drawn import DrawnDigits, DrawnGarments
@@ -51,6 +52,7 @@ HEADS, HEAD_DIM = 4, 64  # the compact ViT's
 IMAGE_SIZE, CLASSES = 56, 10
 WARM_UP_ROUNDS = 2
 SEEDS = 5  # of Figure 8
+MANY = (SEEDS, 10)  # trained together in one step; 10 of Table 1
 
 
 def measure(case: Case) -> list[Row]:
@@ -68,6 +70,7 @@ def measure(case: Case) -> list[Row]:
         "train": _train,
         "ratio": _ratio,
         "attention": _attention,
+        "replace": _replace,
         "seeds": _seeds,
         "diagnostics": _diagnostics,
         "probes": _probes,
@@ -165,19 +168,30 @@ def _attention(case: Case) -> list[Row]:
     return [_row(case, quantity, "ms", [1000 * t for t in seconds], memory) for quantity, seconds in rows]
 
 
+def _replace(case: Case) -> list[Row]:
+    before = memory_now(case.device)
+    forget_peak(case.device)
+    ratios = cost_of_replacing(case)
+    return [_row(case, case.quantity, "x", ratios, _memory(case, before))]
+
+
 def _seeds(case: Case) -> list[Row]:
-    """Full-batch reasoning steps, or epochs of real runs, of one seed and of five together in turn."""
+    """Full-batch reasoning steps, or epochs of real runs, of one seed and of several together in turn."""
     before = memory_now(case.device)
     if case.quantity == "runs":
         return _seed_runs(case, before)
-    (one, many), memory = _run(case, [reasoning_step(case, 1), reasoning_step(case, SEEDS)], before, 11, alternate=True)
-    ratios = [b / (SEEDS * a) for a, b in zip(one, many, strict=True)]
-    return [
-        _row(case, "step of one seed", "ms", [1000 * t for t in one], memory),
-        _row(case, f"step of {SEEDS} seeds together", "ms", [1000 * t for t in many], memory),
-        _row(case, f"{SEEDS} steps together / {SEEDS} steps", "x", ratios, memory),
-        _row(case, f"{SEEDS} steps together / one", "x", [SEEDS * ratio for ratio in ratios], memory),
-    ]
+    many = MANY[:1] if case.quick else MANY
+    steps = [reasoning_step(case, seeds) for seeds in (1, *many)]
+    (one, *together), memory = _run(case, steps, before, 11, alternate=True)
+    rows = [_row(case, "step of one seed", "ms", [1000 * t for t in one], memory)]
+    for seeds, times in zip(many, together, strict=True):
+        ratios = [b / (seeds * a) for a, b in zip(one, times, strict=True)]
+        rows += [
+            _row(case, f"step of {seeds} seeds together", "ms", [1000 * t for t in times], memory),
+            _row(case, f"{seeds} steps together / {seeds} steps", "x", ratios, memory),
+            _row(case, f"{seeds} steps together / one", "x", [seeds * ratio for ratio in ratios], memory),
+        ]
+    return rows
 
 
 def _seed_runs(case: Case, before: int) -> list[Row]:

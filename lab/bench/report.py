@@ -20,6 +20,7 @@ TITLES = {
     "train": "Training steps of the compact ViT (forward, loss, backward, AdamW)",
     "ratio": "Step time of NormSoftmax over plain softmax, steps interleaved in one process",
     "attention": "Attention alone, 4 heads x 64",
+    "replace": "Step time of models of other libraries, a fixed tau of the lab over their own attention (CPU time)",
     "seeds": "Full-batch training steps of the reasoner, seeds one by one and together",
     "diagnostics": "All diagnostics at their default cadence beside an epoch of 60,000 samples of the compact ViT",
     "gather": "Gathering runs of 300 epochs for a report, first and again with nothing new",
@@ -58,6 +59,8 @@ def targets(rows: Sequence[Row], device: str) -> list[Target]:
     fastest = max((row.median for row in trained if row.median is not None), default=None)
     slowest = max((row.median for row in ratios if row.median is not None), default=None)
     samples = max((row.median for row in composed if row.median is not None), default=None)
+    replacing = [row for row in rows if row.group == "replace" and row.batch == BATCH_SIZES["replace"]]
+    replaced = max((row.median for row in replacing if row.median is not None), default=None)
     best = _best_of_seeds(rows)
     return [
         _target("composed samples/s", samples, at_least=50_000),
@@ -77,6 +80,7 @@ def targets(rows: Sequence[Row], device: str) -> list[Target]:
             best("5 steps together / one") if device == "cuda" else None,
             at_most=1.3,
         ),
+        _target("fixed tau in a model of another library / its own attention, worst model", replaced, at_most=1.03),
         *_targets_of_looking(rows),
     ]
 

@@ -44,6 +44,8 @@ def time_of_runs(case: Case, seeds: int) -> tuple[list[float], list[float]]:
 
 def _seconds_an_epoch(case: Case, seeds: int | None, epochs: int, folder: Path) -> float:
     overrides = ["experiment=reasoning", f"softmax={case.softmax}", "logger=csv_only", "~callbacks.progress"]
+    # In the precision of the steps that are timed beside it.
+    overrides += ["trainer=gpu", "trainer.precision=32-true"] if case.device == "cuda" else []
     changes = {
         "seeds": seeds,
         "threads": case.threads,

@@ -16,7 +16,12 @@ MIB = 2**20
 
 
 def timed_rounds(
-    steps: Sequence[Step], seconds: float, minimum: int, device: str, alternate: bool = False
+    steps: Sequence[Step],
+    seconds: float,
+    minimum: int,
+    device: str,
+    alternate: bool = False,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> list[list[float]]:
     """Runs every step once a round, until ``seconds`` have gone by and at least ``minimum`` rounds are done.
 
@@ -26,6 +31,7 @@ def timed_rounds(
         steps: what to time.
         alternate: every second round runs the steps backwards (A B, B A), so that neither always comes first.
             Off where a step needs the one before it (backward after forward).
+        clock: what a step is timed by.
 
     Returns:
         One list of seconds per step, all of the same length.
@@ -38,10 +44,10 @@ def timed_rounds(
         if alternate and len(times[0]) % 2:
             order.reverse()
         for index in order:
-            start = time.perf_counter()
+            start = clock()
             steps[index]()
             synchronise(device)
-            times[index].append(time.perf_counter() - start)
+            times[index].append(clock() - start)
     return times
 
 

@@ -15,6 +15,7 @@ import difflib
 import inspect
 import json
 import re
+import sys
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -286,9 +287,9 @@ def _hints(target: Callable[..., Any]) -> dict[str, Any]:
         found = typing.get_type_hints(own, include_extras=True)
     except (TypeError, NameError, AttributeError):
         return {}
-    import lightning  # takes seconds, and who composes a config alone does not need it
-
-    if inspect.isclass(target) and issubclass(target, lightning.Trainer):
+    # Not imported for this, which takes seconds: where it is not loaded, nothing is its trainer.
+    lightning = sys.modules.get("lightning")
+    if lightning is not None and inspect.isclass(target) and issubclass(target, lightning.Trainer):
         from lab.config.trainer_options import OPTIONS
 
         return found | OPTIONS

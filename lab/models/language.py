@@ -6,7 +6,7 @@ Their attention is the library's own but for the softmax (:mod:`lab.models.repla
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
@@ -118,7 +118,7 @@ class CausalLanguageModel(LanguageModel):
         softmax: makes the rule and the normaliser of a layer; None is plain softmax.
     """
 
-    answer_token: ClassVar[int] = -1
+    answer_token = -1
 
     def __init__(
         self,

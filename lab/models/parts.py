@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor, nn
 
@@ -14,6 +14,7 @@ from lab.attention.normaliser_contract import check_normaliser, check_together
 from lab.attention.normalisers.softmax import Softmax
 from lab.attention.rule import TemperatureRule
 from lab.attention.rules.fixed import Fixed
+from lab.datasets.scenes import unnormalised
 
 
 class LayerSoftmax(NamedTuple):
@@ -21,6 +22,14 @@ class LayerSoftmax(NamedTuple):
 
     rule: TemperatureRule
     normaliser: Normaliser
+
+
+class Picture(NamedTuple):
+    """Patches (rows, columns) that a model cuts a picture into, and the mean and spread that it brings colours to."""
+
+    grid: tuple[int, int]
+    mean: tuple[float, ...] = (0.5, 0.5, 0.5)
+    std: tuple[float, ...] = (0.5, 0.5, 0.5)
 
 
 class RuleFactory(Protocol):
@@ -93,7 +102,7 @@ class Observable(nn.Module):
     """
 
     # The token that the answer is read at: the CLS token of a ViT, "=" of the reasoning task.
-    answer_token: ClassVar[int] = 0
+    answer_token: int = 0
 
     def attention_layers(self) -> list[MultiHead]:
         """Attention layers from the first to the last."""
@@ -111,6 +120,10 @@ class Observable(nn.Module):
     def token_grid(self) -> tuple[int, int] | None:
         """Rows and columns of the patches where tokens lie on a picture (the last tokens do); None elsewhere."""
         return None
+
+    def colours(self, x_BCHW: Tensor) -> Tensor:
+        """Pictures as the model takes them, in colours in [0, 1] (noise may go beyond)."""
+        return unnormalised(x_BCHW)
 
     def rules(self) -> list[TemperatureRule]:
         """Temperature rules, one a layer."""
@@ -139,15 +152,30 @@ class OtherModel(Observable):
 
     Args:
         model: it is called with its input, or with its inputs by name.
+        picture: how it sees a picture; None of a model of anything else.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, picture: Picture | None = None) -> None:
         super().__init__()
         self.model = model
+        self.picture = picture
+        # A causal model answers at its last token, which alone has seen all others.
+        self.answer_token = -1 if any(getattr(module, "is_causal", False) for module in model.modules()) else 0
 
     def forward(self, x: Any) -> Any:
         """The model's own output."""
         return self.model(**x) if isinstance(x, Mapping) else self.model(x)
+
+    @property
+    def token_grid(self) -> tuple[int, int] | None:
+        return None if self.picture is None else self.picture.grid
+
+    def colours(self, x_BCHW: Tensor) -> Tensor:
+        return (
+            super().colours(x_BCHW)
+            if self.picture is None
+            else unnormalised(x_BCHW, self.picture.mean, self.picture.std)
+        )
 
     def softmax_parameters(self) -> set[str]:
         return {name.removeprefix("model.") for name in super().softmax_parameters()}

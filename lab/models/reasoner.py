@@ -2,48 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from lab.attention.layers import Attention
 from lab.datasets.sizes import Size
+from lab.models.blocks import Block
 from lab.models.parts import Observable, RuleFactory, SoftmaxFactory, make_softmaxes
-
-
-class Block(nn.Module):
-    """x + attention(x), then x + MLP(x); pre-norm where layer norm is on."""
-
-    def __init__(self, attention: Attention, width: int, hidden: int, layer_norm: bool) -> None:
-        super().__init__()
-        self.norm1 = nn.LayerNorm(width) if layer_norm else nn.Identity()
-        self.attention = attention
-        self.norm2 = nn.LayerNorm(width) if layer_norm else nn.Identity()
-        self.mlp = nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, width))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.after_attention(x, self.attention(self.norm1(x)))
-
-    def last(self, x: Tensor) -> Tensor:
-        """The last token of :meth:`forward`, [B, 1, W], without working out the others where nobody watches."""
-        if not self.attention.reads_one_query:
-            return self(x)[:, -1:]
-        return self.after_attention(x[:, -1:], self.attention.last(self.norm1(x)))
-
-    def after_attention(self, x: Tensor, attended: Tensor) -> Tensor:
-        """The residual stream [B, N, W] with what attention says of it, then the MLP."""
-        x = x + attended
-        return x + self.mlp(self.norm2(x))
 
 
 class Reasoner(Observable):
     """Tokens "a b c d =" to an answer read at the last one.
 
     Source: Eureka-moments in Transformers, A.16 (width 16, 4 heads of 4, 64 hidden units, learned positions);
-    no layer norm, as in Nanda et al. 2023, whose setting A.16 follows. Initialisation is torch's default, positions
-    N(0, 1) as token embeddings are; the paper names none. With N(0, 1/width) embeddings the Eureka-moments of
-    NormSoftmax came four times later (seed 0, learning rate 5e-3: epoch 1,660 in place of 350).
+    no layer norm, as in Nanda et al. 2023, whose weight decay A.16 follows. The paper names neither layer norm nor an
+    initialisation. With N(0, 1/width) embeddings and all else as torch has it, the Eureka-moments of NormSoftmax came
+    four times later (seed 0, learning rate 5e-3: epoch 1,660 in place of 350).
 
     Args:
         tokens: size of the vocabulary, "=" included.
@@ -54,13 +30,15 @@ class Reasoner(Observable):
         hidden: hidden units of the MLP.
         depth: number of layers.
         layer_norm: pre-norm layer normalisation.
+        init: None, torch's default, with positions N(0, 1) as token embeddings are; or "width", every weight and
+            position N(0, 1 / width), the unembedding N(0, 1 / tokens), biases 0 (Nanda et al. 2023).
         softmax: makes the rule and the normaliser of a layer; None is plain softmax.
 
     Raises:
         ValueError: if the heads do not divide the width.
     """
 
-    answer_token: ClassVar[int] = -1
+    answer_token = -1
 
     def __init__(
         self,
@@ -72,6 +50,7 @@ class Reasoner(Observable):
         hidden: Size = 64,
         depth: Size = 1,
         layer_norm: bool = False,
+        init: Literal["width"] | None = None,
         softmax: SoftmaxFactory | RuleFactory | None = None,
     ) -> None:
         super().__init__()
@@ -89,6 +68,8 @@ class Reasoner(Observable):
         )
         self.norm = nn.LayerNorm(width) if layer_norm else nn.Identity()
         self.head = nn.Linear(width, num_classes, bias=False)
+        if init == "width":
+            self._init_by_width(width, tokens)
 
     def forward(self, x: Tensor) -> Tensor:
         """x: [B, context] int64 -> logits [B, num_classes]."""
@@ -103,6 +84,14 @@ class Reasoner(Observable):
                 states = block(states)
             state = last.last(states)
         return self.head(self.norm(state[:, 0]))
+
+    def _init_by_width(self, width: int, tokens: int) -> None:
+        """Draws all weights anew, but those of rules and normalisers; a norm has none to draw."""
+        for name, parameter in self.named_parameters():
+            if name.endswith(".bias"):
+                nn.init.zeros_(parameter)
+            elif "norm" not in name and name not in self.softmax_parameters():
+                nn.init.normal_(parameter, std=(tokens if name == "head.weight" else width) ** -0.5)
 
     def _only_layer(self, block: Block, x: Tensor) -> Tensor:
         """``block.last`` of embedded tokens, [B, 1, W], from a table of all pairs of place and token.

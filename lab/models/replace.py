@@ -55,7 +55,7 @@ def replace_softmax(model: Model, softmax: str | SoftmaxFactory | RuleFactory = 
         shape = Shape(module)
         heads = (shape.heads, shape.head_dim)
         try:
-            one = next(makers.setdefault(heads, make_softmaxes(factory, *heads)))
+            one = next(makers.setdefault(heads, make_softmaxes(factory, *heads, trained_length=shape.longest)))
         except ValueError as error:
             raise LabError(f"{type(module).__name__}: {error}") from error
         if own_scale:

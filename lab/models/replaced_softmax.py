@@ -25,6 +25,7 @@ _HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "nhead", "hea
 _HEAD_DIM = ("qk_head_dim", "head_dim", "attention_head_size", "key_value_proj_dim", "dim_head")
 _WIDTH = ("embed_dim", "hidden_size", "n_embd", "d_model", "dim", "width")
 _PROJECTIONS = (("q_proj", "k_proj", "v_proj"), ("query", "key", "value"), ("qkv",), ("c_attn",))
+_LONGEST = ("max_position_embeddings",)
 _SCALE = ("scaling", "scale", "softmax_scale")
 
 
@@ -44,6 +45,8 @@ class Shape:
             raise LabError(f"{type(module).__name__} does not tell the dimension of its heads: give it a head_dim")
         self.heads = heads
         self.head_dim = dim or (width or 0) // heads
+        # Keys that it is made for; None where nothing says so.
+        self.longest = _told(module, _LONGEST)
         scales = [value for name in _SCALE if isinstance(value := getattr(module, name, None), float) and value > 0]
         # What scores are multiplied by before the softmax.
         self.scale = scales[0] if scales else 1 / math.sqrt(self.head_dim)
@@ -142,6 +145,8 @@ class ReplacedSoftmax(MultiHead):
             LabError: if the call is one that the softmax was not made for.
         """
         self._check(q_BHND, mask, scale)
+        # Under autocast, rotary positions leave queries and keys in float32 beside values in half precision.
+        q_BHND, k_BGMD = q_BHND.to(v_BGMD.dtype), k_BGMD.to(v_BGMD.dtype)
         N, M = q_BHND.shape[-2], k_BGMD.shape[-2]
         k, v = (_repeated(x, self.num_heads) for x in (k_BGMD, v_BGMD))
         known: Mask = mask

@@ -146,6 +146,40 @@ def dispersion_bound(spread_BHN: Tensor, keys: Tensor) -> Tensor:
     return (spread_BHN - _log(keys, spread_BHN)).exp().clamp(max=1.0)
 
 
+def lower_dispersion_bound(spread_BHN: Tensor, keys: Tensor) -> Tensor:
+    """Bound below of every weight of a row, [B, H, N]: exp(-delta) / n; of ``exponential`` weights that add up to one.
+
+    Source: "softmax is not enough", Lemma 2.1 (equation 3; the logits here have theta in them).
+    """
+    return (-spread_BHN - _log(keys, spread_BHN)).exp()
+
+
+def smallest_weight(weights_BHNM: Tensor, logits_BHNM: Tensor) -> Tensor:
+    """The smallest weight of a row among the keys that it may see, [B, H, N]."""
+    return weights_BHNM.float().masked_fill(logits_BHNM.isneginf(), math.inf).amin(-1)
+
+
+def log_critical_items(spread_BHN: Tensor, epsilon: float) -> Tensor:
+    """log n of the number of keys above which no weight can reach epsilon, [B, H, N]: n = exp(delta) / epsilon.
+
+    A logarithm, since n may be beyond all floats. By Theorem 2.2 delta stays bounded, and there is such an n.
+
+    Source: "softmax is not enough", Lemma 2.1 (equation 2) and Theorem 2.2.
+    """
+    return spread_BHN.double() - math.log(epsilon)
+
+
+def entropy_slope(weights_BHNM: Tensor, logits_BHNM: Tensor) -> Tensor:
+    """dH / d beta of the entropy in nats of softmax(beta l) at beta = 1, [B, H, N]: -Var_p(l), never above 0.
+
+    Source: "softmax is not enough", Proposition 3.2 and Appendix C: dH / d beta = -beta Var_p(e).
+    """
+    p = weights_BHNM.float()
+    logits = logits_BHNM.float().masked_fill(logits_BHNM.isneginf(), 0.0)
+    centred = logits - (p * logits).sum(-1, keepdim=True)
+    return -(p * centred.square()).sum(-1)
+
+
 def rollout(shares: list[Tensor]) -> Tensor:
     """Attention rollout, the share that tokens of the last layer draw from the first one's, [B, N, N]:
 

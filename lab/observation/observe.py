@@ -5,8 +5,10 @@ Shapes: B scenes of a chunk, H heads, N queries, M keys, D head dimension, W wid
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,6 +26,9 @@ from lab.datasets.loading import Batch, DataModule
 from lab.models.parts import Observable, attention_layers_of, observable
 from lab.observation.recorder import Recorder, evaluating
 
+# As the number of scenes: all that the validation set has.
+EVERY_SCENE = sys.maxsize
+
 # What a chunk may hold of one layer's quantities: 128 MiB in float32.
 _CHUNK_ELEMENTS = 2**25
 
@@ -40,12 +45,16 @@ class Chunk:
             (``indicator_1`` and ``indicator_2`` as ``indicator``).
         layers: what the recorder read, a dict by quantity for each layer; shapes: ``Recorder``.
         model: the model, to ask for its rules and weights.
+        latent_names: names of the values of latents, as the data has them.
+        token_names: gives the names of a sample's tokens by its number in the chunk; [] where they have none.
     """
 
     batch: Batch
     regions: dict[str, Tensor]
     layers: list[dict[str, Tensor]]
     model: Observable
+    latent_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    token_names: Callable[[int], list[str]] = lambda sample: []
 
     def __len__(self) -> int:
         return len(self.batch["y"])
@@ -68,7 +77,7 @@ class Findings:
     Attributes:
         rows: of its table; numbers and names by column.
         scalars: for the loggers, by name below the diagnostic's own.
-        histograms: for TensorBoard, by name, where a picture is due.
+        histograms: for the boards, by name, where a picture is due.
         arrays: kept as one ``.npz`` where a picture is due.
         figures: by name what makes one; called only where a picture is due.
     """
@@ -103,11 +112,14 @@ def observe(
     model: nn.Module,
     data: DataModule,
     observers: Sequence[Observer],
-    device: torch.device,
+    device: torch.device | str | None = None,
     precision: Precision | None = None,
     too_few: Callable[[int, int], None] | None = None,
 ) -> list[Findings]:
     """Shows the first scenes of the validation set to observers, to each as many as it asks for; their findings.
+
+        trained = lab.read_trained("runs/reasoning/norm_softmax/seed=0")
+        (entropy,) = lab.observe(trained.model(), trained.data(), [AttentionEntropy("look")])
 
     No random number of training is drawn, no gradient and no flag of the model is left changed.
 
@@ -115,7 +127,7 @@ def observe(
         model: a transformer of the lab.
         data: its data module, set up.
         observers: diagnostics.
-        device: where the model is.
+        device: where the model is; None asks the model.
         precision: the trainer's; the model's pass alone runs under it. None is full precision.
         too_few: called with the scenes asked for and those there are, where there are not enough.
 
@@ -125,6 +137,7 @@ def observe(
     if not attention_layers(model):
         names = ", ".join(type(observer).__name__ for observer in observers)
         raise LabError(f"{type(model).__name__} has no attention, so {names} cannot look into it")
+    device = _device_of(model) if device is None else torch.device(device)
     cuda = [device] if device.type == "cuda" else []
     precision = precision or Precision()
     # In evaluation mode to the end: rules are asked again for what they did in the pass.
@@ -139,7 +152,8 @@ def observe(
                 assert stop <= observers[index].scenes
                 seen[index].append(observers[index].see(chunk))
             del chunk
-        if too_few is not None and stop < (most := max(observer.scenes for observer in observers)):
+        asked = [observer.scenes for observer in observers if observer.scenes != EVERY_SCENE]
+        if too_few is not None and stop < (most := max(asked, default=0)):
             too_few(most, stop)
         return [observer.conclude(own) for observer, own in zip(observers, seen, strict=True)]
 
@@ -163,7 +177,7 @@ def look(model: nn.Module, x: Any, observers: Sequence[Observer]) -> list[Findin
     known = observable(model)
     if known is None or not attention_layers(model):
         raise LabError(f"{type(model).__name__} has no attention of the lab: lab.replace_softmax(model) puts it in")
-    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    device = _device_of(model)
     x = move_data_to_device(dict(x) if isinstance(x, Mapping) else x, device)
     first = next(iter(x.values())) if isinstance(x, Mapping) else x
     what = sorted({quantity for observer in observers for quantity in observer.reads})
@@ -175,24 +189,33 @@ def look(model: nn.Module, x: Any, observers: Sequence[Observer]) -> list[Findin
         return [observer.conclude([observer.see(chunk)]) for observer in observers]
 
 
+def _device_of(model: nn.Module) -> torch.device:
+    return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+
+
 def _chunks(
     model: nn.Module, data: DataModule, observers: Sequence[Observer], device: torch.device, precision: Precision
 ) -> Iterator[tuple[int, int, Batch]]:
     """(first scene, scene after the last, batch), cut so that every observer's last chunk ends where it has enough."""
     ends = sorted({observer.scenes for observer in observers})
-    rows = 0
+    # What follows the validation set is of other kinds.
+    last = min(ends[-1], data.validation_size)
+    rows, measured = 0, None
     start = 0
     for batch in _batches(data, device):
         size, place = len(batch["y"]), 0
-        while place < size and start < ends[-1]:
-            if not rows:
-                rows = _chunk_rows(model, _slice(batch["x"], 0, 1), precision)
-            room = next(end for end in ends if end > start) - start
-            take = min(rows, size - place, room)
+        # Batches may differ in length, and then in what a scene of them takes.
+        shape = apply_to_collection(batch["x"], Tensor, lambda tensor: tensor.shape[1:])
+        reading = any(observer.reads and observer.scenes > start for observer in observers)
+        if reading and shape != measured:
+            rows, measured = _chunk_rows(model, _slice(batch["x"], 0, 1), precision), shape
+        while place < size and start < last:
+            room = min(last, next(end for end in ends if end > start)) - start
+            take = min(rows if reading else size, size - place, room)
             yield start, start + take, _slice(batch, place, place + take)
             place += take
             start += take
-        if start >= ends[-1]:
+        if start >= last:
             return
 
 
@@ -231,7 +254,8 @@ def _read(model: nn.Module, data: DataModule, batch: Batch, what: Sequence[str],
     plain = observable(model)
     assert plain is not None
     regions = data.regions(batch)
-    return Chunk(batch, with_kinds({name: plain.on_tokens(region) for name, region in regions.items()}), layers, plain)
+    on_tokens = with_kinds({name: plain.on_tokens(region) for name, region in regions.items()})
+    return Chunk(batch, on_tokens, layers, plain, data.latent_names, partial(data.token_names, batch))
 
 
 def with_kinds(regions: Mapping[str, Tensor]) -> dict[str, Tensor]:

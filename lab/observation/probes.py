@@ -237,7 +237,7 @@ def fit(
         y_KN: one-hot labels.
         size: number of representations P.
     """
-    sizes = torch.tensor(targets.classes, device=y_KN.device)
+    sizes, columns = torch.tensor(targets.classes, device=y_KN.device), len(y_KN)
     runs = _runs(targets.classes)
     start = _probabilities(torch.zeros_like(y_KN).unsqueeze(0), runs)
     weights = solve((y_KN - start).expand(size, -1, -1).contiguous())
@@ -245,7 +245,7 @@ def fit(
     ages = torch.ones(size, len(targets.classes), device=y_KN.device, dtype=y_KN.dtype)
     old_p: Tensor | None = None
     for step in range(iterations):
-        momentum = ((ages - 1) / (ages + 2)).repeat_interleave(sizes, dim=1).unsqueeze(-1)
+        momentum = ((ages - 1) / (ages + 2)).repeat_interleave(sizes, dim=1, output_size=columns).unsqueeze(-1)
         ahead = weights + momentum * (weights - before)
         f = apply(ahead)
         p = _probabilities(f, runs)

@@ -65,7 +65,7 @@ def probe_labels(chunk: Chunk, names: Sequence[str] | None) -> dict[str, Tensor]
     latents: Mapping[str, Tensor] = chunk.batch["latents"]
     every = {**latents, "label": chunk.batch["y"]}
     if names is None:
-        kinds = ("indicator_", "target_", "color_", "largest")
+        kinds = ("indicator_", "target_", "color_", "largest", "second_largest", "smallest")
         names = [n for n in latents if n.startswith(kinds) and not n.endswith("_tile")] + ["label"]
     missing = [name for name in names if name not in every]
     if missing:

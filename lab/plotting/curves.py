@@ -8,39 +8,44 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from lab.plotting.figures import literal, new_figure, panels, shade_before
+from lab.plotting.figures import count_axis, legend_below, literal, name_left, new_figure, panels, shade_before
+from lab.plotting.style import GUIDE, QKV, looks, styled
 from lab.runs.metrics import read_metrics
 from lab.runs.summary import Eureka, read_summary
 
 
+@styled()
 def accuracy_figure(runs: Mapping[str, Path], axis: str = "epoch", title: str = "") -> Figure:
     """Validation accuracy against epochs, with the accuracy that the prior p(z) alone reaches on the first run's task.
 
     Args:
-        runs: name in the legend -> run folder.
+        runs: name in the legend -> run folder; the colour is that of its softmax.
         axis: name of the horizontal axis.
 
     Raises:
         ValueError: if a run has no validation accuracy yet.
     """
-    figure, axes = new_figure(8, 4.5)
-    prior = next((_eureka(folder).prior_accuracy for folder in runs.values()), None)
-    if prior is not None:
-        label = f"the prior p(z) alone ({prior:.1%})"
-        axes.axhline(100 * prior, color="0.5", linestyle="--", linewidth=1, label=label)
-    for name, folder in runs.items():
+    figure, axes = new_figure(5.5, 3.4)
+    told = {name: read_summary(folder) for name, folder in runs.items()}
+    own = looks([summary.softmax if summary else name for name, summary in told.items()])
+    for (name, folder), look in zip(runs.items(), own, strict=True):
         rows = [row for row in read_metrics(folder / "metrics.csv") if "val/accuracy" in row]
         if not rows:
             raise ValueError(f"{folder} has no validation accuracy yet")
-        (line,) = axes.plot(
-            [row["epoch"] + 1 for row in rows], [100 * row["val/accuracy"] for row in rows], label=literal(name)
-        )
         moment = _eureka(folder)
-        if moment.happened:
-            mark_moment(axes, moment, line.get_color())
-    axes.set(xlabel=axis, ylabel="validation accuracy in %", ylim=(0, 102), title=literal(title))
-    axes.grid(alpha=0.3)
-    axes.legend(loc="lower right")
+        label = f"{literal(name)}: " + (
+            "no Eureka-moment" if moment.epoch is None else f"Eureka-moment at epoch {moment.epoch:,}"
+        )
+        axes.plot(
+            [row["epoch"] + 1 for row in rows], [100 * row["val/accuracy"] for row in rows], label=label, **look.of_line
+        )
+        mark_moments(axes, [moment], look.color)
+    prior = next((_eureka(folder).prior_accuracy for folder in runs.values()), None)
+    if prior is not None:
+        guide(axes, 100 * prior, "--", f"plateau: the prior p(z) alone ({prior:.1%})")
+    axes.set(ylabel="validation accuracy in %", ylim=(0, 102), title=literal(title))
+    count_axis(axes, axis)
+    legend_below(figure)
     return figure
 
 
@@ -50,26 +55,35 @@ def _eureka(folder: Path) -> Eureka:
     return summary.eureka if summary is not None else Eureka()
 
 
-def mark_moment(axes: Any, moment: Eureka, color: Any) -> None:
-    """Draws a star at a Eureka-moment and a line down to its epoch."""
-    if moment.epoch is None or moment.accuracy is None:
-        return
-    epoch, accuracy = moment.epoch, 100 * moment.accuracy
-    axes.plot([epoch, epoch], [0, accuracy], color=color, linestyle=":", linewidth=1)
-    axes.plot([epoch], [accuracy], marker="*", markersize=14, color=color, markeredgecolor="white")
-    start, end = axes.get_xlim()
-    # Before its moment a run is below it, so that above and left of the star there is room, unless it comes at once.
-    early = epoch - start < 0.2 * (end - start)
-    axes.annotate(
-        f"Eureka-moment\nepoch {epoch:,}",
-        (epoch, accuracy),
-        xytext=(12, -30) if early else (-10, 8),
-        textcoords="offset points",
-        ha="left" if early else "right",
-        color=color,
-    )
+def guide(axes: Any, height: float, line: str, label: str) -> None:
+    """Draws a thin line across to compare curves with; one without a label is in no legend."""
+    axes.axhline(height, color=GUIDE, linewidth=0.8, linestyle=line, label=label)
 
 
+def mark_moments(
+    axes: Any, moments: Sequence[Eureka], color: str, quantity: str = "accuracy", scale: float = 100
+) -> None:
+    """Draws a star at each Eureka-moment, at the value that curves of ``quantity`` have there."""
+    found = [
+        (one.epoch, scale * height)
+        for one in moments
+        if one.epoch is not None and (height := height_at(one, quantity)) is not None
+    ]
+    if found:
+        own = {"color": color, "markersize": 8, "markeredgecolor": "white", "markeredgewidth": 0.5, "zorder": 3}
+        axes.plot(*zip(*found, strict=True), "*", **own)
+        # One star in the legend, of no softmax's colour.
+        axes.plot([], [], "*", color=GUIDE, markersize=8, label="Eureka-moment")
+
+
+def height_at(moment: Eureka, quantity: str) -> float | None:
+    """Value of a curve of ``quantity`` ("accuracy", "loss") at a moment; None where the moment does not tell it."""
+    if quantity == "accuracy":
+        return moment.accuracy
+    return moment.value if moment.metric == f"val/{quantity}" else None
+
+
+@styled()
 def gradient_figure(folder: Path, layers: Sequence[int] | None = None, moment: float | None = None) -> Figure:
     """Mean |gradient| of W_Q, W_K and W_V over training, a panel a layer; the time before the moment in grey.
 
@@ -87,14 +101,27 @@ def gradient_figure(folder: Path, layers: Sequence[int] | None = None, moment: f
     shown = found if layers is None else list(layers)
     if moment is None:
         moment = _eureka(folder).step
-    figure, axes = panels(len(shown))
+    figure, axes = panels(len(shown), sharex=True, sharey=True)
     for panel, layer in zip(axes, shown, strict=True):
-        for name in "qkv":
-            values = [row[f"gradient/{name}/layer_{layer}"] for row in rows]
-            panel.plot([row["step"] for row in rows], values, label=f"$W_{name.upper()}$", linewidth=1)
-        shade_before(panel, moment)
-        panel.set(yscale="log", title=f"layer {layer}", xlabel="step")
-        panel.grid(alpha=0.3)
-    axes[0].set_ylabel("mean |gradient|")
-    axes[0].legend()
+        gradient_panel(panel, rows, layer, moment)
+        panel.set_title(f"layer {layer}")
+    name_left(axes, "mean |gradient|")
+    legend_below(figure)
     return figure
+
+
+def gradient_panel(axes: Any, rows: Sequence[Mapping[str, float]], layer: int, moment: float | None) -> None:
+    """Draws mean |gradient| of W_Q, W_K and W_V of a layer against steps, the time before the moment in grey.
+
+    Args:
+        axes: where to draw.
+        rows: of ``metrics.csv``, those with gradients.
+        layer: which one.
+        moment: step of the Eureka-moment.
+    """
+    for name, color in QKV.items():
+        values = [row[f"gradient/{name}/layer_{layer}"] for row in rows]
+        axes.plot([row["step"] for row in rows], values, label=f"$W_{name.upper()}$", color=color, linewidth=0.8)
+    shade_before(axes, moment)
+    axes.set(yscale="log")
+    count_axis(axes, "step")

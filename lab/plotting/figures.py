@@ -1,21 +1,27 @@
-"""Figures: made without a window, laid out once, saved atomically, shown in TensorBoard; and their shared panels."""
+"""Figures: made without a window, laid out once, saved atomically; and their shared panels."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, StrMethodFormatter
+from PIL import Image
 
 from lab.console import printable
+from lab.plotting.style import MAP, styled
 from lab.runs.files import write_atomically
 
-if TYPE_CHECKING:
-    import lightning as L
+# Of files: sharp on a screen of twice the usual dots, small enough for a page.
+DPI = 150
 
 
 def literal(text: str) -> str:
@@ -24,56 +30,156 @@ def literal(text: str) -> str:
 
 
 def new_figure(
-    width: float, height: float, rows: int = 0, columns: int = 0, sharey: bool = False
+    width: float, height: float, rows: int = 0, columns: int = 0, sharex: bool = False, sharey: bool = False
 ) -> tuple[Figure, Any]:
-    """A figure without a window, and its axes: one, or an array [rows, columns], of one vertical axis if asked for."""
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure, figure.subplots(rows, columns, sharey=sharey, squeeze=False) if rows else figure.subplots()
+    """A figure without a window, and its axes: one, or an array [rows, columns], of shared axes if asked for.
+
+    Args:
+        width, height: inches. The text of a page of two columns is 7 wide, and letters are as in that text.
+        rows, columns: of axes; 0 for one alone.
+        sharex, sharey: all have one horizontal axis, or one vertical axis: they are there to be compared.
+    """
+    with styled():
+        # At another resolution letters have other widths: it is laid out at the one that it is saved at.
+        figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
+        FigureCanvasAgg(figure)
+        if not rows:
+            return figure, figure.subplots()
+        return figure, figure.subplots(rows, columns, sharex=sharex, sharey=sharey, squeeze=False)
 
 
 def lay_out(figure: Figure) -> None:
     """Puts the panels of a finished figure where they are to stay.
 
     Laying out takes longer than drawing: without this, ``savefig`` draws once more for it, and whoever draws the
-    figure again (TensorBoard, another format) lays it out again.
+    figure again (a board, another format) lays it out again.
     """
     if (engine := figure.get_layout_engine()) is not None:
-        engine.execute(figure)
+        with styled():
+            engine.execute(figure)
         figure.set_layout_engine(None)
 
 
-def save_figure(figure: Figure, path: Path, dpi: int = 130) -> None:
-    """Lays a figure out for good and writes it atomically as PNG."""
+def rendered(figure: Figure, kind: str, dpi: int = DPI, few_colors: bool = False) -> bytes:
+    """A laid-out figure as a file of this kind; the same figure gives the same bytes.
+
+    Args:
+        figure: what to draw.
+        kind: "png", or "pdf", whose fonts are embedded.
+        dpi: dots an inch, of a PDF those of the pictures in it.
+        few_colors: 256 colours: a drawing of lines looks the same, and takes a third of the bytes.
+    """
+    buffer = io.BytesIO()
+    with styled():
+        # Without a date in it.
+        figure.savefig(buffer, format=kind, dpi=dpi, metadata={"CreationDate": None} if kind == "pdf" else {})
+    if kind == "pdf" or not few_colors:
+        return buffer.getvalue()
+    small = io.BytesIO()
+    Image.open(buffer).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(small, "PNG", optimize=True)
+    return small.getvalue()
+
+
+def save_figure(
+    figure: Figure, path: str | Path, dpi: int = DPI, pdf: bool = False, few_colors: bool = False
+) -> list[Path]:
+    """Lays a figure out for good and writes it atomically; the files written.
+
+    Args:
+        figure: what to write.
+        path: PNG to write.
+        dpi: dots an inch.
+        pdf: writes a PDF beside it, for a paper.
+        few_colors: as of :func:`rendered`.
+    """
     lay_out(figure)
-    write_atomically(path, lambda file: figure.savefig(file, format="png", dpi=dpi))
+    png = Path(path)
+    written = [png, *([png.with_suffix(".pdf")] if pdf else [])]
+    for file, kind in zip(written, ("png", "pdf"), strict=False):
+        _write(file, rendered(figure, kind, dpi, few_colors))
+    return written
 
 
-def show_figure(trainer: L.Trainer, tag: str, figure: Figure) -> None:
-    """Gives a figure to those of the trainer's loggers that take one, at the step reached."""
-    from lightning.pytorch.loggers import TensorBoardLogger  # takes seconds, and reports draw without it
-
-    for logger in trainer.loggers:
-        if isinstance(logger, TensorBoardLogger):
-            writer: Any = logger.experiment
-            writer.add_figure(tag, figure, global_step=trainer.global_step, close=False)
+def _write(path: Path, content: bytes) -> None:
+    write_atomically(path, lambda file: file.write(content))
 
 
-def panels(count: int, width: float = 3.2, height: float = 2.6, columns: int = 4) -> tuple[Figure, list[Any]]:
-    """A grid of so many panels; places left over are empty."""
+def panels(
+    count: int, width: float = 2.4, height: float = 1.9, columns: int = 3, sharex: bool = False, sharey: bool = False
+) -> tuple[Figure, list[Any]]:
+    """A grid of so many panels, ``width`` by ``height`` inches each; places left over are empty."""
     across = min(columns, count)
     down = -(-count // across)
-    figure, axes = new_figure(width * across + 1, height * down + 0.6, down, across)
+    if count == 1:
+        # Alone it is as large as two.
+        width, height = 1.7 * width, 1.4 * height
+    figure, axes = new_figure(width * across + 0.4, height * down + 0.2, down, across, sharex, sharey)
     for empty in axes.flatten()[count:]:
         empty.set_axis_off()
-    return figure, list(axes.flatten()[:count])
+    shown = list(axes.flatten()[:count])
+    for place, panel in enumerate(shown):
+        # A shared axis has its numbers once; above a place left over they would be missing.
+        panel.tick_params(labelbottom=not sharex or place + across >= count)
+    return figure, shown
+
+
+def name_left(axes: Sequence[Any], label: str) -> None:
+    """Names the vertical axis of a grid, on the panels of its first column."""
+    for panel in axes:
+        if panel.get_subplotspec().is_first_col():
+            panel.set_ylabel(label)
+
+
+def count_axis(axes: Any, name: str, ticks: int = 4) -> None:
+    """Names the horizontal axis, which counts epochs or steps: a few whole numbers, 10,000 with its comma."""
+    if axes.xaxis.get_tick_params().get("labelbottom", True):
+        axes.set_xlabel(name)
+    axes.xaxis.set_major_locator(MaxNLocator(ticks, integer=True, steps=[1, 2, 2.5, 5, 10]))
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+
+
+@styled()
+def legend_below(figure: Figure) -> None:
+    """Puts one legend of all axes below them, where it lies on no line: each label once, in order.
+
+    The figure grows by what the legend takes.
+    """
+    named: dict[str, Any] = {}
+    for axes in figure.axes:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            named.setdefault(label, handle)
+    if named:
+        # Inches of a letter, and of the sign before each label.
+        widths = [0.062 * max(map(len, label.splitlines())) + 0.5 for label in named]
+        room = figure.get_figwidth()
+        columns = len(named) if sum(widths) < room else max(1, int(room / max(widths)))
+        lines = sum(max(len(label.splitlines()) for label in named) for _ in range(0, len(named), columns))
+        figure.set_figheight(figure.get_figheight() + 0.16 * lines + 0.1)
+        figure.legend(list(named.values()), list(named), loc="outside lower center", ncols=columns)
+
+
+def same_axes(figures: Sequence[Figure]) -> None:
+    """Gives figures that lie side by side the limits that hold all of them, panel by panel.
+
+    Figures with unlike panels are left as they are.
+    """
+    if len({len(figure.axes) for figure in figures}) > 1:
+        return
+    for together in zip(*(figure.axes for figure in figures), strict=True):
+        for get, put in (("get_xlim", "set_xlim"), ("get_ylim", "set_ylim")):
+            limits = [getattr(axes, get)() for axes in together]
+            for axes in together:
+                getattr(axes, put)(min(low for low, _ in limits), max(high for _, high in limits))
 
 
 def shade_before(axes: Any, moment: float | None) -> None:
     """The time before the Eureka-moment in grey, as in the paper's figures; all of it where there was none."""
-    axes.axvspan(0, moment if moment is not None else axes.get_xlim()[1], color="0.9", zorder=0)
+    first, last = axes.dataLim.intervalx
+    end = moment if moment is not None else last
+    axes.axvspan(min(first, end), end, color="0.92", zorder=0, label="before any Eureka-moment")
 
 
+@styled()
 def lines_by_layer(
     table: pd.DataFrame,
     columns: Sequence[str],
@@ -84,32 +190,35 @@ def lines_by_layer(
 ) -> Figure:
     """A panel a layer; a line a column (mean over its rows), or a line for each value of ``by``."""
     layers = sorted(table["layer"].unique())
-    figure, axes = panels(len(layers))
+    figure, axes = panels(len(layers), sharex=True, sharey=True)
     for panel, layer in zip(axes, layers, strict=True):
         own = table[table["layer"] == layer]
         for column in columns:
             groups = own.groupby(by) if by else [(column, own)]
             for name, rows in groups:
                 mean = rows.groupby("step")[column].mean()
-                panel.plot(mean.index, mean.to_numpy(), linewidth=1, label=f"{by} {name}" if by else str(name))
-        panel.set(title=f"layer {layer}", xlabel="step", **({"yscale": "log"} if log else {}))
-        panel.grid(alpha=0.3)
+                told = f"{by} {name}" if by else str(name).replace("_", " ")
+                panel.plot(mean.index, mean.to_numpy(), label=told)
+        panel.set(title=f"layer {layer}", **({"yscale": "log"} if log else {}))
+        count_axis(panel, "step")
         shade_before(panel, moment)
-    axes[0].set_ylabel(label)
-    axes[0].legend(fontsize=8)
+    name_left(axes, label)
+    legend_below(figure)
     return figure
 
 
+@styled()
 def bars_by_layer(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], label: str, log: bool = False) -> Figure:
     """One moment: a bar a layer and column, the mean over its rows, with their spread (over heads)."""
     table = pd.DataFrame(rows)
     layers = sorted(table["layer"].unique())
-    figure, panel = new_figure(max(4.0, 0.8 * len(layers) + 2), 2.8)
+    figure, panel = new_figure(max(3.4, 0.4 * len(layers) * min(len(columns), 2) + 1), 2.6)
     by_layer = table.set_index("layer")
-    grouped_bars(panel, layers, {column: by_layer[column] for column in columns})
+    grouped_bars(panel, layers, {column.replace("_", " "): by_layer[column] for column in columns})
     panel.set_xticks(range(len(layers)), [str(layer) for layer in layers])
     panel.set(xlabel="layer", ylabel=label, **({"yscale": "log"} if log else {}))
-    panel.legend(fontsize=7)
+    if len(columns) > 1:
+        legend_below(figure)
     return figure
 
 
@@ -122,20 +231,44 @@ def grouped_bars(axes: Any, layers: Sequence[int], groups: Mapping[str, pd.Serie
         groups: name in the legend -> values, indexed by layer.
     """
     width = 0.8 / len(groups)
+    axes.grid(visible=False, axis="x")
     for place, (name, values) in enumerate(groups.items()):
         per_layer = values.groupby(level=0)
         mean = per_layer.mean().reindex(list(layers)).to_numpy(float)
         spread = per_layer.std(ddof=0).reindex(list(layers)).fillna(0).to_numpy(float)
         where = np.arange(len(layers)) + (place - (len(groups) - 1) / 2) * width
-        axes.bar(where, mean, width, yerr=spread, capsize=2, label=name)
+        # A spread of nothing (of one head, of a block) has no bar of its own.
+        error = {"yerr": spread, "capsize": 1.5, "error_kw": {"linewidth": 0.7}} if spread.any() else {}
+        axes.bar(where, mean, width, label=name, **error)
 
 
-def maps(pictures: Sequence[np.ndarray], titles: Sequence[str], columns: int = 4) -> Figure:
-    """Small pictures in a grid, each with its own grey scale from black (low) to white."""
-    figure, axes = panels(len(pictures), width=1.8, height=1.9, columns=columns)
+@styled()
+def maps(
+    pictures: Sequence[np.ndarray], titles: Sequence[str], label: str, columns: int = 4, log: bool = False
+) -> Figure:
+    """Small pictures in a grid: maps [rows, columns], all on one scale, and photographs [rows, columns, 3].
+
+    Args:
+        pictures, titles: what to show; "" for a place that is left empty.
+        label: what the scale measures.
+        columns: of the grid.
+        log: a logarithmic scale, for maps of sizes far apart.
+    """
+    figure, axes = panels(len(pictures), width=0.95, height=1.1, columns=columns)
+    values = np.concatenate([picture.ravel() for picture in pictures if picture.ndim == 2]).astype(float)
+    shown = values[np.isfinite(values) & (values > 0 if log else True)]
+    # A few patches far above all others would leave the rest black.
+    low, high = np.quantile(shown, (0.005, 0.995)) if len(shown) else (0.0, 1.0)
+    scale = LogNorm(low, max(high, low * 1.01)) if log and low > 0 else Normalize(0, high or 1)
     for panel, picture, title in zip(axes, pictures, titles, strict=True):
-        panel.imshow(picture, interpolation="nearest", cmap="gray")
-        panel.set_title(title, fontsize=8)
-        panel.set_xticks([])
-        panel.set_yticks([])
+        panel.set(xticks=[], yticks=[])
+        panel.spines[:].set_visible(False)
+        panel.set_title(title, fontsize=7)
+        if title:
+            panel.imshow(
+                picture, interpolation="nearest", **({"cmap": MAP, "norm": scale} if picture.ndim == 2 else {})
+            )
+    mappable = ScalarMappable(scale, MAP)
+    over = "max" if scale.vmax < values.max() else "neither"
+    figure.colorbar(mappable, ax=axes, label=label, extend=over, fraction=0.03, aspect=30, pad=0.02)
     return figure

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 from lab.config.arguments import Parser
@@ -21,12 +22,12 @@ from lab.runs.provenance import command_line, git_state, now
 
 
 def report(
-    roots: list[Path],
+    roots: Sequence[str | Path],
     against: str | None = None,
-    out: Path | None = None,
+    out: str | Path | None = None,
     baseline: str | None = None,
     confidence: float = 0.95,
-    pictures_mib: float = 20.0,
+    pictures_mib: float | None = None,
 ) -> tuple[Report, Path]:
     """Gathers the runs below ``roots`` and writes a report; what it says, and its folder.
 
@@ -36,28 +37,29 @@ def report(
         out: folder of the report; None for ``report`` (or ``report-<table>``) in the first root.
         baseline: name of the setting that others are compared with.
         confidence: of all intervals.
-        pictures_mib: most that pictures of diagnostics may add to the page.
+        pictures_mib: most that pictures of diagnostics may add to the page; None: as many as leave it below 3 MB.
 
     Raises:
         LabError: for everything that a user can mend.
     """
-    for root in roots:
+    folders = [Path(root) for root in roots]
+    for root in folders:
         if not root.is_dir():
             raise LabError(f"{root} is no folder: name one that holds runs, as in python -m lab.report runs/main_task")
     if not 0.5 <= confidence < 1:
         raise LabError(f"--confidence must be from 0.5 to below 1, got {confidence}")
-    if not (pictures_mib >= 0 and math.isfinite(pictures_mib)):
+    if pictures_mib is not None and not (pictures_mib >= 0 and math.isfinite(pictures_mib)):
         raise LabError(f"--pictures must be a number of MiB, 0 or more, got {pictures_mib}")
     table = load(against) if against else None
     name = "report" if against is None else f"report-{against.replace('/', '-')}"
-    out = out or roots[0] / name
+    out = Path(out) if out else folders[0] / name
     check_out(out)
-    gathered = [gather(root) for root in roots]
+    gathered = [gather(root) for root in folders]
     for part in gathered:
         for folder, why in part.damaged.items():
             tell(f"left out: {folder}: {why}")
     if not any(part.runs for part in gathered):
-        raise LabError(f"no runs below {', '.join(map(str, roots))}: a run is a folder with a summary.json")
+        raise LabError(f"no runs below {', '.join(map(str, folders))}: a run is a folder with a summary.json")
     found = assemble(gathered, table, baseline, confidence)
     made = {"made": now(), "command": command_line(), "commit": (git_state()["commit"] or "")[:12]}
     write(found, out, made, pictures_mib)
@@ -74,7 +76,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="folder of the report; default: report in the first folder of runs")
     parser.add_argument("--baseline", metavar="SETTING", help="setting to compare with; default: plain softmax")
     parser.add_argument("--confidence", type=float, default=0.95, help="of all intervals; default 0.95")
-    parser.add_argument("--pictures", type=float, default=20.0, metavar="MIB", help="most for pictures of diagnostics")
+    parser.add_argument(
+        "--pictures", type=float, metavar="MIB", help="most for pictures of diagnostics; default: a page below 3 MB"
+    )
     parser.add_argument("--tables", action="store_true", help="list the published tables and end")
     arguments = parser.parse_args()
     if arguments.tables:

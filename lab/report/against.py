@@ -2,7 +2,8 @@
 
 A run belongs to a row if it has the row's task, softmax and intervention, and the row's value wherever the rows of the
 table differ from each other; keys that the table sets free (learning rates, chosen row by row) aside. Whatever else
-differs from the row (epochs, sizes) is told beside it.
+differs from the row is told beside it. Where that is what is trained, on what or for how long, or what counts as a
+moment, the numbers stand there without a verdict: they are not comparable.
 """
 
 from __future__ import annotations
@@ -22,6 +23,19 @@ Config = Mapping[str, Any]
 
 # What makes an experiment another one, whether or not the rows of a table differ in it.
 _ALWAYS = ("data._target_", "data.task.", "model._target_", "softmax.", "intervention.")
+# What is trained, on what, for how long, and what counts as a moment: numbers of runs that differ in one of these, and
+# are not set free by the table, are not comparable.
+_COMPARED = (
+    "data.", "model.", "optim.", "callbacks.eureka.", "trainer.max_epochs", "trainer.max_steps",
+    "trainer.limit_train_batches", "trainer.accumulate_grad_batches", "trainer.gradient_clip",
+)  # fmt: skip
+# When a run ends after its moment, which is told column by column; how an optimiser works out one and the same step.
+_NOT_COMPARED = ("callbacks.eureka.stop_after", "optim.options.fused", "optim.options.foreach")
+# Statistics that are known at the moment, whatever comes later; and those that runs without one change.
+_AT_THE_MOMENT = ("eureka_ratio", "eureka_epoch")
+_OF_ALL_MOMENTS = (*_AT_THE_MOMENT, "percent_of_steps", "ratio_95")
+# Most reasons that a cell gives; the others stand below the table.
+_MOST_REASONS = 2
 
 
 @dataclass(frozen=True)
@@ -33,12 +47,14 @@ class Measured:
         text: the measured value with its interval; "" where there is none.
         inside: whether the paper's value lies in the measured interval; None where that cannot be said.
         p: of Fisher's exact test against the paper's ratio, corrected over the table (Holm); None for other cells.
+        unlike: why the two numbers are not comparable: "300 of 10,000 epochs"; "" where they are, or one is missing.
     """
 
     published: Cell | None
     text: str
     inside: bool | None
     p: float | None = None
+    unlike: str = ""
 
 
 @dataclass(frozen=True)
@@ -93,14 +109,15 @@ def set_beside(table: Table, settings: Sequence[Setting], confidence: float = 0.
             "name another table after --against, or another folder"
         )
     for found in matched.values():
-        # By the number of seeds, never by what they say.
-        found.sort(key=lambda one: (-sum(len(setting.finished) for setting in one[0]), len(one[1])))
+        # What is comparable first, then by the number of seeds, never by what they say.
+        found.sort(key=lambda one: (bool(_unlike(one[1])), -sum(len(s.finished) for s in one[0]), len(one[1])))
     baseline = _baseline(table, matched)
     rows = []
     for place, row in enumerate(table.rows):
         (group, beyond), *rest = matched.get(place) or [((), {})]
         others = tuple(setting for other, _ in rest for setting in other)
-        rows.append(MatchedRow(row, group, beyond, _cells(table, row, group, baseline, confidence), others))
+        cells = _cells(table, row, group, baseline, confidence, beyond, configs.get(place, {}))
+        rows.append(MatchedRow(row, group, beyond, cells, others))
     return _corrected(rows)
 
 
@@ -131,16 +148,77 @@ def _baseline(table: Table, matched: Mapping[int, Sequence[tuple[tuple[Setting, 
 
 
 def _cells(
-    table: Table, row: Row, group: Sequence[Setting], baseline: Setting | None, confidence: float
+    table: Table,
+    row: Row,
+    group: Sequence[Setting],
+    baseline: Setting | None,
+    confidence: float,
+    beyond: Mapping[str, tuple[Any, Any]],
+    published: Config,
 ) -> dict[str, Measured]:
     if not group:
         return {name: Measured(row.cells.get(name), "", None) for name in table.columns}
     runs = [run for setting in group for run in setting.runs]
     found = outcome(group[0], baseline, confidence, runs)
-    return {
-        name: _measured(name, column, row.cells.get(name), found, runs, confidence)
-        for name, column in table.columns.items()
-    }
+    short = _short(runs, published)
+    cells = {}
+    for name, column in table.columns.items():
+        cell = _measured(name, column, row.cells.get(name), found, runs, confidence)
+        if name == "eureka_ratio" and short:
+            with_moment = sum(run.moment is not None for run in runs if run.finished and run.looked)
+            cell = replace(cell, text=f"{with_moment} with a moment; {_told(short)} count as neither")
+        reasons = _unlike(beyond)
+        if short and name in _OF_ALL_MOMENTS and not {"trainer.max_epochs", "trainer.max_steps"} & beyond.keys():
+            reasons.append(_told(short))
+        after = group[0].config.get("callbacks.eureka.stop_after")
+        if after is not None and name not in _AT_THE_MOMENT:
+            reasons.append(f"stopped {after:,} epochs after the moment")
+        if reasons and cell.text and _is_number(cell.published):
+            more = f" and {len(reasons) - _MOST_REASONS} more" if len(reasons) > _MOST_REASONS else ""
+            cell = replace(cell, inside=None, p=None, unlike="; ".join(reasons[:_MOST_REASONS]) + more)
+        cells[name] = cell
+    return cells
+
+
+def _is_number(cell: Cell | None) -> bool:
+    return cell is not None and (cell.mean is not None or cell.count is not None)
+
+
+def _unlike(beyond: Mapping[str, tuple[Any, Any]]) -> list[str]:
+    """Reasons why runs that differ so from the paper's are not comparable, the length of training first."""
+    keys = [
+        key
+        for key, (ours, _) in beyond.items()
+        # A run from before there was such an option has its default.
+        if key.startswith(_COMPARED) and key not in _NOT_COMPARED and ours != "absent"
+    ]
+    keys.sort(key=lambda key: not key.startswith("trainer.max_"))
+    return [_reason(key, *beyond[key]) for key in keys]
+
+
+def _reason(key: str, ours: Any, theirs: Any) -> str:
+    unit = {"trainer.max_epochs": "epochs", "trainer.max_steps": "steps"}.get(key)
+    if unit and all(isinstance(length, int) and length > 0 for length in (ours, theirs)):
+        return f"{ours:,} of {theirs:,} {unit}" if ours < theirs else f"{ours:,} {unit} instead of {theirs:,}"
+    return f"{key} is {ours} instead of {theirs}"
+
+
+def _short(runs: Sequence[Record], published: Config) -> list[Record]:
+    """Finished runs without a moment that were watched for less than the published length: nobody knows of the rest."""
+    length, steps = published.get("trainer.max_epochs", 0), published.get("trainer.max_steps", -1)
+    return [
+        run
+        for run in runs
+        if run.finished
+        and run.looked
+        and run.moment is None
+        and (run.summary.steps < steps if steps > 0 else run.epochs < length)
+    ]
+
+
+def _told(short: Sequence[Record]) -> str:
+    """ "3 without one by epoch 300": so many runs, and the latest epoch that one of them was watched to."""
+    return f"{len(short)} without one by epoch {max(run.epochs for run in short):,}"
 
 
 def _measured(
@@ -157,7 +235,8 @@ def _measured(
         percent = found.reach.percent_of_steps if found.reach else None
         return Measured(cell, "" if percent is None else f"{percent:.1f}", None)
     if name == "ratio_95":
-        return Measured(cell, f"{found.reach.reached}/{found.reach.runs}" if found.reach else "", None)
+        ratios = found.reach.ratio_95 if found.reach else {}
+        return Measured(cell, ", ".join(f"{ratio} ({name})" for name, ratio in ratios.items()), None)
     if column.metric is None:
         return Measured(cell, "", None)
     scale = 100 if column.unit == "%" else 1

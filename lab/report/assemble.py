@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,9 @@ from hydra.errors import HydraException
 from matplotlib.figure import Figure
 from omegaconf.errors import OmegaConfBaseException
 
-from lab.report import figures
+from lab.report import charts, figures
 from lab.report.against import MatchedRow, set_beside, show_mean
+from lab.report.charts import Chart
 from lab.report.gather import Gathered
 from lab.report.outcomes import Against, Outcome, baseline_of, compare, outcome
 from lab.report.published import Table
@@ -34,13 +35,19 @@ class Drawing:
 
     Attributes:
         name: of its files.
-        title, reading: what it is, how to read it.
+        title, reading: what it is, how to read it; the same for all runs.
+        says: what it shows, in numbers worked out of the runs that it draws; "" of a figure that is left to speak.
+        chart: the same as data, for a browser; None where there is the figure alone, or another part has it.
+        chart_id: of the chart that shows this figure; "" of a figure alone.
     """
 
     name: str
     title: str
     reading: str
     figure: Figure
+    says: str = ""
+    chart: Chart | None = None
+    chart_id: str = ""
 
 
 @dataclass(frozen=True)
@@ -143,35 +150,54 @@ def _default(experiment: str) -> Mapping[str, Any] | None:
 
 def _drawings(experiment: str, own: Sequence[Setting], confidence: float) -> list[Drawing]:
     found: list[Drawing] = []
+    look = figures.looks_of(own)
 
-    def add(name: str, title: str, reading: str, drawn: Sequence[Figure | None]) -> None:
-        there = [figure for figure in drawn if figure is not None]
-        for number, figure in enumerate(there, start=1):
+    def add(
+        name: str,
+        title: str,
+        reading: str,
+        drawn: Sequence[Figure | None],
+        chart: Chart | None = None,
+        says: Sequence[str] = (),
+    ) -> None:
+        sentences = says or [""] * len(drawn)
+        there = [(figure, text) for figure, text in zip(drawn, sentences, strict=True) if figure is not None]
+        for number, (figure, text) in enumerate(there, start=1):
             part = f" ({number} of {len(there)})" if len(there) > 1 else ""
             suffix = f"_{number}" if len(there) > 1 else ""
-            found.append(Drawing(f"{file_name(experiment)}_{name}{suffix}", title + part, reading, figure))
+            own = f"{file_name(experiment)}_{name}"
+            drawing = Drawing(own + suffix, title + part, reading, figure, text, chart if number == 1 else None)
+            found.append(replace(drawing, chart_id=own) if chart else drawing)
 
-    for quantity in ("accuracy", "loss"):
+    for quantity in _QUANTITIES:
+        by_epoch = charts.curves_chart(own, quantity, look)
         for aligned in (False, True):
+            name = f"{quantity}_{'by_moment' if aligned else 'by_epoch'}"
+            drawn = figures.in_parts(own, partial(figures.curves, quantity=quantity, aligned=aligned, look=look))
+            of = f"{file_name(experiment)}_{quantity}_by_epoch"
+            chart = charts.aligned_chart(own, quantity, look, of) if aligned and by_epoch else by_epoch
             add(
-                f"{quantity}_{'by_moment' if aligned else 'by_epoch'}",
+                name,
                 f"{quantity.capitalize()} of all seeds, "
                 + ("aligned by their Eureka-moments" if aligned else "by epoch"),
-                ("Strong lines are validation, pale ones training. " + _READINGS[quantity, aligned]),
-                figures.in_parts(own, partial(figures.curves, quantity=quantity, aligned=aligned)),
+                _SEEDS + _READINGS[quantity, aligned],
+                drawn,
+                chart,
             )
     add(
         "survival",
         "No Eureka-moment yet (Kaplan-Meier)",
-        "The share of seeds that are still on the plateau. A bar (|) marks a run that ended there without a moment: it "
+        "The share of seeds without a moment so far. A bar (|) marks a run that ended there without a moment: it "
         "counts for as long as it was watched, and not as a failure for ever.",
-        [figures.survival(own, confidence)],
+        [figures.survival(own, confidence, look=look)],
+        charts.survival_chart(own, confidence, "Eureka-moment", look),
     )
     add(
         "change_points",
         "No change point yet (Kaplan-Meier)",
         "The same, of the steepest way between two plateaus of the metric that was watched, found without a threshold.",
-        [figures.survival(own, confidence, of="change point")],
+        [figures.survival(own, confidence, of="change point", look=look)],
+        charts.survival_chart(own, confidence, "change point", look),
     )
     add(
         "learning_rates",
@@ -183,8 +209,9 @@ def _drawings(experiment: str, own: Sequence[Setting], confidence: float) -> lis
         "gradients",
         "Gradients of W_Q, W_K and W_V",
         "Mean |gradient| in the first layer, first seed; the time before the Eureka-moment is grey (Figure 4 of the "
-        "paper). On the plateau W_Q and W_K get much less than W_V.",
-        figures.in_parts(own, lambda part, first: figures.gradients(part)),
+        "paper).",
+        [figures.gradients(part) for part in figures.parts(own)],
+        says=[figures.gradient_shares(part) for part in figures.parts(own)],
     )
     return found
 
@@ -198,15 +225,19 @@ def file_name(experiment: str) -> str:
     return f"{plain}-{digest}"
 
 
+_QUANTITIES: tuple[charts.Quantity, ...] = ("accuracy", "loss")
+_SEEDS = (
+    "Validation: thin lines are seeds, the bold one is their median while all of them are trained, and the middle half "
+    "of them is shaded. "
+)
 _READINGS = {
     ("accuracy", False): "A star is a Eureka-moment, the dotted line the threshold that it has to pass, "
     "the dashed line what the prior p(z) alone can reach (the plateau).",
     (
         "accuracy",
         True,
-    ): "Seeds without a moment are left out. A steep rise at 0 after a flat line is what abrupt means.",
-    ("loss", False): "A plateau in the loss is a stage that is not learnt yet. Lines and stars, of runs whose loss is "
-    "watched, are as those of accuracies.",
+    ): "Seeds without a moment are left out. The steeper a line is at 0, the more abrupt is the moment.",
+    ("loss", False): "Lines and stars, of runs whose loss is watched, are as those of accuracies.",
     ("loss", True): "Seeds without a moment are left out.",
 }
 
@@ -247,7 +278,8 @@ def setting_row(found: Outcome, against: Against | None) -> dict[str, str]:
             "change point, median epoch": str(found.change_median or ""),
         }
     if found.reach:
-        row |= {"% of steps": _percent(found), "95 %-ratio": f"{found.reach.reached}/{found.reach.runs}"}
+        ratios = {f"95 %-ratio ({name})": ratio for name, ratio in found.reach.ratio_95.items()}
+        row |= {"% of steps": _percent(found), **ratios}
     if against is not None:
         row |= {
             "ratio, p": _p(against.ratio),
@@ -261,8 +293,8 @@ def setting_row(found: Outcome, against: Against | None) -> dict[str, str]:
 
 # Columns of a setting that compare it with the baseline; the others stand for themselves.
 COMPARED = (
-    "% of steps", "95 %-ratio", "ratio, p", "time to the moment, p", "time to the change point, p",
-    "accuracy, difference", "accuracy, p",
+    "% of steps", "95 %-ratio (any epoch)", "95 %-ratio (last epoch)", "ratio, p", "time to the moment, p",
+    "time to the change point, p", "accuracy, difference", "accuracy, p",
 )  # fmt: skip
 
 

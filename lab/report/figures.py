@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from matplotlib import colormaps
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
-from numpy.typing import NDArray
 
-from lab.plotting.figures import literal, new_figure, panels, shade_before
+from lab.plotting.curves import gradient_panel, guide, mark_moments
+from lab.plotting.figures import count_axis, legend_below, literal, name_left, new_figure, panels
+from lab.plotting.style import GUIDE, MAP, Look, looks, styled
+from lab.report.middle import middle, points
 from lab.report.outcomes import change_times, times
 from lab.report.records import Record
 from lab.report.settings import Setting
 from lab.report.survival import Times, no_moment_yet
 from lab.runs.metrics import read_metrics
-from lab.runs.summary import Eureka
+
+Event = Literal["Eureka-moment", "change point"]
 
 # A figure holds so many panels; the settings beyond go into the next one.
 PANELS = 12
@@ -30,62 +32,65 @@ _NO_METHOD = ("optim.lr", "optim.min_lr", "optim/lr", "callbacks.eureka.stop_aft
 _LEARNING_RATE = ("optim.lr", "optim.min_lr")
 
 
-def color(place: int) -> Any:
-    """Colour of the n-th setting, the same in all figures."""
-    return colormaps["tab10"](place % 10)
+def looks_of(settings: Sequence[Setting]) -> dict[Setting, Look]:
+    """Look of each setting of an experiment, in all its figures: the colour is its softmax's."""
+    return dict(zip(settings, looks([setting.softmax for setting in settings]), strict=True))
 
 
-def curves(settings: Sequence[Setting], quantity: str, aligned: bool, first: int = 0) -> Figure | None:
-    """Curves of all seeds, a panel a setting, by epoch or by epochs since the Eureka-moment; None without any.
+@styled()
+def curves(
+    settings: Sequence[Setting], quantity: str, aligned: bool, look: Mapping[Setting, Look] | None = None
+) -> Figure | None:
+    """Validation curves of all seeds, a panel a setting, by epoch or by epochs since the moment; None without any.
+
+    Seeds are thin, their median is bold, and the middle half of them is shaded; all panels have the same axes.
 
     Source: Eureka-moments in Transformers, Figures 1b, 6 and 15.
 
     Args:
         settings: at most PANELS.
-        quantity: "accuracy" (in %) or "loss"; training thin and pale, validation strong.
+        quantity: "accuracy" (in %) or "loss".
         aligned: by Eureka-moment; seeds without one are left out.
-        first: number of the first of these settings among all, for its colour.
+        look: of each setting, where these are some of many.
     """
-    shown = []
-    for place, setting in enumerate(settings, start=first):
-        if runs := [run for run in setting.runs if _has(run, quantity) and (run.moment or not aligned)]:
-            shown.append((place, setting, runs))
+    chosen = look or looks_of(settings)
+    shown = [
+        (setting, runs)
+        for setting in settings
+        if (runs := [run for run in setting.runs if _has(run, quantity) and (run.moment or not aligned)])
+    ]
     if not shown:
         return None
-    figure, axes = panels(len(shown), width=3.4, height=2.6, columns=3)
-    # One axis of epochs: how much longer one setting stays on its plateau is seen across panels.
-    for panel in axes[1:]:
-        panel.sharex(axes[0])
+    figure, axes = panels(len(shown), sharex=True, sharey=True)
     scale = 100 if quantity == "accuracy" else 1
-    for panel, (place, setting, runs) in zip(axes, shown, strict=True):
-        for name, alpha in (("train", 0.25), ("val", 0.9)):
-            panel.add_collection(
-                LineCollection(
-                    [_points(run, f"{name}/{quantity}", scale, aligned) for run in runs],
-                    colors=color(place),
-                    linewidths=0.8,
-                    alpha=alpha,
-                )
-            )
+    for panel, (setting, runs) in zip(axes, shown, strict=True):
+        own = chosen[setting].color
+        seeds = [points(run, f"val/{quantity}", aligned) * (1, scale) for run in runs]
+        panel.add_collection(LineCollection(seeds, colors=own, linewidths=0.6, alpha=0.55))
+        panel.plot([], [], color=GUIDE, linewidth=0.6, label="a seed")
+        if found := middle(runs, f"val/{quantity}", aligned):
+            panel.fill_between(found.epochs, scale * found.low, scale * found.high, color=own, alpha=0.2, linewidth=0)
+            panel.plot(found.epochs, scale * found.median, color=own, linewidth=1.8)
+            panel.plot([], [], color=GUIDE, linewidth=1.8, label="median of the seeds, while all are trained")
+            panel.fill_between([], [], [], color=GUIDE, alpha=0.2, linewidth=0, label="the middle half of them")
         eureka = runs[0].summary.eureka
-        watched = eureka.metric == f"val/{quantity}"
         prior = eureka.prior_accuracy if quantity == "accuracy" else eureka.prior_loss
-        for height, style in ((eureka.threshold if watched else None, ":"), (prior, "--")):
-            if height is not None:
-                panel.axhline(scale * height, color="0.5", linewidth=0.8, linestyle=style)
-        if quantity == "accuracy":
-            panel.set_ylim(0, 102)
-        if not aligned:
-            _stars(panel, runs, quantity, scale, color(place))
+        if eureka.metric == f"val/{quantity}" and eureka.threshold is not None:
+            guide(panel, scale * eureka.threshold, ":", "threshold of the moment")
+        if prior is not None:
+            guide(panel, scale * prior, "--", "plateau: the prior p(z) alone")
         if aligned:
-            panel.axvline(0, color="0.5", linewidth=0.8, linestyle=":")
-        panel.autoscale(axis="x" if quantity == "accuracy" else "both")
-        panel.set_title(_title(f"{setting.name} ({len(runs)} seed{'s' if len(runs) > 1 else ''})"), fontsize=8)
-        panel.set_xlabel("epochs since the Eureka-moment" if aligned else "epoch", fontsize=8)
-        panel.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-        panel.tick_params(labelsize=8)
-        panel.grid(alpha=0.3)
-    axes[0].set_ylabel("accuracy in %" if quantity == "accuracy" else "loss")
+            panel.axvline(0, color=GUIDE, linewidth=0.8)
+        else:
+            moments = [run.summary.eureka for run in runs if run.moment is not None]
+            mark_moments(panel, moments, own, quantity, scale)
+        panel.autoscale()
+        panel.set_title(_title(f"{setting.name} ({len(runs)} seed{'s' if len(runs) > 1 else ''})"))
+        count_axis(panel, "epochs since the Eureka-moment" if aligned else "epoch")
+    if quantity == "accuracy":
+        axes[0].set_ylim(0, 102)
+    name_left(axes, "validation accuracy in %" if quantity == "accuracy" else "validation loss")
+    legend_below(figure)
     return figure
 
 
@@ -93,82 +98,94 @@ def _has(run: Record, quantity: str) -> bool:
     return bool(np.isfinite(run.curve(f"val/{quantity}")).any())
 
 
-def _points(run: Record, name: str, scale: float, aligned: bool) -> NDArray[np.float32]:
-    epoch = run.curve("epoch") - (run.moment or 0 if aligned else 0)
-    points = np.stack([epoch, scale * run.curve(name)], axis=1)
-    return points[np.isfinite(points).all(1)]
+@dataclass(frozen=True)
+class Waiting:
+    """A line of a survival figure: who is waited for.
 
+    Attributes:
+        name: in the legend.
+        look: of the line.
+        times: of its seeds.
+    """
 
-def _stars(panel: Any, runs: Sequence[Record], quantity: str, scale: float, own: Any) -> None:
-    moments = [run.summary.eureka for run in runs if run.moment is not None]
-    heights = [(one.epoch, one.accuracy if quantity == "accuracy" else _value(one, quantity)) for one in moments]
-    found = [(epoch, scale * height) for epoch, height in heights if height is not None]
-    if found:
-        panel.plot(
-            *zip(*found, strict=True), "*", color=own, markersize=7, markeredgecolor="white", markeredgewidth=0.4
-        )
-
-
-def _value(moment: Eureka, quantity: str) -> float | None:
-    return moment.value if moment.metric == f"val/{quantity}" else None
+    name: str
+    look: Look
+    times: Times
 
 
 def survival(
     settings: Sequence[Setting],
     confidence: float = 0.95,
-    of: Literal["Eureka-moment", "change point"] = "Eureka-moment",
+    of: Event = "Eureka-moment",
+    look: Mapping[Setting, Look] | None = None,
 ) -> Figure | None:
     """Share of seeds without a Eureka-moment against epochs (Kaplan-Meier), a line a setting; None without runs.
 
     ``of="change point"`` waits for that of the watched metric instead.
-
-    Few settings have bands of their confidence intervals and, below the axis, how many seeds are still watched and
-    without a moment: where it is one, the line falls to zero with it.
     """
+    return survival_figure(waiting(settings, of, look), confidence, of)
+
+
+def waiting(settings: Sequence[Setting], of: Event, look: Mapping[Setting, Look] | None = None) -> list[Waiting]:
+    """Lines of the settings that have runs which were watched for it."""
     waited = times if of == "Eureka-moment" else change_times
-    shown = [(setting, watched) for setting in settings if (watched := waited(setting.runs)) is not None]
-    if not shown:
+    chosen = look or looks_of(settings)
+    found = [(setting, waited(setting.runs)) for setting in settings]
+    return [Waiting(setting.name, chosen[setting], own) for setting, own in found if own is not None]
+
+
+@styled()
+def survival_figure(lines: Sequence[Waiting], confidence: float = 0.95, of: str = "Eureka-moment") -> Figure | None:
+    """Share of seeds that still wait for it (Kaplan-Meier); None without a line.
+
+    Few lines have bands of their confidence intervals and, below the axis, how many seeds are still watched and
+    without it: where it is one, the line falls to zero with it.
+    """
+    if not lines:
         return None
-    figure, axes = new_figure(8, 4.2 + 0.16 * len(shown))
-    for place, (setting, watched) in enumerate(shown):
-        curve = no_moment_yet(watched, confidence)
+    few = len(lines) <= _BANDS
+    figure, axes = new_figure(6.5, 3.1 + (0.14 * len(lines) if few else 0))
+    for line in lines:
+        curve, seeds = no_moment_yet(line.times, confidence), line.times
         epochs = np.concatenate([[0], curve.epochs, [curve.end]])
-        steps = {"where": "post", "color": color(place)}
         share = np.concatenate([[1], curve.share, curve.share[-1:] if len(curve.share) else [1]])
-        label = f"{setting.name} ({len(watched.moments)} of {len(watched.moments) + len(watched.ends)})"
-        style = ("-", "--", "-.", ":")[place // 10 % 4]
-        axes.step(epochs, share, label=_title(label, 70), linewidth=1.5, linestyle=style, **steps)
-        if len(shown) <= _BANDS and len(curve.share):
+        label = f"{line.name} ({len(seeds.moments)} of {len(seeds.moments) + len(seeds.ends)} had one)"
+        axes.step(epochs, share, where="post", label=_title(label, 90), linewidth=1.5, **line.look.of_line)
+        if few and len(curve.share):
             low = np.concatenate([[1], curve.low, curve.low[-1:]])
             high = np.concatenate([[1], curve.high, curve.high[-1:]])
-            axes.fill_between(epochs, low, high, step="post", color=color(place), alpha=0.12, linewidth=0)
-        if watched.ends:
-            at = np.searchsorted(epochs, watched.ends, side="right") - 1
-            axes.plot(watched.ends, share[at], "|", color=color(place), markersize=8)
-    axes.set(ylabel=f"share of seeds with no {of} yet", ylim=(-0.02, 1.04))
-    axes.set_xlabel("epoch" if len(shown) > _BANDS else f"epoch; below: seeds watched and without a {of}")
-    axes.grid(alpha=0.3)
-    if len(shown) <= _BANDS:
-        _seeds_left(axes, [watched for _, watched in shown])
-    figure.legend(loc="outside lower left", fontsize=8)
+            axes.fill_between(epochs, low, high, step="post", color=line.look.color, alpha=0.12, linewidth=0)
+        if seeds.ends:
+            at = np.searchsorted(epochs, seeds.ends, side="right") - 1
+            axes.plot(seeds.ends, share[at], "|", color=line.look.color, markersize=8)
+    if few:
+        axes.fill_between([], [], [], color=GUIDE, alpha=0.12, linewidth=0, label=f"{100 * confidence:g} % interval")
+    if any(line.times.ends for line in lines):
+        axes.plot([], [], "|", color=GUIDE, markersize=8, label="ended without one")
+    axes.set(ylabel=f"share with no {of} yet", ylim=(-0.02, 1.04))
+    count_axis(axes, f"epoch; below: seeds watched and without a {of}" if few else "epoch", ticks=8)
+    if few:
+        _seeds_left(axes, lines)
+    legend_below(figure)
     return figure
 
 
-def _seeds_left(axes: Any, watched: Sequence[Times]) -> None:
-    """A line of numbers a setting, in its colour, below the ticks: how many seeds the share still rests on."""
+def _seeds_left(axes: Any, lines: Sequence[Waiting]) -> None:
+    """A row of numbers a line, in its colour, below the ticks: how many seeds the share still rests on."""
     low, high = axes.get_xlim()
     ticks = [tick for tick in axes.get_xticks() if max(low, 0) <= tick <= high]
     axes.set_xlim(low, high)
-    for place, seeds in enumerate(watched):
-        ends = np.array([*seeds.moments, *seeds.ends])
+    for place, line in enumerate(lines):
+        ends = np.array([*line.times.moments, *line.times.ends])
         for tick in ticks:
             axes.annotate(
                 str(int((ends >= tick).sum())), (tick, 0), xycoords=axes.get_xaxis_transform(),
-                xytext=(0, -34 - 11 * place), textcoords="offset points", ha="center", va="top",
-                color=color(place), fontsize=8,
+                xytext=(0, -30 - 10 * place), textcoords="offset points", ha="center", va="top",
+                color=line.look.color, fontsize=7.5,
             )  # fmt: skip
 
 
+@styled()
 def learning_rates(settings: Sequence[Setting]) -> Figure | None:
     """Eureka-ratio of each method at each learning-rate schedule; None where there are no two schedules.
 
@@ -177,7 +194,8 @@ def learning_rates(settings: Sequence[Setting]) -> Figure | None:
     grid, rates = rate_grid(settings)
     if len(rates) < 2:
         return None
-    figure, axes = new_figure(2.2 + 0.95 * len(rates), 1.3 + 0.45 * len(grid))
+    figure, axes = new_figure(2.4 + 0.6 * len(rates), 1.1 + 0.3 * len(grid))
+    axes.grid(visible=False)
     shares = np.full((len(grid), len(rates)), np.nan)
     for row, cells in enumerate(grid.values()):
         for column, rate in enumerate(rates):
@@ -185,12 +203,11 @@ def learning_rates(settings: Sequence[Setting]) -> Figure | None:
                 count, seeds = cells[rate]
                 shares[row, column] = count / seeds
                 dark = count / seeds < 0.5
-                text = f"{count}/{seeds}"
-                axes.text(column, row, text, ha="center", va="center", fontsize=8, color="white" if dark else "black")
-    axes.imshow(shares, vmin=0, vmax=1, cmap="viridis", aspect="auto")
-    axes.set_xticks(range(len(rates)), [_rate(rate) for rate in rates], rotation=45, ha="right", fontsize=8)
-    axes.set_yticks(range(len(grid)), [_title(name, 40) for name in grid], fontsize=8)
-    axes.set_xlabel("learning rate: largest to smallest", fontsize=8)
+                axes.text(column, row, f"{count}/{seeds}", ha="center", va="center", color="white" if dark else "black")
+    axes.imshow(shares, vmin=0, vmax=1, cmap=MAP, aspect="auto")
+    axes.set_xticks(range(len(rates)), [_rate(rate) for rate in rates], rotation=45, ha="right")
+    axes.set_yticks(range(len(grid)), [_title(name, 40) for name in grid])
+    axes.set_xlabel("learning rate: largest to smallest")
     return figure
 
 
@@ -227,6 +244,7 @@ def _scientific(value: float) -> str:
     return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
 
 
+@styled()
 def gradients(settings: Sequence[Setting]) -> Figure | None:
     """Mean |gradient| of W_Q, W_K, W_V in the first layer of a setting's first seed, grey before its moment.
 
@@ -235,34 +253,54 @@ def gradients(settings: Sequence[Setting]) -> Figure | None:
     shown = [(s, rows) for s in settings if (rows := _rows_with(s.runs[0], "gradient/q/layer_0"))]
     if not shown:
         return None
-    figure, axes = panels(len(shown), width=3.4, height=2.6, columns=3)
-    # One axis of sizes, so that settings can be compared; steps differ with what stopped a run.
-    for panel in axes[1:]:
-        panel.sharey(axes[0])
+    figure, axes = panels(len(shown), sharex=True, sharey=True)
     for panel, (setting, rows) in zip(axes, shown, strict=True):
-        for name in "qkv":
-            values = [row[f"gradient/{name}/layer_0"] for row in rows]
-            panel.plot([row["step"] for row in rows], values, label=f"$W_{name.upper()}$", linewidth=0.9)
-        shade_before(panel, setting.runs[0].summary.eureka.step)
-        panel.set(yscale="log")
-        panel.set_xlabel("step", fontsize=8)
-        panel.set_title(_title(f"{setting.name}, seed {setting.runs[0].seed}"), fontsize=8)
-        panel.tick_params(labelsize=8)
-        panel.grid(alpha=0.3)
-    axes[0].set_ylabel("mean |gradient|, layer 0")
-    axes[0].legend(fontsize=8)
+        gradient_panel(panel, rows, 0, setting.runs[0].summary.eureka.step)
+        panel.set_title(_title(f"{setting.name}, seed {setting.runs[0].seed}"))
+    name_left(axes, "mean |gradient|, layer 0")
+    legend_below(figure)
     return figure
+
+
+def gradient_shares(settings: Sequence[Setting]) -> str:
+    """Tells in numbers what :func:`gradients` draws: W_Q and W_K as shares of W_V, the median before each moment.
+
+    "" where no run has logged any.
+    """
+    told = []
+    for setting in settings:
+        run = setting.runs[0]
+        moment = run.summary.eureka.step
+        rows = _rows_with(run, "gradient/q/layer_0")
+        before = [row for row in rows if moment is None or row["step"] < moment]
+        shares = {
+            name: np.median([row[f"gradient/{name}/layer_0"] / row["gradient/v/layer_0"] for row in kept])
+            for name in "qk"
+            if (kept := [row for row in before if row["gradient/v/layer_0"] > 0])
+        }
+        if shares:
+            told.append(
+                f"{setting.name} {', '.join(f'W_{name.upper()} {share:.2g}' for name, share in shares.items())}"
+            )
+    if not told:
+        return ""
+    return f"Before the moment (where there is none: in all steps), as a median share of W_V: {'; '.join(told)}."
 
 
 def _rows_with(run: Record, key: str) -> list[dict[str, float]]:
     return [row for row in read_metrics(run.folder / "metrics.csv") if key in row]
 
 
-def _title(text: str, width: int = 44) -> str:
+def _title(text: str, width: int = 34) -> str:
     return "\n".join(map(literal, textwrap.wrap(text, width, max_lines=3, placeholder=" …")))
 
 
-def in_parts(settings: Sequence[Setting], draw: Callable[..., Figure | None]) -> list[Figure]:
-    """Figures of all settings, PANELS at a time; ``draw`` is told the number of its first one as ``first``."""
-    drawn = [draw(settings[start : start + PANELS], first=start) for start in range(0, len(settings), PANELS)]
+def in_parts(settings: Sequence[Setting], draw: Callable[[Sequence[Setting]], Figure | None]) -> list[Figure]:
+    """Figures of all settings, PANELS at a time."""
+    drawn = [draw(part) for part in parts(settings)]
     return [figure for figure in drawn if figure is not None]
+
+
+def parts(settings: Sequence[Setting]) -> list[Sequence[Setting]]:
+    """Settings of one figure after another."""
+    return [settings[start : start + PANELS] for start in range(0, len(settings), PANELS)]

@@ -45,14 +45,14 @@ class Gathered:
     read: int
 
 
-def gather(root: Path, processes: int | None = None) -> Gathered:
+def gather(root: str | Path, processes: int | None = None) -> Gathered:
     """Reads every run folder below ``root``; runs set aside by ``force=true`` (``seed=0~1``) are left out.
 
     Args:
         root: a folder of runs, or one run.
         processes: that read side by side; None for one a core.
     """
-    root = root.absolute()
+    root = Path(root).absolute()
     stamps = {str(found.path.relative_to(root)): _stamp(found.entries) for found in walk_runs(root)}
     known = _read_index(root)
     fresh = {name: known[name][1] for name, stamp in stamps.items() if name in known and known[name][0] == stamp}

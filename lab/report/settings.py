@@ -13,8 +13,9 @@ from omegaconf import OmegaConf
 from lab.config.compose import compose_config
 from lab.config.overrides import read_override
 from lab.report.records import Record, only_watches, what_is_run
+from lab.runs.spec import RULE
 
-_NAMED_APART = ("experiment", "softmax", "seed")
+_NAMED_APART = ("experiment", "softmax", RULE, "seed")
 # Most keys that are named to tell two settings of one command apart (configurations of different versions).
 _MOST_NAMED = 3
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from scipy.stats import binomtest, fisher_exact, t, ttest_rel
@@ -152,18 +152,89 @@ def paired(one: Mapping[int, float], other: Mapping[int, float], confidence: flo
 
 
 @dataclass(frozen=True)
+class PairedRatios:
+    """Two Eureka-ratios over equal pairs (a seed, or a seed at a learning rate).
+
+    Attributes:
+        gained: pairs with a moment in one, but not in the other.
+        lost: pairs with a moment in the other alone.
+        pairs: how many there are in both.
+        difference: ratio of one minus ratio of the other.
+        low, high: bounds of its interval.
+        p: of McNemar's exact test.
+    """
+
+    gained: int
+    lost: int
+    pairs: int
+    difference: float
+    low: float
+    high: float
+    p: float
+
+
+def paired_ratios(one: Mapping[Any, bool], other: Mapping[Any, bool], confidence: float = 0.95) -> PairedRatios:
+    """Compares who had a Eureka-moment pair by pair; pairs that only one of them has are left out.
+
+    Source: McNemar 1947, exact; the interval is Newcombe's (1998, method 10), of Wilson's two intervals.
+
+    Args:
+        one: whether there was a moment, by pair.
+        other: the same of the other setting.
+        confidence: of the interval.
+
+    Raises:
+        ValueError: if no pair is in both.
+    """
+    shared = one.keys() & other.keys()
+    if not shared:
+        raise ValueError("a paired comparison needs a pair in both settings, got none")
+    n = len(shared)
+    both = sum(one[key] and other[key] for key in shared)
+    gained, lost = (sum(x[key] and not y[key] for key in shared) for x, y in ((one, other), (other, one)))
+    neither = n - both - gained - lost
+    first, second = eureka_ratio(both + gained, n, confidence), eureka_ratio(both + lost, n, confidence)
+    # Correlation of the two, drawn towards 0 for small n.
+    product = float(both * neither - gained * lost)
+    product = max(product - n / 2, 0.0) if product > 0 else product
+    margins = first.count * (n - first.count) * second.count * (n - second.count)
+    phi = product / math.sqrt(margins) if margins else 0.0
+
+    def distance(a: float, b: float) -> float:
+        return math.sqrt(max(a * a - 2 * phi * a * b + b * b, 0.0))
+
+    p1, p2 = first.count / n, second.count / n
+    return PairedRatios(
+        gained,
+        lost,
+        n,
+        p1 - p2,
+        p1 - p2 - distance(p1 - first.low, second.high - p2),
+        p1 - p2 + distance(first.high - p1, p2 - second.low),
+        float(binomtest(gained, gained + lost).pvalue) if gained + lost else 1.0,
+    )
+
+
+@dataclass(frozen=True)
 class Reach:
     """Speed at which a setting reaches 95 % of the baseline's accuracy (Table 4).
 
     Attributes:
         percent_of_steps: mean epoch of getting there, in % of the baseline's mean; None where either never does.
-        reached: runs that got there.
+        reached: runs that got there, at any epoch.
         runs: runs in all.
+        stayed: runs that are there at their last epoch.
     """
 
     percent_of_steps: float | None
     reached: int
     runs: int
+    stayed: int = 0
+
+    @property
+    def ratio_95(self) -> dict[str, str]:
+        """Both readings of "95 %-ratio" by name: Table 4 does not say at which epoch a run has to be there."""
+        return {"any epoch": f"{self.reached}/{self.runs}", "last epoch": f"{self.stayed}/{self.runs}"}
 
 
 def reach(
@@ -190,7 +261,8 @@ def reach(
         ]
 
     ours, theirs = epochs(accuracies), epochs(baseline)
+    stayed = sum(run[-1] >= goal for run in accuracies if run)
     if not ours or not theirs:
-        return Reach(None, len(ours), len(accuracies))
+        return Reach(None, len(ours), len(accuracies), stayed)
     percent = 100 * (sum(ours) / len(ours)) / (sum(theirs) / len(theirs))
-    return Reach(percent, len(ours), len(accuracies))
+    return Reach(percent, len(ours), len(accuracies), stayed)

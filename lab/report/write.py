@@ -5,41 +5,46 @@ from __future__ import annotations
 import base64
 import csv
 import io
+import json
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
-from matplotlib.figure import Figure
-from PIL import Image
 
 from lab.console import LabError, printable
-from lab.plotting.figures import lay_out
+from lab.plotting.figures import save_figure
 from lab.report.against import MatchedRow, Measured
 from lab.report.assemble import COMPARED, Drawing, Report, Section, link, run_row, setting_row
 from lab.report.markdown import code, escaped
 from lab.report.settings import Setting
-from lab.runs.files import DamagedFile, lies_in, read_json, write_atomically, write_json, write_text
+from lab.runs.files import DamagedFile, lies_in, read_json, write_json, write_text
 
 # Marks a folder as a report's own: another folder is never written into.
 MARK = "index.html"
 _GENERATOR = '<meta name="generator" content="Eureka Lab">'
-_DPI = 150
+# Bytes of a page that opens at once and can be mailed: charts, then figures, then pictures while there is room.
+_PAGE = 3_000_000
+# Of the page without them: its style and scripts, and the lines of a run.
+_FRAME, _RUN = 120_000, 700
+_UPLOT = Path(__file__).parent / "templates" / "uplot"
 # Lists the files that a report has made, of which the next one may have no use for some.
 _MADE = ".made.json"
 
 
-def write(report: Report, out: Path, provenance: Mapping[str, Any], pictures_mib: float = 20.0) -> list[Path]:
+def write(report: Report, out: Path, provenance: Mapping[str, Any], pictures_mib: float | None = None) -> list[Path]:
     """Writes a report.
 
     Args:
         report: what it says.
         out: a folder that is new, empty, or holds a report already (which is replaced).
         provenance: "made", "command" and "commit".
-        pictures_mib: most that pictures of diagnostics may add to the page; those beyond are linked.
+        pictures_mib: most that pictures of diagnostics may add to the page; those beyond are linked. None: as many as
+            leave it below 3 MB.
 
     Returns:
         The files written.
@@ -144,28 +149,10 @@ def check_out(out: Path) -> None:
 
 
 def _save(drawing: Drawing, folder: Path) -> dict[str, Any]:
-    lay_out(drawing.figure)
-    png = _drawn(drawing.figure, "png")
-    write_atomically(folder / f"{drawing.name}.png", lambda file: file.write(png))
-    pdf = _drawn(drawing.figure, "pdf")
-    write_atomically(folder / f"{drawing.name}.pdf", lambda file: file.write(pdf))
+    path = folder / f"{drawing.name}.png"
+    save_figure(drawing.figure, path, pdf=True, few_colors=True)
     width, height = drawing.figure.get_size_inches() * 96
-    return {"data": base64.b64encode(png).decode(), "width": round(width), "height": round(height)}
-
-
-def _drawn(figure: Figure, kind: str) -> bytes:
-    buffer = io.BytesIO()
-    # Without a date in them, the same runs give the same files.
-    metadata = {"CreationDate": None} if kind == "pdf" else {}
-    figure.savefig(buffer, format=kind, dpi=_DPI, metadata=metadata)
-    return _fewer_colors(buffer) if kind == "png" else buffer.getvalue()
-
-
-def _fewer_colors(png: io.BytesIO) -> bytes:
-    """A drawing of lines in 256 colours looks the same and takes a third of the bytes."""
-    small = io.BytesIO()
-    Image.open(png).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(small, "PNG", optimize=True)
-    return small.getvalue()
+    return {"path": path, "width": round(width), "height": round(height)}
 
 
 def _csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
@@ -193,6 +180,7 @@ def _against_lines(row: MatchedRow, out: Path) -> list[dict[str, Any]]:
             "measured": cell.text,
             "paper_inside_interval": "" if cell.inside is None else cell.inside,
             "p_holm": "" if cell.p is None else cell.p,
+            "not_comparable": cell.unlike,
             "settings": "; ".join(setting.name for setting in row.settings),
             "folders": "; ".join(os.path.relpath(run.folder, out) for setting in row.settings for run in setting.runs),
         }
@@ -204,10 +192,18 @@ def _against_lines(row: MatchedRow, out: Path) -> list[dict[str, Any]]:
 
 
 def _page(
-    report: Report, out: Path, provenance: Mapping[str, Any], drawn: Mapping[str, Any], pictures_mib: float
+    report: Report, out: Path, provenance: Mapping[str, Any], drawn: Mapping[str, Any], pictures_mib: float | None
 ) -> dict[str, Any]:
     ids = {id(setting): f"setting-{number}" for number, setting in enumerate(report.settings, start=1)}
-    budget = [int(pictures_mib * 2**20)]
+    charts = {
+        drawing.name: _script(drawing.chart)
+        for section in report.sections
+        for drawing in section.drawings
+        if drawing.chart is not None
+    }
+    room = Room(_PAGE - _FRAME - _RUN * len(report.runs) - sum(map(len, charts.values())))
+    figures = {name: {**one, "source": _source(one["path"], out, room)} for name, one in drawn.items()}
+    pictures = room if pictures_mib is None else Room(int(pictures_mib * 2**20 * 4 / 3))
     roots = ", ".join(os.path.relpath(root) for root in report.roots)
     counts = ", ".join(f"{count} {status}" for status, count in sorted(report.counts.items()))
     damaged = f"; {len(report.damaged)} folders cannot be read" if report.damaged else ""
@@ -220,7 +216,8 @@ def _page(
         "confidence": _percent(report.confidence),
         "rows": _table_rows(report.rows, ids),
         "unlike": _unlike(report.rows),
-        "sections": [_section(section, ids, drawn, out, budget) for section in report.sections],
+        "sections": [_section(section, ids, figures, charts, out, pictures) for section in report.sections],
+        "uplot": {"script": _part("uPlot.iife.min.js"), "style": _part("uPlot.min.css"), "licence": _part("LICENSE")},
         "settings": [_setting(setting, ids, out) for setting in report.settings],
         "damaged": [{"folder": os.path.relpath(f, out), "why": why} for f, why in sorted(report.damaged.items())],
         "method": _method(report),
@@ -250,6 +247,8 @@ def _cell(name: str, cell: Measured) -> dict[str, str]:
         verdict, mark = ("✓ inside", "in") if cell.inside else ("✗ outside", "out")
     if cell.p is not None:
         verdict += f", p = {cell.p:.2g}"
+    if cell.unlike:
+        verdict, mark = f"not comparable: {cell.unlike}", "unlike"
     title = name.replace("_", " ")
     return {"title": title, "paper": str(cell.published or ""), "text": cell.text, "verdict": verdict, "mark": mark}
 
@@ -259,13 +258,18 @@ def _unlike(rows: Sequence[MatchedRow]) -> list[dict[str, str]]:
     by_text: dict[str, list[str]] = {}
     for row in rows:
         if row.settings and row.differences:
-            parts = [f"{key} is {ours} (paper {theirs})" for key, (ours, theirs) in row.differences.items()]
+            parts = [f"{key} is {ours} (paper: {theirs})" for key, (ours, theirs) in row.differences.items()]
             by_text.setdefault("; ".join(parts), []).append(f"{row.row.label} ({row.settings[0].name})")
     return [{"name": ", ".join(names), "text": text} for text, names in by_text.items()]
 
 
 def _section(
-    section: Section, ids: Mapping[int, str], drawn: Mapping[str, Any], out: Path, budget: list[int]
+    section: Section,
+    ids: Mapping[int, str],
+    figures: Mapping[str, Any],
+    charts: Mapping[str, Markup],
+    out: Path,
+    room: Room,
 ) -> dict[str, Any]:
     rows: list[dict[str, Any]] = [
         {
@@ -289,24 +293,61 @@ def _section(
         "parts": [part for part in parts if part["columns"] and part["rows"]],
         "baseline": section.baseline.name if section.baseline else "",
         "drawings": [
-            {"name": d.name, "title": d.title, "reading": d.reading, **drawn[d.name]} for d in section.drawings
+            {
+                "name": d.name,
+                "title": d.title,
+                "reading": d.reading,
+                "says": d.says,
+                "chart": charts.get(d.name, ""),
+                "chart_id": f"chart-{d.chart_id}" if d.chart_id else "",
+                **figures[d.name],
+            }
+            for d in section.drawings
         ],
-        "pictures": [_shown(setting, run.seed, files, out, budget) for setting, run, files in section.pictures],
+        "pictures": [_shown(setting, run.seed, files, out, room) for setting, run, files in section.pictures],
     }
 
 
-def _shown(setting: Setting, seed: int, files: Sequence[Path], out: Path, budget: list[int]) -> dict[str, Any]:
-    inside, outside = [], []
+def _shown(setting: Setting, seed: int, files: Sequence[Path], out: Path, room: Room) -> dict[str, Any]:
+    inside: list[dict[str, str]] = []
+    outside: list[dict[str, str]] = []
     for path in files:
         title = path.stem.replace("_", " ")
-        size = path.stat().st_size
-        if size <= budget[0]:
-            budget[0] -= size
-            inside.append({"title": title, "data": base64.b64encode(path.read_bytes()).decode()})
-        else:
-            outside.append({"title": title, "link": link(path, out)})
+        source = _source(path, out, room)
+        (inside if source.startswith("data:") else outside).append({"title": title, "source": source})
     titles = ", ".join(path.stem.replace("_", " ") for path in files)
     return {"name": setting.name, "seed": seed, "titles": titles, "files": inside, "left_out": outside}
+
+
+@dataclass
+class Room:
+    """Room that a page has left for pictures, in bytes of its text."""
+
+    left: int
+
+    def take(self, size: int) -> bool:
+        """Takes so much of it; False where there is not as much."""
+        fits = size <= self.left
+        self.left -= size if fits else 0
+        return fits
+
+
+def _source(path: Path, out: Path, room: Room) -> str:
+    """Address of a picture for a page: its bytes while there is room for them, else the file beside it."""
+    if room.take(4 * path.stat().st_size // 3 + 100):
+        return f"data:image/png;base64,{base64.b64encode(path.read_bytes()).decode()}"
+    return link(path, out)
+
+
+def _script(value: Any) -> Markup:
+    """A value as JSON that can stand in a page: names of runs are anybody's."""
+    text = json.dumps(value, separators=(",", ":"))
+    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
+
+
+def _part(name: str) -> Markup:
+    """A file of uPlot's, which is written into the page as it is."""
+    return Markup((_UPLOT / name).read_text(encoding="utf-8").strip())
 
 
 def _setting(setting: Setting, ids: Mapping[int, str], out: Path) -> dict[str, Any]:
@@ -354,7 +395,7 @@ def _method(report: Report) -> list[str]:
         "The change point is the steepest way from one plateau of the watched metric to another, found without a "
         "threshold; its share of seeds, median epoch and p are as those of the moment.",
         "% of steps: epochs to 95 % of the baseline's mean final accuracy, in % of the baseline's; 95 %-ratio: the "
-        "runs that get there (Table 4 of the paper).",
+        "runs that get there (Table 4 of the paper), at any epoch, or still at the last one.",
         "p ratio: Fisher's exact test; p time: log-rank test; accuracy difference: paired over equal seeds (t-test); "
         "each against the baseline and corrected for the number of settings (Holm).",
     ]

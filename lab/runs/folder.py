@@ -64,10 +64,14 @@ class Run:
         self._made = [path for path in (folder, *folder.parents) if not path.exists()]
         self._aside: Path | None = None
         if primary:
-            self._lock.acquire()
-            for place in (folder, self.checkpoints, self.pictures):
-                remove_unfinished(place)
-            remove_unfinished(folder, RESERVE)
+            try:
+                self._lock.acquire()
+                for place in (folder, self.checkpoints, self.pictures):
+                    remove_unfinished(place)
+                remove_unfinished(folder, RESERVE)
+            except BaseException:  # a signal, too: who asked for the run does not have it yet, to take it back
+                self._leave()
+                raise
         self._empty = primary and not self._content()
 
     def release(self) -> None:
@@ -156,6 +160,10 @@ class Run:
             for path in self._aside.iterdir():
                 shutil.move(path, self.folder / path.name)
             self._aside.rmdir()
+        self._leave()
+
+    def _leave(self) -> None:
+        """Lets go of the folder, and removes it where this process has made it and left nothing in it."""
         self._lock.release(remove=bool(self._made))
         with suppress(OSError):  # somebody else is at work there by now
             for path in self._made:

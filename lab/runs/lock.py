@@ -14,7 +14,6 @@ two that do so at the same moment the later one has the folder.
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import time
@@ -24,10 +23,11 @@ from pathlib import Path
 
 import psutil
 from filelock import FileLock, LeaseSettingsMismatch, SoftFileLease, Timeout
+from pydantic import TypeAdapter, ValidationError
 
 from lab.console import LabError, tell
 from lab.runs import slurm
-from lab.runs.files import remove_unfinished, write_json
+from lab.runs.files import DamagedFile, read_json, remove_unfinished, write_json
 
 LOCK, LEASED, HOLDER = ".lock", ".lease", ".holder.json"
 # Seconds between two signs of life, and without one until a process elsewhere may take the folder over.
@@ -117,6 +117,9 @@ class FolderLock:
             if (holder := _read_record(self.folder)) and holder.token == self._lease.token:
                 (self.folder / HOLDER).unlink(missing_ok=True)
             self._lease.release()
+        if remove:
+            with suppress(Timeout, OSError):  # a signal may have come as it was being taken
+                self._flock.acquire(timeout=0)
         if remove and self._flock.is_locked:
             (self.folder / LOCK).unlink(missing_ok=True)  # held: who waits for it sees that it is gone, and makes one
         self._flock.release()
@@ -217,8 +220,8 @@ def _lease(folder: Path) -> SoftFileLease:
 
 def _read_record(folder: Path) -> Holder | None:
     try:
-        return Holder(**json.loads((folder / HOLDER).read_text()))
-    except (OSError, json.JSONDecodeError, TypeError):
+        return TypeAdapter(Holder).validate_python(read_json(folder / HOLDER))
+    except (OSError, DamagedFile, ValidationError):
         return None
 
 

@@ -18,12 +18,13 @@ _MOST_BYTES, _LONGEST_NUMBER = 2**30, 100
 _PLACE = ("step", "epoch")
 
 
-def read_metrics(path: Path) -> list[dict[str, float]]:
+def read_metrics(path: str | Path) -> list[dict[str, float]]:
     """Reads the rows of a ``metrics.csv``, numbers as they were logged; a metric that a row does not have is left out.
 
     Raises:
         DamagedFile: if a line or a number is not whole: no row is lost without a word. A missing file has no rows.
     """
+    path = Path(path)
     if not path.exists():
         return []
     names, lines = _checked(path)
@@ -39,7 +40,7 @@ def read_metrics(path: Path) -> list[dict[str, float]]:
     return rows
 
 
-def read_metrics_table(path: Path) -> pd.DataFrame:
+def read_metrics_table(path: str | Path) -> pd.DataFrame:
     """Reads a ``metrics.csv`` as one table, fast: its last digits may differ from what was logged.
 
     Raises:
@@ -47,6 +48,7 @@ def read_metrics_table(path: Path) -> pd.DataFrame:
     """
     import pandas as pd  # takes as long as all else that a command loads before it trains
 
+    path = Path(path)
     names, lines = _checked(path)
     try:
         table = pd.read_csv(io.BytesIO(lines), header=None, names=names, dtype=float)

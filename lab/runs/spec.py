@@ -18,7 +18,9 @@ from lab.config.identity import identity
 from lab.config.overrides import Override, read_override
 from lab.console import LabError
 
-_IN_THE_NAME = ("experiment", "softmax", "seed")
+# The override that puts a class in the place of the chosen softmax's rule.
+RULE = "softmax._target_"
+_IN_THE_NAME = ("experiment", "softmax", RULE, "seed")
 _LONGEST_NAME = 160
 
 
@@ -91,8 +93,8 @@ class RunSpec:
 
     @property
     def softmax(self) -> str:
-        """The chosen softmax."""
-        return str(self.choices["softmax"])
+        """Name of the softmax: the chosen config, or the class that ``softmax._target_=`` puts in its place."""
+        return softmax_name(str(self.choices["softmax"]), self.overrides)
 
     @property
     def experiment(self) -> str | None:
@@ -168,8 +170,23 @@ def run_name(experiment: str, softmax: str, seed: int, overrides: Iterable[str])
         seed: of the run.
         overrides: as typed on the command line; their order does not matter.
     """
-    rest = sorted(one.text.lstrip("+") for one in map(read_override, overrides) if _names_a_run(one))
-    return f"{experiment}/{folder_name(','.join([softmax, *rest]))}/seed={seed}"
+    typed = list(map(read_override, overrides))
+    name = softmax_name(softmax, overrides)
+    rest = [one.text.lstrip("+") for one in typed if _names_a_run(one)]
+    # What a class of one's own takes its options from stands in its name only where it was chosen.
+    rest += [one.text for one in typed if one.key == "softmax" and name != softmax]
+    return f"{experiment}/{folder_name(','.join([name, *sorted(rest)]))}/seed={seed}"
+
+
+def softmax_name(chosen: str, overrides: Iterable[str]) -> str:
+    """Names the softmax of a run: "Rule" under ``softmax._target_=my_rules.Rule``, else the chosen config.
+
+    Args:
+        chosen: the chosen ``softmax`` config.
+        overrides: as typed on the command line.
+    """
+    given = [one for one in map(read_override, overrides) if one.key == RULE and one.value]
+    return str(given[-1].parsed()).rpartition(".")[2] if given else chosen
 
 
 def folder_name(text: str) -> str:
@@ -181,7 +198,7 @@ def folder_name(text: str) -> str:
 
 
 def _names_a_run(override: Override) -> bool:
-    """Tells whether an override is part of a run's name; ``softmax`` itself stands there anyway."""
+    """Tells whether an override is part of a run's name; the softmax itself stands there anyway."""
     return override.is_what and override.key not in _IN_THE_NAME
 
 

@@ -200,13 +200,13 @@ class Summary(_Part):
         return [] if value is None or watched == "accuracy" else [f"validation {watched} {value:.4g}"]
 
 
-def load_summary(folder: Path) -> Summary:
+def load_summary(folder: str | Path) -> Summary:
     """Reads the summary of a run folder as it was written.
 
     Raises:
         DamagedFile: if there is none, or it is not one.
     """
-    path = folder / FILE
+    path = Path(folder) / FILE
     # Not with pydantic's own parser: NaN is to be told from a number.
     content = read_json(path)
     try:
@@ -217,10 +217,10 @@ def load_summary(folder: Path) -> Summary:
         raise DamagedFile(path, "is wrong: it is nested too deeply") from error
 
 
-def read_summary(folder: Path) -> Summary | None:
+def read_summary(folder: str | Path) -> Summary | None:
     """Reads the summary of a run folder as it holds now; None where there is none, or where it is damaged."""
     try:
-        return as_it_is_now(load_summary(folder), folder)
+        return as_it_is_now(load_summary(folder), Path(folder))
     except DamagedFile:
         return None
 

@@ -8,14 +8,16 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import lightning as L
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
+from matplotlib.figure import Figure
 from omegaconf import OmegaConf
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
+from torch import Tensor
 
 from lab.config.overrides import read_override
+from lab.runs.boards import Board
 from lab.runs.spec import RunSpec
 
 # Columns of the HParams tab beside what was typed; the five that it opens on; the measured ones with their titles.
@@ -32,7 +34,11 @@ _PARTS = {
 }
 
 
-class TensorBoard(TensorBoardLogger):
+_RISES = "validation accuracy, never smoothed; shaded: from the plateau up to the threshold of the moment"
+_FALLS = "validation loss, never smoothed; shaded: from the plateau down to the threshold of the moment"
+
+
+class TensorBoard(TensorBoardLogger, Board):
     """Lightning's logger, with a layout for the tab "Custom Scalars" that names the charts of what is really logged.
 
     Event files lie in the run folder itself, because TensorBoard names a run by its folder. A run folder from before
@@ -88,6 +94,14 @@ class TensorBoard(TensorBoardLogger):
         self._describe(metadata.SESSION_START_INFO_TAG, plugin_data_pb2.HParamsPluginData(session_start_info=start))
 
     @rank_zero_only
+    def show_figure(self, tag: str, figure: Figure, step: int) -> None:
+        self.experiment.add_figure(tag, figure, global_step=step, close=False)
+
+    @rank_zero_only
+    def show_histogram(self, tag: str, values: Tensor, step: int) -> None:
+        self.experiment.add_histogram(tag, values, step)
+
+    @rank_zero_only
     def save(self) -> None:
         # Lightning's would add a hparams.yaml: config.yaml says it all.
         self.experiment.flush()
@@ -106,11 +120,6 @@ class TensorBoard(TensorBoardLogger):
         writer.file_writer.add_summary(Summary(value=[value]))
 
 
-def boards(trainer: L.Trainer) -> list[TensorBoardLogger]:
-    """The trainer's TensorBoard loggers; none where it was left out."""
-    return [logger for logger in trainer.loggers if isinstance(logger, TensorBoardLogger)]
-
-
 def hyperparameters(spec: RunSpec) -> dict[str, Any]:
     """Returns what a run is told by in the HParams tab: names -> number, text, bool or None."""
     typed = {one.key: one.value for one in map(read_override, spec.overrides) if one.is_what}
@@ -127,7 +136,9 @@ def hyperparameters(spec: RunSpec) -> dict[str, Any]:
 def layout(tags: Iterable[str]) -> dict[str, dict[str, list[Any]]]:
     """Charts of these scalars for the tab "Custom Scalars": category -> title -> ["Multiline", patterns of tags].
 
-    What ends in ``layer_<i>`` is a chart with a line a layer; the gradients of W_Q, W_K and W_V share one a layer.
+    What ends in ``layer_<i>`` is a chart with a line a layer; the gradients of W_Q, W_K and W_V share one a layer. The
+    first chart of accuracy and of loss is ["Margin", [tag, lower, upper]]: TensorBoard smooths lines unless it is told
+    not to, which makes a slope of an abrupt rise, but never the line of a margin.
     """
     tags = sorted(tags)
     charts: dict[str, dict[str, list[Any]]] = {}
@@ -140,6 +151,13 @@ def layout(tags: Iterable[str]) -> dict[str, dict[str, list[Any]]]:
             charts.setdefault(category.replace("_", " "), {})[title] = ["Multiline", list(patterns)]
             shown.update(found)
 
+    def moment(category: str, title: str, *line_and_band: str) -> None:
+        # Where the line leaves the band at its other side, the moment is.
+        if set(line_and_band) <= set(tags):
+            charts.setdefault(category, {})[title] = ["Margin", list(line_and_band)]
+
+    moment("accuracy", _RISES, "val/accuracy", "eureka/prior_accuracy", "eureka/threshold")
+    moment("loss", _FALLS, "val/loss", "eureka/loss_threshold", "eureka/prior_loss")
     lines = r"eureka/(chance|happened|prior_accuracy|threshold)$"
     chart("accuracy", "validation accuracy and Eureka-moment", r"val/accuracy$", lines)
     chart("accuracy", "training accuracy", r"train/accuracy$")

@@ -11,7 +11,7 @@ from pathlib import Path
 from lab.runs.summary import FILE
 
 # Folders inside a run, and folders that hold no runs.
-_SKIP = {"checkpoints", "tensorboard", "pictures", "diagnostics", ".report", ".sweeps"}
+_SKIP = {"checkpoints", "tensorboard", "pictures", "diagnostics", ".report", ".sweeps", ".mlflow"}
 # What follows the name of a run that force=true has set aside, and its number.
 _ASIDE = "~"
 

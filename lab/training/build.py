@@ -21,9 +21,10 @@ from lab.callbacks.eureka import EurekaMoment
 from lab.callbacks.preemption import Preemption
 from lab.config.compose import CONFIGS
 from lab.console import LabError, tell
-from lab.datasets.loading import DataModule
+from lab.datasets.loading import IGNORED, DataModule
 from lab.models.composed_softmax import softmax_factory, without_schedule
 from lab.models.parts import normalisers_of, rules_of
+from lab.runs.boards import check_installed
 from lab.runs.checkpoints import AtomicCheckpointIO
 from lab.runs.folder import Run
 from lab.runs.metrics_log import MetricsLog
@@ -67,7 +68,14 @@ def build_optim(optim: DictConfig) -> OptimConfig:
 
 
 def build_options(config: DictConfig) -> None:
-    """Builds all that takes no time, and lets it go: what its options say of each other is told before any work."""
+    """Builds all that takes no time, and lets it go: what its options say of each other is told before any work.
+
+    Raises:
+        LabError: if the package of a logger is not installed.
+    """
+    for name, node in config.logger.items():
+        if node:
+            check_installed(str(name), get_class(node._target_))
     build_optim(config.optim)
     build_callbacks(config)
     build_data(config.data)
@@ -94,7 +102,8 @@ def build_module(config: DictConfig, data: DataModule, kind: type[TwoStepModule]
         model=model,
         optim=build_optim(config.optim),
         num_classes=facts["num_classes"],
-        locations=data.locations,
+        accuracies=data.accuracies,
+        ignored=IGNORED if data.ragged else None,
         seed=config.seed,
         schedule=instantiate(schedule) if schedule else None,
         intervention=instantiate(config.intervention) if config.intervention else None,
@@ -139,12 +148,12 @@ def build_checkpoints(config: DictConfig, run: Run, preemption: Preemption) -> C
 
 def build_loggers(spec: RunSpec, run: Run, resume_step: int) -> list[Logger]:
     """Makes ``metrics.csv`` and the loggers that the config names, and tells them what is run."""
-    # A resumed run takes back what the killed one logged beyond its last checkpoint.
-    purge = {"purge_step": resume_step} if resume_step else {}
-    loggers = [
-        MetricsLog(run.metrics, resume_step),
-        *(make(**purge) for make in instantiate(spec.config.logger).values() if make is not None),
-    ]
+    loggers: list[Logger] = [MetricsLog(run.metrics, resume_step)]
+    for make in instantiate(spec.config.logger).values():
+        if make is not None:
+            # What a killed run logged beyond its last checkpoint comes again: it is taken back where a logger can.
+            takes_back = resume_step and "purge_step" in inspect.signature(make).parameters
+            loggers.append(make(purge_step=resume_step) if takes_back else make())
     for logger in loggers:
         logger.log_hyperparams(hyperparameters(spec))
     return loggers

@@ -75,6 +75,8 @@ def _prepare_process(spec: RunSpec) -> None:
     keep_freed_memory()
     if spec.config.threads is not None:
         torch.set_num_threads(spec.config.threads)
+    if spec.config.compile:
+        tell("compile=true: the first batch and the first validation wait for the compiler, a minute or so each")
     if "16" in str(trainer.precision) and trainer.accelerator == "cpu" and not processor_has_bf16():
         tell("this processor only emulates 16-bit arithmetic: trainer.precision=32-true is much faster here")
 
@@ -148,6 +150,8 @@ def _train_alone(opened: OpenRun) -> None:
         with ending.told():
             resume = None if spec.force else run.newest_checkpoint()
             module, data = build_model_and_data(config)
+            for remark in data.remarks():
+                tell(remark)
             if resume is not None:
                 check_resumable(resume, module)
                 tell(f"going on from {resume.path}")

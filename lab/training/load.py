@@ -11,7 +11,8 @@ from omegaconf import DictConfig
 from torch import Tensor, nn
 
 from lab.console import LabError
-from lab.models.composed_softmax import without_schedule
+from lab.datasets.loading import DataModule
+from lab.models.composed_softmax import softmax_config, without_schedule
 from lab.runs.folder import Run
 from lab.training.build import build_data, build_model
 from lab.training.stored import load_config, made_of
@@ -38,17 +39,33 @@ class Trained:
     state: Mapping[str, Tensor]
     step: int
 
-    def model(self, softmax: DictConfig | None = None, facts: dict[str, int] | None = None) -> nn.Module:
+    def data(self) -> DataModule:
+        """The data of the run, set up; what is missing is not downloaded.
+
+        Raises:
+            LabError: if it is missing.
+        """
+        with made_of(self.folder):
+            data = build_data(self.config.data)
+        data.setup("fit")
+        return data
+
+    def model(self, softmax: str | DictConfig | None = None, facts: dict[str, int] | None = None) -> nn.Module:
         """The model in evaluation mode.
 
         Args:
-            softmax: a composed ``softmax`` config to swap in, whose learned parameters are at their start; None takes
-                the run's own.
+            softmax: to swap in, by name (``"norm_softmax"``) or as a composed ``softmax`` config with options
+                (:func:`lab.models.composed_softmax.softmax_config`); what it learns is at its start. None takes the
+                run's own.
             facts: the data's ``model_arguments()``, from who has the data at hand; None loads the data to ask it.
 
         Raises:
             LabError: if the weights do not fit.
         """
+        if isinstance(softmax, str):
+            # The experiment's own defaults for NormSoftmax.
+            of_experiment = self.config.get("norm_softmax") or {}
+            softmax = softmax_config(softmax, *(f"+norm_softmax.{key}={value}" for key, value in of_experiment.items()))
         own = without_schedule(self.config.softmax if softmax is None else softmax)
         with made_of(self.folder):
             if facts is None:
@@ -69,8 +86,13 @@ class Trained:
         return model.eval()
 
 
-def read_trained(folder: Path, trust: Sequence[str] = ()) -> Trained:
-    """The newest checkpoint of a run folder.
+def read_trained(folder: str | Path, trust: Sequence[str] = ()) -> Trained:
+    """Reads the newest checkpoint of a run folder.
+
+        trained = lab.read_trained("runs/reasoning/norm_softmax/seed=0")
+        model, data = trained.model(), trained.data()
+
+    A run folder may come from anybody: its config is data, and nothing of it is run but the lab's own classes.
 
     Args:
         folder: of the run.
@@ -79,6 +101,7 @@ def read_trained(folder: Path, trust: Sequence[str] = ()) -> Trained:
     Raises:
         LabError: if there is no run or no intact checkpoint, or the config names something that is not trusted.
     """
+    folder = Path(folder)
     config = load_config(folder, trust)
     newest = Run(folder, primary=False).newest_checkpoint()
     if newest is None:

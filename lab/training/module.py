@@ -9,8 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torchmetrics import MeanMetric, Metric, MetricCollection
-from torchmetrics.classification import MulticlassAccuracy
+from torch.optim.lr_scheduler import LambdaLR
 
 from lab.attention.precision import at_least_float32
 from lab.attention.schedule import HeatTreatment
@@ -19,6 +18,7 @@ from lab.datasets.seeding import derived_seed
 from lab.models.parts import rules_of
 from lab.observation.gradients import SeededModule
 from lab.training.lightning_internals import attached_trainer, end_a_finished_epoch
+from lab.training.metrics import LossAndAccuracy, WeightedMean
 from lab.training.optim import OptimConfig
 
 
@@ -32,7 +32,8 @@ class TwoStepModule(SeededModule):
         model: classifier; ``rules()`` gives its temperature rules where it has any.
         optim: optimiser and learning-rate schedule (DeiT recipe by default).
         num_classes: number of labels.
-        locations: names of what the latent ``target_location`` chooses between; accuracy is split by it.
+        accuracies: names of further accuracies of validation, which the data module scores.
+        ignored: label that asks nothing, as where a sample has fewer answers than others; None where all ask.
         seed: with epoch, step and rank it fixes every random number of a training step (stochastic depth).
         schedule: moves tau of every rule over training (heat treatment); None leaves tau alone.
         intervention: changes the model's gradients before each optimiser step; None leaves them alone.
@@ -43,7 +44,8 @@ class TwoStepModule(SeededModule):
         model: nn.Module,
         optim: OptimConfig,
         num_classes: int,
-        locations: Sequence[str] = (),
+        accuracies: Sequence[str] = (),
+        ignored: int | None = None,
         seed: int = 0,
         schedule: HeatTreatment | None = None,
         intervention: Callable[[nn.Module], None] | None = None,
@@ -51,23 +53,21 @@ class TwoStepModule(SeededModule):
         super().__init__()
         self.model = model
         self.optim = optim
-        self.locations = tuple(locations)
         self.seed = seed
         self.schedule = schedule
         self.intervention = intervention
-        self.train_metrics = _metrics(num_classes)
+        self.train_metrics = LossAndAccuracy(num_classes, ignored)
         # Kept in checkpoints, so that an epoch resumed half-way reports all of itself.
         self.train_metrics.persistent(True)
-        self.validation_metrics = _metrics(num_classes)
-        # "micro": the share of right answers, as in the papers, not the mean over classes.
-        self.accuracy_by_location = nn.ModuleList(
-            MulticlassAccuracy(num_classes, average="micro") for _ in self.locations
-        )
+        self.validation_metrics = LossAndAccuracy(num_classes, ignored)
+        # No ModuleDict: its names must be none of its attributes, and a location may be called "keys".
+        self.accuracies = tuple(accuracies)
+        self.further_accuracies = nn.ModuleList(WeightedMean() for _ in self.accuracies)
 
     @property
     def metric_names(self) -> tuple[str, ...]:
         """Names of what is logged at the end of an epoch, of validation and of training."""
-        validation = ["loss", "accuracy", *(f"accuracy_{name}" for name in self.locations)]
+        validation = ["loss", "accuracy", *(f"accuracy_{name}" for name in self.accuracies)]
         training = ["loss", "accuracy", "learning_rate"]
         return (*(f"val/{name}" for name in validation), *(f"train/{name}" for name in training))
 
@@ -111,12 +111,14 @@ class TwoStepModule(SeededModule):
 
     def loss(self, logits: Tensor, target: Tensor) -> Tensor:
         """Loss of a training batch from the model's answer [B, classes] and the right one [B]."""
+        if self.optim.loss_precision == "float64":
+            logits = logits.double()
         return _cross_entropy(logits, target, self.optim.label_smoothing)
 
     def observe_training(self, logits: Tensor, loss: Tensor, batch: Batch) -> None:
         """Shows the model's answer to a training batch to the epoch's metrics."""
         if self._reports:
-            self.train_metrics.update(logits=logits.detach(), target=batch["y"], value=loss.detach())
+            self.train_metrics.update(logits=logits.detach(), target=batch["y"], loss=loss.detach())
 
     @property
     def _reports(self) -> bool:
@@ -151,19 +153,20 @@ class TwoStepModule(SeededModule):
 
     def observe_validation(self, logits: Tensor, batch: Batch) -> None:
         """Shows the model's answer to a validation batch to the metrics."""
-        loss = _cross_entropy(logits, batch["y"])
-        self.validation_metrics.update(logits=logits, target=batch["y"], value=(loss, len(batch["y"])))
-        where = batch["latents"].get("target_location")
-        accuracies: list[Any] = list(self.accuracy_by_location)
-        for index, accuracy in enumerate(accuracies):
-            if where is not None and (mine := where == index).any():
-                accuracy.update(logits[mine], batch["y"][mine])
+        for name, (answers, target, counted) in data_of(self.trainer).scored(logits, batch).items():
+            if not name:
+                loss = _cross_entropy(answers, target)
+                self.validation_metrics.update(logits=answers, target=target, loss=loss)
+                continue
+            accuracy = self.further_accuracies[self.accuracies.index(name)]
+            assert isinstance(accuracy, WeightedMean)
+            accuracy.update(answers.argmax(-1) == target, 1.0 if counted is None else counted)
 
     def on_validation_epoch_end(self) -> None:
         values = {f"val/{name}": value for name, value in self.validation_metrics.compute().items()}
         self.validation_metrics.reset()
-        for name, metric in zip(self.locations, self.accuracy_by_location, strict=True):
-            assert isinstance(metric, Metric)
+        for name, metric in zip(self.accuracies, self.further_accuracies, strict=True):
+            assert isinstance(metric, WeightedMean)
             values[f"val/accuracy_{name}"] = metric.compute()
             metric.reset()
         # compute() has gathered all processes already.
@@ -180,11 +183,15 @@ class TwoStepModule(SeededModule):
         scheduler = self.optim.scheduler(optimizer, max(1, self.trainer.max_epochs or 1))
         if scheduler is None:
             return optimizer
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "epoch"}}
+        interval = "step" if isinstance(scheduler, LambdaLR) else "epoch"
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": interval}}
 
     def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
-        # timm's schedules are told the coming epoch, at the end of the one before it.
-        scheduler.step(epoch=self.current_epoch + 1)
+        if isinstance(scheduler, LambdaLR):
+            scheduler.step()
+        else:
+            # timm's schedules are told the coming epoch, at the end of the one before it.
+            scheduler.step(epoch=self.current_epoch + 1)
 
     def _set_temperatures(self, progress: float) -> None:
         assert self.schedule is not None
@@ -196,18 +203,3 @@ def _cross_entropy(logits: Tensor, target: Tensor, label_smoothing: float = 0.0)
     """Mean over all answers of a batch; half precision is raised to float32, float64 stays."""
     precise = at_least_float32(logits)[0]
     return F.cross_entropy(precise.flatten(0, -2), target.flatten(), label_smoothing=label_smoothing)
-
-
-def _metrics(num_classes: int) -> MetricCollection:
-    return _LossAndAccuracy({"loss": MeanMetric(), "accuracy": MulticlassAccuracy(num_classes, average="micro")})
-
-
-class _LossAndAccuracy(MetricCollection):
-    """Mean loss and share of right answers in one collection; one call updates both."""
-
-    def update(self, *args: Any, **kwargs: Any) -> None:
-        """Takes ``logits`` [B, (M,) classes], ``target`` [B, (M)] and ``value``: the loss, or (loss, weight)."""
-        logits, target, value = kwargs["logits"], kwargs["target"], kwargs["value"]
-        loss, weight = value if isinstance(value, tuple) else (value, len(target))
-        self["loss"].update(loss, weight)
-        self["accuracy"].update(logits.flatten(0, -2), target.flatten())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import math
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
@@ -15,6 +16,7 @@ from timm.scheduler import create_scheduler_v2
 from timm.scheduler.scheduler import Scheduler
 from torch import nn
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
 
 from lab.models.parts import observable
 
@@ -32,15 +34,19 @@ class OptimConfig:
         min_lr: the schedule's end.
         warmup_lr: start of the linear warm-up.
         warmup_epochs: its length in epochs.
+        warmup_steps: its length in steps, W, of ``inverse_sqrt`` alone.
         schedule: a schedule of ``timm.scheduler`` that goes by epochs, or a ``linear`` decay; ``none`` keeps ``lr``
-            once it is warm.
+            once it is warm; ``inverse_sqrt`` goes by steps t: ``lr`` sqrt(W / t) once it is warm.
         weight_decay: decoupled weight decay.
         decay_matrices_only: no decay on biases, norms and what the model's ``no_weight_decay`` names.
         label_smoothing: of the training loss, in [0, 1).
+        loss_precision: of the training loss: "float64", since float32 rounds small losses (Nanda et al. 2023); None is
+            that of the logits, float32 at least.
         options: passed to the optimiser (betas, eps, ...).
 
     Raises:
-        ValueError: if there is no such optimiser, or its options are not those of it.
+        ValueError: if there is no such optimiser, its options are not those of it, or the warm-up is not told as the
+            schedule has it.
     """
 
     lr: PositiveFloat
@@ -49,10 +55,14 @@ class OptimConfig:
     min_lr: NonNegativeFloat = 0.0
     warmup_lr: NonNegativeFloat = 1e-6
     warmup_epochs: NonNegativeInt = 0
-    schedule: Literal["cosine", "tanh", "step", "multistep", "poly", "rsqrt", "constant", "linear", "none"] = "cosine"
+    warmup_steps: NonNegativeInt = 0
+    schedule: Literal[
+        "cosine", "tanh", "step", "multistep", "poly", "rsqrt", "constant", "linear", "inverse_sqrt", "none"
+    ] = "cosine"
     weight_decay: NonNegativeFloat = 0.0
     decay_matrices_only: bool = True
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    loss_precision: Literal["float64"] | None = None
     options: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -61,6 +71,12 @@ class OptimConfig:
             close = difflib.get_close_matches(self.name, known, n=3)
             hint = f"; did you mean {' or '.join(close)}?" if close else ""
             raise ValueError(f"optim.name={self.name} is no optimiser of timm.optim{hint}")
+        if self.schedule == "inverse_sqrt" and (self.warmup_epochs or not self.warmup_steps):
+            raise ValueError("optim.schedule=inverse_sqrt goes by steps: give optim.warmup_steps, not warmup_epochs")
+        if self.schedule != "inverse_sqrt" and self.warmup_steps:
+            raise ValueError(
+                f"optim.schedule={self.schedule} goes by epochs: give optim.warmup_epochs, not warmup_steps"
+            )
         # On a weight of its own: a wrong option is told before there is a model.
         self.optimizer([{"params": [nn.Parameter(torch.zeros(2, 2))]}], samples_per_step=1)
 
@@ -94,8 +110,11 @@ class OptimConfig:
         except (TypeError, ValueError, AssertionError) as error:
             raise ValueError(f"optim.options {self.options} do not fit optim.name={self.name}: {error}") from error
 
-    def scheduler(self, optimizer: Optimizer, epochs: int) -> Scheduler | None:
-        """The learning-rate schedule by epoch; None where the rate stays."""
+    def scheduler(self, optimizer: Optimizer, epochs: int) -> Scheduler | LambdaLR | None:
+        """The learning-rate schedule, timm's by epoch and torch's by step; None where the rate stays."""
+        if self.schedule == "inverse_sqrt":
+            lr = optimizer.param_groups[0]["lr"]
+            return LambdaLR(optimizer, lambda steps: self._inverse_sqrt(steps + 1, lr) / lr)
         # timm's "none" would leave the warm-up out; steps of a factor of 1 have it.
         warms_only = self.schedule == "none" and self.warmup_epochs > 0
         scheduler, _ = create_scheduler_v2(
@@ -109,6 +128,12 @@ class OptimConfig:
             warmup_epochs=self.warmup_epochs,
         )
         return scheduler
+
+    def _inverse_sqrt(self, step: int, lr: float) -> float:
+        """The learning rate of a step, 1 being the first (Eureka-moments in Transformers, A.19)."""
+        if step < self.warmup_steps:
+            return self.warmup_lr + (lr - self.warmup_lr) * step / self.warmup_steps
+        return max(self.min_lr, lr * math.sqrt(self.warmup_steps / step))
 
 
 def _fuses(name: str) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from omegaconf import DictConfig
 
-from lab.console import LabError
+from lab.console import LabError, patience
 from lab.runs import slurm
 from lab.runs.spec import RunSpec
 from lab.runs.summary import Summary, is_finished, read_summary
@@ -36,8 +36,8 @@ def start(spec: RunSpec) -> list[Summary]:
     # Any machine can find out that nothing is left to train.
     if spec.force or not all(is_finished(one.folder) for one in spec.each):
         _check_devices(spec.config.trainer)
-    from lab.training.fit import train  # takes seconds: torch, Lightning, timm
-
+    with patience("loading PyTorch"):
+        from lab.training.fit import train  # takes seconds: torch, Lightning, timm
     return train(spec)
 
 

@@ -22,18 +22,25 @@ from lab.datasets.loading import DataModule
 from lab.datasets.sources import Source
 from lab.datasets.tasks.task import Task
 from lab.datasets.text.corpus import FolderCorpus
+from lab.datasets.text.drawn_problems import DrawnProblems
+from lab.datasets.text.problem_files import FolderProblems
+from lab.datasets.text.tokenizers import ByteTokenizer
+from lab.models.answering import PretrainedAnsweringModel
 from lab.runs.files import DamagedFile, one_line
 from lab.runs.stored_config import FILE, read_config
 from lab.training.optim import OptimConfig
 
 # What is made of a stored config, and of which types; nothing else that it names is even imported.
 _MADE: Mapping[str, tuple[type, ...]] = {
-    # Of the corpora the one that fetches nothing.
-    "data": (DataModule, Task, Source, FolderCorpus),
+    # Of corpora and tokenizers those that fetch nothing.
+    "data": (DataModule, Task, Source, FolderCorpus, FolderProblems, DrawnProblems, ByteTokenizer),
     "model": (nn.Module,),
     "softmax": (TemperatureRule, Normaliser, HeatTreatment),
     "optim": (OptimConfig,),
 }
+
+# Fetches what it names, which who looks into a run has not asked for.
+_FETCHING = (PretrainedAnsweringModel,)
 
 # What of the trainer a look at a checkpoint goes by.
 _OF_THE_TRAINER = ("precision", "accumulate_grad_batches")
@@ -96,6 +103,7 @@ def _check_target(name: str, where: str, kinds: tuple[type, ...], trust: Sequenc
         # Any module is within reach of those that import it: lab.runs.files.os.
         home = str(getattr(found, "__module__", ""))
         of_the_lab = _lies_in(home, ["lab"]) and inspect.isclass(found) and issubclass(found, kinds)
+        of_the_lab = of_the_lab and not issubclass(found, _FETCHING)
         if of_the_lab or _lies_in(home, trust):
             return
     module = name.rpartition(".")[0] or name

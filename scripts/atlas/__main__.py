@@ -43,8 +43,8 @@ def write_page(found: list[Cell], plan: Retrieval | None, out: Path, runs: Path,
         own = [cell for cell in found if cell.column is column]
         if not own:
             continue
-        if any(cell.whole for cell in own):
-            save_figure(page.figure(column, own), out / f"{column.key}.png")
+        if (drawn := page.figure(column, own)) is not None:
+            save_figure(drawn, out / f"{column.key}.png", pdf=True)
         text += page.section(column, own, runs / "costs.json")
     if plan is not None:
         scores = plan.scores()

@@ -13,7 +13,7 @@ from lab.report.settings import Setting
 from lab.runs.files import DamagedFile
 from lab.runs.summary import Summary, read_summary
 from scripts.atlas.rows import Row
-from scripts.reproduce.common import folder_of, train
+from scripts.reproduce.common import earliest, folder_of, train
 
 
 @dataclass(frozen=True)
@@ -149,12 +149,7 @@ class Cell:
         finished = {rate: one for rate, one in ended.items() if one.finished}
         if not finished:
             raise LabError(f"{self.row} fails at every learning rate on {self.column.title}")
-
-        def rank(rate: str) -> tuple[float, float]:
-            one = finished[rate]
-            return float("inf") if one.moment is None else one.moment, -one.best.accuracy if one.best else 0.0
-
-        return min(finished, key=rank)
+        return earliest(finished)
 
     @property
     def whole(self) -> bool:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
-from lab.plotting.figures import new_figure
+from lab.plotting.style import looks
+from lab.report.figures import Waiting, survival_figure
 from lab.report.outcomes import Against, Outcome, compare, times
-from lab.report.survival import no_moment_yet
 from scripts.atlas.columns import Cell, Column
 from scripts.atlas.cost import cost_of
 from scripts.atlas.rows import PLAIN
@@ -56,21 +56,12 @@ def _p(value: float | None) -> str:
     return "" if value is None else f"{value:.2g}"
 
 
-def figure(column: Column, cells: Sequence[Cell]) -> Figure:
-    """Share of seeds without a moment yet over epochs, a step curve for each softmax that is whole."""
-    picture, axes = new_figure(9, 5)
-    for cell in cells:
-        own = cell.outcome()
-        watched = times(own.setting.runs) if own is not None else None
-        if watched is None:
-            continue
-        curve = no_moment_yet(watched)
-        share = [1.0, *curve.share]
-        axes.step([0, *curve.epochs, curve.end], [*share, share[-1]], where="post", label=str(cell.row))
-    axes.set(xlabel="epoch", ylabel="share of seeds without a moment yet", ylim=(-0.02, 1.02), title=column.title)
-    axes.grid(alpha=0.3)
-    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize="small")
-    return picture
+def figure(column: Column, cells: Sequence[Cell]) -> Figure | None:
+    """Share of seeds without a moment yet over epochs, a line for each softmax that is whole; None without one."""
+    found = {cell: own for cell in cells if (own := cell.outcome()) is not None}
+    chosen = looks([cell.row.softmax for cell in found])
+    waited = [(cell, look, times(own.setting.runs)) for (cell, own), look in zip(found.items(), chosen, strict=True)]
+    return survival_figure([Waiting(str(cell.row), look, own) for cell, look, own in waited if own is not None])
 
 
 def section(column: Column, cells: Sequence[Cell], costs: Path) -> list[str]:

@@ -9,12 +9,12 @@ import pandas as pd
 
 from lab.console import LabError
 from lab.models.composed_softmax import softmax_config
-from lab.report.statistics import mean_over_seeds, paired
+from lab.report.statistics import mean_over_seeds
 from lab.runs.summary import read_summary
 from lab.training.load import read_trained
 from scripts.atlas.rows import PLAIN, Row
 from scripts.reproduce.common import folder_of, train
-from scripts.reproduce.max_retrieval import PAPER, published
+from scripts.reproduce.max_retrieval import PAPER, by_seed, p_value, published
 from scripts.reproduce.max_retrieval_evaluation import SIZES, Evaluation
 
 # Trained with, in the order of training; the baseline first, on whose checkpoints the others are put.
@@ -97,22 +97,17 @@ class Retrieval:
 
 def table(scores: pd.DataFrame) -> pd.DataFrame:
     """Mean accuracy in % at every size, with p-values of paired t-tests against the baseline, beside the paper's."""
-    by = {
-        (measure, size): dict(zip(own["seed"], 100 * own["accuracy"], strict=True))
-        for (measure, size), own in scores.groupby(["measure", "size"], sort=False)
-    }
     rows: dict[str, list[str]] = {}
     for measure in scores["measure"].unique():
         cells = []
         for size in SIZES:
-            own, baseline = by[measure, size], by.get((PLAIN, size), {})
+            own, baseline = by_seed(scores, measure, size), by_seed(scores, PLAIN, size)
             mean = mean_over_seeds(list(own.values()), bounds=(0, 100))
             half = "" if mean.low is None else f" ({mean.low:.1f} to {mean.high:.1f})"
-            p = None
-            if measure != PLAIN and len(own.keys() & baseline.keys()) > 1:
-                p = paired(own, baseline).p
-            cells.append(f"{mean.value:.1f}{half}" + ("" if p is None else f", p = {p:.1g}"))
-        rows[f"{measure} [{len(by[measure, SIZES[0]])} seeds]"] = cells
+            common = len(own.keys() & baseline.keys())
+            p = p_value(own, baseline) if measure != PLAIN and common > 1 else ""
+            cells.append(f"{mean.value:.1f}{half}" + (p and f", p = {p}"))
+        rows[f"{measure} [{len(by_seed(scores, measure, SIZES[0]))} seeds]"] = cells
     rows |= {f"{row}, paper": [published(row, size) for size in SIZES] for row in PAPER if row != "p-value"}
     return pd.DataFrame(rows, index=[f"{size:,}" for size in SIZES]).T.rename_axis("accuracy in %")
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from statistics import median
 from typing import NamedTuple
 
 from lab.console import LabError
 from lab.runs.provenance import git_state, machine, now, versions
 from lab.runs.spec import run_name
-from lab.runs.summary import read_summary
+from lab.runs.summary import Summary, read_summary
 from lab.runs.walk import walk_runs
 from lab.training.processes import stopped, train_apart
 
@@ -34,6 +37,17 @@ def train(overrides: Sequence[str], runs: Path | None = None) -> bool:
     if stopped(status):
         sys.exit(status)
     return status == 0
+
+
+def earliest(summaries: Mapping[str, Summary]) -> str:
+    """Names the run with the earliest Eureka-moment, or, where none has one, with the best accuracy."""
+
+    def rank(name: str) -> tuple[float, float]:
+        summary = summaries[name]
+        moment = float("inf") if summary.moment is None else summary.moment
+        return moment, -summary.best.accuracy if summary.best else 0.0
+
+    return min(summaries, key=rank)
 
 
 def folder_of(runs: Path, experiment: str, softmax: str, seed: int, overrides: Sequence[str]) -> Path:
@@ -74,9 +88,60 @@ def speed_of(overrides: Sequence[str], steps: int = 60) -> Speed:
     return Speed(per_sample * summary.samples / summary.steps, per_sample)
 
 
+def seconds_a_step(known: Sequence[Summary], overrides: Sequence[str]) -> float:
+    """Seconds of a training step: the median over known runs of this machine; measured if there are none."""
+    here = {name: machine()[name] for name in ("processor", "cores", "gpu")}
+    own = [one for one in known if one.steps and {name: one.machine.get(name) for name in here} == here]
+    rates = [one.wall_seconds / one.steps for one in own]
+    return median(rates) if rates else speed_of(overrides).per_step
+
+
+class _TimeIsUp(KeyboardInterrupt):
+    """Ends a training as Ctrl-C does: it saves before it goes."""
+
+
+@contextmanager
+def within(minutes: float | None) -> Iterator[None]:
+    """Ends what is run inside after so many minutes, as Ctrl-C would, and says so; None: never.
+
+    Raises:
+        LabError: if the minutes are not positive.
+    """
+    if minutes is None:
+        yield
+        return
+    if not minutes > 0:
+        raise LabError(f"--minutes must be positive, got {minutes:g}")
+    up = False
+
+    def end(*_: object) -> None:
+        nonlocal up
+        up = True
+        raise _TimeIsUp
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, 60 * minutes)
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        if not up:
+            raise
+        print(f"{minutes:g} minutes are over: the same command goes on.")
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
 def tell_duration(what: str, seconds: float) -> None:
     """One line: how long the rest takes on this machine."""
-    print(f"{what}: about {seconds / 60:.0f} minutes on this machine; stop it at any time, the same command goes on.")
+    print(f"{what}: {duration(seconds)} on this machine; stop it at any time, the same command goes on.")
+
+
+def duration(seconds: float) -> str:
+    """ "about 40 minutes"; from three hours on in hours."""
+    if seconds >= 3 * 3600:
+        return f"about {seconds / 3600:,.0f} hours"
+    return f"about {max(1, round(seconds / 60))} minutes"
 
 
 def origin(command: str) -> str:

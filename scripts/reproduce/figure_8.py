@@ -19,14 +19,17 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from lab.console import LabError, refusals
-from lab.datasets.reasoning import CHANCE
-from lab.plotting.figures import new_figure, save_figure
+from lab.datasets.reasoning import PLATEAU
+from lab.observation.slingshots import slingshots
+from lab.plotting.curves import guide
+from lab.plotting.figures import count_axis, legend_below, name_left, panels, save_figure
+from lab.plotting.style import GUIDE, look_of, styled
 from lab.report.published import load
 from lab.report.statistics import eureka_ratio, fisher
 from lab.runs.files import write_text
 from lab.runs.metrics import read_metrics
 from lab.runs.summary import Summary, read_summary
-from scripts.reproduce.common import folder_of, origin, speed_of, tell_duration, train
+from scripts.reproduce.common import earliest, folder_of, origin, speed_of, tell_duration, train
 
 # The paper draws from [1e-4, 1e-2] (A.16).
 GRID = ["1e-4", "2e-4", "5e-4", "1e-3", "2e-3", "5e-3", "1e-2"]
@@ -105,13 +108,7 @@ def choose(plan: Plan, softmax: str) -> str:
     finished = {lr: summary for lr, summary in trials.items() if summary is not None and summary.finished}
     if not finished:
         raise LabError(f"{softmax} failed at every learning rate of the grid: name lower ones after --grid")
-
-    def rank(lr: str) -> tuple[float, float]:
-        summary = finished[lr]
-        moment = float("inf") if summary.moment is None else summary.moment
-        return moment, -summary.best.accuracy if summary.best else 0.0
-
-    return min(finished, key=rank)
+    return earliest(finished)
 
 
 def grid_table(plan: Plan) -> pd.DataFrame:
@@ -147,6 +144,11 @@ def ratio_table(plan: Plan, rates: Iterable[tuple[str, str]]) -> pd.DataFrame:
         theirs = PAPER[name]
         assert theirs.count is not None and theirs.of is not None
         p = fisher((len(moments), len(summaries)), (theirs.count, theirs.of))
+        thrown = [
+            str(slingshots_of(plan.folder(SOFTMAXES[name], lr, seed)))
+            for seed, one in enumerate(found)
+            if one is not None and one.finished and one.moment is not None
+        ]
         finals = [f"{summary.accuracy:.1%}" for summary in summaries if summary.accuracy is not None]
         rows.append(
             {
@@ -156,6 +158,7 @@ def ratio_table(plan: Plan, rates: Iterable[tuple[str, str]]) -> pd.DataFrame:
                 "paper": str(theirs),
                 "p (Fisher, same ratio as the paper's)": f"{p:.2f}",
                 "Eureka-epochs": ", ".join(f"{m:,}" for m in sorted(moments)) or "-",
+                "slingshots after each": ", ".join(thrown) or "-",
                 "final accuracies": ", ".join(finals),
                 "epochs": f"{min(summary.epochs for summary in summaries):,}",
             }
@@ -163,32 +166,37 @@ def ratio_table(plan: Plan, rates: Iterable[tuple[str, str]]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def slingshots_of(folder: Path) -> int:
+    """Counts the slingshots of a run after its Eureka-moment, in the training loss as it was logged (A.17)."""
+    summary = read_summary(folder)
+    start = float("inf") if summary is None or summary.moment is None else summary.moment
+    rows = read_metrics(folder / "metrics.csv")
+    return len(slingshots([row["train/loss"] for row in rows if "train/loss" in row and row["epoch"] + 1 >= start]))
+
+
+@styled()
 def figure(plan: Plan, chosen: dict[str, str]) -> Figure:
-    """Train (blue) and test (orange) accuracies, one panel a softmax, one shade a seed, as in the paper."""
-    picture, grid = new_figure(4 * len(chosen), 3.4, 1, len(chosen), sharey=True)
-    panels = grid[0]
-    for axes, (name, lr) in zip(panels, chosen.items(), strict=True):
+    """Test (strong) and training (pale) accuracies of all seeds, one panel a softmax, in its colour."""
+    picture, grid = panels(len(chosen), sharex=True, sharey=True)
+    for axes, (name, lr) in zip(grid, chosen.items(), strict=True):
+        color = look_of(SOFTMAXES[name]).color
         for seed in range(plan.seeds):
             rows = read_metrics(plan.folder(SOFTMAXES[name], lr, seed) / "metrics.csv")
-            shade = 1.0 - 0.7 * seed / max(1, plan.seeds - 1)
-            for metric, color, label in (
-                ("train/accuracy", "tab:blue", "train"),
-                ("val/accuracy", "tab:orange", "test"),
-            ):
+            for metric, alpha in (("train/accuracy", 0.3), ("val/accuracy", 1.0)):
                 points = [(row["epoch"] + 1, 100 * row[metric]) for row in rows if metric in row]
                 points = points[:: max(1, len(points) // 1000)]
-                axes.plot(
-                    *zip(*points, strict=True), color=color, alpha=shade, linewidth=1, label=None if seed else label
-                )
-        axes.axhline(100 * CHANCE, color="black", linewidth=1, label="6/11")
-        axes.set(title=f"{name} (learning rate {lr})", xlabel="epoch", ylim=(0, 102))
-        axes.grid(alpha=0.3)
-    panels[0].set_ylabel("accuracy in %")
-    panels[-1].legend(loc="lower right")
+                axes.plot(*zip(*points, strict=True), color=color, alpha=alpha, linewidth=0.8)
+        for label, alpha in (("training, a seed", 0.3), ("test, a seed", 1.0)):
+            axes.plot([], [], color=GUIDE, alpha=alpha, linewidth=0.8, label=label)
+        guide(axes, 100 * PLATEAU, "--", f"plateau ({PLATEAU:.1%})")
+        axes.set(title=f"{name} (learning rate {lr})", ylim=(0, 102))
+        count_axis(axes, "epoch")
+    name_left(grid, "accuracy in %")
+    legend_below(picture)
     return picture
 
 
-def by_chance(plan: Plan, chosen: Iterable[str]) -> str:
+def by_luck(plan: Plan, chosen: Iterable[str]) -> str:
     """Names the softmaxes whose rate says little, since none of their trials had a moment; "" if there is none."""
     names = [
         name
@@ -202,13 +210,14 @@ def by_chance(plan: Plan, chosen: Iterable[str]) -> str:
         return ""
     return (
         f"Of {' and '.join(names)} no trial on seed 0 had a moment at any rate. The rate chosen is then that of the "
-        "plateau with the highest peak, which is close to chance; another might have done better on the other seeds."
+        "plateau with the highest peak, which is hardly more than luck; another might have done better on the other "
+        "seeds."
     )
 
 
 def page(plan: Plan, chosen: dict[str, str], command: str) -> str:
     """The page of results, as far as they have come."""
-    # Runs of a shorter grid stay on the page: which rate a plateau on seed 0 chooses is chance.
+    # Runs of a shorter grid stay on the page: which rate a plateau on seed 0 chooses is luck.
     others = ratio_table(plan, [(name, lr) for name in chosen for lr in plan.grid if lr != chosen[name]])
     also = ["## Rates not chosen of which there are finished seeds", others.to_markdown(index=False)]
     return "\n\n".join(
@@ -217,11 +226,12 @@ def page(plan: Plan, chosen: dict[str, str], command: str) -> str:
             origin(command),
             f"{plan.seeds} seeds, {plan.epochs:,} epochs of full-batch AdamW, learning rate chosen on seed 0 from "
             f"{', '.join(plan.grid)} (earliest Eureka-moment, else best accuracy). A Eureka-moment is the first "
-            "validation (every ten epochs) above 70 %.",
+            "validation (every ten epochs) above 70 %, a slingshot a rise of the training loss above ten times its "
+            "lowest value since then (A.17), of losses logged every ten epochs.",
             "![Accuracies of all seeds](figure_8.png)",
             ratio_table(plan, chosen.items()).to_markdown(index=False),
             f"With {plan.seeds} seeds a ratio is told only roughly: the interval says how roughly.",
-            *([told] if (told := by_chance(plan, chosen)) else []),
+            *([told] if (told := by_luck(plan, chosen)) else []),
             *(also if len(others) else []),
             "## The grid on seed 0, each trial until its Eureka-moment",
             grid_table(plan).to_markdown(index=False),
@@ -256,7 +266,7 @@ def main(arguments: argparse.Namespace) -> None:
         chosen[name] = choose(plan, softmax)
         print(f"{name}: learning rate {chosen[name]}")
         train([*plan.overrides(softmax, chosen[name]), f"seeds={plan.seeds}"], plan.where())
-        save_figure(figure(plan, chosen), arguments.out / "figure_8.png")
+        save_figure(figure(plan, chosen), arguments.out / "figure_8.png", pdf=True)
         write_text(arguments.out / "README.md", page(plan, chosen, command) + "\n")
     print(f"written: {arguments.out}")
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import textwrap
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -26,6 +27,7 @@ from lab.attention.rules.fixed import Fixed
 from lab.attention.rules.log_length import LogLength
 from lab.observation.dispersion import entropy
 from lab.plotting.figures import new_figure, save_figure
+from lab.plotting.style import looks, styled
 from lab.runs.files import write_text
 from scripts.reproduce.common import origin
 
@@ -74,17 +76,19 @@ def table(found: Mapping[str, Mapping[int, Tensor]]) -> pd.DataFrame:
     return pd.DataFrame(rows).T[columns].rename_axis("softmax")
 
 
+@styled()
 def figure_of(found: Mapping[str, Mapping[int, Tensor]]) -> Figure:
     """The largest weights of one draw, in order: a row a rule, a column a size."""
-    figure, panels = new_figure(3 * len(SIZES), 1.7 * len(found), len(found), len(SIZES))
-    for row, (name, by_size) in zip(panels, found.items(), strict=True):
+    figure, panels = new_figure(7, 1.25 * len(found), len(found), len(SIZES), sharex=True, sharey=True)
+    looks_of_rules = looks([name.split()[0] for name in found])
+    for row, (name, by_size), look in zip(panels, found.items(), looks_of_rules, strict=True):
         for axes, (n, weights) in zip(row, by_size.items(), strict=True):
             one = weights[0].sort(descending=True).values
-            axes.bar(range(len(one[:SHOWN])), one[:SHOWN].numpy())
+            axes.bar(range(len(one[:SHOWN])), one[:SHOWN].numpy(), color=look.color)
             told = f"H = {entropy(one.log()[None]).item():.2f}, largest {one[0].item():.2f}"
-            axes.set(xlim=(-1, SHOWN), ylim=(0, 1), xticks=[], title=f"n = {n:,}: {told}")
-            axes.title.set_fontsize(8)
-        row[0].set_ylabel(name.replace(" ", "\n", 1), fontsize=8)
+            axes.set(xlim=(-1, SHOWN), ylim=(0, 1), xticks=[], title=f"n = {n:,}\n{told}")
+        row[0].set_ylabel(textwrap.fill(name, 20), rotation=0, ha="right", va="center")
+    figure.supxlabel(f"the {SHOWN} largest weights of one draw, in order")
     return figure
 
 
@@ -113,7 +117,7 @@ def page(found: Mapping[str, Mapping[int, Tensor]], draws: int, seed: int, comma
 def main(out: Path, draws: int, seed: int, command: str) -> None:
     """Writes page and picture."""
     found = measured(draws, seed)
-    save_figure(figure_of(found), out / "weights.png")
+    save_figure(figure_of(found), out / "weights.png", pdf=True)
     write_text(out / "README.md", page(found, draws, seed, command) + "\n")
     print(f"written: {out}")
 

@@ -1,44 +1,83 @@
 """Figure 8 again: which part of the reasoning task's set-up, that the paper leaves open, moves the Eureka-ratio.
 
-    python -m scripts.reproduce.reasoning_setups --threads 1 --compile                     # every set-up
+    python -m scripts.reproduce.reasoning_setups --threads 1 --compile                     # all, the likeliest first
+    python -m scripts.reproduce.reasoning_setups --minutes 300 --threads 1 --compile       # what five hours hold
     python -m scripts.reproduce.reasoning_setups --setup layer_norm --threads 1 --compile  # one of them
     python -m scripts.reproduce.reasoning_setups --page                                    # the page of what is there
 
-Every set-up changes one thing. Three softmaxes, three learning rates, ten seeds that train together, each until its
-Eureka-moment or for 10,000 epochs. Stop it at any time: the same command goes on where it was.
+A set-up changes one thing, or one more on top of layer norm, and is compared seed by seed with the one that it changes.
+Three softmaxes, three learning rates, ten seeds that train together, each until its Eureka-moment or for 10,000 epochs.
+Stop it at any time: the same command goes on where it was.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pandas as pd
 
 from lab.console import refusals
 from lab.report.outcomes import times
-from lab.report.published import load
 from lab.report.records import Record, read_record
-from lab.report.statistics import eureka_ratio, fisher
+from lab.report.statistics import eureka_ratio, fisher, holm, paired_ratios
 from lab.report.survival import log_rank, median_time
 from lab.runs.files import write_text
-from lab.runs.summary import read_summary
-from scripts.reproduce.common import folder_of, origin, train
+from lab.runs.summary import Summary, read_summary
+from scripts.reproduce.common import earliest, folder_of, origin, seconds_a_step, tell_duration, train, within
+from scripts.reproduce.figure_8 import PAPER, SOFTMAXES
 
-# Name -> overrides. A.16 names none of these; "as_it_is" is the lab's own choice.
-SETUPS: dict[str, tuple[str, ...]] = {
-    "layer_norm": ("model.layer_norm=true",),
-    "as_it_is": (),
-    "betas": ("optim.options.betas=[0.9,0.999]",),
-    "warmup": ("optim.warmup_epochs=10",),
-}
-SOFTMAXES = {"Softmax": "softmax", "Softmax + HT": "heat_treatment", "NormSoftmax": "norm_softmax"}
-RATES = ("1e-3", "2e-3", "5e-3")
+EPOCHS = 10_000
 SEEDS = 10
-PAPER = {row.label: row.cells["eureka_ratio"] for row in load("eureka/figure_8").rows}
+# The likeliest first: with layer norm, seed 0 chose it for softmax.
+RATES = ("2e-3", "5e-3", "1e-3")
+HEATED = ("Softmax + HT",)
+LAYER_NORM = "model.layer_norm=true"
+
+
+@dataclass(frozen=True)
+class Setup:
+    """One way to fill what A.16 leaves open.
+
+    Attributes:
+        overrides: what it changes.
+        against: the set-up that it changes, which it is compared with; None is that of the others.
+        softmaxes: those that it changes anything of.
+    """
+
+    overrides: tuple[str, ...] = ()
+    against: str | None = "as_it_is"
+    softmaxes: tuple[str, ...] = tuple(SOFTMAXES)
+
+
+def _setups() -> dict[str, Setup]:
+    """By name, the likeliest first. A.16 names none of these; "as_it_is" is the lab's own choice."""
+    alone = {
+        "init": Setup(("model.init=width",)),
+        # d_k = 4, so that the paper's goal is 2; it "tried also 1 / (2 sqrt(d_k))" (A.14): as a temperature, or as the
+        # factor of the scores.
+        "heat_from_1": Setup(("softmax.schedule.start=1",), softmaxes=HEATED),
+        "heat_from_0.5": Setup(("softmax.schedule.start=0.5",), softmaxes=HEATED),
+        "heat_to_0.25": Setup(("softmax.schedule.end=0.25",), softmaxes=HEATED),
+        "heat_to_4": Setup(("softmax.schedule.end=4",), softmaxes=HEATED),
+        "betas": Setup(("optim.options.betas=[0.9,0.999]",)),
+        "warmup": Setup(("optim.warmup_epochs=10",)),
+        "float64": Setup(("optim.loss_precision=float64",)),
+        # All at once that Nanda et al. 2023, whose weight decay A.16 follows, have and A.16 does not name.
+        "nanda": Setup(("model=reasoner_nanda", "optim=reasoning_nanda")),
+    }
+    on_top = {
+        f"layer_norm+{name}": Setup((LAYER_NORM, *one.overrides), "layer_norm", one.softmaxes)
+        for name, one in alone.items()
+    }
+    return {"layer_norm": Setup((LAYER_NORM,)), "as_it_is": Setup(against=None), **alone, **on_top}
+
+
+SETUPS = _setups()
 
 
 @dataclass(frozen=True)
@@ -55,36 +94,67 @@ class Cell:
     def overrides(self) -> list[str]:
         """Overrides of its runs, all but the seeds."""
         softmax = f"softmax={SOFTMAXES[self.name]}"
-        own = ["experiment=reasoning", softmax, f"optim.lr={self.rate}", *SETUPS[self.setup], *self.further]
+        own = ["experiment=reasoning", softmax, f"optim.lr={self.rate}", *SETUPS[self.setup].overrides, *self.further]
         return [*own, "callbacks.eureka.stop_after=0"]
 
     def train(self) -> None:
         """Trains what is missing."""
         train([*self.overrides, f"seeds={SEEDS}"], self.runs)
 
-    def records(self) -> list[Record]:
-        """Every seed's run; none unless all have finished, for the slow ones are the last."""
+    def summaries(self) -> list[Summary | None]:
+        """Of every seed; None before it has begun."""
         softmax = SOFTMAXES[self.name]
         folders = [folder_of(self.runs, "reasoning", softmax, seed, self.overrides) for seed in range(SEEDS)]
-        found = [read_summary(folder) for folder in folders]
-        whole = all(one is not None and one.finished for one in found)
-        return [read_record(folder) for folder in folders] if whole else []
+        return [read_summary(folder) for folder in folders]
+
+    def left(self) -> int:
+        """Epochs that are still to train, at most."""
+        done = [EPOCHS if one is not None and one.finished else one.epochs if one else 0 for one in self.summaries()]
+        return EPOCHS - min(done)
+
+    def records(self) -> tuple[Record, ...]:
+        """Every seed's run; none unless all have finished, for the slow ones are the last."""
+        return _records(self) if all(one is not None and one.finished for one in self.summaries()) else ()
 
 
-def table(cells: Sequence[Cell]) -> pd.DataFrame:
-    """A row for each cell that is whole: ratio, median time, and tests against plain softmax at the same rate."""
-    records = {cell: cell.records() for cell in cells}
-    plain = {cell.rate: found for cell, found in records.items() if cell.name == "Softmax"}
+@cache
+def _records(cell: Cell) -> tuple[Record, ...]:
+    softmax = SOFTMAXES[cell.name]
+    return tuple(read_record(folder_of(cell.runs, "reasoning", softmax, seed, cell.overrides)) for seed in range(SEEDS))
+
+
+def plan(runs: Path, further: tuple[str, ...]) -> list[Cell]:
+    """Every cell, in the order in which they are worth their time: layer norm at all rates, then rate by rate."""
+    cells = [
+        Cell(setup, name, rate, runs, further)
+        for rate in RATES
+        for setup, one in SETUPS.items()
+        for name in one.softmaxes
+    ]
+    return sorted(cells, key=lambda cell: cell.setup != "layer_norm")
+
+
+Whole = Mapping[Cell, Sequence[Record]]
+
+
+def _of(whole: Whole, setup: str, name: str) -> dict[str, Sequence[Record]]:
+    """Rate -> its seeds."""
+    return {cell.rate: found for cell, found in whole.items() if (cell.setup, cell.name) == (setup, name)}
+
+
+def table(whole: Whole, setup: str) -> pd.DataFrame:
+    """A row for each cell: ratio, median time, and tests against plain softmax at the same rate."""
+    plain = _of(whole, setup, "Softmax")
     rows = []
-    for cell, found in records.items():
-        if not found:
+    for cell, found in whole.items():
+        if cell.setup != setup:
             continue
         watched = times(found)
         assert watched is not None
         moments = sorted(int(moment) for moment in watched.moments)
         paper = PAPER[cell.name]
         assert paper.count is not None and paper.of is not None
-        against = times(plain[cell.rate]) if cell.name != "Softmax" and plain.get(cell.rate) else None
+        against = times(plain[cell.rate]) if cell.name != "Softmax" and cell.rate in plain else None
         same = fisher((len(moments), SEEDS), (paper.count, paper.of))
         rows.append(
             {
@@ -101,29 +171,106 @@ def table(cells: Sequence[Cell]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def page(setups: Mapping[str, Sequence[Cell]], command: str) -> str:
+def factors(whole: Whole) -> pd.DataFrame:
+    """Table of what each factor does to a softmax: pairs of equal seed and rate, with it and without it."""
+    rows, p_values = [], []
+    for setup, one in SETUPS.items():
+        for name in one.softmaxes if one.against is not None else ():
+            assert one.against is not None
+            with_it, without = _of(whole, setup, name), _of(whole, one.against, name)
+            rates = [rate for rate in RATES if rate in with_it and rate in without]
+            if not rates:
+                continue
+            one_moments, other_moments = (
+                {(rate, run.seed): run.moment is not None for rate in rates for run in found[rate]}
+                for found in (with_it, without)
+            )
+            pairs = paired_ratios(one_moments, other_moments)
+            p_values.append(pairs.p)
+            rows.append(
+                {
+                    "factor": f"{setup} (against {one.against})",
+                    "softmax": name,
+                    "rates": ", ".join(rates),
+                    "with it": f"{sum(one_moments.values())}/{pairs.pairs}",
+                    "without": f"{sum(other_moments.values())}/{pairs.pairs}",
+                    "pairs that gain, lose a moment": f"{pairs.gained}, {pairs.lost}",
+                    "difference (95 %, Newcombe)": f"{pairs.difference:+.0%} ({pairs.low:+.0%} to {pairs.high:+.0%})",
+                }
+            )
+    for row, p in zip(rows, holm(p_values), strict=True):
+        row["p (McNemar, Holm over this table)"] = f"{p:.2g}"
+    return pd.DataFrame(rows)
+
+
+def agreement(whole: Whole) -> pd.DataFrame:
+    """A row a set-up: each softmax at the rate that seed 0 chooses (A.16), and whether the paper's ratio lies in it."""
+    rows = []
+    for setup in SETUPS:
+        row, inside = {"set-up": setup}, []
+        for name in SOFTMAXES:
+            by_rate = _of(whole, setup, name)
+            if not by_rate:
+                continue
+            rate = earliest({rate: found[0].summary for rate, found in by_rate.items()})
+            moments = sum(run.moment is not None for run in by_rate[rate])
+            ratio, paper = eureka_ratio(moments, len(by_rate[rate])), PAPER[name]
+            assert paper.count is not None and paper.of is not None
+            inside.append(ratio.low <= paper.count / paper.of <= ratio.high)
+            tried = f"of {', '.join(by_rate)}" if len(by_rate) > 1 else "alone"
+            row[f"{name} (paper {paper})"] = f"{ratio} at {rate} {tried}: {'in' if inside[-1] else 'out'}"
+        if inside:
+            rows.append({**row, "all three in": ("yes" if all(inside) else "no") if len(inside) == 3 else "not known"})
+    return pd.DataFrame(rows).fillna("not run")
+
+
+def page(cells: Sequence[Cell], command: str) -> str:
     """The page of what is whole."""
-    trained = {
-        (record.summary.git.commit or "an unknown commit")[:8]
-        for cells in setups.values()
-        for cell in cells
-        for record in cell.records()
-    }
+    whole = {cell: found for cell in cells if (found := cell.records())}
+    missing = [cell for cell in cells if cell not in whole]
+    trained = {(run.summary.git.commit or "an unknown commit")[:8] for found in whole.values() for run in found}
     text = [
         "# Figure 8 again: what of the set-up moves the Eureka-ratio",
         origin(command),
-        f"{SEEDS} seeds that train together, until each has its moment (first validation above 70 %) or for 10,000 "
-        "epochs. A.16 names neither layer norm nor betas nor a warm-up; each set-up below changes one of them. "
-        "p-values are not corrected." + (f" Trained at {', '.join(sorted(trained))}." if trained else ""),
+        f"{SEEDS} seeds that train together, until each has its moment (first validation above 70 %) or for "
+        f"{EPOCHS:,} epochs. A.16 names neither layer norm nor betas, initialisation, warm-up or precision of the "
+        "loss, nor where heat treatment begins; each set-up below changes one of them, or one on top of layer norm."
+        + (f" Trained at {', '.join(sorted(trained))}." if trained else ""),
     ]
-    for setup, cells in setups.items():
-        found = table(cells)
-        missing = [f"{cell.name} at {cell.rate}" for cell in cells if not cell.records()]
-        typed = " ".join(SETUPS[setup]) or "nothing typed"
-        text += [f"## {setup} (`{typed}`)"]
-        text += [found.to_markdown(index=False, disable_numparse=True)] if len(found) else []
-        text += [f"Not run: {', '.join(missing)}."] if missing else []
+    tables: list[tuple[str, str, Callable[[Whole], pd.DataFrame]]] = [
+        (
+            "Does a set-up agree with the paper?",
+            "The rate is chosen as in the paper, by seed 0 alone, among the rates that are run. In: the paper's ratio "
+            "lies in the interval, which is wide.",
+            agreement,
+        ),
+        (
+            "Which factor moves the ratio?",
+            "The same seeds at the same rates with and without it. Seeds at several rates count as pairs of their own, "
+            "though the same seed has the same data at all of them: then the interval is too narrow, if anything.",
+            factors,
+        ),
+    ]
+    for title, words, make in tables:
+        rows = make(whole)
+        text += [f"## {title}", words, rows.to_markdown(index=False, disable_numparse=True)] if len(rows) else []
+    for setup, one in SETUPS.items():
+        if len(rows := table(whole, setup)):
+            typed = " ".join(one.overrides) or "nothing typed"
+            text += [f"## {setup} (`{typed}`)", rows.to_markdown(index=False, disable_numparse=True)]
+    if whole:
+        text += ["p-values of these tables are not corrected."]
+    if missing:
+        text += ["## Not run", "\n".join(_not_run(setup, missing) for setup in {cell.setup: None for cell in missing})]
     return "\n\n".join(text) + "\n"
+
+
+def _not_run(setup: str, missing: Sequence[Cell]) -> str:
+    rates = {
+        name: [cell.rate for cell in missing if (cell.setup, cell.name) == (setup, name)]
+        for name in SETUPS[setup].softmaxes
+    }
+    return f"- {setup}: " + "; ".join(f"{name} at {', '.join(left)}" for name, left in rates.items() if left)
 
 
 def main(arguments: argparse.Namespace) -> None:
@@ -132,17 +279,20 @@ def main(arguments: argparse.Namespace) -> None:
         *(["compile=true"] if arguments.compile else []),
         *([f"threads={arguments.threads}"] if arguments.threads else []),
     )
-    asked = [arguments.setup] if arguments.setup else list(SETUPS)
-    setups = {
-        setup: [Cell(setup, name, rate, arguments.runs, further) for name in SOFTMAXES for rate in RATES]
-        for setup in SETUPS
-    }
+    cells = plan(arguments.runs, further)
+    asked = [cell for cell in cells if arguments.setup in (None, cell.setup)]
     command = "python -m scripts.reproduce.reasoning_setups" + "".join(f" {word}" for word in arguments.typed)
-    for cell in [] if arguments.page else [cell for setup in asked for cell in setups[setup]]:
-        if not cell.records():
+    left = [] if arguments.page else [cell for cell in asked if not cell.records()]
+    if left:
+        steps = sum(cell.left() for cell in left)
+        known = [one for cell in cells for one in cell.summaries() if one is not None and one.finished]
+        seconds = steps * seconds_a_step(known, [*left[0].overrides, f"seeds={SEEDS}"])
+        tell_duration(f"{len(left)} cells, {steps:,} steps of {SEEDS} seeds at most", seconds)
+    with within(arguments.minutes):
+        for cell in left:
             cell.train()
-            write_text(arguments.out / "README.md", page(setups, command))
-    write_text(arguments.out / "README.md", page(setups, command))
+            write_text(arguments.out / "README.md", page(cells, command))
+    write_text(arguments.out / "README.md", page(cells, command))
     print(f"written: {arguments.out}")
 
 
@@ -151,6 +301,7 @@ if __name__ == "__main__":
     parser.add_argument("--runs", type=Path, default=Path("runs/reasoning_setups"), help="folder of the runs")
     parser.add_argument("--out", type=Path, default=Path("results/reasoning_setups"), help="folder of the page")
     parser.add_argument("--setup", choices=list(SETUPS), help="this one alone")
+    parser.add_argument("--minutes", type=float, help="stop after so many; the same command goes on")
     parser.add_argument("--threads", type=int, default=None, help="CPU threads of each run")
     parser.add_argument("--compile", action="store_true", help="torch.compile: needs a C++ compiler on a CPU")
     parser.add_argument("--page", action="store_true", help="write the page of what is there; train nothing")

@@ -4,8 +4,10 @@
     python -m scripts.storm --seed 0 --kills 20 --only kills,flips    # some of it
     python -m scripts.storm --seed 0 --only kills --number 17         # one case again
 
-Each case is drawn from the seed and its number alone. Signals that come by the clock do not come at the very same step
-again; those at a call that changes the disk do. Runs lie in a temporary folder, which is removed unless a case failed.
+The same command goes on where it was stopped: a case that held is not carried out again, one that failed is. How each
+ended stands in ``cases.jsonl`` beside the page. Each case is drawn from the seed and its number alone. Signals that
+come by the clock do not come at the very same step again; those at a call that changes the disk do. Runs lie in a
+temporary folder, which is removed unless a case failed.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from scripts.storm import damage, disk, flips, hostile, kills, lines, signals, s
 from scripts.storm.case import Case, Outcome, Storm
 from scripts.storm.grounds import Grounds
 from scripts.storm.page import page, write_page
+from scripts.storm.record import Record
 
 STORMS = cast(
     Mapping[str, Storm],
@@ -52,11 +55,12 @@ def storm(arguments: Sequence[str] | None = None) -> bool:
     names = asked.only.split(",")
     folder = Path(tempfile.mkdtemp(prefix="eureka-storm-"))
     grounds = Grounds(asked.seed, folder)
+    record = Record(None if asked.number is not None else asked.out / "cases.jsonl", asked.seed)
     ran: dict[str, Sequence[Outcome] | str] = {}
     for name in names:
-        ran[name] = STORMS[name].missing() or _let_loose(name, grounds, getattr(asked, name), asked)
+        ran[name] = STORMS[name].missing() or _let_loose(name, grounds, getattr(asked, name), asked, record)
     typed = shlex.join(["python", "-m", "scripts.storm", *(sys.argv[1:] if arguments is None else arguments)])
-    told = page(STORMS, ran, asked.seed, typed)
+    told = page(STORMS, ran, record, asked.seed, typed)
     if asked.number is None:
         tell(f"written: {write_page(asked.out, told)}")
     else:
@@ -84,26 +88,28 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return asked
 
 
-def _let_loose(name: str, grounds: Grounds, count: int, asked: argparse.Namespace) -> list[Outcome]:
-    """Carries out the cases of a storm side by side."""
+def _let_loose(name: str, grounds: Grounds, count: int, asked: argparse.Namespace, record: Record) -> list[Outcome]:
+    """Carries out the cases of a storm side by side, but those that have held."""
     if asked.number is not None:
         count = max(count, asked.number + 1)
     numbered = list(enumerate(STORMS[name].cases(grounds, count)))
     if asked.number is not None:
         numbered = numbered[asked.number : asked.number + 1]
-    progress = _Progress(name, len(numbered))
+    progress = _Progress(name, sum(not record.held(name, *pair) for pair in numbered))
 
     def one(number: int, case: Case) -> Outcome:
+        if record.held(name, number, case):
+            return Outcome(number, case, None)
         folder = grounds.folder / name / str(number)
         folder.mkdir(parents=True)
-        began = time.monotonic()
         try:
             problem = case.carry_out(folder)
         except Exception as error:
             problem = f"{type(error).__name__}: {error}"
         if problem is None:
             shutil.rmtree(folder)
-        outcome = Outcome(number, case, problem, time.monotonic() - began)
+        outcome = Outcome(number, case, problem)
+        record.note(name, outcome)
         progress.note(outcome)
         return outcome
 

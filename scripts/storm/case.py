@@ -33,13 +33,11 @@ class Outcome:
         number: of the case in its storm; with the seed it says all that was drawn.
         case: what was done.
         problem: what was wrong; None where the lab held.
-        seconds: it took.
     """
 
     number: int
     case: Case
     problem: str | None
-    seconds: float
 
 
 class Storm(Protocol):

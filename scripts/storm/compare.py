@@ -11,12 +11,16 @@ from typing import Any
 import torch
 
 from lab.runs.checkpoints import read_checkpoint
+from lab.runs.lock import LOCK
+from lab.sweeps.jobs import JOB
 
 # Keys of checkpoints, summaries and columns of metrics.csv that a clock has told, or that say where a run comes from.
 _NOT_COMPARED = {
     *("seconds", "wall_seconds", "time_elapsed", "samples_per_second", "started", "written"),
-    *("command", "overrides", "git", "machine", "versions", "peak_memory_bytes"),
+    *("command", "overrides", "git", "machine", "versions", "peak_memory_bytes", "slurm_job"),
 }
+
+_HIDDEN = (LOCK, JOB)
 
 
 def differences(runs: Path, undisturbed: Path) -> list[str]:
@@ -45,12 +49,13 @@ def _files(run: Path) -> dict[str, Path]:
     """Returns all files by name.
 
     Checkpoints are named by their age: one that was saved at a signal has a step of its own, and what counts is the
-    newest. TensorBoard's files, of which a resumed run has several, and the file of the lock are left out.
+    newest. TensorBoard's files, of which a resumed run has several, the file of the lock, and the one that names the
+    job that was to run it are left out.
     """
     saved = sorted((run / "checkpoints").glob("last-*.ckpt"), reverse=True)
     files = {path.relative_to(run).as_posix(): path for path in run.rglob("*") if path.is_file() and path not in saved}
     files |= {f"older checkpoint {age}" if age else "newest.ckpt": path for age, path in enumerate(saved)}
-    return {name: path for name, path in files.items() if ".tfevents." not in name and name != ".lock"}
+    return {name: path for name, path in files.items() if ".tfevents." not in name and name not in _HIDDEN}
 
 
 def _checkpoint(path: Path) -> dict[str, Any]:

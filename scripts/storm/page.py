@@ -9,29 +9,34 @@ from pathlib import Path
 from lab.runs.files import write_text
 from scripts.reproduce.common import origin
 from scripts.storm.case import Outcome, Storm
+from scripts.storm.record import Record
 
 
-def page(storms: Mapping[str, Storm], ran: Mapping[str, Sequence[Outcome] | str], seed: int, command: str) -> str:
+def page(
+    storms: Mapping[str, Storm],
+    ran: Mapping[str, Sequence[Outcome] | str],
+    record: Record,
+    seed: int,
+    command: str,
+) -> str:
     """Returns the page.
 
     Args:
         storms: by name.
         ran: by name: how its cases ended, or why it was not run.
+        record: with every end of each case, also those before the last.
         seed: of all that was drawn.
         command: that was typed.
     """
     lines = ["# The storm", "", f"Seed {seed}. {origin(command)}", ""]
-    lines += ["| storm | cases | held | failed | minutes | what has to hold |", "|---|---|---|---|---|---|"]
+    lines += ["| storm | cases | held | failed | what has to hold |", "|---|---|---|---|---|"]
     for name, ends in ran.items():
         if isinstance(ends, str):
-            lines.append(f"| {name} | not run: {ends} | | | | {storms[name].HELD} |")
+            lines.append(f"| {name} | not run: {ends} | | | {storms[name].HELD} |")
             continue
         failed = sum(end.problem is not None for end in ends)
-        minutes = sum(end.seconds for end in ends) / 60
-        lines.append(
-            f"| {name} | {len(ends)} | {len(ends) - failed} | {failed} | {minutes:.1f} | {storms[name].HELD} |"
-        )
-    lines += ["", "Minutes are those of the cases, which run side by side.", ""]
+        lines.append(f"| {name} | {len(ends)} | {len(ends) - failed} | {failed} | {storms[name].HELD} |")
+    lines.append("")
     for name, ends in ran.items():
         if not isinstance(ends, str) and ends:
             kinds = Counter(end.case.kind for end in ends)
@@ -43,9 +48,32 @@ def page(storms: Mapping[str, Storm], ran: Mapping[str, Sequence[Outcome] | str]
         # Of a table so many lines are drawn: which of them has a number depends on how many.
         count = len(ran[name])
         repeat = f"python -m scripts.storm --seed {seed} --{name} {count} --only {name} --number {end.number}"
-        told = " ".join(str(end.problem).replace("|", "/").replace("`", "'").split())
-        lines.append(f"- `{repeat}`: {end.case.what}: {told[:500]}")
+        lines.append(f"- `{repeat}`: {end.case.what}: {_plain(end.problem)}")
+    mended = [
+        (line, end)
+        for name, ends in ran.items()
+        for end in _ends(ends)
+        if end.problem is None
+        for line in record.of(name, end.number, end.case)
+        if line.problem
+    ]
+    lines += ["", "## Failed before, and held when carried out again", ""] if mended else []
+    for line, end in mended:
+        lines.append(f"- {line.storm} {line.number}, at commit {line.commit}: {end.case.what}: {_plain(line.problem)}")
+    ended = [record.of(name, end.number, end.case)[-1] for name, ends in ran.items() for end in _ends(ends)]
+    commits = Counter(line.commit for line in ended)
+    lines += ["", f"Cases by the commit at which they last ended: {', '.join(f'{c} {n}' for c, n in commits.items())}."]
     return "\n".join(lines) + "\n"
+
+
+def _ends(ends: Sequence[Outcome] | str) -> Sequence[Outcome]:
+    """The ends of a storm that was run."""
+    return () if isinstance(ends, str) else ends
+
+
+def _plain(problem: str | None) -> str:
+    """A problem on one line of a page."""
+    return " ".join(str(problem).replace("|", "/").replace("`", "'").split())[:500]
 
 
 def write_page(out: Path, text: str) -> Path:

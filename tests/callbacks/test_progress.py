@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import io
+import re
 from pathlib import Path
 
 import pytest
+import torch
 from conftest import train_in
+from rich.console import Console
+
+from lab.callbacks import progress
+from lab.callbacks.pace import Pace
+from lab.callbacks.progress import Line, duration
+from lab.console import patience, tell_later
 
 REASONING = ("experiment=reasoning", "data.numbers=4", "logger=csv_only")
 
@@ -39,3 +48,89 @@ def test_there_is_a_line_for_every_step_where_it_is_asked_for(
     said = [(place, state) for place, *_, state in told]
     assert len(set(said)) == len(said)
     assert [state == "not validated yet" for _, state in said] == [True, True, *[False] * (len(said) - 2)]
+
+
+class Clock:
+    """Seconds that pass when they are told to."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_the_time_left_is_of_the_last_minute_and_counts_validations() -> None:
+    """1,000 steps of a second, one of 40 seconds among them, a validation of 30 seconds every 100."""
+    clock = Clock()
+    pace = Pace(clock)
+    told = []
+    clock.now = 50.0  # the first step compiles
+    for step in range(1, 1001):
+        clock.now += 40.0 if step == 350 else 1.0
+        pace.stepped(step)
+        to_come = 1000 - step + 30 * (10 - step // 100)
+        if step > 100:
+            left = pace.seconds_left(1000 - step, 10 - step // 100, batches=20)
+            assert left is not None
+            told.append(left / to_come if to_come else 1.0)
+        if step % 100 == 0:
+            pace.validates(step)
+            clock.now += 15.0
+            left = pace.seconds_left(1000 - step, 9 - (step - 1) // 100, batches=20)
+            assert step == 100 or left == pytest.approx(to_come + 15, rel=0.02)
+            clock.now += 15.0
+    assert all(0.9 < share < 1.1 for share in told[1:])
+
+
+def test_the_time_left_follows_a_speed_that_changes() -> None:
+    clock = Clock()
+    pace = Pace(clock)
+    for step in range(1, 2001):
+        clock.now += 0.1 if step < 1000 else 0.2
+        pace.stepped(step)
+        if step in (999, 2000):
+            left = pace.seconds_left(1000)
+            assert left == pytest.approx(100 if step == 999 else 200, rel=0.01)
+
+
+PARTS = ["validating 12/40", "loss 0.693", "accuracy 51.8% (plateau 54.5%)", "no Eureka-moment yet", "12,345 images/s"]
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 120, 160, 200])
+@pytest.mark.parametrize("share", [None, 0.0, 0.1137, 1.0])
+def test_the_bar_fits_and_cuts_no_word(width: int, share: float | None) -> None:
+    out = io.StringIO()
+    console = Console(file=out, width=width, force_terminal=True, color_system=None)
+    console.print(Line("epoch 1,137/10,000", share, "5 h 12 min left", PARTS), end="")
+    shown = out.getvalue().rstrip("\n").split("\n")
+    assert all(len(line) <= width for line in shown) and len(shown) <= 3
+    there = [part for line in shown for part in re.split(" {2,}", line.strip())]
+    percent = [] if share is None else [f"{share:.0%}"]
+    assert [part for part in there if "━" not in part] == ["epoch 1,137/10,000", *percent, "5 h 12 min left", *PARTS]
+    assert any("━" in part for part in there) == bool(share)
+    if width >= 160:
+        assert len(shown) == 1
+
+
+def test_times_are_told_in_two_units_at_most() -> None:
+    told = [duration(seconds) for seconds in (7, 89, 100, 5000, 18_720, 273_600)]
+    assert told == ["7 s", "89 s", "2 min", "83 min", "5 h 12 min", "3 d 4 h"]
+
+
+def test_what_takes_long_says_so_and_what_does_not_is_quiet(capsys: pytest.CaptureFixture[str]) -> None:
+    tell_later("under way", seconds=0.01).join()
+    assert capsys.readouterr().err == "under way\n"
+    with patience("never told"):
+        pass
+    assert capsys.readouterr().err == ""
+
+
+def test_compiling_and_a_slow_first_batch_say_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda self: None)
+    monkeypatch.setattr(progress, "tell_later", lambda text: tell_later(text, seconds=0.0))
+    train_in(tmp_path, *REASONING, "trainer.max_epochs=1", "compile=true")
+    said = capsys.readouterr().err
+    assert "the first batch and the first validation wait for the compiler" in said
+    assert "the first batch is under way" in said

@@ -1,8 +1,12 @@
+from pathlib import Path
+
 import pytest
 import torch
 
 from lab.config.check import check_arguments
+from lab.config.compose import compose_config
 from lab.console import LabError
+from lab.datasets import drawn as drawing
 from lab.datasets.drawn import DrawnDigits, DrawnGarments
 
 KINDS = [DrawnDigits, DrawnGarments]
@@ -65,3 +69,42 @@ def test_no_linear_classifier_solves_them_but_a_neighbour_does(drawn) -> None:
 def test_sizes_are_checked(kind) -> None:
     with pytest.raises(LabError, match="test_size=3 is wrong: it must be at least 10"):
         check_arguments(kind, {"test_size": 3}, "data.source.digits")
+
+
+def test_many_images_are_drawn_once_and_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(drawing, "_WORTH_KEEPING", 30)
+    source = DrawnDigits(seed=1, train_size=40, test_size=20)
+    first = source.load("train")
+    (file,) = (tmp_path / "eureka-lab" / "drawn").iterdir()
+    assert f"drawing 40 digits to train on, once: they are kept in {file.parent}" in capsys.readouterr().err
+    source.load("test")  # so few take no time
+    DrawnDigits(seed=2, train_size=40, test_size=20).load("train")
+    assert len(list(file.parent.iterdir())) == 2
+    capsys.readouterr()
+    with monkeypatch.context() as patched:
+        patched.setattr(DrawnDigits, "_draw", None)
+        again = source.load("train")
+    assert torch.equal(first.pixels, again.pixels) and torch.equal(first.labels, again.labels)
+    assert capsys.readouterr().err == ""
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    for damaged in (bytes(content), content[:100], b"", b"PK\x03\x04 no archive"):
+        file.write_bytes(damaged)
+        assert torch.equal(first.pixels, source.load("train").pixels)
+        assert f"{file} cannot be read: drawing 40 digits to train on again" in capsys.readouterr().err
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setattr(drawing, "_WORTH_KEEPING", 30)
+    assert len(DrawnDigits(train_size=40, test_size=20).load("train").labels) == 40
+
+
+def test_debug_fast_draws_few() -> None:
+    few = compose_config(["experiment=main_task", "data/source=drawn", "debug=fast"]).data.source
+    many = compose_config(["experiment=main_task", "data/source=drawn"]).data.source
+    assert few.garments.train_size <= 1000 and few.digits.test_size <= 1000 < many.digits.test_size

@@ -45,7 +45,22 @@ def test_any_size_can_be_drawn() -> None:
     assert 0.45 < batch["x"][0][..., 0].mean() < 0.55
 
 
-@pytest.mark.parametrize("options", [{"classes": 0}, {"smallest": 9, "largest": 8}, {"epoch_steps": 0}])
+@pytest.mark.parametrize(("rank", "name", "place"), [(2, "second_largest", -2), (-1, "smallest", 0)])
+def test_another_rank_can_be_asked_for(rank: int, name: str, place: int) -> None:
+    data = MaxRetrievalData(batch_size=50, rank=rank)
+    batch = data.draw_train(0, 0)
+    items = batch["x"][0]
+    for features, label, where in zip(items, batch["y"], batch["latents"][name], strict=True):
+        wanted = features[features[:, 0].argsort()[place]]
+        assert wanted[1 + label] == 1 and torch.equal(features[where], wanted)
+    assert data.regions(batch)[name].sum() == 50
+    assert torch.equal(items, MaxRetrievalData(batch_size=50).draw_train(0, 0)["x"][0])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"classes": 0}, {"rank": 3}, {"smallest": 1, "rank": 2}, {"smallest": 9, "largest": 8}, {"epoch_steps": 0}],
+)
 def test_sizes_are_checked(options: dict) -> None:
     with pytest.raises((LabError, ValueError), match=r"data\."):
         check_arguments(MaxRetrievalData, options, "data")

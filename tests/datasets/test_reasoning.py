@@ -3,7 +3,7 @@ import torch
 
 from lab.config.check import check_arguments
 from lab.console import LabError
-from lab.datasets.reasoning import CHANCE, ReasoningData, reasoning_table
+from lab.datasets.reasoning import PLATEAU, ReasoningData, reasoning_table
 
 
 def test_labels_follow_the_rule() -> None:
@@ -18,11 +18,11 @@ def test_labels_follow_the_rule() -> None:
         assert equals == 11
 
 
-def test_always_the_more_likely_number_gives_chance() -> None:
+def test_always_the_more_likely_number_gives_the_plateau() -> None:
     _, labels, latents = reasoning_table()
     best = max((latents[name] == labels).float().mean().item() for name in ("target_1", "target_2"))
-    # d is right in 61 of 121 pairs (a, b), and by luck in 1 of 11 of the others: about 6/11.
-    assert best == pytest.approx(CHANCE, abs=0.005)
+    assert best == pytest.approx(PLATEAU, abs=1e-6)
+    assert f"{PLATEAU:.1%}, {6 / 11:.1%}" == "54.9%, 54.5%"
     data = ReasoningData(seed=3)
     labels, latents = data.batch("validation")["y"], data.batch("validation")["latents"]
     best = max((latents[name] == labels).double().mean().item() for name in ("target_1", "target_2"))

@@ -20,8 +20,11 @@ from lab.attention.rules.norm import NormSoftmax
 from lab.models.parts import Observable
 from lab.observation.attention_statistics import (
     dispersion_bound,
+    entropy_slope,
     keys_seen,
+    log_critical_items,
     logit_spread,
+    lower_dispersion_bound,
     mass_on,
     null_mass,
     output_derivatives,
@@ -29,6 +32,7 @@ from lab.observation.attention_statistics import (
     rollout,
     share_of_log,
     shares,
+    smallest_weight,
     spread_bound,
     temperature_of,
     weight_entropy,
@@ -112,6 +116,32 @@ def check_bounds(layer, queries, tokens, run) -> None:
     # The bound is no empty one: within two orders of magnitude.
     assert (spread.mean() > bound.mean() / 100) or not isinstance(layer.rule, Fixed)
     assert (seen["weights"].amax(-1) <= dispersion_bound(spread, keys_seen(seen["logits"])) * (1 + 1e-5)).all()
+
+
+@pytest.mark.parametrize("normaliser", [Softmax, partial(Local, window=2)])
+def test_smallest_weight_critical_size_and_entropy_slope_by_hand(qkv, normaliser) -> None:
+    seen = attend_explicit(*(x.double() for x in qkv), Fixed(2, 4), None, normaliser(2, 4))
+    spread, keys = logit_spread(seen.logits), keys_seen(seen.logits)
+    smallest, slope = smallest_weight(seen.weights, seen.logits), entropy_slope(seen.weights, seen.logits)
+    bound, critical = lower_dispersion_bound(spread, keys), log_critical_items(spread, 0.02)
+    assert (smallest >= bound * (1 - 1e-5)).all()
+    for place in ((0, 0, 0), (2, 1, 3), (1, 0, 6)):
+        logits = seen.logits[place][~seen.logits[place].isneginf()].clone().requires_grad_()
+        assert smallest[place].item() == pytest.approx(logits.softmax(-1).min().item(), rel=1e-5)
+        assert bound[place].item() == pytest.approx(
+            math.exp(-(logits.max() - logits.min()).item()) / len(logits), rel=1e-5
+        )
+        beta = torch.ones((), dtype=torch.float64, requires_grad=True)
+        p = (beta * logits).softmax(-1)
+        (wanted,) = torch.autograd.grad(-(p * p.log()).sum(), beta)
+        assert slope[place].item() == pytest.approx(wanted.item(), rel=1e-4)
+        # The worst case of Lemma 2.1, one logit above the others by the spread: so many keys take it below epsilon.
+        n = math.ceil(math.exp(critical[place].item()))
+        worst = torch.zeros(n, dtype=torch.float64)
+        worst[0] = spread[place]
+        assert worst.softmax(-1)[0] < 0.02
+    # A single query on one key has nothing to choose.
+    assert entropy_slope(torch.ones(1, 1, 1, 1), torch.full((1, 1, 1, 1), 7.0)).item() == 0
 
 
 def test_rollout_is_the_product_of_layers() -> None:

@@ -38,8 +38,12 @@ GROUPS = {
     "data": "",
     "data/source": "",
     "data/task": "",
-    # Only data of text has a corpus.
+    # Only data of text has a corpus, and only that of characters has alphabets.
     "data/corpus": "data=masked_language ",
+    "data/problems": "data=clrs_text ",
+    # A tokenizer comes with a pretrained model.
+    "data/tokenizer": "data=clrs_text model=pretrained ",
+    "data/alphabets": "data=in_context ",
     "hydra/launcher": "",
     "hydra/sweeper": "",
     # Chosen by who wants one: nothing of these groups is in the defaults.
@@ -85,7 +89,7 @@ def test_a_search_without_optuna_says_what_to_install(monkeypatch: pytest.Monkey
         ("softmax=norm_softmx", ["norm_softmx", "did you mean 'norm_softmax'", "learnable_temperature"]),
         ("callbacks=[attention_map]", ["callbacks=attention_map", "did you mean 'attention_maps'"]),
         ("softmax.tua=1", ["did you mean 'tau'"]),
-        ("experiment=nothing", ["main_task", "reasoning"]),
+        ("experiment=nothing", ["main_task", "max_retrieval"]),
         ("optmi.lr=1", ["did you mean 'optim.lr'"]),
         ("data.batch_sice=3", ["did you mean 'batch_size'"]),
         # Named by another place's name, or by other programs'.

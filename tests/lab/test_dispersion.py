@@ -1,4 +1,4 @@
-"""Entropy and best temperature against worked examples and brute force."""
+"""Entropy, best temperature and slingshots against worked examples and brute force."""
 
 import math
 
@@ -8,6 +8,7 @@ import torch
 
 from lab.attention.rules.adaptive import AdaptiveTemperature
 from lab.observation.dispersion import best_inverse_temperature, entropy, fit_beta
+from lab.observation.slingshots import slingshots
 from lab.report.statistics import eureka_ratio
 
 
@@ -63,3 +64,12 @@ def test_eureka_ratio_has_the_textbook_interval() -> None:
     assert eureka_ratio(10, 10, method="exact").low == pytest.approx(0.025**0.1, abs=1e-9)
     with pytest.raises(ValueError, match="0 of 0"):
         eureka_ratio(0, 0)
+
+
+def test_slingshots_are_spikes_and_counted_once() -> None:
+    falling = [1.0, 0.5, 0.1, 0.05, 0.01]
+    assert slingshots(falling) == []
+    # Up at 5 and still up at 6; back at 7; up again at 9, from a lower floor.
+    assert slingshots([*falling, 0.2, 0.3, 0.02, 0.001, 0.02, 0.002]) == [5, 9]
+    with pytest.raises(ValueError, match="above 1"):
+        slingshots(falling, factor=1)

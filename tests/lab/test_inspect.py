@@ -11,8 +11,9 @@ import pandas as pd
 import pytest
 from conftest import train_in
 
+from lab.config.look_arguments import look_arguments
 from lab.console import LabError
-from lab.inspect import _parse, inspect, main
+from lab.inspect import inspect, main
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +29,7 @@ def test_every_file_that_is_written_is_named(run: Path, tmp_path: Path, capsys: 
     told = capsys.readouterr()
     written = {line.removeprefix("written: ") for line in told.err.splitlines() if line.startswith("written: ")}
     assert written == {str(path) for path in tmp_path.rglob("*") if path.is_file()}
-    assert {Path(path).suffix for path in written} == {".csv", ".json", ".npz", ".png"}
+    assert {Path(path).suffix for path in written} == {".csv", ".json", ".npz", ".png", ".pdf"}
 
 
 def test_a_small_table_is_printed_and_a_large_one_is_not(
@@ -62,8 +63,26 @@ def test_help_says_how_and_what(flag: str, monkeypatch: pytest.MonkeyPatch, caps
 @pytest.mark.parametrize("words", [["--config-dir", "FOLDER"], ["--config-dir=FOLDER"], ["-cd", "FOLDER"]])
 def test_configs_of_one_s_own_are_found_as_in_training(tmp_path: Path, words: list[str]) -> None:
     typed = [word.replace("FOLDER", str(tmp_path)) for word in words]
-    parsed = _parse([*typed, "run=there", "diagnostics=[mine]"])
+    parsed = look_arguments([*typed, "run=there", "diagnostics=[mine]"])
     assert f"hydra.searchpath=['file://{tmp_path}']" in parsed["callbacks"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("run='runs/softmax,optim.lr=1e-3/seed=0'", "runs/softmax,optim.lr=1e-3/seed=0"),
+        ('run="a b"', "a b"),
+        ("run=a b", "a b"),
+        ("run=runs/softmax,optim.lr=1e-3/seed=0", "runs/softmax,optim.lr=1e-3/seed=0"),
+    ],
+)
+def test_a_folder_may_stand_in_quotes_as_hydra_has_them(typed: str, meant: str) -> None:
+    assert look_arguments([typed, "diagnostics=[mine]"])["run"] == Path(meant)
+
+
+def test_a_quote_that_does_not_end_is_answered() -> None:
+    with pytest.raises(LabError, match="cannot be read"):
+        look_arguments(["run='a b", "diagnostics=[mine]"])
 
 
 @pytest.mark.parametrize("words", [["--config-dir", "nowhere"], ["--config-dir="], ["--config-dir"]])
@@ -78,11 +97,11 @@ def test_a_folder_that_is_not_there_is_answered(
 
 def test_options_of_a_softmax_that_is_swapped_in(run: Path) -> None:
     typed = ["softmax=log_length", "softmax.form=log_n", "softmax/normaliser=plus_one"]
-    inspect(**_without_threads(_parse([f"run={run}", "diagnostics=[attention_entropy]", "device=cpu", *typed])))
+    inspect(**_without_threads(look_arguments([f"run={run}", "diagnostics=[attention_entropy]", "device=cpu", *typed])))
     folder = run / "inspect" / "step_000000004,softmax=log_length,softmax.form=log_n,softmax-normaliser=plus_one"
     assert json.loads((folder / "attention_entropy.json").read_text())["softmax"] == " ".join(typed)[len("softmax=") :]
     with pytest.raises(LabError, match=r"^softmax\.form=log_n needs softmax=<name>, the softmax to swap in$"):
-        _parse([f"run={run}", "diagnostics=[attention_entropy]", "softmax.form=log_n"])
+        look_arguments([f"run={run}", "diagnostics=[attention_entropy]", "softmax.form=log_n"])
 
 
 def _without_threads(parsed: dict[str, Any]) -> dict[str, Any]:

@@ -7,8 +7,13 @@ import pytest
 import torch
 from conftest import train_in
 
+import lab
+from lab.callbacks.diagnostics.attention_entropy import AttentionEntropy
 from lab.console import LabError
 from lab.models.composed_softmax import softmax_config
+from lab.report.gather import gather
+from lab.runs.metrics import read_metrics
+from lab.runs.summary import load_summary
 from lab.training.load import read_trained
 
 SETS = (
@@ -42,6 +47,15 @@ def test_another_softmax_keeps_the_weights_and_brings_its_own_temperature(folder
     assert type(rule).__name__ == "AdaptiveTemperature"
     assert rule.tau.item() == 2.0
     assert torch.equal(own.items[0].weight, other.items[0].weight)
+
+
+def test_a_path_may_be_a_string_and_a_softmax_a_name(folder: Path) -> None:
+    trained = lab.read_trained(str(folder))
+    (found,) = lab.observe(trained.model("hard"), trained.data(), [AttentionEntropy("look", scenes=8)])
+    assert found.rows and all(row["entropy"] == 0 for row in found.rows)
+    assert load_summary(str(folder)).steps == trained.step == 6
+    assert read_metrics(str(folder / "metrics.csv"))[-1]["step"] == 5
+    assert gather(str(folder)).runs[0].folder == folder
 
 
 def test_what_is_missing_is_named(tmp_path: Path, folder: Path) -> None:

@@ -179,8 +179,9 @@ def test_who_was_taken_over_notices_and_leaves_the_other_alone(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("content", ["filelock/2\npid=1", ""])
-def test_a_damaged_record_is_waited_out(tmp_path: Path, disk: None, content: str) -> None:
-    (tmp_path / HOLDER).write_text("{half")
+@pytest.mark.parametrize("record", [b"{half", b'{"token": "\xb5"}', b'{"token": 1}', b"[]"])
+def test_a_damaged_record_is_waited_out(tmp_path: Path, disk: None, record: bytes, content: str) -> None:
+    (tmp_path / HOLDER).write_bytes(record)
     (tmp_path / LEASED).write_text(content)
     mine = FolderLock(tmp_path)
     mine.acquire()

@@ -282,6 +282,17 @@ def test_reasoner_starts_as_torch_starts_it() -> None:
         assert abs(weight.mean().item()) < 0.02
 
 
+def test_reasoner_starts_as_nanda_et_al_start_it() -> None:
+    torch.manual_seed(0)
+    model = Reasoner(tokens=500, context=400, num_classes=499, width=64, hidden=256, init="width", layer_norm=True)
+    matrices = {name: p for name, p in model.named_parameters() if p.dim() > 1}
+    assert len(matrices) == 7
+    for name, weight in matrices.items():
+        assert weight.std().item() == pytest.approx((500 if name == "head.weight" else 64) ** -0.5, rel=0.05), name
+    assert not any(p.any() for name, p in model.named_parameters() if name.endswith("bias"))
+    assert all((p == 1).all() for name, p in model.named_parameters() if "norm" in name and name.endswith("weight"))
+
+
 def test_reasoner_refuses_sizes_that_do_not_fit() -> None:
     with pytest.raises(ValueError, match=r"heads=5 does not divide model\.width=16"):
         Reasoner(heads=5)

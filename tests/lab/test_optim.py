@@ -1,8 +1,11 @@
+import math
+
 import pytest
 import torch
 
 from lab.config.check import check_arguments
 from lab.console import LabError
+from lab.training.module import TwoStepModule
 from lab.training.optim import OptimConfig
 
 
@@ -41,6 +44,17 @@ def test_optimisers_are_fused_where_they_can_be(name, options, scales_loss, fuse
     assert (weight < 1).all()
 
 
+def test_the_loss_is_in_float64_where_float32_would_round_it_away() -> None:
+    logits, right = torch.tensor([[40.0, 0.0]], requires_grad=True), torch.tensor([0])
+    losses = {}
+    for precision in (None, "float64"):
+        optim = OptimConfig(lr=1e-3, loss_precision=precision)
+        losses[precision] = TwoStepModule(torch.nn.Identity(), optim, 2).loss(logits, right)
+    assert losses[None] == 0 and losses["float64"].item() == pytest.approx(math.exp(-40), rel=1e-6)
+    (slope,) = torch.autograd.grad(losses["float64"], logits)
+    assert slope.dtype == torch.float32 and slope[0, 1].item() == pytest.approx(math.exp(-40), rel=1e-5)
+
+
 @pytest.mark.parametrize(("warmup_epochs", "rates"), [(0, [1.0, 1.0, 1.0, 1.0]), (2, [0.1, 0.55, 1.0, 1.0])])
 def test_a_rate_that_stays_is_warmed_up_too(warmup_epochs, rates) -> None:
     config = OptimConfig(lr=1.0, schedule="none", warmup_lr=0.1, warmup_epochs=warmup_epochs)
@@ -52,3 +66,17 @@ def test_a_rate_that_stays_is_warmed_up_too(warmup_epochs, rates) -> None:
             scheduler.step(epoch)
         seen.append(optimizer.param_groups[0]["lr"])
     assert seen == pytest.approx(rates)
+
+
+def test_the_inverse_square_root_goes_by_steps() -> None:
+    """9e-4 min(t / 4000, sqrt(4000 / t)) (Eureka-moments in Transformers, A.19)."""
+    config = OptimConfig(lr=9e-4, schedule="inverse_sqrt", warmup_lr=0.0, warmup_steps=4, min_lr=4e-4)
+    optimizer = config.optimizer([{"params": [torch.nn.Parameter(torch.ones(3))]}], 1)
+    scheduler = config.scheduler(optimizer, epochs=4)
+    seen = []
+    for _ in range(24):
+        seen.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    published = [9e-4 * min(t / 4, (4 / t) ** 0.5) for t in range(1, 25)]
+    assert seen[:20] == pytest.approx(published[:20]) and seen[20:] == [4e-4] * 4

@@ -34,6 +34,8 @@ from lab.inspect import main as look
 from lab.models.reasoner import Reasoner
 from lab.models.set_attention import SetAttention
 from lab.observation.recorder import Recorder
+from lab.report.gather import gather
+from lab.report.settings import settings
 from lab.runs.outcome import Ending
 from lab.train import run as train_with
 from lab.training.build import build_model
@@ -96,6 +98,11 @@ def test_seeds_train_together_under_the_rule_of_the_page(mine: Path) -> None:
     overrides = ["experiment=reasoning", "softmax._target_=my_rules.RangeSoftmax", "data.numbers=4"]
     summaries = train_with([*overrides, "trainer.max_epochs=3", "seeds=2", f"paths.runs={mine}", "threads=1"])
     assert [own.status for own in summaries] == ["finished", "finished"]
+    # Everywhere by the name of the class, and not as the plain softmax whose place it takes.
+    assert summaries[0].softmax == "RangeSoftmax"
+    assert summaries[0].name == "reasoning/RangeSoftmax,data.numbers=4,trainer.max_epochs=3/seed=0"
+    (setting,) = settings(gather(mine / "reasoning").runs)
+    assert setting.name == "RangeSoftmax, data.numbers=4, trainer.max_epochs=3"
 
 
 @pytest.mark.parametrize("masked", [False, True])

@@ -199,9 +199,14 @@ def test_it_compiles(kind: str) -> None:
     torch.manual_seed(0)
     model: Any = MODELS[kind]().eval()
     model.kind = kind
+    # One layer, which takes half as long to compile as two of the same.
+    layers = model.transformer.h if kind == "GPT-2" else model.blocks
+    del layers[1:]
+    if kind == "GPT-2":
+        model.config.use_cache = False
     lab.replace_softmax(model, NormSoftmax)
     out, slopes = outcome(model)
-    compiled = torch.compile(model, backend="aot_eager", fullgraph=kind != "GPT-2")
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
     again = compiled(**inputs_of(model))
     again = again if isinstance(again, Tensor) else again[0]
     torch.testing.assert_close(again, out, rtol=1e-4, atol=1e-5)

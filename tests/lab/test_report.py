@@ -8,6 +8,8 @@ import json
 import os
 import shutil
 import sys
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -19,16 +21,17 @@ from omegaconf import OmegaConf
 from lab.bench.gathering import write_runs
 from lab.config.compose import compose_config
 from lab.console import LabError
+from lab.report import against
 from lab.report import gather as gathering
 from lab.report import write as writing
 from lab.report.__main__ import main, report
-from lab.report.against import set_beside
+from lab.report.against import MatchedRow, set_beside
 from lab.report.assemble import assemble
 from lab.report.figures import _rate, curves, rate_grid, survival
 from lab.report.gather import INDEX, gather
 from lab.report.outcomes import baseline_of, compare, outcome
 from lab.report.published import load
-from lab.report.settings import settings
+from lab.report.settings import Setting, planned, settings
 from lab.runs.spec import run_name
 
 EPOCHS = 40
@@ -45,7 +48,10 @@ def configs() -> dict[tuple[str, ...], dict]:
 
 @pytest.fixture
 def write(tmp_path: Path, configs):
-    """Writes a run folder: ``write(seed, moment, "optim.lr=1e-3", softmax="norm_softmax", status="finished")``."""
+    """Writes a run folder: ``write(seed, moment, "optim.lr=1e-3", softmax="norm_softmax", status="finished")``.
+
+    Metrics of ``epochs`` epochs; the summary tells of ``watched`` ones, where that is given.
+    """
 
     def make(
         seed: int,
@@ -56,6 +62,7 @@ def write(tmp_path: Path, configs):
         status: str = "finished",
         accuracy: float | None = None,
         epochs: int = EPOCHS,
+        watched: int | None = None,
         root: Path = tmp_path,
     ) -> Path:
         typed = (f"experiment={experiment}", f"softmax={softmax}", *overrides, f"seed={seed}")
@@ -70,8 +77,8 @@ def write(tmp_path: Path, configs):
             "softmax": softmax,
             "seed": seed,
             "overrides": list(typed),
-            "epochs": epochs,
-            "steps": 10 * epochs,
+            "epochs": watched or epochs,
+            "steps": 10 * (watched or epochs),
             "max_epochs": EPOCHS,
             "wall_seconds": 60.0,
             "eureka": {"happened": moment is not None, "threshold": 0.7},
@@ -381,7 +388,7 @@ def test_the_survival_bands_are_of_the_confidence_asked_for(write, tmp_path: Pat
     def width(confidence: float) -> float:
         figure = survival(found, confidence)
         assert figure is not None
-        (band,) = figure.axes[0].collections
+        band, *_ = figure.axes[0].collections
         corners = band.get_paths()[0].vertices
         return float(np.ptp(corners[:, 1]))
 
@@ -393,19 +400,87 @@ def test_rates_are_written_with_the_digits_they_have() -> None:
     assert _rate((1e-3, 1e-6)) == "1e-3 to 1e-6"
 
 
-def test_rows_of_a_table_find_their_runs_and_tell_what_differs(write, tmp_path: Path) -> None:
+def figure_8_beside(folder: Path) -> dict:
+    """Rows of Figure 8 by label, beside the runs below a folder."""
+    return {row.row.label: row for row in set_beside(load("eureka/figure_8"), settings(gather(folder).runs))}
+
+
+def test_rows_of_a_table_find_their_runs(write, tmp_path: Path) -> None:
     for seed in range(5):
-        write(seed, None if seed else 12, "optim.lr=2e-3", "trainer.max_epochs=40")
-        write(seed, 12, "trainer.max_epochs=40", softmax="norm_softmax")
+        write(seed, None if seed else 12, "optim.lr=2e-3", watched=10_000)
+        write(seed, 12, softmax="norm_softmax")
     write(0, 12, "optim.lr=1e-3", softmax="norm_softmax")
-    rows = {row.row.label: row for row in set_beside(load("eureka/figure_8"), settings(gather(tmp_path).runs))}
+    rows = figure_8_beside(tmp_path)
     plain, heated, ours = rows["Softmax"], rows["Softmax + HT"], rows["NormSoftmax"]
     assert plain.cells["eureka_ratio"].text.startswith("1/5") and plain.cells["eureka_ratio"].inside
-    assert plain.differences == {"trainer.max_epochs": (40, 10000)}  # the learning rate is free
+    assert plain.differences == {} and not plain.cells["eureka_ratio"].unlike  # the learning rate is free
     assert heated.settings == () and heated.cells["eureka_ratio"].text == ""
     assert ours.cells["eureka_ratio"].text.startswith("5/5") and len(ours.others) == 1
     # Fisher 1/5 against 3/5 is 0.52, doubled for two ratios and at most 1.
     assert plain.cells["eureka_ratio"].p == 1.0
+
+
+def test_what_is_not_comparable_has_no_verdict(write, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(against, "planned", cache(planned))
+    for seed in range(3):
+        write(seed, 12)
+    (whole,) = settings(gather(tmp_path).runs)
+    fewer = replace(whole, name="fewer", runs=whole.runs[:1])
+
+    def beside(*found: Setting) -> MatchedRow:
+        return set_beside(load("eureka/figure_8"), found)[0]
+
+    for key, value, told in (
+        ("trainer.max_epochs", 300, "300 of 10,000 epochs"),
+        ("trainer.max_epochs", 20_000, "20,000 epochs instead of 10,000"),
+        ("model.layer_norm", True, "model.layer_norm is True instead of False"),
+        ("data.train_share", 0.5, "data.train_share is 0.5 instead of 0.3"),
+        ("optim.weight_decay", 0, "optim.weight_decay is 0 instead of 1.0"),
+        ("callbacks.eureka.threshold", 0.8, "callbacks.eureka.threshold is 0.8 instead of 0.7"),
+    ):
+        other = replace(whole, config={**whole.config, key: value})
+        row = beside(other)
+        cell = row.cells["eureka_ratio"]
+        assert (cell.text[:3], cell.inside, cell.p, cell.unlike) == ("3/3", None, None, told)
+        assert list(row.differences) == [key]
+        # One that is comparable takes its place, though it has fewer seeds.
+        assert beside(other, fewer).settings == (fewer,)
+    # How it is run is no difference that counts, nor an option that is younger than the run.
+    config = {**whole.config, "compile": True, "trainer.precision": "bf16-mixed"}
+    del config["model.layer_norm"]
+    cell = beside(replace(whole, config=config)).cells["eureka_ratio"]
+    assert cell.text.startswith("3/3") and cell.inside and not cell.unlike
+
+
+def test_short_runs_without_a_moment_count_as_neither(write, tmp_path: Path) -> None:
+    for seed in range(4):
+        write(seed, None if seed else 12, watched=200 + seed)  # ended by a clock, say
+    cell = figure_8_beside(tmp_path)["Softmax"].cells["eureka_ratio"]
+    assert cell.text == "1 with a moment; 3 without one by epoch 203 count as neither"
+    assert (cell.inside, cell.p, cell.unlike) == (None, None, "3 without one by epoch 203")
+
+
+def test_the_accuracy_of_runs_that_stop_after_their_moment_is_not_the_papers(write, tmp_path: Path) -> None:
+    for seed in range(3):
+        write(seed, 12, "+row=vit", "callbacks.eureka.stop_after=5", experiment="same_color")
+    found = set_beside(load("eureka/table_8"), settings(gather(tmp_path).runs))
+    (row,) = [row for row in found if row.settings]
+    assert row.cells["accuracy"].unlike == "stopped 5 epochs after the moment"
+    assert not row.cells["eureka_ratio"].unlike and row.cells["eureka_ratio"].inside is not None
+
+
+def test_a_caption_says_in_numbers_what_its_runs_have_logged(write, tmp_path: Path) -> None:
+    write(0, 12)
+    swapped = write(0, None, softmax="norm_softmax") / "metrics.csv"  # W_K above W_V
+    swapped.write_text(swapped.read_text().replace(",1e-3,2e-3,3e-2,", ",6e-2,2e-3,3e-2,"))
+    (section,) = assemble([gather(tmp_path)]).sections
+    drawn = {drawing.name: drawing for drawing in section.drawings}
+    gradients = drawn["reasoning_gradients"]
+    assert gradients.says.endswith("of W_V: softmax W_Q 0.067, W_K 0.033; norm_softmax W_Q 0.067, W_K 2.")
+    assert "much less" not in gradients.reading
+    _, out = report([tmp_path], pictures_mib=0)
+    for page in ("index.html", "report.md"):
+        assert "W_Q 0.067" in (out / page).read_text()
 
 
 def test_another_task_or_softmax_is_no_row(write, tmp_path: Path) -> None:
@@ -426,7 +501,7 @@ def test_a_table_over_all_schedules_pools_them(write, tmp_path: Path) -> None:
     main = {"experiment": "main_task", "softmax": "softmax"}
     for seed in range(4):
         write(seed, 12, "+row=vit", "optim/lr=max_1e-3_min_1e-5", **main)
-        write(seed, None, "+row=vit", "optim/lr=max_1e-4_min_1e-6", **main)
+        write(seed, None, "+row=vit", "optim/lr=max_1e-4_min_1e-6", watched=300, **main)
     found = settings(gather(tmp_path).runs)
     assert len(found) == 2
     (plain, *_) = set_beside(load("eureka/table_2"), found)
@@ -463,7 +538,7 @@ def test_bad_input_is_one_sentence(write, tmp_path: Path, arguments, told: str, 
 
 @pytest.mark.pictures
 def test_the_files_trace_every_number_and_come_out_the_same_again(write, tmp_path: Path) -> None:
-    folders = [write(seed, 12 if seed else None) for seed in range(3)]
+    folders = [write(seed, 12 if seed else None, watched=10_000) for seed in range(3)]
     found, out = report([tmp_path], "eureka/figure_8", pictures_mib=1)
     assert out == tmp_path / "report-eureka-figure_8"
     runs = list(csv.DictReader((out / "runs.csv").open()))

@@ -59,6 +59,7 @@ def opened(browser: Any, file: Path, width: int) -> tuple[Any, list[str]]:
 def test_the_page_opens_offline_and_fits(browser: Any, page_file: Path, width: int) -> None:
     page, problems = opened(browser, page_file, width)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.wait_for_function("[...document.images].every(image => image.complete)")
     sizes = page.evaluate("[...document.images].map(image => [image.complete, image.naturalWidth, image.width])")
     assert len(sizes) >= 7 and all(complete and natural > 100 for complete, natural, _ in sizes)
     assert all(shown <= width for *_, shown in sizes)
@@ -80,6 +81,44 @@ def test_a_number_leads_to_its_runs(browser: Any, page_file: Path) -> None:
     target = page_file.parent / folders.first.inner_text()
     assert (target / "summary.json").is_file()
     assert folders.first.evaluate("a => a.href").startswith(target.resolve().as_uri().rsplit("/", 2)[0])
+
+
+def test_a_chart_tells_its_values_and_switches_and_zooms(browser: Any, page_file: Path) -> None:
+    assert page_file.stat().st_size < 3_000_000
+    page, problems = opened(browser, page_file, 1200)
+    figure = page.locator("figure:has(.chart)").first
+    figure.scroll_into_view_if_needed()
+    over = figure.locator(".u-over")
+    over.wait_for()
+    assert not figure.locator("img").is_visible()
+    over.hover(position={"x": 200, "y": 50})
+    first = figure.locator(".legend li:has(button)").first
+    page.wait_for_function("e => /^[\\d.]+ \\(/.test(e.textContent)", arg=first.locator("output").element_handle())
+    assert figure.locator(".bar output").inner_text().startswith("epoch ")
+    drawn = "e => e.querySelector('canvas').toDataURL()"
+    before = figure.evaluate(drawn)
+    first.locator("button").click()
+    assert first.locator("button").get_attribute("aria-pressed") == "false"
+    page.wait_for_function(f"([e, was]) => ({drawn})(e) !== was", arg=[figure.element_handle(), before])
+    switched = figure.evaluate(drawn)
+    over.drag_to(over, source_position={"x": 100, "y": 60}, target_position={"x": 300, "y": 160})
+    page.wait_for_function(f"([e, was]) => ({drawn})(e) !== was", arg=[figure.element_handle(), switched])
+    # The page is dark where the browser is, and where its reader wishes it.
+    paper = "getComputedStyle(document.body).backgroundColor"
+    assert page.evaluate(paper) == "rgb(255, 255, 255)"
+    page.locator("#theme").click()
+    assert page.evaluate(paper) != "rgb(255, 255, 255)"
+    assert problems == []
+
+
+def test_without_scripts_the_pictures_stand_there(browser: Any, page_file: Path) -> None:
+    context = browser.new_context(java_script_enabled=False, offline=True, color_scheme="dark")
+    page = context.new_page()
+    page.goto(page_file.as_uri())
+    figure = page.locator("figure:has(.chart)").first
+    assert figure.locator("img").is_visible() and not figure.locator(".chart").is_visible()
+    assert not page.locator("#theme").is_visible()
+    context.close()
 
 
 def test_in_print_nothing_is_folded_away(browser: Any, page_file: Path, tmp_path: Path) -> None:

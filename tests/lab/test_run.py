@@ -40,6 +40,13 @@ def test_a_name_leaves_out_where_it_runs() -> None:
     assert run_name("reasoning", "softmax", 0, ["data.seed=4"]) != plain
 
 
+def test_a_class_in_place_of_the_softmax_gives_its_own_name() -> None:
+    typed = ["softmax._target_=my_rules.Mine", "optim.lr=1e-3"]
+    assert run_name("reasoning", "softmax", 0, typed) == "reasoning/Mine,optim.lr=1e-3/seed=0"
+    based = run_name("reasoning", "norm_softmax", 0, ["softmax=norm_softmax", *typed])
+    assert based == "reasoning/Mine,optim.lr=1e-3,softmax=norm_softmax/seed=0"
+
+
 def test_names_are_folders_even_when_long_or_odd() -> None:
     overrides = [f"model.option_{i}=value/{i} x" for i in range(40)]
     first = run_name("main_task", "softmax", 0, overrides)

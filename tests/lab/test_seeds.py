@@ -247,3 +247,42 @@ def test_what_a_callback_logs_is_its_seeds_own(tmp_path: Path, monkeypatch: pyte
 def test_what_would_mix_seeds_is_refused(overrides, words, tmp_path: Path) -> None:
     with pytest.raises(LabError, match=words):
         together(tmp_path, *overrides)
+
+
+RULES = """
+import torch
+from lab.attention.rule import TemperatureRule
+
+
+class Takes(TemperatureRule):
+    def inverse_temperature(self, q_BHND, k_BHMD, mask=None):
+        return 1 / q_BHND.new_tensor(max(q_BHND.std().item(), 0.1))
+
+
+class Branches(TemperatureRule):
+    def inverse_temperature(self, q_BHND, k_BHMD, mask=None):
+        if q_BHND.std() > 1:
+            return 1 / self.tau
+        return 2 / self.tau
+
+
+class Draws(TemperatureRule):
+    def inverse_temperature(self, q_BHND, k_BHMD, mask=None):
+        return torch.rand(()) / self.tau
+"""
+
+
+@pytest.mark.parametrize(
+    ("rule", "line"),
+    [("Takes", r"line 8, `return 1 / .*item.*`"), ("Branches", r"line 13, `if "), ("Draws", "line 20, ")],
+)
+def test_a_rule_that_cannot_be_stacked_is_refused_by_its_line(
+    rule: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_rules.py").write_text(RULES)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(LabError, match=rf"my_rules\.py, {line}") as refused:
+        together(tmp_path / "runs", *REASONING, f"softmax._target_=my_rules.{rule}", "seeds=2")
+    assert "-m seed=0,1" in str(refused.value) and "\n" not in str(refused.value)
+    assert not (tmp_path / "runs").exists()

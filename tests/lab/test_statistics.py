@@ -8,7 +8,7 @@ import statistics
 import pytest
 from scipy.stats import fisher_exact, ttest_1samp, ttest_rel
 
-from lab.report.statistics import eureka_ratio, fisher, holm, mean_over_seeds, paired, reach
+from lab.report.statistics import eureka_ratio, fisher, holm, mean_over_seeds, paired, paired_ratios, reach
 from lab.report.survival import Times, log_rank, median_time, no_moment_yet, times_of
 
 # Freireich et al. 1963, weeks of remission under 6-MP and placebo: the textbook example (Kleinbaum and Klein, ch. 2).
@@ -83,12 +83,36 @@ def test_paired_comparison_takes_the_seeds_that_both_have() -> None:
         paired({0: 1.0}, {0: 1.0, 1: 1.0})
 
 
+def test_paired_ratios_are_mcnemars_with_newcombes_interval() -> None:
+    one = dict.fromkeys(range(10), True)
+    other = {seed: seed < 4 for seed in range(12)}
+    found = paired_ratios(one, other)
+    assert (found.gained, found.lost, found.pairs, found.difference) == (6, 0, 10, pytest.approx(0.6))
+    assert found.p == pytest.approx(2 / 2**6)
+    # Without a correlation the interval is that of two independent ratios (Newcombe 1998b, method 10).
+    all_of, four = eureka_ratio(10, 10), eureka_ratio(4, 10)
+    assert found.low == pytest.approx(0.6 - math.hypot(1 - all_of.low, four.high - 0.4))
+    assert found.high == pytest.approx(0.6 + math.hypot(all_of.high - 1, 0.4 - four.low))
+    mirrored = paired_ratios(other, one)
+    assert (mirrored.low, mirrored.high) == (pytest.approx(-found.high), pytest.approx(-found.low))
+    # Equal pair by pair: a correlation of (6 * 4 - 10 / 2) / 24 narrows the interval.
+    half = {seed: seed < 6 for seed in range(10)}
+    same, ratio = paired_ratios(half, half), eureka_ratio(6, 10)
+    below, above, phi = 0.6 - ratio.low, ratio.high - 0.6, 19 / 24
+    assert (same.difference, same.p) == (0, 1)
+    assert same.high == pytest.approx(math.sqrt(above**2 - 2 * phi * above * below + below**2))
+    with pytest.raises(ValueError, match="got none"):
+        paired_ratios(one, {})
+
+
 def test_reach_is_table_4s() -> None:
     baseline = [[0.5, 0.5, 0.8, 0.9], [0.5, 0.5, 0.5, 0.5], [0.5, 0.86, 0.9, 0.9]]
     quick = [[0.5, 0.9], [0.9, 0.9], [0.5, 0.5]]
     # The goal is 95 % of 90 %; the baseline gets there after 4 and 2 epochs, the other after 2 and 1.
     found = reach(quick, baseline)
-    assert (found.reached, found.runs) == (2, 3)
+    assert (found.reached, found.stayed, found.runs) == (2, 2, 3)
+    # There at its best epoch, but not at its last one.
+    assert reach([[0.5, 0.9, 0.6]], baseline).ratio_95 == {"any epoch": "1/1", "last epoch": "0/1"}
     assert found.percent_of_steps == pytest.approx(100 * 1.5 / 3)
     assert reach(baseline, baseline).percent_of_steps == pytest.approx(100)
     assert reach(quick, [[0.5, 0.5]]).percent_of_steps is None

@@ -33,6 +33,14 @@ SMALL = (
 )
 
 
+def patterns(chart: dict) -> list[str]:
+    """Tags of a chart: of one with a margin the line, then the lower and the upper end of its band."""
+    if "multiline" in chart:
+        return chart["multiline"]["tag"]
+    (series,) = chart["margin"]["series"]
+    return [series["value"], series["lower"], series["upper"]]
+
+
 class Seen:
     """A folder as TensorBoard sees it."""
 
@@ -53,7 +61,7 @@ class Seen:
         """Category -> title -> patterns, all runs' layouts merged."""
         body = json.loads(CustomScalarsPlugin(self.context).layout_impl(RequestContext(), ""))
         return {
-            category["title"]: {chart["title"]: chart["multiline"]["tag"] for chart in category["chart"]}
+            category["title"]: {chart["title"]: patterns(chart) for chart in category["chart"]}
             for category in body["category"]
         }
 
@@ -103,6 +111,12 @@ def test_the_layout_names_what_is_logged(runs: Path) -> None:
 
     lines = {"val/accuracy", "eureka/threshold", "eureka/chance", "eureka/prior_accuracy", "eureka/happened"}
     assert matched("accuracy", "validation accuracy and Eureka-moment") == lines
+    # The chart that is never smoothed comes first, and a line and its band are logged at the same steps.
+    first, tags = next(iter(charts["accuracy"].items()))
+    assert "never smoothed" in first and tags == ["val/accuracy", "eureka/prior_accuracy", "eureka/threshold"]
+    run = next(iter(seen.scalars.values()))
+    steps = [[point.step for point in run[tag]] for tag in tags]
+    assert steps[0] == steps[1] == steps[2] and len(steps[0]) == 3
     gradients = {f"gradient/{name}/layer_0" for name in "qkv"}
     assert matched("gradients", "mean |gradient| of W_Q, W_K and W_V, layer 0") == gradients
     assert matched("attention entropy", "share") == {"attention_entropy/share/layer_0"}

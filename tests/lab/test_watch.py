@@ -123,18 +123,41 @@ def test_any_lightning_trainer_is_watched(gpt2: nn.Module, tmp_path: Path) -> No
     assert float(replaced_in(gpt2)[0].rule.tau) == 4.0
 
 
-def test_hugging_face_s_trainer_calls_it(gpt2: nn.Module, tmp_path: Path) -> None:
+def test_hugging_face_s_callbacks_call_it(gpt2: nn.Module, tmp_path: Path) -> None:
+    from transformers.trainer_callback import CallbackHandler
+
     from lab.callbacks.watch_trainer import WatchTrainer
 
     lab.replace_softmax(gpt2, NormSoftmax)
     callback = WatchTrainer(Watch(gpt2, TOKENS, [SinkValues(str(tmp_path))], every_n_steps=3))
-    state = transformers.TrainerState(max_steps=4, is_world_process_zero=True)
+    # As its trainer calls all callbacks, step by step.
+    handler = CallbackHandler([callback], gpt2, None, None, None)
+    state, control = transformers.TrainerState(max_steps=4, is_world_process_zero=True), transformers.TrainerControl()
     for state.global_step in range(4):
-        callback.on_step_begin(None, state, None)
+        handler.on_step_begin(None, state, control)
+        handler.on_step_end(None, state, control)
     state.global_step = 4
-    callback.on_train_end(None, state, None)
-    table = pd.read_csv(tmp_path / "diagnostics" / "sink_values.csv")
-    assert sorted(table["step"].unique()) == [0, 3, 4]
+    handler.on_train_end(None, state, control)
+    assert _steps(tmp_path) == [0, 3, 4]
+
+
+def test_hugging_face_s_trainer_is_watched(gpt2: nn.Module, tmp_path: Path) -> None:
+    pytest.importorskip("accelerate", reason="the Trainer of transformers needs it: pip install accelerate")
+    from lab.callbacks.watch_trainer import WatchTrainer
+
+    lab.replace_softmax(gpt2, "heat_treatment")
+    watch = WatchTrainer(Watch(gpt2, TOKENS, [SinkValues(str(tmp_path))], every_n_steps=3))
+    quiet = {"report_to": [], "save_strategy": "no", "logging_strategy": "no", "disable_tqdm": True}
+    arguments = transformers.TrainingArguments(str(tmp_path / "out"), max_steps=4, use_cpu=True, **quiet)
+    texts = [{"input_ids": row, "labels": row} for row in TOKENS["input_ids"].repeat(8, 1)]
+    transformers.Trainer(gpt2, arguments, train_dataset=texts, callbacks=[watch]).train()
+    assert _steps(tmp_path) == [0, 3, 4]
+    # Half of training is done before the last step is taken.
+    assert float(replaced_in(gpt2)[0].rule.tau) == 4.0
+
+
+def _steps(folder: Path) -> list[int]:
+    return sorted(pd.read_csv(folder / "diagnostics" / "sink_values.csv")["step"].unique())
 
 
 def test_the_readme_s_three_lines_run(gpt2: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

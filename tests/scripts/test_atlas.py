@@ -88,12 +88,13 @@ def test_the_table_of_max_retrieval_tells_means_and_pairs_with_the_baseline() ->
 
 
 def test_setups_of_the_reasoning_task_compose_and_tell_what_was_not_run(tmp_path: Path, monkeypatch) -> None:
-    for options in reasoning_setups.SETUPS.values():
-        compose_config(["experiment=reasoning", *options])
+    for setup in reasoning_setups.SETUPS.values():
+        softmax = reasoning_setups.SOFTMAXES[setup.softmaxes[0]]
+        compose_config(["experiment=reasoning", f"softmax={softmax}", *setup.overrides])
     cell = reasoning_setups.Cell("layer_norm", "Softmax", "2e-3", tmp_path, ("data.numbers=4", "trainer.max_epochs=2"))
-    assert "Not run: Softmax at 2e-3." in reasoning_setups.page({"layer_norm": [cell]}, "typed")
+    assert "- layer_norm: Softmax at 2e-3" in reasoning_setups.page([cell], "typed")
     monkeypatch.setattr(reasoning_setups, "SEEDS", 2)
     monkeypatch.setattr(common, "train_apart", lambda typed, log=None: train([*typed, "logger=csv_only"]) and 0)
     cell.train()
-    page = reasoning_setups.page({"layer_norm": [cell]}, "typed")
+    page = reasoning_setups.page([cell], "typed")
     assert "Not run" not in page and "| Softmax" in page and "0/2" in page and "later than 2" in page

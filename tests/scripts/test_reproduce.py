@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
 import runpy
+import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
+from pkgutil import resolve_name
+from types import SimpleNamespace
+from typing import Any
 
 import pandas as pd
 import pytest
 import torch
-from conftest import ROOT, SMALL, summary_of
+from conftest import ROOT, SMALL, problem_with, summary_of
 
 from lab.config.compose import CONFIGS
 from lab.console import LabError
@@ -17,12 +23,18 @@ from lab.runs.summary import Summary
 from lab.train import run as train
 from scripts.reproduce import (
     common,
+    figure,
     figure_8,
     max_retrieval,
     max_retrieval_evaluation,
     max_retrieval_figures,
-    table_1,
+    max_retrieval_penalties,
+    plan,
+    reasoning_setups,
+    table,
 )
+from scripts.reproduce.drawings import maps, probes
+from scripts.reproduce.drawings.runs import Shown
 
 
 @pytest.fixture
@@ -158,7 +170,7 @@ def test_figure_8_tells_what_is_left_at_the_rate_that_is_chosen(monkeypatch) -> 
     assert figure_8.steps_left(plan) == (3 * 60, 3 * 100)
 
 
-def test_figure_8_says_where_its_rate_is_close_to_chance(monkeypatch) -> None:
+def test_figure_8_says_where_its_rate_is_hardly_more_than_luck(monkeypatch) -> None:
     moments = {"softmax": None, "heat_treatment": None, "norm_softmax": 30}
 
     def summary(self, softmax: str, lr: str, seed: int, trial: bool = False) -> Summary | None:
@@ -167,9 +179,9 @@ def test_figure_8_says_where_its_rate_is_close_to_chance(monkeypatch) -> None:
 
     monkeypatch.setattr(figure_8.Plan, "summary", summary)
     plan = figure_8.Plan(Path("runs"), 100, 5, ("1e-3", "2e-3"), ())
-    told = figure_8.by_chance(plan, figure_8.SOFTMAXES)
+    told = figure_8.by_luck(plan, figure_8.SOFTMAXES)
     assert told.startswith("Of Softmax and Softmax + HT no trial on seed 0 had a moment")
-    assert figure_8.by_chance(plan, ["NormSoftmax"]) == ""
+    assert figure_8.by_luck(plan, ["NormSoftmax"]) == ""
 
 
 def test_figure_8_keeps_rates_on_its_page_that_a_larger_grid_did_not_choose(monkeypatch) -> None:
@@ -190,18 +202,27 @@ def test_figure_8_keeps_rates_on_its_page_that_a_larger_grid_did_not_choose(monk
     assert "Rates not chosen" not in figure_8.page(alone, {"Softmax": "2e-3"}, "command")
 
 
-def test_rows_of_table_1_are_those_of_their_folder() -> None:
+def test_rows_of_table_4_are_those_of_their_folder() -> None:
     # Table 5 has one more, a smaller ViT.
     known = {path.stem for path in (CONFIGS / "row").glob("*.yaml")}
-    assert {*table_1.rows()} == known - {"vit_heads6_depth4"} and len(table_1.rows()) == len({*table_1.rows()})
+    rows = [row.overrides for row in table.table_of("4").rows]
+    assert {f"+row={name}" for name in known - {"vit_heads6_depth4"}} == {one for row in rows for one in row or ()}
+
+
+def asked_for(*words: str) -> argparse.Namespace:
+    """What the command line of a table makes of these words."""
+    parsed = table.parser().parse_intermixed_args(words)
+    return argparse.Namespace(**vars(parsed), typed=list(words))
 
 
 @pytest.mark.slow
-def test_table_1_in_small(tmp_path: Path, monkeypatch, one_thread) -> None:
+def test_a_table_in_small(tmp_path: Path, monkeypatch, one_thread) -> None:
     """Seed by seed; what fails ends no other run; the same command runs what is missing; a stop ends all of it."""
-    monkeypatch.setattr(table_1, "rows", lambda: ["vit", "vit_heat_treatment", "vit_weight_decay_0.5"])
     begun: list[str] = []
     status = {"+row=vit_heat_treatment": 1}
+    whole = table.table_of("4")
+    rows = [row for row in whole.rows if row.label in ("ViT, τ = √d_k", "ViT + HT, τ = 1/3 → √d_k")]
+    monkeypatch.setattr(table, "table_of", lambda name: replace(whole, rows=tuple(rows)))
 
     def train_here(overrides: list[str], log: object = None) -> int:
         if log is None:
@@ -212,21 +233,148 @@ def test_table_1_in_small(tmp_path: Path, monkeypatch, one_thread) -> None:
         return status.get(row, 0)
 
     monkeypatch.setattr(common, "train_apart", train_here)
-    small = [*SMALL[1:-1], "trainer=cpu", "compile=false", "trainer.max_epochs=1", f"paths.runs={tmp_path}"]
+    small = [*SMALL[1:-1], "trainer=cpu", "trainer.max_epochs=1"]
+    arguments = asked_for("4", "--seeds", "2", "--runs", f"{tmp_path}", "--out", f"{tmp_path}/out", "--", *small)
     with pytest.raises(LabError, match=r"^2 runs failed, .*\+row=vit_heat_treatment"):
-        table_1.main(2, small)
+        table.main(arguments)
     assert begun[:2] == ["+row=vit seed=0", "+row=vit_heat_treatment seed=0"]
-    assert [line.split("seed=")[1] for line in begun] == list("000111")
+    assert [line.split("seed=")[1] for line in begun] == list("0011")
+    page = (tmp_path / "out" / "published" / "eureka_table_4" / "README.md").read_text()
+    assert "0/2 (0% to 66%)" in page and "| 7/10" in page and "Not run: ViT + HT" in page
     begun.clear()
     status["+row=vit_heat_treatment"] = 130
     with pytest.raises(SystemExit) as left:
-        table_1.main(2, small)
+        table.main(arguments)
     assert left.value.code == 130 and begun == []  # stopped while its speed was measured
 
 
-def test_table_1_checks_its_overrides_first() -> None:
+def test_a_table_checks_its_overrides_first(tmp_path: Path) -> None:
     with pytest.raises(LabError, match="did you mean"):
-        table_1.main(1, ["optim.weight_dekay=1"])
+        table.main(asked_for("4", "optim.weight_dekay=1", f"paths.runs={tmp_path}"))
+    with pytest.raises(LabError, match="11 is no table"):
+        table.table_of("11")
+
+
+def test_a_schedule_is_chosen_by_its_ratio_then_by_accuracy(monkeypatch) -> None:
+    moments = {"a": [1, None], "b": [9, 9], "c": [3, 3], "d": [None, None]}
+    accuracies = {"a": 0.99, "b": 0.8, "c": 0.9, "d": 0.5}
+
+    def summaries(run: plan.Run) -> list[Summary]:
+        (seed,) = run.seeds
+        moment = moments[run.name][seed]
+        eureka = {"happened": moment is not None, **({"epoch": moment} if moment else {})}
+        return [summary_with(eureka=eureka, metrics={"val/accuracy": accuracies[run.name]})]
+
+    monkeypatch.setattr(plan.Run, "summaries", summaries)
+    trials = {name: [plan.Run("main_task", name, name, (), (seed,)) for seed in (0, 1)] for name in moments}
+    assert table.choose(trials) == "c"
+    runs = table.runs_of_row(table.table_of("2"), table.table_of("2").rows[0], "published", None, [])
+    assert len(runs) == 36 and len({run.overrides for run in runs}) == 9
+
+
+def test_every_figure_says_what_it_is_drawn_of() -> None:
+    eureka = ["1b", *map(str, range(2, 7)), "8", *map(str, range(10, 16)), *map(str, range(17, 24))]
+    assert plan.names() == [*(f"eureka:{number}" for number in eureka), *(f"softmax:{n}" for n in range(2, 7))]
+    every = set()
+    for name in plan.names():
+        spec = plan.load(name)
+        if spec.draw is None:
+            assert (ROOT / str(spec.page)).exists()
+            continue
+        assert callable(resolve_name(f"scripts.reproduce.drawings.{spec.draw.replace('.', ':')}"))
+        for size in plan.SIZES:
+            if spec.at(size) is not None:
+                runs = figure.runs_at(spec, size, [])
+                every |= {run.overrides for run in runs}
+                assert plan.families()[spec.at(size).family].size == size
+    for overrides in every:
+        assert problem_with(overrides) is None, overrides
+    with pytest.raises(LabError, match=r"9 is no figure with training behind it; .*eureka:1b"):
+        plan.load("9")
+
+
+@pytest.mark.slow
+def test_figures_in_small(tmp_path: Path, script, monkeypatch) -> None:
+    monkeypatch.setattr(max_retrieval_evaluation, "SIZES", (16, 64))
+    where = ["--size", "small", "--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "out")]
+    tiny = ["data.numbers=4", "trainer.max_epochs=20", "diagnostics.every_n_epochs=10"]
+    told = script("figure", "2", "19", *where, *tiny)
+    assert "2 settings: about 1 minutes" in told and told.count("$ python") == 2
+    script("figure", "softmax:3", "softmax:4", *where, "trainer.max_epochs=1", "data.epoch_steps=20")
+    made = sorted(path.parent.name for path in (tmp_path / "out" / "small").glob("*/figure.png"))
+    assert made == ["eureka_19", "eureka_2", "softmax_3", "softmax_4"]
+    page = (tmp_path / "out" / "small" / "eureka_2" / "README.md").read_text()
+    assert page.count("| none ") == 2 and "softmax=norm_softmax data.numbers=4 trainer.max_epochs=20" in page
+    index = (tmp_path / "out" / "README.md").read_text()
+    assert index.count("](small/") == 4 and "not run: `python -m scripts.reproduce.figure eureka:3" in index
+    # The other layouts of the same runs.
+    folders = [run.parent for run in sorted((tmp_path / "runs" / "reasoning").rglob("config.yaml"))]
+    runs = [Shown("norm_softmax", f"run {number}", (folder,)) for number, folder in enumerate(folders)]
+    for layout in ("accuracies", "accuracy_and_loss", "gradient_norms", "derivatives_by_region", "attention_scores"):
+        assert len(resolve_name(f"scripts.reproduce.drawings.training:{layout}")(runs).axes) >= 1
+    assert len(probes.code_length(runs).axes) == 4 * 2
+    with pytest.raises(LabError, match="norm_softmax has had no Eureka-moment"):
+        maps.derivatives(runs, ["k"], "moment of norm_softmax")
+
+
+def test_set_ups_keep_the_folders_of_runs_that_exist() -> None:
+    cells = reasoning_setups.plan(Path("runs"), ("compile=true", "threads=1"))
+    assert [cell.setup for cell in cells[:9]] == ["layer_norm"] * 9 and len(set(cells)) == len(cells)
+    first = cells[0]
+    assert (first.name, first.rate) == ("Softmax", "2e-3")
+    folder = common.folder_of(Path("runs"), "reasoning", "softmax", 3, first.overrides)
+    name = "softmax,callbacks.eureka.stop_after=0,compile=true,model.layer_norm=true,optim.lr=2e-3"
+    assert folder == Path("runs") / "reasoning" / name / "seed=3"
+    for overrides in [cell.overrides for cell in cells if (cell.name, cell.rate) == ("Softmax + HT", "2e-3")]:
+        assert problem_with(overrides) is None, overrides
+
+
+def test_factors_are_compared_seed_by_seed_and_set_ups_with_the_paper() -> None:
+    def cell(setup: str, name: str, moments: int) -> tuple[reasoning_setups.Cell, list[Any]]:
+        had = [100 if seed < moments else None for seed in range(10)]
+        runs = [
+            SimpleNamespace(seed=n, moment=one, summary=summary_with(eureka={"happened": bool(one), "epoch": one}))
+            for n, one in enumerate(had)
+        ]
+        return reasoning_setups.Cell(setup, name, "2e-3", Path("runs"), ()), runs
+
+    whole = dict([cell("layer_norm", "Softmax", 8), cell("as_it_is", "Softmax", 1), cell("as_it_is", "NormSoftmax", 2)])
+    (row,) = reasoning_setups.factors(whole).to_dict("records")
+    assert row["factor"] == "layer_norm (against as_it_is)" and row["pairs that gain, lose a moment"] == "7, 0"
+    assert (row["with it"], row["without"], row["p (McNemar, Holm over this table)"]) == ("8/10", "1/10", "0.016")
+    rows = reasoning_setups.agreement(whole).set_index("set-up")
+    assert rows.loc["layer_norm", "Softmax (paper 3/5)"].endswith("at 2e-3 alone: in")
+    assert rows.loc["as_it_is", "NormSoftmax (paper 5/5)"].endswith(": out")
+    assert set(rows["all three in"]) == {"not known"}
+
+
+def test_the_penalty_closest_to_the_paper_is_chosen() -> None:
+    def scores(shift: float) -> pd.DataFrame:
+        paper = {size: max_retrieval.PAPER["Baseline"][f"size_{size}"].mean for size in max_retrieval.SIZES}
+        return pd.DataFrame(
+            [
+                {"seed": seed, "measure": "baseline", "size": size, "accuracy": (value + shift + seed - 1) / 100}
+                for size, value in paper.items()
+                for seed in range(3)
+            ]
+        )
+
+    found = {"gradient": scores(-6), "decoupled": scores(2)}
+    assert max_retrieval_penalties.closest(found) == "decoupled"
+    shown = max_retrieval_penalties.table(found)
+    assert shown.loc["gradient", "mean distance"] == "6.0" and shown.loc["decoupled", "512"] == "72.1 (70 to 75)"
+    for penalty in max_retrieval.PENALTIES.values():
+        assert problem_with(max_retrieval.overrides_of(penalty)) is None
+
+
+def test_time_that_is_up_ends_as_ctrl_c_and_is_told(capsys) -> None:
+    with common.within(0.05 / 60):
+        signal.pause()
+    assert "minutes are over: the same command goes on" in capsys.readouterr().out
+    with pytest.raises(KeyboardInterrupt), common.within(5):
+        raise KeyboardInterrupt  # somebody else's
+    with pytest.raises(LabError, match="--minutes must be positive"), common.within(-1):
+        pass
 
 
 def test_sizes_at_which_the_paper_lies_outside_are_told(monkeypatch) -> None:

@@ -36,12 +36,19 @@ def test_a_case_is_drawn_from_the_seed_and_its_number_alone(tmp_path: Path) -> N
 
 
 def test_a_failure_is_told_with_the_command_that_repeats_it(tmp_path: Path, monkeypatch, capfd) -> None:
-    monkeypatch.setattr("scripts.storm.flips._flip", lambda *_: "bit 0, left as it was")
-    assert not storm(["--only=flips", "--flips=2", "--workers=1", f"--out={tmp_path}"])
+    with monkeypatch.context() as patched:
+        patched.setattr("scripts.storm.flips._flip", lambda *_: "bit 0, left as it was")
+        assert not storm(["--only=flips", "--flips=2", "--workers=1", f"--out={tmp_path}"])
     page = (tmp_path / "README.md").read_text()
     assert "| flips | 2 | 0 | 2 |" in page
     assert "`python -m scripts.storm --seed 0 --flips 2 --only flips --number 1`: " in page
     assert "bit 0, left as it was is not noticed" in page
+    # The same command tries again what failed, once; what has held is not carried out any more.
+    for _ in range(2):
+        assert storm(["--only=flips", "--flips=2", "--workers=1", f"--out={tmp_path}"])
+        page = (tmp_path / "README.md").read_text()
+        assert "| flips | 2 | 2 | 0 |" in page and "## Failed before, and held" in page and "not noticed" in page
+    assert len((tmp_path / "cases.jsonl").read_text().splitlines()) == 4
 
 
 def test_values_are_told_apart_however_deep() -> None:

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import lightning as L
 import torch
+from lightning.fabric.utilities import move_data_to_device
 from lightning.pytorch.callbacks import Callback, Checkpoint
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities.types import LRSchedulerTypeUnion, OptimizerLRScheduler
@@ -18,6 +19,7 @@ from torch.optim import Optimizer
 from torch.utils.data import default_collate
 
 from lab.callbacks.eureka import find_moment
+from lab.callbacks.progress import loss_told
 from lab.callbacks.summary import RunSummary
 from lab.console import LabError
 from lab.datasets.loading import Batch, DataModule, StepLoader, step_reached
@@ -207,6 +209,16 @@ class SeedsModule(L.LightningModule):
     def setup(self, stage: str) -> None:
         self.trainer.precision_plugin.convert_module(self)
 
+    def on_fit_start(self) -> None:
+        """Refuses a model that cannot be part of a batched pass, before any training."""
+        data = self.trainer.datamodule  # type: ignore[attr-defined]
+        drawn = {seed.number: seed.data.draw_train(0, 0) for seed in self.seeds}
+        batch = data.on_after_batch_transfer(move_data_to_device(drawn, self.device), 0)
+        plugin = self.trainer.precision_plugin
+        with plugin.forward_context():
+            numbers = ",".join(str(seed.number) for seed in self.seeds)
+            self.stack.check(self._inputs(plugin.convert_input(batch)), f"-m seed={numbers}")
+
     def configure_optimizers(self) -> OptimizerLRScheduler:
         first = self.seeds[0]
         groups = self.stack.parameter_groups(first.module.optim.parameter_groups(first.module.model))
@@ -265,20 +277,30 @@ class SeedsModule(L.LightningModule):
             self.trainer.should_stop = True
         self.seeds[:] = [self.seeds[row] for row in rows]
 
-    def describe(self) -> str:
-        """Accuracies and Eureka-moments of all running seeds in one short line."""
+    def describe(self) -> list[str]:
+        """Number of running seeds, their mean loss and span of accuracies, and how many have had a Eureka-moment."""
+        if not self.seeds:
+            return ["every seed has ended"]
         metrics = [seed.trainer.callback_metrics.get("val/accuracy") for seed in self.seeds]
         values = [float(value) for value in metrics if value is not None]
+        losses = [float(seed.loss.detach()) for seed in self.seeds if hasattr(seed, "loss")]
         found = [find_moment(seed.callbacks) for seed in self.seeds]
         moments = sum(callback is not None and callback.moment is not None for callback in found)
-        span = f"{min(values):.1%} to {max(values):.1%}" if values else "-"
-        return f"{len(self.seeds)} seeds, accuracy {span}, {moments} had their Eureka-moment"
+        return [
+            f"{len(self.seeds)} seeds",
+            *([loss_told(sum(losses) / len(losses))] if losses else []),
+            f"accuracy {min(values):.1%} to {max(values):.1%}" if values else "not validated yet",
+            f"{moments} had their Eureka-moment",
+        ]
 
     def _logits(self, batch: dict[int, Batch], training: bool) -> Tensor:
         """Logits of all seeds, [S, B, classes]."""
         self.stack.set_training(training)
-        # Stacks tensors, within tuples and the like as well.
-        return self.stack(default_collate([batch[seed.number]["x"] for seed in self.seeds]))
+        return self.stack(self._inputs(batch))
+
+    def _inputs(self, batch: dict[int, Batch]) -> Any:
+        """Inputs of all seeds, [S, B, ...]; tensors within tuples and the like are stacked as well."""
+        return default_collate([batch[seed.number]["x"] for seed in self.seeds])
 
 
 class SeedsData(L.LightningDataModule):
@@ -291,11 +313,17 @@ class SeedsData(L.LightningDataModule):
     def __init__(self, seeds: list[Seed]) -> None:
         super().__init__()
         self.seeds = seeds
+        self._first = seeds[0].data  # asked for what is common to all, also once the last seed has ended
 
     @property
     def samples_per_step(self) -> int:
         """Training samples of one step of one seed."""
-        return self.seeds[0].data.samples_per_step
+        return self._first.samples_per_step
+
+    @property
+    def unit(self) -> str:
+        """Name of samples where they are counted."""
+        return self._first.unit
 
     def prepare_data(self) -> None:
         for seed in self.seeds:

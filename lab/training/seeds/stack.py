@@ -6,10 +6,13 @@ Shapes: S seeds; a parameter [...] of one model is row s of a stacked parameter 
 from __future__ import annotations
 
 import copy
+import traceback
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
+from lightning_utilities.core.apply_func import apply_to_collection
 from timm.layers import DropPath
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -68,6 +71,36 @@ class Stack(nn.Module):
         tune_compiler()
         # Each shape by itself: under vmap, torch 2.15 fails over symbolic sizes and then stays eager for good.
         self._run = torch.compile(self._run, dynamic=False)
+
+    def check(self, x: Any, one_by_one: str) -> None:
+        """Tries the batched pass once, uncompiled, on a training batch; leaves parameters and buffers as they are.
+
+        Args:
+            x: as :meth:`forward` takes it.
+            one_by_one: what to type to train the models one after another instead.
+
+        Raises:
+            LabError: if a model works alone, but not in a batched pass; names the line where it does not.
+        """
+        parameters = dict(zip(self._parameter_names, self.rows, strict=True))
+        buffers = [self.get_buffer(f"buffer_{index}") for index in range(len(self._buffer_names))]
+        with torch.no_grad(), torch.random.fork_rng():
+            for training in (False, True):
+                self.set_training(training)
+                # Copies: in training, a batch norm moves its running means.
+                own = {name: buffer.clone() for name, buffer in zip(self._buffer_names, buffers, strict=True)}
+                try:
+                    torch.func.vmap(self._one)(parameters, own, x)
+                except torch.OutOfMemoryError:
+                    raise
+                except Exception as error:
+                    # What fails alone, too, says so by itself.
+                    self._one(*apply_to_collection((parameters, own, x), Tensor, lambda stacked: stacked[0]))
+                    raise LabError(
+                        f"seeds= trains all seeds in one batched pass, and {_line_of(error)} cannot be part of it: no "
+                        "number may leave its tensor there (.item(), if, an index that is a mask) and none may be "
+                        f"random; choose with torch.where, or train one seed after another ({one_by_one})"
+                    ) from error
 
     def set_training(self, training: bool) -> None:
         """Training or evaluation mode of the batched pass."""
@@ -162,6 +195,15 @@ def _apart(stacked: Tensor) -> Tensor:
 def _stacked(value: Any, size: int) -> bool:
     """Tells an optimiser's state of a parameter's rows from a step count and the like."""
     return isinstance(value, Tensor) and value.ndim > 0 and value.shape[0] == size
+
+
+def _line_of(error: Exception) -> str:
+    """Names the line that an error came from, the last one outside of PyTorch: "my_rules.py, line 7, `...`"."""
+    inside = str(Path(torch.__file__).parent)
+    frames = [one for one in traceback.extract_tb(error.__traceback__) if not one.filename.startswith(inside)]
+    path = Path(frames[-1].filename)
+    name = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    return f"{name}, line {frames[-1].lineno}, `{frames[-1].line}`,"
 
 
 def _refuse_random(model: nn.Module) -> None:

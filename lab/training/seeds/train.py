@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from hydra.utils import get_class
 from lightning.pytorch.callbacks import ProgressBar, Timer
 from omegaconf import DictConfig
 
@@ -27,7 +28,11 @@ from lab.training.seeds.stack import Stack, join_optimizer_states
 
 
 def check_trainer(config: DictConfig) -> None:
-    """Raises LabError where the trainer would mix seeds or share them out."""
+    """Raises LabError where the trainer would mix seeds or share them out, or batches do not lie side by side."""
+    if getattr(get_class(config.data._target_), "ragged", False):
+        raise LabError(
+            "seeds cannot train together on batches that differ in shape: run them one by one, -m seed=0,1,2"
+        )
     if config.trainer.devices not in (1, "1") or config.trainer.num_nodes != 1:
         raise LabError(
             "seeds trains on one device (trainer.devices=1): share seeds out over devices with -m seed=0,1,2"

@@ -1,0 +1,131 @@
+"""Share of problems that the model answers to the letter, by algorithm and size, in and out of distribution."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import pandas as pd
+from matplotlib.figure import Figure
+from pydantic import NonNegativeInt, PositiveInt
+from scipy.stats import binomtest
+
+from lab.callbacks.diagnostics.base import Diagnostic
+from lab.console import LabError
+from lab.models.answering import Answering
+from lab.observation.observe import EVERY_SCENE, Chunk, Findings
+from lab.plotting.figures import literal, new_figure, panels, shade_before
+
+Curves = Mapping[str, pd.DataFrame]
+
+
+class ExactMatch(Diagnostic):
+    """Decodes the answer to each problem greedily, and counts those that are right in every token and then end.
+
+    Table: algorithm, size, trained (whether the algorithm is trained on this size), problems, right, exact_match, low
+    and high (Wilson's 95 % interval).
+
+    In a model whose tokens see only those before them, ``val/accuracy_exact_match`` is the same number, of one pass
+    over the right answers. Decoding is what a user of the model does, and the truth where a softmax couples queries.
+
+    Source: "softmax is not enough", Figure 7; Markeeva et al. 2024 (CLRS-Text).
+
+    Args:
+        folder, every_n_epochs, pictures_every_n_epochs: as in :class:`Diagnostic`.
+        scenes: how many problems to look at; None takes the whole validation set. They come by size.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        every_n_epochs: PositiveInt = 1,
+        scenes: PositiveInt | None = None,
+        pictures_every_n_epochs: NonNegativeInt = 10,
+    ) -> None:
+        super().__init__(folder, every_n_epochs, scenes or EVERY_SCENE, pictures_every_n_epochs)
+
+    def see(self, chunk: Chunk) -> pd.DataFrame:
+        if not isinstance(chunk.model, Answering) or "algorithm" not in chunk.latent_names:
+            raise LabError(
+                f"callbacks.{self.name} decodes answers to problems of algorithms, and {type(chunk.model).__name__} "
+                "is not asked for any here: leave it out, or take experiment=clrs_text_small"
+            )
+        latents = {name: values.tolist() for name, values in chunk.batch["latents"].items()}
+        names, places = chunk.latent_names["algorithm"], chunk.latent_names["target_location"]
+        return pd.DataFrame(
+            {
+                "algorithm": [names[number] for number in latents["algorithm"]],
+                "size": latents["size"],
+                "trained": [places[number] == "in_distribution" for number in latents["target_location"]],
+                "right": chunk.model.solves(chunk.batch["x"], chunk.batch["y"]).tolist(),
+            }
+        )
+
+    def conclude(self, seen: list[Any]) -> Findings:
+        right = pd.concat(seen).groupby(["algorithm", "size", "trained"])["right"].agg(["count", "sum"]).reset_index()
+        table = right.rename(columns={"count": "problems", "sum": "right"})
+        table["exact_match"] = table["right"] / table["problems"]
+        spans = [
+            binomtest(row.right, row.problems).proportion_ci(method="wilson") for row in table.itertuples(index=False)
+        ]
+        table["low"], table["high"] = [span.low for span in spans], [span.high for span in spans]
+        found = Findings(rows=table.to_dict("records"))
+        for (name, trained), own in table.groupby(["algorithm", "trained"]):
+            where = "in_distribution" if trained else "out_of_distribution"
+            found.scalars[f"{name}/{where}"] = float(own["right"].sum() / own["problems"].sum())
+        found.figures["size"] = partial(by_size, {"exact match": table})
+        return found
+
+    def history(self, table: pd.DataFrame, moment: float | None) -> Figure:
+        """A panel an algorithm: exact match over training, of sizes in distribution and out of it."""
+        names = sorted(table["algorithm"].unique())
+        figure, axes = panels(len(names), columns=3)
+        for panel, name in zip(axes, names, strict=True):
+            for trained, label in ((True, "in distribution"), (False, "out of distribution")):
+                own = table[(table["algorithm"] == name) & (table["trained"] == trained)]
+                if not own.empty:
+                    sums = own.groupby("step")[["right", "problems"]].sum()
+                    panel.plot(sums.index, sums["right"] / sums["problems"], linewidth=1, label=label)
+            panel.set(title=literal(name), xlabel="step", ylim=(-0.03, 1.03))
+            panel.title.set_fontsize(9)
+            panel.grid(alpha=0.3)
+            shade_before(panel, moment)
+        axes[0].set_ylabel("exact match")
+        axes[0].legend(fontsize=7)
+        return figure
+
+
+def by_size(tables: Curves) -> Figure:
+    """A panel an algorithm: exact match over problem size, a line a table with its interval; sizes trained on in red.
+
+    Source: "softmax is not enough", Figure 7.
+
+    Args:
+        tables: name in the legend -> the columns of :class:`ExactMatch`.
+    """
+    names = sorted({name for table in tables.values() for name in table["algorithm"]})
+    across = min(len(names), 3 if len(names) < 10 else 6)
+    down = -(-len(names) // across)
+    figure, axes = new_figure(3.2 * across, 2.4 * down + 0.4, down, across, sharey=True)
+    for empty in axes.flatten()[len(names) :]:
+        empty.set_axis_off()
+    for panel, name in zip(axes.flatten(), names, strict=False):
+        for number, (label, table) in enumerate(tables.items()):
+            own = table[table["algorithm"] == name].sort_values("size")
+            colour = f"C{number}"
+            panel.plot(own["size"], own["exact_match"], color=colour, linewidth=1.2, marker=".", label=literal(label))
+            panel.fill_between(own["size"], own["low"], own["high"], color=colour, alpha=0.15, linewidth=0)
+        trained = sorted({size for table in tables.values() for size in _trained(table, name)})
+        panel.plot(trained, [0.0] * len(trained), "o", color="red", markersize=3.5, label="trained on", clip_on=False)
+        panel.set(ylim=(-0.03, 1.03), xlabel="problem size")
+        panel.set_title(literal(name), fontsize=9)
+        panel.grid(alpha=0.3)
+    for row in axes:
+        row[0].set_ylabel("exact match")
+    axes[0, 0].legend(fontsize=7)
+    return figure
+
+
+def _trained(table: pd.DataFrame, name: str) -> list[int]:
+    return table.loc[(table["algorithm"] == name) & table["trained"], "size"].tolist()

@@ -1,0 +1,46 @@
+"""Inputs that somebody has given, to be looked at and not trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lab.datasets.loading import Batch, DataModule, Drawn
+from lab.datasets.sizes import BatchSize
+
+
+class GivenData(DataModule):
+    """Inputs of one shape without labels: ``{"x": [B, ...], "y": [B] zeros, "latents": {}}``.
+
+    Args:
+        inputs: what is shown, in this order; files are read when their batch is due.
+        read: makes an input of each; None where they are tensors already.
+        batch_size: inputs of a batch.
+    """
+
+    def __init__(
+        self, inputs: Sequence[Any], read: Callable[[Any], Tensor] | None = None, batch_size: BatchSize = 16
+    ) -> None:
+        super().__init__()
+        self.inputs = inputs
+        self.read = read
+        self.batch_size = batch_size
+        self.validation_size = len(inputs)
+
+    def model_arguments(self) -> dict[str, int]:
+        return {"num_classes": 0}
+
+    def draw_train(self, epoch: int, step: int) -> Drawn:
+        raise NotImplementedError("inputs that are looked at have no labels to train on")
+
+    def draw_validation(self, index: int) -> Batch:
+        """The inputs of a batch, read."""
+        own = self.inputs[index * self.batch_size : (index + 1) * self.batch_size]
+        x = torch.stack([one if self.read is None else self.read(one) for one in own])
+        return {"x": x, "y": torch.zeros(len(x), dtype=torch.long), "latents": {}}
+
+    def val_dataloader(self) -> Any:
+        return self.validation_loader(self.batch_size)

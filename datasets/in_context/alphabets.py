@@ -1,0 +1,154 @@
+"""Alphabets: where handwritten characters come from, as Omniglot has them."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path, PurePosixPath
+
+import torch
+import torchvision
+from PIL import Image
+from torch import Tensor
+from torchvision.transforms.functional import pil_to_tensor
+
+from lab.datasets.folder import read_image
+from lab.datasets.sources import fetch_files
+
+# Bytes that a drawing within a zip file may unpack to; Omniglot's have 300.
+_LARGEST = 2**24
+
+# Name of a file in messages, and what reads it.
+_File = tuple[str, Callable[[], bytes]]
+
+
+@dataclass(frozen=True)
+class Drawings:
+    """Drawings of characters.
+
+    Attributes:
+        pixels: [C, D, S, S] uint8, white paper is 255; a character with fewer than D drawings ends in empty ones.
+        counts: drawings of each character, [C] int64.
+        names: of the characters, ``Greek/01``.
+    """
+
+    pixels: Tensor
+    counts: Tensor
+    names: tuple[str, ...]
+
+
+class Alphabets:
+    """A folder that holds ``<alphabet>/<character>/<drawing>.png`` at any depth, also within zip files.
+
+    A drawing that lies in two places is one: Omniglot's small sets share Greek and Latin.
+
+    Args:
+        root: the folder.
+    """
+
+    def __init__(self, root: str) -> None:
+        self.root = Path(root).expanduser()
+
+    def load(self, size: int) -> Drawings:
+        """All drawings, shrunk to ``size`` pixels by area; characters in the order of their names.
+
+        Raises:
+            FileNotFoundError: if there is no drawing.
+            ValueError: if a file is damaged.
+        """
+        with ExitStack() as opened:
+            files: dict[tuple[str, ...], _File] = {}
+            for key, file in self._files(opened):
+                files.setdefault(key, file)
+            if not files:
+                raise FileNotFoundError(self._missing())
+            characters: dict[str, list[_File]] = {}
+            for (alphabet, character, _), file in sorted(files.items()):
+                characters.setdefault(f"{alphabet}/{character.removeprefix('character')}", []).append(file)
+            most = max(map(len, characters.values()))
+            pixels = torch.zeros(len(characters), most, size, size, dtype=torch.uint8)
+            for own, drawings in zip(pixels, characters.values(), strict=True):
+                for place, (where, read) in enumerate(drawings):
+                    own[place] = pil_to_tensor(read_image(partial(_grey, read, size), where))[0]
+        return Drawings(pixels, torch.tensor([len(own) for own in characters.values()]), tuple(characters))
+
+    def _files(self, opened: ExitStack) -> Iterator[tuple[tuple[str, ...], _File]]:
+        """((alphabet, character, drawing), file) of all there are, in one order; zip files stay open."""
+        for path in sorted(self.root.rglob("*.png")):
+            yield path.absolute().parts[-3:], (str(path), path.read_bytes)
+        for path in sorted(self.root.rglob("*.zip")):
+            try:
+                archive = opened.enter_context(zipfile.ZipFile(path))
+            except (zipfile.BadZipFile, OSError) as error:
+                raise ValueError(f"{path} cannot be read as a zip file: {error}") from error
+            for member in archive.infolist():
+                parts = (path.stem, *PurePosixPath(member.filename).parts)
+                # Finder packs shadows of files beside them.
+                if not member.filename.endswith(".png") or len(parts) < 3 or "__MACOSX" in parts:
+                    continue
+                if member.file_size > _LARGEST:
+                    raise ValueError(f"{path}:{member.filename} has {member.file_size:,} bytes: it is no drawing")
+                yield parts[-3:], (f"{path}:{member.filename}", partial(archive.read, member))
+
+    def _missing(self) -> str:
+        """The sentence that says what to do where no drawing is found."""
+        return (
+            f"no <alphabet>/<character>/<drawing>.png in {self.root.absolute()}, nor in a zip file there: put "
+            "Omniglot's there, or name another folder with data.alphabets.root"
+        )
+
+
+class TorchvisionAlphabets(Alphabets):
+    """All 50 alphabets of Omniglot, background and evaluation: 1,623 characters of 20 drawings.
+
+    Source: Lake et al. 2015.
+
+    Args:
+        root: folder that holds, or will hold, torchvision's ``omniglot-py``.
+        download: fetch what is missing (the zip files, which are read as they are).
+    """
+
+    def __init__(self, root: str, download: bool = False) -> None:
+        super().__init__(str(Path(root) / torchvision.datasets.Omniglot.folder))
+        self.download = download
+
+    def load(self, size: int) -> Drawings:
+        """As of :class:`Alphabets`.
+
+        Raises:
+            FileNotFoundError: if drawings are not there and may not, or could not, be downloaded.
+            ValueError: if a file is damaged.
+        """
+        if self.download:
+            fetch_files(self.root.parent, "Omniglot", _download, self._is_there, "*.zip", "in torchvision's layout")
+        return super().load(size)
+
+    def _is_there(self) -> bool:
+        # Of each part its zip file, or the folder that it was unpacked to.
+        return all(any(self.root.glob(f"{part}*")) for part in ("images_background", "images_evaluation"))
+
+    def _missing(self) -> str:
+        return (
+            f"no Omniglot in {self.root.absolute()}: let the lab download it with data.alphabets.download=true, name "
+            "the folder that holds omniglot-py with data.alphabets.root, or take a folder of alphabets with "
+            "data/alphabets=folder"
+        )
+
+
+def _download(folder: str) -> None:
+    for background in (True, False):
+        torchvision.datasets.Omniglot(folder, background=background, download=True)
+
+
+def _grey(read: Callable[[], bytes], size: int, _name: str) -> Image.Image:
+    try:
+        content = read()
+    except (zipfile.BadZipFile, zlib.error, RuntimeError, NotImplementedError) as error:
+        raise OSError(str(error)) from error
+    # BOX is the mean over the area.
+    return Image.open(io.BytesIO(content)).convert("L").resize((size, size), Image.Resampling.BOX)

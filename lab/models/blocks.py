@@ -1,0 +1,51 @@
+"""Blocks of the lab's own transformers."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from lab.attention.layers import Attention
+
+
+class Block(nn.Module):
+    """x + attention(x), then x + MLP(x); pre-norm where layer norm is on.
+
+    Args:
+        attention: of the width of the residual stream.
+        width: of the residual stream.
+        hidden: hidden units of the MLP.
+        layer_norm: normalise what attention and MLP are given.
+        activation: of the MLP.
+        causal: a token attends to itself and those before it alone.
+    """
+
+    def __init__(
+        self,
+        attention: Attention,
+        width: int,
+        hidden: int,
+        layer_norm: bool,
+        activation: type[nn.Module] = nn.ReLU,
+        causal: bool = False,
+    ) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(width) if layer_norm else nn.Identity()
+        self.attention = attention
+        self.norm2 = nn.LayerNorm(width) if layer_norm else nn.Identity()
+        self.mlp = nn.Sequential(nn.Linear(width, hidden), activation(), nn.Linear(hidden, width))
+        self.causal = causal
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: [B, N, W] -> [B, N, W]."""
+        return self.after_attention(x, self.attention(self.norm1(x), is_causal=self.causal))
+
+    def last(self, x: Tensor) -> Tensor:
+        """The last token of :meth:`forward`, [B, 1, W], without working out the others where nobody watches."""
+        if not self.attention.reads_one_query:
+            return self(x)[:, -1:]
+        return self.after_attention(x[:, -1:], self.attention.last(self.norm1(x)))
+
+    def after_attention(self, x: Tensor, attended: Tensor) -> Tensor:
+        """The residual stream [B, N, W] with what attention says of it, then the MLP."""
+        x = x + attended
+        return x + self.mlp(self.norm2(x))

@@ -1,0 +1,176 @@
+"""The transformer of in-context learning: images by a ResNet, labels by an embedding, GPT-2 over both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+import torch
+from pydantic import PositiveFloat
+from timm.models.resnet import BasicBlock, Bottleneck, downsample_conv
+from torch import Tensor, nn
+
+from lab.attention.layers import Attention
+from lab.datasets.sizes import Size
+from lab.models.blocks import Block
+from lab.models.parts import Observable, RuleFactory, SoftmaxFactory, make_softmaxes
+
+BLOCKS: dict[str, type[BasicBlock] | type[Bottleneck]] = {"basic": BasicBlock, "bottleneck": Bottleneck}
+
+
+class ResNet(nn.Sequential):
+    """A ResNet of grey images: a convolution of 7x7 and a pooling that halve them twice, then groups of blocks.
+
+    timm's blocks (He et al. 2016); the first of each group but the first halves the image.
+
+    Args:
+        channels: that each group gives.
+        blocks: of each group.
+        block: "basic" has two convolutions of 3x3, "bottleneck" three, in a quarter of the channels.
+        stem: channels of the first convolution.
+
+    Raises:
+        ValueError: if channels are not told for each group, or a bottleneck has no quarter of them.
+    """
+
+    def __init__(self, channels: Sequence[int], blocks: Sequence[int], block: str, stem: int) -> None:
+        kind = BLOCKS[block]
+        if len(channels) != len(blocks):
+            raise ValueError(f"model.channels={list(channels)} and model.blocks={list(blocks)} must be of one length")
+        if odd := [width for width in channels if width % kind.expansion]:
+            raise ValueError(f"model.block={block} has a quarter of the channels within: 4 must divide {odd[0]}")
+        super().__init__(
+            nn.Conv2d(1, stem, 7, stride=2, padding=3, bias=False),
+            nn.BatchNorm2d(stem),
+            nn.ReLU(),
+            nn.MaxPool2d(3, stride=2, padding=1),
+            *_groups(channels, blocks, kind, stem),
+        )
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        # A third of the time on a CPU, at 28 pixels.
+        self.to(memory_format=torch.channels_last)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: [B, 1, S, S] -> the mean over pixels, [B, channels]."""
+        return super().forward(x).mean((-2, -1))
+
+
+def _groups(channels: Sequence[int], blocks: Sequence[int], kind: Any, stem: int) -> Iterator[nn.Module]:
+    given = stem
+    for group, (width, count) in enumerate(zip(channels, blocks, strict=True)):
+        for place in range(count):
+            stride = 2 if group and not place else 1
+            shortcut = None if stride == 1 and given == width else downsample_conv(given, width, 1, stride)
+            yield kind(given, width // kind.expansion, stride, shortcut)
+            given = width
+
+
+class InContextTransformer(Observable):
+    """Images and labels in turn, then an image: its label.
+
+    The tokens image, label, image, label, ..., image are what a ResNet gives of an image, and embedded labels, plus
+    fixed sinusoid positions; pre-norm blocks with a causal mask; the label is read at the last image.
+
+    Source: Eureka-moments in Transformers, A.19 (GPT-2 of 12 layers, width 64, 8 heads; ResNet-18 of 16, 32, 32 and 64
+    channels); Chan et al. 2022, on which it is based: positions, label embedding N(0, 0.02) and stem. Said nowhere, and
+    chosen: weights N(0, 0.02) as in GPT-2, its scaling of residual layers left out.
+
+    Args:
+        drawing_size: side of an image in pixels.
+        pairs: images with a label before the last.
+        num_classes: number of labels.
+        channels: of the groups of the ResNet; the last is the width of the transformer.
+        blocks: of each group.
+        block: "basic", as in ResNet-18, or "bottleneck", as Chan et al. have.
+        stem: channels of the first convolution.
+        layers, heads: of the transformer; the heads must divide the width.
+        mlp_ratio: hidden units of an MLP over the width.
+        max_time: positions are sines of 1 to ``max_time`` tokens a radian.
+        init: "gpt2", every matrix of the transformer N(0, 0.02); or "fan_in", N(0, 1 / inputs), which keeps the scale
+            of signals at any width.
+        label_std: standard deviation of the label embedding at the start, cut off at two. Positions have 0.7: with the
+            published 0.02, labels at first hardly differ.
+        softmax: makes the rule and the normaliser of a layer; None is plain softmax.
+
+    Raises:
+        ValueError: if the heads do not divide the width, or the ResNet's options do not fit together.
+    """
+
+    answer_token = -1
+    position: Tensor
+
+    def __init__(
+        self,
+        drawing_size: int = 105,
+        pairs: int = 8,
+        num_classes: int = 1623,
+        channels: Sequence[Size] = (16, 32, 32, 64),
+        blocks: Sequence[Size] = (2, 2, 2, 2),
+        block: Literal["basic", "bottleneck"] = "basic",
+        stem: Size = 64,
+        layers: Size = 12,
+        heads: Size = 8,
+        mlp_ratio: Size = 4,
+        max_time: Size = 30,
+        init: Literal["gpt2", "fan_in"] = "gpt2",
+        label_std: PositiveFloat = 0.02,
+        softmax: SoftmaxFactory | RuleFactory | None = None,
+    ) -> None:
+        super().__init__()
+        self.encoder = ResNet(channels, blocks, block, stem)
+        width, tokens = channels[-1], 2 * pairs + 1
+        if width % heads:
+            raise ValueError(f"model.heads={heads} does not divide the width, the last of model.channels, {width}")
+        self.label = nn.Embedding(num_classes, width)
+        self.register_buffer("position", sinusoids(tokens, width, max_time), persistent=False)
+        softmaxes = make_softmaxes(softmax, heads, width // heads, tokens)
+        self.blocks = nn.Sequential(
+            *[
+                Block(
+                    Attention(width, heads, *next(softmaxes), qkv_bias=True),
+                    width,
+                    mlp_ratio * width,
+                    layer_norm=True,
+                    activation=nn.GELU,
+                    causal=True,
+                )
+                for _ in range(layers)
+            ]
+        )
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, num_classes)
+        nn.init.trunc_normal_(self.label.weight, std=label_std, a=-2 * label_std, b=2 * label_std)
+        for module in [*self.blocks.modules(), self.head]:
+            if isinstance(module, nn.Linear):
+                nn.init.normal_(module.weight, std=0.02 if init == "gpt2" else module.in_features**-0.5)
+                nn.init.zeros_(module.bias)
+
+    def forward(self, x: tuple[Tensor, Tensor]) -> Tensor:
+        """(images [B, P + 1, 1, S, S], labels [B, P]) -> logits [B, num_classes] of the label of the last image."""
+        images, labels = x
+        seen = self.encoder(images.flatten(0, 1)).unflatten(0, images.shape[:2])
+        pairs = torch.stack([seen[:, :-1], self.label(labels)], dim=2).flatten(1, 2)
+        states = torch.cat([pairs, seen[:, -1:]], dim=1) + self.position
+        for block in self.blocks[:-1]:
+            states = block(states)
+        # The answer is read at the last token: the last layer's others would be worked out for nothing.
+        last = self.blocks[-1]
+        assert isinstance(last, Block)
+        return self.head(self.norm(last.last(states)[:, 0]))
+
+    def residual_readers(self) -> list[nn.Module]:
+        """The second norm of every block."""
+        blocks: Any = self.blocks
+        return [block.norm2 for block in blocks]
+
+
+def sinusoids(tokens: int, width: int, max_time: float) -> Tensor:
+    """Fixed positions [N, W]: sines, then cosines, of places over max_time^(2 i / W).
+
+    Source: Vaswani et al. 2017, section 3.5, with ``max_time`` in place of 10,000.
+    """
+    pace = max_time ** (-torch.arange(0, width, 2) / width)
+    angle = torch.arange(tokens).unsqueeze(1) * pace
+    return torch.cat([angle.sin(), angle.cos()], dim=1)[:, :width]

@@ -1,0 +1,176 @@
+"""Models of Hugging Face ``transformers`` by their names on the Hub, in its cache, or in a folder."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from lab.console import LabError, tell
+from lab.datasets.text.corpus import needed
+from lab.models.libraries.named import NamedModel
+from lab.models.parts import Picture
+
+T = TypeVar("T")
+
+_TAKES = {"input_ids": "tokens", "pixel_values": "images"}
+# Names of what files of others hold is said by their owners: a Hub's file may be missing, damaged, or of another kind.
+_UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError, RuntimeError)
+
+
+class Named(NamedModel):
+    """A model of ``transformers``: a local folder, a name in the library's cache, or a name on the Hub.
+
+    Local files are asked first, so that a model that is there needs no network.
+    """
+
+    def __init__(self, name: str, weights: bool = True, layers: int | None = None, kind: str | None = None) -> None:
+        try:
+            import transformers
+        except ImportError as error:
+            raise LabError(f"model=hf:{name}: {needed('transformers')}") from error
+        self.name = name
+        self.weights = weights
+        self.kind: Any = getattr(transformers, kind or "AutoModel", None)
+        if not hasattr(self.kind, "from_pretrained"):
+            raise LabError(f"kind={kind} is no model of transformers: name one, as in kind=CLIPTextModel")
+        reader = getattr(self.kind, "config_class", None) or transformers.AutoConfig
+        self.config = self._fetched(reader.from_pretrained, "config")
+        if layers is not None:
+            self._cut(layers)
+        with _quiet(), torch.device("meta"), self._refused("model"):
+            self.empty = self._unfilled()
+        takes = _TAKES.get(getattr(self.empty, "main_input_name", ""))
+        if takes is None:
+            raise LabError(
+                f"model=hf:{name}: {type(self.empty).__name__} takes neither tokens nor pictures, but "
+                f"{getattr(self.empty, 'main_input_name', 'something else')}"
+            )
+        text = self.config.get_text_config()
+        if takes == "tokens":
+            self.longest = getattr(text, "max_position_embeddings", None)
+            self.vocabulary = text.vocab_size
+        else:
+            side = getattr(self.config, "image_size", 224)
+            rows, columns = side if isinstance(side, Sequence) else (side, side)
+            self.size = (getattr(self.config, "num_channels", 3), rows, columns)
+
+    def load(self) -> nn.Module:
+        if not self.weights:
+            with _quiet():
+                model = self._unfilled()
+        else:
+            options = {"config": self.config, "dtype": torch.float32, "use_safetensors": True}
+            model = self._fetched(self.kind.from_pretrained, "weights", **options)
+        return model.eval()
+
+    def specials(self) -> Sequence[int]:
+        text = self.config.get_text_config()
+        told = [getattr(text, f"{name}_token_id", None) for name in ("bos", "eos", "pad", "sep", "cls")]
+        return [token for token in told if isinstance(token, int)]
+
+    def encode(self, text: str, longest: int | None = None) -> list[list[int]]:
+        from transformers import AutoTokenizer
+
+        if not hasattr(self, "_tokenizer"):
+            self._tokenizer = self._fetched(AutoTokenizer.from_pretrained, "tokenizer")
+        cut = {} if longest is None else {"truncation": True, "max_length": longest, "return_overflowing_tokens": True}
+        with _quiet():
+            found = self._tokenizer(text, **cut)["input_ids"]
+        blocks = found if found and isinstance(found[0], list) else [found]
+        known = [token for block in blocks for token in block]
+        if not known or max(known) >= (self.vocabulary or 0):
+            raise LabError(
+                f"model=hf:{self.name} comes with no tokenizer that fits it: leave text= out for random tokens, or put "
+                "tokenizer.json into its folder"
+            )
+        return blocks
+
+    def picture(self, image: Any) -> Tensor:
+        return self._processor(images=image.convert("RGB"), return_tensors="pt")["pixel_values"][0]
+
+    def shown(self, model: nn.Module) -> Picture | None:
+        for module in model.modules():
+            if isinstance(patch := getattr(module, "patch_size", None), tuple) and self.size is not None:
+                grid = (self.size[1] // patch[0], self.size[2] // patch[1])
+                with suppress(LabError):
+                    return Picture(grid, *(tuple(getattr(self._processor, f"image_{one}")) for one in ("mean", "std")))
+                return Picture(grid)
+        return None
+
+    @property
+    def _processor(self) -> Any:
+        from transformers import AutoImageProcessor
+
+        if not hasattr(self, "_image_processor"):
+            self._image_processor = self._fetched(AutoImageProcessor.from_pretrained, "image processor")
+        return self._image_processor
+
+    def _unfilled(self) -> Any:
+        config = copy.deepcopy(self.config)
+        # Models of one class are made by themselves, those that the library chooses by it.
+        return self.kind.from_config(config) if hasattr(self.kind, "from_config") else self.kind(config)
+
+    def _cut(self, layers: int) -> None:
+        for config in {id(one): one for one in (self.config, self.config.get_text_config())}.values():
+            there = getattr(config, "num_hidden_layers", None)
+            if there is None:
+                continue
+            if layers > there:
+                raise LabError(f"layers={layers}: hf:{self.name} has {there}")
+            config.num_hidden_layers = layers
+            if getattr(config, "layer_types", None):
+                config.layer_types = config.layer_types[:layers]
+            return
+        raise LabError(f"layers={layers}: the config of hf:{self.name} does not say how many layers it has")
+
+    def _fetched(self, fetch: Callable[..., T], what: str, **options: Any) -> T:
+        """Something of the model: of its folder or the cache, else of the Hub."""
+        folder = Path(self.name).expanduser()
+        options["trust_remote_code"] = False
+        if folder.is_dir():
+            with _quiet(), self._refused(what):
+                return fetch(str(folder), local_files_only=True, **options)
+        with _quiet(), suppress(*_UNREADABLE):
+            return fetch(self.name, local_files_only=True, **options)
+        tell(f"hf:{self.name}: asking the Hugging Face Hub for its {what}, which the cache does not have")
+        with _quiet(bars=True), self._refused(what):
+            return fetch(self.name, **options)
+
+    @contextmanager
+    def _refused(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except _UNREADABLE as error:
+            raise LabError(f"model=hf:{self.name}: no {what} to be had: {_first(error)}") from error
+
+
+def _first(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0].rstrip(".:") if lines else type(error).__name__
+
+
+@contextmanager
+def _quiet(bars: bool = False) -> Iterator[None]:
+    """Without the libraries' own warnings within, and bars unless asked for: what matters the lab says itself."""
+    import transformers
+    from huggingface_hub.utils import logging as hub
+
+    ours, theirs = transformers.logging.get_verbosity(), hub.get_verbosity()
+    hidden = not bars and transformers.logging.is_progress_bar_enabled()
+    transformers.logging.set_verbosity_error()
+    if hidden:
+        transformers.logging.disable_progress_bar()
+    hub.set_verbosity(hub.CRITICAL)
+    try:
+        yield
+    finally:
+        transformers.logging.set_verbosity(ours)
+        hub.set_verbosity(theirs)
+        if hidden:
+            transformers.logging.enable_progress_bar()

@@ -1,0 +1,93 @@
+"""Models of other libraries by their names there: ``hf:<name or folder>`` or ``timm:<name>``.
+
+A library is a file of this folder with a class ``Named``; the file's name is the prefix.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from lab.config.check import choices
+from lab.console import LabError
+from lab.models.parts import Picture
+
+
+class NamedModel(ABC):
+    """A model by its name: making one reads what it is, :meth:`load` its weights.
+
+    What comes from somebody else is data: no code of theirs runs, and weights are tensors (safetensors).
+
+    Args:
+        name: of the model in its library, or its folder.
+        weights: False for random ones, of which only the model's config is needed.
+        layers: how many of its first layers to keep; None keeps all.
+        kind: name of the library's class; None lets the library choose.
+
+    Raises:
+        LabError: if there is no such model, it cannot be had, or an option does not go with it.
+    """
+
+    # It without weights (on the meta device), to be tried on.
+    empty: nn.Module
+    # Tokens that it takes at most, and how many there are to choose from; None of a model of pictures.
+    longest: int | None = None
+    vocabulary: int | None = None
+    # Channels, rows and columns of its pictures; None of a model of tokens.
+    size: tuple[int, int, int] | None = None
+
+    @abstractmethod
+    def __init__(self, name: str, weights: bool = True, layers: int | None = None, kind: str | None = None) -> None: ...
+
+    @abstractmethod
+    def load(self) -> nn.Module:
+        """The model, in float32 and evaluation mode, under its own softmax."""
+
+    def specials(self) -> Sequence[int]:
+        """Tokens that stand for no text: start, end, padding."""
+        return ()
+
+    def encode(self, text: str, longest: int | None = None) -> list[list[int]]:
+        """Tokens of a text, cut into blocks of ``longest``, each with the special tokens of a text of its own.
+
+        Raises:
+            LabError: if the model does not come with its tokenizer.
+        """
+        raise NotImplementedError
+
+    def picture(self, image: Any) -> Tensor:
+        """Picture [3, rows, columns] as the model takes it, of a PIL image.
+
+        Raises:
+            LabError: if the model does not say how its pictures are prepared.
+        """
+        raise NotImplementedError
+
+    def shown(self, model: nn.Module) -> Picture | None:
+        """Place of its patches and colours of its input; None of a model of tokens, or where they are not known."""
+        return None
+
+
+def named_model(model: str, **options: Any) -> NamedModel:
+    """The model that ``model=hf:gpt2`` names, its weights not loaded yet.
+
+    Args:
+        model: prefix of a library, a colon, the name there.
+        options: of :class:`NamedModel`.
+
+    Raises:
+        LabError: if there is no such library or model, it cannot be had, or an option does not go with it.
+    """
+    library, colon, name = model.partition(":")
+    there = sorted(path.stem for path in Path(__file__).parent.glob("*.py") if path.stem != "named")
+    if not colon or not name or library not in there:
+        raise LabError(
+            f"model={model} names no library: begin with {' or '.join(f'{one}:' for one in there)}, as in "
+            f"model=hf:gpt2; {choices(library, there)}"
+        )
+    return import_module(f"lab.models.libraries.{library}").Named(name, **options)

@@ -1,0 +1,120 @@
+"""Style of every picture: sizes and fonts, and for each softmax one look that it has in every figure of every page."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib
+from cycler import cycler
+
+# Softmaxes have the colours of Okabe and Ito 2008 but yellow and black, which vanish on white and on black paper, then
+# some of Tol's "muted" scheme: people with colour-blindness tell them apart.
+_COLORS = (
+    "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255", "#332288", "#999933", "#767676",
+)  # fmt: skip
+# Whoever has a name here keeps its look when others come; the rest have one by the hash of their name.
+_KNOWN = (
+    "softmax", "norm_softmax", "heat_treatment", "norm_softmax_heat_treatment", "learnable_temperature",
+    "adaptive_temperature", "log_length", "query_key_norm", "softmax_plus_one", "sigmoid",
+    "entmax", "sparsemax", "entropy_scaled", "entropy_matched", "hard", "linear", "local", "polynomial", "signed",
+    "post_softmax_scale",
+)  # fmt: skip
+_LINES = ("-", "--", ":", "-.")
+_MARKERS = ("", "o", "s", "^", "D", "v", "P", "X")
+
+# What is no softmax (heads, regions, matrices) has Tol's "bright" scheme, so that no colour means two things.
+_OTHERS = ("#4477AA", "#EE6677", "#228833", "#CCBB44", "#AA3377", "#66CCEE", "#777777")
+QKV = dict(zip("qkv", _OTHERS, strict=False))
+# Lines that a curve is compared with: chance, a plateau, a threshold.
+GUIDE = "0.35"
+# Maps and counts, from low to high.
+MAP = "viridis"
+
+_SETTINGS: Any = {
+    # Text stays text in a PDF, with its font: it can be searched, and a journal takes it.
+    "pdf.fonttype": 42,
+    "font.size": 8.5,
+    "axes.titlesize": 8.5,
+    "axes.labelsize": 8.5,
+    "xtick.labelsize": 7.5,
+    "ytick.labelsize": 7.5,
+    "legend.fontsize": 7.5,
+    "legend.frameon": False,
+    "figure.labelsize": 8.5,
+    "axes.prop_cycle": cycler(color=list(_OTHERS)),
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.7,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "0.88",
+    "grid.linewidth": 0.6,
+    "lines.linewidth": 1.1,
+    "lines.markersize": 4,
+}
+
+
+@contextmanager
+def styled() -> Iterator[None]:
+    """Draws under this style: ``with styled(): ...``, or ``@styled()`` above what makes a figure."""
+    with matplotlib.rc_context(_SETTINGS):
+        yield
+
+
+@dataclass(frozen=True)
+class Look:
+    """Look of a line, in the words of matplotlib.
+
+    Attributes:
+        color: "#rrggbb".
+        line: line style.
+        marker: "" for none.
+    """
+
+    color: str
+    line: str = "-"
+    marker: str = ""
+
+    @property
+    def of_line(self) -> dict[str, Any]:
+        """Keyword arguments of ``plot`` and ``step``."""
+        return {"color": self.color, "linestyle": self.line, "marker": self.marker, "markevery": 0.1}
+
+
+def look_of(softmax: str) -> Look:
+    """Look of a softmax: the same wherever it is drawn, for names that nobody knows, too.
+
+    >>> look_of("softmax")
+    Look(color='#0072B2', line='-', marker='')
+    """
+    if softmax in _KNOWN:
+        turn, place = divmod(_KNOWN.index(softmax), len(_COLORS))
+        return Look(_COLORS[place], _LINES[turn])
+    digest = hashlib.blake2b(softmax.encode(errors="backslashreplace"), digest_size=2).digest()
+    return Look(_COLORS[digest[0] % len(_COLORS)], _LINES[digest[1] % len(_LINES)])
+
+
+def looks(softmaxes: Sequence[str]) -> list[Look]:
+    """Looks of the lines of one figure, by their softmax; no two are the same while there are such.
+
+    The colour is always that of the softmax. Further lines of one colour (a softmax under several options) have the
+    next line style, and after all of these a marker.
+
+    Args:
+        softmaxes: the softmax of each line, in the order of the legend.
+    """
+    taken: set[Look] = set()
+    found = []
+    for softmax in softmaxes:
+        own = look_of(softmax)
+        first = _LINES.index(own.line)
+        lines = _LINES[first:] + _LINES[:first]
+        every = (Look(own.color, line, marker) for marker in _MARKERS for line in lines)
+        look = next((one for one in every if one not in taken), own)
+        taken.add(look)
+        found.append(look)
+    return found

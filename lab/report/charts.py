@@ -1,0 +1,201 @@
+"""Charts of a report's page: the same curves as its figures, as data that the browser draws (``charts.js``)."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from lab.console import printable
+from lab.plotting.curves import height_at
+from lab.plotting.style import Look
+from lab.report.figures import Event, Waiting, waiting
+from lab.report.middle import middle, points
+from lab.report.records import Record
+from lab.report.settings import Setting
+from lab.report.survival import no_moment_yet
+
+Chart = dict[str, Any]
+
+Quantity = Literal["accuracy", "loss"]
+
+# Values of all curves of one chart, two bytes each; with more, only every second, third, ... epoch is there.
+_MOST = 150_000
+# A curve of fewer points would hide an abrupt rise.
+_FEWEST = 60
+# What stands for "nothing was logged".
+_NONE = 65_535
+_SCALE = {"accuracy": 100, "loss": 1}
+_DASHES = {"-": [], "--": [6, 4], ":": [2, 3], "-.": [7, 3, 2, 3]}
+
+
+def curves_chart(settings: Sequence[Setting], quantity: Quantity, look: Mapping[Setting, Look]) -> Chart | None:
+    """Curves of all seeds of all settings, by epoch; None where none has any, or there are too many for a page.
+
+    Args:
+        settings: of one experiment.
+        quantity: what is drawn.
+        look: of each setting.
+    """
+    chosen = _validated(settings, quantity)
+    grids = [_grid(runs, quantity) for runs in chosen.values()]
+    longest = max(map(len, grids), default=0)
+    values = sum(2 * len(grid) * len(runs) for grid, runs in zip(grids, chosen.values(), strict=True))
+    every = max(1, -(-values // _MOST))
+    if not longest or (every > 1 and longest / every < _FEWEST):
+        return None
+    scale = _SCALE[quantity]
+    groups = []
+    for (setting, runs), whole in zip(chosen.items(), grids, strict=True):
+        grid = whole[::every]
+        moments = [run.summary.eureka for run in runs if run.moment is not None]
+        heights = [(moment.epoch, height_at(moment, quantity)) for moment in moments]
+        groups.append(
+            {
+                **_named(setting, look[setting]),
+                "x": _places(grid),
+                "seeds": [
+                    {
+                        "y": packed(scale * _on(grid, run, f"val/{quantity}")),
+                        "training": packed(scale * _on(grid, run, f"train/{quantity}")),
+                    }
+                    for run in runs
+                ],
+                "middle": _middle(runs, quantity, False, every),
+                "stars": [[epoch, scale * height] for epoch, height in heights if height is not None],
+            }
+        )
+    first = next(iter(chosen.values()))[0].summary.eureka
+    plateau = first.prior_accuracy if quantity == "accuracy" else first.prior_loss
+    guides = []
+    if plateau is not None:
+        guides.append({"y": scale * plateau, "name": "plateau: the prior p(z) alone", "dash": _DASHES["--"]})
+    if first.metric == f"val/{quantity}" and first.threshold is not None:
+        guides.append({"y": scale * first.threshold, "name": "threshold of the moment", "dash": _DASHES[":"]})
+    return _chart("epoch", quantity, groups, guides)
+
+
+def aligned_chart(
+    settings: Sequence[Setting], quantity: Quantity, look: Mapping[Setting, Look], of: str
+) -> Chart | None:
+    """The same curves by epochs since the moment, of the seeds that have one; None without any.
+
+    Args:
+        settings, quantity, look: as of :func:`curves_chart`.
+        of: id of that chart, which has the curves.
+    """
+    groups = []
+    for place, (setting, runs) in enumerate(_validated(settings, quantity).items()):
+        moved = [[number, run.moment] for number, run in enumerate(runs) if run.moment is not None]
+        own = [run for run in runs if run.moment is not None]
+        if moved:
+            middle = _middle(own, quantity, True)
+            groups.append(
+                {**_named(setting, look[setting]), "of": place, "moved": moved, "middle": middle, "stars": []}
+            )
+    if not groups:
+        return None
+    return {**_chart("epochs since the Eureka-moment", quantity, groups, []), "of": of}
+
+
+def _chart(x: str, quantity: Quantity, groups: list[dict[str, Any]], guides: list[dict[str, Any]]) -> Chart:
+    y, limits = ("validation accuracy in %", [0, 102]) if quantity == "accuracy" else ("validation loss", None)
+    return {"x": x, "y": y, "range": limits, "groups": groups, "guides": guides}
+
+
+def _middle(runs: Sequence[Record], quantity: Quantity, aligned: bool, every: int = 1) -> dict[str, Any] | None:
+    found = middle(runs, f"val/{quantity}", aligned)
+    if found is None:
+        return None
+    y, low, high = (packed(_SCALE[quantity] * own[::every]) for own in (found.median, found.low, found.high))
+    return {"x": _places(found.epochs[::every]), "y": y, "low": low, "high": high}
+
+
+def survival_chart(
+    settings: Sequence[Setting], confidence: float, of: Event, look: Mapping[Setting, Look]
+) -> Chart | None:
+    """Share of seeds of each setting that still wait for it (Kaplan-Meier); None without runs."""
+    lines = waiting(settings, of, look)
+    if not lines:
+        return None
+    return {
+        "x": "epoch",
+        "y": f"share with no {of} yet",
+        "range": [-0.02, 1.04],
+        "steps": f"{100 * confidence:g} % interval",
+        "groups": [_steps(line, confidence) for line in lines],
+        "guides": [],
+    }
+
+
+def _steps(line: Waiting, confidence: float) -> dict[str, Any]:
+    curve, ends = no_moment_yet(line.times, confidence), line.times.ends
+    x = [0.0, *curve.epochs.tolist(), float(curve.end)]
+
+    def whole(values: Iterable[float]) -> Any:
+        between = list(values)
+        return packed([1.0, *between, between[-1] if between else 1.0])
+
+    share = np.array([1.0, *curve.share])
+    return {
+        **_named(line, line.look),
+        "x": x,
+        "seeds": [],
+        "middle": {"x": x, "y": whole(curve.share), "low": whole(curve.low), "high": whole(curve.high)},
+        "ends": [[end, float(share[np.searchsorted(curve.epochs, end, side="right")])] for end in sorted(set(ends))],
+        "stars": [],
+    }
+
+
+def _named(who: Setting | Waiting, look: Look) -> dict[str, Any]:
+    return {"name": printable(who.name), "color": look.color, "dash": _DASHES[look.line]}
+
+
+def packed(values: ArrayLike) -> dict[str, Any]:
+    """Numbers as text, two bytes each between the lowest and the highest; NaN stays what it is.
+
+    >>> packed([0.0, 1.0])["low"], packed([0.0, 1.0])["high"]
+    (0.0, 1.0)
+    """
+    own = np.asarray(values, dtype=np.float64)
+    there = np.isfinite(own)
+    low, high = (float(own[there].min()), float(own[there].max())) if there.any() else (0.0, 0.0)
+    share = (own - low) / (high - low) if high > low else np.zeros_like(own)
+    numbers = np.where(there, np.round(np.nan_to_num(share) * (_NONE - 1)), _NONE).astype("<u2")
+    return {"low": low, "high": high, "data": base64.b64encode(numbers.tobytes()).decode()}
+
+
+def _validated(settings: Sequence[Setting], quantity: Quantity) -> dict[Setting, list[Record]]:
+    """Runs with such a curve, by their setting."""
+    found = {
+        setting: [run for run in setting.runs if np.isfinite(run.curve(f"val/{quantity}")).any()]
+        for setting in settings
+    }
+    return {setting: runs for setting, runs in found.items() if runs}
+
+
+def _grid(runs: Sequence[Record], quantity: Quantity) -> np.ndarray:
+    """Epochs at which any of these runs was validated."""
+    return np.unique(np.concatenate([points(run, f"val/{quantity}")[:, 0] for run in runs]))
+
+
+def _places(values: np.ndarray) -> Any:
+    """A rising axis: first, step and count where it is regular, which is short, else all of it."""
+    steps = np.diff(values)
+    if len(steps) and (steps == steps[0]).all():
+        return {"first": float(values[0]), "step": float(steps[0]), "count": len(values)}
+    return values.tolist()
+
+
+def _on(grid: np.ndarray, run: Record, name: str) -> np.ndarray:
+    """Values of a curve at these epochs, NaN where it has none."""
+    found = points(run, name)
+    values = np.full(len(grid), np.nan)
+    if len(found):
+        place = np.searchsorted(found[:, 0], grid).clip(max=len(found) - 1)
+        there = found[place, 0] == grid
+        values[there] = found[place[there], 1]
+    return values

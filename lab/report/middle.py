@@ -1,0 +1,53 @@
+"""The middle of a setting's seeds: the median curve, and where half of the seeds lie."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lab.report.records import Record
+
+# Of fewer seeds a median says no more than the seeds themselves.
+_SEEDS = 3
+
+
+@dataclass(frozen=True)
+class Middle:
+    """Median of the seeds, and their quartiles.
+
+    Attributes:
+        epochs: [n], rising.
+        median, low, high: [n].
+    """
+
+    epochs: NDArray[np.float64]
+    median: NDArray[np.float64]
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+
+
+def points(run: Record, name: str, aligned: bool = False) -> NDArray[np.float32]:
+    """Reads a curve of a run as [n, 2], epochs (since the Eureka-moment if aligned) and values, without its gaps."""
+    epoch = run.curve("epoch") - (run.moment or 0 if aligned else 0)
+    found = np.stack([epoch, run.curve(name)], axis=1)
+    return found[np.isfinite(found).all(1)]
+
+
+def middle(runs: Sequence[Record], name: str, aligned: bool = False) -> Middle | None:
+    """Median of the seeds at each epoch at which all finished ones were still trained; None of fewer than three.
+
+    Where a run stops soon after its moment, a median of the rest would be one of those that have had none.
+    """
+    curves = [own for run in runs if run.finished and len(own := points(run, name, aligned))]
+    if len(curves) < _SEEDS:
+        return None
+    shared = reduce(np.intersect1d, (curve[:, 0] for curve in curves))
+    if len(shared) < 2:
+        return None
+    values = np.stack([curve[np.searchsorted(curve[:, 0], shared), 1] for curve in curves]).astype(np.float64)
+    low, median, high = np.quantile(values, (0.25, 0.5, 0.75), axis=0)
+    return Middle(shared.astype(np.float64), median, low, high)

@@ -1,0 +1,90 @@
+"""Boards: the loggers that people look at, which take pictures beside numbers; and which run of theirs a folder is.
+
+TensorBoard, Weights & Biases and MLflow are a file each beside this one, and a config each in ``configs/logger``. A
+board of one's own derives from one of Lightning's loggers and from :class:`Board`.
+"""
+
+from __future__ import annotations
+
+import re
+from importlib.util import find_spec
+from pathlib import Path
+from typing import ClassVar
+
+import lightning as L
+from lightning.pytorch.loggers import Logger
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from lab.console import LabError
+from lab.runs.files import DamagedFile, read_json, write_json
+
+# Which run of a board's service a run folder is, by the name of the board: a resumed run goes on with it.
+FILE = "boards.json"
+
+
+class Board(Logger):
+    """Logger that takes figures and histograms beside numbers; a board that cannot show one of them lets it pass.
+
+    Tags are as in ``attention_entropy/layers``; steps are optimiser steps.
+
+    Attributes:
+        package: what has to be installed beside the lab, which is also the name of the lab's extra; None: nothing.
+    """
+
+    package: ClassVar[str | None] = None
+
+    def show_figure(self, tag: str, figure: Figure, step: int) -> None:
+        """Takes a finished figure."""
+
+    def show_histogram(self, tag: str, values: Tensor, step: int) -> None:
+        """Takes numbers of any shape, of which it shows the distribution."""
+
+
+def boards(trainer: L.Trainer) -> list[Board]:
+    """The trainer's boards; none where they were left out."""
+    return [logger for logger in trainer.loggers if isinstance(logger, Board)]
+
+
+def check_installed(name: str, board: type) -> None:
+    """Refuses a board whose package is missing.
+
+    Args:
+        name: of the config that asks for it.
+        board: its class, any logger's.
+
+    Raises:
+        LabError: if it cannot be imported here.
+    """
+    package = getattr(board, "package", None)
+    if package is not None and find_spec(package) is None:
+        raise LabError(f"logger={name} needs {package}, which is not installed: pip install 'eureka-lab[{package}]'")
+
+
+def title(folder: Path) -> str:
+    """The name of a run on a board: experiment, setting and seed."""
+    return "/".join(folder.absolute().parts[-3:])
+
+
+def known_run(folder: Path, board: str) -> str | None:
+    """The identifier of a folder's run on a board; None where it has none, or what stands there is none.
+
+    Raises:
+        LabError: if the file is damaged.
+    """
+    path = folder / FILE
+    if not path.exists():
+        return None
+    try:
+        found = read_json(path)
+    except DamagedFile as error:
+        raise LabError(f"{error}; move it away: the run then begins anew on its board") from error
+    known = found.get(board) if isinstance(found, dict) else None
+    return known if isinstance(known, str) and re.fullmatch(r"[\w-]{1,64}", known) else None
+
+
+def keep_run(folder: Path, board: str, identifier: str) -> None:
+    """Notes which run of a board this folder is."""
+    path = folder / FILE
+    found = read_json(path) if path.exists() else {}
+    write_json(path, {**found, board: identifier})

@@ -1,0 +1,93 @@
+"""MLflow by config: ``logger=mlflow``."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch.loggers import MLFlowLogger
+from lightning.pytorch.utilities import rank_zero_only
+from matplotlib.figure import Figure
+
+from lab.console import LabError
+from lab.runs.boards import Board, keep_run, known_run, title
+from lab.runs.files import one_line
+from lab.runs.stored_config import read_config
+
+
+class MLflow(MLFlowLogger, Board):
+    """Lightning's logger, with one run of MLflow for one run folder.
+
+    Curves and pictures come as they are logged, pictures step by step; the config is the artifact ``config.yaml``, the
+    run folder the tag ``folder``; the Eureka-moment is the metric ``eureka/epoch``. MLflow has no histograms. A run
+    that is gone on with goes on in its run of MLflow: what was logged after its last checkpoint is there twice, since
+    MLflow takes nothing back.
+
+    Args:
+        folder: the run folder.
+        experiment: of MLflow.
+        tracking_uri: of a server or a store; None takes ``MLFLOW_TRACKING_URI``, and without it a database and
+            artifacts in ``save_dir``.
+        save_dir: folder for those.
+
+    Raises:
+        LabError: if MLflow cannot be reached, or no longer has the run.
+    """
+
+    package = "mlflow"
+
+    def __init__(
+        self,
+        folder: str,
+        experiment: str = "eureka-lab",
+        tracking_uri: str | None = None,
+        save_dir: str = "mlruns",
+    ) -> None:
+        self._folder = Path(folder)
+        known = known_run(self._folder, self.package)
+        self._goes_on = known is not None
+        place, where = Path(save_dir).absolute(), str(self._folder.absolute())
+        own = None if tracking_uri else os.environ.get("MLFLOW_TRACKING_URI")
+        if local := not (tracking_uri or own):
+            place.mkdir(parents=True, exist_ok=True)
+        from mlflow.exceptions import MlflowException
+
+        try:
+            super().__init__(
+                experiment_name=experiment,
+                run_name=title(self._folder),
+                tracking_uri=tracking_uri or own or f"sqlite:///{place / 'mlflow.db'}",
+                artifact_location=(place / "artifacts").as_uri() if local else None,
+                tags={"folder": where, "mlflow.note.content": f"run folder: {where}"},
+                run_id=known,
+            )
+            self._begin()
+        except MlflowException as error:
+            raise LabError(f"logger=mlflow: {one_line(error)}") from error
+
+    @rank_zero_only
+    def _begin(self) -> None:
+        """Starts the run of MLflow, which the folder then knows; or opens the one that it knows."""
+        if self._goes_on:
+            self.experiment.update_run(self.run_id, status="RUNNING")
+            return
+        self.experiment.log_dict(self.run_id, read_config(self._folder), "config.yaml")
+        keep_run(self._folder, self.package, str(self.run_id))
+
+    @rank_zero_only
+    def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
+        # They are the same for a run that goes on, and MLflow takes them once.
+        if not self._goes_on:
+            super().log_hyperparams(params)
+
+    @rank_zero_only
+    def show_figure(self, tag: str, figure: Figure, step: int) -> None:
+        from PIL import Image
+
+        file = io.BytesIO()
+        figure.savefig(file, format="png", dpi=110)
+        file.seek(0)
+        self.experiment.log_image(self.run_id, Image.open(file), key=re.sub(r"[^\w./ -]", "_", tag), step=step)

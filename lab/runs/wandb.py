@@ -1,0 +1,97 @@
+"""Weights & Biases by config: ``logger=wandb``."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import Literal
+
+from lightning.pytorch.loggers import WandbLogger
+from lightning.pytorch.utilities import rank_zero_only
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from lab.console import LabError
+from lab.runs.boards import Board, keep_run, known_run, title
+from lab.runs.files import one_line
+from lab.runs.stored_config import read_config
+
+# Of a run's name and of its group, as the service takes them.
+_LONGEST = 128
+
+
+class WeightsAndBiases(WandbLogger, Board):
+    """Lightning's logger, with one run of W&B for one run folder, seeds of one setting in one group.
+
+    Curves, pictures and histograms come as they are logged; the config is there as a whole, with the run folder; the
+    Eureka-moment is ``eureka/epoch`` in the summary. A run that is gone on with goes on in its run of W&B: what was
+    logged after its last checkpoint is there twice, since W&B takes nothing back.
+
+    Args:
+        folder: the run folder. W&B keeps its own files below ``wandb/`` there.
+        project: of W&B.
+        entity: user or team of W&B; None takes the one that is logged in.
+        mode: None goes by ``WANDB_MODE`` and the login; "offline" sends nothing until ``wandb sync`` does.
+
+    Raises:
+        LabError: if W&B cannot be reached, or nobody is logged in.
+    """
+
+    package = "wandb"
+
+    def __init__(
+        self,
+        folder: str,
+        project: str = "eureka-lab",
+        entity: str | None = None,
+        mode: Literal["online", "offline", "shared", "disabled"] | None = None,
+    ) -> None:
+        self._folder = Path(folder)
+        known = known_run(self._folder, self.package)
+        name = title(self._folder)
+        super().__init__(
+            name=name[-_LONGEST:],
+            group=name.rpartition("/")[0][:_LONGEST],
+            save_dir=folder,
+            id=known or secrets.token_hex(4),
+            project=project,
+            entity=entity,
+            mode=mode,
+            notes=f"run folder: {self._folder.absolute()}",
+            # Runs of a sweep, and seeds that train together, are several in one process.
+            reinit="create_new",
+        )
+        from wandb.errors import Error
+
+        try:
+            self._begin(new=known is None)
+        except Error as error:
+            raise LabError(
+                f"logger=wandb: {one_line(error)}; `wandb login` logs in, logger.wandb.mode=offline needs no login"
+            ) from error
+
+    @rank_zero_only
+    def _begin(self, new: bool) -> None:
+        """Starts the run of W&B, which the folder then knows; or opens the one that it knows."""
+        if not new:
+            _ = self.experiment
+            return
+        given = {"folder": str(self._folder.absolute()), "config": read_config(self._folder)}
+        self.experiment.config.update(given)
+        keep_run(self._folder, self.package, self.experiment.id)
+
+    @rank_zero_only
+    def show_figure(self, tag: str, figure: Figure, step: int) -> None:
+        self.log_image(tag, [figure], step)
+
+    @rank_zero_only
+    def show_histogram(self, tag: str, values: Tensor, step: int) -> None:
+        from wandb import Histogram
+
+        self.log_metrics({tag: Histogram(values.numpy())}, step)  # type: ignore[dict-item]
+
+    @rank_zero_only
+    def finalize(self, status: str) -> None:
+        super().finalize(status)
+        if self._experiment is not None:
+            self._experiment.finish(exit_code=0 if status == "success" else 1)

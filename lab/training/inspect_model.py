@@ -1,0 +1,199 @@
+"""Shows a model of another library to diagnostics: no run has trained it, and its inputs have no labels."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor, nn
+from torchvision.datasets.folder import IMG_EXTENSIONS
+
+from lab.console import LabError, tell
+from lab.datasets.given import GivenData
+from lab.datasets.seeding import generator_of
+from lab.models.composed_softmax import softmax_config, softmax_factory, without_schedule
+from lab.models.libraries.named import NamedModel, named_model
+from lab.models.parts import OtherModel
+from lab.models.replace import replace_softmax, restore_softmax
+from lab.observation.observe import attention_layers
+from lab.observation.subject import Subject
+from lab.runs.spec import folder_name
+from lab.training.looks import Looks, device_of
+
+# Tokens of an input where nobody has said, and inputs.
+_TOKENS, _INPUTS = 128, 16
+# Characters of a text that are read for each token that is asked for: more than any token has on average.
+_CHARACTERS = 16
+
+
+def inspect_model(
+    model: str,
+    callbacks: Sequence[str],
+    out: Path | None = None,
+    device: str = "cpu",
+    softmax: str | None = None,
+    softmax_options: Sequence[str] = (),
+    force: bool = False,
+    text: str | None = None,
+    images: Path | None = None,
+    tokens: int | None = None,
+    inputs: int | None = None,
+    weights: bool = True,
+    layers: int | None = None,
+    kind: str | None = None,
+    seed: int = 0,
+) -> Path:
+    """Shows a model of another library to diagnostics; the folder that tables and pictures were written to.
+
+    Args:
+        model: ``hf:<name or folder>`` or ``timm:<name>``.
+        callbacks: overrides of ``configs/train.yaml`` that name and set the diagnostics, or say where more configs are.
+        out: where to write; None is a folder of the model's name below ``inspect``.
+        device: where to compute.
+        softmax: a softmax config to put in; None is the model's own.
+        softmax_options: overrides of it, as in ``softmax.form=log_n``.
+        force: replace what an earlier look wrote.
+        text: what a model of tokens is shown: a text, a file, or a folder of ``*.txt``; None for random tokens.
+        images: folder of pictures that a model of pictures is shown; None for noise.
+        tokens: of an input; None is 128, or as many as the model takes.
+        inputs: how many are shown at most; None is 16.
+        weights: False for random ones.
+        layers: how many of the model's first layers to keep; None keeps all.
+        kind: class of ``transformers``; None lets the library choose.
+        seed: of random inputs and random weights.
+
+    Raises:
+        LabError: if there is no such model, diagnostic or input, or they do not go together, or an earlier look would
+            be overwritten.
+    """
+    where = device_of(device)
+    typed = [] if softmax is None else [f"softmax={softmax}", *softmax_options]
+    looks = Looks(callbacks, out or Path("inspect") / folder_name(",".join([model, *typed])), force)
+    elsewhere = [override for override in callbacks if override.startswith("hydra.searchpath=")]
+    factory = softmax_factory(without_schedule(softmax_config(softmax or "softmax", *elsewhere, *softmax_options)))
+    named = named_model(model, weights=weights, layers=layers, kind=kind)
+    looks.check_needs(["text"] if named.vocabulary else [], f"model={model}")
+    # What may be wrong is found before weights are fetched, if it can be.
+    replace_softmax(named.empty, factory)
+    data = _data(named, text, images, tokens, inputs or _INPUTS, seed)
+    if any(one.needs == "text" for one in looks.diagnostics):
+        named.encode("to be refused where there is no tokenizer")
+    with suppress(RuntimeError):  # of what needs numbers
+        _try(restore_softmax(named.empty), data, torch.device("meta"), model, (TypeError, ValueError, AttributeError))
+    torch.manual_seed(seed)
+    loaded = replace_softmax(named.load(), factory).to(where)
+    known = OtherModel(loaded, named.shown(loaded))
+    _try(known, data, where, model, (IndexError, RuntimeError, AssertionError))
+    tell(f"{model}: {attention_layers(known)} attention layers; {', '.join(looks.names)}")
+    subject = Subject(known, encode=lambda words: named.encode(words)[0], longest=named.longest)
+    few = any(".scenes=" in override for override in callbacks)
+    facts = {
+        "model": model,
+        "softmax": " ".join(typed).removeprefix("softmax=") or None,
+        "weights": weights,
+        "layers": layers,
+        "kind": kind,
+        "text": text,
+        "images": None if images is None else str(images),
+        "input": list(data.draw_validation(0)["x"].shape[1:]),
+        "inputs": len(data.inputs),
+        "seed": seed,
+    }
+    for one, findings in looks.found(subject, data, where, _tell_too_few if few else None):
+        looks.keep(one, findings, facts, step=None)
+    return looks.folder
+
+
+def _data(
+    named: NamedModel, text: str | None, images: Path | None, tokens: int | None, inputs: int, seed: int
+) -> GivenData:
+    """Inputs of a model: of a text, of a folder of pictures, or random."""
+    if named.size is not None:
+        for option, value in (("text", text), ("tokens", tokens)):
+            if value is not None:
+                raise LabError(f"{option}= goes with a model of tokens, and this one takes pictures: images=<folder>")
+        if images is not None:
+            return GivenData(_pictures(images, inputs), lambda path: named.picture(_opened(path)))
+        return GivenData(list(torch.randn(inputs, *named.size, generator=generator_of("noise", seed))))
+    if images is not None:
+        raise LabError("images= goes with a model of pictures, and this one takes tokens: text=<file, or words>")
+    longest = named.longest or tokens or _TOKENS
+    if tokens is not None and tokens > longest:
+        raise LabError(f"tokens={tokens}: the model takes at most {longest}")
+    length = tokens or min(_TOKENS, longest)
+    if text is None:
+        return GivenData(list(_random_tokens(named, inputs, length, seed)))
+    blocks = named.encode(_words(text, _CHARACTERS * inputs * length), length)
+    whole = [block for block in blocks if len(block) == length][:inputs]
+    return GivenData(list(torch.tensor(whole or blocks[:1])))
+
+
+def _random_tokens(named: NamedModel, inputs: int, length: int, seed: int) -> Tensor:
+    ordinary = torch.ones(named.vocabulary or 0)
+    ordinary[[token for token in named.specials() if token < len(ordinary)]] = 0
+    return torch.multinomial(
+        ordinary, inputs * length, replacement=True, generator=generator_of("random tokens", seed)
+    ).view(inputs, length)
+
+
+def _words(text: str, characters: int) -> str:
+    """The first characters of a text, of a file, or of the files of a folder."""
+    path = Path(text).expanduser()
+    if not os.path.exists(path):  # which a long text, no name of a file, is no error to
+        if len(text.split()) < 2:
+            raise LabError(f"text={text} is no file, no folder and no text of two words or more")
+        return text
+    files = sorted(path.glob("*.txt")) if path.is_dir() else [path]
+    if not files:
+        raise LabError(f"text={text}: the folder holds no *.txt")
+    found = ""
+    for file in files:
+        try:
+            with file.open(encoding="utf-8") as lines:
+                found += lines.read(characters - len(found))
+        except (OSError, UnicodeDecodeError) as error:
+            raise LabError(f"text={file} is no text in UTF-8 that can be read: {error}") from error
+    if not found.strip():
+        raise LabError(f"text={text} holds no text")
+    return found
+
+
+def _pictures(folder: Path, inputs: int) -> list[Path]:
+    """The first pictures of a folder and of those in it, by name."""
+    found = sorted(path for path in folder.expanduser().rglob("*") if path.suffix.lower() in IMG_EXTENSIONS)
+    if not found:
+        raise LabError(f"images={folder} holds no pictures: name a folder of {', '.join(IMG_EXTENSIONS)}")
+    return found[:inputs]
+
+
+def _opened(path: Path) -> Any:
+    try:
+        with Image.open(path) as image:
+            return image.convert("RGB")
+    except (OSError, ValueError) as error:
+        raise LabError(f"{path} is no picture that can be read: {error}") from error
+
+
+def _try(
+    model: nn.Module, data: GivenData, device: torch.device, name: str, wrong: tuple[type[Exception], ...]
+) -> None:
+    """One input through the model: it may want more than this kind of input, or take fewer tokens than it says."""
+    x = data.draw_validation(0)["x"][:1].to(device)
+    try:
+        with torch.no_grad():
+            model(x)
+    except wrong as error:
+        first = (str(error).splitlines() or [type(error).__name__])[0]
+        raise LabError(
+            f"model={name} cannot be shown an input of {list(x.shape[1:])}: {first}; kind= names a part of it, as in "
+            "kind=CLIPTextModel, and tokens= shorter texts"
+        ) from error
+
+
+def _tell_too_few(wanted: int, there: int) -> None:
+    tell(f"{wanted:,} inputs are asked for, and {there:,} are shown: inputs={wanted} takes as many as there are")

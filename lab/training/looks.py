@@ -1,0 +1,142 @@
+"""Diagnostics that look afterwards: made by name, with what they find written down and printed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from hydra.errors import InstantiationException
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
+from rich.table import Table
+
+from lab.callbacks.diagnostics.base import NEEDS, Diagnostic, Look
+from lab.config.check import check
+from lab.config.command_line import composed
+from lab.console import LabError, tables, tell
+from lab.datasets.loading import DataModule
+from lab.observation.observe import Findings, observe
+from lab.observation.subject import Subject
+from lab.runs.files import write_json
+from lab.runs.provenance import provenance
+
+# Larger tables are for a reader of files.
+_MOST_ROWS, _MOST_COLUMNS = 30, 12
+
+
+def device_of(name: str) -> torch.device:
+    """The device of this name.
+
+    Raises:
+        LabError: if it cannot be used here.
+    """
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise LabError(f"device={name} cannot be used here: {str(error).splitlines()[0]}") from error
+    return device
+
+
+class Looks:
+    """Diagnostics that look once at something that is trained, each with a table, pictures and a note of its own.
+
+    Args:
+        callbacks: overrides of ``configs/train.yaml`` that name and set them, or say where more configs are.
+        folder: where they write.
+        force: replace what an earlier look wrote.
+
+    Raises:
+        LabError: if there is no such diagnostic or option, or an earlier look would be overwritten.
+    """
+
+    def __init__(self, callbacks: Sequence[str], folder: Path, force: bool = False) -> None:
+        if any(one.exists() and not one.is_dir() for one in (folder, *folder.parents)):
+            raise LabError(f"out={folder} is a file: name a folder for tables and pictures")
+        config = composed(callbacks).config
+        config.paths.run = str(folder)
+        check(config)
+        try:
+            made = {name: instantiate(node) for name, node in config.callbacks.items()}
+        except InstantiationException as error:
+            # What the constructor said, not that Hydra called it.
+            raise LabError(str(error.__cause__ or error)) from error
+        others = [str(name) for name, one in made.items() if not isinstance(one, Diagnostic | Look)]
+        if others:
+            raise LabError(f"{', '.join(others)} watches training and cannot look afterwards: leave it out")
+        if not made:
+            raise LabError("no diagnostics: name some, as in diagnostics=[attention_entropy,linear_probes]")
+        self.folder = folder
+        self.diagnostics: list[Diagnostic | Look] = list(made.values())
+        plain: Any = OmegaConf.to_container(config.callbacks, resolve=True)
+        self._options = dict(zip(self.names, plain.values(), strict=True))
+        if len(self._options) < len(self.diagnostics):
+            raise LabError("two diagnostics of one kind would write one file: look with one after the other")
+        for one in self.diagnostics:
+            if ((folder / f"{one.name}.json").exists() or one.path.exists()) and not force:
+                raise LabError(
+                    f"{folder} holds a look of {one.name} already: give force=true to look again, or another folder "
+                    "as out="
+                )
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the diagnostics, in their order."""
+        return [one.name for one in self.diagnostics]
+
+    def check_needs(self, has: Collection[str], what: str) -> None:
+        """Refuses a diagnostic that what is looked at does not have enough for.
+
+        Args:
+            has: of ``NEEDS``.
+            what: that is looked at.
+
+        Raises:
+            LabError: if there is one.
+        """
+        for one in self.diagnostics:
+            if one.needs is not None and one.needs not in has:
+                raise LabError(f"{one.name} needs {NEEDS[one.needs]}, which {what} does not have: leave it out")
+
+    def found(
+        self, subject: Subject, data: DataModule, device: torch.device, too_few: Callable[[int, int], None] | None
+    ) -> Iterator[tuple[Diagnostic | Look, Findings]]:
+        """Findings of each: of inputs in one pass, then of those that look in a way of their own."""
+        shared = [one for one in self.diagnostics if isinstance(one, Diagnostic)]
+        if shared:
+            yield from zip(shared, observe(subject.model, data, shared, device, too_few=too_few), strict=True)
+        for one in self.diagnostics:
+            if isinstance(one, Look):
+                yield one, one.look(subject)
+
+    def keep(self, one: Diagnostic | Look, findings: Findings, facts: dict[str, Any], step: int | None) -> None:
+        """Writes table, arrays, pictures and a note of where they come from; prints small tables and names files."""
+        one.keep(findings, epoch=None, step=step)
+        written = [one.path] if findings.rows else []
+        arrays = one.keep_arrays(findings, "arrays")
+        written += [] if arrays is None else [arrays]
+        for name, make in findings.figures.items():
+            picture = one.draw(make(), name, pdf=True)
+            written += [picture, picture.with_suffix(".pdf")]
+        note = self.folder / f"{one.name}.json"
+        write_json(note, {**facts, "options": self._options[one.name], **provenance()})
+        _show(one.name, findings)
+        for path in [*written, note]:
+            tell(f"written: {path}")
+
+
+def _show(name: str, findings: Findings) -> None:
+    """Prints a small table of what was found."""
+    columns = list(dict.fromkeys(column for row in findings.rows for column in row))
+    if not 0 < len(findings.rows) <= _MOST_ROWS or len(columns) > _MOST_COLUMNS:
+        return
+    table = Table(title=name, title_justify="left")
+    for column in columns:
+        named = any(isinstance(row.get(column), str) for row in findings.rows)
+        table.add_column(column, justify="left" if named else "right")
+    for row in findings.rows:
+        values = [row.get(column, "") for column in columns]
+        table.add_row(*(f"{value:.4g}" if isinstance(value, float) else str(value) for value in values))
+    tables().print(table)

@@ -1,0 +1,64 @@
+"""Metrics of an epoch, counted where the model is: no update makes the processor wait for a GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torchmetrics import Metric, MetricCollection
+from torchmetrics.classification import MulticlassAccuracy
+
+
+class WeightedMean(Metric):
+    """Mean of numbers, each with a weight; 0 before anything of weight has been seen.
+
+    torchmetrics' ``MeanMetric`` (1.9) reads from the device at each update whether a number is NaN, and without that
+    (``nan_strategy="disable"``) leaves the weights out. The states have its names, as in checkpoints.
+    """
+
+    full_state_update = False
+    mean_value: Tensor
+    weight: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name in ("mean_value", "weight"):
+            self.add_state(name, torch.tensor(0.0), dist_reduce_fx="sum")
+
+    def update(self, value: Tensor, weight: Tensor | float = 1.0) -> None:
+        """Counts numbers of any shape; ``weight`` is one for all, or of their shape (a mask, say)."""
+        self.mean_value += (value.to(self.mean_value.dtype) * weight).sum()
+        self.weight += weight.sum() if isinstance(weight, Tensor) else weight * value.numel()
+
+    def compute(self) -> Tensor:
+        """Mean over all updates, a single number."""
+        return torch.where(self.weight > 0, self.mean_value / self.weight, 0.0)
+
+
+class LossAndAccuracy(MetricCollection):
+    """Mean ``loss`` and share of right answers (``accuracy``) in one collection; one call updates both.
+
+    Args:
+        num_classes: number of labels.
+        ignored: label that is not counted; None counts all.
+    """
+
+    def __init__(self, num_classes: int, ignored: int | None = None) -> None:
+        # "micro": the share of right answers, as in the papers, not the mean over classes. The check of the arguments
+        # would read them from the device; the loss refuses a label that does not exist.
+        accuracy: Metric = MulticlassAccuracy(num_classes, average="micro", validate_args=False)
+        # Of torchmetrics, what is ignored is selected by a mask, and the processor waits for its size.
+        super().__init__({"loss": WeightedMean(), "accuracy": accuracy if ignored is None else WeightedMean()})
+        self._ignored = ignored
+
+    def update(self, *args: Any, **kwargs: Any) -> None:
+        """Takes ``logits`` [B, (M,) classes], ``target`` [B, (M)] and the mean ``loss`` of the batch."""
+        logits, target = kwargs["logits"], kwargs["target"]
+        if self._ignored is None:
+            self["loss"].update(kwargs["loss"], len(target))
+            self["accuracy"].update(logits.flatten(0, -2), target.flatten())
+        else:
+            counted = target != self._ignored
+            self["loss"].update(kwargs["loss"], counted.sum())
+            self["accuracy"].update(logits.argmax(-1) == target, counted)

@@ -1,0 +1,342 @@
+"""All that waits for an NVIDIA GPU, within so many minutes; leaves its pages in results/gpu.
+
+    scripts/gpu/all.sh 30                 # tests, speed, the main task to its moments, Table 1
+    scripts/gpu/all.sh 30 --dry-run       # what would be run, and for how long
+    scripts/gpu/all.sh 10 --rehearse      # in small, on the processor, with pages in runs/rehearsal
+    scripts/gpu/all.sh 10 --only moments
+
+A step that fails or takes too long does not stop those after it. Stop it at any time: the same command goes on with
+what is missing. Images come from the folder in EUREKA_DATA, else from .carry/data. Where OUT names a folder, the pages
+and the runs are packed into it, in parts of 15 MiB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from lab.config.arguments import Parser
+from lab.console import LabError, refusals, tell
+from lab.report.published import load
+from lab.runs.files import DamagedFile, read_json, write_json, write_text
+from lab.runs.provenance import now
+from lab.runs.summary import read_summary
+from lab.runs.walk import walk_runs
+from scripts.gpu.carry import CARRIED, unpack_images
+from scripts.gpu.steps import MOMENTS, ROOT, SHARES, Places, Step, steps
+from scripts.reproduce.common import origin
+
+# A run that is told to go saves first; a step that does not heed it is ended.
+GRACE_SECONDS = 30.0
+# Writing the pages takes so long.
+RESERVE_SECONDS = 20.0
+# The issue's: 300 epochs of the main task in so many seconds on an H200.
+TARGET_SECONDS, EPOCHS, EPOCH_SIZE = 250, 300, 60_000
+PART_BYTES, MOST_PARTS = 15 * 2**20, 4
+
+
+@dataclass
+class Done:
+    """Result of a step.
+
+    Attributes:
+        status: "done", "cut off" at its share of the time, or "failed".
+        seconds: that it took, all tries together.
+        command: as one would type it.
+        device: that it ran on.
+        date: when it ended.
+        said: the last line that it said.
+    """
+
+    status: str
+    seconds: float
+    command: str
+    device: str
+    date: str
+    said: str
+
+
+class Record:
+    """Record of all steps, kept in ``steps.json``.
+
+    Args:
+        folder: of the pages.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.path = folder / "steps.json"
+        self.done: dict[str, Done] = {}
+        if not self.path.exists():
+            return
+        try:
+            self.done = {name: Done(**fields) for name, fields in read_json(self.path).items()}
+        except (DamagedFile, TypeError, AttributeError) as error:
+            raise LabError(f"{self.path} is no record of steps: {error}; move it away to begin anew") from error
+
+    def keep(self, name: str, done: Done) -> None:
+        """Writes down how a step went."""
+        self.done[name] = done
+        write_json(self.path, {key: asdict(value) for key, value in self.done.items()})
+
+    def is_done(self, name: str) -> bool:
+        """Tells whether a step need not be run again."""
+        return name in self.done and self.done[name].status == "done"
+
+
+def share(step: Step, left: Sequence[Step], seconds: float) -> float:
+    """Seconds for a step, the first of those that are left: its stage's share, divided among its steps there."""
+    stages = {one.stage for one in left}
+    own = sum(one.stage == step.stage for one in left)
+    return seconds * SHARES[step.stage] / sum(SHARES[stage] for stage in stages) / own
+
+
+def run_step(step: Step, seconds: float, folder: Path) -> tuple[str, float, str]:
+    """Runs a step for at most so many seconds; its status, the seconds it took, the last line that it said.
+
+    Args:
+        step: to run.
+        seconds: after which it is told to go.
+        folder: of its log.
+    """
+    log = folder / "logs" / f"{step.name}.txt"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    began = time.monotonic()
+    with log.open("w") as file:
+        # A group of its own, so that none of its processes outlives it.
+        process = subprocess.Popen(
+            [sys.executable, *step.words], cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        status = "cut off"
+        try:
+            process.wait(seconds)
+            status = "failed" if process.returncode else "done"
+        except subprocess.TimeoutExpired:
+            process.terminate()
+            try:
+                process.wait(GRACE_SECONDS)
+            except subprocess.TimeoutExpired:
+                tell(f"{step.name} did not end within {GRACE_SECONDS:.0f} s of being told to")
+        except BaseException:
+            process.terminate()
+            process.wait(GRACE_SECONDS)
+            raise
+        finally:
+            _end(process)
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    return status, time.monotonic() - began, lines[-1][:200] if lines else ""
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    process.wait()
+
+
+def run_all(
+    plan: Sequence[Step],
+    minutes: float,
+    places: Places,
+    device: str,
+    command: str,
+    only: Sequence[str] = tuple(SHARES),
+) -> Record:
+    """Runs all steps that are not done, one after the other, and keeps the page up to date.
+
+    Args:
+        plan: all steps, each of which has its line on the page.
+        minutes: for all of them.
+        places: where they write.
+        device: what they run on.
+        command: that this program was started with.
+        only: stages whose steps are run.
+    """
+    record = Record(places.results)
+    ends = time.monotonic() + 60 * minutes - RESERVE_SECONDS
+    left = [step for step in plan if step.stage in only and not record.is_done(step.name)]
+    for number, step in enumerate(left):
+        seconds = share(step, left[number:], max(0.0, ends - time.monotonic()))
+        if seconds < 1:
+            tell(f"{step.name}: no time is left")
+            continue
+        tell(f"{step.name}: at most {seconds / 60:.1f} minutes")
+        before = record.done[step.name].seconds if step.name in record.done else 0.0
+        status, took, said = run_step(step, seconds, places.results)
+        typed = shlex.join(["python", *step.words]).replace(f"{ROOT}/", "")
+        record.keep(step.name, Done(status, round(before + took, 3), typed, device, now(), said))
+        tell(f"{step.name}: {status} after {took:.0f} s{f': {said}' if said else ''}")
+        for words in step.afterwards:
+            subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, timeout=120, check=False)
+        write_text(places.results / "README.md", page(plan, record, places, command))
+    write_text(places.results / "README.md", page(plan, record, places, command))
+    return record
+
+
+def page(plan: Sequence[Step], record: Record, places: Places, command: str) -> str:
+    """The page of all steps, as far as they have come."""
+    rows = []
+    for step in plan:
+        done = record.done.get(step.name)
+        found = [name for name in step.pages if (places.results / name).exists()]
+        rows.append(
+            {
+                "step": f"[{step.name}](logs/{step.name}.txt)" if done else step.name,
+                "status": done.status if done else "not begun",
+                "seconds": f"{done.seconds:.0f}" if done else "",
+                "device": done.device if done else "",
+                "date": done.date[:16] if done else "",
+                "page": ", ".join(f"[{name}]({name})" for name in found),
+                "last line": done.said.replace("|", "\\|") if done else "",
+            }
+        )
+    commands = [f"{done.command}   # {name}" for name, done in record.done.items()]
+    return "\n\n".join(
+        [
+            "# With a GPU: tests, speed, Eureka-moments of the main task, Table 1",
+            origin(command),
+            pd.DataFrame(rows).to_markdown(index=False),
+            "## The main task to its Eureka-moments",
+            moments(places),
+            "## Commands",
+            "```bash\n" + "\n".join(commands) + "\n```" if commands else "None yet.",
+            "",
+        ]
+    )
+
+
+def moments(places: Places) -> str:
+    """The table of the runs to their moments, beside the paper's, with the time that 300 epochs would take."""
+    published = {str(row.overrides): row.cells for row in load("eureka/table_1").rows if row.group == "Main dataset"}
+    names = {row: name for name, row in MOMENTS.items()}
+    rows: list[dict[str, Any]] = []
+    for found in walk_runs(places.runs / "moments"):
+        summary = read_summary(found.path)
+        own = [row for row in names if summary is not None and f"+row={row}" in summary.overrides]
+        if summary is None or not own:
+            continue
+        theirs = next(cells for overrides, cells in published.items() if f"'+row={own[0]}'" in overrides)
+        speed = summary.samples_per_second
+        rows.append(
+            {
+                "softmax": names[own[0]],
+                "status": summary.status,
+                "epochs": summary.epochs,
+                "Eureka-epoch": "none yet" if summary.moment is None else summary.moment,
+                "paper, mean": theirs["eureka_epoch"].mean,
+                "seconds": f"{summary.wall_seconds or 0:.0f}",
+                "accuracy": "" if summary.accuracy is None else f"{summary.accuracy:.1%}",
+                "images/s": "" if not speed else f"{speed:,.0f}",
+                f"{EPOCHS} epochs at this speed, s": "" if not speed else f"{EPOCHS * EPOCH_SIZE / speed:.0f}",
+            }
+        )
+    if not rows:
+        return "No run yet."
+    target = f"To reach: {EPOCHS} epochs in {TARGET_SECONDS} s on an H200. Validations are not counted in images/s."
+    return pd.DataFrame(rows).to_markdown(index=False) + f"\n\nOne seed each; a run ends at its moment. {target}"
+
+
+def pack(places: Places, out: Path) -> list[Path]:
+    """Packs pages and runs into parts in ``out``, without checkpoints of finished runs; the parts.
+
+    Where this is more than may come back, all checkpoints are left out: unfinished runs begin anew.
+    """
+    for with_checkpoints in (True, False):
+        whole = out / "gpu.tar.gz"
+        with tarfile.open(whole, "w:gz") as archive:
+            for folder in (places.results, places.runs):
+                for path in sorted(folder.rglob("*")) if folder.exists() else []:
+                    if path.is_file() and (path.suffix != ".ckpt" or (with_checkpoints and _goes_on(path))):
+                        archive.add(path, path.relative_to(ROOT))
+        if whole.stat().st_size <= MOST_PARTS * PART_BYTES:
+            break
+    parts: list[Path] = []
+    with whole.open("rb") as file:
+        while piece := file.read(PART_BYTES):
+            parts.append(whole.with_name(f"{whole.name}.{len(parts)}"))
+            parts[-1].write_bytes(piece)
+    whole.unlink()
+    return parts
+
+
+def _goes_on(checkpoint: Path) -> bool:
+    """Tells whether it is the newest checkpoint of a run that is not finished."""
+    summary = read_summary(checkpoint.parent.parent)
+    newest = max(checkpoint.parent.glob("last-*.ckpt"), default=None)
+    return summary is not None and not summary.finished and checkpoint == newest
+
+
+def prepare(rehearse: bool) -> str:
+    """Looks for the GPU and the images; the device.
+
+    Raises:
+        LabError: if one of them is not there.
+    """
+    if rehearse:
+        return "processor (rehearsal in small: no number of it says anything)"
+    import torch
+
+    if not torch.cuda.is_available():
+        raise LabError("PyTorch finds no GPU here: --rehearse shows on the processor that every step works")
+    if "EUREKA_DATA" not in os.environ and (CARRIED / "data").exists():
+        unpack_images(CARRIED / "data", ROOT / "data")
+        os.environ["EUREKA_DATA"] = str(ROOT / "data")
+    return torch.cuda.get_device_name()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line; 1 if a step has failed, else 0.
+
+    Raises:
+        LabError: if there is no GPU.
+    """
+    parser = Parser("scripts/gpu/all.sh", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("minutes", type=float, help="for all steps together")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be run, and run nothing")
+    parser.add_argument("--rehearse", action="store_true", help="in small, on the processor")
+    parser.add_argument("--only", nargs="+", choices=list(SHARES), metavar="STAGE", help=f"of {', '.join(SHARES)}")
+    options = parser.parse_args(arguments)
+    if not 0.5 <= options.minutes <= 10_000:
+        parser.error(f"MINUTES must be from 0.5 to 10000, got {options.minutes:g}")
+    rehearsal = ROOT / "runs" / "rehearsal"
+    places = Places(rehearsal / "results", rehearsal / "runs") if options.rehearse else Places()
+    only = options.only or list(SHARES)
+    plan = steps(places, options.rehearse)
+    if options.dry_run:
+        seconds = 60 * options.minutes - RESERVE_SECONDS
+        chosen, record = [step for step in plan if step.stage in only], Record(places.results)
+        left = [step for step in chosen if not record.is_done(step.name)]
+        for step in chosen:
+            known = f"about {share(step, left, seconds) / 60:.1f} minutes" if step in left else "done already"
+            print(f"{step.name}: {known}\n    {shlex.join(['python', *step.words]).replace(f'{ROOT}/', '')}")
+        return 0
+    words = " ".join(sys.argv[1:] if arguments is None else arguments)
+    record = run_all(plan, options.minutes, places, prepare(options.rehearse), f"scripts/gpu/all.sh {words}", only)
+    print(f"written: {places.results / 'README.md'}")
+    if out := os.environ.get("OUT"):
+        print(f"packed: {', '.join(map(str, pack(places, Path(out))))}")
+    return int(
+        any(
+            record.done[step.name].status == "failed"
+            for step in plan
+            if step.stage in only and step.name in record.done
+        )
+    )
+
+
+if __name__ == "__main__":
+    with refusals():
+        sys.exit(main())

@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# All that waits for an NVIDIA GPU, within so many minutes; leaves its pages in results/gpu.
+#
+#   scripts/gpu/all.sh MINUTES [--dry-run] [--rehearse] [--only STAGE ...]
+#
+# Stop it at any time: the same command goes on with what is missing. What it does: scripts/gpu/__main__.py. Where Python
+# packages are missing, it takes those that `python -m scripts.gpu.carry` has put into .carry/wheels.
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+cd "$here"
+python=${PYTHON:-$(command -v python || command -v python3)}
+export PYTHONPATH="$here${PYTHONPATH:+:$PYTHONPATH}"
+if ! why=$("$python" -c 'import lab.training.fit, lab.bench.__main__' 2>&1); then
+    site=$(mktemp -d)
+    if ! compgen -G '.carry/wheels/*.whl' >/dev/null ||
+        ! "$python" -m pip install --quiet --no-index --no-deps --no-compile --target "$site" .carry/wheels/*.whl; then
+        echo "error: the lab cannot be imported here (${why##*$'\n'}): make setup, or python -m scripts.gpu.carry where" \
+            "there is a network, for the Python of this machine" >&2
+        exit 1
+    fi
+    export PYTHONPATH="$here:$site${PYTHONPATH#"$here"}"
+fi
+exec "$python" -m scripts.gpu "$@"

@@ -1,0 +1,132 @@
+"""Steps of the kit, in order: tests, speed, the main task to its moments, Table 1."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+# Published: Eureka-moments in Transformers, A.14.
+BATCH = 512
+# Name on the page -> row of Table 1.
+MOMENTS = {"NormSoftmax": "norm_softmax", "softmax": "vit"}
+# Stage -> its share of the time; what one leaves goes to those after it.
+SHARES = {"tests": 0.1, "speed": 0.3, "moments": 0.35, "table_1": 0.25}
+
+
+@dataclass(frozen=True)
+class Places:
+    """Places that a kit writes to.
+
+    Attributes:
+        results: folder of the pages.
+        runs: folder of the runs.
+    """
+
+    results: Path = ROOT / "results" / "gpu"
+    runs: Path = ROOT / "runs" / "gpu"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One command of a stage.
+
+    Attributes:
+        stage: one of SHARES.
+        name: of the step, and of its log.
+        words: after ``python``.
+        afterwards: commands that write pages of what there is, however far the step came.
+        page: what a reader finds where the step has written something.
+        ends_itself: its exit status says whether it is done; a sweep that was cut off says so, too.
+    """
+
+    stage: str
+    name: str
+    words: tuple[str, ...]
+    afterwards: tuple[tuple[str, ...], ...] = ()
+    pages: tuple[str, ...] = field(default=())
+
+
+def steps(places: Places, rehearse: bool = False) -> list[Step]:
+    """Lists all steps.
+
+    Args:
+        places: where they write.
+        rehearse: in small, on the processor: shows that each works, and measures nothing.
+    """
+    device = "cpu" if rehearse else "cuda"
+    return [
+        _tests(rehearse),
+        *_speed(places, device, rehearse),
+        *_moments(places, rehearse),
+        _table_1(places, rehearse),
+    ]
+
+
+def _tests(rehearse: bool) -> Step:
+    files = sorted(path for path in (ROOT / "tests").rglob("test_*.py") if "mark.gpu" in path.read_text())
+    only = ["-x", "--collect-only"] if rehearse else []
+    words = ("-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", *only, *map(str, files))
+    return Step("tests", "tests", words)
+
+
+def _speed(places: Places, device: str, rehearse: bool) -> list[Step]:
+    sizes = ["--quick", "--seconds-per-measurement", "0"] if rehearse else ["--seconds-per-measurement", "1"]
+
+    def bench(name: str, *words: str) -> Step:
+        out = places.results / f"speed_{name}"
+        given = ("-m", "lab.bench", "--device", device, "--only", *words, *sizes, "--out", str(out))
+        return Step("speed", f"speed_{name}", given, pages=(f"{out.name}.md", f"{out.name}_incomplete.md"))
+
+    batch = () if rehearse else ("--batch-size", str(BATCH))
+    published = ("--precision", "bfloat16", *batch)
+    main, others = ("softmax", "norm_softmax"), ("learnable_temperature", "adaptive_temperature")
+    # What is asked for most comes first.
+    found = [bench("train", "train", "ratio", "--softmax", *main, *published), bench("seeds", "seeds")]
+    found += [bench("train_others", "train", "--softmax", *others, *published)] if not rehearse else []
+    return [*found, bench("attention", "attention", "--softmax", *main, "--precision", "bfloat16")]
+
+
+# A run of seconds, on drawn images.
+_SMALL = (
+    "data/source=drawn",
+    *(f"data.source.{kind}.{split}_size=60" for kind in ("digits", "garments") for split in ("train", "test")),
+    "data.batch_size=4",
+    "data.epoch_size=8",
+    "data.validation_size=8",
+    "trainer.max_epochs=2",
+)
+
+
+def _how(rehearse: bool) -> list[str]:
+    return [*_SMALL, "trainer=cpu"] if rehearse else ["trainer=gpu", "compile=true"]
+
+
+def _moments(places: Places, rehearse: bool) -> list[Step]:
+    return [
+        Step(
+            "moments",
+            f"moment_{row}",
+            (
+                "-m",
+                "lab.train",
+                "experiment=main_task",
+                f"+row={row}",
+                *_how(rehearse),
+                "callbacks.eureka.stop_after=0",
+                f"paths.runs={places.runs / 'moments'}",
+            ),
+        )
+        for row in MOMENTS.values()
+    ]
+
+
+def _table_1(places: Places, rehearse: bool) -> Step:
+    runs = places.runs / "table_1"
+    seeds, how = ("1", [*_how(True), "compile=false"]) if rehearse else ("10", [])
+    out = places.results / "table_1"
+    options = ("--seeds", seeds, "--runs", str(runs), "--out", str(places.results / "tables"))
+    # Table 4 tells more of the runs of Table 1; of equal keys the last counts.
+    words = ("-m", "scripts.reproduce.table", "4", "trainer=gpu", "compile=true", *how, *options)
+    report = ("-m", "lab.report", str(runs), "--against", "eureka/table_1", "--out", str(out))
+    return Step("table_1", "table_1", words, (report,), ("table_1/report.md",))

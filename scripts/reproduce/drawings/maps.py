@@ -1,0 +1,92 @@
+"""Layouts of maps on the patches of a scene: attention, and the derivatives of its output."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from lab.console import LabError
+from lab.plotting.figures import new_figure
+from scripts.reproduce.drawings.runs import Shown
+
+
+def attention(runs: Sequence[Shown]) -> Figure:
+    """Attention that each patch of a scene gets, over queries and heads: a row a run, a column a layer (Figure 3)."""
+    pictures = {}
+    for run in runs:
+        received_LBHM = _arrays(run, "attention_maps", None)["received"].astype(float)
+        pictures[run.label] = [_on_grid(layer) for layer in received_LBHM[:, 0].mean(1)]
+    figure, axes = _maps(pictures)
+    for run, panels in zip(runs, axes, strict=True):
+        for panel, picture in zip(panels, pictures[run.label], strict=True):
+            panel.imshow(picture, cmap="gray", interpolation="nearest")
+    figure.suptitle("white: most attention; each map has its own scale", fontsize=8)
+    return figure
+
+
+def derivatives(runs: Sequence[Shown], of: Sequence[str], epoch: int | str) -> Figure:
+    """Mean |dZ/dQ|, |dZ/dK| or |dZ/dV| of each patch at an epoch: rows of runs, a column a layer (Figures 5, 11, 12).
+
+    Args:
+        runs: of models whose tokens lie on a grid.
+        of: which of "q", "k" and "v".
+        epoch: after which; "moment of <setting>" is that of the Eureka-moment there.
+
+    Raises:
+        LabError: if a run did not look at that epoch, or the setting has no moment.
+    """
+    at = _epoch(runs, epoch)
+    pictures: dict[str, list[NDArray[Any]]] = {}
+    for run in runs:
+        arrays = _arrays(run, "attention_gradients", at)
+        pictures |= {f"{run.label}\n{name.upper()}": [_on_grid(layer) for layer in arrays[name]] for name in of}
+    figure, axes = _maps(pictures)
+    for panels, maps in zip(axes, pictures.values(), strict=True):
+        low, high = min(one.min() for one in maps), max(one.max() for one in maps)
+        for panel, picture in zip(panels, maps, strict=True):
+            image = panel.imshow(picture, vmin=low, vmax=high, interpolation="nearest")
+        figure.colorbar(image, ax=panels, shrink=0.8)
+    figure.suptitle(f"epoch {at}; each row has its own scale", fontsize=8)
+    return figure
+
+
+def _epoch(runs: Sequence[Shown], asked: int | str) -> int:
+    if isinstance(asked, int):
+        return asked
+    name = asked.removeprefix("moment of ")
+    moments = [run.moment("epoch") for run in runs if run.name == name]
+    if not moments or moments[0] is None:
+        raise LabError(f"{name} has had no Eureka-moment at whose epoch maps could be drawn")
+    return moments[0]
+
+
+def _arrays(run: Shown, diagnostic: str, epoch: int | None) -> dict[str, NDArray[Any]]:
+    folder = run.folder / "diagnostics" / diagnostic
+    name = "epoch_*.npz" if epoch is None else f"epoch_{epoch:05d}.npz"
+    found = sorted(folder.glob(name))
+    if not found:
+        raise LabError(f"{folder} has no {name}: run it with 'callbacks=[default,figures]', to that epoch")
+    with np.load(found[-1], allow_pickle=False) as arrays:
+        return dict(arrays)
+
+
+def _on_grid(values: NDArray[Any]) -> NDArray[Any]:
+    """[tokens] -> [rows, columns]; what stands before the patches (CLS) is left out."""
+    side = int(len(values) ** 0.5)
+    return values[len(values) - side * side :].reshape(side, side)
+
+
+def _maps(pictures: dict[str, list[NDArray[Any]]]) -> tuple[Figure, Any]:
+    across = max(len(maps) for maps in pictures.values())
+    figure, axes = new_figure(1.6 * across + 1.4, 1.6 * len(pictures) + 0.6, len(pictures), across)
+    for panels, name in zip(axes, pictures, strict=True):
+        panels[0].set_ylabel(name, fontsize=9)
+        for panel in panels:
+            panel.set(xticks=[], yticks=[])
+    for layer, panel in enumerate(axes[0]):
+        panel.set_title(f"layer {layer}", fontsize=9)
+    return figure, axes

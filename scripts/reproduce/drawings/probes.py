@@ -1,0 +1,109 @@
+"""Layouts of what can be read from representations: accuracies of linear probes, and code-lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from lab.console import LabError
+from lab.plotting.figures import grouped_bars, new_figure, shade_before
+from scripts.reproduce.drawings.runs import Shown
+
+_TOKENS = {"answer": "answer's token", "mean": "mean of tokens", "full": "all tokens"}
+_QUANTITIES = {"attended": "before residual", "residual": "after residual"}
+
+
+def accuracy(
+    runs: Sequence[Shown],
+    quantities: Sequence[str],
+    targets: Sequence[str],
+    every: Sequence[str],
+    layers: Sequence[int] | None = None,
+) -> Figure:
+    """Accuracy of linear probes at the end of training (Figures 2 and 19 to 23).
+
+    A row a target and kind of tokens, a column a run; bars by layer, their spread over heads, chance as a line.
+
+    Args:
+        runs: what is compared.
+        quantities: of "z", "q", "k", "v", "attended" (before the residual) and "residual" (after it).
+        targets: latents.
+        every: kinds of tokens: "answer", "mean", "full".
+        layers: those that are shown; None: all.
+
+    Raises:
+        LabError: if a run has no probe of one of the targets.
+    """
+    rows = [(target, tokens) for target in targets for tokens in every]
+    figure, axes = new_figure(4.6 * len(runs), 1.9 * len(rows) + 0.5, len(rows), len(runs), sharey=True)
+    for column, run in enumerate(runs):
+        table = _last(run.table("linear_probes"))
+        shown = sorted(table["layer"].unique()) if layers is None else list(layers)
+        for row, (target, tokens) in enumerate(rows):
+            own = table[(table["target"] == target) & (table["tokens"] == tokens)]
+            if own.empty:
+                raise LabError(f"{run.folder} has no probe of {target} at {_TOKENS[tokens]}")
+            panel = axes[row, column]
+            bars = {_QUANTITIES.get(name, name.upper()): own[own["quantity"] == name] for name in quantities}
+            grouped_bars(panel, shown, {name: 100 * one.set_index("layer")["accuracy"] for name, one in bars.items()})
+            panel.axhline(100 * own["chance"].iloc[0], color="black", linewidth=1)
+            panel.set_xticks(range(len(shown)), [f"layer {layer}" for layer in shown])
+            panel.set(ylim=(0, 102))
+            panel.set_title(f"{run.label}: {target}, {_TOKENS[tokens]}", fontsize=9)
+    for panel in axes[:, 0]:
+        panel.set_ylabel("accuracy in %", fontsize=8)
+    axes[0, 0].legend(fontsize=7, loc="lower right")
+    return figure
+
+
+def code_length(
+    runs: Sequence[Shown], targets: Sequence[str] = ("indicator_1", "target_location"), layers: Sequence[int] = ()
+) -> Figure:
+    """Code-length as a share of the uniform code over training: a row a representation, a column a run (Figure 18).
+
+    Solid lines are of the last target, dashed ones of those before it; a colour a layer. 1 is the code of who knows
+    nothing, so that a line below it is knowledge.
+
+    Args:
+        runs: what is compared.
+        targets: latents.
+        layers: those that are shown; none: all.
+    """
+    places = [
+        ("attended", "answer"),
+        ("residual", "answer"),
+        ("attended", "full"),
+        ("residual", "full"),
+    ]
+    figure, axes = new_figure(3.4 * len(runs) + 0.6, 2.0 * len(places) + 0.6, len(places), len(runs), sharey=True)
+    for column, run in enumerate(runs):
+        table = run.table("code_length")
+        shown = list(layers) or sorted(table["layer"].unique())
+        for row, (quantity, tokens) in enumerate(places):
+            panel = axes[row, column]
+            for target in targets:
+                for layer in shown:
+                    wanted = {"target": target, "layer": layer, "quantity": quantity, "tokens": tokens}
+                    own = table[(table[list(wanted)] == pd.Series(wanted)).all(axis=1)]
+                    style = "-" if target == targets[-1] else "--"
+                    label = f"{target}, layer {layer}"
+                    panel.plot(
+                        own["epoch"], own["bits"] / own["uniform"], style, color=f"C{layer}", linewidth=1, label=label
+                    )
+            panel.axhline(1, color="black", linewidth=1)
+            panel.set_title(f"{run.label}: {_QUANTITIES[quantity]}, {_TOKENS[tokens]}", fontsize=8)
+            shade_before(panel, run.moment("epoch"))
+    for panel in axes[-1]:
+        panel.set_xlabel("epoch")
+    for panel in axes[:, 0]:
+        panel.set_ylabel("share of uniform code", fontsize=8)
+    axes[0, 0].legend(fontsize=6)
+    return figure
+
+
+def _last(table: pd.DataFrame) -> Any:
+    """Rows of the last look."""
+    return table[table["step"] == table["step"].max()]

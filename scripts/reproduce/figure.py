@@ -1,0 +1,204 @@
+"""Every figure of the papers with training behind it, by a command.
+
+    python -m scripts.reproduce.figure --list                         # what stands, and how long the rest takes
+    python -m scripts.reproduce.figure 4 --size small                 # of Eureka-moments in Transformers, on two cores
+    python -m scripts.reproduce.figure softmax:2 --size small         # of "softmax is not enough"
+    python -m scripts.reproduce.figure all --size small --minutes 120
+    python -m scripts.reproduce.figure 4 11 trainer=gpu compile=true  # as published; overrides of every run at the end
+
+Trains what is missing, after it has said how long that takes; draws the paper's layout, writes a page and the index of
+all pages. Figures that are drawn of the same runs share them. Stop it at any time: the same command goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import runpy
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from pkgutil import resolve_name
+
+import pandas as pd
+
+from lab.console import LabError, refusals
+from lab.plotting.figures import save_figure
+from lab.runs.files import write_text
+from lab.runs.summary import load_summary
+from scripts.reproduce.common import duration, origin, tell_duration, within
+from scripts.reproduce.drawings.runs import Shown
+from scripts.reproduce.plan import SIZES, FigureSpec, Run, SizeName, Speeds, families, load, names, runs_of
+
+
+def runs_at(spec: FigureSpec, size: SizeName, further: Sequence[str]) -> list[Run]:
+    """The runs that a figure is drawn of at a size.
+
+    Raises:
+        LabError: if it has no such size.
+    """
+    own = spec.at(size)
+    if own is None:
+        raise LabError(f"{spec.number} has no {size} size")
+    return runs_of(own.family, own.runs or {}, further)
+
+
+def page_of(spec: FigureSpec, size: SizeName, out: Path) -> Path:
+    """Path of its page, which may be still to come."""
+    return Path(spec.page) if spec.page else out / size / spec.name / "README.md"
+
+
+def draw(spec: FigureSpec, size: SizeName, runs: Sequence[Run], out: Path, command: str) -> None:
+    """Draws a figure of finished runs and writes its page.
+
+    Raises:
+        LabError: if a run does not hold what its layout shows.
+    """
+    own = spec.at(size)
+    assert own is not None and spec.draw is not None
+    layout = resolve_name(f"scripts.reproduce.drawings.{spec.draw.replace('.', ':')}")
+    page = page_of(spec, size, out)
+    picture = layout([Shown(run.name, run.label, run.folders) for run in runs], **own.options)
+    save_figure(picture, page.with_name("figure.png"))
+    text = [
+        f"# {spec.heading}, {size}: {spec.title}",
+        origin(command),
+        f"The paper's: {spec.shows}",
+        *([families()[own.family].note] if families()[own.family].note else []),
+        *spec.notes,
+        "![Figure](figure.png)",
+        *([runs_table(runs).to_markdown(index=False, disable_numparse=True)] if runs else []),
+        *([f"A Eureka-moment is the first validation above {threshold(runs)}."] if threshold(runs) else []),
+    ]
+    write_text(page, "\n\n".join(text) + "\n")
+    print(f"written: {page}")
+
+
+def runs_table(runs: Sequence[Run]) -> pd.DataFrame:
+    """A row a run: how far it came, its moment, and what to type for it."""
+    rows = []
+    for run in runs:
+        for seed, folder in zip(run.seeds, run.folders, strict=True):
+            summary = load_summary(folder)
+            rows.append(
+                {
+                    "run": run.label,
+                    "seed": str(seed),
+                    "epochs": f"{summary.epochs:,}",
+                    "Eureka-epoch": f"{summary.moment:,}" if summary.moment is not None else "none",
+                    "final accuracy": f"{summary.accuracy:.1%}" if summary.accuracy is not None else "",
+                    "overrides": f"`{' '.join(o for o in run.overrides if not o.startswith('paths.'))}`",
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def threshold(runs: Sequence[Run]) -> str:
+    """The accuracy that a Eureka-moment has to pass; "" where none is looked for."""
+    found = {load_summary(folder).eureka.threshold for run in runs for folder in run.folders}
+    return " or ".join(f"{one:.0%}" for one in sorted(one for one in found if one is not None))
+
+
+def index(out: Path) -> str:
+    """The page of all figures: which stand, and the command for those that do not."""
+    rows = []
+    for name in names():
+        spec = load(name)
+        row = {"figure": name, "of": spec.title, "the paper's": spec.shows}
+        for size in SIZES:
+            page = page_of(spec, size, out)
+            if spec.page is None and spec.at(size) is None:
+                row[size] = "-"
+            elif spec.page is not None:
+                row[size] = f"[page]({os.path.relpath(spec.page, out)})" if size == "published" else "-"
+            elif page.exists():
+                row[size] = f"[page]({page.relative_to(out)})"
+            else:
+                row[size] = f"not run: `python -m scripts.reproduce.figure {name} --size {size}`"
+        rows.append(row)
+    table = pd.DataFrame(rows).to_markdown(index=False, disable_numparse=True)
+    words = "Figures with training behind them, as the papers have them and here. `small` is settled on two cores."
+    return f"# Figures of the papers\n\n{words}\n\n{table}\n"
+
+
+def listed(out: Path, further: Sequence[str]) -> str:
+    """Every figure at every size: whether its page stands, what of its runs is there, how long the rest takes here."""
+    speeds, rows = Speeds(), []
+    for name in names():
+        spec = load(name)
+        for size in SIZES:
+            if spec.at(size) is None and not (spec.script and size == "published"):
+                continue
+            stands = "page stands" if page_of(spec, size, out).exists() else "no page"
+            if spec.script:
+                rows.append((name, size, stands, f"python -m {spec.script}", ""))
+                continue
+            runs = runs_at(spec, size, further)
+            of = sum(len(run.seeds) for run in runs)
+            there = sum(one is not None and one.finished for run in runs for one in run.summaries())
+            try:
+                seconds = speeds.seconds_left(runs)
+                left = "nothing to train" if not seconds else duration(seconds)
+            except LabError as error:
+                left = f"cannot be trained here: {error}"
+            rows.append((name, size, stands, f"{there} of {of} runs", left))
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    return "\n".join("  ".join([*(row[i].ljust(widths[i]) for i in range(4)), row[4]]).rstrip() for row in rows)
+
+
+def main(arguments: argparse.Namespace) -> None:
+    """Trains, draws and writes what was asked for.
+
+    Raises:
+        LabError: if a figure, size or override does not exist, or runs fail.
+    """
+    words: list[str] = arguments.words
+    asked, further = [word for word in words if "=" not in word], [word for word in words if "=" in word]
+    further.append(f"paths.runs={arguments.runs}")
+    if arguments.list:
+        print(listed(arguments.out, further))
+        return
+    if not asked:
+        raise LabError("name a figure, such as 4 or softmax:2, or all; --list names them")
+    size: SizeName = arguments.size
+    everything = asked == ["all"]
+    specs = [load(name) for name in (names() if everything else asked)]
+    if everything:
+        specs = [spec for spec in specs if spec.at(size) is not None]
+    command = " ".join(["python -m scripts.reproduce.figure", *arguments.typed])
+    for spec in [spec for spec in specs if spec.script]:
+        assert spec.script is not None
+        sys.argv = [spec.script]
+        runpy.run_module(spec.script, run_name="__main__", alter_sys=True)
+    drawn = [(spec, runs_at(spec, size, further)) for spec in specs if not spec.script]
+    runs = [run for _, own in drawn for run in own]
+    if seconds := Speeds().seconds_left(runs):
+        tell_duration(f"{sum(not run.finished for run in dict.fromkeys(runs))} settings", seconds)
+    failed = []
+    with within(arguments.minutes):
+        for spec, own in drawn:
+            # A list: one that fails does not keep the others from their turn.
+            if all([run.train() for run in own]):
+                try:
+                    draw(spec, size, own, arguments.out, command)
+                except LabError as error:
+                    failed.append(f"{spec.number}: {error}")
+            else:
+                failed.append(f"{spec.number}: a run has failed, for the reason above")
+    write_text(arguments.out / "README.md", index(arguments.out))
+    if failed:
+        raise LabError("; ".join(failed))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("words", nargs="*", help="figures, such as 4, eureka:4 or softmax:2, or all; then overrides")
+    parser.add_argument("--size", choices=SIZES, default="published")
+    parser.add_argument("--list", action="store_true", help="every figure: what stands, and how long the rest takes")
+    parser.add_argument("--runs", type=Path, default=Path("runs/figures"), help="folder of the runs")
+    parser.add_argument("--out", type=Path, default=Path("results/figures"), help="folder of the pages")
+    parser.add_argument("--minutes", type=float, help="stop after so many; the same command goes on")
+    parsed = parser.parse_intermixed_args()
+    parsed.typed = sys.argv[1:]
+    with refusals():
+        main(parsed)

@@ -1,0 +1,228 @@
+"""Max retrieval of "softmax is not enough" under every reading of its "L2 regularisation with lambda = 0.001".
+
+    python -m scripts.reproduce.max_retrieval_penalties --minutes 240 --threads 1
+    python -m scripts.reproduce.max_retrieval_penalties --page                    # the page of what is there
+
+Three readings, each with biases in the penalty and without, three seeds a reading; then ten seeds of the one whose
+baseline comes closest to the paper's Table 1, with everything that ``scripts.reproduce.max_retrieval`` has.
+Stop it at any time: the same command goes on where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+import torch
+
+from lab.attention.layers import MultiHead
+from lab.console import refusals
+from lab.observation.attention_statistics import logit_spread
+from lab.report.statistics import mean_over_seeds
+from lab.runs.files import write_text
+from lab.runs.summary import Summary, read_summary
+from scripts.reproduce.common import origin, seconds_a_step, tell_duration, train, within
+from scripts.reproduce.max_retrieval import (
+    BASELINE,
+    PAPER,
+    PENALTIES,
+    ROWS,
+    STEPS,
+    Asked,
+    by_seed,
+    evaluate,
+    evaluations,
+    folders_of,
+    overrides_of,
+    steps_left,
+)
+from scripts.reproduce.max_retrieval_evaluation import SIZES, Evaluation, batches, logits_and_largest
+
+FIRST, THEN = 3, 10
+# Logits are told of sets of these sizes: the largest trained on, and where the baseline is farthest from the paper's.
+TOLD = (16, 1024)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Plan of all runs.
+
+    Attributes:
+        runs: their folder.
+        threads: CPU threads of each.
+        sets: test sets of each size.
+        fit_sets: sets of each size and seed for the fit of Figure 5.
+    """
+
+    runs: Path
+    threads: int | None
+    sets: int
+    fit_sets: int
+
+    def overrides(self, penalty: str) -> list[str]:
+        """Overrides of a penalty's runs, all but the seeds."""
+        return overrides_of(PENALTIES[penalty], self.threads)
+
+    def folders(self, penalty: str, seeds: int = FIRST) -> list[Path]:
+        """Its run folders, by seed."""
+        return folders_of(self.runs, self.overrides(penalty), seeds)
+
+    def whole(self, penalty: str, seeds: int = FIRST) -> bool:
+        """Tells whether so many seeds have been trained to their end."""
+        found = [read_summary(folder) for folder in self.folders(penalty, seeds)]
+        return all(one is not None and one.finished for one in found)
+
+    def train(self, penalty: str, seeds: int = FIRST) -> None:
+        """Trains what is missing of it."""
+        train([*self.overrides(penalty), f"seeds={seeds}"], self.runs)
+
+    def known(self) -> list[Summary]:
+        """Summaries of all seeds that are finished."""
+        found = [read_summary(folder) for penalty in PENALTIES for folder in self.folders(penalty, THEN)]
+        return [one for one in found if one is not None and one.finished]
+
+
+@torch.no_grad()
+def norms(evaluation: Evaluation) -> dict[str, float]:
+    """Size of the logits: ||W_Q||_F ||W_K||_F, and the mean spread (largest minus smallest logit) at some sizes."""
+    model = evaluation.trained.model()
+    (layer,) = [module for module in model.modules() if isinstance(module, MultiHead)]
+    weights = layer.projections()
+    found = {"norm": float(weights["q"].norm() * weights["k"].norm())}
+    for size in TOLD:
+        logits, _ = logits_and_largest(model, next(batches(size, 64, evaluation.seed)))
+        found[f"spread_{size}"] = float(logit_spread(logits).mean())
+    return found
+
+
+Scores = Mapping[str, pd.DataFrame]
+
+
+def distance(scores: pd.DataFrame) -> float:
+    """Mean distance in percent points of the baseline from the paper's, over all sizes."""
+    found = []
+    for size in SIZES:
+        paper = PAPER[ROWS[BASELINE]][f"size_{size}"].mean
+        assert paper is not None
+        own = by_seed(scores, BASELINE, size).values()
+        found.append(abs(sum(own) / len(own) - paper))
+    return sum(found) / len(found)
+
+
+def closest(scores: Scores) -> str:
+    """Names the penalty whose baseline comes closest to the paper's."""
+    return min(scores, key=lambda name: distance(scores[name]))
+
+
+def table(scores: Scores) -> pd.DataFrame:
+    """The baseline under each penalty beside the paper's: mean over seeds and Student's interval at every size."""
+    rows = {"paper": [str(PAPER[ROWS[BASELINE]][f"size_{size}"]) for size in SIZES] + [""]}
+    for name, found in scores.items():
+        means = [mean_over_seeds(list(by_seed(found, BASELINE, size).values()), bounds=(0, 100)) for size in SIZES]
+        rows[name] = [
+            f"{one.value:.1f}" + ("" if one.low is None else f" ({one.low:.0f} to {one.high:.0f})") for one in means
+        ] + [f"{distance(found):.1f}"]
+    columns = [*(f"{size:,}" for size in SIZES), "mean distance"]
+    return pd.DataFrame(rows, index=columns).T.rename_axis("baseline, accuracy in %")
+
+
+def norms_table(found: Mapping[str, Sequence[Mapping[str, float]]]) -> pd.DataFrame:
+    """Size of the logits under each penalty: mean over seeds, and the smallest and largest seed."""
+    names = {"norm": "norm of W_Q times norm of W_K"} | {f"spread_{n}": f"spread of logits, {n:,} items" for n in TOLD}
+    rows = {}
+    for penalty, seeds in found.items():
+        values = {title: [seed[key] for seed in seeds] for key, title in names.items()}
+        rows[penalty] = {k: f"{sum(v) / len(v):.1f} ({min(v):.1f} to {max(v):.1f})" for k, v in values.items()}
+    return pd.DataFrame(rows).T.rename_axis("penalty")
+
+
+def measure(plan: Plan) -> tuple[dict[str, pd.DataFrame], dict[str, list[dict[str, float]]]]:
+    """Accuracies and norms of every penalty whose first seeds are whole."""
+    scores, sizes = {}, {}
+    for penalty in PENALTIES:
+        if plan.whole(penalty):
+            seeds = evaluations(plan.folders(penalty))
+            rules = {BASELINE: Asked(plan.sets, plan.fit_sets).rules()[BASELINE]}
+            scores[penalty] = pd.concat([one.accuracies(rules, plan.sets) for one in seeds])
+            sizes[penalty] = [norms(one) for one in seeds]
+    return scores, sizes
+
+
+def page(plan: Plan, command: str, best: str | None) -> str:
+    """The page of what is there."""
+    scores, sizes = measure(plan)
+    missing = [name for name in PENALTIES if name not in scores]
+    text = [
+        '# "softmax is not enough": three readings of its L2 penalty',
+        origin(command),
+        f'A.4 says "L2 regularisation with hyperparameter lambda = 0.001". {FIRST} seeds of each reading, {STEPS:,} '
+        f"steps; {plan.sets:,} test sets of each size (fewer of the largest).",
+        "\n".join(f"- {name}: {one.words}" for name, one in PENALTIES.items()),
+    ]
+    if scores:
+        text += [table(scores).to_markdown(disable_numparse=True, stralign="right")]
+        text += [f"Intervals are Student's over {FIRST} seeds; the last column is in percent points."]
+        text += ["## Size of the logits", norms_table(sizes).to_markdown(disable_numparse=True, stralign="right")]
+        text += ["Means over seeds, and the smallest and the largest seed."]
+    if best is not None:
+        text += [
+            f"## Ten seeds of the closest: {best}",
+            f"[Table 1 and Figures 2, 4, 5 and 6]({best}/README.md). Chosen by its first {FIRST} seeds because it is "
+            f"closest to the paper, so that only seeds {FIRST} to {THEN - 1} say anew whether it agrees.",
+        ]
+    text += [f"Not run: {', '.join(missing)}."] if missing else []
+    return "\n\n".join(text) + "\n"
+
+
+def main(arguments: argparse.Namespace) -> None:
+    """Trains what is missing, and writes the page after every reading."""
+    plan = Plan(arguments.runs, arguments.threads, arguments.sets, arguments.fit_sets)
+    command = " ".join(["python -m scripts.reproduce.max_retrieval_penalties", *arguments.typed])
+    best: str | None = None
+
+    def write() -> None:
+        write_text(arguments.out / "README.md", page(plan, command, best))
+
+    left = [name for name in PENALTIES if not plan.whole(name)]
+    if not arguments.page:
+        steps = sum(steps_left(plan.folders(name)) for name in left)
+        if steps:
+            probe = [*plan.overrides(left[0]), f"seeds={FIRST}", "data.epoch_steps=100"]
+            seconds = steps * seconds_a_step(plan.known(), probe)
+            what = (
+                f"{len(left)} readings, {steps:,} steps of {FIRST} seeds together, and then {THEN} seeds of the closest"
+            )
+            tell_duration(f"{what}: the first part", seconds)
+        with within(arguments.minutes):
+            for name in left:
+                plan.train(name)
+                write()
+            if all(plan.whole(name) for name in PENALTIES):
+                chosen = closest(measure(plan)[0])
+                plan.train(chosen, THEN)
+                if plan.whole(chosen, THEN):
+                    asked = Asked(plan.sets, plan.fit_sets)
+                    folders = plan.folders(chosen, THEN)
+                    evaluate(folders, arguments.out / chosen, asked, command, PENALTIES[chosen].words)
+    best = next((name for name in PENALTIES if plan.whole(name, THEN) and (arguments.out / name).exists()), None)
+    write()
+    print(f"written: {arguments.out}")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of the runs")
+    parser.add_argument("--out", type=Path, default=Path("results/max_retrieval_penalties"), help="folder of the page")
+    parser.add_argument("--sets", type=int, default=1000, help="test sets of each size")
+    parser.add_argument("--fit-sets", type=int, default=60, help="sets of each size and seed for the fit of Figure 5")
+    parser.add_argument("--minutes", type=float, help="stop after so many; the same command goes on")
+    parser.add_argument("--threads", type=int, default=None, help="CPU threads of the training")
+    parser.add_argument("--page", action="store_true", help="write the page of what is there; train nothing")
+    parsed = parser.parse_args()
+    parsed.typed = sys.argv[1:]
+    with refusals():
+        main(parsed)

@@ -1,0 +1,331 @@
+"""Figures and tables of the papers as data: the runs that each is made of, what is there, and how long the rest takes.
+
+``figures/<paper>_<number>.yaml`` says what a figure is drawn of and how, ``settings.yaml`` what its runs are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar, cast
+
+import yaml
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from yaml import YAMLError
+
+from lab.config.check import choices
+from lab.config.overrides import read_override
+from lab.console import LabError
+from lab.runs.provenance import machine
+from lab.runs.spec import RunSpec
+from lab.runs.summary import Summary, read_summary
+from lab.training.build import build_data
+from scripts.reproduce.common import speed_of, train
+
+HERE = Path(__file__).resolve().parent
+SizeName = Literal["published", "small"]
+SIZES: tuple[SizeName, ...] = ("published", "small")
+PAPERS = {
+    "eureka": "Eureka-Moments in Transformers",
+    "softmax": '"softmax is not enough"',
+}
+_STRICT = ConfigDict(extra="forbid")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting of a family: the paper's name of it, and what makes it."""
+
+    label: str
+    overrides: tuple[str, ...] = ()
+
+    __pydantic_config__ = _STRICT
+
+
+@dataclass(frozen=True)
+class Family:
+    """Runs that share all but their setting and their seed.
+
+    Attributes:
+        size: "published", or "small" for two cores.
+        always: overrides of every run.
+        seed: the first.
+        settings: by name.
+        probe: further overrides of the few steps that tell how fast it is.
+        together: seeds can be trained as one batched model.
+        note: what a reader of its pictures has to know.
+    """
+
+    size: SizeName
+    always: tuple[str, ...]
+    seed: int
+    settings: dict[str, Setting]
+    probe: tuple[str, ...] = ()
+    together: bool = False
+    note: str = ""
+
+    __pydantic_config__ = _STRICT
+
+
+@dataclass(frozen=True)
+class Size:
+    """A figure at one size; what is not said is as in its published one.
+
+    Attributes:
+        family: whose runs.
+        runs: setting -> number of seeds.
+        options: of the drawing, in place of the figure's own.
+    """
+
+    family: str
+    runs: dict[str, Annotated[int, Field(ge=1)]] | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+
+    __pydantic_config__ = _STRICT
+
+
+@dataclass(frozen=True)
+class FigureSpec:
+    """A figure of a paper.
+
+    Attributes:
+        name: of its file, "eureka_4".
+        title: what it is of.
+        shows: what the paper's shows, in our words.
+        draw: its layout, a function of ``drawings``: "training.gradient_norms".
+        options: arguments of the layout.
+        published, small: its runs; None where there is no such size.
+        script: a script of its own that trains, draws and writes ``page``, in place of all these.
+        page: what that script writes, in this repository.
+        notes: what a reader has to know.
+    """
+
+    name: str
+    title: str
+    shows: str
+    draw: str | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+    published: Size | None = None
+    small: Size | None = None
+    script: str | None = None
+    page: str | None = None
+    notes: tuple[str, ...] = ()
+
+    __pydantic_config__ = _STRICT
+
+    def __post_init__(self) -> None:
+        if (self.draw is None) == (self.script is None) or (self.script is None) != (self.page is None):
+            raise ValueError("a figure has either draw, or script and page")
+        if self.draw is not None and (self.published is None or self.published.runs is None):
+            raise ValueError("published is missing, or has no runs")
+
+    @property
+    def number(self) -> str:
+        """As typed: "eureka:4"."""
+        return self.name.replace("_", ":", 1)
+
+    @property
+    def heading(self) -> str:
+        """ "Figure 4 of Eureka-Moments in Transformers"."""
+        paper, _, number = self.name.partition("_")
+        return f"Figure {number} of {PAPERS[paper]}"
+
+    def at(self, size: SizeName) -> Size | None:
+        """Its runs and the options of its drawing at a size, in full; None where it has no such size."""
+        own = getattr(self, size)
+        if own is None or self.published is None:
+            return None
+        return replace(own, runs=own.runs or self.published.runs, options={**self.options, **own.options})
+
+
+@dataclass(frozen=True)
+class Run:
+    """The runs of one setting: one a seed.
+
+    Attributes:
+        family: by name.
+        name: of the setting.
+        label: as the paper calls it.
+        overrides: all but the seed.
+        seeds: of its runs.
+        probe: further overrides to measure its speed with.
+        together: train the seeds as one batched model.
+    """
+
+    family: str
+    name: str
+    label: str
+    overrides: tuple[str, ...]
+    seeds: tuple[int, ...]
+    probe: tuple[str, ...] = ()
+    together: bool = False
+
+    @cached_property
+    def spec(self) -> RunSpec:
+        """As composed.
+
+        Raises:
+            LabError: if the overrides do not compose.
+        """
+        return RunSpec.compose(self.overrides)
+
+    @cached_property
+    def folders(self) -> tuple[Path, ...]:
+        """Run folders, by seed."""
+        return tuple(self.spec.changed(seed=seed).folder for seed in self.seeds)
+
+    def summaries(self) -> list[Summary | None]:
+        """Of every seed; None before it has begun."""
+        return [read_summary(folder) for folder in self.folders]
+
+    @property
+    def finished(self) -> bool:
+        """Tells whether all seeds have been trained to their end."""
+        return all(one is not None and one.finished for one in self.summaries())
+
+    def epochs_left(self) -> int:
+        """Epochs still to train; of seeds that train together, those of the one that has come least far."""
+        most = int(self.spec.config.trainer.max_epochs)
+        left = [0 if one and one.finished else most - (one.epochs if one else 0) for one in self.summaries()]
+        return max(left) if self.together else sum(left)
+
+    def train(self) -> bool:
+        """Trains what is missing; whether all of it came to its end."""
+        if self.finished:
+            return True
+        if self.together and len(self.seeds) > 1:
+            return train([*self.overrides, f"seeds=[{','.join(map(str, self.seeds))}]"])
+        return all([train([*self.overrides, f"seed={seed}"]) for seed in self.seeds])
+
+
+class Speeds:
+    """Seconds of an epoch by experiment: of runs that are there, else measured once by a few steps."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, float | LabError] = {}
+
+    def seconds_an_epoch(self, run: Run) -> float:
+        """Seconds of one epoch of a run on this machine.
+
+        Raises:
+            LabError: if it does not train here.
+        """
+        name = str(run.spec.experiment)
+        if name not in self._known:
+            try:
+                self._known[name] = self._of_runs(run) or self._measured(run)
+            except LabError as error:
+                self._known[name] = error
+        found = self._known[name]
+        if isinstance(found, LabError):
+            raise found
+        return found
+
+    def _of_runs(self, run: Run) -> float | None:
+        here = {name: machine()[name] for name in ("processor", "cores", "gpu")}
+        known = [one for one in run.summaries() if one and {name: one.machine.get(name) for name in here} == here]
+        return next((one.wall_seconds / one.epochs for one in known if one.epochs), None)
+
+    def _measured(self, run: Run) -> float:
+        print(f"measuring how fast {run.spec.experiment} trains here ...", flush=True)
+        data = build_data(run.spec.config.data)
+        samples = len(data.train_dataloader()) * data.samples_per_step
+        # Diagnostics look before the first step, which would take longer than all steps of this.
+        watched = [one for one in run.overrides if not one.startswith("callbacks")]
+        return samples * speed_of([*watched, *run.probe], steps=6).per_sample
+
+    def seconds_left(self, runs: Sequence[Run]) -> float:
+        """Seconds that the missing parts of these runs take; where none is there yet, those of training steps alone."""
+        left = {run: run.epochs_left() for run in dict.fromkeys(runs)}
+        return sum(epochs * self.seconds_an_epoch(run) for run, epochs in left.items() if epochs)
+
+
+Content = TypeVar("Content")
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def _read(path: Path, kind: type[Content], **known: Any) -> Content:
+    """A file as a ``kind``.
+
+    Raises:
+        LabError: if the file cannot be read, or does not say what a ``kind`` needs.
+    """
+    try:
+        content = yaml.safe_load(path.read_text())
+        return _adapter(cast(Any, kind)).validate_python({**content, **known})
+    except (OSError, YAMLError, TypeError) as error:
+        raise LabError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise LabError(f"{path}: {where}: {first['msg'].removeprefix('Value error, ')}") from error
+
+
+@cache
+def families(path: Path = HERE / "settings.yaml") -> Mapping[str, Family]:
+    """All families, by name.
+
+    Raises:
+        LabError: if the file is wrong.
+    """
+    return _read(path, dict[str, Family])
+
+
+def names(folder: Path = HERE / "figures") -> list[str]:
+    """All figures, by paper and number: "eureka:1b", ..., "softmax:6"."""
+    found = [path.stem.replace("_", ":", 1) for path in folder.glob("*.yaml")]
+    return sorted(found, key=lambda name: (name.split(":")[0], int(name.split(":")[1].rstrip("ab")), name))
+
+
+@cache
+def load(name: str) -> FigureSpec:
+    """A figure by its name, "eureka:4"; "4" alone is of the Eureka paper.
+
+    Raises:
+        LabError: if there is no such figure, or its file is wrong.
+    """
+    whole = name if ":" in name else f"eureka:{name}"
+    if whole not in names():
+        raise LabError(f"{name} is no figure with training behind it; {choices(whole, names())}")
+    stem = whole.replace(":", "_")
+    return _read(HERE / "figures" / f"{stem}.yaml", FigureSpec, name=stem)
+
+
+def runs_of(family: str, seeds: Mapping[str, int], further: Sequence[str] = ()) -> list[Run]:
+    """The runs of some settings of a family.
+
+    Args:
+        family: by name.
+        seeds: setting -> how many seeds.
+        further: overrides of every run.
+
+    Raises:
+        LabError: if there is no such family or setting.
+    """
+    every = families()
+    if family not in every:
+        raise LabError(f"{family} is no family of scripts/reproduce/settings.yaml; {choices(family, list(every))}")
+    own = every[family]
+    for name in seeds:
+        if name not in own.settings:
+            raise LabError(f"{family} has no setting {name}; {choices(name, list(own.settings))}")
+    given = {read_override(one).key for one in further}
+    return [
+        Run(
+            family,
+            name,
+            own.settings[name].label,
+            # What is said anew stands in a run's name once.
+            (*(o for o in (*own.always, *own.settings[name].overrides) if read_override(o).key not in given), *further),
+            tuple(range(own.seed, own.seed + count)),
+            own.probe,
+            own.together,
+        )
+        for name, count in seeds.items()
+    ]

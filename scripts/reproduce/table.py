@@ -1,0 +1,273 @@
+"""Every table of the papers with training behind it, by a command.
+
+    python -m scripts.reproduce.table --list                          # what stands, and how long the rest takes
+    python -m scripts.reproduce.table 4 trainer=gpu compile=true      # of Eureka-moments in Transformers, as published
+    python -m scripts.reproduce.table 7 --schedules trainer=gpu       # first chooses each row's schedule
+    python -m scripts.reproduce.table 1 --size small --seeds 4        # its rows on the main task in small, on two cores
+    python -m scripts.reproduce.table softmax:1                       # "softmax is not enough"
+
+Trains what is missing seed by seed, so that every row is there early, after it has said how long that takes. Rows take
+the learning rates of the paper's headline runs where it names them, else the ViT's; ``--schedules`` runs all nine
+schedules of Table 11 with four seeds each and takes the one with the highest Eureka-ratio, then accuracy (A.14).
+Stop it at any time: the same command goes on with what is missing; a run that fails does not end the others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import runpy
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from lab.config.check import choices
+from lab.config.overrides import read_override
+from lab.console import LabError, refusals
+from lab.report.against import show_mean
+from lab.report.outcomes import Outcome, outcome
+from lab.report.published import Row, Table, load
+from lab.report.published import names as published
+from lab.report.records import read_record
+from lab.report.settings import Setting
+from lab.runs.files import write_text
+from scripts.reproduce.common import duration, origin, tell_duration, within
+from scripts.reproduce.plan import SIZES, Run, SizeName, Speeds, families
+
+SCHEDULES = tuple(row.overrides[0] for row in load("eureka/section_5_3").rows if row.overrides)
+SCHEDULE_SEEDS = 4
+# Of whose family the rows of a table are in small, and how fast a table's runs are is measured.
+SMALL, PROBE = "main_task_small_curves", ("data.batch_size=16",)
+SCRIPTS = {"softmax:1": "scripts.reproduce.max_retrieval"}
+
+
+def names() -> list[str]:
+    """Tables with training behind them: "eureka:1", ..., "eureka:section_5_3", "softmax:1"."""
+    found = [name.split("/")[1] for name in published() if name.startswith("eureka/") and load(name).experiment]
+    ours = [name.removeprefix("table_") for name in found if not name.startswith("figure_")]
+    return [*(f"eureka:{name}" for name in ours), *SCRIPTS]
+
+
+def table_of(name: str) -> Table:
+    """The published table of a name; "4" alone is of the Eureka paper.
+
+    Raises:
+        LabError: if there is no such table.
+    """
+    whole = name if ":" in name else f"eureka:{name}"
+    if whole not in names():
+        raise LabError(f"{name} is no table with training behind it; {choices(whole, names())}")
+    number = whole.split(":")[1]
+    return load(f"eureka/{number if number.startswith('section') else f'table_{number}'}")
+
+
+def name_of(row: Row) -> str:
+    """A row's label, after the section of the table that it stands in."""
+    return f"{row.group}: {row.label}" if row.group else row.label
+
+
+def joined(overrides: Sequence[str]) -> tuple[str, ...]:
+    """Overrides of which the last one of a key counts."""
+    return tuple({read_override(one).key: one for one in overrides}.values())
+
+
+def row_overrides(table: Table, row: Row, size: SizeName) -> tuple[str, ...] | None:
+    """Overrides that run a row at a size, all but its seed; None where the lab cannot."""
+    if size == "published" or row.overrides is None:
+        return table.overrides_of(row)
+    small = families()[SMALL]
+    for one in row.overrides:
+        setting = small.settings.get(one.removeprefix("+row="))
+        if setting is not None and table.experiment[0] == "experiment=main_task":
+            return (*small.always, *setting.overrides)
+    return None
+
+
+def seeds_of(table: Table, row: Row) -> int:
+    """As many seeds as the paper has; of a pooled table, at each schedule."""
+    cell = row.cells.get("eureka_ratio")
+    of = cell.of if cell is not None and cell.of else SCHEDULE_SEEDS
+    return of // len(SCHEDULES) if table.pool else of
+
+
+def runs_of_row(
+    table: Table, row: Row, size: SizeName, seeds: int | None, further: Sequence[str], schedule: str | None = None
+) -> list[Run]:
+    """The runs of a row, one a seed (of a pooled table at each schedule); none where the lab cannot run it.
+
+    Args:
+        table: it stands in.
+        row: of the table.
+        size: "published", or "small".
+        seeds: how many; None: as many as the paper has.
+        further: overrides of every run.
+        schedule: ``optim/lr=...`` in place of the row's own; None leaves it.
+    """
+    overrides = row_overrides(table, row, size)
+    if overrides is None:
+        return []
+    every = SCHEDULES if table.pool and size == "published" else (schedule,)
+    count = seeds or seeds_of(table, row)
+    return [
+        Run(
+            overrides[0].removeprefix("experiment="),
+            name_of(row),
+            name_of(row),
+            joined((*overrides, *([one] if one else []), *further)),
+            (seed,),
+            PROBE if size == "published" else (),
+        )
+        for seed in range(count)
+        for one in every
+    ]
+
+
+def trial_runs(table: Table, row: Row, size: SizeName, further: Sequence[str]) -> dict[str, list[Run]]:
+    """The trials that choose a row's schedule: schedule -> its runs."""
+    return {one: runs_of_row(table, row, size, SCHEDULE_SEEDS, further, one) for one in SCHEDULES}
+
+
+def choose(trials: dict[str, list[Run]]) -> str:
+    """Names the schedule with the highest Eureka-ratio; of equal ones, that of the highest accuracy (A.14)."""
+
+    def rank(schedule: str) -> tuple[int, float]:
+        found = [one for run in trials[schedule] for one in run.summaries() if one is not None and one.finished]
+        after = [one.accuracy or 0.0 for one in found if one.moment is not None]
+        return len(after), sum(after) / len(after) if after else 0.0
+
+    return max(trials, key=rank)
+
+
+def measured(runs: Sequence[Run]) -> Outcome | None:
+    """Outcome of a row's finished runs; None where there is none."""
+    folders = [folder for run in runs for folder, one in zip(run.folders, run.summaries(), strict=True) if one]
+    records = [record for record in map(read_record, folders) if record.finished]
+    if not records:
+        return None
+    first = records[0]
+    return outcome(Setting(runs[0].label, first.experiment, first.softmax, first.config, tuple(records)))
+
+
+def page(
+    table: Table, size: SizeName, rows: Sequence[tuple[Row, list[Run]]], chosen: dict[str, str], command: str
+) -> str:
+    """The page of what is finished, beside the paper's cells."""
+    lines, missing = [], []
+    for row, runs in rows:
+        found = measured(runs) if runs else None
+        name = name_of(row)
+        if found is None or found.ratio is None:
+            missing.append(name)
+            continue
+        here = {
+            "eureka_ratio": str(found.ratio),
+            "accuracy": show_mean(found.accuracy, 2) if found.accuracy else "-",
+            "eureka_epoch": show_mean(found.eureka_epoch, 1) if found.eureka_epoch else "-",
+        }
+        line = {"row": name}
+        for column, value in here.items():
+            if column in table.columns:
+                title = table.columns[column].title
+                line |= {f"{title}, here": value, f"{title}, paper": str(row.cells[column])}
+        if chosen:
+            line["schedule"] = chosen.get(name, "").removeprefix("optim/lr=")
+        lines.append(line)
+    note = families()[SMALL].note if size == "small" else ""
+    return "\n\n".join(
+        [
+            f"# {table.number} of {table.paper.title}, {size}: {table.title}",
+            origin(command),
+            *(["Rows and their names are the paper's; the task is another one. " + note] if note else []),
+            *([pd.DataFrame(lines).to_markdown(index=False, disable_numparse=True)] if lines else []),
+            "Eureka-ratios have Wilson's interval, means Student's, both 95 %. Accuracies are those of the last epoch.",
+            *([f"Not run: {'; '.join(missing)}."] if missing else []),
+        ]
+    )
+
+
+def listed(arguments: argparse.Namespace, further: Sequence[str]) -> str:
+    """Every table at every size: what of its runs is there, and how long the rest takes here."""
+    speeds, lines = Speeds(), []
+    for name in names():
+        if name in SCRIPTS:
+            lines.append(f"{name:20} published  python -m {SCRIPTS[name]}")
+            continue
+        table = table_of(name)
+        for size in SIZES:
+            runs = [run for row in table.rows for run in runs_of_row(table, row, size, arguments.seeds, further)]
+            if runs:
+                left = duration(seconds) if (seconds := speeds.seconds_left(runs)) else "nothing to train"
+                lines.append(f"{name:20} {size:9}  {sum(run.finished for run in runs)} of {len(runs)} runs, {left}")
+    return "\n".join(lines)
+
+
+def main(arguments: argparse.Namespace) -> None:
+    """Trains what is missing of a table and writes its page.
+
+    Raises:
+        LabError: if there is no such table, the overrides do not compose, or runs fail.
+    """
+    further = [*arguments.further, *([f"paths.runs={arguments.runs}"] if arguments.runs else [])]
+    if arguments.list:
+        print(listed(arguments, further))
+        return
+    if arguments.name in SCRIPTS:
+        sys.argv = [SCRIPTS[arguments.name]]
+        runpy.run_module(SCRIPTS[arguments.name], run_name="__main__", alter_sys=True)
+        return
+    table, size = table_of(arguments.name), arguments.size
+    command = " ".join(["python -m scripts.reproduce.table", *arguments.typed])
+    trials = [
+        (row, trial_runs(table, row, size, further))
+        for row in (table.rows if arguments.schedules else ())
+        if row_overrides(table, row, size)
+    ]
+    speeds = Speeds()
+    failed: list[str] = []
+
+    def train_all(runs: Sequence[Run], what: str) -> None:
+        left = [run for run in sorted(runs, key=lambda run: run.seeds) if not run.finished]
+        if left:
+            tell_duration(f"{what}, {len(left)} of {len(runs)} runs", speeds.seconds_left(left))
+        failed.extend(" ".join(run.overrides) for run in left if not run.train())
+
+    chosen: dict[str, str] = {}
+    rows: list[tuple[Row, list[Run]]] = []
+    with within(arguments.minutes):
+        train_all([run for _, own in trials for one in own.values() for run in one], "choice of schedules")
+        chosen = {name_of(row): choose(own) for row, own in trials}
+        rows = [
+            (row, runs_of_row(table, row, size, arguments.seeds, further, chosen.get(name_of(row))))
+            for row in table.rows
+        ]
+        if not any(runs for _, runs in rows):
+            raise LabError(f"{arguments.name} has no row that can be run {size}")
+        train_all([run for _, runs in rows for run in runs], table.number)
+    out = arguments.out / size / table.name.replace("/", "_") / "README.md"
+    write_text(out, page(table, size, rows, chosen, command) + "\n")
+    print(f"written: {out}")
+    if failed:
+        raise LabError(f"{len(failed)} runs failed, for the reasons above: {'; '.join(failed)}")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("name", nargs="?", default="4", help="such as 4, eureka:4 or softmax:1")
+    made.add_argument("further", nargs="*", help="overrides of every run, such as trainer=gpu compile=true")
+    made.add_argument("--size", choices=SIZES, default="published")
+    made.add_argument("--seeds", type=int, help="of every row; default: as many as the paper has")
+    made.add_argument("--schedules", action="store_true", help="choose each row's schedule first, as the paper did")
+    made.add_argument("--list", action="store_true", help="every table: what is there, and how long the rest takes")
+    made.add_argument("--runs", type=Path, help="folder of the runs; default: as the overrides say")
+    made.add_argument("--out", type=Path, default=Path("results/tables"), help="folder of the pages")
+    made.add_argument("--minutes", type=float, help="stop after so many; the same command goes on")
+    return made
+
+
+if __name__ == "__main__":
+    parsed = parser().parse_intermixed_args()
+    parsed.typed = sys.argv[1:]
+    with refusals():
+        main(parsed)

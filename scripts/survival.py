@@ -1,0 +1,75 @@
+"""Survival curves (Kaplan-Meier) from a table of runs, as a report's ``runs.csv``: for runs whose folders are gone.
+
+    python -m scripts.survival results/figure_8/report/runs.csv --out results/figure_8/report/figures/survival.png
+    python -m scripts.survival results/main_task_small/runs.csv --by softmax --moment eureka_epoch \
+        --only machine=second --out results/main_task_small/survival_2.png
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from lab.console import LabError, refusals
+from lab.plotting.figures import save_figure
+from lab.plotting.style import looks
+from lab.report.figures import Waiting, survival_figure
+from lab.report.survival import times_of
+
+
+def figure(
+    table: pd.DataFrame, by: str = "setting", moment: str = "moment_epoch", end: str = "epochs"
+) -> Figure | None:
+    """Share of runs without a moment yet, a line for each value of a column.
+
+    Args:
+        table: one row a run.
+        by: column that names the line; the softmax is its first word.
+        moment: column with the epoch of the moment, empty where there was none.
+        end: column with the last epoch of the run.
+
+    Raises:
+        LabError: if there is no such column.
+    """
+    missing = [column for column in (by, moment, end) if column not in table]
+    if missing:
+        raise LabError(f"no column is called {missing[0]!r}: there are {', '.join(map(str, table.columns))}")
+    groups = list(table.groupby(by, sort=False))
+    chosen = looks([re.split(r"[ ,]", str(name))[0] for name, _ in groups])
+    lines = []
+    for (name, rows), look in zip(groups, chosen, strict=True):
+        moments = [None if pd.isna(value) else float(value) for value in rows[moment]]
+        lines.append(Waiting(str(name), look, times_of(moments, rows[end].astype(float).tolist())))
+    return survival_figure(lines)
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("table", type=Path, help="CSV file with a row a run")
+    parser.add_argument("--out", type=Path, required=True, help="PNG file to write; a PDF comes beside it")
+    parser.add_argument("--by", default="setting", help="column that names the lines")
+    parser.add_argument("--moment", default="moment_epoch", help="column with the epoch of the moment")
+    parser.add_argument("--end", default="epochs", help="column with the last epoch of the run")
+    parser.add_argument("--only", metavar="COLUMN=VALUE", help="rows with this value alone")
+    arguments = parser.parse_args()
+    with refusals():
+        table = pd.read_csv(arguments.table)
+        if arguments.only:
+            column, _, value = arguments.only.partition("=")
+            if column not in table or not (table[column].astype(str) == value).any():
+                raise LabError(f"--only {arguments.only}: no row of {arguments.table} has that")
+            table = table[table[column].astype(str) == value]
+        drawn = figure(table, arguments.by, arguments.moment, arguments.end)
+        if drawn is None:
+            raise LabError(f"{arguments.table} has no rows")
+        for path in save_figure(drawn, arguments.out, pdf=True):
+            print(path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+"""Boards: what each is given of a run, that a run that goes on goes on there, and what is said where one is missing."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import yaml
+from conftest import ROOT, newest, set_status, summary_of, train_in
+from lightning.pytorch.loggers import Logger
+
+from lab.console import LabError
+from lab.runs.boards import FILE, check_installed, keep_run, known_run
+from lab.train import run as train_with
+
+LOOKS = (
+    "callbacks=[reasoning,attention_scores]",
+    "diagnostics.every_n_epochs=2",
+    "diagnostics.pictures_every_n_epochs=2",
+)
+SHORT = ("experiment=reasoning", "data.numbers=4", "trainer.max_epochs=4", "trainer.check_val_every_n_epoch=2", *LOOKS)
+PASSED = "callbacks.eureka.threshold=0.01"
+
+
+def go_on(run: Path, *overrides: str) -> None:
+    """The same command again, after the run was killed at step 2."""
+    (checkpoint,) = run.glob("checkpoints/last-000000004.ckpt")
+    checkpoint.unlink()
+    set_status(run, "running")
+    train_with([*overrides, "threads=1"])
+    assert summary_of(run)["status"] == "finished" and len(newest(run)["state_dict"]) > 0
+
+
+def test_the_board_of_the_page_takes_curves_the_moment_and_pictures(tmp_path: Path, monkeypatch) -> None:
+    page = (ROOT / "docs" / "loggers.md").read_text()
+    code, config = (re.search(rf"```{kind}\n(.*?)```", page, re.DOTALL) for kind in ("python", "yaml"))
+    assert code is not None and config is not None
+    (tmp_path / "my_board.py").write_text(code[1])
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "conf" / "logger").mkdir(parents=True)
+    (tmp_path / "conf" / "logger" / "pictures.yaml").write_text(config[1])
+    search = f"hydra.searchpath=['file://{tmp_path / 'conf'}']"
+    run = train_in(tmp_path / "runs", search, *SHORT, PASSED, "logger=pictures")
+    (table,) = run.glob("csv/*/metrics.csv")
+    rows = pd.read_csv(table).groupby("step").max()
+    assert rows["val/accuracy"].dropna().index.tolist() == rows["eureka/epoch"].dropna().index.tolist() == [1, 3]
+    assert {"train/loss", "eureka/threshold", "accuracy/best"} <= set(rows.columns)
+    shown = {path.name for path in (run / "csv").glob("*.png")}
+    assert {f"attention_scores_layers_{step}.png" for step in (0, 2, 4)} | {"gradient_norms_4.png"} <= shown
+
+
+@pytest.mark.parametrize("name", ["wandb", "mlflow"])
+def test_a_board_whose_package_is_missing_is_refused_before_any_work(name: str, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("lab.runs.boards.find_spec", lambda package: None)
+    with pytest.raises(LabError, match=rf"^logger={name} needs {name}, .*eureka-lab\[{name}\]'$"):
+        train_in(tmp_path / "runs", *SHORT, f"logger={name}")
+    assert not (tmp_path / "runs").exists()
+    check_installed("csv", Logger)
+
+
+def test_the_identifier_of_a_run_on_a_board_is_data(tmp_path: Path) -> None:
+    assert known_run(tmp_path, "wandb") is None
+    keep_run(tmp_path, "wandb", "abc")
+    keep_run(tmp_path, "mlflow", "def")
+    assert (known_run(tmp_path, "wandb"), known_run(tmp_path, "mlflow")) == ("abc", "def")
+    (tmp_path / FILE).write_text('{"wandb": "../../elsewhere", "mlflow": 1}')
+    assert known_run(tmp_path, "wandb") is known_run(tmp_path, "mlflow") is None
+    (tmp_path / FILE).write_text("{")
+    with pytest.raises(LabError, match=FILE):
+        known_run(tmp_path, "wandb")
+
+
+def test_weights_and_biases(tmp_path: Path, monkeypatch) -> None:
+    pytest.importorskip("wandb", reason="wandb is not installed: pip install 'eureka-lab[wandb]'")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    overrides = (*SHORT, PASSED, "logger=wandb", "checkpoints.every_n_steps=2", f"paths.runs={tmp_path}")
+    run = train_in(tmp_path, *overrides)
+    known = known_run(run, "wandb")
+    go_on(run, *overrides)
+    assert known_run(run, "wandb") == known
+    # Offline, each start is a file of its own, of one and the same run.
+    files = sorted(run.glob(f"wandb/offline-run-*-{known}/run-{known}.wandb"))
+    assert len(files) == 2
+    kept = files[0].read_bytes()
+    for word in ("val/accuracy", "eureka/epoch", "attention_scores/layers", str(run), "reasoning/softmax"):
+        assert word.encode() in kept
+    assert list(run.glob("wandb/offline-run-*/files/media/images/attention_scores/*.png"))
+    # Seeds that train together are runs of their own.
+    train_with([*overrides, "seeds=[1,2]", "threads=1"])
+    assert len({known_run(run.with_name(f"seed={seed}"), "wandb") for seed in (0, 1, 2)}) == 3
+
+
+def test_mlflow(tmp_path: Path, monkeypatch) -> None:
+    pytest.importorskip("mlflow", reason="mlflow is not installed: pip install 'eureka-lab[mlflow]'")
+    from mlflow import MlflowClient
+
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    short = (*SHORT, PASSED, "logger=mlflow", "checkpoints.every_n_steps=2")
+    overrides = (*short, f"logger.mlflow.save_dir={tmp_path / 'board'}", f"paths.runs={tmp_path / 'runs'}")
+    run = train_in(tmp_path / "runs", *overrides)
+    client = MlflowClient(f"sqlite:///{tmp_path / 'board' / 'mlflow.db'}")
+    known = str(known_run(run, "mlflow"))
+    found = client.get_run(known)
+    assert found.info.status == "FINISHED" and found.info.run_name.startswith("reasoning/softmax")
+    assert found.data.tags["folder"] == str(run) and found.data.params["softmax"] == "softmax"
+    assert found.data.metrics["eureka/epoch"] == 2
+    config = next(tmp_path.glob(f"board/artifacts/{known}/artifacts/config.yaml"))
+    assert yaml.safe_load(config.read_text()) == yaml.safe_load((run / "config.yaml").read_text())
+    assert len(list(config.parent.glob("images/attention_scores~layers*.png"))) == 3
+    go_on(run, *overrides)
+    assert known_run(run, "mlflow") == known
+    steps = [one.step for one in client.get_metric_history(known, "val/accuracy")]
+    assert sorted(steps) == [1, 3, 3]
+    assert client.get_run(known).info.status == "FINISHED"
+    (run / FILE).write_text(json.dumps({"mlflow": "0" * 32}))
+    set_status(run, "running")
+    with pytest.raises(LabError, match=r"^logger=mlflow: .*not found"):
+        train_with([*overrides, "threads=1"])

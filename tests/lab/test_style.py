@@ -1,0 +1,73 @@
+"""The style of pictures: one look for one softmax, legends that hide no line, axes that can be compared, real fonts."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+
+from lab.callbacks.diagnostics.attention_maps import AttentionMaps
+from lab.config.compose import CONFIGS
+from lab.datasets.reasoning import ReasoningData
+from lab.models.reasoner import Reasoner
+from lab.observation.observe import observe
+from lab.plotting.figures import legend_below, lines_by_layer, new_figure, same_axes, save_figure
+from lab.plotting.style import look_of, looks, styled
+
+
+def test_a_softmax_has_one_look_wherever_it_is_drawn() -> None:
+    names = [path.stem for path in (CONFIGS / "softmax").glob("*.yaml")]
+    assert look_of("softmax") != look_of("norm_softmax")
+    assert [look.color for look in looks(names)] == [look_of(name).color for name in names]
+    assert looks(names[::-1])[::-1] == looks(names) == [look_of(name) for name in names], "no two share a look"
+    # Rules of one's own have one by their name, today and tomorrow.
+    assert look_of("my.Rule") == look_of("my.Rule") and look_of("MyRule").color.startswith("#")
+
+
+def test_lines_of_one_softmax_differ_in_their_style_alone() -> None:
+    found = looks(["softmax"] * 20)
+    assert len(set(found)) == 20 and {look.color for look in found} == {look_of("softmax").color}
+    assert found[0] == look_of("softmax")
+
+
+@pytest.mark.pictures
+def test_a_legend_is_below_the_axes_and_fonts_are_in_the_pdf(tmp_path: Path) -> None:
+    table = pd.DataFrame([{"layer": i, "step": s, "share": s * i} for i in range(3) for s in range(4)])
+    figure = lines_by_layer(table, ["share"], "share of attention", moment=2)
+    png, pdf = save_figure(figure, tmp_path / "a.png", pdf=True)
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["share", "before any Eureka-moment"]
+    lowest = min(axes.get_tightbbox().y0 for axes in figure.axes)
+    assert legend.get_window_extent().y1 <= lowest
+    # Nothing sticks out of the picture.
+    assert (figure.get_tightbbox().min >= 0).all()
+    assert png.read_bytes()[:4] == b"\x89PNG"
+    # Type 42 is TrueType whole; type 3 is what journals send back.
+    fonts = re.findall(rb"/Subtype /(Type\w+|TrueType)", pdf.read_bytes())
+    assert b"Type3" not in fonts and b"CIDFontType2" in re.findall(rb"/Subtype /(\w+)", pdf.read_bytes())
+
+
+def test_figures_side_by_side_have_the_same_axes() -> None:
+    figures = []
+    for height in (1, 5):
+        figure, axes = new_figure(2, 2)
+        axes.plot([0, height], [0, height], label="a")
+        with styled():
+            legend_below(figure)
+        figures.append(figure)
+    same_axes(figures)
+    limits = {(figure.axes[0].get_xlim(), figure.axes[0].get_ylim()) for figure in figures}
+    assert len(limits) == 1 and next(iter(limits))[1][1] >= 5
+
+
+def test_attention_maps_name_the_tokens() -> None:
+    data = ReasoningData(numbers=3)
+    data.setup("fit")
+    model = Reasoner(tokens=4, context=5, num_classes=3)
+    (found,) = observe(model, data, [AttentionMaps("unused")], torch.device("cpu"))
+    axes = found.figures["heads"]().axes[0]
+    assert [label.get_text() for label in axes.get_xticklabels()] == [*"abcd", "="]
+    assert [label.get_text() for label in axes.get_yticklabels()] == [*"abcd", "="]

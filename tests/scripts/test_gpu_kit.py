@@ -1,0 +1,152 @@
+"""The kit for a GPU: its plan, its shares of time, what it makes of a step that fails, and what it carries."""
+
+from __future__ import annotations
+
+import gzip
+import tarfile
+import time
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, problem_with
+
+from lab.bench.arguments import parse
+from lab.console import LabError
+from scripts.gpu import __main__ as kit
+from scripts.gpu.carry import pack_images, pins, unpack_images
+from scripts.gpu.steps import SHARES, Places, Step, steps
+
+
+@pytest.fixture
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Places:
+    monkeypatch.setattr(kit, "ROOT", tmp_path)
+    return Places(tmp_path / "results", tmp_path / "runs")
+
+
+def step(name: str, code: str, stage: str = "speed") -> Step:
+    return Step(stage, name, ("-c", code))
+
+
+@pytest.mark.parametrize("rehearse", [False, True])
+def test_every_command_of_the_plan_is_one_that_there_is(rehearse: bool, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    plan = steps(Places(tmp_path / "results", tmp_path / "runs"), rehearse)
+    assert list(dict.fromkeys(one.stage for one in plan)) == list(SHARES)
+    assert len({one.name for one in plan}) == len(plan)
+    for one in plan:
+        module, *words = one.words[1:]
+        if module == "lab.bench":
+            assert parse(words).only
+        elif module == "pytest":
+            assert all(Path(word).exists() for word in words if word.endswith(".py"))
+        else:
+            assert (ROOT / f"{module.replace('.', '/')}.py").exists()
+            given = [word for word in words if "=" in word]
+            rows = (
+                [[]]
+                if module == "lab.train"
+                else [["experiment=main_task", f"+row={row}"] for row in ("vit", "resnet9")]
+            )
+            assert all(problem_with([*row, *given]) is None for row in rows)
+
+
+def test_a_step_that_fails_or_lasts_does_not_stop_the_others(places: Places, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(kit, "GRACE_SECONDS", 0.3)
+    monkeypatch.setattr(kit, "RESERVE_SECONDS", 0.0)
+    monkeypatch.setattr(kit, "share", lambda step, left, seconds: 1.5 if step.name == "lasts" else seconds)
+    deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
+    plan = [
+        step("fails", "raise SystemExit('there is a | here')", "tests"),
+        step("lasts", deaf),
+        step("works", "print('all is well')"),
+    ]
+    began = time.monotonic()
+    record = kit.run_all(plan, 1, places, "a stand-in", "scripts/gpu/all.sh 1")
+    assert time.monotonic() - began < 20
+    assert [record.done[one.name].status for one in plan] == ["failed", "cut off", "done"]
+    assert record.done["fails"].said == "there is a | here" and record.done["works"].said == "all is well"
+    page = (places.results / "README.md").read_text()
+    for words in (
+        "scripts/gpu/all.sh 1",
+        "a stand-in",
+        "cut off",
+        "there is a \\| here",
+        "logs/works.txt",
+        "No run yet",
+    ):
+        assert words in page
+    # Again: what is done is not run, what is not goes on, and the time of both tries counts.
+    before = record.done["fails"].seconds
+    plan = [step("fails", "print('mended')", "tests"), plan[2]]
+    again = kit.run_all(plan, 1, places, "a stand-in", "scripts/gpu/all.sh 1")
+    assert again.done["fails"].status == "done" and again.done["fails"].seconds > before
+    assert capsys.readouterr().err.count("works: at most") == 1
+
+
+def test_no_time_left_is_told_and_leaves_a_page(places: Places, capsys) -> None:
+    kit.run_all([step("waits", "print()")], 0.1, places, "a stand-in", "scripts/gpu/all.sh 0.1")
+    assert "waits: no time is left" in capsys.readouterr().err
+    assert "not begun" in (places.results / "README.md").read_text()
+
+
+def test_time_goes_by_stage_and_what_is_left_over_goes_on() -> None:
+    plan = [step("a", "", "tests"), step("b", ""), step("c", ""), step("d", "", "moments"), step("e", "", "table_1")]
+    assert kit.share(plan[0], plan, 100) == pytest.approx(100 * SHARES["tests"])
+    assert kit.share(plan[1], plan[1:], 90) == pytest.approx(90 * SHARES["speed"] / (1 - SHARES["tests"]) / 2)
+    assert kit.share(plan[4], plan[4:], 55) == 55
+
+
+def test_a_damaged_record_is_named(places: Places) -> None:
+    places.results.mkdir()
+    (places.results / "steps.json").write_text('{"a": 1}')
+    with pytest.raises(LabError, match=r"steps\.json is no record of steps"):
+        kit.Record(places.results)
+
+
+def test_without_a_gpu_one_sentence_tells_what_can_be_done(monkeypatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(LabError, match="finds no GPU here: --rehearse"):
+        kit.main(["5"])
+    with pytest.raises(SystemExit):
+        kit.main(["0.1"])
+
+
+def test_what_comes_back_is_packed_in_parts(places: Places, tmp_path: Path, monkeypatch) -> None:
+    from conftest import write_a_summary
+
+    monkeypatch.setattr(kit, "PART_BYTES", 2**10)
+    for name, status in (("whole", "finished"), ("half", "stopped")):
+        run = places.runs / "moments" / name / "seed=0"
+        write_a_summary(run, status=status)
+        (run / "checkpoints").mkdir()
+        for number in (1, 2):
+            (run / "checkpoints" / f"last-{number:09d}.ckpt").write_bytes(bytes(range(256)) * 2)
+    out = tmp_path / "out"
+    out.mkdir()
+    parts = kit.pack(places, out)
+    (tmp_path / "joined").write_bytes(b"".join(part.read_bytes() for part in parts))
+    with tarfile.open(tmp_path / "joined") as archive:
+        checkpoints = [name for name in archive.getnames() if name.endswith(".ckpt")]
+        assert "runs/moments/whole/seed=0/summary.json" in archive.getnames()
+    # Of the run that goes on the newest one.
+    assert checkpoints == ["runs/moments/half/seed=0/checkpoints/last-000000002.ckpt"]
+
+
+def test_images_travel_packed(tmp_path: Path) -> None:
+    for name in ("MNIST", "FashionMNIST"):
+        (tmp_path / "data" / name / "raw").mkdir(parents=True)
+        for number in range(4):
+            (tmp_path / "data" / name / "raw" / f"{number}-ubyte").write_bytes(bytes([number]) * 1000)
+    packed = pack_images(tmp_path / "data", tmp_path / "carried")
+    assert len(packed) == 8 and gzip.decompress(packed[1].read_bytes()) == bytes([1]) * 1000
+    unpack_images(tmp_path / "carried", tmp_path / "there")
+    assert (tmp_path / "there" / "MNIST" / "raw" / "3-ubyte").read_bytes() == bytes([3]) * 1000
+    with pytest.raises(LabError, match="holds 0 files of MNIST"):
+        pack_images(tmp_path, tmp_path / "carried")
+
+
+def test_what_is_carried_has_a_tested_version() -> None:
+    from scripts.gpu.carry import PACKAGES
+
+    pinned = pins((ROOT / "constraints.txt").read_text())
+    assert {name.lower().replace("_", "-") for name in PACKAGES} <= pinned.keys()
