@@ -6,14 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.console import LabError
 from lab.report.outcomes import Outcome, outcome
-from lab.report.records import Record, read_record
 from lab.report.settings import Setting
-from lab.runs.files import DamagedFile
-from lab.runs.summary import Summary, read_summary
+from lab.runs.summary import Summary
 from scripts.atlas.rows import Row
 from scripts.reproduce.common import earliest, folder_of, train
+from scripts.reproduce.kept import Kept, ended, record
 
 
 @dataclass(frozen=True)
@@ -113,16 +111,21 @@ class Cell:
         column: the task.
         row: the softmax.
         runs: folder of all runs of the atlas.
+        kept: summaries beside the page: a cell that was whole stays whole when its runs are gone.
         further: overrides of every run that change no number: threads, compile.
     """
 
     column: Column
     row: Row
     runs: Path
+    kept: Kept
     further: tuple[str, ...] = ()
 
     def _where(self, trial: bool) -> Path:
         return self.runs / self.column.key / ("trials" if trial else "seeds")
+
+    def _typed(self, seed: int, rate: str | None, trial: bool) -> list[str]:
+        return [*self.column.overrides(self.row, rate, trial), f"seed={seed}"]
 
     def folder(self, seed: int, rate: str | None, trial: bool = False) -> Path:
         """The folder of a run."""
@@ -131,47 +134,51 @@ class Cell:
 
     def summary(self, seed: int, rate: str | None, trial: bool = False) -> Summary | None:
         """The summary of a run; None before it has begun."""
-        return read_summary(self.folder(seed, rate, trial))
+        return self.kept.summary(self._typed(seed, rate, trial), self.folder(seed, rate, trial))
+
+    def _trials(self) -> dict[str, Summary]:
+        """Those that have ended, by rate."""
+        found = {rate: self.summary(0, rate, trial=True) for rate in self.column.rates}
+        return {rate: one for rate, one in found.items() if one is not None and ended(one)}
 
     @property
     def rate(self) -> str | None:
-        """The learning rate: chosen, or None where it is the experiment's own.
+        """The learning rate that seed 0 chooses, once all are tried; None where it is the experiment's own."""
+        trials = self._trials()
+        finished = {rate: one for rate, one in trials.items() if one.finished}
+        return earliest(finished) if finished and len(trials) == len(self.column.rates) else None
 
-        Raises:
-            LabError: while a trial is missing, or if all failed.
-        """
-        if not self.column.rates:
-            return None
-        trials = {rate: self.summary(0, rate, trial=True) for rate in self.column.rates}
-        ended = {rate: one for rate, one in trials.items() if one is not None and one.status in ("finished", "failed")}
-        if len(ended) < len(trials):
-            raise LabError(f"{self.row}: not every rate has been tried on seed 0")
-        finished = {rate: one for rate, one in ended.items() if one.finished}
-        if not finished:
-            raise LabError(f"{self.row} fails at every learning rate on {self.column.title}")
-        return earliest(finished)
+    @property
+    def fails(self) -> bool:
+        """True if seed 0 fails at every learning rate: then no other seed is trained."""
+        trials = self._trials()
+        tried = bool(trials) and len(trials) == len(self.column.rates)
+        return tried and not any(one.finished for one in trials.values())
+
+    def _seeds(self) -> list[Summary]:
+        """Every seed's summary; none unless all have ended: a seed that is missing may be the slow one."""
+        rate = self.rate
+        if self.column.rates and rate is None:
+            return []
+        found = [self.summary(seed, rate) for seed in range(self.column.seeds)]
+        there = [one for one in found if one is not None and ended(one)]
+        return there if len(there) == len(found) else []
 
     @property
     def whole(self) -> bool:
-        """True if every seed has ended."""
-        try:
-            rate = self.rate
-        except LabError:
-            return False
-        found = [self.summary(seed, rate) for seed in range(self.column.seeds)]
-        return all(one is not None and one.status in ("finished", "failed") for one in found)
+        """True if every seed has ended, or none is to be trained."""
+        return self.fails or bool(self._seeds())
 
     def train(self) -> None:
         """Trains what is missing of the cell; what is finished costs nothing."""
+        tried = self._trials()
         for rate in self.column.rates:
-            one = self.summary(0, rate, trial=True)
-            if one is None or one.status not in ("finished", "failed"):
+            if rate not in tried:
                 train([*self.column.overrides(self.row, rate, True), *self.further, "seed=0"], self._where(True))
-        try:
-            typed = [*self.column.overrides(self.row, self.rate), *self.further]
-        except LabError as error:
-            print(error, flush=True)
+        if self.fails:
+            print(f"{self.row} fails at every learning rate on {self.column.title}", flush=True)
             return
+        typed = [*self.column.overrides(self.row, self.rate), *self.further]
         if self.column.together:
             train([*typed, f"seeds={self.column.seeds}"], self._where(False))
             return
@@ -179,19 +186,22 @@ class Cell:
             train([*typed, f"seed={seed}"], self._where(False))
 
     def outcome(self) -> Outcome | None:
-        """Outcome over the seeds; None unless every seed has ended: a seed that is missing may be the slow one."""
-        return outcome(self._setting()) if self.whole else None
+        """Outcome over the seeds; None unless all have ended."""
+        found = self._seeds()
+        if not found:
+            return None
+        records = tuple(record(one, self.folder(one.seed, self.rate)) for one in found)
+        return outcome(Setting(str(self.row), self.column.experiment, self.row.softmax, {}, records))
 
-    def _setting(self) -> Setting:
-        records: list[Record] = []
-        for seed in range(self.column.seeds):
-            try:
-                records.append(read_record(self.folder(seed, self.rate)))
-            except DamagedFile as error:
-                print(f"{self.folder(seed, self.rate)}: {error}", flush=True)
-        return Setting(str(self.row), self.column.experiment, self.row.softmax, {}, tuple(records))
+    def ends(self) -> dict[str, Summary]:
+        """Every summary of a cell that is whole, by what was typed."""
+        seeds = {" ".join(self._typed(one.seed, self.rate, False)): one for one in self._seeds()}
+        trials = {" ".join(self._typed(0, rate, True)): one for rate, one in self._trials().items()}
+        return seeds | trials if self.whole else {}
 
 
-def cells(columns: Sequence[Column], rows: Sequence[Row], runs: Path, further: tuple[str, ...] = ()) -> list[Cell]:
+def cells(
+    columns: Sequence[Column], rows: Sequence[Row], runs: Path, kept: Kept, further: tuple[str, ...] = ()
+) -> list[Cell]:
     """Every cell that is asked for, in the order in which it is trained: column by column, the first rows first."""
-    return [Cell(column, row, runs, further) for column in columns for row in rows if column.asks_for(row)]
+    return [Cell(column, row, runs, kept, further) for column in columns for row in rows if column.asks_for(row)]

@@ -24,7 +24,8 @@ def table(column: Column, cells: Sequence[Cell], costs: Path) -> pd.DataFrame:
     for cell in cells:
         own, other = found[cell.row.typed], against.get(cell.row.typed)
         if own is None:
-            rows.append({"softmax": str(cell.row), "Eureka-ratio (95 % Wilson)": "not run"})
+            told = "fails at every rate" if cell.fails else "not run"
+            rows.append({"softmax": str(cell.row), "Eureka-ratio (95 % Wilson)": told})
             continue
         rows.append(
             {
@@ -66,6 +67,8 @@ def figure(column: Column, cells: Sequence[Cell]) -> Figure | None:
 
 def section(column: Column, cells: Sequence[Cell], costs: Path) -> list[str]:
     """A column as paragraphs of the page."""
+    if not any(cell.whole for cell in cells):
+        return [f"## {column.title}", "Not run yet, or no softmax whole."]
     missing = [str(cell.row) for cell in cells if not cell.whole]
     told = f"Not run yet, or not whole: {', '.join(missing)}." if missing else "Every cell has been run."
     return [

@@ -32,12 +32,17 @@ TRAINED = (
 SWAPPED = ("adaptive_temperature", "log_length", "entropy_matched", "hard", "norm_softmax", "softmax_plus_one")
 
 
+FILE = "max_retrieval.csv"
+COLUMNS = ("seed", "measure", "size", "sets", "accuracy", "trained")
+
+
 @dataclass(frozen=True)
 class Retrieval:
     """Plan of the column.
 
     Attributes:
         runs: folder of all runs of the atlas.
+        kept: accuracies by seed beside the page: what was whole stays whole when its runs are gone.
         seeds: of a softmax trained with.
         baseline_seeds: of plain softmax, which the others are compared with at inference.
         sets: test sets of each size.
@@ -45,6 +50,7 @@ class Retrieval:
     """
 
     runs: Path
+    kept: Path
     seeds: int = 3
     baseline_seeds: int = 10
     sets: int = 1000
@@ -67,8 +73,23 @@ class Retrieval:
 
     def whole(self, typed: str) -> bool:
         """True if every seed has finished."""
+        return str(Row(typed)) in self._known() or self._is_trained(typed)
+
+    def _is_trained(self, typed: str) -> bool:
         found = [read_summary(folder) for folder in self.folders(typed)]
         return all(one is not None and one.finished for one in found)
+
+    def _known(self) -> set[str]:
+        """Measures that are kept, each of all its seeds."""
+        return set(self._kept()["measure"])
+
+    def _kept(self) -> pd.DataFrame:
+        return pd.read_csv(self.kept) if self.kept.exists() else pd.DataFrame(columns=COLUMNS)
+
+    def _measures(self, typed: str) -> dict[str, str]:
+        """What is measured of a softmax trained with: names of rows -> softmaxes as typed."""
+        swapped = {f"{Row(other)}, at inference": other for other in SWAPPED} if typed == PLAIN else {}
+        return {str(Row(typed)): typed} | swapped
 
     def train(self, typed: str) -> None:
         """Trains what is missing of one softmax, its seeds together."""
@@ -76,15 +97,13 @@ class Retrieval:
 
     def scores(self) -> pd.DataFrame:
         """Accuracies of everything that is whole; rows of seed, measure, size, sets, accuracy, trained."""
-        tables = []
+        tables, known = [self._kept()], self._known()
         for typed in TRAINED:
-            if not self.whole(typed):
+            missing = {name: one for name, one in self._measures(typed).items() if name not in known}
+            if not missing or not self._is_trained(typed):
                 continue
-            measures = {f"{Row(typed)}": typed}
-            if typed == PLAIN:
-                measures |= {f"{Row(other)}, at inference": other for other in SWAPPED}
             configs = {}
-            for measure, one in measures.items():
+            for measure, one in missing.items():
                 name, *options = one.split()
                 try:
                     configs[measure] = softmax_config(name, *options)
@@ -92,7 +111,8 @@ class Retrieval:
                     print(f"{measure}: {error}", flush=True)
             for seed, folder in enumerate(self.folders(typed)):
                 tables.append(Evaluation(folder, read_trained(folder), seed).accuracies(configs, self.sets))
-        return pd.concat(tables) if tables else pd.DataFrame(columns=["seed", "measure", "size", "accuracy"])
+        found = [one for one in tables if len(one)]
+        return pd.concat(found) if found else self._kept()
 
 
 def table(scores: pd.DataFrame) -> pd.DataFrame:

@@ -7,7 +7,8 @@
 
 A set-up changes one thing, or one more on top of layer norm, and is compared seed by seed with the one that it changes.
 Three softmaxes, three learning rates, ten seeds that train together, each until its Eureka-moment or for 10,000 epochs.
-Stop it at any time: the same command goes on where it was.
+Stop it at any time: the same command goes on where it was. What is whole is kept beside the page
+(results/reasoning_setups), and stays when the runs are gone.
 """
 
 from __future__ import annotations
@@ -16,20 +17,20 @@ import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 import pandas as pd
 
 from lab.console import refusals
 from lab.report.outcomes import times
-from lab.report.records import Record, read_record
+from lab.report.records import Record
 from lab.report.statistics import eureka_ratio, fisher, holm, paired_ratios
 from lab.report.survival import log_rank, median_time
 from lab.runs.files import write_text
-from lab.runs.summary import Summary, read_summary
+from lab.runs.summary import Summary
 from scripts.reproduce.common import earliest, folder_of, origin, seconds_a_step, tell_duration, train, within
 from scripts.reproduce.figure_8 import PAPER, SOFTMAXES
+from scripts.reproduce.kept import FILE, Kept, record
 
 EPOCHS = 10_000
 SEEDS = 10
@@ -88,14 +89,24 @@ class Cell:
     name: str
     rate: str
     runs: Path
+    kept: Kept
     further: tuple[str, ...]
+
+    @property
+    def _setting(self) -> list[str]:
+        own = ["experiment=reasoning", f"softmax={SOFTMAXES[self.name]}", f"optim.lr={self.rate}"]
+        return [*own, *SETUPS[self.setup].overrides, "callbacks.eureka.stop_after=0"]
 
     @property
     def overrides(self) -> list[str]:
         """Overrides of its runs, all but the seeds."""
-        softmax = f"softmax={SOFTMAXES[self.name]}"
-        own = ["experiment=reasoning", softmax, f"optim.lr={self.rate}", *SETUPS[self.setup].overrides, *self.further]
-        return [*own, "callbacks.eureka.stop_after=0"]
+        return [*self._setting, *self.further]
+
+    def _folder(self, seed: int) -> Path:
+        return folder_of(self.runs, "reasoning", SOFTMAXES[self.name], seed, self.overrides)
+
+    def _typed(self, seed: int) -> list[str]:
+        return [*self._setting, f"seed={seed}"]
 
     def train(self) -> None:
         """Trains what is missing."""
@@ -103,9 +114,7 @@ class Cell:
 
     def summaries(self) -> list[Summary | None]:
         """Of every seed; None before it has begun."""
-        softmax = SOFTMAXES[self.name]
-        folders = [folder_of(self.runs, "reasoning", softmax, seed, self.overrides) for seed in range(SEEDS)]
-        return [read_summary(folder) for folder in folders]
+        return [self.kept.summary(self._typed(seed), self._folder(seed)) for seed in range(SEEDS)]
 
     def left(self) -> int:
         """Epochs that are still to train, at most."""
@@ -114,19 +123,18 @@ class Cell:
 
     def records(self) -> tuple[Record, ...]:
         """Every seed's run; none unless all have finished, for the slow ones are the last."""
-        return _records(self) if all(one is not None and one.finished for one in self.summaries()) else ()
+        finished = [one for one in self.summaries() if one is not None and one.finished]
+        return tuple(record(one, self._folder(one.seed)) for one in finished) if len(finished) == SEEDS else ()
+
+    def ends(self) -> dict[str, Summary]:
+        """Every summary of a cell that is whole, by what was typed."""
+        return {" ".join(self._typed(one.seed)): one.summary for one in self.records()}
 
 
-@cache
-def _records(cell: Cell) -> tuple[Record, ...]:
-    softmax = SOFTMAXES[cell.name]
-    return tuple(read_record(folder_of(cell.runs, "reasoning", softmax, seed, cell.overrides)) for seed in range(SEEDS))
-
-
-def plan(runs: Path, further: tuple[str, ...]) -> list[Cell]:
+def plan(runs: Path, kept: Kept, further: tuple[str, ...]) -> list[Cell]:
     """Every cell, in the order in which they are worth their time: layer norm at all rates, then rate by rate."""
     cells = [
-        Cell(setup, name, rate, runs, further)
+        Cell(setup, name, rate, runs, kept, further)
         for rate in RATES
         for setup, one in SETUPS.items()
         for name in one.softmaxes
@@ -273,13 +281,20 @@ def _not_run(setup: str, missing: Sequence[Cell]) -> str:
     return f"- {setup}: " + "; ".join(f"{name} at {', '.join(left)}" for name, left in rates.items() if left)
 
 
+def write_page(cells: Sequence[Cell], kept: Kept, out: Path, command: str) -> None:
+    """Writes the page of what is whole, and keeps the summaries that it is made of."""
+    kept.keep({run: one for cell in cells for run, one in cell.ends().items()})
+    write_text(out / "README.md", page(cells, command))
+
+
 def main(arguments: argparse.Namespace) -> None:
     """Trains what is missing, and writes the page after every cell."""
     further = (
         *(["compile=true"] if arguments.compile else []),
         *([f"threads={arguments.threads}"] if arguments.threads else []),
     )
-    cells = plan(arguments.runs, further)
+    kept = Kept(arguments.out / FILE)
+    cells = plan(arguments.runs, kept, further)
     asked = [cell for cell in cells if arguments.setup in (None, cell.setup)]
     command = "python -m scripts.reproduce.reasoning_setups" + "".join(f" {word}" for word in arguments.typed)
     left = [] if arguments.page else [cell for cell in asked if not cell.records()]
@@ -291,8 +306,8 @@ def main(arguments: argparse.Namespace) -> None:
     with within(arguments.minutes):
         for cell in left:
             cell.train()
-            write_text(arguments.out / "README.md", page(cells, command))
-    write_text(arguments.out / "README.md", page(cells, command))
+            write_page(cells, kept, arguments.out, command)
+    write_page(cells, kept, arguments.out, command)
     print(f"written: {arguments.out}")
 
 

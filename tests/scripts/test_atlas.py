@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import runpy
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +12,13 @@ import pandas as pd
 import pytest
 
 from lab.config.compose import CONFIGS, compose_config
+from lab.console import LabError
+from lab.runs.summary import Summary, write_summary
 from lab.train import run as train
-from scripts.atlas import columns, cost, retrieval
+from scripts.atlas import columns, cost, page, retrieval
 from scripts.atlas.rows import FIRST, Row, all_rows
 from scripts.reproduce import common, reasoning_setups
+from scripts.reproduce.kept import FILE, Kept
 
 SMALL = ("data.numbers=4", "trainer.max_epochs=4", "trainer.check_val_every_n_epoch=2", "callbacks.eureka.stop_after=1")
 
@@ -47,18 +51,45 @@ def test_the_command_trains_what_is_missing_and_writes_its_page(tmp_path: Path, 
     places = ("--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "out"), "--only", "reasoning")
     two = (*places, "--softmax", "softmax", "--softmax", "softmax softmax.tau=1")
     told, trained = atlas(*two, "--plan")
-    assert told.count("missing") == 2 and not trained and not (tmp_path / "runs").exists()
+    assert (
+        not (tmp_path / "out").exists()
+        and told.count("missing") == 2
+        and not trained
+        and not (tmp_path / "runs").exists()
+    )
     _, trained = atlas(*two)
     # Two softmaxes, each with two rates on seed 0 and both seeds at the rate chosen.
     assert len(trained) == 6 and sum("seeds=2" in overrides for overrides in trained) == 2
-    page = (tmp_path / "out/README.md").read_text()
-    rows = [line for line in page.splitlines() if line.startswith("| softmax")]
-    assert len(rows) == 3 and "0/2" in rows[1] and "Every cell has been run." in page
+    text = (tmp_path / "out/README.md").read_text()
+    rows = [line for line in text.splitlines() if "0/2" in line]
+    assert [row.split("|")[1].strip() for row in rows] == ["softmax", "softmax, tau=1"]
+    assert "Not run yet, or not whole: norm_softmax, heat_treatment" in text and "| not run" in text
     assert (tmp_path / "out/reasoning.png").stat().st_size > 1000
-    told, trained = atlas(*two, "--softmax", "norm_softmax", "--page")
-    assert not trained
-    page = (tmp_path / "out/README.md").read_text()
-    assert "Not run yet, or not whole: norm_softmax." in page and "| not run" in page
+    # The runs are gone, and what was whole still stands: nothing of it is trained again.
+    shutil.rmtree(tmp_path / "runs")
+    told, trained = atlas(*two)
+    assert not trained and (tmp_path / "out/README.md").read_text() == text
+    kept = (tmp_path / "out" / FILE).read_text()
+    assert str(tmp_path) not in kept and len(kept.splitlines()) == 8
+
+
+def test_a_softmax_that_fails_at_every_rate_is_told_and_not_trained_again(tmp_path: Path, monkeypatch) -> None:
+    cell = columns.Cell(columns.COLUMNS[0], Row("softmax"), tmp_path, Kept(tmp_path / FILE))
+    monkeypatch.setattr(columns, "train", lambda *_: pytest.fail("it was trained again"))
+    for rate in cell.column.rates:
+        assert not cell.fails and not cell.whole
+        folder = cell.folder(0, rate, trial=True)
+        folder.mkdir(parents=True)
+        write_summary(folder, Summary(status="failed", seed=0, softmax="softmax"))
+    assert cell.fails and cell.whole and cell.outcome() is None and len(cell.ends()) == 3
+    cell.train()
+    assert page.table(cell.column, [cell], tmp_path).iloc[0, 1] == "fails at every rate"
+
+
+def test_kept_summaries_are_data_and_a_damaged_line_is_named(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_text('{"run": "softmax=softmax"}\n')
+    with pytest.raises(LabError, match="line 1 holds no run and summary"):
+        Kept(tmp_path / FILE)
 
 
 def test_every_softmax_has_a_row_and_every_row_composes() -> None:
@@ -91,10 +122,16 @@ def test_setups_of_the_reasoning_task_compose_and_tell_what_was_not_run(tmp_path
     for setup in reasoning_setups.SETUPS.values():
         softmax = reasoning_setups.SOFTMAXES[setup.softmaxes[0]]
         compose_config(["experiment=reasoning", f"softmax={softmax}", *setup.overrides])
-    cell = reasoning_setups.Cell("layer_norm", "Softmax", "2e-3", tmp_path, ("data.numbers=4", "trainer.max_epochs=2"))
+    short = ("data.numbers=4", "trainer.max_epochs=2")
+    kept = Kept(tmp_path / FILE)
+    cell = reasoning_setups.Cell("layer_norm", "Softmax", "2e-3", tmp_path / "runs", kept, short)
     assert "- layer_norm: Softmax at 2e-3" in reasoning_setups.page([cell], "typed")
     monkeypatch.setattr(reasoning_setups, "SEEDS", 2)
     monkeypatch.setattr(common, "train_apart", lambda typed, log=None: train([*typed, "logger=csv_only"]) and 0)
     cell.train()
     page = reasoning_setups.page([cell], "typed")
+    kept.keep(cell.ends())
+    shutil.rmtree(tmp_path / "runs")
+    gone = replace(cell, kept=Kept(tmp_path / FILE))
+    assert reasoning_setups.page([gone], "typed") == page and not gone.left()
     assert "Not run" not in page and "| Softmax" in page and "0/2" in page and "later than 2" in page
