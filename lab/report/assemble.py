@@ -269,6 +269,7 @@ def setting_row(found: Outcome, against: Against | None) -> dict[str, str]:
         "Eureka-ratio": _ratio(found),
         "accuracy after the moment, %": show_mean(found.accuracy, 2) if found.accuracy else "",
         "accuracy without one, %": show_mean(found.plateau, 2) if found.plateau else "",
+        **({f"{setting.metric} at the end": show_mean(found.watched, 3)} if found.watched else {}),
         "mean Eureka-epoch": show_mean(found.eureka_epoch, 1) if found.eureka_epoch else "",
         "median epoch to the moment": str(found.median) if found.median else "",
     }
@@ -285,17 +286,15 @@ def setting_row(found: Outcome, against: Against | None) -> dict[str, str]:
             "ratio, p": _p(against.ratio),
             "time to the moment, p": _p(against.time),
             **({"time to the change point, p": _p(against.change_time)} if against.change_time is not None else {}),
-            "accuracy, difference": _difference(against),
-            "accuracy, p": _p(against.accuracy_p),
+            f"{setting.metric}, difference": _difference(against),
+            f"{setting.metric}, p": _p(against.watched_p),
         }
     return row
 
 
-# Columns of a setting that compare it with the baseline; the others stand for themselves.
-COMPARED = (
-    "% of steps", "95 %-ratio (any epoch)", "95 %-ratio (last epoch)", "ratio, p", "time to the moment, p",
-    "time to the change point, p", "accuracy, difference", "accuracy, p",
-)  # fmt: skip
+def compares(column: str) -> bool:
+    """Tells whether a column of a setting compares it with the baseline; the others stand for themselves."""
+    return column.endswith((", p", ", difference")) or column.startswith(("% of steps", "95 %-ratio"))
 
 
 def _ratio(found: Outcome) -> str:
@@ -315,10 +314,11 @@ def _p(value: float | None) -> str:
 
 
 def _difference(against: Against) -> str:
-    if against.accuracy is None:
+    if against.watched is None:
         return ""
-    mean, low, high = against.accuracy
-    return f"{mean:+.2f} ({low:+.2f} to {high:+.2f}; {against.seeds} seeds)"
+    digits = 2 if against.setting.metric == "accuracy" else 3
+    mean, low, high = (f"{value:+.{digits}f}" for value in against.watched)
+    return f"{mean} ({low} to {high}; {against.seeds} seeds)"
 
 
 def run_row(setting: Setting, run: Record, out: Path) -> dict[str, Any]:
@@ -334,6 +334,8 @@ def run_row(setting: Setting, run: Record, out: Path) -> dict[str, Any]:
         "change_epoch": run.change,
         "change_strength": summary.eureka.change.strength if summary.eureka.change else None,
         "accuracy": run.accuracy,
+        "watched": summary.eureka.metric,
+        "watched_value": summary.watched,
         "epochs": run.epochs,
         "samples": summary.samples,
         "wall_seconds": summary.wall_seconds,

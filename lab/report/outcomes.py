@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ class Outcome:
         ratio, exact: Eureka-ratio over finished runs, with Wilson's interval and the exact one.
         accuracy: final validation accuracy in % over finished runs with a Eureka-moment.
         plateau: the same over finished runs without one.
+        watched: final value of another metric that was watched, over finished runs; None where it is the accuracy.
         eureka_epoch: mean epoch over finished runs with a moment; misleads where not all have one.
         median: median epoch to the moment, runs without one counted as "later than their last epoch".
         change_ratio, change_median: the same two of the change point in place of the moment.
@@ -35,6 +36,7 @@ class Outcome:
     exact: Ratio | None
     accuracy: Mean | None
     plateau: Mean | None
+    watched: Mean | None
     eureka_epoch: Mean | None
     median: Median | None
     change_ratio: Ratio | None
@@ -59,6 +61,7 @@ def outcome(
     moments = [run.moment for run in looked if run.moment is not None]
     with_moment = [100 * run.accuracy for run in looked if run.moment is not None and run.accuracy is not None]
     without = [100 * run.accuracy for run in looked if run.moment is None and run.accuracy is not None]
+    values = [] if setting.metric == "accuracy" else [*replace(setting, runs=tuple(runs)).at_the_end().values()]
     watched, changing = times(runs), change_times(runs)
     changes = [run.change for run in finished if run.looked_for_change]
     return Outcome(
@@ -67,6 +70,7 @@ def outcome(
         exact=eureka_ratio(len(moments), len(looked), confidence, "exact") if looked else None,
         accuracy=mean_over_seeds(with_moment, confidence, (0, 100)) if with_moment else None,
         plateau=mean_over_seeds(without, confidence, (0, 100)) if without else None,
+        watched=mean_over_seeds(values, confidence) if values else None,
         eureka_epoch=mean_over_seeds(moments, confidence, (0, max(run.epochs for run in looked))) if moments else None,
         median=median_time(watched, confidence) if watched else None,
         change_ratio=eureka_ratio(sum(one is not None for one in changes), len(changes), confidence)
@@ -117,8 +121,9 @@ class Against:
     Attributes:
         ratio: of Fisher's exact test on the Eureka-ratios.
         time, change_time: of the log-rank test on the times to the moment, and to the change point.
-        accuracy: mean difference of final accuracy in percent points over equal seeds, and its interval.
-        accuracy_p: of the paired t-test.
+        watched: mean difference of the watched metric at the end over equal seeds, and its interval; of an accuracy in
+            percent points.
+        watched_p: of the paired t-test.
         seeds: how many both have finished.
     """
 
@@ -126,8 +131,8 @@ class Against:
     ratio: float | None
     time: float | None
     change_time: float | None
-    accuracy: tuple[float, float, float] | None
-    accuracy_p: float | None
+    watched: tuple[float, float, float] | None
+    watched_p: float | None
     seeds: int
 
 
@@ -159,10 +164,8 @@ def _log_rank(one: Setting, other: Setting, of: Callable[[Sequence[Record]], Tim
 
 
 def _paired(one: Setting, other: Setting, confidence: float) -> tuple[float, float, float, float | None, int] | None:
-    ours, theirs = (
-        {run.seed: 100 * run.accuracy for run in s.finished if run.accuracy is not None} for s in (one, other)
-    )
-    if len(ours.keys() & theirs.keys()) < 2:
+    ours, theirs = one.at_the_end(), other.at_the_end()
+    if one.metric != other.metric or len(ours.keys() & theirs.keys()) < 2:
         return None
     found = paired(ours, theirs, confidence)
     return found.difference, found.low, found.high, found.p, found.seeds

@@ -19,7 +19,7 @@ from markupsafe import Markup, escape
 from lab.console import LabError, printable
 from lab.plotting.figures import save_figure
 from lab.report.against import MatchedRow, Measured
-from lab.report.assemble import COMPARED, Drawing, Report, Section, link, run_row, setting_row
+from lab.report.assemble import Drawing, Report, Section, compares, link, run_row, setting_row
 from lab.report.markdown import code, escaped
 from lab.report.settings import Setting
 from lab.runs.files import DamagedFile, lies_in, read_json, write_json, write_text
@@ -284,8 +284,8 @@ def _section(
     every = dict.fromkeys(key for own in cells for key in own)
     columns = [key for key in every if any(own.get(key) for own in cells)]
     parts = [
-        {"columns": [key for key in columns if key not in COMPARED], "rows": rows},
-        {"columns": [key for key in columns if key in COMPARED], "rows": [row for row in rows if not row["baseline"]]},
+        {"columns": [key for key in columns if not compares(key)], "rows": rows},
+        {"columns": [key for key in columns if compares(key)], "rows": [row for row in rows if not row["baseline"]]},
     ]
     return {
         "id": f"experiment-{section.experiment}",
@@ -396,7 +396,8 @@ def _method(report: Report) -> list[str]:
         "threshold; its share of seeds, median epoch and p are as those of the moment.",
         "% of steps: epochs to 95 % of the baseline's mean final accuracy, in % of the baseline's; 95 %-ratio: the "
         "runs that get there (Table 4 of the paper), at any epoch, or still at the last one.",
-        "p ratio: Fisher's exact test; p time: log-rank test; accuracy difference: paired over equal seeds (t-test); "
+        "p ratio: Fisher's exact test; p time: log-rank test; difference of accuracy (or of another metric that is "
+        "watched): paired over equal seeds (t-test); "
         "each against the baseline and corrected for the number of settings (Holm).",
     ]
     if early:

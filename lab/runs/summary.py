@@ -171,6 +171,11 @@ class Summary(_Part):
         return self.metrics.get("val/accuracy")
 
     @property
+    def watched(self) -> float | None:
+        """Gives the newest value of the metric that is watched for the moment; None before the first validation."""
+        return self.metrics.get(self.eureka.metric)
+
+    @property
     def moment(self) -> int | None:
         """Gives the epoch of the Eureka-moment; None without one."""
         return self.eureka.epoch if self.eureka.happened else None
@@ -195,9 +200,8 @@ class Summary(_Part):
 
     @property
     def _value_at_the_end(self) -> list[str]:
-        value = self.metrics.get(self.eureka.metric)
-        watched = self.eureka.metric.removeprefix("val/")
-        return [] if value is None or watched == "accuracy" else [f"validation {watched} {value:.4g}"]
+        name = self.eureka.metric.removeprefix("val/")
+        return [] if self.watched is None or name == "accuracy" else [f"validation {name} {self.watched:.4g}"]
 
 
 def load_summary(folder: str | Path) -> Summary:

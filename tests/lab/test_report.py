@@ -306,9 +306,26 @@ def test_comparisons_are_with_the_baseline_and_corrected(write, tmp_path: Path) 
     # Fisher's exact test of 5/5 against 0/5 is 1/126; two comparisons double it.
     assert [against.ratio for against in compared] == pytest.approx([2 / 126, 2 / 126])
     assert all(against.time < 0.02 and against.seeds == 5 for against in compared)  # type: ignore[operator]
-    assert compared[0].accuracy == pytest.approx((40, 40, 40))
+    assert compared[0].watched == pytest.approx((40, 40, 40))
     with pytest.raises(LabError, match="no setting is called 'sotfmax'"):
         baseline_of(found, "sotfmax")
+
+
+def test_a_loss_that_is_watched_is_told_and_compared_in_place_of_the_accuracy(write, tmp_path: Path) -> None:
+    for seed in range(3):
+        for softmax, loss in (("softmax", 4.5 + seed / 10), ("norm_softmax", 4.25 + seed / 10)):
+            folder = write(seed, 5, softmax=softmax)
+            summary = json.loads((folder / "summary.json").read_text())
+            summary["eureka"] |= {"metric": "val/loss", "falls": True, "threshold": 5.0}
+            summary["metrics"]["val/loss"] = loss
+            (folder / "summary.json").write_text(json.dumps(summary))
+    report([tmp_path], out=tmp_path / "out")
+    rows = {row["setting"]: row for row in csv.DictReader((tmp_path / "out/settings.csv").open())}
+    assert rows["softmax"]["loss at the end"].startswith("4.600 ± 0.082 (")
+    assert rows["norm_softmax"]["loss, difference"] == "-0.250 (-0.250 to -0.250; 3 seeds)"
+    assert not {"accuracy, difference", "accuracy at the end"} & rows["softmax"].keys()
+    runs = [row["watched_value"] for row in csv.DictReader((tmp_path / "out/runs.csv").open())]
+    assert sorted(runs) == ["4.25", "4.35", "4.45", "4.5", "4.6", "4.7"]
 
 
 def test_the_baseline_is_the_experiment_as_it_comes(write, tmp_path: Path) -> None:
