@@ -26,6 +26,7 @@ from lab.report.outcomes import Against, Outcome, baseline_of, compare, outcome
 from lab.report.published import Table
 from lab.report.records import Record
 from lab.report.settings import Setting, planned, settings
+from lab.report.temperatures import temperatures
 from lab.runs.files import lies_in
 
 
@@ -212,6 +213,13 @@ def _drawings(experiment: str, own: Sequence[Setting], confidence: float) -> lis
         "paper).",
         [figures.gradients(part) for part in figures.parts(own)],
         says=[figures.gradient_shares(part) for part in figures.parts(own)],
+    )
+    add(
+        "temperatures",
+        "Temperatures over training",
+        "What temperature rules and normalisers say of themselves where it changes, first seed. A line is a layer; of "
+        "a number that each head has it is the mean, and one standard deviation over heads is shaded.",
+        [temperatures(part) for part in figures.parts(own)],
     )
     return found
 

@@ -85,7 +85,7 @@ def curves(
             moments = [run.summary.eureka for run in runs if run.moment is not None]
             mark_moments(panel, moments, own, quantity, scale)
         panel.autoscale()
-        panel.set_title(_title(f"{setting.name} ({len(runs)} seed{'s' if len(runs) > 1 else ''})"))
+        panel.set_title(panel_title(f"{setting.name} ({len(runs)} seed{'s' if len(runs) > 1 else ''})"))
         count_axis(panel, "epochs since the Eureka-moment" if aligned else "epoch")
     if quantity == "accuracy":
         axes[0].set_ylim(0, 102)
@@ -150,7 +150,7 @@ def survival_figure(lines: Sequence[Waiting], confidence: float = 0.95, of: str 
         epochs = np.concatenate([[0], curve.epochs, [curve.end]])
         share = np.concatenate([[1], curve.share, curve.share[-1:] if len(curve.share) else [1]])
         label = f"{line.name} ({len(seeds.moments)} of {len(seeds.moments) + len(seeds.ends)} had one)"
-        axes.step(epochs, share, where="post", label=_title(label, 90), linewidth=1.5, **line.look.of_line)
+        axes.step(epochs, share, where="post", label=panel_title(label, 90), linewidth=1.5, **line.look.of_line)
         if few and len(curve.share):
             low = np.concatenate([[1], curve.low, curve.low[-1:]])
             high = np.concatenate([[1], curve.high, curve.high[-1:]])
@@ -206,7 +206,7 @@ def learning_rates(settings: Sequence[Setting]) -> Figure | None:
                 axes.text(column, row, f"{count}/{seeds}", ha="center", va="center", color="white" if dark else "black")
     axes.imshow(shares, vmin=0, vmax=1, cmap=MAP, aspect="auto")
     axes.set_xticks(range(len(rates)), [_rate(rate) for rate in rates], rotation=45, ha="right")
-    axes.set_yticks(range(len(grid)), [_title(name, 40) for name in grid])
+    axes.set_yticks(range(len(grid)), [panel_title(name, 40) for name in grid])
     axes.set_xlabel("learning rate: largest to smallest")
     return figure
 
@@ -256,7 +256,7 @@ def gradients(settings: Sequence[Setting]) -> Figure | None:
     figure, axes = panels(len(shown), sharex=True, sharey=True)
     for panel, (setting, rows) in zip(axes, shown, strict=True):
         gradient_panel(panel, rows, 0, setting.runs[0].summary.eureka.step)
-        panel.set_title(_title(f"{setting.name}, seed {setting.runs[0].seed}"))
+        panel.set_title(panel_title(f"{setting.name}, seed {setting.runs[0].seed}"))
     name_left(axes, "mean |gradient|, layer 0")
     legend_below(figure)
     return figure
@@ -291,7 +291,8 @@ def _rows_with(run: Record, key: str) -> list[dict[str, float]]:
     return [row for row in read_metrics(run.folder / "metrics.csv") if key in row]
 
 
-def _title(text: str, width: int = 34) -> str:
+def panel_title(text: str, width: int = 34) -> str:
+    """A title in at most three lines, its dollar signs no formulas."""
     return "\n".join(map(literal, textwrap.wrap(text, width, max_lines=3, placeholder=" …")))
 
 

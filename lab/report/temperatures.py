@@ -1,0 +1,70 @@
+"""Figure of the report: what temperature rules and normalisers say of themselves while it changes over training."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import matplotlib
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from lab.console import LabError
+from lab.plotting.figures import count_axis, legend_below, panels
+from lab.plotting.style import MAP, styled
+from lab.report.figures import panel_title
+from lab.report.records import METRICS
+from lab.report.settings import Setting
+from lab.runs.metrics import read_metrics_table
+
+# A vector over heads is logged as its mean and spread.
+_KEY = re.compile(r"temperature/(?P<name>[^/]+)/layer_(?P<layer>\d+)(?P<mean>/mean)?")
+
+
+@styled()
+def temperatures(settings: Sequence[Setting]) -> Figure | None:
+    """Temperatures over training, a panel for each setting (first seed) and quantity, a line for each layer.
+
+    Of a quantity that each head has, the line is the mean over heads, and one standard deviation is shaded. What stays
+    as it was at the first epoch is left out; None where everything does.
+
+    Source: "Introducing a learnable temperature" shows mean and spread over heads, layer by layer.
+    """
+    shown = [(setting, name, layers) for setting in settings for name, layers in _changing(setting).items()]
+    if not shown:
+        return None
+    figure, axes = panels(len(shown), sharex=True)
+    most = max(max(layers) for _, _, layers in shown)
+    colors = matplotlib.colormaps[MAP](np.linspace(0, 0.9, most + 1))
+    for panel, (setting, name, layers) in zip(axes, shown, strict=True):
+        for layer, table in layers.items():
+            panel.plot(table["step"], table["mean"], color=colors[layer], label=f"layer {layer}")
+            low, high = table["mean"] - table["spread"], table["mean"] + table["spread"]
+            panel.fill_between(table["step"], low, high, color=colors[layer], alpha=0.15, linewidth=0)
+        panel.set_title(panel_title(f"{setting.name}, seed {setting.runs[0].seed}"))
+        panel.set_ylabel(name)
+        count_axis(panel, "step")
+    if any(table["spread"].any() for _, _, layers in shown for table in layers.values()):
+        axes[0].fill_between([], [], [], color="0.5", alpha=0.3, linewidth=0, label="one standard deviation over heads")
+    legend_below(figure)
+    return figure
+
+
+def _changing(setting: Setting) -> dict[str, dict[int, pd.DataFrame]]:
+    """Quantity -> layer -> table of step, mean, spread (0 of a single number), of a setting's first run."""
+    try:
+        table = read_metrics_table(setting.runs[0].folder / METRICS)
+    except LabError:
+        return {}
+    found: dict[str, dict[int, pd.DataFrame]] = {}
+    for column in table.columns if table is not None else ():
+        key = _KEY.fullmatch(column)
+        if key is None or table is None:
+            continue
+        stem = column.removesuffix("/mean")
+        spread = table[f"{stem}/spread"] if key["mean"] else 0.0
+        own = pd.DataFrame({"step": table["step"], "mean": table[column], "spread": spread}).dropna()
+        if len(own) and not np.allclose(own[["mean", "spread"]], own[["mean", "spread"]].iloc[0]):
+            found.setdefault(key["name"], {})[int(key["layer"])] = own
+    return found
