@@ -1,0 +1,184 @@
+"""Studies on two cores of what the papers show at a larger size: language, and learning in context.
+
+    python -m scripts.reproduce.study language --threads 1      # trains what is missing, then writes results/language
+    python -m scripts.reproduce.study in_context --minutes 60
+    python -m scripts.reproduce.study language --page           # the page of what there is
+
+Stop it at any time: the same command goes on where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from lab.console import LabError, refusals
+from lab.inspect import inspect
+from lab.report.__main__ import report
+from lab.runs.files import write_text
+from lab.runs.summary import read_summary
+from scripts.reproduce.common import folder_of, origin, train, within
+
+
+@dataclass(frozen=True)
+class Part:
+    """Softmaxes compared on an experiment.
+
+    Attributes:
+        experiment: config of ``configs/experiment``.
+        options: overrides of every run.
+        softmaxes: plain softmax first.
+        looks: diagnostics that are shown the first seed of each softmax after training.
+        seeds: number of seeds, from 0 on.
+    """
+
+    experiment: str
+    options: tuple[str, ...]
+    softmaxes: tuple[str, ...]
+    looks: tuple[str, ...] = ()
+    seeds: int = 3
+
+    def overrides(self, softmax: str) -> list[str]:
+        """Overrides of the runs of a softmax, all but the seed."""
+        return [f"experiment={self.experiment}", f"softmax={softmax}", *self.options]
+
+    def runs(self, folder: Path) -> Iterator[tuple[str, int, Path]]:
+        """Softmax, seed and folder of each run, seed by seed: what is stopped has whole pairs."""
+        for seed in range(self.seeds):
+            for softmax in self.softmaxes:
+                yield softmax, seed, folder_of(folder, self.experiment, softmax, seed, self.overrides(softmax))
+
+
+@dataclass(frozen=True)
+class Study:
+    """Parts that a page is made of.
+
+    Attributes:
+        title: heading.
+        told: what is smaller here than published.
+        parts: in the order of training.
+    """
+
+    title: str
+    told: str
+    parts: tuple[Part, ...]
+
+
+# Small enough for nine runs an hour on one core.
+_TEXT = ("data.vocabulary=2048", "data.block=64", "data.batch_size=32", "model.width=128")
+STUDIES = {
+    "language": Study(
+        "Language in small",
+        "WikiText-2 (a subset), byte-level BPE of 2,048 tokens, blocks of 64, batches of 32, 4 layers and 4 heads "
+        "of width 128: the presets `causal_language_small` and `masked_language_small` made smaller still. The "
+        "Eureka-moment is the first validation loss below 0.9 of the unigram entropy.",
+        (
+            Part(
+                "causal_language_small",
+                (*_TEXT, "data.epoch_size=1600", "trainer.max_epochs=30"),
+                ("softmax", "norm_softmax", "learnable_temperature"),
+                ("head_entropy",),
+            ),
+            Part(
+                "masked_language_small",
+                (*_TEXT, "model.dropout=0.0", "data.epoch_size=3200", "trainer.max_epochs=40"),
+                ("softmax", "norm_softmax"),
+            ),
+        ),
+    ),
+    "in_context": Study(
+        "Learning in context in small",
+        "Omniglot's two small sets with turns and mirror images, 28 pixels, a small ResNet and two layers. "
+        "The Eureka-moment is the first few-shot accuracy above 70 %.",
+        (Part("in_context_small", ("trainer.max_epochs=30",), ("softmax", "norm_softmax")),),
+    ),
+}
+# Columns of the report's settings that the page repeats.
+_SHOWN = (
+    "setting", "seeds finished", "Eureka-ratio", "loss at the end", "accuracy after the moment, %",
+    "accuracy without one, %", "median epoch to the moment", "change point, median epoch", "loss, difference",
+    "loss, p", "accuracy, difference", "accuracy, p", "time to the moment, p",
+)  # fmt: skip
+
+
+def page(key: str, runs: Path, out: Path, command: str) -> str:
+    """Writes the report of a study and the looks at its trained models; the page's text."""
+    study = STUDIES[key]
+    there = {(*one,): read_summary(folder) for part in study.parts for *one, folder in _named(part, runs)}
+    missing = [f"{experiment} {softmax} seed {seed}" for (experiment, softmax, seed), one in there.items() if not one]
+    if len(missing) == len(there):
+        raise LabError(f"{runs} holds no run of the study: leave out --page to train them")
+    report([runs], out=out / "report")
+    settings = pd.read_csv(out / "report" / "settings.csv", dtype=str).fillna("")
+    text = [f"# {study.title}", origin(command), study.told]
+    if (said := out / "sentences.md").exists():
+        text += ["## What it says, and what it does not", said.read_text(encoding="utf-8").strip()]
+    for part in study.parts:
+        own = settings[settings["experiment"] == part.experiment]
+        if not len(own):
+            continue
+        columns = [name for name in _SHOWN if name in own and own[name].any()]
+        typed = " ".join(part.overrides("..."))
+        text += [f"## {part.experiment}", f"`python -m lab.train {typed} seed=...`"]
+        text.append(own[columns].to_markdown(index=False, disable_numparse=True))
+        for name in ("loss_by_epoch", "accuracy_by_epoch", "survival", "change_points", "temperatures"):
+            file = Path("report") / "figures" / f"{part.experiment}_{name}.png"
+            text += [f"![{name.replace('_', ' ')}]({file})"] if (out / file).exists() else []
+        text += list(_looks(part, runs, out))
+    if missing:
+        text += [f"Not run: {', '.join(missing)}."]
+    text.append("Intervals, p-values and every run are explained in [the report](report/report.md).")
+    return "\n\n".join(text) + "\n"
+
+
+def _named(part: Part, runs: Path) -> Iterator[tuple[str, str, int, Path]]:
+    for softmax, seed, folder in part.runs(runs):
+        yield part.experiment, softmax, seed, folder
+
+
+def _looks(part: Part, runs: Path, out: Path) -> Iterator[str]:
+    """Pictures of diagnostics of trained models, as paragraphs."""
+    for softmax, seed, folder in part.runs(runs):
+        one = read_summary(folder)
+        if seed or not part.looks or one is None or not one.finished:
+            continue
+        found = out / "looks" / part.experiment / softmax
+        inspect(folder, [f"callbacks=[{','.join(part.looks)}]"], out=found, force=True)
+        for picture in sorted(found.rglob("*.png")):
+            yield f"{picture.parent.name.replace('_', ' ').capitalize()}, {softmax}, seed {seed}:"
+            yield f"![{picture.stem}]({picture.relative_to(out)})"
+
+
+def main(typed: Sequence[str]) -> None:
+    """Trains what is missing of a study, and writes its page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("study", choices=list(STUDIES))
+    parser.add_argument("--runs", type=Path, help="folder of the runs; default: runs/<study>")
+    parser.add_argument("--out", type=Path, help="folder of the page; default: results/<study>")
+    parser.add_argument("--minutes", type=float, help="stop after so many; the same command goes on")
+    parser.add_argument("--threads", type=int, help="CPU threads of each run")
+    parser.add_argument("--page", action="store_true", help="write the page of what is there; train nothing")
+    arguments = parser.parse_args(typed)
+    study = STUDIES[arguments.study]
+    runs = arguments.runs or Path("runs") / arguments.study
+    out = arguments.out or Path("results") / arguments.study
+    further = [f"threads={arguments.threads}"] if arguments.threads else []
+    with within(arguments.minutes):
+        for part in study.parts if not arguments.page else ():
+            for softmax, seed, folder in part.runs(runs):
+                one = read_summary(folder)
+                if one is None or not one.finished:
+                    train([*part.overrides(softmax), *further, f"seed={seed}"], runs)
+    command = " ".join(["python -m scripts.reproduce.study", *typed])
+    write_text(out / "README.md", page(arguments.study, runs, out, command))
+    print(f"written: {out}")
+
+
+if __name__ == "__main__":
+    with refusals():
+        main(sys.argv[1:])

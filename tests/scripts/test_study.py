@@ -1,0 +1,59 @@
+"""Studies on two cores: a stopped one goes on, its page says what was not run and shows what was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lab.config.compose import compose_config
+from lab.console import LabError
+from lab.train import run as train
+from scripts.reproduce import common, study
+
+
+@pytest.fixture
+def typed(monkeypatch, one_thread):
+    """Runs the command, its trainings in this process."""
+    trained = []
+
+    def train_here(overrides: list[str], log: object = None) -> int:
+        trained.append(overrides)
+        train([*overrides, "logger=csv_only"])
+        return 0
+
+    monkeypatch.setattr(common, "train_apart", train_here)
+
+    def run(*arguments: str) -> list[list[str]]:
+        trained.clear()
+        study.main(arguments)
+        return list(trained)
+
+    return run
+
+
+def test_every_run_of_a_study_composes() -> None:
+    for one in study.STUDIES.values():
+        for part in one.parts:
+            for softmax in part.softmaxes:
+                compose_config(part.overrides(softmax))
+            assert part.softmaxes[0] == "softmax"
+
+
+def test_a_study_trains_what_is_missing_and_shows_what_there_is(tmp_path: Path, monkeypatch, typed) -> None:
+    options = ("data.numbers=4", "trainer.max_epochs=4", "callbacks.temperatures.every_n_epochs=1")
+    part = study.Part("reasoning_small", options, ("softmax", "heat_treatment"), ("attention_entropy",), seeds=1)
+    monkeypatch.setattr(study, "STUDIES", {"small": study.Study("A study", "It is small.", (part,))})
+    places = ("--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "out"))
+    with pytest.raises(LabError, match="holds no run of the study"):
+        typed("small", "--page", *places)
+    train([*part.overrides("softmax"), f"paths.runs={tmp_path / 'runs'}", "logger=csv_only"])
+    assert not typed("small", "--page", *places)
+    page = (tmp_path / "out/README.md").read_text()
+    assert "Not run: reasoning_small heat_treatment seed 0." in page and "![attention entropy]" not in page
+    assert [overrides[1] for overrides in typed("small", *places)] == ["softmax=heat_treatment"]
+    page = (tmp_path / "out/README.md").read_text()
+    assert "Not run" not in page and "| heat_treatment" in page
+    pictures = [line.split("](")[1][:-1] for line in page.splitlines() if line.startswith("![")]
+    assert any("temperatures" in one for one in pictures) and any("attention_entropy" in one for one in pictures)
+    assert {one for one in pictures if not (tmp_path / "out" / one).is_file()} == set()
