@@ -15,6 +15,8 @@ from lab.datasets.sizes import BatchSize
 class GivenData(DataModule):
     """Inputs of one shape without labels: ``{"x": [B, ...], "y": [B] zeros, "latents": {}}``.
 
+    Where they are to be trained on, each is its own label, as the tokens of a text are.
+
     Args:
         inputs: what is shown, in this order; files are read when their batch is due.
         read: makes an input of each; None where they are tensors already.
@@ -33,14 +35,22 @@ class GivenData(DataModule):
     def model_arguments(self) -> dict[str, int]:
         return {"num_classes": 0}
 
+    @property
+    def samples_per_step(self) -> int:
+        return min(self.batch_size, len(self.inputs))
+
     def draw_train(self, epoch: int, step: int) -> Drawn:
-        raise NotImplementedError("inputs that are looked at have no labels to train on")
+        """The inputs of a batch: the same in every epoch."""
+        return self.draw_validation(step)
 
     def draw_validation(self, index: int) -> Batch:
         """The inputs of a batch, read."""
         own = self.inputs[index * self.batch_size : (index + 1) * self.batch_size]
         x = torch.stack([one if self.read is None else self.read(one) for one in own])
         return {"x": x, "y": torch.zeros(len(x), dtype=torch.long), "latents": {}}
+
+    def train_dataloader(self) -> Any:
+        return self.val_dataloader()
 
     def val_dataloader(self) -> Any:
         return self.validation_loader(self.batch_size)

@@ -16,7 +16,7 @@ class Subject:
 
     Attributes:
         model: under a softmax of the lab.
-        trained: the checkpoint that it is, with data and loss of its run; None of a model that no run has trained.
+        trained: the checkpoint that it is, with data and loss of its run; None of a model without a loss.
         encode: tokens of a text; None of a model that reads none.
         longest: how many tokens it takes; None where that is not known.
     """

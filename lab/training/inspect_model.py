@@ -24,9 +24,12 @@ from lab.observation.observe import attention_layers
 from lab.observation.subject import Subject
 from lab.runs.spec import folder_name
 from lab.training.looks import Looks, device_of
+from lab.training.next_token import as_trained
 
 # Tokens of an input where nobody has said, and inputs.
 _TOKENS, _INPUTS = 128, 16
+# What has a loss of its own.
+_CAUSAL = "kind=AutoModelForCausalLM"
 # Characters of a text that are read for each token that is asked for: more than any token has on average.
 _CHARACTERS = 16
 
@@ -77,7 +80,9 @@ def inspect_model(
     elsewhere = [override for override in callbacks if override.startswith("hydra.searchpath=")]
     factory = softmax_factory(without_schedule(softmax_config(softmax or "softmax", *elsewhere, *softmax_options)))
     named = named_model(model, weights=weights, layers=layers, kind=kind)
-    looks.check_needs(["text"] if named.vocabulary else [], f"model={model}")
+    has = [*(["text"] if named.vocabulary else []), *(["training"] if named.tells_next else [])]
+    lacks = f" without {_CAUSAL}" if named.vocabulary and not named.tells_next else ""
+    looks.check_needs(has, f"model={model}{lacks}")
     # What may be wrong is found before weights are fetched, if it can be.
     replace_softmax(named.empty, factory)
     data = _data(named, text, images, tokens, inputs or _INPUTS, seed)
@@ -90,7 +95,8 @@ def inspect_model(
     known = OtherModel(loaded, named.shown(loaded))
     _try(known, data, where, model, (IndexError, RuntimeError, AssertionError))
     tell(f"{model}: {attention_layers(known)} attention layers; {', '.join(looks.names)}")
-    subject = Subject(known, encode=lambda words: named.encode(words)[0], longest=named.longest)
+    trained = as_trained(known, data) if named.tells_next else None
+    subject = Subject(known, trained, encode=lambda words: named.encode(words)[0], longest=named.longest)
     few = any(".scenes=" in override for override in callbacks)
     facts = {
         "model": model,

@@ -158,7 +158,11 @@ def test_a_name_in_the_cache_needs_no_network(
         (["model=hf:MODELS/vit", "images=MODELS/vit"], "holds no pictures"),
         (["model=hf:MODELS/vit", "diagnostics=[head_entropy]"], "head_entropy needs a model that reads text"),
         (["model=hf:MODELS/gpt2", "diagnostics=[linear_probes]"], "linear_probes needs scenes"),
-        (["model=hf:MODELS/gpt2", "diagnostics=[gradient_norms]"], "gradient_norms needs batches and the loss"),
+        (
+            ["model=hf:MODELS/gpt2", "diagnostics=[gradient_norms]"],
+            "without kind=AutoModelForCausalLM does not",
+        ),
+        (["model=hf:MODELS/vit", "diagnostics=[gradient_norms]"], "gradient_norms needs batches and the loss"),
         (["model=hf:MODELS/t5", "trust=mine"], "trust= goes with run="),
         (["run=MODELS", "weights=false"], "weights= goes with model="),
         (["model=hf:MODELS/gpt2", "tokens=many"], "tokens must be a number from 1"),
@@ -185,6 +189,19 @@ def test_wrong_looks_are_answered_in_one_sentence_and_leave_nothing(
     told = capsys.readouterr().err.strip()
     assert words in told and told.count("error: ") == 1 and "Traceback" not in told
     assert not list(tmp_path.iterdir())
+
+
+def test_gradients_of_a_language_model_are_those_of_its_next_token(models: Path, tmp_path: Path) -> None:
+    typed = [f"model=hf:{models / 'gpt2'}", f"text={TEXT}", "tokens=16", "inputs=3", f"out={tmp_path}"]
+    inspect_model(**look_arguments([*typed, "kind=AutoModelForCausalLM", "diagnostics=[gradient_norms]"]))
+    tokens = transformers.AutoTokenizer.from_pretrained(models / "gpt2")(TEXT)["input_ids"][:48]
+    x_BN = torch.tensor(tokens).view(3, 16)
+    model = transformers.GPT2LMHeadModel.from_pretrained(models / "gpt2").eval()
+    model(x_BN, labels=x_BN).loss.backward()
+    table = pd.read_csv(tmp_path / "diagnostics" / "gradient_norms.csv")
+    for layer, block in enumerate(model.transformer.h):
+        norms = [part.abs().mean().item() for part in block.attn.c_attn.weight.grad.chunk(3, dim=1)]
+        assert table.loc[layer, ["q", "k", "v"]].to_numpy(float) == pytest.approx(norms, rel=1e-3)
 
 
 def test_head_entropy_is_that_of_the_last_token(models: Path, tmp_path: Path, capsys) -> None:

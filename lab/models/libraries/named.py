@@ -38,6 +38,8 @@ class NamedModel(ABC):
     # Tokens that it takes at most, and how many there are to choose from; None of a model of pictures.
     longest: int | None = None
     vocabulary: int | None = None
+    # Whether it tells the next token: its output has logits [B, N, vocabulary].
+    tells_next: bool = False
     # Channels, rows and columns of its pictures; None of a model of tokens.
     size: tuple[int, int, int] | None = None
 

@@ -1,0 +1,41 @@
+"""The loss of a causal language model of another library on texts that it is shown: that of each next token."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from lab.datasets.given import GivenData
+from lab.datasets.loading import Batch
+from lab.models.parts import OtherModel
+from lab.observation.gradients import SeededModule, Trained
+
+
+class NextToken(SeededModule):
+    """A causal language model with its cross-entropy of the next token, averaged over tokens.
+
+    Args:
+        model: whose output has ``logits`` [B, N, vocabulary] of tokens [B, N].
+    """
+
+    def __init__(self, model: OtherModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def seed_step(self, epoch: int, batch_idx: int) -> None:
+        """Does nothing: the model is looked at without dropout."""
+
+    def train(self, mode: bool = True) -> NextToken:
+        """Stays as it is evaluated: nothing is dropped, so that a look is the same each time."""
+        return super().train(False)
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        """Returns the loss of a batch."""
+        x_BN = batch["x"]
+        logits_BNC = self.model(x_BN).logits
+        return F.cross_entropy(logits_BNC[:, :-1].flatten(0, 1).float(), x_BN[:, 1:].flatten())
+
+
+def as_trained(model: OtherModel, data: GivenData) -> Trained:
+    """The model as if these texts were what it trains on next."""
+    return Trained(NextToken(model), data, step=0)
