@@ -40,7 +40,7 @@ from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUndefinedAnnot
 from pydantic_core import ErrorDetails, SchemaError
 
 from lab.config.identity import flatten
-from lab.console import MOST_THREADS, LabError
+from lab.console import MOST_THREADS, LabError, first_line
 
 # What Lightning and numpy seed their generators with.
 _Seed = Annotated[int, Field(ge=0, lt=2**32)]
@@ -188,7 +188,7 @@ def _resolved(config: DictConfig) -> dict[str, Any]:
             OmegaConf.select(config, path, throw_on_missing=True)
         plain: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
-        why = str(error).splitlines()[0]
+        why = first_line(error)
         raise LabError(f"{error.full_key} has no value: {why[0].lower()}{why[1:]}") from error
     return plain
 
