@@ -15,8 +15,8 @@ import yaml
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from yaml import YAMLError
 
-from lab.config.check import choices
 from lab.config.overrides import read_override
+from lab.config.suggestions import choices
 from lab.console import LabError
 from lab.runs.spec import RunSpec
 from lab.runs.summary import Summary, read_summary

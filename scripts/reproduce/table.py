@@ -22,8 +22,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from lab.config.check import choices
 from lab.config.overrides import read_override
+from lab.config.suggestions import choices
 from lab.console import LabError, refusals
 from lab.report.against import show_mean
 from lab.report.outcomes import Outcome, outcome

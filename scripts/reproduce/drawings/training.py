@@ -44,7 +44,7 @@ def gradient_norms(runs: Sequence[Shown], layers: Sequence[int] | None = None) -
     """Mean |gradient| of W_Q, W_K and W_V: a row a layer, a column a run, grey before the moment (Figures 4 and 14)."""
     shown = layers_logged(runs[0].folder, "gradient/q/layer_") if layers is None else list(layers)
     names = [f"gradient/{of}/layer_{layer}" for of in QKV for layer in shown]
-    rows = [run.curves(*names).to_dict("records") for run in runs]
+    rows: list[Any] = [run.curves(*names).to_dict("records") for run in runs]
 
     def draw(panel: Any, column: int, layer: int) -> None:
         gradient_panel(panel, rows[column], layer, runs[column].moment())
@@ -58,11 +58,11 @@ def derivatives_by_region(runs: Sequence[Shown]) -> Figure:
     tables = [run.table("attention_gradients") for run in runs]
 
     def draw(panel: Any, column: int, layer: int) -> None:
-        own = tables[column].set_index(["layer", "of", "region"]).sort_index().loc[layer]
+        in_layer = tables[column][tables[column]["layer"] == layer]
         for of, color in QKV.items():
             for style, region in (("-", "indicator"), ("--", "target")):
-                rows = own.loc[of, region]
-                panel.plot(rows["step"], rows["derivative"], style, color=color, label=f"{of.upper()} {region}")
+                own = in_layer[(in_layer["of"] == of) & (in_layer["region"] == region)]
+                panel.plot(own["step"], own["derivative"], style, color=color, label=f"{of.upper()} {region}")
         panel.set(yscale="log")
         shade_before(panel, runs[column].moment())
         count_axis(panel, "step")
