@@ -8,7 +8,7 @@ import lightning as L
 from lightning.pytorch.callbacks import Callback
 from torch import nn
 
-from lab.config.check import choices
+from lab.config.suggestions import choices
 from lab.console import LabError
 
 

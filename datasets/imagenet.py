@@ -19,7 +19,7 @@ from lab.datasets.folder import read_image
 from lab.datasets.loading import Batch, DataModule, Drawn, StepLoader
 from lab.datasets.prior import prior_accuracy
 from lab.datasets.scenes import BOTTOM_LEFT, BOTTOM_RIGHT, TOP_LEFT, TOP_RIGHT, place_of, tile_regions, unnormalised
-from lab.datasets.seeding import derived_seed, generator_of
+from lab.datasets.seeding import Shuffle, derived_seed, generator_of
 from lab.datasets.sizes import BatchSize, Samples, Size, Workers
 from lab.datasets.tasks.task import Probability, choose, coin, on_tiles
 
@@ -96,6 +96,7 @@ class ImageNetData(DataModule):
         evaluation = create_transform(tile_size, is_training=False, interpolation="bicubic", crop_pct=0.875)
         self.transforms = {"train": training, "val": evaluation}
         self._scenes: dict[str, FolderScenes] = {}
+        self._shuffle = Shuffle()
 
     def scenes(self, split: Literal["train", "val"]) -> FolderScenes:
         """The scenes of a split; its files are listed at first use.
@@ -123,7 +124,7 @@ class ImageNetData(DataModule):
     def draw_train(self, epoch: int, step: int) -> Batch:
         """One training batch of this process; a function of its place in training."""
         scenes = self.scenes("train")
-        order = torch.randperm(len(scenes), generator=generator_of("imagenet walk", self.seed, epoch))
+        order = self._shuffle.order(len(scenes), "imagenet walk", self.seed, epoch)
         start = (step * self.world_size + self.rank) * self.batch_size
         walk = order[torch.arange(start, start + self.batch_size) % len(order)]
         return scenes.batch(walk, derived_seed("imagenet", self.seed, epoch, step, self.rank))

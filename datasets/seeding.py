@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 
 import torch
+from torch import Tensor
 
 
 def derived_seed(*parts: int | str) -> int:
@@ -16,3 +17,16 @@ def derived_seed(*parts: int | str) -> int:
 def generator_of(*parts: int | str) -> torch.Generator:
     """A CPU generator for :func:`derived_seed`; CPU, so that every device sees the same scenes."""
     return torch.Generator().manual_seed(derived_seed(*parts))
+
+
+class Shuffle:
+    """Random orders of the numbers below a size; the last one is kept, for a training asks for it at every step."""
+
+    def __init__(self) -> None:
+        self._kept: tuple[tuple[int | str, ...], Tensor] | None = None
+
+    def order(self, size: int, *parts: int | str) -> Tensor:
+        """The order [size] int64 that these parts name, as those of :func:`generator_of` name a generator."""
+        if self._kept is None or self._kept[0] != (size, *parts):
+            self._kept = ((size, *parts), torch.randperm(size, generator=generator_of(*parts)))
+        return self._kept[1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from http.client import HTTPException
 from pathlib import Path
@@ -135,16 +136,16 @@ class TorchvisionSource:
         return ValueError(f"{where} is damaged ({why}): delete it and copy or download it again, or {self.way_out}")
 
     def _fetched(self, make: Callable[..., _TorchvisionData], train: bool) -> _TorchvisionData:
+        found: list[_TorchvisionData] = []
+
         def is_there() -> bool:
-            try:
-                make(str(self.root), train=train, download=False)
-            except RuntimeError:
-                return False
-            return True
+            with suppress(RuntimeError):
+                found.append(make(str(self.root), train=train, download=False))
+            return bool(found)
 
         way_out = f"in torchvision's layout, or {self.way_out}"
         fetch_files(self.root, self.name, lambda to: make(to, train=True, download=True), is_there, "*", way_out)
-        return make(str(self.root), train=train, download=False)
+        return found[0]
 
 
 def fetch_files(

@@ -13,7 +13,7 @@ from torch import Tensor
 from lab.datasets.loading import Batch, DataModule, Drawn, StepLoader
 from lab.datasets.prior import prior_accuracy
 from lab.datasets.scenes import ImageBank, compose, tile_regions
-from lab.datasets.seeding import generator_of
+from lab.datasets.seeding import Shuffle, generator_of
 from lab.datasets.sizes import BatchSize, Samples, Size
 from lab.datasets.sources import Source, Split
 from lab.datasets.tasks.check import check_definition, check_scenes
@@ -80,7 +80,7 @@ class VisionData(DataModule):
         self.validation_seed = validation_seed
         self.banks: dict[Split, ImageBank] = {}
         self._pixels: dict[tuple[Split, torch.device], Tensor] = {}
-        self._walk: tuple[int, Tensor] | None = None
+        self._shuffle = Shuffle()
         self.steps_of(epoch_size)
 
     @cached_property
@@ -111,10 +111,8 @@ class VisionData(DataModule):
 
     def draw_train(self, epoch: int, step: int) -> Draws:
         """The draws of one training batch of this process; a pure function of its place in training."""
-        if self._walk is None or self._walk[0] != epoch:
-            size = self.bank("train").size(self.task.label_source)
-            self._walk = (epoch, torch.randperm(size, generator=generator_of("walk", self.seed, epoch)))
-        order = self._walk[1]
+        size = self.bank("train").size(self.task.label_source)
+        order = self._shuffle.order(size, "walk", self.seed, epoch)
         start = (step * self.world_size + self.rank) * self.batch_size
         walk = order[torch.arange(start, start + self.batch_size) % len(order)]
         return self._draw("train", walk, generator_of("train", self.seed, epoch, step, self.rank))

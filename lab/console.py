@@ -25,6 +25,11 @@ def printable(text: str) -> str:
     return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
 
 
+def first_line(error: BaseException) -> str:
+    """First line of what an error says, without its full stop; the name of its type where it says nothing."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__).strip().rstrip(".:")
+
+
 # More threads than this crash OpenMP.
 MOST_THREADS = 1024
 

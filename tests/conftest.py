@@ -249,6 +249,25 @@ def newest(run: Path) -> dict:
     return torch.load(sorted((run / "checkpoints").glob("last-*.ckpt"))[-1], weights_only=True)
 
 
+def assert_same_weights(one: dict, other: dict) -> None:
+    """Two checkpoints are of the same step, and of the same weights bit for bit."""
+    assert one["global_step"] == other["global_step"]
+    assert one["state_dict"].keys() == other["state_dict"].keys()
+    for name, tensor in one["state_dict"].items():
+        assert torch.equal(tensor, other["state_dict"][name]), name
+
+
+def assert_resumed_alike(folder: Path, *overrides: str) -> None:
+    """A run that goes on from the checkpoint before its last one ends with the same weights."""
+    run = train_in(folder, *overrides)
+    whole = newest(run)
+    sorted((run / "checkpoints").glob("last-*.ckpt"))[-1].unlink()
+    assert 0 < newest(run)["global_step"] < whole["global_step"]
+    set_status(run, "stopped")
+    train_in(folder, *overrides)
+    assert_same_weights(newest(run), whole)
+
+
 @pytest.fixture(autouse=True)
 def modules_of_their_own() -> Iterator[None]:
     """Tests do as pages tell a reader, who calls modules my_rules and the like: each test has its own."""

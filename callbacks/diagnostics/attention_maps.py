@@ -31,9 +31,11 @@ class AttentionMaps(Diagnostic):
     On pictures: ``heads`` (a map a layer and head beside the first scene: what each patch gets, averaged over
     queries), ``layers`` (averaged over heads too, as in Figure 3), ``answer`` (what the CLS token attends to) and
     ``rollout``. On sequences: ``heads``, the weights themselves, averaged over scenes; of texts those of the first one,
-    with its first 32 tokens as words. The arrays hold ``received``
-    [L, B, H, M], and ``answer`` [L, B, H, M] and ``rollout`` [B, N, N] where tokens attend to themselves. Where weights
-    add up to anything, all are of |w| / sum |w|; where they add up to at most one, what goes to nothing is on no map.
+    with its first 32 tokens as words.
+
+    The arrays hold ``received`` [L, B, H, M], and ``answer`` [L, B, H, M] and ``rollout`` [B, N, N] where tokens attend
+    to themselves. Where weights add up to anything, all are of |w| / sum |w|; where they add up to at most one, what
+    goes to nothing is on no map.
 
     Source: Eureka-moments in Transformers, Figure 3; rollout: Abnar and Zuidema 2020.
     """

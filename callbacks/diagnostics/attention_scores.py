@@ -55,27 +55,43 @@ class AttentionScores(Diagnostic):
 
     @styled()
     def history(self, table: pd.DataFrame, moment: float | None) -> Figure:
-        whole = table.groupby("step", sort=True)[[f"count_{place:02d}" for place in range(BINS)]].sum()
-        counts = whole.to_numpy(float).T
+        counts = all_counts(table, "step")
         figure, axes = new_figure(5.5, 2.9)
-        axes.grid(visible=False)
-        steps = whole.index.to_numpy(float)
-        edges = np.concatenate([steps[:1], (steps[1:] + steps[:-1]) / 2, steps[-1:] + 1e-9])
-        picture = axes.pcolormesh(
-            edges,
-            np.linspace(0, 1, BINS + 1),
-            np.where(counts > 0, counts, np.nan),
-            norm=LogNorm(vmin=1, vmax=counts.max()),
-            cmap=MAP,
-        )
-        if moment is not None:
-            axes.axvline(moment, color="white", linewidth=2.5)
-            axes.axvline(moment, color="black", linestyle="--", label="Eureka-moment")
+        picture = scores_panel(axes, counts, moment, counts.to_numpy().max())
         axes.set(ylabel="attention weight", title="all layers and heads")
         count_axis(axes, "step", ticks=8)
         legend_below(figure)
         figure.colorbar(picture, label="weights in the bin")
         return figure
+
+
+def all_counts(table: pd.DataFrame, axis: str) -> pd.DataFrame:
+    """Counts of all layers together: a row a look, by its "step" or "epoch", a column a bin."""
+    return table.groupby(axis, sort=True)[[f"count_{place:02d}" for place in range(BINS)]].sum()
+
+
+def scores_panel(axes: Any, counts: pd.DataFrame, moment: float | None, most: float) -> Any:
+    """Draws counts as :func:`all_counts` has them, a column a look and a colour a count; the mesh, for a colour bar.
+
+    Args:
+        axes: where to draw.
+        counts: what is drawn.
+        moment: step or epoch of the Eureka-moment.
+        most: count at the end of the scale.
+    """
+    axes.grid(visible=False)
+    looks, values = counts.index.to_numpy(float), counts.to_numpy(float).T
+    mesh = axes.pcolormesh(
+        np.concatenate([looks[:1], (looks[1:] + looks[:-1]) / 2, looks[-1:] + 1e-9]),
+        np.linspace(0, 1, BINS + 1),
+        np.where(values > 0, values, np.nan),
+        norm=LogNorm(vmin=1, vmax=most),
+        cmap=MAP,
+    )
+    if moment is not None:
+        axes.axvline(moment, color="white", linewidth=2.5)
+        axes.axvline(moment, color="black", linestyle="--", label="Eureka-moment")
+    return mesh
 
 
 @styled()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -15,9 +14,8 @@ from lab.callbacks.diagnostics.base import Diagnostic
 from lab.console import LabError
 from lab.models.answering import Answering
 from lab.observation.observe import EVERY_SCENE, Chunk, Findings
-from lab.plotting.figures import literal, new_figure, panels, shade_before
-
-Curves = Mapping[str, pd.DataFrame]
+from lab.plotting.figures import count_axis, legend_below, literal, name_left, panels, shade_before
+from lab.plotting.style import GUIDE, styled
 
 
 class ExactMatch(Diagnostic):
@@ -74,58 +72,47 @@ class ExactMatch(Diagnostic):
         for (name, trained), own in table.groupby(["algorithm", "trained"]):
             where = "in_distribution" if trained else "out_of_distribution"
             found.scalars[f"{name}/{where}"] = float(own["right"].sum() / own["problems"].sum())
-        found.figures["size"] = partial(by_size, {"exact match": table})
+        found.figures["size"] = partial(by_size, table)
         return found
 
+    @styled()
     def history(self, table: pd.DataFrame, moment: float | None) -> Figure:
         """A panel an algorithm: exact match over training, of sizes in distribution and out of it."""
         names = sorted(table["algorithm"].unique())
-        figure, axes = panels(len(names), columns=3)
+        figure, axes = panels(len(names), sharex=True, sharey=True)
         for panel, name in zip(axes, names, strict=True):
             for trained, label in ((True, "in distribution"), (False, "out of distribution")):
                 own = table[(table["algorithm"] == name) & (table["trained"] == trained)]
                 if not own.empty:
                     sums = own.groupby("step")[["right", "problems"]].sum()
-                    panel.plot(sums.index, sums["right"] / sums["problems"], linewidth=1, label=label)
-            panel.set(title=literal(name), xlabel="step", ylim=(-0.03, 1.03))
-            panel.title.set_fontsize(9)
-            panel.grid(alpha=0.3)
+                    panel.plot(sums.index, sums["right"] / sums["problems"], label=label)
+            panel.set(title=literal(name), ylim=(-0.03, 1.03))
+            count_axis(panel, "step")
             shade_before(panel, moment)
-        axes[0].set_ylabel("exact match")
-        axes[0].legend(fontsize=7)
+        name_left(axes, "exact match")
+        legend_below(figure)
         return figure
 
 
-def by_size(tables: Curves) -> Figure:
-    """A panel an algorithm: exact match over problem size, a line a table with its interval; sizes trained on in red.
+@styled()
+def by_size(table: pd.DataFrame) -> Figure:
+    """A panel an algorithm: exact match over problem size, with its interval; dots below at the sizes trained on.
 
     Source: "softmax is not enough", Figure 7.
 
     Args:
-        tables: name in the legend -> the columns of :class:`ExactMatch`.
+        table: of :class:`ExactMatch`, one look.
     """
-    names = sorted({name for table in tables.values() for name in table["algorithm"]})
-    across = min(len(names), 3 if len(names) < 10 else 6)
-    down = -(-len(names) // across)
-    figure, axes = new_figure(3.2 * across, 2.4 * down + 0.4, down, across, sharey=True)
-    for empty in axes.flatten()[len(names) :]:
-        empty.set_axis_off()
-    for panel, name in zip(axes.flatten(), names, strict=False):
-        for number, (label, table) in enumerate(tables.items()):
-            own = table[table["algorithm"] == name].sort_values("size")
-            colour = f"C{number}"
-            panel.plot(own["size"], own["exact_match"], color=colour, linewidth=1.2, marker=".", label=literal(label))
-            panel.fill_between(own["size"], own["low"], own["high"], color=colour, alpha=0.15, linewidth=0)
-        trained = sorted({size for table in tables.values() for size in _trained(table, name)})
-        panel.plot(trained, [0.0] * len(trained), "o", color="red", markersize=3.5, label="trained on", clip_on=False)
-        panel.set(ylim=(-0.03, 1.03), xlabel="problem size")
-        panel.set_title(literal(name), fontsize=9)
-        panel.grid(alpha=0.3)
-    for row in axes:
-        row[0].set_ylabel("exact match")
-    axes[0, 0].legend(fontsize=7)
+    names = sorted(table["algorithm"].unique())
+    figure, axes = panels(len(names), columns=3 if len(names) < 10 else 6, sharey=True)
+    for panel, name in zip(axes, names, strict=True):
+        own = table[table["algorithm"] == name].sort_values("size")
+        (line,) = panel.plot(own["size"], own["exact_match"], marker=".", label="exact match")
+        panel.fill_between(own["size"], own["low"], own["high"], color=line.get_color(), alpha=0.15, linewidth=0)
+        trained = own.loc[own["trained"], "size"]
+        panel.plot(trained, [0.0] * len(trained), "o", color=GUIDE, markersize=3, label="trained on", clip_on=False)
+        panel.set(title=literal(name), ylim=(-0.03, 1.03))
+        count_axis(panel, "problem size")
+    name_left(axes, "exact match")
+    legend_below(figure)
     return figure
-
-
-def _trained(table: pd.DataFrame, name: str) -> list[int]:
-    return table.loc[(table["algorithm"] == name) & table["trained"], "size"].tolist()

@@ -19,15 +19,15 @@ from lab.console import LabError
 from lab.observation.observe import Chunk, Findings
 from lab.observation.probes import Targets
 from lab.observation.representations import OF_HEADS, Place, Quantity, needed, probe_labels, representations
+from lab.plotting.curves import guide
 from lab.plotting.figures import count_axis, grouped_bars, legend_below, name_left, new_figure, panels, shade_before
 from lab.plotting.style import MAP, styled
 
 Seen = tuple[dict[Place, Tensor], dict[str, Tensor], torch.device]
 
-# Lines that a result is compared with, where the table has them: what chance has, and who knows the frequencies alone.
 # Of whole representations, in half precision; their solve takes about as much again.
 _MOST_GIB = 5.0
-
+# Lines that a result is compared with, where the table has them: what chance has, and who knows the frequencies alone.
 _BASELINES = {"chance": "--", "majority": ":", "uniform": "--", "marginal": ":"}
 
 
@@ -196,8 +196,7 @@ class Probe(Diagnostic):
         for name, style in _BASELINES.items():
             if name in rows:
                 # The newest: a table begun by an earlier version has none before.
-                value = self.factor * rows[name].iloc[-1]
-                panel.axhline(value, color="black", linestyle=style, linewidth=0.9, label=name)
+                guide(panel, self.factor * rows[name].iloc[-1], style, name)
 
 
 def _words(target: str) -> str:

@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import Field, PositiveInt
 
+from lab.console import first_line
+
 Split = Literal["train", "validation"]
 Pattern = Annotated[str, Field(min_length=1)]
 
@@ -142,8 +144,9 @@ def _streamed(name: str, config: str | None, split: str, revision: str | None) -
     try:
         return load_dataset(name, config, split=split, revision=revision, streaming=True)
     except Exception as error:  # of many libraries: offline, no such name, no such configuration
-        first = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ValueError(f"data.corpus.name={name} cannot be read from the Hugging Face Hub: {first}") from error
+        raise ValueError(
+            f"data.corpus.name={name} cannot be read from the Hugging Face Hub: {first_line(error)}"
+        ) from error
 
 
 def needed(library: str) -> str:

@@ -14,7 +14,7 @@ from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from lab.datasets.loading import Batch, DataModule, Drawn, StepLoader
-from lab.datasets.seeding import generator_of
+from lab.datasets.seeding import Shuffle, generator_of
 from lab.datasets.sizes import BatchSize, Samples
 from lab.datasets.text.corpus import Corpus, Split
 from lab.datasets.text.tokens import MASK, SPECIAL, Tokens, tokenised
@@ -66,7 +66,7 @@ class TextData(DataModule):
         self.validation_size = validation_size
         self.seed = seed
         self.validation_seed = validation_seed
-        self._order: tuple[int, Tensor] | None = None
+        self._shuffle = Shuffle()
         self.steps_of(epoch_size)
 
     @cached_property
@@ -130,7 +130,7 @@ class TextData(DataModule):
         places = torch.empty_like(walk)
         for turn in (walk // size).unique().tolist():
             mine = walk // size == turn
-            places[mine] = self._shuffled(turn)[walk[mine] % size]
+            places[mine] = self._shuffle.order(size, "text order", self.seed, turn)[walk[mine] % size]
         return self.drawn(self.block_at("train", places), generator_of("text", self.seed, epoch, step, self.rank))
 
     def draw_validation(self, index: int) -> Drawn:
@@ -139,12 +139,6 @@ class TextData(DataModule):
         places = torch.arange(start, min(start + self.batch_size, self.validation_size))
         generator = generator_of("text validation", self.validation_seed, index)
         return self.drawn(self.block_at("validation", places), generator)
-
-    def _shuffled(self, turn: int) -> Tensor:
-        if self._order is None or self._order[0] != turn:
-            order = torch.randperm(self.blocks("train"), generator=generator_of("text order", self.seed, turn))
-            self._order = (turn, order)
-        return self._order[1]
 
     def train_dataloader(self) -> StepLoader:
         return self.training_loader(self.steps_of(self.epoch_size))

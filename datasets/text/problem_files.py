@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from array import array
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import torch
 from pydantic import Field
 
-from lab.datasets.seeding import generator_of
+from lab.datasets.seeding import Shuffle, generator_of
 from lab.datasets.text.corpus import Pattern, Split
 from lab.datasets.text.problems import Names, Problem, Problems, shared_out
 
@@ -52,7 +52,7 @@ class FolderProblems(Problems):
                 raise ValueError(
                     f"data.problems.{split}={pattern} must be file names of data.problems.folder, as in {split}*.jsonl"
                 )
-        self._order: tuple[tuple[int, int], torch.Tensor] | None = None
+        self._shuffle = Shuffle()
 
     @property
     def algorithms(self) -> tuple[str, ...]:
@@ -65,7 +65,8 @@ class FolderProblems(Problems):
     def training(self, seed: int, numbers: Sequence[int]) -> list[Problem]:
         index = self._train
         turns = [divmod(number, len(index)) for number in numbers]
-        return [index.read(int(self._shuffled(seed, turn)[place])) for turn, place in turns]
+        order = partial(self._shuffle.order, len(index), "problems order", seed)
+        return [index.read(int(order(turn)[place])) for turn, place in turns]
 
     def validation(self, seed: int, most: int) -> list[list[Problem]]:
         index = self._validation
@@ -103,13 +104,6 @@ class FolderProblems(Problems):
         if not len(index):
             raise ValueError(f"the {split} files of {self.folder} hold no problem")
         return index
-
-    def _shuffled(self, seed: int, turn: int) -> torch.Tensor:
-        """The order in which the training problems come this time through."""
-        if self._order is None or self._order[0] != (seed, turn):
-            order = torch.randperm(len(self._train), generator=generator_of("problems order", seed, turn))
-            self._order = ((seed, turn), order)
-        return self._order[1]
 
 
 class _Index:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from lab.console import first_line
 from lab.datasets.text.corpus import needed
 from lab.datasets.text.tokens import END, SPECIAL, START
 
@@ -69,8 +70,7 @@ class PretrainedTokenizer(Tokenizer):
         try:
             own: Any = AutoTokenizer.from_pretrained(self.name, trust_remote_code=False)
         except Exception as error:  # of many libraries: offline, no such name, a damaged file
-            first = (str(error).splitlines() or [type(error).__name__])[0]
-            raise ValueError(f"data.tokenizer.name={self.name} cannot be read: {first}") from error
+            raise ValueError(f"data.tokenizer.name={self.name} cannot be read: {first_line(error)}") from error
         if own.eos_token_id is None:
             raise ValueError(f"data.tokenizer.name={self.name} has no token for the end of a text: take another one")
         return own

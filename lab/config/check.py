@@ -11,7 +11,6 @@ A constructor that is called from Python does not check ranges by itself; :func:
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import inspect
 import json
 import re
@@ -39,8 +38,8 @@ from pydantic import (
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUndefinedAnnotation
 from pydantic_core import ErrorDetails, SchemaError
 
-from lab.config.identity import flatten
-from lab.console import MOST_THREADS, LabError
+from lab.config.suggestions import HYDRA_KEYS, LONGEST_LIST, choices
+from lab.console import MOST_THREADS, LabError, first_line
 
 # What Lightning and numpy seed their generators with.
 _Seed = Annotated[int, Field(ge=0, lt=2**32)]
@@ -75,18 +74,6 @@ _AS_TYPED = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed
 # What an experiment may say of NormSoftmax (configs/softmax/norm_softmax.yaml).
 _NORM_SOFTMAX = ("statistic", "tau")
 
-# Keys that Hydra's instantiate reads itself.
-_HYDRA = {"_target_", "_partial_", "_recursive_", "_convert_", "_args_"}
-# Characters of a list of valid names; a longer one is no sentence any more.
-_LONGEST_LIST = 270
-# What other programs call an option that has another name here; unlike a misspelt one, it does not look alike.
-_ALSO_CALLED = {
-    "learning_rate": "lr",
-    "epochs": "max_epochs",
-    "steps": "max_steps",
-    "wd": "weight_decay",
-    "gpus": "devices",
-}
 
 # By pydantic's name of an error: what the value must be. Other errors are told in pydantic's words.
 _MUST = {
@@ -188,7 +175,7 @@ def _resolved(config: DictConfig) -> dict[str, Any]:
             OmegaConf.select(config, path, throw_on_missing=True)
         plain: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
-        why = str(error).splitlines()[0]
+        why = first_line(error)
         raise LabError(f"{error.full_key} has no value: {why[0].lower()}{why[1:]}") from error
     return plain
 
@@ -245,7 +232,7 @@ def _check_node(node: Any, path: str) -> None:
             ) from error
         if path in ("softmax", "softmax.normaliser"):
             _check_rule(target)
-        options = {key: value for key, value in node.items() if key not in _HYDRA}
+        options = {key: value for key, value in node.items() if key not in HYDRA_KEYS}
         check_arguments(target, options, path)
         # What is made later is given more then, as a model is what the data knows.
         if not node.get("_partial_") and path != "model":
@@ -347,7 +334,7 @@ def _must(adapter: TypeAdapter[Any], error: ErrorDetails) -> str:
     if kind in _LIMITS:
         return f"be {_range(adapter, *_LIMITS[kind], context)}"
     if kind == "literal_error":
-        return f"be {shorten(context['expected'], _LONGEST_LIST, placeholder=' ...')}"
+        return f"be {shorten(context['expected'], LONGEST_LIST, placeholder=' ...')}"
     if kind in _MUST:
         return _MUST[kind].format_map(context)
     return re.sub(r"^(input|value) should ", "", error["msg"].lower())
@@ -371,40 +358,3 @@ def _nodes(schema: Any) -> Iterator[dict[str, Any]]:
         yield schema
     for part in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
         yield from _nodes(part)
-
-
-def choices(name: str, valid: Sequence[str]) -> str:
-    """The valid names, and the one that was probably meant by ``name``."""
-    other = _ALSO_CALLED.get(name)
-    return _told(other if other in valid else next(iter(difflib.get_close_matches(name, valid, n=1)), None), valid)
-
-
-def _told(meant: str | None, valid: Sequence[str]) -> str:
-    hint = f"did you mean {meant!r}? " if meant else ""
-    return f"{hint}valid: {shorten(', '.join(sorted(valid)), _LONGEST_LIST, placeholder=' ...')}"
-
-
-def explain_key(config: DictConfig, key: str) -> str:
-    """The valid choices at the deepest part of a dotted ``key`` that ``config`` has, and the key probably meant."""
-    node: Any = config
-    parts = key.split(".")
-    for depth, part in enumerate(parts):
-        if not isinstance(node, DictConfig) or part not in node:
-            where = ".".join(parts[:depth]) or "the config"
-            valid = [str(k) for k in node if k not in _HYDRA] if isinstance(node, DictConfig) else []
-            # An option that has just this name says more than a neighbour whose name looks alike.
-            elsewhere = _elsewhere(config, key)
-            return f"{where} has no {part!r}; {_told(elsewhere, valid) if elsewhere else choices(part, valid)}"
-        node = node[part]
-    return f"{key} exists"
-
-
-def _elsewhere(config: DictConfig, key: str) -> str | None:
-    """The option of another place whose name is the last part of ``key``; of several, the one most like it."""
-    last = key.rsplit(".", 1)[-1]
-    plain: Any = OmegaConf.to_container(config, resolve=False)
-    options = [option for option in flatten(plain) if "." in option]
-    for name in filter(None, (last, _ALSO_CALLED.get(last))):
-        if found := [option for option in options if option.rsplit(".", 1)[1] == name]:
-            return max(found, key=lambda option: difflib.SequenceMatcher(None, key, option).ratio())
-    return None

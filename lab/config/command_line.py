@@ -15,10 +15,11 @@ from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from lab.config.check import PLAIN_VALUES, check, check_complete, check_plain, choices, explain_key
+from lab.config.check import PLAIN_VALUES, check, check_complete, check_plain
 from lab.config.compose import initialized
 from lab.config.hydra_internals import argument_parser, loader
 from lab.config.overrides import parsed
+from lab.config.suggestions import choices, explain_key
 from lab.console import LabError, refusals
 
 _WITH_M = "add -m, as in python -m lab.train -m"

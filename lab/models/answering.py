@@ -8,6 +8,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from lab.console import first_line
 from lab.datasets.loading import IGNORED
 from lab.datasets.sizes import Size
 from lab.datasets.text.corpus import needed
@@ -149,8 +150,7 @@ class PretrainedAnsweringModel(Answering):
                 pretrained, use_safetensors=True, trust_remote_code=False, dtype=torch.float32
             )
         except Exception as error:  # of many libraries: offline, no such name, damaged weights, another architecture
-            first = (str(error).splitlines() or [type(error).__name__])[0]
-            raise ValueError(f"model.pretrained={pretrained} cannot be read: {first}") from error
+            raise ValueError(f"model.pretrained={pretrained} cannot be read: {first_line(error)}") from error
         config = model.config
         if num_classes > config.vocab_size:
             raise ValueError(

@@ -166,9 +166,9 @@ def _drawings(experiment: str, own: Sequence[Setting], confidence: float) -> lis
         for number, (figure, text) in enumerate(there, start=1):
             part = f" ({number} of {len(there)})" if len(there) > 1 else ""
             suffix = f"_{number}" if len(there) > 1 else ""
-            own = f"{file_name(experiment)}_{name}"
-            drawing = Drawing(own + suffix, title + part, reading, figure, text, chart if number == 1 else None)
-            found.append(replace(drawing, chart_id=own) if chart else drawing)
+            whole = f"{file_name(experiment)}_{name}"
+            drawing = Drawing(whole + suffix, title + part, reading, figure, text, chart if number == 1 else None)
+            found.append(replace(drawing, chart_id=whole) if chart else drawing)
 
     for quantity in _QUANTITIES:
         by_epoch = charts.curves_chart(own, quantity, look)
@@ -241,10 +241,8 @@ _SEEDS = (
 _READINGS = {
     ("accuracy", False): "A star is a Eureka-moment, the dotted line the threshold that it has to pass, "
     "the dashed line what the prior p(z) alone can reach (the plateau).",
-    (
-        "accuracy",
-        True,
-    ): "Seeds without a moment are left out. The steeper a line is at 0, the more abrupt is the moment.",
+    ("accuracy", True): "Seeds without a moment are left out. "
+    "The steeper a line is at 0, the more abrupt is the moment.",
     ("loss", False): "Lines and stars, of runs whose loss is watched, are as those of accuracies.",
     ("loss", True): "Seeds without a moment are left out.",
 }

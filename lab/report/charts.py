@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from lab.console import printable
 from lab.plotting.curves import height_at
 from lab.plotting.style import Look
-from lab.report.figures import Event, Waiting, waiting
+from lab.report.figures import Event, Waiting, guides, validated, waiting
 from lab.report.middle import middle, points
 from lab.report.records import Record
 from lab.report.settings import Setting
@@ -69,13 +69,8 @@ def curves_chart(settings: Sequence[Setting], quantity: Quantity, look: Mapping[
             }
         )
     first = next(iter(chosen.values()))[0].summary.eureka
-    plateau = first.prior_accuracy if quantity == "accuracy" else first.prior_loss
-    guides = []
-    if plateau is not None:
-        guides.append({"y": scale * plateau, "name": "plateau: the prior p(z) alone", "dash": _DASHES["--"]})
-    if first.metric == f"val/{quantity}" and first.threshold is not None:
-        guides.append({"y": scale * first.threshold, "name": "threshold of the moment", "dash": _DASHES[":"]})
-    return _chart("epoch", quantity, groups, guides)
+    lines = [{"y": scale * y, "name": name, "dash": _DASHES[line]} for y, line, name in guides(first, quantity)]
+    return _chart("epoch", quantity, groups, lines)
 
 
 def aligned_chart(
@@ -92,10 +87,8 @@ def aligned_chart(
         moved = [[number, run.moment] for number, run in enumerate(runs) if run.moment is not None]
         own = [run for run in runs if run.moment is not None]
         if moved:
-            middle = _middle(own, quantity, True)
-            groups.append(
-                {**_named(setting, look[setting]), "of": place, "moved": moved, "middle": middle, "stars": []}
-            )
+            shown = {"of": place, "moved": moved, "middle": _middle(own, quantity, True), "stars": []}
+            groups.append(_named(setting, look[setting]) | shown)
     if not groups:
         return None
     return {**_chart("epochs since the Eureka-moment", quantity, groups, []), "of": of}
@@ -170,11 +163,7 @@ def packed(values: ArrayLike) -> dict[str, Any]:
 
 def _validated(settings: Sequence[Setting], quantity: Quantity) -> dict[Setting, list[Record]]:
     """Runs with such a curve, by their setting."""
-    found = {
-        setting: [run for run in setting.runs if np.isfinite(run.curve(f"val/{quantity}")).any()]
-        for setting in settings
-    }
-    return {setting: runs for setting, runs in found.items() if runs}
+    return {setting: runs for setting in settings if (runs := validated(setting, quantity))}
 
 
 def _grid(runs: Sequence[Record], quantity: Quantity) -> np.ndarray:

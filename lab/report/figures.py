@@ -20,6 +20,7 @@ from lab.report.records import Record
 from lab.report.settings import Setting
 from lab.report.survival import Times, no_moment_yet
 from lab.runs.metrics import read_metrics
+from lab.runs.summary import Eureka
 
 Event = Literal["Eureka-moment", "change point"]
 
@@ -57,7 +58,7 @@ def curves(
     shown = [
         (setting, runs)
         for setting in settings
-        if (runs := [run for run in setting.runs if _has(run, quantity) and (run.moment or not aligned)])
+        if (runs := [run for run in validated(setting, quantity) if run.moment or not aligned])
     ]
     if not shown:
         return None
@@ -73,12 +74,8 @@ def curves(
             panel.plot(found.epochs, scale * found.median, color=own, linewidth=1.8)
             panel.plot([], [], color=GUIDE, linewidth=1.8, label="median of the seeds, while all are trained")
             panel.fill_between([], [], [], color=GUIDE, alpha=0.2, linewidth=0, label="the middle half of them")
-        eureka = runs[0].summary.eureka
-        prior = eureka.prior_accuracy if quantity == "accuracy" else eureka.prior_loss
-        if eureka.metric == f"val/{quantity}" and eureka.threshold is not None:
-            guide(panel, scale * eureka.threshold, ":", "threshold of the moment")
-        if prior is not None:
-            guide(panel, scale * prior, "--", "plateau: the prior p(z) alone")
+        for height, line, name in guides(runs[0].summary.eureka, quantity):
+            guide(panel, scale * height, line, name)
         if aligned:
             panel.axvline(0, color=GUIDE, linewidth=0.8)
         else:
@@ -94,8 +91,20 @@ def curves(
     return figure
 
 
-def _has(run: Record, quantity: str) -> bool:
-    return bool(np.isfinite(run.curve(f"val/{quantity}")).any())
+def validated(setting: Setting, quantity: str) -> list[Record]:
+    """Runs of a setting that have a validation curve of "accuracy" or "loss"."""
+    return [run for run in setting.runs if np.isfinite(run.curve(f"val/{quantity}")).any()]
+
+
+def guides(eureka: Eureka, quantity: str) -> list[tuple[float, str, str]]:
+    """Lines that curves of a quantity are compared with: height, line style, name in the legend."""
+    found = []
+    if eureka.metric == f"val/{quantity}" and eureka.threshold is not None:
+        found.append((eureka.threshold, ":", "threshold of the moment"))
+    prior = eureka.prior_accuracy if quantity == "accuracy" else eureka.prior_loss
+    if prior is not None:
+        found.append((prior, "--", "plateau: the prior p(z) alone"))
+    return found
 
 
 @dataclass(frozen=True)

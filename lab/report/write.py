@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import base64
 import csv
 import io
-import json
 import os
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +14,15 @@ from markupsafe import Markup, escape
 
 from lab.console import LabError, printable
 from lab.plotting.figures import save_figure
-from lab.report.against import MatchedRow, Measured
-from lab.report.assemble import Drawing, Report, Section, compares, link, run_row, setting_row
+from lab.report.against import MatchedRow
+from lab.report.assemble import Drawing, Report, Section, run_row, setting_row
 from lab.report.markdown import code, escaped
-from lab.report.settings import Setting
+from lab.report.page import page_values
 from lab.runs.files import DamagedFile, lies_in, read_json, write_json, write_text
 
 # Marks a folder as a report's own: another folder is never written into.
 MARK = "index.html"
 _GENERATOR = '<meta name="generator" content="Eureka Lab">'
-# Bytes of a page that opens at once and can be mailed: charts, then figures, then pictures while there is room.
-_PAGE = 3_000_000
-# Of the page without them: its style and scripts, and the lines of a run.
-_FRAME, _RUN = 120_000, 700
-_UPLOT = Path(__file__).parent / "templates" / "uplot"
 # Lists the files that a report has made, of which the next one may have no use for some.
 _MADE = ".made.json"
 
@@ -67,7 +58,7 @@ def write(report: Report, out: Path, provenance: Mapping[str, Any], pictures_mib
     drawn = {
         drawing.name: _save(drawing, out / "figures") for section in report.sections for drawing in section.drawings
     }
-    page = _page(report, out, provenance, drawn, pictures_mib)
+    page = page_values(report, out, provenance, drawn, pictures_mib)
     written = [out / "figures" / name for name in names]
     for name, environment in (("index.html", _html()), ("report.md", _markdown())):
         write_text(out / name, environment.get_template(f"report{Path(name).suffix}.j2").render(**page))
@@ -186,220 +177,3 @@ def _against_lines(row: MatchedRow, out: Path) -> list[dict[str, Any]]:
         }
         for name, cell in row.cells.items()
     ]
-
-
-# --- what the templates read -------------------------------------------------------------------------------------
-
-
-def _page(
-    report: Report, out: Path, provenance: Mapping[str, Any], drawn: Mapping[str, Any], pictures_mib: float | None
-) -> dict[str, Any]:
-    ids = {id(setting): f"setting-{number}" for number, setting in enumerate(report.settings, start=1)}
-    charts = {
-        drawing.name: _script(drawing.chart)
-        for section in report.sections
-        for drawing in section.drawings
-        if drawing.chart is not None
-    }
-    room = Room(_PAGE - _FRAME - _RUN * len(report.runs) - sum(map(len, charts.values())))
-    figures = {name: {**one, "source": _source(one["path"], out, room)} for name, one in drawn.items()}
-    pictures = room if pictures_mib is None else Room(int(pictures_mib * 2**20 * 4 / 3))
-    roots = ", ".join(os.path.relpath(root) for root in report.roots)
-    counts = ", ".join(f"{count} {status}" for status, count in sorted(report.counts.items()))
-    damaged = f"; {len(report.damaged)} folders cannot be read" if report.damaged else ""
-    return {
-        "report": report,
-        "authors": ", ".join(report.table.paper.authors) if report.table else "",
-        "title": f"Runs in {roots}",
-        "told": f"{len(report.runs)} runs ({counts or 'none'}) of {len(report.settings)} settings{damaged}.",
-        **provenance,
-        "confidence": _percent(report.confidence),
-        "rows": _table_rows(report.rows, ids),
-        "unlike": _unlike(report.rows),
-        "sections": [_section(section, ids, figures, charts, out, pictures) for section in report.sections],
-        "uplot": {"script": _part("uPlot.iife.min.js"), "style": _part("uPlot.min.css"), "licence": _part("LICENSE")},
-        "settings": [_setting(setting, ids, out) for setting in report.settings],
-        "damaged": [{"folder": os.path.relpath(f, out), "why": why} for f, why in sorted(report.damaged.items())],
-        "method": _method(report),
-    }
-
-
-def _table_rows(rows: Sequence[MatchedRow], ids: Mapping[int, str]) -> list[dict[str, Any]]:
-    shown: list[dict[str, Any]] = []
-    for row in rows:
-        group = row.row.group or ""
-        shown.append(
-            {
-                "label": row.row.label,
-                "group": group,
-                "group_starts": bool(group) and (not shown or shown[-1]["group"] != group),
-                "cells": [_cell(name, cell) for name, cell in row.cells.items()],
-                "runs": [{"id": ids[id(s)], "name": s.name} for s in row.settings],
-                "others": [{"id": ids[id(s)], "name": s.name} for s in row.others],
-            }
-        )
-    return shown
-
-
-def _cell(name: str, cell: Measured) -> dict[str, str]:
-    verdict, mark = "", "none"
-    if cell.inside is not None:
-        verdict, mark = ("✓ inside", "in") if cell.inside else ("✗ outside", "out")
-    if cell.p is not None:
-        verdict += f", p = {cell.p:.2g}"
-    if cell.unlike:
-        verdict, mark = f"not comparable: {cell.unlike}", "unlike"
-    title = name.replace("_", " ")
-    return {"title": title, "paper": str(cell.published or ""), "text": cell.text, "verdict": verdict, "mark": mark}
-
-
-def _unlike(rows: Sequence[MatchedRow]) -> list[dict[str, str]]:
-    """Differences of each matched setting from its row; rows with the same ones together."""
-    by_text: dict[str, list[str]] = {}
-    for row in rows:
-        if row.settings and row.differences:
-            parts = [f"{key} is {ours} (paper: {theirs})" for key, (ours, theirs) in row.differences.items()]
-            by_text.setdefault("; ".join(parts), []).append(f"{row.row.label} ({row.settings[0].name})")
-    return [{"name": ", ".join(names), "text": text} for text, names in by_text.items()]
-
-
-def _section(
-    section: Section,
-    ids: Mapping[int, str],
-    figures: Mapping[str, Any],
-    charts: Mapping[str, Markup],
-    out: Path,
-    room: Room,
-) -> dict[str, Any]:
-    rows: list[dict[str, Any]] = [
-        {
-            "id": ids[id(found.setting)],
-            "name": found.setting.name,
-            "baseline": found.setting is section.baseline,
-            "cells": setting_row(found, section.comparisons.get(found.setting.name)),
-        }
-        for found in section.outcomes
-    ]
-    cells: list[dict[str, str]] = [row["cells"] for row in rows]
-    every = dict.fromkeys(key for own in cells for key in own)
-    columns = [key for key in every if any(own.get(key) for own in cells)]
-    parts = [
-        {"columns": [key for key in columns if not compares(key)], "rows": rows},
-        {"columns": [key for key in columns if compares(key)], "rows": [row for row in rows if not row["baseline"]]},
-    ]
-    return {
-        "id": f"experiment-{section.experiment}",
-        "experiment": section.experiment,
-        "parts": [part for part in parts if part["columns"] and part["rows"]],
-        "baseline": section.baseline.name if section.baseline else "",
-        "drawings": [
-            {
-                "name": d.name,
-                "title": d.title,
-                "reading": d.reading,
-                "says": d.says,
-                "chart": charts.get(d.name, ""),
-                "chart_id": f"chart-{d.chart_id}" if d.chart_id else "",
-                **figures[d.name],
-            }
-            for d in section.drawings
-        ],
-        "pictures": [_shown(setting, run.seed, files, out, room) for setting, run, files in section.pictures],
-    }
-
-
-def _shown(setting: Setting, seed: int, files: Sequence[Path], out: Path, room: Room) -> dict[str, Any]:
-    inside: list[dict[str, str]] = []
-    outside: list[dict[str, str]] = []
-    for path in files:
-        title = path.stem.replace("_", " ")
-        source = _source(path, out, room)
-        (inside if source.startswith("data:") else outside).append({"title": title, "source": source})
-    titles = ", ".join(path.stem.replace("_", " ") for path in files)
-    return {"name": setting.name, "seed": seed, "titles": titles, "files": inside, "left_out": outside}
-
-
-@dataclass
-class Room:
-    """Room that a page has left for pictures, in bytes of its text."""
-
-    left: int
-
-    def take(self, size: int) -> bool:
-        """Takes so much of it; False where there is not as much."""
-        fits = size <= self.left
-        self.left -= size if fits else 0
-        return fits
-
-
-def _source(path: Path, out: Path, room: Room) -> str:
-    """Address of a picture for a page: its bytes while there is room for them, else the file beside it."""
-    if room.take(4 * path.stat().st_size // 3 + 100):
-        return f"data:image/png;base64,{base64.b64encode(path.read_bytes()).decode()}"
-    return link(path, out)
-
-
-def _script(value: Any) -> Markup:
-    """A value as JSON that can stand in a page: names of runs are anybody's."""
-    text = json.dumps(value, separators=(",", ":"))
-    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
-
-
-def _part(name: str) -> Markup:
-    """A file of uPlot's, which is written into the page as it is."""
-    return Markup((_UPLOT / name).read_text(encoding="utf-8").strip())
-
-
-def _setting(setting: Setting, ids: Mapping[int, str], out: Path) -> dict[str, Any]:
-    counts = Counter(run.status for run in setting.runs)
-    told = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
-    if setting.doubles:
-        told += f"; {len(setting.doubles)} further runs of the same seeds, not counted"
-    runs = []
-    for run in (*setting.runs, *setting.doubles):
-        row = run_row(setting, run, out)
-        hours = row["wall_seconds"]
-        runs.append(
-            {
-                **row,
-                "moment": "" if run.moment is None else f"{run.moment:,}",
-                "accuracy": "" if run.accuracy is None else f"{run.accuracy:.2%}",
-                "epochs": f"{run.epochs:,}",
-                "hours": "" if hours is None else f"{hours / 3600:.2f}",
-                "commit": (row["commit"] or "")[:8],
-                "machine": row["machine"] or "",
-                "error": row["error"] or "",
-                "link": link(run.folder, out),
-            }
-        )
-    return {"id": ids[id(setting)], "name": setting.name, "experiment": setting.experiment, "told": told, "runs": runs}
-
-
-def _percent(share: float) -> str:
-    """ "95%", "99.9%"."""
-    return f"{100 * share:g}%"
-
-
-def _method(report: Report) -> list[str]:
-    percent = _percent(report.confidence)
-    early = any(setting.config.get("callbacks.eureka.stop_after") is not None for setting in report.settings)
-    lines = [
-        "A setting is all runs that differ in nothing but the seed; a seed that was run twice counts once.",
-        f"Eureka-ratio: seeds with a Eureka-moment of those that finished, with Wilson's {percent} interval; beside it "
-        "the exact one (Clopper-Pearson). Runs that have not finished are not counted.",
-        f"Means are over finished seeds, ± their standard deviation (divided by n), with Student's {percent} interval.",
-        "The mean Eureka-epoch is over successes alone, as in the paper, and misleads where some seeds have none: a "
-        "softmax whose slow seeds never get there looks fast. The median epoch (Kaplan-Meier) counts a seed without a "
-        "moment as later than its last epoch; "
-        "later than the end means that fewer than half have had theirs.",
-        "The change point is the steepest way from one plateau of the watched metric to another, found without a "
-        "threshold; its share of seeds, median epoch and p are as those of the moment.",
-        "% of steps: epochs to 95 % of the baseline's mean final accuracy, in % of the baseline's; 95 %-ratio: the "
-        "runs that get there (Table 4 of the paper), at any epoch, or still at the last one.",
-        "p ratio: Fisher's exact test; p time: log-rank test; difference of accuracy (or of another metric that is "
-        "watched): paired over equal seeds (t-test); "
-        "each against the baseline and corrected for the number of settings (Holm).",
-    ]
-    if early:
-        lines.append("Some settings stop soon after the moment (stop_after): their final accuracy is of that time.")
-    return lines

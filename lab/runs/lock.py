@@ -120,8 +120,8 @@ class FolderLock:
         if remove:
             with suppress(Timeout, OSError):  # a signal may have come as it was being taken
                 self._flock.acquire(timeout=0)
-        if remove and self._flock.is_locked:
-            (self.folder / LOCK).unlink(missing_ok=True)  # held: who waits for it sees that it is gone, and makes one
+            if self._flock.is_locked:  # who waits for the file sees that it is gone, and makes one
+                (self.folder / LOCK).unlink(missing_ok=True)
         self._flock.release()
 
     def _claim(self, kernel: bool) -> None:

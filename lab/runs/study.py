@@ -10,7 +10,7 @@ from optuna import pruners, samplers
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend
 
-from lab.config.check import choices
+from lab.config.suggestions import choices
 from lab.console import LabError
 
 # By name in hydra.sweeper.sampler. A grid is no matter of sampling: the search asks for its points one by one.

@@ -26,7 +26,7 @@ from submitit.helpers import clean_env
 from submitit.slurm.slurm import SlurmJob
 
 from lab.config.overrides import Override, read_override
-from lab.console import LabError, tell
+from lab.console import LabError, first_line, tell
 from lab.runs import slurm
 from lab.runs.spec import RunSpec
 from lab.runs.summary import is_finished, read_summary
@@ -97,7 +97,7 @@ class SlurmLauncher(submitit_launcher.SlurmLauncher):
             end = self._end_of(of[number], job)
             ends[number] = end
             failed = end.status == JobStatus.FAILED
-            reason = f": {_first_line(end._return_value)} (log: {job.paths.stdout})" if failed else ""
+            reason = f": {first_line(end._return_value)} (log: {job.paths.stdout})" if failed else ""
             tell(f"[{len(ends)}/{len(runs)}] {'not finished' if failed else 'finished'}: {of[number]}{reason}")
         broken = [of[number] for number in sorted(ends) if ends[number].status == JobStatus.FAILED]
         for run in broken:
@@ -212,7 +212,3 @@ def _whole_number(seed: Override) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise LabError(f"{seed.text} is wrong: a seed is a whole number")
     return value
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -25,7 +25,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from optuna.trial import TrialState
 
 from lab.config.identity import NOT_WHAT
-from lab.console import LabError, tell
+from lab.console import LabError, first_line, tell
 from lab.runs.study import PRUNED_AT, PRUNER, PRUNERS, SAMPLERS, chosen, storage_at
 from lab.sweeps.plan import FOLDER
 
@@ -217,7 +217,7 @@ def _note(study: optuna.Study, number: int, end: JobReturn) -> str:
     try:
         value = end.return_value
     except Exception as error:  # whatever a job raised, the search goes on
-        value, reason = None, (str(error).strip() or type(error).__name__).splitlines()[0]
+        value, reason = None, first_line(error)
     if value is not None:
         study.tell(number, float(value))
         return f"{value:.6g}"

@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor, nn
 from torchvision.datasets.folder import IMG_EXTENSIONS
 
-from lab.console import LabError, tell
+from lab.console import LabError, first_line, tell
 from lab.datasets.given import GivenData
 from lab.datasets.seeding import generator_of
 from lab.models.composed_softmax import softmax_config, softmax_factory, without_schedule
@@ -194,10 +194,9 @@ def _try(
         with torch.no_grad():
             model(x)
     except wrong as error:
-        first = (str(error).splitlines() or [type(error).__name__])[0]
         raise LabError(
-            f"model={name} cannot be shown an input of {list(x.shape[1:])}: {first}; kind= names a part of it, as in "
-            "kind=CLIPTextModel, and tokens= shorter texts"
+            f"model={name} cannot be shown an input of {list(x.shape[1:])}: {first_line(error)}; kind= names a part "
+            "of it, as in kind=CLIPTextModel, and tokens= shorter texts"
         ) from error
 
 

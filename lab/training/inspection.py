@@ -10,7 +10,8 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from torch import nn
 
-from lab.config.check import check, explain_key
+from lab.config.check import check
+from lab.config.suggestions import explain_key
 from lab.console import LabError, tell
 from lab.datasets.loading import DataModule
 from lab.datasets.text.data import CausalLanguageData

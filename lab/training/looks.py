@@ -15,7 +15,7 @@ from rich.table import Table
 from lab.callbacks.diagnostics.base import NEEDS, Diagnostic, Look
 from lab.config.check import check
 from lab.config.command_line import composed
-from lab.console import LabError, tables, tell
+from lab.console import LabError, first_line, tables, tell
 from lab.datasets.loading import DataModule
 from lab.observation.observe import Findings, observe
 from lab.observation.subject import Subject
@@ -36,7 +36,7 @@ def device_of(name: str) -> torch.device:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise LabError(f"device={name} cannot be used here: {str(error).splitlines()[0]}") from error
+        raise LabError(f"device={name} cannot be used here: {first_line(error)}") from error
     return device
 
 

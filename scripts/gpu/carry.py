@@ -88,11 +88,7 @@ def unpack_images(folder: Path, data: Path) -> None:
     for packed in sorted(folder.glob("*/raw/*.gz")):
         target = data / packed.relative_to(folder).with_suffix("")
         if not target.exists():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            draft = target.with_suffix(".draft")
-            with gzip.open(packed) as source, draft.open("wb") as file:
-                shutil.copyfileobj(source, file)
-            draft.replace(target)
+            write_atomically(target, methodcaller("write", gzip.decompress(packed.read_bytes())))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -36,8 +36,7 @@ class Step:
         name: of the step, and of its log.
         words: after ``python``.
         afterwards: commands that write pages of what there is, however far the step came.
-        page: what a reader finds where the step has written something.
-        ends_itself: its exit status says whether it is done; a sweep that was cut off says so, too.
+        pages: files that it writes, by name.
     """
 
     stage: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
@@ -88,11 +88,15 @@ def speed_of(overrides: Sequence[str], steps: int = 60) -> Speed:
     return Speed(per_sample * summary.samples / summary.steps, per_sample)
 
 
+def of_this_machine(known: Iterable[Summary | None]) -> list[Summary]:
+    """Picks those of runs on a machine like this one: the same processor, number of cores and GPU."""
+    here = {name: machine()[name] for name in ("processor", "cores", "gpu")}
+    return [one for one in known if one and {name: one.machine.get(name) for name in here} == here]
+
+
 def seconds_a_step(known: Sequence[Summary], overrides: Sequence[str]) -> float:
     """Seconds of a training step: the median over known runs of this machine; measured if there are none."""
-    here = {name: machine()[name] for name in ("processor", "cores", "gpu")}
-    own = [one for one in known if one.steps and {name: one.machine.get(name) for name in here} == here]
-    rates = [one.wall_seconds / one.steps for one in own]
+    rates = [one.wall_seconds / one.steps for one in of_this_machine(known) if one.steps]
     return median(rates) if rates else speed_of(overrides).per_step
 
 

@@ -26,7 +26,7 @@ from lab.console import LabError, refusals
 from lab.plotting.figures import save_figure
 from lab.runs.files import write_text
 from lab.runs.summary import load_summary
-from scripts.reproduce.common import duration, origin, tell_duration, within
+from scripts.reproduce.common import origin, tell_duration, within
 from scripts.reproduce.drawings.runs import Shown
 from scripts.reproduce.plan import SIZES, FigureSpec, Run, SizeName, Speeds, families, load, names, runs_of
 
@@ -136,12 +136,7 @@ def listed(out: Path, further: Sequence[str]) -> str:
             runs = runs_at(spec, size, further)
             of = sum(len(run.seeds) for run in runs)
             there = sum(one is not None and one.finished for run in runs for one in run.summaries())
-            try:
-                seconds = speeds.seconds_left(runs)
-                left = "nothing to train" if not seconds else duration(seconds)
-            except LabError as error:
-                left = f"cannot be trained here: {error}"
-            rows.append((name, size, stands, f"{there} of {of} runs", left))
+            rows.append((name, size, stands, f"{there} of {of} runs", speeds.left(runs)))
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     return "\n".join("  ".join([*(row[i].ljust(widths[i]) for i in range(4)), row[4]]).rstrip() for row in rows)
 

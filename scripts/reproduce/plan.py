@@ -15,14 +15,13 @@ import yaml
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from yaml import YAMLError
 
-from lab.config.check import choices
 from lab.config.overrides import read_override
+from lab.config.suggestions import choices
 from lab.console import LabError
-from lab.runs.provenance import machine
 from lab.runs.spec import RunSpec
 from lab.runs.summary import Summary, read_summary
 from lab.training.build import build_data
-from scripts.reproduce.common import speed_of, train
+from scripts.reproduce.common import duration, of_this_machine, speed_of, train
 
 HERE = Path(__file__).resolve().parent
 SizeName = Literal["published", "small"]
@@ -224,8 +223,7 @@ class Speeds:
         return found
 
     def _of_runs(self, run: Run) -> float | None:
-        here = {name: machine()[name] for name in ("processor", "cores", "gpu")}
-        known = [one for one in run.summaries() if one and {name: one.machine.get(name) for name in here} == here]
+        known = of_this_machine(run.summaries())
         return next((one.wall_seconds / one.epochs for one in known if one.epochs), None)
 
     def _measured(self, run: Run) -> float:
@@ -240,6 +238,14 @@ class Speeds:
         """Seconds that the missing parts of these runs take; where none is there yet, those of training steps alone."""
         left = {run: run.epochs_left() for run in dict.fromkeys(runs)}
         return sum(epochs * self.seconds_an_epoch(run) for run, epochs in left.items() if epochs)
+
+    def left(self, runs: Sequence[Run]) -> str:
+        """The same in words, for a list: also that nothing is missing, or why it cannot be trained here."""
+        try:
+            seconds = self.seconds_left(runs)
+        except LabError as error:
+            return f"cannot be trained here: {error}"
+        return duration(seconds) if seconds else "nothing to train"
 
 
 Content = TypeVar("Content")

@@ -22,8 +22,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from lab.config.check import choices
 from lab.config.overrides import read_override
+from lab.config.suggestions import choices
 from lab.console import LabError, refusals
 from lab.report.against import show_mean
 from lab.report.outcomes import Outcome, outcome
@@ -32,7 +32,7 @@ from lab.report.published import names as published
 from lab.report.records import read_record
 from lab.report.settings import Setting
 from lab.runs.files import write_text
-from scripts.reproduce.common import duration, origin, tell_duration, within
+from scripts.reproduce.common import origin, tell_duration, within
 from scripts.reproduce.plan import SIZES, Run, SizeName, Speeds, families
 
 SCHEDULES = tuple(row.overrides[0] for row in load("eureka/section_5_3").rows if row.overrides)
@@ -197,8 +197,8 @@ def listed(arguments: argparse.Namespace, further: Sequence[str]) -> str:
         for size in SIZES:
             runs = [run for row in table.rows for run in runs_of_row(table, row, size, arguments.seeds, further)]
             if runs:
-                left = duration(seconds) if (seconds := speeds.seconds_left(runs)) else "nothing to train"
-                lines.append(f"{name:20} {size:9}  {sum(run.finished for run in runs)} of {len(runs)} runs, {left}")
+                there = f"{sum(run.finished for run in runs)} of {len(runs)} runs"
+                lines.append(f"{name:20} {size:9}  {there}, {speeds.left(runs)}")
     return "\n".join(lines)
 
 

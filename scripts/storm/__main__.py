@@ -31,7 +31,7 @@ from scripts.process import Process
 from scripts.storm import damage, disk, flips, hostile, kills, lines, signals, slurm
 from scripts.storm.case import Case, Outcome, Storm
 from scripts.storm.grounds import Grounds
-from scripts.storm.page import page, write_page
+from scripts.storm.page import ends_of, page, write_page
 from scripts.storm.record import Record
 
 STORMS = cast(
@@ -65,7 +65,7 @@ def storm(arguments: Sequence[str] | None = None) -> bool:
         tell(f"written: {write_page(asked.out, told)}")
     else:
         print(told)
-    failed = any(end.problem for ends in ran.values() if not isinstance(ends, str) for end in ends)
+    failed = any(end.problem for ends in ran.values() for end in ends_of(ends))
     if failed:
         tell(f"what failed is kept in {folder}")
     else:

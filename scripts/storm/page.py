@@ -38,11 +38,10 @@ def page(
         lines.append(f"| {name} | {len(ends)} | {len(ends) - failed} | {failed} | {storms[name].HELD} |")
     lines.append("")
     for name, ends in ran.items():
-        if not isinstance(ends, str) and ends:
-            kinds = Counter(end.case.kind for end in ends)
-            held = Counter(end.case.kind for end in ends if end.problem is None)
+        if kinds := Counter(end.case.kind for end in ends_of(ends)):
+            held = Counter(end.case.kind for end in ends_of(ends) if end.problem is None)
             lines.append(f"- {name}: {', '.join(f'{kind} {held[kind]} of {kinds[kind]}' for kind in sorted(kinds))}")
-    failures = [(name, end) for name, ends in ran.items() if not isinstance(ends, str) for end in ends if end.problem]
+    failures = [(name, end) for name, ends in ran.items() for end in ends_of(ends) if end.problem]
     lines += ["", "## Failures", ""] if failures else ["", "No case failed."]
     for name, end in failures:
         # Of a table so many lines are drawn: which of them has a number depends on how many.
@@ -52,7 +51,7 @@ def page(
     mended = [
         (line, end)
         for name, ends in ran.items()
-        for end in _ends(ends)
+        for end in ends_of(ends)
         if end.problem is None
         for line in record.of(name, end.number, end.case)
         if line.problem
@@ -60,13 +59,13 @@ def page(
     lines += ["", "## Failed before, and held when carried out again", ""] if mended else []
     for line, end in mended:
         lines.append(f"- {line.storm} {line.number}, at commit {line.commit}: {end.case.what}: {_plain(line.problem)}")
-    ended = [record.of(name, end.number, end.case)[-1] for name, ends in ran.items() for end in _ends(ends)]
+    ended = [record.of(name, end.number, end.case)[-1] for name, ends in ran.items() for end in ends_of(ends)]
     commits = Counter(line.commit for line in ended)
     lines += ["", f"Cases by the commit at which they last ended: {', '.join(f'{c} {n}' for c, n in commits.items())}."]
     return "\n".join(lines) + "\n"
 
 
-def _ends(ends: Sequence[Outcome] | str) -> Sequence[Outcome]:
+def ends_of(ends: Sequence[Outcome] | str) -> Sequence[Outcome]:
     """The ends of a storm that was run."""
     return () if isinstance(ends, str) else ends
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -46,15 +47,14 @@ class Record:
         self._lock = threading.Lock()
         self._commit = (provenance()["git"].get("commit") or "unknown")[:8]
         written = path.read_text(encoding="utf-8").splitlines() if path is not None and path.exists() else []
-        self._lines = [Line(**json.loads(line)) for line in written]
+        self._ends: dict[tuple[str, int, str], list[Line]] = defaultdict(list)
+        for line in (Line(**json.loads(text)) for text in written):
+            if line.seed == seed:
+                self._ends[line.storm, line.number, line.what].append(line)
 
     def of(self, storm: str, number: int, case: Case) -> Sequence[Line]:
         """Every end of a case so far, the last one last; a case that is drawn otherwise by now has none."""
-        return [
-            line
-            for line in self._lines
-            if (line.seed, line.storm, line.number, line.what) == (self._seed, storm, number, case.what)
-        ]
+        return self._ends.get((storm, number, case.what), ())
 
     def held(self, storm: str, number: int, case: Case) -> bool:
         """True where the lab held when the case was last carried out."""
@@ -65,7 +65,7 @@ class Record:
         """Writes how a case ended."""
         line = Line(self._seed, storm, outcome.number, outcome.case.what, outcome.problem, self._commit)
         with self._lock:
-            self._lines.append(line)
+            self._ends[storm, line.number, line.what].append(line)
             if self._path is not None:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
                 with self._path.open("a", encoding="utf-8") as file:

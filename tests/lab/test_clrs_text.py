@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-from conftest import ROOT, made_once, newest, only_run, problem_with, set_status, summary_of, train_in
+from conftest import ROOT, assert_resumed_alike, made_once, problem_with, summary_of, train_in
 
 from lab.attention.rules.adaptive import AdaptiveTemperature
 from lab.attention.rules.norm import NormSoftmax
@@ -93,15 +93,7 @@ def test_it_composes_with_each_softmax() -> None:
 
 def test_a_resumed_run_ends_with_the_same_weights(tmp_path: Path) -> None:
     options = (*SMALL, "checkpoints.every_n_steps=7", "callbacks=language", "callbacks.eureka.plateau_share=0.9")
-    whole = newest(train_in(tmp_path / "whole", *options))
-    train_in(tmp_path / "parts", *options)
-    folder = only_run(tmp_path / "parts")
-    sorted((folder / "checkpoints").glob("last-*.ckpt"))[-1].unlink()
-    set_status(folder, "stopped")
-    train_in(tmp_path / "parts", *options)
-    again = newest(folder)
-    assert again["global_step"] == whole["global_step"] == 20
-    assert all(torch.equal(value, again["state_dict"][name]) for name, value in whole["state_dict"].items())
+    assert_resumed_alike(tmp_path, *options)
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gpt2"])

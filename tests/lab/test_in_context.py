@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import made_once, newest, only_run, problem_with, set_status, summary_of, train_in, write_alphabets
+from conftest import assert_resumed_alike, made_once, problem_with, summary_of, train_in, write_alphabets
 
 from lab.attention.normalisers.plus_one import PlusOne
 from lab.attention.rules.norm import NormSoftmax
@@ -59,15 +59,7 @@ def test_twenty_steps_under_a_softmax(softmax: str, options: tuple, tiny: tuple,
 
 def test_a_resumed_run_ends_with_the_same_weights(tiny: tuple, tmp_path: Path) -> None:
     options = (*tiny, "checkpoints.every_n_steps=7", "optim.warmup_steps=9")
-    whole = newest(train_in(tmp_path / "whole", *options))
-    train_in(tmp_path / "parts", *options)
-    folder = only_run(tmp_path / "parts")
-    sorted((folder / "checkpoints").glob("last-*.ckpt"))[-1].unlink()
-    set_status(folder, "stopped")
-    train_in(tmp_path / "parts", *options)
-    again = newest(folder)
-    assert again["global_step"] == whole["global_step"] == 20
-    assert all(torch.equal(value, again["state_dict"][name]) for name, value in whole["state_dict"].items())
+    assert_resumed_alike(tmp_path, *options)
 
 
 def test_seeds_train_side_by_side(tiny: tuple, tmp_path: Path) -> None:

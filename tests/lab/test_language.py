@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import newest, only_run, problem_with, set_status, summary_of, train_in
+from conftest import assert_resumed_alike, problem_with, summary_of, train_in
 
 from lab.attention.normalisers.softmax import Softmax
 from lab.attention.rules.norm import NormSoftmax
@@ -63,15 +63,7 @@ def test_each_composes_with_each_softmax(experiment: str) -> None:
 
 def test_a_resumed_run_ends_with_the_same_weights(tiny: tuple[str, ...], tmp_path: Path) -> None:
     options = ("experiment=masked_language_small", *tiny, "checkpoints.every_n_steps=7")
-    whole = newest(train_in(tmp_path / "whole", *options))
-    train_in(tmp_path / "parts", *options)
-    run = only_run(tmp_path / "parts")
-    sorted((run / "checkpoints").glob("last-*.ckpt"))[-1].unlink()
-    set_status(run, "stopped")
-    train_in(tmp_path / "parts", *options)
-    again = newest(run)
-    assert again["global_step"] == whole["global_step"] == 20
-    assert all(torch.equal(value, again["state_dict"][name]) for name, value in whole["state_dict"].items())
+    assert_resumed_alike(tmp_path, *options)
 
 
 def test_seeds_train_side_by_side(tiny: tuple[str, ...], tmp_path: Path) -> None:

@@ -371,7 +371,7 @@ def test_folders_that_lie_in_each_other_count_once(write, tmp_path: Path) -> Non
 def test_a_report_that_is_broken_off_is_written_anew(write, tmp_path: Path, monkeypatch) -> None:
     write(0, 12)
     with monkeypatch.context() as patched:
-        patched.setattr(writing, "_page", interrupted)
+        patched.setattr(writing, "page_values", interrupted)
         with pytest.raises(KeyboardInterrupt):
             report([tmp_path], pictures_mib=0)
     _, out = report([tmp_path], pictures_mib=0)

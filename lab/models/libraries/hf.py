@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from lab.console import LabError, tell
+from lab.console import LabError, first_line, tell
 from lab.datasets.text.corpus import needed
 from lab.models.libraries.named import NamedModel
 from lab.models.parts import Picture
@@ -149,12 +149,7 @@ class Named(NamedModel):
         try:
             yield
         except _UNREADABLE as error:
-            raise LabError(f"model=hf:{self.name}: no {what} to be had: {_first(error)}") from error
-
-
-def _first(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0].rstrip(".:") if lines else type(error).__name__
+            raise LabError(f"model=hf:{self.name}: no {what} to be had: {first_line(error)}") from error
 
 
 @contextmanager

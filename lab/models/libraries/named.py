@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from lab.config.check import choices
+from lab.config.suggestions import choices
 from lab.console import LabError
 from lab.models.parts import Picture
 

@@ -10,7 +10,7 @@ import timm.data
 import torch
 from torch import Tensor, nn
 
-from lab.console import LabError
+from lab.console import LabError, first_line
 from lab.models.libraries.named import NamedModel
 from lab.models.parts import Picture
 
@@ -49,5 +49,6 @@ class Named(NamedModel):
         try:
             return timm.create_model(self.name, pretrained=weights)
         except (OSError, RuntimeError, ValueError) as error:
-            first = (str(error).splitlines() or [type(error).__name__])[0]
-            raise LabError(f"model=timm:{self.name} cannot be had: {first}; weights=false needs none") from error
+            raise LabError(
+                f"model=timm:{self.name} cannot be had: {first_line(error)}; weights=false needs none"
+            ) from error

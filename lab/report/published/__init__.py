@@ -22,7 +22,7 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from yaml import YAMLError
 
-from lab.config.check import choices
+from lab.config.suggestions import choices
 from lab.console import LabError
 
 FOLDER = Path(__file__).resolve().parent

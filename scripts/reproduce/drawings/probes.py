@@ -9,13 +9,16 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from lab.console import LabError
-from lab.plotting.figures import grouped_bars, new_figure, shade_before
+from lab.plotting.curves import guide
+from lab.plotting.figures import count_axis, grouped_bars, legend_below, name_left, new_figure, shade_before
+from lab.plotting.style import styled
 from scripts.reproduce.drawings.runs import Shown
 
 _TOKENS = {"answer": "answer's token", "mean": "mean of tokens", "full": "all tokens"}
 _QUANTITIES = {"attended": "before residual", "residual": "after residual"}
 
 
+@styled()
 def accuracy(
     runs: Sequence[Shown],
     quantities: Sequence[str],
@@ -49,16 +52,16 @@ def accuracy(
             panel = axes[row, column]
             bars = {_QUANTITIES.get(name, name.upper()): own[own["quantity"] == name] for name in quantities}
             grouped_bars(panel, shown, {name: 100 * one.set_index("layer")["accuracy"] for name, one in bars.items()})
-            panel.axhline(100 * own["chance"].iloc[0], color="black", linewidth=1)
+            guide(panel, 100 * own["chance"].iloc[0], "--", "chance")
             panel.set_xticks(range(len(shown)), [f"layer {layer}" for layer in shown])
             panel.set(ylim=(0, 102))
-            panel.set_title(f"{run.label}: {target}, {_TOKENS[tokens]}", fontsize=9)
-    for panel in axes[:, 0]:
-        panel.set_ylabel("accuracy in %", fontsize=8)
-    axes[0, 0].legend(fontsize=7, loc="lower right")
+            panel.set_title(f"{run.label}: {target}, {_TOKENS[tokens]}")
+    name_left(axes.flat, "accuracy in %")
+    legend_below(figure)
     return figure
 
 
+@styled()
 def code_length(
     runs: Sequence[Shown], targets: Sequence[str] = ("indicator_1", "target_location"), layers: Sequence[int] = ()
 ) -> Figure:
@@ -78,7 +81,7 @@ def code_length(
         ("attended", "full"),
         ("residual", "full"),
     ]
-    figure, axes = new_figure(3.4 * len(runs) + 0.6, 2.0 * len(places) + 0.6, len(places), len(runs), sharey=True)
+    figure, axes = new_figure(3.4 * len(runs) + 0.6, 2.0 * len(places) + 0.6, len(places), len(runs), True, True)
     for column, run in enumerate(runs):
         table = run.table("code_length")
         shown = list(layers) or sorted(table["layer"].unique())
@@ -90,17 +93,13 @@ def code_length(
                     own = table[(table[list(wanted)] == pd.Series(wanted)).all(axis=1)]
                     style = "-" if target == targets[-1] else "--"
                     label = f"{target}, layer {layer}"
-                    panel.plot(
-                        own["epoch"], own["bits"] / own["uniform"], style, color=f"C{layer}", linewidth=1, label=label
-                    )
-            panel.axhline(1, color="black", linewidth=1)
-            panel.set_title(f"{run.label}: {_QUANTITIES[quantity]}, {_TOKENS[tokens]}", fontsize=8)
+                    panel.plot(own["epoch"], own["bits"] / own["uniform"], style, color=f"C{layer}", label=label)
+            guide(panel, 1, "-", "uniform code")
+            panel.set_title(f"{run.label}: {_QUANTITIES[quantity]}, {_TOKENS[tokens]}")
             shade_before(panel, run.moment("epoch"))
-    for panel in axes[-1]:
-        panel.set_xlabel("epoch")
-    for panel in axes[:, 0]:
-        panel.set_ylabel("share of uniform code", fontsize=8)
-    axes[0, 0].legend(fontsize=6)
+            count_axis(panel, "epoch")
+    name_left(axes.flat, "share of uniform code")
+    legend_below(figure)
     return figure
 
 

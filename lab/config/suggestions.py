@@ -1,0 +1,62 @@
+"""Suggestions for a name that does not exist: the valid ones, and the one that was probably meant."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from textwrap import shorten
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from lab.config.identity import flatten
+
+# Keys that Hydra's instantiate reads itself.
+HYDRA_KEYS = {"_target_", "_partial_", "_recursive_", "_convert_", "_args_"}
+# Characters of a list of valid names; a longer one is no sentence any more.
+LONGEST_LIST = 270
+# What other programs call an option that has another name here; unlike a misspelt one, it does not look alike.
+_ALSO_CALLED = {
+    "learning_rate": "lr",
+    "epochs": "max_epochs",
+    "steps": "max_steps",
+    "wd": "weight_decay",
+    "gpus": "devices",
+}
+
+
+def choices(name: str, valid: Sequence[str]) -> str:
+    """The valid names, and the one that was probably meant by ``name``."""
+    other = _ALSO_CALLED.get(name)
+    return _told(other if other in valid else next(iter(difflib.get_close_matches(name, valid, n=1)), None), valid)
+
+
+def _told(meant: str | None, valid: Sequence[str]) -> str:
+    hint = f"did you mean {meant!r}? " if meant else ""
+    return f"{hint}valid: {shorten(', '.join(sorted(valid)), LONGEST_LIST, placeholder=' ...')}"
+
+
+def explain_key(config: DictConfig, key: str) -> str:
+    """The valid choices at the deepest part of a dotted ``key`` that ``config`` has, and the key probably meant."""
+    node: Any = config
+    parts = key.split(".")
+    for depth, part in enumerate(parts):
+        if not isinstance(node, DictConfig) or part not in node:
+            where = ".".join(parts[:depth]) or "the config"
+            valid = [str(k) for k in node if k not in HYDRA_KEYS] if isinstance(node, DictConfig) else []
+            # An option that has just this name says more than a neighbour whose name looks alike.
+            elsewhere = _elsewhere(config, key)
+            return f"{where} has no {part!r}; {_told(elsewhere, valid) if elsewhere else choices(part, valid)}"
+        node = node[part]
+    return f"{key} exists"
+
+
+def _elsewhere(config: DictConfig, key: str) -> str | None:
+    """The option of another place whose name is the last part of ``key``; of several, the one most like it."""
+    last = key.rsplit(".", 1)[-1]
+    plain: Any = OmegaConf.to_container(config, resolve=False)
+    options = [option for option in flatten(plain) if "." in option]
+    for name in filter(None, (last, _ALSO_CALLED.get(last))):
+        if found := [option for option in options if option.rsplit(".", 1)[1] == name]:
+            return max(found, key=lambda option: difflib.SequenceMatcher(None, key, option).ratio())
+    return None
