@@ -55,8 +55,9 @@ class Named(NamedModel):
         if takes == "tokens":
             self.longest = getattr(text, "max_position_embeddings", None)
             self.vocabulary = text.vocab_size
-            causal = any(getattr(module, "is_causal", False) for module in self.empty.modules())
-            self.tells_next = causal and self.empty.can_generate()
+            model: Any = self.empty
+            causal = any(getattr(module, "is_causal", False) for module in model.modules())
+            self.tells_next = causal and model.can_generate()
         else:
             side = getattr(self.config, "image_size", 224)
             rows, columns = side if isinstance(side, Sequence) else (side, side)
