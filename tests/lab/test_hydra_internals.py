@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hydra import compose, initialize_config_dir
@@ -104,7 +105,7 @@ def test_a_choice_is_composed_once_until_a_file_changes(tmp_path: Path, monkeypa
         lambda *args, **options: composed.append(1) or whole(*args, **options),
     )
 
-    def config(*typed: str) -> dict:
+    def config(*typed: str) -> Any:
         with initialize_config_dir(str(tmp_path), version_base="1.3"):
             hydra_internals.keep_configs(tmp_path)
             return OmegaConf.to_container(compose("train", list(typed)))
