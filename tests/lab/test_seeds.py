@@ -86,7 +86,7 @@ def assert_same_run(one: Path, other: Path, tolerance: float = 1e-8, named: bool
     ids=lambda setting: ",".join(setting[-2:]),
 )
 def test_each_seed_equals_its_single_run(setting: tuple[str, ...], tmp_path: Path) -> None:
-    # A factor or a random number that were another seed's part their weights at the first steps.
+    # Seeds that mix part at the first steps: a few epochs, into which schedules and warm-up fit, tell.
     epochs = 40 if "experiment=reasoning" in setting else 5
     setting = (*setting, f"trainer.max_epochs={epochs}")
     batched = together(tmp_path / "together", *setting, "seeds=[0,2]")
