@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import json
 import os
@@ -128,6 +129,12 @@ def blank_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest first, so that no worker is left with them at the end."""
     items.sort(key=lambda item: item.get_closest_marker("slurm") is None)
+
+
+def pytest_collection_finish() -> None:
+    """Leaves what is imported by now to itself: searching it took a tenth of the time of composing."""
+    gc.collect()
+    gc.freeze()
 
 
 def lab_train(*overrides: str, folder: Path, check: bool = True) -> subprocess.CompletedProcess:

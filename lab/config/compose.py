@@ -9,7 +9,7 @@ from pathlib import Path
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
-from lab.config.hydra_internals import prepend_to_search_path
+from lab.config.hydra_internals import keep_configs, prepend_to_search_path
 from lab.console import LabError
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
@@ -25,6 +25,7 @@ def initialized(config_dir: Path | None = None) -> Iterator[None]:
     if config_dir is not None and not config_dir.is_dir():
         raise LabError(f"--config-dir {config_dir} is no folder: name the one that holds softmax/, model/ or the like")
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        keep_configs(CONFIGS)
         if config_dir is not None:
             prepend_to_search_path(f"file://{config_dir.absolute()}")
         yield
@@ -36,5 +37,5 @@ def compose_config(overrides: Sequence[str]) -> DictConfig:
     Raises:
         HydraException: if they do not compose; ``lab.config.command_line.composed`` says why in one sentence.
     """
-    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+    with initialized():
         return compose("train", overrides=list(overrides))

@@ -118,9 +118,9 @@ def small(experiment: str, stand_ins: Path, *overrides: str) -> DictConfig:
 
 
 @pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the tokenised corpus."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+def own_cache(stand_ins: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the tokenised corpus: one for all, whose experiments differ in the model."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(stand_ins / "cache"))
 
 
 def train_a_step(module: Any, data: Any, gpu: FakeGPU) -> None:

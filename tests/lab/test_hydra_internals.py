@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
-from hydra import compose
+from hydra import compose, initialize_config_dir
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
 from hydra.utils import get_object
+from omegaconf import OmegaConf
 
 from lab.config import hydra_internals
-from lab.config.compose import initialized
+from lab.config.compose import CONFIGS, initialized
 
 
 @pytest.fixture
@@ -55,3 +59,61 @@ def test_choices_are_those_of_composing(hydra) -> None:
     chosen = hydra_internals.Choices("train").of(OverridesParser.create().parse_overrides(overrides))
     assert (chosen["experiment"], chosen["softmax"], chosen["model"]) == ("reasoning", "norm_softmax", "reasoner")
     assert compose("train", overrides=overrides).model._target_.endswith("Reasoner")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        ["seed=3", "optim.lr=0.1", "+own.list=[1,2]", "++data.numbers=5"],
+        ["~optim.lr"],
+        ["optim={lr: 1}"],
+        ["hydra.run.dir=here"],
+        ["hydra/launcher=basic", "seed=1"],
+        ["softmax.tua=1"],
+        ["softmax=softmax,norm_softmax"],
+        ["++model=reasoner"],
+        ["softmax=nothing"],
+    ],
+    ids=" ".join,
+)
+def test_a_choice_that_was_kept_is_what_hydra_composes(values: list[str]) -> None:
+    typed = ["experiment=reasoning", *values]
+
+    def found(kept: bool) -> object:
+        with initialized() if kept else initialize_config_dir(str(CONFIGS), version_base="1.3"):
+            try:
+                config = compose("train", typed, return_hydra_config=True)
+            except HydraException as error:
+                return str(error)
+        flags = [OmegaConf.is_struct(config), OmegaConf.is_readonly(config.hydra), OmegaConf.get_type(config.hydra)]
+        return OmegaConf.to_container(config), flags
+
+    wanted, first, again = found(False), found(True), found(True)
+    assert first == wanted
+    assert again == wanted
+
+
+def test_a_choice_is_composed_once_until_a_file_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "rule").mkdir()
+    (tmp_path / "train.yaml").write_text("defaults: [rule: one, _self_]\nseed: 0\n")
+    for name in ("one", "two"):
+        (tmp_path / "rule" / f"{name}.yaml").write_text(f"name: {name}\n")
+    whole, composed = ConfigLoaderImpl._compose_config_from_defaults_list, []
+    monkeypatch.setattr(
+        ConfigLoaderImpl,
+        "_compose_config_from_defaults_list",
+        lambda *args, **options: composed.append(1) or whole(*args, **options),
+    )
+
+    def config(*typed: str) -> Any:
+        with initialize_config_dir(str(tmp_path), version_base="1.3"):
+            hydra_internals.keep_configs(tmp_path)
+            return OmegaConf.to_container(compose("train", list(typed)))
+
+    assert config() == {"rule": {"name": "one"}, "seed": 0}
+    assert config("seed=1", "rule.name=own") == {"rule": {"name": "own"}, "seed": 1}
+    assert config() == {"rule": {"name": "one"}, "seed": 0}
+    assert len(composed) == 1
+    assert config("rule=two")["rule"] == {"name": "two"} and len(composed) == 2
+    (tmp_path / "rule" / "one.yaml").write_text("name: changed\n")
+    assert config("seed=1") == {"rule": {"name": "changed"}, "seed": 1} and len(composed) == 3

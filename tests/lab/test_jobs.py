@@ -13,12 +13,11 @@ from pathlib import Path
 
 import pytest
 from conftest import python, write_a_summary
-from hydra import compose, initialize_config_dir
 from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import OmegaConf
 from submitit.slurm.slurm import SlurmJob
 
-from lab.config.compose import CONFIGS
+from lab.config.compose import CONFIGS, compose_config
 from lab.console import LabError
 from lab.runs import slurm
 from lab.sweeps import jobs
@@ -51,8 +50,7 @@ def sweep_with(sbatch: str, folder: Path, *overrides: str) -> subprocess.Complet
     ],
 )
 def test_a_job_asks_for_what_the_trainer_needs(overrides: list[str], needed: tuple[int, int, int | None]) -> None:
-    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        trainer = compose("train", overrides=overrides).trainer
+    trainer = compose_config(overrides).trainer
     found = jobs.with_resources(OPEN, trainer)
     assert (found["nodes"], found["tasks_per_node"], found["gpus_per_node"]) == needed
     assert jobs.with_resources({**OPEN, "gpus_per_node": 8}, trainer)["gpus_per_node"] == 8

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from conftest import lab_train, write_a_summary
-from hydra import compose, initialize_config_dir
+from hydra import compose
 from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
 
-from lab.config.compose import CONFIGS
+from lab.config.compose import initialized
 from lab.runs.lock import FolderLock
 from lab.runs.spec import RunSpec
 from lab.status import main
@@ -30,7 +30,7 @@ def multirun(*overrides: str):
 
 @pytest.fixture
 def hydra():
-    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+    with initialized():
         yield
 
 

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-from functools import cache
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
 from lab.config.check import check
-from lab.config.compose import CONFIGS
+from lab.config.compose import CONFIGS, compose_config
 from lab.console import LabError
 from lab.report.published import Cell, Paper, Table, load, names, read
 
@@ -23,10 +21,8 @@ RUNNABLE = [name for name in names() if load(name).experiment]
 SWEPT = [name for name in names() if load(name).sweep]
 
 
-@cache
 def composed(*overrides: str):
-    """With Hydra initialised by the caller; rows stand in several tables."""
-    config = compose("train", overrides=list(overrides))
+    config = compose_config(overrides)
     config.paths.run = "runs/test"
     return config
 
@@ -155,8 +151,7 @@ def test_tables_that_repeat_numbers_agree() -> None:
 def test_rows_compose_and_differ(name: str) -> None:
     table = load(name)
     runs = {(row.group, row.label): table.overrides_of(row) for row in table.rows}
-    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        configs = {key: composed(*overrides) for key, overrides in runs.items() if overrides is not None}
+    configs = {key: composed(*overrides) for key, overrides in runs.items() if overrides is not None}
     for config in configs.values():
         check(config)
     told = {key: what_is_run(config, table.free) for key, config in configs.items()}
@@ -168,9 +163,8 @@ def test_the_no_position_rows_of_table_1_are_the_experiments() -> None:
     table = load("eureka/table_1")
     rows = [row for row in table.rows if row.group == "No-position task"]
     assert len(rows) == 8
-    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        ours = composed(*(table.overrides_of(rows[0]) or ()))
-        theirs = composed("experiment=no_position", "+row=vit")
+    ours = composed(*(table.overrides_of(rows[0]) or ()))
+    theirs = composed("experiment=no_position", "+row=vit")
     assert what_is_run(ours) == what_is_run(theirs)
 
 

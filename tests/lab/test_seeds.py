@@ -24,9 +24,9 @@ REASONING = (
     "callbacks.gradient_norms.every_n_steps=20",
     "checkpoints.every_n_steps=20",
 )
-VISION = (*SMALL, "model.drop_path_rate=0", "trainer.precision=64-true", "trainer.max_epochs=10")
+VISION = (*SMALL, "model.drop_path_rate=0", "trainer.precision=64-true")
 
-RESNET = (*(o for o in SMALL if not o.startswith("model.")), "trainer.precision=64-true", "trainer.max_epochs=10")
+RESNET = (*(o for o in SMALL if not o.startswith("model.")), "trainer.precision=64-true")
 
 
 def together(folder: Path, *overrides: str) -> dict[int, Path]:
@@ -86,12 +86,15 @@ def assert_same_run(one: Path, other: Path, tolerance: float = 1e-8, named: bool
     ids=lambda setting: ",".join(setting[-2:]),
 )
 def test_each_seed_equals_its_single_run(setting: tuple[str, ...], tmp_path: Path) -> None:
+    # Seeds that mix part at the first steps: a few epochs, into which schedules and warm-up fit, tell.
+    epochs = 40 if "experiment=reasoning" in setting else 5
+    setting = (*setting, f"trainer.max_epochs={epochs}")
     batched = together(tmp_path / "together", *setting, "seeds=[0,2]")
     single = one_by_one(tmp_path / "single", [0, 2], *setting)
     assert batched.keys() == single.keys() == {0, 2}
     for seed in single:
         assert_same_run(batched[seed], single[seed])
-    assert weights(batched[0])["step"] == (100 if "experiment=reasoning" in setting else 40)
+    assert weights(batched[0])["step"] == (40 if "experiment=reasoning" in setting else 20)
     assert summary_of(batched[0])["seeds_together"] == 2
 
 
