@@ -73,6 +73,12 @@ class Keeper(Callback):
             self.table.to_csv(text, index=False, float_format="%.6g", lineterminator="\n")
             write_text(self.path, text.getvalue())
 
+    def take_back(self, step: int) -> None:
+        """Reads the table of the run that is gone on with, up to the step of its checkpoint."""
+        if self.path.exists():
+            table = pd.read_csv(self.path)
+            self.table = table[table["step"] <= step]
+
     def keep_arrays(self, findings: Findings, name: str) -> Path | None:
         """Writes the arrays as ``diagnostics/<diagnostic>/<name>.npz``; None where there are none."""
         if not findings.arrays:
@@ -173,7 +179,7 @@ class Diagnostic(Keeper):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if trainer.is_global_zero and trainer.global_step:
-            self._take_back(trainer.global_step)
+            self.take_back(trainer.global_step)
         elif self._leads(trainer, due=_diagnostics(trainer)):
             _look(trainer, pl_module, _diagnostics(trainer), epoch=0)
 
@@ -188,7 +194,7 @@ class Diagnostic(Keeper):
             return
         if self.table.empty:
             # Killed after its last checkpoint, a run has nothing left to train and begins with its end.
-            self._take_back(trainer.global_step)
+            self.take_back(trainer.global_step)
         if self.table.empty:
             return
         picture = self.history(self.table, moment_step(trainer))
@@ -198,12 +204,6 @@ class Diagnostic(Keeper):
     def _leads(self, trainer: L.Trainer, due: list[Diagnostic]) -> bool:
         """True for the one of those due that does the looking for all; only on rank 0."""
         return trainer.is_global_zero and bool(due) and due[0] is self
-
-    def _take_back(self, step: int) -> None:
-        """Reads the table of the run that is gone on with, up to the step of its checkpoint."""
-        if self.path.exists():
-            table = pd.read_csv(self.path)
-            self.table = table[table["step"] <= step]
 
 
 def _diagnostics(trainer: L.Trainer) -> list[Diagnostic]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -15,7 +16,7 @@ from lightning import Fabric
 from lightning.fabric.plugins.environments import LightningEnvironment
 from lightning.fabric.plugins.precision import Precision
 from lightning.fabric.utilities import move_data_to_device
-from torch import nn
+from torch import Tensor, nn
 
 from lab.console import LabError
 
@@ -56,38 +57,71 @@ class Trained:
         return int(self.data.samples_per_step) * self.accumulated
 
 
-def at_next_steps(trained: Trained, steps: int, measure: Callable[[nn.Module], T]) -> list[T]:
-    """Calls ``measure`` on the model with the gradient of each of the next training steps, all at the checkpoint.
+class Ahead:
+    """A copy of a checkpoint, on the batches that a single process would train on next, in its precision.
 
-    The batches are those that a single process would train on next, in its precision and under its stochastic depth;
-    temperatures are the checkpoint's, and a 16-bit loss is scaled as at the start of training. All of it on a copy:
-    neither the model nor the state of the random numbers is changed.
+    Under its stochastic depth; temperatures are the checkpoint's. Neither the model nor, within :func:`ahead`, the
+    state of the random numbers is changed.
+
+    Args:
+        trained: the checkpoint.
 
     Raises:
         LabError: if the data cannot be drawn by (epoch, batch).
     """
-    data, count = trained.data, trained.accumulated
-    if not hasattr(data, "draw_train"):
-        raise LabError(f"gradients need data with draw_train, which {type(data).__name__} lacks")
+
+    def __init__(self, trained: Trained) -> None:
+        self._data, self._count = trained.data, trained.accumulated
+        if not hasattr(self._data, "draw_train"):
+            raise LabError(f"gradients need data with draw_train, which {type(self._data).__name__} lacks")
+        self._device = next(trained.module.parameters()).device
+        self.precision = _precision(trained.precision, self._device)
+        own: Any = copy.deepcopy(trained.module)
+        self.module: Any = self.precision.convert_module(own).train()
+        self._batches = len(self._data.train_dataloader())
+
+    @property
+    def steps_an_epoch(self) -> int:
+        """Optimiser steps of an epoch."""
+        return math.ceil(self._batches / self._count)
+
+    def losses(self, step: int) -> Iterator[Tensor]:
+        """Loss of each batch of an optimiser step, to be divided by their number."""
+        epoch, place = divmod(step, self.steps_an_epoch)
+        for index in range(place * self._count, min((place + 1) * self._count, self._batches)):
+            batch = move_data_to_device(self._data.draw_train(epoch, index), self._device)
+            batch = self.precision.convert_input(self._data.on_after_batch_transfer(batch, 0))
+            self.module.seed_step(epoch, index)
+            with self.precision.forward_context():
+                loss = self.module.training_step(batch, index)
+            yield loss / self._count
+
+
+@contextmanager
+def ahead(trained: Trained) -> Iterator[Ahead]:
+    """Within, random numbers may be drawn and are as they were after it."""
     device = next(trained.module.parameters()).device
-    precision = _precision(trained.precision, device)
-    own: Any = copy.deepcopy(trained.module)
-    module: Any = precision.convert_module(own).train()
-    # At a rate of 0 nothing moves but the scale of a 16-bit loss, which is kept with an optimiser.
-    still = torch.optim.SGD(module.parameters(), lr=0.0)
-    batches = len(data.train_dataloader())
-    found = []
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        yield Ahead(trained)
+
+
+def at_next_steps(trained: Trained, steps: int, measure: Callable[[nn.Module], T]) -> list[T]:
+    """Calls ``measure`` on the model with the gradient of each of the next training steps, all at the checkpoint.
+
+    A 16-bit loss is scaled as at the start of training. All of it as :class:`Ahead` says.
+
+    Raises:
+        LabError: if the data cannot be drawn by (epoch, batch).
+    """
+    found = []
+    with ahead(trained) as copied:
+        module, precision = copied.module, copied.precision
+        # At a rate of 0 nothing moves but the scale of a 16-bit loss, which is kept with an optimiser.
+        still = torch.optim.SGD(module.parameters(), lr=0.0)
         for step in range(trained.step, trained.step + steps):
-            epoch, place = divmod(step, math.ceil(batches / count))
             module.zero_grad()
-            for index in range(place * count, min((place + 1) * count, batches)):
-                batch = move_data_to_device(data.draw_train(epoch, index), device)
-                batch = precision.convert_input(data.on_after_batch_transfer(batch, 0))
-                module.seed_step(epoch, index)
-                with precision.forward_context():
-                    loss = module.training_step(batch, index)
-                precision.backward(loss / count, None)
+            for loss in copied.losses(step):
+                precision.backward(loss, None)
             precision.unscale_gradients(still)
             found.append(measure(module.model))
             precision.optimizer_step(still)
