@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Timer
+from time import monotonic
 from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
@@ -30,6 +31,9 @@ def first_line(error: BaseException) -> str:
     return next(iter(str(error).strip().splitlines()), type(error).__name__).strip().rstrip(".:")
 
 
+# Who waits at a terminal hears something after this many seconds.
+_SILENCE = 5.0
+
 # More threads than this crash OpenMP.
 MOST_THREADS = 1024
 
@@ -42,10 +46,26 @@ def tell(text: str) -> None:
         print("\n".join(map(printable, text.split("\n"))), file=sys.stderr, flush=True)
 
 
+class _Patience(Timer):
+    """Line on stderr once the time is over; at a terminal another every five seconds, until it is cancelled."""
+
+    def __init__(self, seconds: float, text: str) -> None:
+        super().__init__(seconds, tell, [text])
+        self.daemon = True
+        self._text = text
+
+    def run(self) -> None:
+        if self.finished.wait(self.interval):
+            return
+        tell(self._text)
+        begun = monotonic() - self.interval
+        while sys.stderr.isatty() and not self.finished.wait(_SILENCE):
+            tell(f"{self._text}: {monotonic() - begun:.0f} s so far")
+
+
 def tell_later(text: str, seconds: float = 3.0) -> Timer:
     """Prints a line on stderr unless its timer is cancelled before: of what is usually done in no time."""
-    timer = Timer(seconds, tell, [text])
-    timer.daemon = True
+    timer = _Patience(seconds, text)
     timer.start()
     return timer
 

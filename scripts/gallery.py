@@ -20,7 +20,8 @@ from lab.config.command_line import composed
 from lab.inspect import inspect
 from lab.plotting.curves import gradient_figure
 from lab.plotting.figures import same_axes, save_figure
-from lab.runs.files import write_atomically
+from lab.report.figures import shares_of_v
+from lab.runs.files import write_atomically, write_text
 from lab.runs.summary import load_summary
 from scripts.reproduce.common import folder_of, train
 
@@ -94,6 +95,17 @@ def look(run: Path, out: Path) -> None:
             _copy(path, out / f"{name}.png")
 
 
+def told(run: Path) -> str:
+    """Tells in numbers what a run's pictures show: its Eureka-moment, and the gradients before it."""
+    summary = load_summary(run)
+    moment = summary.eureka
+    said = f"Eureka-moment at epoch {moment.epoch:,} of" if moment.epoch is not None else "no Eureka-moment in"
+    shares = " and ".join(f"{name} {share:.2g}" for name, share in shares_of_v(run, moment.step).items())
+    when = "before the moment" if moment.epoch is not None else "over all steps"
+    gradients = f" Gradients {when}, as a median share of W_V's: {shares}." if shares else ""
+    return f"`{summary.experiment}` under **{summary.softmax}**: {said} {summary.epochs:,} epochs.{gradients}"
+
+
 def _copy(path: Path, to: Path) -> None:
     with path.open("rb") as source:
         write_atomically(to, lambda file: shutil.copyfileobj(source, file))
@@ -114,7 +126,8 @@ def main() -> None:
     history(runs, arguments.out)
     for softmax, run in runs.items():
         look(run, arguments.out / softmax)
-        print(f"{softmax}: {load_summary(run)}")
+        # The page includes it as an item of a list: no number of these runs is typed there.
+        write_text(arguments.out / softmax / "told.txt", f"- {told(run)}\n")
     if arguments.main_task is not None:
         look(arguments.main_task, arguments.out / "main_task")
         norms = gradient_figure(arguments.main_task)

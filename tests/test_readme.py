@@ -124,14 +124,14 @@ def test_every_softmax_is_named() -> None:
 
 
 def test_the_numbers_of_the_first_picture_are_those_of_its_runs() -> None:
-    with (ROOT / "results" / "main_task_small" / "runs.csv").open() as file:
-        runs = [row for row in csv.DictReader(file) if row["machine"] == "second"]
+    with (ROOT / "results" / "reasoning_small" / "runs.csv").open() as file:
+        runs = list(csv.DictReader(file))
     counts = {}
     for softmax in ("norm_softmax", "softmax"):
-        own = [row for row in runs if row["softmax"] == softmax]
-        moments = [int(row["eureka_epoch"]) for row in own if row["eureka_epoch"]]
-        assert len(own) == 10 and all(int(row["epochs"]) >= 100 for row in own if not row["eureka_epoch"])
-        counts[softmax] = sum(epoch <= 100 for epoch in moments)
+        own = [row for row in runs if row["setting"] == softmax]
+        assert sorted(int(row["seed"]) for row in own) == list(range(10))
+        assert all(row["epochs"] == "400" and row["status"] == "finished" for row in own)
+        counts[softmax] = sum(bool(row["moment_epoch"]) for row in own)
     p = fisher((counts["norm_softmax"], 10), (counts["softmax"], 10))
     told = " ".join(README.split())
     assert f"NormSoftmax has its Eureka-moment on {counts['norm_softmax']} of 10 seeds" in told

@@ -243,7 +243,8 @@ _READINGS = {
     "the dashed line what the prior p(z) alone can reach (the plateau).",
     ("accuracy", True): "Seeds without a moment are left out. "
     "The steeper a line is at 0, the more abrupt is the moment.",
-    ("loss", False): "Lines and stars, of runs whose loss is watched, are as those of accuracies.",
+    ("loss", False): "Stars and further lines are there if the moment is found in the loss: they are as those of "
+    "accuracy.",
     ("loss", True): "Seeds without a moment are left out.",
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -279,21 +280,32 @@ def gradient_shares(settings: Sequence[Setting]) -> str:
     told = []
     for setting in settings:
         run = setting.runs[0]
-        moment = run.summary.eureka.step
-        rows = _rows_with(run, "gradient/q/layer_0")
-        before = [row for row in rows if moment is None or row["step"] < moment]
-        shares = {
-            name: np.median([row[f"gradient/{name}/layer_0"] / row["gradient/v/layer_0"] for row in kept])
-            for name in "qk"
-            if (kept := [row for row in before if row["gradient/v/layer_0"] > 0])
-        }
-        if shares:
-            told.append(
-                f"{setting.name} {', '.join(f'W_{name.upper()} {share:.2g}' for name, share in shares.items())}"
-            )
+        if shares := shares_of_v(run.folder, run.summary.eureka.step):
+            told.append(f"{setting.name} {', '.join(f'{name} {share:.2g}' for name, share in shares.items())}")
     if not told:
         return ""
     return f"Before the moment (where there is none: in all steps), as a median share of W_V: {'; '.join(told)}."
+
+
+def shares_of_v(folder: Path, moment: float | None) -> dict[str, float]:
+    """Median of the mean |gradient| of W_Q and of W_K in the first layer, as shares of W_V's at the same step.
+
+    Args:
+        folder: of a run.
+        moment: step of its Eureka-moment: only steps before it count; None counts all.
+
+    Returns:
+        "W_Q" and "W_K" -> share; nothing where the run has logged no gradients.
+    """
+    rows = [row for row in read_metrics(folder / "metrics.csv") if row.get("gradient/v/layer_0", 0) > 0]
+    before = [row for row in rows if moment is None or row["step"] < moment]
+    return {
+        f"W_{name.upper()}": float(
+            np.median([row[f"gradient/{name}/layer_0"] / row["gradient/v/layer_0"] for row in before])
+        )
+        for name in "qk"
+        if before
+    }
 
 
 def _rows_with(run: Record, key: str) -> list[dict[str, float]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from argparse import Namespace
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,10 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
 from matplotlib.figure import Figure
 from omegaconf import OmegaConf
-from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
+from tensorboard.compat.proto.tensor_pb2 import TensorProto
+from tensorboard.plugins.custom_scalar import layout_pb2
+from tensorboard.plugins.custom_scalar import metadata as custom_scalar
 from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
 from torch import Tensor
 
@@ -32,10 +35,14 @@ _PARTS = {
     "/spread": ("{}, spread over heads", "/spread"),
     "/head": ("{}, every head", r"/head_\d+"),
 }
-
-
-_RISES = "validation accuracy, never smoothed; shaded: from the plateau up to the threshold of the moment"
-_FALLS = "validation loss, never smoothed; shaded: from the plateau down to the threshold of the moment"
+# What a moment is seen by: scalars, and what the title of their chart calls them. The first has to be there.
+_MOMENT = (
+    {
+        "val/accuracy": "validation accuracy", "eureka/threshold": "threshold", "eureka/prior_accuracy": "plateau",
+        "eureka/chance": "chance", "eureka/happened": "moment (1 once it happened)",
+    },
+    {"val/loss": "validation loss", "eureka/loss_threshold": "threshold", "eureka/prior_loss": "plateau"},
+)  # fmt: skip
 
 
 class TensorBoard(TensorBoardLogger, Board):
@@ -65,7 +72,7 @@ class TensorBoard(TensorBoardLogger, Board):
         if not shown.keys() <= self._tags:
             self._tags |= shown.keys()
             # TensorBoard takes the newest.
-            self.experiment.add_custom_scalars(layout(self._tags))
+            self._show(layout(self._tags))
 
     @rank_zero_only
     def log_hyperparams(
@@ -114,10 +121,17 @@ class TensorBoard(TensorBoardLogger, Board):
             self._describe(metadata.SESSION_END_INFO_TAG, plugin_data_pb2.HParamsPluginData(session_end_info=end))
         super().finalize(status)
 
+    def _show(self, charts: layout_pb2.Layout) -> None:
+        # The writer's own add_custom_scalars knows no margin chart of several lines.
+        tensor = TensorProto(dtype="DT_STRING", string_val=[charts.SerializeToString()])
+        self._write(custom_scalar.CONFIG_SUMMARY_TAG, custom_scalar.create_summary_metadata(), tensor)
+
     def _describe(self, tag: str, data: Any) -> None:
-        value = Summary.Value(tag=tag, metadata=metadata.create_summary_metadata(data), tensor=metadata.NULL_TENSOR)
+        self._write(tag, metadata.create_summary_metadata(data), metadata.NULL_TENSOR)
+
+    def _write(self, tag: str, what: SummaryMetadata, tensor: TensorProto) -> None:
         writer: Any = self.experiment
-        writer.file_writer.add_summary(Summary(value=[value]))
+        writer.file_writer.add_summary(Summary(value=[Summary.Value(tag=tag, metadata=what, tensor=tensor)]))
 
 
 def hyperparameters(spec: RunSpec) -> dict[str, Any]:
@@ -133,40 +147,42 @@ def hyperparameters(spec: RunSpec) -> dict[str, Any]:
     return told
 
 
-def layout(tags: Iterable[str]) -> dict[str, dict[str, list[Any]]]:
-    """Charts of these scalars for the tab "Custom Scalars": category -> title -> ["Multiline", patterns of tags].
+def layout(tags: Iterable[str]) -> layout_pb2.Layout:
+    """Charts of these scalars for the tab "Custom Scalars".
 
-    What ends in ``layer_<i>`` is a chart with a line a layer; the gradients of W_Q, W_K and W_V share one a layer. The
-    first chart of accuracy and of loss is ["Margin", [tag, lower, upper]]: TensorBoard smooths lines unless it is told
-    not to, which makes a slope of an abrupt rise, but never the line of a margin.
+    What ends in ``layer_<i>`` is a chart with a line a layer; the gradients of W_Q, W_K and W_V share one a layer.
+    Accuracy and loss are margin charts whose margins have no width: TensorBoard smooths lines unless it is told not to,
+    which makes a slope of an abrupt rise, but never the line of a margin.
     """
     tags = sorted(tags)
-    charts: dict[str, dict[str, list[Any]]] = {}
+    charts: dict[str, list[layout_pb2.Chart]] = {}
     shown: set[str] = set()
 
     def chart(category: str, title: str, *patterns: str) -> None:
         # All patterns or none: the same chart of two runs is one to TensorBoard only where it is equal.
         found = {tag for tag in tags if any(re.match(pattern, tag) for pattern in patterns)}
         if found:
-            charts.setdefault(category.replace("_", " "), {})[title] = ["Multiline", list(patterns)]
+            lines = layout_pb2.MultilineChartContent(tag=patterns)
+            charts.setdefault(category.replace("_", " "), []).append(layout_pb2.Chart(title=title, multiline=lines))
             shown.update(found)
 
-    def moment(category: str, title: str, *line_and_band: str) -> None:
-        # Where the line leaves the band at its other side, the moment is.
-        if set(line_and_band) <= set(tags):
-            charts.setdefault(category, {})[title] = ["Margin", list(line_and_band)]
+    def exact(category: str, title: str, lines: Sequence[str]) -> None:
+        if lines:
+            series = [layout_pb2.MarginChartContent.Series(value=line, lower=line, upper=line) for line in lines]
+            margin = layout_pb2.MarginChartContent(series=series)
+            charts.setdefault(category, []).append(layout_pb2.Chart(title=title, margin=margin))
+            shown.update(lines)
 
-    moment("accuracy", _RISES, "val/accuracy", "eureka/prior_accuracy", "eureka/threshold")
-    moment("loss", _FALLS, "val/loss", "eureka/loss_threshold", "eureka/prior_loss")
-    lines = r"eureka/(chance|happened|prior_accuracy|threshold)$"
-    chart("accuracy", "validation accuracy and Eureka-moment", r"val/accuracy$", lines)
-    chart("accuracy", "training accuracy", r"train/accuracy$")
-    chart("accuracy", "validation accuracy by target location", r"val/accuracy_")
-    chart("accuracy", "best validation accuracy so far", r"accuracy/best$")
-    chart("loss", "loss", r"(train|val)/loss$")
-    falling = r"eureka/(loss_threshold|prior_loss)$"
-    if any(re.match(falling, tag) for tag in tags):
-        chart("loss", "validation loss and Eureka-moment", r"val/loss$", falling)
+    for lines in _MOMENT:
+        there = [line for line in lines if line in tags]
+        if next(iter(lines)) in there:
+            exact("Eureka-moment", ", ".join(lines[line] for line in there), there)
+    exact("accuracy", "training accuracy", [tag for tag in tags if tag == "train/accuracy"])
+    exact(
+        "accuracy", "validation accuracy by target location", [tag for tag in tags if tag.startswith("val/accuracy_")]
+    )
+    exact("accuracy", "best validation accuracy so far", [tag for tag in tags if tag == "accuracy/best"])
+    exact("loss", "training and validation loss", [tag for tag in tags if tag in ("train/loss", "val/loss")])
     layers = [found for tag in tags if (found := re.match(r"(\w+)/(.+)/layer_(\d+)(/mean|/spread|/head_\d+)?$", tag))]
     for layer in sorted({int(found[3]) for found in layers if found[1] == "gradient"}):
         chart("gradients", f"mean |gradient| of W_Q, W_K and W_V, layer {layer}", rf"gradient/[^/]+/layer_{layer}$")
@@ -183,7 +199,7 @@ def layout(tags: Iterable[str]) -> dict[str, dict[str, list[Any]]]:
         group, _, name = tag.partition("/")
         if tag not in shown and name and group != "eureka":
             chart(group, name.replace("_", " "), f"{re.escape(tag)}$")
-    return charts
+    return layout_pb2.Layout(category=[layout_pb2.Category(title=title, chart=own) for title, own in charts.items()])
 
 
 def _place(group: str) -> int:

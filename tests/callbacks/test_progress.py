@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 from conftest import train_in
 from rich.console import Console
 
+from lab import console
 from lab.callbacks import progress
 from lab.callbacks.pace import Pace
 from lab.callbacks.progress import Line, duration
@@ -123,6 +125,20 @@ def test_what_takes_long_says_so_and_what_does_not_is_quiet(capsys: pytest.Captu
     with patience("never told"):
         pass
     assert capsys.readouterr().err == ""
+
+
+def test_at_a_terminal_what_goes_on_says_so_again(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(console, "_SILENCE", 0.01)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    told = ""
+    timer = tell_later("under way", seconds=0.01)
+    while told.count("\n") < 3:
+        told += capsys.readouterr().err
+    timer.cancel()
+    timer.join()
+    assert told.startswith("under way\nunder way: 0 s so far\nunder way: 0 s so far\n")
 
 
 def test_compiling_and_a_slow_first_batch_say_so(

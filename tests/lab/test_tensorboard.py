@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from conftest import summary_of
 from omegaconf import OmegaConf
+from tensorboard import plugin_util
 from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
 from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
 from tensorboard.context import RequestContext
@@ -34,11 +35,20 @@ SMALL = (
 
 
 def patterns(chart: dict) -> list[str]:
-    """Tags of a chart: of one with a margin the line, then the lower and the upper end of its band."""
+    """Tags of a chart; margins have no width, for they are there to keep TensorBoard from smoothing the line."""
     if "multiline" in chart:
         return chart["multiline"]["tag"]
-    (series,) = chart["margin"]["series"]
-    return [series["value"], series["lower"], series["upper"]]
+    for series in chart["margin"]["series"]:
+        assert series["value"] == series["lower"] == series["upper"]
+    return [series["value"] for series in chart["margin"]["series"]]
+
+
+def by_title(found: dict) -> dict[str, dict[str, list[str]]]:
+    """Category -> title -> patterns."""
+    return {
+        category["title"]: {chart["title"]: patterns(chart) for chart in category["chart"]}
+        for category in found["category"]
+    }
 
 
 class Seen:
@@ -59,11 +69,7 @@ class Seen:
 
     def charts(self) -> dict[str, dict[str, list[str]]]:
         """Category -> title -> patterns, all runs' layouts merged."""
-        body = json.loads(CustomScalarsPlugin(self.context).layout_impl(RequestContext(), ""))
-        return {
-            category["title"]: {chart["title"]: patterns(chart) for chart in category["chart"]}
-            for category in body["category"]
-        }
+        return by_title(json.loads(CustomScalarsPlugin(self.context).layout_impl(RequestContext(), "")))
 
     def rows(self) -> dict[str, dict[str, object]]:
         """Run -> hyperparameters and measurements, as the HParams tab lists them; status among them."""
@@ -99,7 +105,7 @@ def test_runs_are_named_by_what_was_run(runs: Path) -> None:
 def test_the_layout_names_what_is_logged(runs: Path) -> None:
     seen = Seen(runs)
     charts = seen.charts()
-    assert list(charts)[:3] == ["accuracy", "loss", "gradients"]
+    assert list(charts)[:3] == ["Eureka-moment", "accuracy", "loss"]
     assert {"temperature", "attention entropy", "speed"} <= set(charts)
     every = set.union(*seen.tags.values())
     for title, patterns in (item for category in charts.values() for item in category.items()):
@@ -109,14 +115,13 @@ def test_the_layout_names_what_is_logged(runs: Path) -> None:
     def matched(category: str, title: str) -> set[str]:
         return {tag for tag in every for pattern in charts[category][title] if re.match(pattern, tag)}
 
-    lines = {"val/accuracy", "eureka/threshold", "eureka/chance", "eureka/prior_accuracy", "eureka/happened"}
-    assert matched("accuracy", "validation accuracy and Eureka-moment") == lines
-    # The chart that is never smoothed comes first, and a line and its band are logged at the same steps.
-    first, tags = next(iter(charts["accuracy"].items()))
-    assert "never smoothed" in first and tags == ["val/accuracy", "eureka/prior_accuracy", "eureka/threshold"]
+    title, tags = next(iter(charts["Eureka-moment"].items()))
+    assert title == "validation accuracy, threshold, plateau, chance, moment (1 once it happened)"
+    assert tags == ["val/accuracy", *(f"eureka/{one}" for one in ("threshold", "prior_accuracy", "chance", "happened"))]
+    # A margin chart takes the lines of a series for as long as each other.
     run = next(iter(seen.scalars.values()))
     steps = [[point.step for point in run[tag]] for tag in tags]
-    assert steps[0] == steps[1] == steps[2] and len(steps[0]) == 3
+    assert all(own == steps[0] for own in steps) and len(steps[0]) == 3
     gradients = {f"gradient/{name}/layer_0" for name in "qkv"}
     assert matched("gradients", "mean |gradient| of W_Q, W_K and W_V, layer 0") == gradients
     assert matched("attention entropy", "share") == {"attention_entropy/share/layer_0"}
@@ -228,12 +233,17 @@ def test_typed_values_are_columns_of_their_own() -> None:
 def test_charts_of_layers_heads_and_own_diagnostics() -> None:
     tags = ["gradient/q/layer_10", "gradient/v/layer_2", "temperature/factor/layer_0/head_3", "temperature/tau/layer_0"]
     tags += ["temperature/factor/layer_0/mean", "temperature/factor/layer_0/spread", "attention_mass/target/layer_1"]
-    charts = layout([*tags, "sharpest/largest", "samples_per_second"])
+    charts = charts_of(*tags, "sharpest/largest", "samples_per_second")
     assert list(charts) == ["gradients", "temperature", "attention mass", "speed", "sharpest"]
     assert [title.rsplit(" ", 1)[1] for title in charts["gradients"]] == ["2", "10"]
     assert list(charts["temperature"]) == ["factor", "tau", "factor, spread over heads", "factor, every head"]
-    assert charts["sharpest"] == {"largest": ["Multiline", ["sharpest/largest$"]]}
-    # Whatever else a run logs, what it shares with another is the same chart.
-    assert layout(["val/accuracy"])["accuracy"] == layout(["val/accuracy", "eureka/chance"])["accuracy"]
-    # The threshold of a loss does not lie on the scale of accuracies.
-    assert layout(["val/loss", "eureka/loss_threshold"])["loss"]["validation loss and Eureka-moment"]
+    assert charts["sharpest"] == {"largest": ["sharpest/largest$"]}
+    # A chart names the lines that are there, and the threshold of a loss does not lie on the scale of accuracies.
+    assert charts_of("val/accuracy")["Eureka-moment"] == {"validation accuracy": ["val/accuracy"]}
+    falling = {"validation loss, threshold": ["val/loss", "eureka/loss_threshold"]}
+    assert charts_of("val/loss", "eureka/loss_threshold")["Eureka-moment"] == falling
+
+
+def charts_of(*tags: str) -> dict[str, dict[str, list[str]]]:
+    """Category -> title -> patterns, of the layout of these scalars."""
+    return by_title(json.loads(plugin_util.proto_to_json(layout(tags))))

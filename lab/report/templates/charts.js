@@ -96,7 +96,7 @@
       for (const seed of group.seeds) {
         add([seed.x, seed.y, seed.training], [
           {group, part: "seeds", width: 0.8, stroke: () => ink(group.color, 0.6), dash: group.dash},
-          {group, part: "training", width: 0.8, stroke: () => ink(group.color, 0.35), dash: [1, 2]},
+          {group, part: "training", width: 0.8, stroke: () => ink(group.color, 0.6), dash: [2, 3]},
         ]);
       }
       if (group.middle) {
@@ -137,6 +137,9 @@
       context.restore();
     }
 
+    // Stars and bars at both ends of the axis are drawn whole.
+    const roomy = (low, high) => { const room = 0.012 * (high - low || 1); return [low - room, high + room]; };
+
     const bar = element("div", place, "", "bar");
     const canvas = element("div", place, "", "canvas");
     const legend = element("ul", place, "", "legend");
@@ -145,8 +148,9 @@
     const u = new uPlot({
       ...size(), series, bands,
       legend: {show: false},
-      cursor: {drag: {x: true, y: true, uni: 20}, points: {show: false}},
-      scales: {x: {time: false}, y: spec.range ? {range: (_, low, high) => zoomed ? [low, high] : spec.range} : {}},
+      // No line across at the pointer: it looks like a threshold.
+      cursor: {y: false, drag: {x: true, y: true, uni: 20}, points: {show: false}},
+      scales: {x: {time: false, range: (_, low, high) => zoomed ? [low, high] : roomy(low, high)}, y: spec.range ? {range: (_, low, high) => zoomed ? [low, high] : spec.range} : {}},
       axes: [{...axis, label: spec.x, size: 32}, {...axis, label: spec.y, size: 50}],
       hooks: {draw: [marks], setCursor: [told], setSelect: [() => { zoomed = true; }]},
     }, data, canvas);
@@ -209,20 +213,27 @@
       element("span", item, `${guide.name} (${number(guide.y)})`);
     }
     function told() {
-      const {left} = u.cursor, x = left >= 0 ? u.posToVal(left, "x") : null;
-      where.textContent = x === null ? "drag to zoom" : `${spec.x} ${number(spec.steps ? Math.floor(x) : Math.round(x))}`;
+      const {left, idx} = u.cursor;
+      const x = !(left >= 0) || idx === null ? null : spec.steps ? Math.max(0, Math.floor(u.posToVal(left, "x"))) : u.data[0][idx];
+      where.textContent = x === null ? "drag to zoom" : `${spec.x} ${number(x)}`;
       for (const [, group, output] of entries) {
         output.textContent = x !== null && group.on ? value(group, x) : "";
       }
     }
+    // Values are those of the nearest validation, which is named where it is not at x.
     function value(group, x) {
+      const when = found => spec.steps || found === x ? "" : ` at ${number(found)}`;
       const own = group.middle, i = own ? at(own, x, spec.steps) : null;
-      if (i !== null && own.y[i] !== null) return `${number(own.y[i])} (${number(own.low[i])} to ${number(own.high[i])})`;
-      const found = group.seeds.map(seed => [seed, at(seed, x)]).filter(([seed, j]) => j !== null && seed.y[j] !== null);
-      if (!found.length) return "";
-      const values = found.map(([seed, j]) => seed.y[j]);
-      if (values.length === 1) return number(values[0]);
-      return `${number(Math.min(...values))} to ${number(Math.max(...values))} (${values.length} seeds)`;
+      if (i !== null && own.y[i] !== null) {
+        return `${number(own.y[i])} (${number(own.low[i])} to ${number(own.high[i])})${when(own.x[i])}`;
+      }
+      const points = group.seeds.map(seed => [seed, at(seed, x)]).filter(([seed, j]) => j !== null && seed.y[j] !== null)
+        .map(([seed, j]) => [seed.x[j], seed.y[j]]);
+      if (!points.length) return "";
+      const nearest = points.reduce((a, b) => Math.abs(b[0] - x) < Math.abs(a[0] - x) ? b : a)[0];
+      const values = points.filter(([found]) => found === nearest).map(([, y]) => y);
+      if (values.length === 1) return number(values[0]) + when(nearest);
+      return `${number(Math.min(...values))} to ${number(Math.max(...values))} (${values.length} seeds)${when(nearest)}`;
     }
     new ResizeObserver(() => u.setSize(size())).observe(canvas);
     return () => { entries.forEach(([, , , paint]) => paint()); u.redraw(false); };
