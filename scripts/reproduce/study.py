@@ -10,6 +10,7 @@ Stop it at any time: the same command goes on where it was.
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ class Part:
         options: overrides of every run.
         softmaxes: plain softmax first.
         looks: diagnostics that are shown the first seed of each softmax after training.
+        pictures: diagnostics that watched training, whose picture of the first seed of each softmax is shown.
         seeds: number of seeds, from 0 on.
     """
 
@@ -41,6 +43,7 @@ class Part:
     options: tuple[str, ...]
     softmaxes: tuple[str, ...]
     looks: tuple[str, ...] = ()
+    pictures: tuple[str, ...] = ()
     seeds: int = 3
 
     def overrides(self, softmax: str) -> list[str]:
@@ -97,6 +100,18 @@ STUDIES = {
         "The Eureka-moment is the first few-shot accuracy above 70 %.",
         (Part("in_context_small", ("trainer.max_epochs=30",), ("softmax", "norm_softmax")),),
     ),
+    "learning_coefficient": Study(
+        "Local learning coefficient across the Eureka-moment",
+        "The small reasoning task; 4 chains of 200 Langevin steps every 50 epochs (Lau et al. 2023).",
+        (
+            Part(
+                "reasoning_small",
+                ("callbacks=[reasoning,learning_coefficient]", "callbacks.learning_coefficient.every_n_epochs=50"),
+                ("softmax", "norm_softmax"),
+                pictures=("learning_coefficient",),
+            ),
+        ),
+    ),
 }
 # Columns of the report's settings that the page repeats.
 _SHOWN = (
@@ -145,7 +160,15 @@ def _looks(part: Part, runs: Path, out: Path) -> Iterator[str]:
     """Pictures of diagnostics of trained models, as paragraphs."""
     for softmax, seed, folder in part.runs(runs):
         one = read_summary(folder)
-        if seed or not part.looks or one is None or not one.finished:
+        if seed or one is None or not one.finished:
+            continue
+        for name in part.pictures:
+            own = out / "pictures" / f"{part.experiment}_{softmax}_{name}.png"
+            own.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(folder / "pictures" / f"{name}.png", own)
+            yield f"{name.replace('_', ' ').capitalize()} over training, {softmax}, seed {seed}:"
+            yield f"![{name}]({own.relative_to(out)})"
+        if not part.looks:
             continue
         found = out / "looks" / part.experiment / softmax
         inspect(folder, [f"callbacks=[{','.join(part.looks)}]"], out=found, force=True)
