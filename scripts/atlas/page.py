@@ -35,7 +35,7 @@ def table(column: Column, cells: Sequence[Cell], costs: Path) -> pd.DataFrame:
                 "median epoch of the moment (Kaplan-Meier)": str(own.median) if own.median else "",
                 "accuracy with a moment": f"{own.accuracy.value:.1f} %" if own.accuracy else "",
                 "accuracy without": f"{own.plateau.value:.1f} %" if own.plateau else "",
-                "step / softmax's": f"{cost_of(column, cell.row, costs):.2f}",
+                "step / softmax's": "" if cell.row.typed == PLAIN else f"{cost_of(column, cell.row, costs):.2f}",
                 "p, ratio (Fisher)": _p(other.ratio) if other else "",
                 "p, time (log-rank)": _p(other.time) if other else "",
             }
