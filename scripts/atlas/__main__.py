@@ -49,7 +49,8 @@ def write_page(found: list[Cell], kept: Kept, plan: Retrieval, out: Path, comman
             save_figure(drawn, out / f"{column.key}.png", pdf=True)
         text += page.section(column, own, out / "costs.json")
     scores = plan.scores()
-    write_text(out / retrieval.FILE, scores.to_csv(index=False))
+    if len(scores):
+        write_text(out / retrieval.FILE, scores.to_csv(index=False))
     text += retrieval.section(plan, scores)
     write_text(out / "README.md", "\n\n".join(text) + "\n")
 
