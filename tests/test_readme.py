@@ -26,8 +26,8 @@ from lab.train import run as train_with
 README = (ROOT / "README.md").read_text()
 
 
-# Their whole way, in small, is walked by tests/scripts/test_reproduce.py.
-REPRODUCE = ("python -m scripts.reproduce.", "scripts/reproduce/")
+# Their whole way, in small, is walked by tests/scripts.
+REPRODUCE = ("python -m scripts.reproduce.", "python -m scripts.atlas ", "scripts/reproduce/")
 
 
 def blocks(language: str) -> list[str]:

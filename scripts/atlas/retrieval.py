@@ -87,7 +87,7 @@ class Retrieval:
         return pd.read_csv(self.kept) if self.kept.exists() else pd.DataFrame(columns=COLUMNS)
 
     def _measures(self, typed: str) -> dict[str, str]:
-        """What is measured of a softmax trained with: names of rows -> softmaxes as typed."""
+        """Rows that a softmax trained with has: their names -> softmaxes as typed."""
         swapped = {f"{Row(other)}, at inference": other for other in SWAPPED} if typed == PLAIN else {}
         return {str(Row(typed)): typed} | swapped
 

@@ -35,6 +35,7 @@ from scripts.reproduce import (
 )
 from scripts.reproduce.drawings import maps, probes
 from scripts.reproduce.drawings.runs import Shown
+from scripts.reproduce.kept import Kept
 
 
 @pytest.fixture
@@ -318,7 +319,7 @@ def test_figures_in_small(tmp_path: Path, script, monkeypatch) -> None:
 
 
 def test_set_ups_keep_the_folders_of_runs_that_exist() -> None:
-    cells = reasoning_setups.plan(Path("runs"), ("compile=true", "threads=1"))
+    cells = reasoning_setups.plan(Path("runs"), Kept(Path("none")), ("compile=true", "threads=1"))
     assert [cell.setup for cell in cells[:9]] == ["layer_norm"] * 9 and len(set(cells)) == len(cells)
     first = cells[0]
     assert (first.name, first.rate) == ("Softmax", "2e-3")
@@ -336,7 +337,7 @@ def test_factors_are_compared_seed_by_seed_and_set_ups_with_the_paper() -> None:
             SimpleNamespace(seed=n, moment=one, summary=summary_with(eureka={"happened": bool(one), "epoch": one}))
             for n, one in enumerate(had)
         ]
-        return reasoning_setups.Cell(setup, name, "2e-3", Path("runs"), ()), runs
+        return reasoning_setups.Cell(setup, name, "2e-3", Path("runs"), Kept(Path("none")), ()), runs
 
     whole = dict([cell("layer_norm", "Softmax", 8), cell("as_it_is", "Softmax", 1), cell("as_it_is", "NormSoftmax", 2)])
     (row,) = reasoning_setups.factors(whole).to_dict("records")
