@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.utilities import rank_zero_only
@@ -88,7 +88,8 @@ class WeightsAndBiases(WandbLogger, Board):
     def show_histogram(self, tag: str, values: Tensor, step: int) -> None:
         from wandb import Histogram
 
-        self.log_metrics({tag: Histogram(values.numpy())}, step)  # type: ignore[dict-item]
+        shown: Any = {tag: Histogram(values.numpy())}  # log_metrics says that it takes numbers alone
+        self.log_metrics(shown, step)
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
