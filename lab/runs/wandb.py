@@ -88,7 +88,9 @@ class WeightsAndBiases(WandbLogger, Board):
     def show_histogram(self, tag: str, values: Tensor, step: int) -> None:
         from wandb import Histogram
 
-        shown: Any = {tag: Histogram(values.numpy())}  # log_metrics says that it takes numbers alone
+        # Neither says in its types that it takes these.
+        numbers: Any = values.numpy()
+        shown: Any = {tag: Histogram(numbers)}
         self.log_metrics(shown, step)
 
     @rank_zero_only
