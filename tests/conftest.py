@@ -42,6 +42,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from PIL import Image
 
+import lab
 from lab.console import LabError
 from lab.datasets.drawn import DrawnDigits, DrawnGarments
 from lab.datasets.tasks.main import MainTask
@@ -50,6 +51,7 @@ from lab.runs import lock
 from lab.runs.lock import Holder
 from lab.runs.summary import FILE, read_summary
 from scripts.process import Process
+from scripts.reproduce import common
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -103,6 +105,20 @@ def vision_data(drawn_sources: dict) -> VisionData:
     data = VisionData(MainTask(), drawn_sources, batch_size=32, epoch_size=256, validation_size=100)
     data.setup()
     return data
+
+
+@pytest.fixture
+def trained_here(monkeypatch: pytest.MonkeyPatch, one_thread) -> list[list[str]]:
+    """Overrides of each training that a script asks for, which is done in this process: a new one imports torch."""
+    asked: list[list[str]] = []
+
+    def train_here(overrides: list[str], log: object = None) -> int:
+        asked.append(overrides)
+        lab.run([*overrides, "logger=csv_only"])
+        return 0
+
+    monkeypatch.setattr(common, "train_apart", train_here)
+    return asked
 
 
 @pytest.fixture

@@ -105,6 +105,22 @@ class Keeper(Callback):
                 board.show_figure(tag, figure, trainer.global_step)
         return path
 
+    def history(self, table: pd.DataFrame, moment: float | None) -> Figure | None:
+        """The picture over training; ``moment`` is the step of the Eureka-moment. None draws none."""
+        return None
+
+    def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if not trainer.is_global_zero:
+            return
+        if self.table.empty:
+            # Killed after its last checkpoint, a run has nothing left to train and begins with its end.
+            self.take_back(trainer.global_step)
+        if self.table.empty:
+            return
+        picture = self.history(self.table, moment_step(trainer))
+        if picture is not None:
+            self.draw(picture, "", trainer)
+
 
 class Look(Keeper):
     """A diagnostic that chooses itself what it shows a model afterwards (``lab.inspect``), in place of a probe set."""
@@ -164,10 +180,6 @@ class Diagnostic(Keeper):
         """Puts together what :meth:`see` returned of all chunks."""
         raise NotImplementedError
 
-    def history(self, table: pd.DataFrame, moment: float | None) -> Figure | None:
-        """The picture over training; ``moment`` is the step of the Eureka-moment. None draws none."""
-        return None
-
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         model = model_of(pl_module)
         if sum(one.name == self.name for one in _diagnostics(trainer)) > 1:
@@ -188,18 +200,6 @@ class Diagnostic(Keeper):
         due = [one for one in _diagnostics(trainer) if epoch % one.every_n_epochs == 0]
         if self._leads(trainer, due):
             _look(trainer, pl_module, due, epoch)
-
-    def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if not trainer.is_global_zero:
-            return
-        if self.table.empty:
-            # Killed after its last checkpoint, a run has nothing left to train and begins with its end.
-            self.take_back(trainer.global_step)
-        if self.table.empty:
-            return
-        picture = self.history(self.table, moment_step(trainer))
-        if picture is not None:
-            self.draw(picture, "", trainer)
 
     def _leads(self, trainer: L.Trainer, due: list[Diagnostic]) -> bool:
         """True for the one of those due that does the looking for all; only on rank 0."""

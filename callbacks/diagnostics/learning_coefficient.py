@@ -11,7 +11,6 @@ from matplotlib.figure import Figure
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
 from lab.callbacks.diagnostics.base import Look
-from lab.callbacks.eureka import moment_step
 from lab.console import LabError, tell
 from lab.datasets.loading import data_of
 from lab.observation.gradients import SeededModule, Trained
@@ -80,13 +79,18 @@ class LearningCoefficient(Look):
                 logged = {f"{self.name}/{name}": float(value) for name, value in values.items()}
                 logger.log_metrics({**logged, "epoch": trainer.current_epoch}, step=step - 1)
 
-    def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if not trainer.is_global_zero:
-            return
-        if self.table.empty:
-            self.take_back(trainer.global_step)
-        if not self.table.empty:
-            self.draw(_over_training(self.table, moment_step(trainer)), "", trainer)
+    @styled()
+    def history(self, table: pd.DataFrame, moment: float | None) -> Figure:
+        figure, axes = new_figure(5.0, 2.8)
+        for _, chain in table.groupby("chain"):
+            axes.plot(chain["step"], chain["coefficient"], ".", color="C0", alpha=0.4, label="a chain")
+        mean = table.groupby("step")["coefficient"].mean()
+        axes.plot(mean.index, mean, color="C0", linewidth=1.8, label="mean of the chains")
+        shade_before(axes, moment)
+        axes.set_ylabel("local learning coefficient")
+        count_axis(axes, "step")
+        legend_below(figure)
+        return figure
 
     def look(self, subject: Subject) -> Findings:
         """The coefficient of a checkpoint.
@@ -111,20 +115,6 @@ def _rows(found: Coefficient) -> list[dict[str, float]]:
     return [
         {"chain": chain, "coefficient": float(value), "loss": found.loss} for chain, value in enumerate(found.of_chains)
     ]
-
-
-@styled()
-def _over_training(table: pd.DataFrame, moment: float | None) -> Figure:
-    figure, axes = new_figure(5.0, 2.8)
-    for _, chain in table.groupby("chain"):
-        axes.plot(chain["step"], chain["coefficient"], ".", color="C0", alpha=0.4, label="a chain")
-    mean = table.groupby("step")["coefficient"].mean()
-    axes.plot(mean.index, mean, color="C0", linewidth=1.8, label="mean of the chains")
-    shade_before(axes, moment)
-    axes.set_ylabel("local learning coefficient")
-    count_axis(axes, "step")
-    legend_below(figure)
-    return figure
 
 
 @styled()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -61,7 +61,7 @@ def outcome(
     moments = [run.moment for run in looked if run.moment is not None]
     with_moment = [100 * run.accuracy for run in looked if run.moment is not None and run.accuracy is not None]
     without = [100 * run.accuracy for run in looked if run.moment is None and run.accuracy is not None]
-    values = [] if setting.metric == "accuracy" else [*replace(setting, runs=tuple(runs)).at_the_end().values()]
+    values = [] if setting.metric == "accuracy" else [value for _, value in _at_the_end(finished)]
     watched, changing = times(runs), change_times(runs)
     changes = [run.change for run in finished if run.looked_for_change]
     return Outcome(
@@ -163,8 +163,17 @@ def _log_rank(one: Setting, other: Setting, of: Callable[[Sequence[Record]], Tim
     return log_rank(ours, theirs) if ours and theirs else None
 
 
+def _at_the_end(runs: Sequence[Record]) -> list[tuple[int, float]]:
+    """Seed and newest value of the metric that a run watched, an accuracy in %; runs without a value are left out."""
+    return [
+        (run.seed, run.summary.watched * (100 if run.summary.eureka.metric == "val/accuracy" else 1))
+        for run in runs
+        if run.summary.watched is not None
+    ]
+
+
 def _paired(one: Setting, other: Setting, confidence: float) -> tuple[float, float, float, float | None, int] | None:
-    ours, theirs = one.at_the_end(), other.at_the_end()
+    ours, theirs = dict(_at_the_end(one.finished)), dict(_at_the_end(other.finished))
     if one.metric != other.metric or len(ours.keys() & theirs.keys()) < 2:
         return None
     found = paired(ours, theirs, confidence)

@@ -49,11 +49,6 @@ class Setting:
         """Metric that is watched for the moment, without its "val/"."""
         return self.runs[0].summary.eureka.metric.removeprefix("val/")
 
-    def at_the_end(self) -> dict[int, float]:
-        """The watched metric of finished runs at their end, by seed; an accuracy in %."""
-        scale = 100 if self.metric == "accuracy" else 1
-        return {run.seed: scale * run.summary.watched for run in self.finished if run.summary.watched is not None}
-
 
 def settings(runs: Iterable[Record]) -> list[Setting]:
     """Runs by what was run; a seed that was run twice counts once, by its most advanced run.

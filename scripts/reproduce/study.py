@@ -124,8 +124,12 @@ _SHOWN = (
 def page(key: str, runs: Path, out: Path, command: str) -> str:
     """Writes the report of a study and the looks at its trained models; the page's text."""
     study = STUDIES[key]
-    there = {(*one,): read_summary(folder) for part in study.parts for *one, folder in _named(part, runs)}
-    missing = [f"{experiment} {softmax} seed {seed}" for (experiment, softmax, seed), one in there.items() if not one]
+    there = {
+        f"{part.experiment} {softmax} seed {seed}": read_summary(folder)
+        for part in study.parts
+        for softmax, seed, folder in part.runs(runs)
+    }
+    missing = [name for name, one in there.items() if one is None]
     if len(missing) == len(there):
         raise LabError(f"{runs} holds no run of the study: leave out --page to train them")
     report([runs], out=out / "report")
@@ -149,11 +153,6 @@ def page(key: str, runs: Path, out: Path, command: str) -> str:
         text += [f"Not run: {', '.join(missing)}."]
     text.append("Intervals, p-values and every run are explained in [the report](report/report.md).")
     return "\n\n".join(text) + "\n"
-
-
-def _named(part: Part, runs: Path) -> Iterator[tuple[str, str, int, Path]]:
-    for softmax, seed, folder in part.runs(runs):
-        yield part.experiment, softmax, seed, folder
 
 
 def _looks(part: Part, runs: Path, out: Path) -> Iterator[str]:

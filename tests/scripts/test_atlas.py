@@ -14,35 +14,26 @@ import pytest
 from lab.config.compose import CONFIGS, compose_config
 from lab.console import LabError
 from lab.runs.summary import Summary, write_summary
-from lab.train import run as train
 from scripts.atlas import columns, cost, page, retrieval
 from scripts.atlas.rows import FIRST, Row, all_rows
-from scripts.reproduce import common, reasoning_setups
+from scripts.reproduce import reasoning_setups
 from scripts.reproduce.kept import FILE, Kept
 
 SMALL = ("data.numbers=4", "trainer.max_epochs=4", "trainer.check_val_every_n_epoch=2", "callbacks.eureka.stop_after=1")
 
 
 @pytest.fixture
-def atlas(monkeypatch, capsys, one_thread):
+def atlas(monkeypatch, capsys, trained_here):
     """Runs the command, its trainings in this process."""
-    trained = []
-
-    def train_here(overrides: list[str], log: object = None) -> int:
-        trained.append(overrides)
-        train([*overrides, "logger=csv_only"])
-        return 0
-
-    monkeypatch.setattr(common, "train_apart", train_here)
     small = replace(columns.COLUMNS[0], options=SMALL, rates=("1e-3", "2e-3"), seeds=2)
     monkeypatch.setattr(columns, "COLUMNS", (small,))
     monkeypatch.setattr(cost, "_ROUNDS", 3)
 
     def typed(*arguments: str) -> tuple[str, list[list[str]]]:
-        trained.clear()
+        trained_here.clear()
         monkeypatch.setattr(sys, "argv", ["atlas", *arguments])
         runpy.run_module("scripts.atlas", run_name="__main__", alter_sys=False)
-        return capsys.readouterr().out, list(trained)
+        return capsys.readouterr().out, list(trained_here)
 
     return typed
 
@@ -118,7 +109,9 @@ def test_the_table_of_max_retrieval_tells_means_and_pairs_with_the_baseline() ->
     assert "98.6" in found.loc["Baseline, paper", "16"]
 
 
-def test_setups_of_the_reasoning_task_compose_and_tell_what_was_not_run(tmp_path: Path, monkeypatch) -> None:
+def test_setups_of_the_reasoning_task_compose_and_tell_what_is_missing(
+    tmp_path: Path, monkeypatch, trained_here
+) -> None:
     for setup in reasoning_setups.SETUPS.values():
         softmax = reasoning_setups.SOFTMAXES[setup.softmaxes[0]]
         compose_config(["experiment=reasoning", f"softmax={softmax}", *setup.overrides])
@@ -127,7 +120,6 @@ def test_setups_of_the_reasoning_task_compose_and_tell_what_was_not_run(tmp_path
     cell = reasoning_setups.Cell("layer_norm", "Softmax", "2e-3", tmp_path / "runs", kept, short)
     assert "- layer_norm: Softmax at 2e-3" in reasoning_setups.page([cell], "typed")
     monkeypatch.setattr(reasoning_setups, "SEEDS", 2)
-    monkeypatch.setattr(common, "train_apart", lambda typed, log=None: train([*typed, "logger=csv_only"]) and 0)
     cell.train()
     page = reasoning_setups.page([cell], "typed")
     kept.keep(cell.ends())

@@ -39,14 +39,8 @@ from scripts.reproduce.kept import Kept
 
 
 @pytest.fixture
-def script(monkeypatch, capsys, one_thread):
+def script(monkeypatch, capsys, trained_here):
     """Runs a script as typed, it and its trainings in this process: each new one would import torch once more."""
-
-    def train_here(overrides: list[str], log: object = None) -> int:
-        train([*overrides, "logger=csv_only"])
-        return 0
-
-    monkeypatch.setattr(common, "train_apart", train_here)
 
     def told(module: str, *arguments: str) -> str:
         monkeypatch.setattr(sys, "argv", [module, *arguments])

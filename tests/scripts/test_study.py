@@ -9,25 +9,17 @@ import pytest
 from lab.config.compose import compose_config
 from lab.console import LabError
 from lab.train import run as train
-from scripts.reproduce import common, study
+from scripts.reproduce import study
 
 
 @pytest.fixture
-def typed(monkeypatch, one_thread):
+def typed(trained_here):
     """Runs the command, its trainings in this process."""
-    trained = []
-
-    def train_here(overrides: list[str], log: object = None) -> int:
-        trained.append(overrides)
-        train([*overrides, "logger=csv_only"])
-        return 0
-
-    monkeypatch.setattr(common, "train_apart", train_here)
 
     def run(*arguments: str) -> list[list[str]]:
-        trained.clear()
+        trained_here.clear()
         study.main(arguments)
-        return list(trained)
+        return list(trained_here)
 
     return run
 
