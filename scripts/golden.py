@@ -32,6 +32,8 @@ _DRAWN = (
     "data.validation_size=40",
     "trainer.max_epochs=3",
 )
+# As every checkout has had it.
+_REASONING = ("experiment=reasoning", "model.layer_norm=false")
 RUNS: dict[str, tuple[str, ...]] = {
     "main task": (
         "experiment=main_task",
@@ -42,7 +44,7 @@ RUNS: dict[str, tuple[str, ...]] = {
         "optim.warmup_epochs=1",
         *_DRAWN,
     ),
-    "reasoning, three seeds": ("experiment=reasoning", "softmax=norm_softmax", "seeds=3", "trainer.max_epochs=40"),
+    "reasoning, three seeds": (*_REASONING, "softmax=norm_softmax", "seeds=3", "trainer.max_epochs=40"),
     "max retrieval": (
         "experiment=max_retrieval",
         "softmax=learnable_temperature",
@@ -51,7 +53,7 @@ RUNS: dict[str, tuple[str, ...]] = {
     ),
     "small main task": ("experiment=main_task_small", "softmax=norm_softmax", *_DRAWN),
     "killed and resumed": (
-        "experiment=reasoning",
+        *_REASONING,
         "softmax=heat_treatment",
         "seed=5",
         "trainer.max_epochs=150",

@@ -71,7 +71,7 @@ COLUMNS = (
         key="reasoning_no_norm",
         title="Reasoning task without layer norm",
         experiment="reasoning",
-        options=("callbacks.eureka.stop_after=200",),
+        options=("model.layer_norm=false", "callbacks.eureka.stop_after=200"),
         rates=("1e-3", "2e-3", "5e-3"),
         seeds=10,
         together=True,

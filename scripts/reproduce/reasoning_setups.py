@@ -16,7 +16,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pandas as pd
@@ -37,7 +37,7 @@ SEEDS = 10
 # The likeliest first: with layer norm, seed 0 chose it for softmax.
 RATES = ("2e-3", "5e-3", "1e-3")
 HEATED = ("Softmax + HT",)
-LAYER_NORM = "model.layer_norm=true"
+LAYER_NORM, NO_NORM = "model.layer_norm=true", "model.layer_norm=false"
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Setup:
 
 
 def _setups() -> dict[str, Setup]:
-    """By name, the likeliest first. A.16 names none of these; "as_it_is" is the lab's own choice."""
+    """By name, the likeliest first. A.16 names none of these; "as_it_is" adds none."""
     alone = {
         "init": Setup(("model.init=width",)),
         # d_k = 4, so that the paper's goal is 2; it "tried also 1 / (2 sqrt(d_k))" (A.14): as a temperature, or as the
@@ -71,11 +71,15 @@ def _setups() -> dict[str, Setup]:
         # All at once that Nanda et al. 2023, whose weight decay A.16 follows, have and A.16 does not name.
         "nanda": Setup(("model=reasoner_nanda", "optim=reasoning_nanda")),
     }
-    on_top = {
-        f"layer_norm+{name}": Setup((LAYER_NORM, *one.overrides), "layer_norm", one.softmaxes)
-        for name, one in alone.items()
+    return {
+        "layer_norm": Setup((LAYER_NORM,)),
+        "as_it_is": Setup((NO_NORM,), against=None),
+        **{name: replace(one, overrides=(NO_NORM, *one.overrides)) for name, one in alone.items()},
+        **{
+            f"layer_norm+{name}": replace(one, overrides=(LAYER_NORM, *one.overrides), against="layer_norm")
+            for name, one in alone.items()
+        },
     }
-    return {"layer_norm": Setup((LAYER_NORM,)), "as_it_is": Setup(against=None), **alone, **on_top}
 
 
 SETUPS = _setups()

@@ -450,7 +450,7 @@ def test_what_is_not_comparable_has_no_verdict(write, tmp_path: Path, monkeypatc
     for key, value, told in (
         ("trainer.max_epochs", 300, "300 of 10,000 epochs"),
         ("trainer.max_epochs", 20_000, "20,000 epochs instead of 10,000"),
-        ("model.layer_norm", True, "model.layer_norm is True instead of False"),
+        ("model.layer_norm", False, "model.layer_norm is False instead of True"),
         ("data.train_share", 0.5, "data.train_share is 0.5 instead of 0.3"),
         ("optim.weight_decay", 0, "optim.weight_decay is 0 instead of 1.0"),
         ("callbacks.eureka.threshold", 0.8, "callbacks.eureka.threshold is 0.8 instead of 0.7"),
