@@ -1,10 +1,12 @@
-"""Settings of this machine that make training faster and change nothing else."""
+"""Settings of this machine that make training faster and change nothing else, but for numbers below 1e-38."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 from contextlib import suppress
+
+import torch
 
 # Of mallopt(3).
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
@@ -24,6 +26,17 @@ def keep_freed_memory() -> None:
         mallopt = ctypes.CDLL(None).mallopt
         for option, value in ((_MMAP_THRESHOLD, 32), (_TRIM_THRESHOLD, 1024), (_TOP_PAD, 64)):
             mallopt(option, value * _MIB)
+
+
+def flush_denormals() -> None:
+    """Makes the processor take numbers below 1.2e-38 for 0.
+
+    Sharp attention, dead units and weight decay leave many of these (denormal) numbers, and a processor takes up to a
+    hundred times as long over one: max retrieval's step slowed down to 250 ms within 7,000 steps (five seeds, one
+    thread), nearly all of it matrix products, and takes 50 with this. It holds for this thread and those that it starts
+    from here on, so that it belongs before the first step. Does nothing where the processor cannot.
+    """
+    torch.set_flush_denormal(True)
 
 
 def tune_compiler() -> None:

@@ -229,7 +229,10 @@ class Speeds:
     def _measured(self, run: Run) -> float:
         print(f"measuring how fast {run.spec.experiment} trains here ...", flush=True)
         data = build_data(run.spec.config.data)
-        samples = len(data.train_dataloader()) * data.samples_per_step
+        try:
+            samples = len(data.train_dataloader()) * data.samples_per_step
+        except FileNotFoundError as error:
+            raise LabError(str(error)) from error
         # Diagnostics look before the first step, which would take longer than all steps of this.
         watched = [one for one in run.overrides if not one.startswith("callbacks")]
         return samples * speed_of([*watched, *run.probe], steps=6).per_sample

@@ -6,10 +6,13 @@ import os
 import platform
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
+from lab.train import run as train_with
 from lab.training import machine as tuning
 
 # 192 MiB, 49,152 pages, freed together: far more than glibc would keep.
@@ -24,6 +27,15 @@ for _ in range(3): step()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for _ in range(20): step()
 print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) // 20)
+"""
+
+# A million products of 1e-41 on two threads, the second of which begins with them.
+DENORMALS = """
+import torch
+from lab.training.machine import flush_denormals
+torch.set_num_threads(2)
+flush_denormals()
+print(int((torch.full((2**20,), 1e-38) * 1e-3).count_nonzero()))
 """
 
 
@@ -56,3 +68,14 @@ def test_what_the_user_says_of_memory_stands(options: list[int], monkeypatch) ->
 def test_another_c_library_is_left_alone(monkeypatch) -> None:
     monkeypatch.setattr(tuning.ctypes, "CDLL", lambda name: SimpleNamespace())
     tuning.keep_freed_memory()
+
+
+def test_denormal_numbers_are_flushed_on_all_threads() -> None:
+    done = subprocess.run([sys.executable, "-c", DENORMALS], capture_output=True, text=True, check=True)
+    assert int(done.stdout) == 0
+
+
+def test_training_flushes_denormal_numbers(tmp_path: Path) -> None:
+    torch.set_flush_denormal(False)
+    train_with(["experiment=reasoning", "data.numbers=4", "trainer.max_epochs=1", f"paths.runs={tmp_path}"])
+    assert torch.full((1,), 1e-38).mul(1e-3).item() == 0
