@@ -312,6 +312,17 @@ def test_figures_in_small(tmp_path: Path, script, monkeypatch) -> None:
         maps.derivatives(runs, ["k"], "moment of norm_softmax")
 
 
+def test_the_list_tells_how_long_figures_take_and_why_one_cannot_be_made(tmp_path: Path, script, monkeypatch) -> None:
+    monkeypatch.setenv("EUREKA_DATA", str(tmp_path / "no_data"))
+    monkeypatch.setattr(plan, "speed_of", lambda *_, **__: common.Speed(0.01, 1e-4))
+    told = script("figure", "--list", "--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "out"))
+    lines = {tuple(line.split()[:2]): line for line in told.splitlines() if ":" in line.split()[0]}
+    assert {name for name, _ in lines} == set(figure.names())
+    assert "no page" in lines["eureka:17", "published"]
+    assert "cannot be trained here: no images in" in lines["eureka:17", "published"]
+    assert "0 of 1 runs" in lines["softmax:2", "small"] and "about" in lines["softmax:2", "small"]
+
+
 def test_set_ups_keep_the_folders_of_runs_that_exist() -> None:
     cells = reasoning_setups.plan(Path("runs"), Kept(Path("none")), ("compile=true", "threads=1"))
     assert [cell.setup for cell in cells[:9]] == ["layer_norm"] * 9 and len(set(cells)) == len(cells)
