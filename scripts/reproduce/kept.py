@@ -1,4 +1,4 @@
-"""Summaries of runs, kept beside a results page: it stands when the folders of the runs are gone, on any machine."""
+"""What a results page is made of, kept beside it: it stands when the folders of the runs are gone, on any machine."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from lab.report.records import CURVES, Record
+from lab.report.records import CURVES, FILES, Record
 from lab.runs.files import DamagedFile, read_file, write_text
+from lab.runs.stored_config import read_config
 from lab.runs.summary import Summary, read_summary
 
 FILE = "summaries.jsonl"
@@ -72,6 +73,27 @@ class Kept:
 def ended(summary: Summary) -> bool:
     """Tells whether a run has come to an end that training on does not change."""
     return summary.status in ("finished", "failed")
+
+
+def keep_run(folder: Path, place: Path) -> Summary | None:
+    """Copies what a report reads of a run, without this machine's paths; the summary of the copy, if there is one.
+
+    A copy is made anew while the run goes on; once it has ended there it stays, whatever becomes of the run.
+
+    Args:
+        folder: of the run.
+        place: folder of the copy.
+    """
+    own, kept = read_summary(folder), read_summary(place)
+    if own is None or (kept is not None and (ended(kept) or kept.epochs > own.epochs)):
+        return kept
+    paths = {name: str(read_config(folder)["paths"][name]) for name in ("runs", "data")}
+    for name in FILES:
+        text = read_file(folder / name, _MOST_BYTES).decode()
+        for short, here in paths.items():
+            text = text.replace(here, short) if Path(here).is_absolute() else text
+        write_text(place / name, text)
+    return own
 
 
 def record(summary: Summary, folder: Path) -> Record:

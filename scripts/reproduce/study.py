@@ -4,7 +4,8 @@
     python -m scripts.reproduce.study in_context --minutes 60
     python -m scripts.reproduce.study language --page           # the page of what there is
 
-Stop it at any time: the same command goes on where it was.
+Stop it at any time: the same command goes on where it was. What has been run is kept beside the page
+(``results/<study>/runs``, without checkpoints), so that any machine goes on with what is missing.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ from lab.report.__main__ import report
 from lab.runs.files import write_text
 from lab.runs.summary import read_summary
 from scripts.reproduce.common import folder_of, origin, train, within
+from scripts.reproduce.kept import keep_run
+
+KEPT = "runs"
 
 
 @dataclass(frozen=True)
@@ -123,16 +127,16 @@ _SHOWN = (
 
 def page(key: str, runs: Path, out: Path, command: str) -> str:
     """Writes the report of a study and the looks at its trained models; the page's text."""
-    study = STUDIES[key]
+    study, kept = STUDIES[key], out / KEPT
     there = {
-        f"{part.experiment} {softmax} seed {seed}": read_summary(folder)
+        f"{part.experiment} {softmax} seed {seed}": keep_run(folder, kept / folder.relative_to(runs))
         for part in study.parts
         for softmax, seed, folder in part.runs(runs)
     }
     missing = [name for name, one in there.items() if one is None]
     if len(missing) == len(there):
-        raise LabError(f"{runs} holds no run of the study: leave out --page to train them")
-    report([runs], out=out / "report")
+        raise LabError(f"neither {runs} nor {kept} holds a run of the study: leave out --page to train them")
+    report([kept], out=out / "report")
     settings = pd.read_csv(out / "report" / "settings.csv", dtype=str).fillna("")
     text = [f"# {study.title}", origin(command), study.told]
     if (said := out / "sentences.md").exists():
@@ -156,21 +160,24 @@ def page(key: str, runs: Path, out: Path, command: str) -> str:
 
 
 def _looks(part: Part, runs: Path, out: Path) -> Iterator[str]:
-    """Pictures of diagnostics of trained models, as paragraphs."""
+    """Pictures of diagnostics of trained models, as paragraphs; those that were made stay when the runs are gone."""
     for softmax, seed, folder in part.runs(runs):
-        one = read_summary(folder)
-        if seed or one is None or not one.finished:
+        if seed:
             continue
+        one = read_summary(folder)
+        here = one is not None and one.finished
         for name in part.pictures:
             own = out / "pictures" / f"{part.experiment}_{softmax}_{name}.png"
-            own.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(folder / "pictures" / f"{name}.png", own)
+            if here:
+                own.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(folder / "pictures" / f"{name}.png", own)
+            if not own.exists():
+                continue
             yield f"{name.replace('_', ' ').capitalize()} over training, {softmax}, seed {seed}:"
             yield f"![{name}]({own.relative_to(out)})"
-        if not part.looks:
-            continue
         found = out / "looks" / part.experiment / softmax
-        inspect(folder, [f"callbacks=[{','.join(part.looks)}]"], out=found, force=True)
+        if part.looks and here:
+            inspect(folder, [f"callbacks=[{','.join(part.looks)}]"], out=found, force=True)
         for picture in sorted(found.rglob("*.png")):
             yield f"{picture.parent.name.replace('_', ' ').capitalize()}, {softmax}, seed {seed}:"
             yield f"![{picture.stem}]({picture.relative_to(out)})"
@@ -193,9 +200,11 @@ def main(typed: Sequence[str]) -> None:
     with within(arguments.minutes):
         for part in study.parts if not arguments.page else ():
             for softmax, seed, folder in part.runs(runs):
-                one = read_summary(folder)
+                place = out / KEPT / folder.relative_to(runs)
+                one = keep_run(folder, place)
                 if one is None or not one.finished:
                     train([*part.overrides(softmax), *further, f"seed={seed}"], runs)
+                    keep_run(folder, place)
     command = " ".join(["python -m scripts.reproduce.study", *typed])
     write_text(out / "README.md", page(arguments.study, runs, out, command))
     print(f"written: {out}")

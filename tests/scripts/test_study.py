@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -37,7 +38,7 @@ def test_a_study_trains_what_is_missing_and_shows_what_there_is(tmp_path: Path, 
     part = study.Part("reasoning_small", options, ("softmax", "heat_treatment"), ("attention_entropy",), seeds=1)
     monkeypatch.setattr(study, "STUDIES", {"small": study.Study("A study", "It is small.", (part,))})
     places = ("--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "out"))
-    with pytest.raises(LabError, match="holds no run of the study"):
+    with pytest.raises(LabError, match=r"nor .* holds a run of the study"):
         typed("small", "--page", *places)
     train([*part.overrides("softmax"), f"paths.runs={tmp_path / 'runs'}", "logger=csv_only"])
     assert not typed("small", "--page", *places)
@@ -49,3 +50,9 @@ def test_a_study_trains_what_is_missing_and_shows_what_there_is(tmp_path: Path, 
     pictures = [line.split("](")[1][:-1] for line in page.splitlines() if line.startswith("![")]
     assert any("temperatures" in one for one in pictures) and any("attention_entropy" in one for one in pictures)
     assert {one for one in pictures if not (tmp_path / "out" / one).is_file()} == set()
+    # On another machine: nothing is trained anew, and the page keeps its pictures.
+    shutil.rmtree(tmp_path / "runs")
+    assert not typed("small", *places)
+    assert (tmp_path / "out/README.md").read_text().split("## ")[1:] == page.split("## ")[1:]
+    kept = [path for path in (tmp_path / "out/runs").rglob("*") if path.is_file() and ".report" not in path.parts]
+    assert len(kept) == 2 * 3 and not any(str(tmp_path) in path.read_text() for path in kept)
