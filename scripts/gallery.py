@@ -53,7 +53,8 @@ def reasoning(softmax: str, runs: Path, epochs: int, options: list[str]) -> Path
     overrides = [
         "experiment=reasoning",
         f"softmax={softmax}",
-        "optim.lr=5e-3",
+        # With it plain softmax has its moment, too, before its 2,000 epochs are over.
+        "model.layer_norm=false",
         f"trainer.max_epochs={epochs}",
         f"callbacks=[reasoning,{','.join(DIAGNOSTICS)}]",
         f"diagnostics.every_n_epochs={max(1, epochs // 40)}",
