@@ -246,7 +246,7 @@ def reasoning_step(case: Case, seeds: int) -> Step:
     for number in range(seeds):
         torch.manual_seed(number)
         data = ReasoningData(seed=number)
-        module = OneSeed(Reasoner(softmax=rule), optim, num_classes=11).to(case.device).train()
+        module = OneSeed(Reasoner(layer_norm=True, softmax=rule), optim, num_classes=11).to(case.device).train()
         own.append(Seed(number, module, data))
         batch[number] = _to(data.batch("train"), case.device)
     epochs: Any = _Epochs()

@@ -224,7 +224,8 @@ def page(plan: Plan, chosen: dict[str, str], command: str) -> str:
         [
             "# Figure 8 of Eureka-moments in Transformers: the reasoning task under three softmaxes",
             origin(command),
-            f"{plan.seeds} seeds, {plan.epochs:,} epochs of full-batch AdamW, learning rate chosen on seed 0 from "
+            f"{plan.seeds} seeds, {plan.epochs:,} epochs of full-batch AdamW, with layer norm, which A.16 does not "
+            "name (without it: [without_layer_norm.md](without_layer_norm.md)), learning rate chosen on seed 0 from "
             f"{', '.join(plan.grid)} (earliest Eureka-moment, else best accuracy). A Eureka-moment is the first "
             "validation (every ten epochs) above 70 %, a slingshot a rise of the training loss above ten times its "
             "lowest value since then (A.17), of losses logged every ten epochs.",

@@ -344,13 +344,15 @@ def test_factors_are_compared_seed_by_seed_and_set_ups_with_the_paper() -> None:
         ]
         return reasoning_setups.Cell(setup, name, "2e-3", Path("runs"), Kept(Path("none")), ()), runs
 
-    whole = dict([cell("layer_norm", "Softmax", 8), cell("as_it_is", "Softmax", 1), cell("as_it_is", "NormSoftmax", 2)])
+    whole = dict(
+        [cell("layer_norm", "Softmax", 8), cell("no_layer_norm", "Softmax", 1), cell("no_layer_norm", "NormSoftmax", 2)]
+    )
     (row,) = reasoning_setups.factors(whole).to_dict("records")
-    assert row["factor"] == "layer_norm (against as_it_is)" and row["pairs that gain, lose a moment"] == "7, 0"
+    assert row["factor"] == "layer_norm (against no_layer_norm)" and row["pairs that gain, lose a moment"] == "7, 0"
     assert (row["with it"], row["without"], row["p (McNemar, Holm over this table)"]) == ("8/10", "1/10", "0.016")
     rows = reasoning_setups.agreement(whole).set_index("set-up")
     assert rows.loc["layer_norm", "Softmax (paper 3/5)"].endswith("at 2e-3 alone: in")
-    assert rows.loc["as_it_is", "NormSoftmax (paper 5/5)"].endswith(": out")
+    assert rows.loc["no_layer_norm", "NormSoftmax (paper 5/5)"].endswith(": out")
     assert set(rows["all three in"]) == {"not known"}
 
 

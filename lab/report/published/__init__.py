@@ -1,6 +1,6 @@
 """Tables of the papers as data: what was published, and which of the lab's runs each row is.
 
-    from lab.published import load, names
+    from lab.report.published import load, names
     table = load("eureka/table_1")
     print(table.number, table.rows[3].label, table.rows[3].cells["eureka_ratio"])   # Table 1 ViT, τ = √d_k 7/10
 
