@@ -11,9 +11,11 @@ from numpy.typing import NDArray
 
 from lab.console import LabError
 from lab.plotting.figures import new_figure
+from lab.plotting.style import styled
 from scripts.reproduce.drawings.runs import Shown
 
 
+@styled()
 def attention(runs: Sequence[Shown]) -> Figure:
     """Attention that each patch of a scene gets, over queries and heads: a row a run, a column a layer (Figure 3)."""
     pictures = {}
@@ -28,6 +30,7 @@ def attention(runs: Sequence[Shown]) -> Figure:
     return figure
 
 
+@styled()
 def derivatives(runs: Sequence[Shown], of: Sequence[str], epoch: int | str) -> Figure:
     """Mean |dZ/dQ|, |dZ/dK| or |dZ/dV| of each patch at an epoch: rows of runs, a column a layer (Figures 5, 11, 12).
 
