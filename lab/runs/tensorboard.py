@@ -186,7 +186,8 @@ def layout(tags: Iterable[str]) -> layout_pb2.Layout:
     layers = [found for tag in tags if (found := re.match(r"(\w+)/(.+)/layer_(\d+)(/mean|/spread|/head_\d+)?$", tag))]
     for layer in sorted({int(found[3]) for found in layers if found[1] == "gradient"}):
         chart("gradients", f"mean |gradient| of W_Q, W_K and W_V, layer {layer}", rf"gradient/[^/]+/layer_{layer}$")
-    others = [(found[1], found[2], re.sub(r"_\d+$|^/mean$", "", found[4] or "")) for found in layers]
+    # Once for all layers: the chart has a line for each.
+    others = dict.fromkeys((found[1], found[2], re.sub(r"_\d+$|^/mean$", "", found[4] or "")) for found in layers)
     for group, what, part in sorted(others, key=lambda one: (_place(one[0]), list(_PARTS).index(one[2]))):
         if group != "gradient":
             title, ending = _PARTS[part]

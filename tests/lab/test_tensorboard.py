@@ -247,3 +247,8 @@ def test_charts_of_layers_heads_and_own_diagnostics() -> None:
 def charts_of(*tags: str) -> dict[str, dict[str, list[str]]]:
     """Category -> title -> patterns, of the layout of these scalars."""
     return by_title(json.loads(plugin_util.proto_to_json(layout(tags))))
+
+
+def test_layers_share_one_chart() -> None:
+    found = layout(f"temperature/tau/layer_{layer}" for layer in range(7))
+    assert [chart.title for category in found.category for chart in category.chart] == ["tau"]
