@@ -36,7 +36,7 @@ from lab.datasets.tasks.main import MainTask
 from lab.datasets.vision import VisionData
 from lab.models.compact_vit import CompactViT
 from lab.models.reasoner import Reasoner
-from lab.training.machine import flush_denormals, keep_freed_memory, tune_compiler
+from lab.training.machine import flushed_denormals, keep_freed_memory, tune_compiler
 from lab.training.module import TwoStepModule
 from lab.training.optim import OptimConfig
 from lab.training.seeds.module import OneSeed, Seed, SeedsModule
@@ -64,7 +64,6 @@ def measure(case: Case) -> list[Row]:
     torch.manual_seed(0)
     torch.set_num_threads(case.threads)
     keep_freed_memory()
-    flush_denormals()
     tune_compiler()
     groups = {
         "compose": _compose,
@@ -81,7 +80,7 @@ def measure(case: Case) -> list[Row]:
         raise ValueError(f"there is no group {case.group!r} of measurements; there are {', '.join(groups)}")
     if case.softmax and case.softmax not in RULES:
         raise ValueError(f"there is no softmax {case.softmax!r} to measure; there are {', '.join(RULES)}")
-    with _path(case.path):
+    with _path(case.path), flushed_denormals():
         return groups[case.group](case)
 
 

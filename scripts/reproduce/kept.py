@@ -1,4 +1,4 @@
-"""What a results page is made of, kept beside it: it stands when the folders of the runs are gone, on any machine."""
+"""Summaries and runs kept beside a results page: it stands when the folders of the runs are gone, on any machine."""
 
 from __future__ import annotations
 

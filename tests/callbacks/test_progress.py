@@ -18,7 +18,7 @@ from lab.callbacks.pace import Pace
 from lab.callbacks.progress import Line, duration
 from lab.console import patience, tell_later
 
-REASONING = ("experiment=reasoning", "data.numbers=4", "logger=csv_only")
+REASONING = ("experiment=reasoning", "model.layer_norm=false", "data.numbers=4", "logger=csv_only")
 
 
 def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:

@@ -18,6 +18,7 @@ from lab.training.seeds.module import Seed, SeedsModule
 
 REASONING = (
     "experiment=reasoning",
+    "model.layer_norm=false",
     "data.numbers=4",
     "trainer.precision=64-true",
     "trainer.max_epochs=100",

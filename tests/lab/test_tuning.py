@@ -14,6 +14,7 @@ import torch
 
 from lab.train import run as train_with
 from lab.training import machine as tuning
+from lab.training.module import TwoStepModule
 
 # 192 MiB, 49,152 pages, freed together: far more than glibc would keep.
 FAULTS = """
@@ -32,10 +33,10 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) // 20)
 # A million products of 1e-41 on two threads, the second of which begins with them.
 DENORMALS = """
 import torch
-from lab.training.machine import flush_denormals
+from lab.training.machine import flushed_denormals
 torch.set_num_threads(2)
-flush_denormals()
-print(int((torch.full((2**20,), 1e-38) * 1e-3).count_nonzero()))
+with flushed_denormals():
+    print(int((torch.full((2**20,), 1e-38) * 1e-3).count_nonzero()))
 """
 
 
@@ -75,7 +76,13 @@ def test_denormal_numbers_are_flushed_on_all_threads() -> None:
     assert int(done.stdout) == 0
 
 
-def test_training_flushes_denormal_numbers(tmp_path: Path) -> None:
-    torch.set_flush_denormal(False)
+def test_denormal_numbers_are_flushed_while_training_alone(tmp_path: Path, monkeypatch) -> None:
+    def product() -> float:
+        return torch.full((1,), 1e-38).mul(1e-3).item()
+
+    seen: list[float] = []
+    step = TwoStepModule.training_step
+    monkeypatch.setattr(TwoStepModule, "training_step", lambda *given: seen.append(product()) or step(*given))
+    assert product() > 0
     train_with(["experiment=reasoning", "data.numbers=4", "trainer.max_epochs=1", f"paths.runs={tmp_path}"])
-    assert torch.full((1,), 1e-38).mul(1e-3).item() == 0
+    assert seen == [0.0] and product() > 0
