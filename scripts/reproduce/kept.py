@@ -78,14 +78,14 @@ def ended(summary: Summary) -> bool:
 def keep_run(folder: Path, place: Path) -> Summary | None:
     """Copies what a report reads of a run, without this machine's paths; the summary of the copy, if there is one.
 
-    A copy is made anew while the run goes on; once it has ended there it stays, whatever becomes of the run.
+    A copy is made anew while the run goes on, and after a run that failed; one of a finished run stays as it is.
 
     Args:
         folder: of the run.
         place: folder of the copy.
     """
     own, kept = read_summary(folder), read_summary(place)
-    if own is None or (kept is not None and (ended(kept) or kept.epochs > own.epochs)):
+    if own is None or (kept is not None and (kept.finished or kept.epochs > own.epochs)):
         return kept
     paths = {name: str(read_config(folder)["paths"][name]) for name in ("runs", "data")}
     for name in FILES:

@@ -9,8 +9,10 @@ import pytest
 
 from lab.config.compose import compose_config
 from lab.console import LabError
+from lab.runs.summary import write_summary
 from lab.train import run as train
 from scripts.reproduce import study
+from scripts.reproduce.kept import keep_run
 
 
 @pytest.fixture
@@ -56,3 +58,12 @@ def test_a_study_trains_what_is_missing_and_shows_what_there_is(tmp_path: Path, 
     assert (tmp_path / "out/README.md").read_text().split("## ")[1:] == page.split("## ")[1:]
     kept = [path for path in (tmp_path / "out/runs").rglob("*") if path.is_file() and ".report" not in path.parts]
     assert len(kept) == 2 * 3 and not any(str(tmp_path) in path.read_text() for path in kept)
+
+
+def test_a_copy_of_a_run_that_failed_gives_way_to_the_one_that_finished(tmp_path: Path) -> None:
+    (done,) = train(["experiment=reasoning_small", "data.numbers=4", "trainer.max_epochs=2", f"paths.runs={tmp_path}"])
+    (folder,) = (path.parent for path in tmp_path.rglob("summary.json"))
+    write_summary(folder, done.model_copy(update={"status": "failed"}))
+    assert keep_run(folder, tmp_path / "kept").status == "failed"
+    write_summary(folder, done)
+    assert keep_run(folder, tmp_path / "kept").finished
