@@ -47,7 +47,7 @@ def test_twenty_steps_under_a_softmax(softmax: str, options: tuple, tiny: tuple,
     folder = train_in(tmp_path / "runs", f"softmax={softmax}", *tiny, *options)
     summary = summary_of(folder)
     assert (summary["status"], summary["steps"], summary["samples"]) == ("finished", 20, 80)
-    assert (summary["eureka"]["metric"], summary["eureka"]["threshold"]) == ("val/accuracy", 0.7)
+    assert (summary["eureka"]["metric"], summary["eureka"]["threshold"]) == ("val/accuracy_closed", 0.7)
     assert summary["eureka"]["prior_accuracy"] == pytest.approx(0.5, abs=0.25)
     metrics = summary["metrics"]
     for name in ("accuracy", "accuracy_closed", "accuracy_class_1", "accuracy_in_weights_rare"):
