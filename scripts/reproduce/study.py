@@ -93,7 +93,7 @@ STUDIES = {
             ),
             Part(
                 "masked_language_small",
-                (*_TEXT, "model.dropout=0.0", "data.epoch_size=3200", "trainer.max_epochs=40"),
+                (*_TEXT, "model.dropout=0.0", "data.epoch_size=3200", "trainer.max_epochs=30"),
                 ("softmax", "norm_softmax"),
             ),
         ),
