@@ -307,7 +307,9 @@ def test_a_run_that_is_ended_before_it_trains_leaves_nothing(tmp_path: Path, num
     process.send_signal(number)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 128 + number, said
-    assert said.strip() == ("Ctrl-C: ended" if number == signal.SIGINT else "SIGTERM: ended")
+    *before, last = said.strip().splitlines()
+    assert last == ("Ctrl-C: ended" if number == signal.SIGINT else "SIGTERM: ended")
+    assert set(before) <= {"loading PyTorch"}  # a busy machine takes more than three seconds
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
 
 
