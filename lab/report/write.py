@@ -20,9 +20,11 @@ from lab.report.markdown import code, escaped
 from lab.report.page import page_values
 from lab.runs.files import DamagedFile, lies_in, read_json, write_json, write_text
 
-# Marks a folder as a report's own: another folder is never written into.
+# Marks a folder as a report's own: another folder is never written into. Either is enough: a repository that keeps a
+# report may leave out its page.
 MARK = "index.html"
 _GENERATOR = '<meta name="generator" content="Eureka Lab">'
+_MARKDOWN_MARK = ("report.md", "<!-- generator: Eureka Lab -->")
 # Lists the files that a report has made, of which the next one may have no use for some.
 _MADE = ".made.json"
 
@@ -131,8 +133,10 @@ def check_out(out: Path) -> None:
         return
     if not out.is_dir():
         raise LabError(f"{out} is a file: name a folder for the report after --out")
-    mark = out / MARK
-    ours = mark.is_file() and _GENERATOR in mark.read_text(encoding="utf-8", errors="replace")[:2000]
+    ours = any(
+        (out / name).is_file() and mark in (out / name).read_text(encoding="utf-8", errors="replace")[:2000]
+        for name, mark in ((MARK, _GENERATOR), _MARKDOWN_MARK)
+    )
     if (out / "figures").is_symlink():
         raise LabError(f"{out / 'figures'} is a link, and figures are written into the report's own folder: remove it")
     if any(out.iterdir()) and not ours:

@@ -201,7 +201,9 @@ class Summary(_Part):
     @property
     def _value_at_the_end(self) -> list[str]:
         name = self.eureka.metric.removeprefix("val/")
-        return [] if self.watched is None or name == "accuracy" else [f"validation {name} {self.watched:.4g}"]
+        if self.watched is None or name == "accuracy":
+            return []
+        return [f"validation {name} " + (f"{self.watched:.2%}" if "accuracy" in name else f"{self.watched:.4g}")]
 
 
 def load_summary(folder: str | Path) -> Summary:

@@ -23,7 +23,7 @@ from scripts.atlas import page, retrieval
 from scripts.atlas.columns import COLUMNS, Cell, cells
 from scripts.atlas.retrieval import TRAINED, Retrieval
 from scripts.atlas.rows import Row, all_rows
-from scripts.reproduce.common import origin
+from scripts.reproduce.common import origin, sentences
 from scripts.reproduce.kept import FILE, Kept
 
 RETRIEVAL = "max_retrieval"
@@ -40,9 +40,8 @@ def write_page(found: list[Cell], kept: Kept, plan: Retrieval, out: Path, comman
         "accuracy. A cell stands here when every seed of it has ended; the same command fills the rest, on any "
         f"machine. Each run's summary is a line of [{FILE}]({FILE}), with what was typed, its commit and machine; the "
         "runs themselves lie below `--runs`.",
+        *sentences(out),
     ]
-    if (said := out / "sentences.md").exists():
-        text += ["## What it says, and what it does not", said.read_text(encoding="utf-8").strip()]
     for column in COLUMNS:
         own = [cell for cell in found if cell.column is column]
         if (drawn := page.figure(column, own)) is not None:

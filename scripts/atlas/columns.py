@@ -97,7 +97,7 @@ COLUMNS = (
             "softmax_plus_one softmax.normaliser.bias=learned",
             "sigmoid",
             "entropy_scaled",
-            "log_length softmax.form=learned",
+            "log_length",
         ),
     ),
 )
@@ -112,7 +112,7 @@ class Cell:
         row: the softmax.
         runs: folder of all runs of the atlas.
         kept: summaries beside the page: a cell that was whole stays whole when its runs are gone.
-        further: overrides of every run that change no number: threads, compile.
+        further: overrides of every run that change no number but for rounding: threads, compile.
     """
 
     column: Column
@@ -125,7 +125,9 @@ class Cell:
         return self.runs / self.column.key / ("trials" if trial else "seeds")
 
     def _typed(self, seed: int, rate: str | None, trial: bool) -> list[str]:
-        return [*self.column.overrides(self.row, rate, trial), f"seed={seed}"]
+        # Rounding is enough to move a moment: compiled and other seeds are not of one cell.
+        compiled = [option for option in self.further if option.startswith("compile")]
+        return [*self.column.overrides(self.row, rate, trial), *compiled, f"seed={seed}"]
 
     def folder(self, seed: int, rate: str | None, trial: bool = False) -> Path:
         """The folder of a run."""
@@ -185,9 +187,14 @@ class Cell:
         for seed in range(self.column.seeds):
             train([*typed, f"seed={seed}"], self._where(False))
 
+    @property
+    def failed(self) -> int:
+        """Number of seeds that failed: with a loss that was not finite, say."""
+        return sum(not one.finished for one in self._seeds())
+
     def outcome(self) -> Outcome | None:
-        """Outcome over the seeds; None unless all have ended."""
-        found = self._seeds()
+        """Outcome over the seeds, one that failed counted as one without a moment; None unless all have ended."""
+        found = [one.model_copy(update={"status": "finished"}) for one in self._seeds()]
         if not found:
             return None
         records = tuple(record(one, self.folder(one.seed, self.rate)) for one in found)

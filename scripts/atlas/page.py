@@ -31,7 +31,7 @@ def table(column: Column, cells: Sequence[Cell], costs: Path) -> pd.DataFrame:
             {
                 "softmax": str(cell.row),
                 **({"rate": cell.rate} if column.rates else {}),
-                "Eureka-ratio (95 % Wilson)": str(own.ratio) if own.ratio else "failed",
+                "Eureka-ratio (95 % Wilson)": f"{own.ratio}{f', {cell.failed} failed' if cell.failed else ''}",
                 "median epoch of the moment (Kaplan-Meier)": str(own.median) if own.median else "",
                 "accuracy with a moment": f"{own.accuracy.value:.1f} %" if own.accuracy else "",
                 "accuracy without": f"{own.plateau.value:.1f} %" if own.plateau else "",
@@ -74,8 +74,9 @@ def section(column: Column, cells: Sequence[Cell], costs: Path) -> list[str]:
     return [
         f"## {column.title}",
         f"{column.seeds} seeds; {column.said}. p-values are against plain softmax, each corrected over the column "
-        "(Holm). Final accuracies are means over the seeds that had a moment, and over those that had none. "
-        f"The step's cost is the median ratio of CPU times, both softmaxes by turns in one process. {told}",
+        "(Holm). Accuracies at the end of a run are means over the seeds that had a moment, and over those that had "
+        "none. The step's cost is the median ratio of CPU times of single seeds, not compiled, both softmaxes by turns "
+        f"in one process. {told}",
         table(column, cells, costs).to_markdown(index=False, disable_numparse=True),
         f"![Seeds without a moment yet]({column.key}.png)",
     ]

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pandas as pd
+from omegaconf import DictConfig
 
 from lab.console import LabError
-from lab.models.composed_softmax import softmax_config
+from lab.models.composed_softmax import softmax_config, softmax_factory, without_schedule
 from lab.report.statistics import mean_over_seeds
 from lab.runs.summary import read_summary
 from lab.training.load import read_trained
-from scripts.atlas.rows import PLAIN, Row
+from scripts.atlas.rows import PLAIN, Row, all_rows
 from scripts.reproduce.common import folder_of, train
 from scripts.reproduce.max_retrieval import PAPER, by_seed, p_value, published
 from scripts.reproduce.max_retrieval_evaluation import SIZES, Evaluation
@@ -21,15 +23,30 @@ from scripts.reproduce.max_retrieval_evaluation import SIZES, Evaluation
 TRAINED = (
     PLAIN,
     "softmax_plus_one softmax.normaliser.bias=learned",
-    "log_length softmax.form=learned",
+    "log_length",
     "entropy_matched",
     "sigmoid",
     "norm_softmax",
     "learnable_temperature",
     "query_key_norm",
 )
-# Put on the trained baseline, nothing trained.
-SWAPPED = ("adaptive_temperature", "log_length", "entropy_matched", "hard", "norm_softmax", "softmax_plus_one")
+# Beyond the rows of the atlas: plain softmax at the one length that a model of another task has.
+_FURTHER = ("log_length softmax.form=sqrt_log_ratio",)
+
+
+@cache
+def swapped() -> tuple[str, ...]:
+    """Softmaxes that can be put on the trained baseline: those that learn nothing and follow no schedule."""
+    typed = [*(row.typed for row in all_rows() if row.typed != PLAIN), *_FURTHER]
+    return tuple(one for one in typed if _learns_nothing(softmax_config(*one.split())))
+
+
+def _learns_nothing(config: DictConfig) -> bool:
+    if config.get("schedule"):
+        return False
+    softmax = softmax_factory(without_schedule(config))
+    parts = softmax.rule(heads=1, head_dim=1), softmax.normaliser(heads=1, head_dim=1)
+    return not any(list(part.parameters()) for part in parts)
 
 
 FILE = "max_retrieval.csv"
@@ -88,8 +105,8 @@ class Retrieval:
 
     def _measures(self, typed: str) -> dict[str, str]:
         """Rows that a softmax trained with has: their names -> softmaxes as typed."""
-        swapped = {f"{Row(other)}, at inference": other for other in SWAPPED} if typed == PLAIN else {}
-        return {str(Row(typed)): typed} | swapped
+        put_on = swapped() if typed == PLAIN else ()
+        return {str(Row(typed)): typed} | {f"{Row(other)}, at inference": other for other in put_on}
 
     def train(self, typed: str) -> None:
         """Trains what is missing of one softmax, its seeds together."""

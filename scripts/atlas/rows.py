@@ -16,7 +16,7 @@ VARIANTS = (
     "norm_softmax softmax.statistic=max",
     "softmax_plus_one softmax.normaliser.bias=learned",
     "softmax_plus_one softmax.normaliser.bias=length",
-    "log_length softmax.form=learned",
+    "log_length softmax.form=log_n",
 )
 # The order in which cells are trained: those first that would tell most. Rows not named here follow, by name.
 FIRST = (
@@ -30,7 +30,7 @@ FIRST = (
     "sigmoid",
     "softmax_plus_one softmax.normaliser.bias=learned",
     "entropy_scaled",
-    "log_length softmax.form=learned",
+    "log_length",
     "norm_softmax_heat_treatment",
     "linear",
     "hard",

@@ -148,6 +148,12 @@ def duration(seconds: float) -> str:
     return f"about {max(1, round(seconds / 60))} minutes"
 
 
+def sentences(out: Path) -> list[str]:
+    """What a person says of a page, from ``sentences.md`` beside it, as paragraphs; none without that file."""
+    file = out / "sentences.md"
+    return ["## What it says, and what it does not", file.read_text(encoding="utf-8").strip()] if file.exists() else []
+
+
 def origin(command: str) -> str:
     """The line under a result: command, machine, versions, date."""
     here, git = machine(), git_state()

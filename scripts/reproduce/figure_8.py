@@ -29,7 +29,7 @@ from lab.report.statistics import eureka_ratio, fisher
 from lab.runs.files import write_text
 from lab.runs.metrics import read_metrics
 from lab.runs.summary import Summary, read_summary
-from scripts.reproduce.common import earliest, folder_of, origin, speed_of, tell_duration, train
+from scripts.reproduce.common import earliest, folder_of, origin, sentences, speed_of, tell_duration, train
 
 # The paper draws from [1e-4, 1e-2] (A.16).
 GRID = ["1e-4", "2e-4", "5e-4", "1e-3", "2e-3", "5e-3", "1e-2"]
@@ -140,16 +140,18 @@ def ratio_table(plan: Plan, rates: Iterable[tuple[str, str]]) -> pd.DataFrame:
         summaries = [summary for summary in found if summary is not None and summary.finished]
         if not summaries:
             continue
-        moments = [summary.moment for summary in summaries if summary.moment is not None]
         theirs = PAPER[name]
         assert theirs.count is not None and theirs.of is not None
-        p = fisher((len(moments), len(summaries)), (theirs.count, theirs.of))
+        # All three lists of a row in one order.
+        summaries.sort(key=lambda one: (one.moment is None, one.moment, one.seed))
         thrown = [
-            str(slingshots_of(plan.folder(SOFTMAXES[name], lr, seed)))
-            for seed, one in enumerate(found)
-            if one is not None and one.finished and one.moment is not None
+            str(slingshots_of(plan.folder(SOFTMAXES[name], lr, one.seed)))
+            for one in summaries
+            if one.moment is not None
         ]
+        moments = [summary.moment for summary in summaries if summary.moment is not None]
         finals = [f"{summary.accuracy:.1%}" for summary in summaries if summary.accuracy is not None]
+        p = fisher((len(moments), len(summaries)), (theirs.count, theirs.of))
         rows.append(
             {
                 "softmax": name,
@@ -157,7 +159,7 @@ def ratio_table(plan: Plan, rates: Iterable[tuple[str, str]]) -> pd.DataFrame:
                 "Eureka-ratio (95 % Wilson)": str(eureka_ratio(len(moments), len(summaries))),
                 "paper": str(theirs),
                 "p (Fisher, same ratio as the paper's)": f"{p:.2f}",
-                "Eureka-epochs": ", ".join(f"{m:,}" for m in sorted(moments)) or "-",
+                "Eureka-epochs": ", ".join(f"{moment:,}" for moment in moments) or "-",
                 "slingshots after each": ", ".join(thrown) or "-",
                 "final accuracies": ", ".join(finals),
                 "epochs": f"{min(summary.epochs for summary in summaries):,}",
@@ -215,7 +217,7 @@ def by_luck(plan: Plan, chosen: Iterable[str]) -> str:
     )
 
 
-def page(plan: Plan, chosen: dict[str, str], command: str) -> str:
+def page(plan: Plan, chosen: dict[str, str], out: Path, command: str) -> str:
     """The page of results, as far as they have come."""
     # Runs of a shorter grid stay on the page: which rate a plateau on seed 0 chooses is luck.
     others = ratio_table(plan, [(name, lr) for name in chosen for lr in plan.grid if lr != chosen[name]])
@@ -231,8 +233,10 @@ def page(plan: Plan, chosen: dict[str, str], command: str) -> str:
             "lowest value since then (A.17), of losses logged every ten epochs.",
             "![Accuracies of all seeds](figure_8.png)",
             ratio_table(plan, chosen.items()).to_markdown(index=False),
-            f"With {plan.seeds} seeds a ratio is told only roughly: the interval says how roughly.",
+            f"The seeds of a row stand by their Eureka-epochs, those without one last. With {plan.seeds} seeds a ratio "
+            "is told only roughly: the interval says how roughly.",
             *([told] if (told := by_luck(plan, chosen)) else []),
+            *sentences(out),
             *(also if len(others) else []),
             "## The grid on seed 0, each trial until its Eureka-moment",
             grid_table(plan).to_markdown(index=False),
@@ -268,7 +272,7 @@ def main(arguments: argparse.Namespace) -> None:
         print(f"{name}: learning rate {chosen[name]}")
         train([*plan.overrides(softmax, chosen[name]), f"seeds={plan.seeds}"], plan.where())
         save_figure(figure(plan, chosen), arguments.out / "figure_8.png", pdf=True)
-        write_text(arguments.out / "README.md", page(plan, chosen, command) + "\n")
+        write_text(arguments.out / "README.md", page(plan, chosen, arguments.out, command) + "\n")
     print(f"written: {arguments.out}")
 
 

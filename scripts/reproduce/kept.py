@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from lab.report.records import CURVES, FILES, Record
+from lab.report.records import CURVES, FILES, Record, what_is_run
 from lab.runs.files import DamagedFile, read_file, write_text
 from lab.runs.stored_config import read_config
 from lab.runs.summary import Summary, read_summary
@@ -49,20 +49,27 @@ class Kept:
                 raise DamagedFile(path, f"cannot be read: line {number} holds no run and summary") from error
 
     def summary(self, typed: Sequence[str], folder: Path) -> Summary | None:
-        """A run's own summary or, where it has not ended in its folder, the kept one; None where it has not begun.
+        """The kept summary of a run or, where none has finished, that of its folder; None where it has not begun.
+
+        What is kept comes first, so that a page is made of the lines that stand beside it.
 
         Args:
             typed: overrides of the run with its seed, without what changes no number.
             folder: of the run.
         """
+        kept = self._found.get(" ".join(typed))
+        if kept is not None and kept.finished:
+            return kept
         own = read_summary(folder)
-        return own if own is not None and ended(own) else self._found.get(" ".join(typed), own)
+        return own if own is not None and (kept is None or own.finished) else kept
 
     def keep(self, found: Mapping[str, Summary]) -> None:
-        """Adds summaries by what was typed, and writes the file; a run that is kept already stays as it is."""
-        if not found.keys() - self._found.keys():
+        """Adds summaries by what was typed, and writes the file; a run that is kept as finished stays as it is."""
+        finished = {run: one for run, one in self._found.items() if one.finished}
+        together = {**self._found, **found, **finished}
+        if together == self._found:
             return
-        self._found = {**found, **self._found}
+        self._found = together
         lines = [
             json.dumps({"run": run, "summary": one.model_dump(mode="json", exclude_unset=True, include=_KEPT)})
             for run, one in sorted(self._found.items())
@@ -75,25 +82,38 @@ def ended(summary: Summary) -> bool:
     return summary.status in ("finished", "failed")
 
 
-def keep_run(folder: Path, place: Path) -> Summary | None:
+def keep_run(folder: Path, place: Path, what: Mapping[str, Any]) -> Summary | None:
     """Copies what a report reads of a run, without this machine's paths; the summary of the copy, if there is one.
 
-    A copy is made anew while the run goes on, and after a run that failed; one of a finished run stays as it is.
+    A copy is made anew while the run goes on, and after a run that failed; one of a finished run stays as it is, unless
+    it is of another configuration: a default may have changed since.
 
     Args:
         folder: of the run.
         place: folder of the copy.
+        what: is to be run (:func:`lab.report.settings.planned`).
     """
-    own, kept = read_summary(folder), read_summary(place)
+    own, kept = (_of(what, one) for one in (folder, place))
     if own is None or (kept is not None and (kept.finished or kept.epochs > own.epochs)):
         return kept
-    paths = {name: str(read_config(folder)["paths"][name]) for name in ("runs", "data")}
+    paths = read_config(folder)["paths"]
+    above = Path(paths["run"]).parents[2]
+    here = {
+        str(above): "runs" if Path(paths["runs"]).is_absolute() else str(paths["runs"]),
+        str(paths["data"]): "data",
+    }
     for name in FILES:
         text = read_file(folder / name, _MOST_BYTES).decode()
-        for short, here in paths.items():
-            text = text.replace(here, short) if Path(here).is_absolute() else text
+        for path, short in here.items():
+            text = text.replace(path, short) if Path(path).is_absolute() else text
         write_text(place / name, text)
     return own
+
+
+def _of(what: Mapping[str, Any], folder: Path) -> Summary | None:
+    """The summary of a run of just this configuration."""
+    found = read_summary(folder)
+    return found if found is not None and what_is_run(read_config(folder), found.seed) == what else None
 
 
 def record(summary: Summary, folder: Path) -> Record:

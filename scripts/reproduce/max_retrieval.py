@@ -30,7 +30,7 @@ from lab.report.statistics import mean_over_seeds, paired
 from lab.runs.files import write_text
 from lab.runs.summary import read_summary
 from lab.training.load import read_trained
-from scripts.reproduce.common import folder_of, origin, speed_of, tell_duration, train
+from scripts.reproduce.common import folder_of, origin, sentences, speed_of, tell_duration, train
 from scripts.reproduce.max_retrieval_evaluation import SIZES, Evaluation, Points, sets_of
 from scripts.reproduce.max_retrieval_figures import attention_figure, entropy_figure, fit_figure
 
@@ -200,13 +200,20 @@ def evaluate(
     save_figure(fit_figure(points, [float(value) for value in own.split(",")]), out / "figure_5.png", pdf=True)
     steps = " or ".join(f"{step:,}" for step in sorted({one.trained.step for one in seeds}))
     write_text(
-        out / "README.md", page(scores, points, own, f"{steps} of {STEPS:,} steps", asked.sets, command, trained)
+        out / "README.md", page(scores, points, own, f"{steps} of {STEPS:,} steps", asked.sets, command, trained, out)
     )
     print(f"written: {out}")
 
 
 def page(
-    scores: pd.DataFrame, points: Points, coefficients: str, steps: str, sets: int, command: str, trained: str
+    scores: pd.DataFrame,
+    points: Points,
+    coefficients: str,
+    steps: str,
+    sets: int,
+    command: str,
+    trained: str,
+    out: Path,
 ) -> str:
     """The page of results."""
     fewer = [f"{sets_of(size, sets):,} of {size:,}" for size in SIZES if sets_of(size, sets) < sets]
@@ -217,6 +224,7 @@ def page(
             origin(command),
             f"{scores['seed'].nunique()} seeds, {steps} on sets of 5 to 16 items ({trained}); {told}. Every number by "
             "seed is in [accuracies.csv](accuracies.csv).",
+            *sentences(out),
             "## Table 1",
             table(scores).to_markdown(disable_numparse=True, stralign="right"),
             "Intervals are Student's over seeds. " + " ".join(beside_the_paper(scores)),

@@ -28,7 +28,16 @@ from lab.report.statistics import eureka_ratio, fisher, holm, paired_ratios
 from lab.report.survival import log_rank, median_time
 from lab.runs.files import write_text
 from lab.runs.summary import Summary
-from scripts.reproduce.common import earliest, folder_of, origin, seconds_a_step, tell_duration, train, within
+from scripts.reproduce.common import (
+    earliest,
+    folder_of,
+    origin,
+    seconds_a_step,
+    sentences,
+    tell_duration,
+    train,
+    within,
+)
 from scripts.reproduce.figure_8 import PAPER, SOFTMAXES
 from scripts.reproduce.kept import FILE, Kept, record
 
@@ -236,7 +245,7 @@ def agreement(whole: Whole) -> pd.DataFrame:
     return pd.DataFrame(rows).fillna("not run")
 
 
-def page(cells: Sequence[Cell], command: str) -> str:
+def page(cells: Sequence[Cell], out: Path, command: str) -> str:
     """The page of what is whole."""
     whole = {cell: found for cell in cells if (found := cell.records())}
     missing = [cell for cell in cells if cell not in whole]
@@ -248,6 +257,7 @@ def page(cells: Sequence[Cell], command: str) -> str:
         f"{EPOCHS:,} epochs. A.16 names neither layer norm nor betas, initialisation, warm-up or precision of the "
         "loss, nor where heat treatment begins; each set-up below changes one of them, in the task without layer norm "
         "or on top of it." + (f" Trained at {', '.join(sorted(trained))}." if trained else ""),
+        *sentences(out),
     ]
     tables: list[tuple[str, str, Callable[[Whole], pd.DataFrame]]] = [
         (
@@ -288,7 +298,7 @@ def _not_run(setup: str, missing: Sequence[Cell]) -> str:
 def write_page(cells: Sequence[Cell], kept: Kept, out: Path, command: str) -> None:
     """Writes the page of what is whole, and keeps the summaries that it is made of."""
     kept.keep({run: one for cell in cells for run, one in cell.ends().items()})
-    write_text(out / "README.md", page(cells, command))
+    write_text(out / "README.md", page(cells, out, command))
 
 
 def main(arguments: argparse.Namespace) -> None:

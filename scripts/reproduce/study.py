@@ -22,9 +22,10 @@ import pandas as pd
 from lab.console import LabError, refusals
 from lab.inspect import inspect
 from lab.report.__main__ import report
+from lab.report.settings import planned
 from lab.runs.files import write_text
-from lab.runs.summary import read_summary
-from scripts.reproduce.common import folder_of, origin, train, within
+from lab.runs.summary import Summary, read_summary
+from scripts.reproduce.common import folder_of, origin, sentences, train, within
 from scripts.reproduce.kept import keep_run
 
 KEPT = "runs"
@@ -53,6 +54,11 @@ class Part:
     def overrides(self, softmax: str) -> list[str]:
         """Overrides of the runs of a softmax, all but the seed."""
         return [f"experiment={self.experiment}", f"softmax={softmax}", *self.options]
+
+    def keep(self, softmax: str, seed: int, runs: Path, kept: Path) -> Summary | None:
+        """Keeps a run of the folder of all runs beside the page; its summary, None where there is none."""
+        folder = folder_of(runs, self.experiment, softmax, seed, self.overrides(softmax))
+        return keep_run(folder, kept / folder.relative_to(runs), planned([*self.overrides(softmax), f"seed={seed}"]))
 
     def runs(self, folder: Path) -> Iterator[tuple[str, int, Path]]:
         """Softmax, seed and folder of each run, seed by seed: what is stopped has whole pairs."""
@@ -124,11 +130,10 @@ STUDIES = {
         ),
     ),
 }
-# Columns of the report's settings that the page repeats.
+# Columns of the report's settings that the page repeats, by their ends: they begin with the metric that is watched.
 _SHOWN = (
-    "setting", "seeds finished", "Eureka-ratio", "loss at the end", "accuracy after the moment, %",
-    "accuracy without one, %", "median epoch to the moment", "change point, median epoch", "loss, difference",
-    "loss, p", "accuracy, difference", "accuracy, p", "time to the moment, p",
+    "setting", "seeds finished", "Eureka-ratio", " at the end", "accuracy after the moment, %",
+    "accuracy without one, %", "median epoch to the moment", "change point, median epoch", ", difference", ", p",
 )  # fmt: skip
 
 
@@ -136,23 +141,21 @@ def page(key: str, runs: Path, out: Path, command: str) -> str:
     """Writes the report of a study and the looks at its trained models; the page's text."""
     study, kept = STUDIES[key], out / KEPT
     there = {
-        f"{part.experiment} {softmax} seed {seed}": keep_run(folder, kept / folder.relative_to(runs))
+        f"{part.experiment} {softmax} seed {seed}": part.keep(softmax, seed, runs, kept)
         for part in study.parts
-        for softmax, seed, folder in part.runs(runs)
+        for softmax, seed, _ in part.runs(runs)
     }
     missing = [name for name, one in there.items() if one is None]
     if len(missing) == len(there):
         raise LabError(f"neither {runs} nor {kept} holds a run of the study: leave out --page to train them")
     report([kept], out=out / "report")
     settings = pd.read_csv(out / "report" / "settings.csv", dtype=str).fillna("")
-    text = [f"# {study.title}", origin(command), study.told]
-    if (said := out / "sentences.md").exists():
-        text += ["## What it says, and what it does not", said.read_text(encoding="utf-8").strip()]
+    text = [f"# {study.title}", origin(command), study.told, *sentences(out)]
     for part in study.parts:
         own = settings[settings["experiment"] == part.experiment]
         if not len(own):
             continue
-        columns = [name for name in _SHOWN if name in own and own[name].any()]
+        columns = [name for name in own if name.endswith(_SHOWN) and own[name].any()]
         typed = " ".join(part.overrides("..."))
         text += [f"## {part.experiment}", f"`python -m lab.train {typed} seed=...`"]
         text.append(own[columns].to_markdown(index=False, disable_numparse=True))
@@ -206,12 +209,11 @@ def main(typed: Sequence[str]) -> None:
     further = [f"threads={arguments.threads}"] if arguments.threads else []
     with within(arguments.minutes):
         for part in study.parts if not arguments.page else ():
-            for softmax, seed, folder in part.runs(runs):
-                place = out / KEPT / folder.relative_to(runs)
-                one = keep_run(folder, place)
+            for softmax, seed, _ in part.runs(runs):
+                one = part.keep(softmax, seed, runs, out / KEPT)
                 if one is None or not one.finished:
                     train([*part.overrides(softmax), *further, f"seed={seed}"], runs)
-                    keep_run(folder, place)
+                    part.keep(softmax, seed, runs, out / KEPT)
     command = " ".join(["python -m scripts.reproduce.study", *typed])
     write_text(out / "README.md", page(arguments.study, runs, out, command))
     print(f"written: {out}")

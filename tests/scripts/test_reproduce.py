@@ -179,7 +179,21 @@ def test_figure_8_says_where_its_rate_is_hardly_more_than_luck(monkeypatch) -> N
     assert figure_8.by_luck(plan, ["NormSoftmax"]) == ""
 
 
-def test_figure_8_keeps_rates_on_its_page_that_a_larger_grid_did_not_choose(monkeypatch) -> None:
+def test_figure_8_lists_the_seeds_of_a_row_in_one_order(monkeypatch) -> None:
+    moments, accuracies = (40, None, 20), (0.9, 0.5, 0.8)
+
+    def summary(self, softmax: str, lr: str, seed: int, trial: bool = False) -> Summary | None:
+        eureka = {"happened": moments[seed] is not None, "epoch": moments[seed]}
+        return summary_with(seed=seed, metrics={"val/accuracy": accuracies[seed]}, eureka=eureka)
+
+    monkeypatch.setattr(figure_8.Plan, "summary", summary)
+    monkeypatch.setattr(figure_8, "slingshots_of", lambda folder: folder.name.removeprefix("seed="))
+    (row,) = figure_8.ratio_table(figure_8.Plan(Path("runs"), 100, 3, ("1e-3",), ()), [("Softmax", "1e-3")]).iloc
+    assert row["Eureka-epochs"] == "20, 40" and row["slingshots after each"] == "2, 0"
+    assert row["final accuracies"] == "80.0%, 90.0%, 50.0%"
+
+
+def test_figure_8_keeps_rates_on_its_page_that_a_larger_grid_did_not_choose(monkeypatch, tmp_path: Path) -> None:
     def summary(self, softmax: str, lr: str, seed: int, trial: bool = False) -> Summary | None:
         if not trial and lr == "1e-3":
             return None
@@ -190,11 +204,11 @@ def test_figure_8_keeps_rates_on_its_page_that_a_larger_grid_did_not_choose(monk
 
     monkeypatch.setattr(figure_8.Plan, "summary", summary)
     plan = figure_8.Plan(Path("runs"), 100, 5, ("1e-3", "2e-3", "5e-3"), ())
-    ratios, others = figure_8.page(plan, {"Softmax": "2e-3"}, "command").split("Rates not chosen")
+    ratios, others = figure_8.page(plan, {"Softmax": "2e-3"}, tmp_path, "command").split("Rates not chosen")
     assert "0/5" in ratios and "5/5" not in ratios
     assert "5/5" in others and "0/5" not in others.split("## The grid")[0]
     alone = figure_8.Plan(Path("runs"), 100, 5, ("1e-3", "2e-3"), ())
-    assert "Rates not chosen" not in figure_8.page(alone, {"Softmax": "2e-3"}, "command")
+    assert "Rates not chosen" not in figure_8.page(alone, {"Softmax": "2e-3"}, tmp_path, "command")
 
 
 def test_rows_of_table_4_are_those_of_their_folder() -> None:

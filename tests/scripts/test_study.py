@@ -9,6 +9,7 @@ import pytest
 
 from lab.config.compose import compose_config
 from lab.console import LabError
+from lab.report.settings import planned
 from lab.runs.summary import write_summary
 from lab.train import run as train
 from scripts.reproduce import study
@@ -60,10 +61,18 @@ def test_a_study_trains_what_is_missing_and_shows_what_there_is(tmp_path: Path, 
     assert len(kept) == 2 * 3 and not any(str(tmp_path) in path.read_text() for path in kept)
 
 
-def test_a_copy_of_a_run_that_failed_gives_way_to_the_one_that_finished(tmp_path: Path) -> None:
-    (done,) = train(["experiment=reasoning_small", "data.numbers=4", "trainer.max_epochs=2", f"paths.runs={tmp_path}"])
+def test_a_copy_gives_way_to_a_run_that_finished_or_is_of_another_configuration(tmp_path: Path, monkeypatch) -> None:
+    """Runs lie where one types, by default: their paths stay behind there, too."""
+    monkeypatch.chdir(tmp_path)
+    typed = ["experiment=reasoning_small", "data.numbers=4", "trainer.max_epochs=2"]
+    (done,) = train(typed)
     (folder,) = (path.parent for path in tmp_path.rglob("summary.json"))
+    what, kept = planned(typed), tmp_path / "kept"
     write_summary(folder, done.model_copy(update={"status": "failed"}))
-    assert keep_run(folder, tmp_path / "kept").status == "failed"
+    assert keep_run(folder, kept, what).status == "failed"
     write_summary(folder, done)
-    assert keep_run(folder, tmp_path / "kept").finished
+    assert keep_run(folder, kept, what).finished
+    assert not any(str(tmp_path) in path.read_text() for path in kept.iterdir())
+    shutil.rmtree(tmp_path / "runs")
+    assert keep_run(folder, kept, what).finished
+    assert keep_run(folder, kept, planned([*typed, "callbacks.eureka.threshold=0.8"])) is None
