@@ -21,6 +21,7 @@ import sys
 import tarfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -180,7 +181,8 @@ def run_all(
         record.keep(step.name, Done(status, round(before + took, 3), typed, device, now(), said))
         tell(f"{step.name}: {status} after {took:.0f} s{f': {said}' if said else ''}")
         for words in step.afterwards:
-            subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, timeout=120, check=False)
+            with suppress(subprocess.TimeoutExpired):  # what is drawn afterwards can be drawn again; the kit goes on
+                subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, timeout=120, check=False)
         write_text(places.results / "README.md", page(plan, record, places, command))
     write_text(places.results / "README.md", page(plan, record, places, command))
     return record

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 import signal
 import sys
 import tempfile
@@ -37,6 +38,21 @@ def train(overrides: Sequence[str], runs: Path | None = None) -> bool:
     if stopped(status):
         sys.exit(status)
     return status == 0
+
+
+def run_script(name: str, module: str, given: Sequence[str]) -> None:
+    """Runs the command that a figure or table has of its own.
+
+    Raises:
+        LabError: if more was typed than its name: that command has options of its own.
+    """
+    if given:
+        raise LabError(
+            f"{name} has a command of its own, which does not know {' '.join(given)}: python -m {module} --help names "
+            "its options"
+        )
+    sys.argv = [module]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 def earliest(summaries: Mapping[str, Summary]) -> str:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import runpy
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,7 +25,7 @@ from lab.console import LabError, refusals
 from lab.plotting.figures import save_figure
 from lab.runs.files import write_text
 from lab.runs.summary import load_summary
-from scripts.reproduce.common import origin, tell_duration, within
+from scripts.reproduce.common import origin, run_script, tell_duration, within
 from scripts.reproduce.drawings.runs import Shown
 from scripts.reproduce.plan import SIZES, FigureSpec, Run, SizeName, Speeds, families, load, names, runs_of
 
@@ -64,7 +63,7 @@ def draw(spec: FigureSpec, size: SizeName, runs: Sequence[Run], out: Path, comma
         f"# {spec.heading}, {size}: {spec.title}",
         origin(command),
         f"The paper's: {spec.shows}",
-        *([families()[own.family].note] if families()[own.family].note else []),
+        *([families()[own.family].note] if runs and families()[own.family].note else []),
         *spec.notes,
         "![Figure](figure.png)",
         *([runs_table(runs).to_markdown(index=False, disable_numparse=True)] if runs else []),
@@ -110,11 +109,12 @@ def index(out: Path) -> str:
             if spec.page is None and spec.at(size) is None:
                 row[size] = "-"
             elif spec.page is not None:
-                row[size] = f"[page]({os.path.relpath(spec.page, out)})" if size == "published" else "-"
+                page_there = f"[page]({os.path.relpath(spec.page, out)})"
+                row[size] = page_there if size == "published" else "as published: two cores settle it"
             elif page.exists():
                 row[size] = f"[page]({page.relative_to(out)})"
             else:
-                row[size] = f"not run: `python -m scripts.reproduce.figure {name} --size {size}`"
+                row[size] = f"not made: `python -m scripts.reproduce.figure {name} --size {size}`"
         rows.append(row)
     table = pd.DataFrame(rows).to_markdown(index=False, disable_numparse=True)
     words = "Figures with training behind them, as the papers have them and here. `small` is settled on two cores."
@@ -163,8 +163,7 @@ def main(arguments: argparse.Namespace) -> None:
     command = " ".join(["python -m scripts.reproduce.figure", *arguments.typed])
     for spec in [spec for spec in specs if spec.script]:
         assert spec.script is not None
-        sys.argv = [spec.script]
-        runpy.run_module(spec.script, run_name="__main__", alter_sys=True)
+        run_script(spec.number, spec.script, [word for word in arguments.typed if word not in asked])
     drawn = [(spec, runs_at(spec, size, further)) for spec in specs if not spec.script]
     runs = [run for _, own in drawn for run in own]
     if seconds := Speeds().seconds_left(runs):

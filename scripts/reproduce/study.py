@@ -155,7 +155,7 @@ def page(key: str, runs: Path, out: Path, command: str) -> str:
         own = settings[settings["experiment"] == part.experiment]
         if not len(own):
             continue
-        columns = [name for name in own if name.endswith(_SHOWN) and own[name].any()]
+        columns = [name for name in map(str, own) if name.endswith(_SHOWN) and own[name].any()]
         typed = " ".join(part.overrides("..."))
         text += [f"## {part.experiment}", f"`python -m lab.train {typed} seed=...`"]
         text.append(own[columns].to_markdown(index=False, disable_numparse=True))

@@ -15,7 +15,6 @@ Stop it at any time: the same command goes on with what is missing; a run that f
 from __future__ import annotations
 
 import argparse
-import runpy
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,7 +31,7 @@ from lab.report.published import names as published
 from lab.report.records import read_record
 from lab.report.settings import Setting
 from lab.runs.files import write_text
-from scripts.reproduce.common import origin, tell_duration, within
+from scripts.reproduce.common import origin, run_script, tell_duration, within
 from scripts.reproduce.plan import SIZES, Run, SizeName, Speeds, families
 
 SCHEDULES = tuple(row.overrides[0] for row in load("eureka/section_5_3").rows if row.overrides)
@@ -213,8 +212,8 @@ def main(arguments: argparse.Namespace) -> None:
         print(listed(arguments, further))
         return
     if arguments.name in SCRIPTS:
-        sys.argv = [SCRIPTS[arguments.name]]
-        runpy.run_module(SCRIPTS[arguments.name], run_name="__main__", alter_sys=True)
+        given = [word for word in arguments.typed if word != arguments.name]
+        run_script(arguments.name, SCRIPTS[arguments.name], given)
         return
     table, size = table_of(arguments.name), arguments.size
     command = " ".join(["python -m scripts.reproduce.table", *arguments.typed])

@@ -188,7 +188,8 @@ def test_figure_8_lists_the_seeds_of_a_row_in_one_order(monkeypatch) -> None:
 
     monkeypatch.setattr(figure_8.Plan, "summary", summary)
     monkeypatch.setattr(figure_8, "slingshots_of", lambda folder: folder.name.removeprefix("seed="))
-    (row,) = figure_8.ratio_table(figure_8.Plan(Path("runs"), 100, 3, ("1e-3",), ()), [("Softmax", "1e-3")]).iloc
+    plan = figure_8.Plan(Path("runs"), 100, 3, ("1e-3",), ())
+    row = figure_8.ratio_table(plan, [("Softmax", "1e-3")]).iloc[0]
     assert row["Eureka-epochs"] == "20, 40" and row["slingshots after each"] == "2, 0"
     assert row["final accuracies"] == "80.0%, 90.0%, 50.0%"
 
@@ -264,6 +265,11 @@ def test_a_table_checks_its_overrides_first(tmp_path: Path) -> None:
         table.table_of("11")
 
 
+def test_a_table_with_a_command_of_its_own_is_given_no_options() -> None:
+    with pytest.raises(LabError, match=r"^softmax:1 has a command of its own, which does not know --minutes 10: "):
+        table.main(asked_for("softmax:1", "--minutes", "10"))
+
+
 def test_a_schedule_is_chosen_by_its_ratio_then_by_accuracy(monkeypatch) -> None:
     moments = {"a": [1, None], "b": [9, 9], "c": [3, 3], "d": [None, None]}
     accuracies = {"a": 0.99, "b": 0.8, "c": 0.9, "d": 0.5}
@@ -315,7 +321,7 @@ def test_figures_in_small(tmp_path: Path, script, monkeypatch) -> None:
     page = (tmp_path / "out" / "small" / "eureka_2" / "README.md").read_text()
     assert page.count("| none ") == 2 and "softmax=norm_softmax data.numbers=4 trainer.max_epochs=20" in page
     index = (tmp_path / "out" / "README.md").read_text()
-    assert index.count("](small/") == 4 and "not run: `python -m scripts.reproduce.figure eureka:3" in index
+    assert index.count("](small/") == 4 and "not made: `python -m scripts.reproduce.figure eureka:3" in index
     # The other layouts of the same runs.
     folders = [run.parent for run in sorted((tmp_path / "runs" / "reasoning").rglob("config.yaml"))]
     runs = [Shown("norm_softmax", f"run {number}", (folder,)) for number, folder in enumerate(folders)]
