@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,51 +10,89 @@ import lightning as L
 from lightning.pytorch.callbacks import Callback
 from pydantic import PositiveInt
 from torch import nn
+from torch.optim import Optimizer
 
-from lab.callbacks.diagnostics.base import Diagnostic
+from lab.callbacks.diagnostics.base import Diagnostic, Keeper
+from lab.callbacks.diagnostics.gradient_norms import GradientNorms, norms_by_layer
+from lab.console import LabError
 from lab.models.replace import heat
-from lab.observation.observe import look
+from lab.models.replaced_softmax import replaced_in
+from lab.observation.observe import Findings, look
 
 
 class Watch(Callback):
     """Shows a probe batch to diagnostics every few optimiser steps, and moves temperatures that have a schedule.
 
-    Tables and pictures go where the diagnostics are told to keep them. Of Hugging Face's trainer it is
-    :class:`lab.callbacks.watch_trainer.WatchTrainer`.
+    Tables, arrays and pictures go where the diagnostics are told to keep them; their own cadences are not asked, but
+    ``pictures_every_n_epochs=0`` leaves out pictures and arrays of one moment. ``GradientNorms`` are read before the
+    optimiser's step. Of Hugging Face's trainer it is :class:`lab.callbacks.watch_trainer.WatchTrainer`.
 
     Args:
         model: under a softmax of the lab (``lab.replace_softmax``): the model that is trained, or a part of it.
         x: its input, or its inputs by name.
-        diagnostics: those that need no scene.
+        diagnostics: those that need no scene, and ``GradientNorms``.
         every_n_steps: cadence.
+
+    Raises:
+        LabError: if a diagnostic needs more than a batch.
     """
 
     def __init__(
-        self, model: nn.Module, x: Any, diagnostics: Sequence[Diagnostic], every_n_steps: PositiveInt = 100
+        self, model: nn.Module, x: Any, diagnostics: Sequence[Keeper], every_n_steps: PositiveInt = 100
     ) -> None:
         self.model = model
         self.x = x
-        self.diagnostics = list(diagnostics)
+        self.diagnostics = [one for one in diagnostics if isinstance(one, Diagnostic) and one.needs is None]
+        self.norms = [one for one in diagnostics if isinstance(one, GradientNorms)]
         self.every_n_steps = every_n_steps
         self._seen = -1
+        for one in diagnostics:
+            if one not in (*self.diagnostics, *self.norms):
+                raise LabError(
+                    f"{type(one).__name__} cannot watch a training: it needs more than a batch (lab.inspect)"
+                )
 
     def on_train_batch_start(self, trainer: L.Trainer, pl_module: L.LightningModule, *args: Any) -> None:
-        self.at(trainer.global_step, int(trainer.estimated_stepping_batches), trainer.is_global_zero)
+        steps = trainer.estimated_stepping_batches
+        self.at(trainer.global_step, int(steps) if 0 < steps < math.inf else None, trainer.is_global_zero)
+
+    def on_before_optimizer_step(self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: Optimizer) -> None:
+        if trainer.is_global_zero:
+            self.gradients(trainer.global_step)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if trainer.is_global_zero:
             self.end(trainer.global_step)
 
-    def at(self, step: int, steps: int, looks: bool = True) -> None:
-        """Sets temperatures for a step of so many, and looks where it is due."""
-        heat(self.model, min(step / max(1, steps), 1.0))
+    def at(self, step: int, steps: int | None, looks: bool = True) -> None:
+        """Sets temperatures for a step of so many, and looks where it is due.
+
+        Raises:
+            LabError: if there is a schedule, and nobody knows how many steps there are (None).
+        """
+        if steps is not None:
+            heat(self.model, min(step / max(1, steps), 1.0))
+        elif any(own.schedule is not None for own in replaced_in(self.model)):
+            raise LabError(
+                "a softmax here has a schedule over all of training, and the trainer cannot tell how many steps that "
+                "is: give it max_steps"
+            )
+        if looks and self._seen < 0 < step:
+            for one in (*self.diagnostics, *self.norms):
+                one.take_back(step)  # of the run that is gone on with
         if looks and step % self.every_n_steps == 0:
             self._look(step)
+
+    def gradients(self, step: int) -> None:
+        """Keeps the mean |gradient| of every layer's W_Q, W_K and W_V, where it is due; before the optimiser's step."""
+        for one in self.norms if step % self.every_n_steps == 0 else ():
+            layers = norms_by_layer(self.model)
+            one.keep(Findings([{"layer": layer, **norms} for layer, norms in layers.items()]), None, step)
 
     def end(self, step: int) -> None:
         """Looks once more, and draws the pictures over training."""
         self._look(step)
-        for one in self.diagnostics:
+        for one in (*self.diagnostics, *self.norms):
             if (picture := None if one.table.empty else one.history(one.table, None)) is not None:
                 one.draw(picture, "")
 
@@ -61,7 +100,10 @@ class Watch(Callback):
         if step == self._seen:
             return  # a step of several batches
         self._seen = step
-        for one, findings in zip(self.diagnostics, look(self.model, self.x, self.diagnostics), strict=True):
+        found = look(self.model, self.x, self.diagnostics) if self.diagnostics else []
+        for one, findings in zip(self.diagnostics, found, strict=True):
             one.keep(findings, None, step)
-            for name, make in findings.figures.items():
-                one.draw(make(), f"{name}_step_{step:07d}")
+            if one.pictures_every_n_epochs:
+                one.keep_arrays(findings, f"step_{step:07d}")
+                for name, make in findings.figures.items():
+                    one.draw(make(), f"{name}_step_{step:07d}")

@@ -23,6 +23,11 @@ class WatchTrainer(transformers.TrainerCallback):
         """Looks where it is due."""
         self.watch.at(state.global_step, state.max_steps, state.is_world_process_zero)
 
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Reads gradients where it is due; the trainer has clipped them."""
+        if state.is_world_process_zero:
+            self.watch.gradients(state.global_step)
+
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Looks once more, and draws the pictures over training."""
         if state.is_world_process_zero:

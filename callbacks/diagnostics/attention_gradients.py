@@ -78,10 +78,12 @@ class AttentionGradients(Diagnostic):
                     if region in ("all", "indicator", "target"):
                         found.scalars[f"{name}_{region}/layer_{index}"] = value
         layers = range(len(seen[0]["tokens"]))
-        for name in "qkv":
+        # Inputs of several lengths have no tokens to average over.
+        alike = len({len(own["tokens"][0]["k"]) for own in seen}) == 1
+        for name in "qkv" if alike else "":
             per_layer = [mean_over([(own["tokens"][i][name], own["size"]) for own in seen]) for i in layers]
             found.arrays[name] = torch.stack(per_layer).float().numpy()
-        if (grid := seen[0]["grid"]) is not None:
+        if alike and (grid := seen[0]["grid"]) is not None:
             found.figures["maps"] = partial(_maps, found.arrays, grid)
         return found
 

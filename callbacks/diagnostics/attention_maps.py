@@ -31,7 +31,7 @@ class AttentionMaps(Diagnostic):
     On pictures: ``heads`` (a map a layer and head beside the first scene: what each patch gets, averaged over
     queries), ``layers`` (averaged over heads too, as in Figure 3), ``answer`` (what the CLS token attends to) and
     ``rollout``. On sequences: ``heads``, the weights themselves, averaged over scenes; of texts those of the first one,
-    with its first 32 tokens as words.
+    with its first 32 tokens as words. Of inputs of several lengths those are shown that are as long as the first.
 
     The arrays hold ``received`` [L, B, H, M], and ``answer`` [L, B, H, M] and ``rollout`` [B, N, N] where tokens attend
     to themselves. Where weights add up to anything, all are of |w| / sum |w|; where they add up to at most one, what
@@ -72,6 +72,8 @@ class AttentionMaps(Diagnostic):
         }
 
     def conclude(self, seen: list[Any]) -> Findings:
+        seen = [own for own in seen if own["received"].shape[-1] == seen[0]["received"].shape[-1]]
+
         def joined(name: str, dim: int) -> Tensor | None:
             return None if seen[0][name] is None else torch.cat([own[name] for own in seen], dim)
 

@@ -71,7 +71,8 @@ class AttentionMass(Diagnostic):
     def history(self, table: pd.DataFrame, moment: float | None) -> Figure:
         kinds = _kinds(table)
         own = table[table["region"].isin(kinds)]
-        wide = own.pivot_table("mass", ["epoch", "step", "layer"], "region").reset_index()
+        place = [name for name in ("epoch", "step", "layer") if name in own]
+        wide = own.pivot_table("mass", place, "region").reset_index()
         return lines_by_layer(wide, kinds, "share of attention", moment)
 
 

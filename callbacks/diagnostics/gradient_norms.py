@@ -7,7 +7,9 @@ from contextlib import suppress
 from functools import partial
 
 import lightning as L
+import pandas as pd
 import torch
+from matplotlib.figure import Figure
 from pydantic import PositiveInt
 from torch.optim import Optimizer
 
@@ -20,7 +22,7 @@ from lab.observation.gradients import at_next_steps
 from lab.observation.observe import Findings, attention_layers
 from lab.observation.subject import Subject
 from lab.plotting.curves import gradient_figure
-from lab.plotting.figures import bars_by_layer
+from lab.plotting.figures import bars_by_layer, lines_by_layer
 
 
 class GradientNorms(Look):
@@ -29,8 +31,9 @@ class GradientNorms(Look):
     Read after the backward pass and unscaling, before the optimiser step. Per look, one transfer to the host. At the
     end of training ``pictures/gradient_norms.png`` shows them, the time before the Eureka-moment in grey.
 
-    Afterwards (``lab.inspect``) it shows what training would log next at a checkpoint. Table: layer, ahead (steps from
-    the checkpoint, whose weights they all have), q, k, v.
+    A model of another library is watched by :class:`lab.callbacks.watch.Watch`. Afterwards (``lab.inspect``) it shows
+    what training would log next at a checkpoint. Table: layer, ahead (steps from the checkpoint, whose weights they all
+    have), q, k, v.
 
     Source: Eureka-moments in Transformers, Figures 4 and 14 ("L1 gradient norm").
 
@@ -78,8 +81,15 @@ class GradientNorms(Look):
         found = Findings()
         for ahead, layers in enumerate(at_next_steps(trained, steps, norms_by_layer)):
             found.rows += [{"layer": layer, "ahead": ahead, **norms} for layer, norms in layers.items()]
+        if not found.rows:
+            raise LabError(
+                f"no layer of {type(subject.model).__name__} tells which of its weights are W_Q, W_K and W_V"
+            )
         found.figures["layers"] = partial(bars_by_layer, found.rows, ["q", "k", "v"], "mean |gradient|", log=True)
         return found
+
+    def history(self, table: pd.DataFrame, moment: float | None) -> Figure:
+        return lines_by_layer(table, ["q", "k", "v"], "mean |gradient|", moment, log=True)
 
 
 def gradient_norms(model: torch.nn.Module) -> dict[str, float]:

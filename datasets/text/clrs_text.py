@@ -149,12 +149,14 @@ class ClrsTextData(DataModule):
 
     def prior_loss(self) -> float | None:
         """Unigram entropy: the validation loss of one who knows how often each token is in training answers."""
-        counts = np.ones(self.tokenizer.size)
+        counts = np.zeros(self.tokenizer.size)
         for problem in self.problems.training(self.validation_seed, range(_COUNTED)):
             _, tokens, question = self._encoded(problem)
             np.add.at(counts, tokens[question:], 1.0)
-        surprise = -np.log(counts / counts.sum())
         asked = [token for batch in self._validation[0] for _, tokens, question in batch for token in tokens[question:]]
+        # Once more each token of an answer, and no other: the rest of a large vocabulary would outweigh all counted.
+        counts[np.union1d(counts.nonzero()[0], asked)] += 1.0
+        surprise = -np.log(np.maximum(counts, 1.0) / counts.sum())
         return float(surprise[asked].mean())
 
     def draw_train(self, epoch: int, step: int) -> Batch:

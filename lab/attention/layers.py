@@ -26,6 +26,7 @@ class Tap(dict[str, Tensor]):
     def __init__(self, explicit: bool) -> None:
         super().__init__()
         self.explicit = explicit
+        self.calls = 0
 
     def attend(
         self,
@@ -38,6 +39,7 @@ class Tap(dict[str, Tensor]):
         dropout: float = 0.0,
     ) -> Tensor:
         """z_BHND of :func:`lab.attention.functional.attend`, kept with what it came of."""
+        self.calls += 1
         self.update(q=q, k=k, v=v)
         if (allowed := written_out(mask)) is not None:
             self["mask"] = allowed

@@ -70,6 +70,8 @@ class Answering(Observable):
                 last = input_ids.shape[1] - longest - 1
                 return over_BM[:, last] | (input_ids[:, -1] != y[:, last])
 
+        # What training never says, here neither: a model may know more tokens than the data has.
+        beyond = list(range(self.num_classes, self.model.get_output_embeddings().weight.shape[0])) or None
         decoded = self.model.generate(
             prompts_BP,
             attention_mask=(from_BP >= 0).long(),
@@ -77,6 +79,7 @@ class Answering(Observable):
             do_sample=False,
             use_cache=True,
             pad_token_id=0,
+            suppress_tokens=beyond,
             stopping_criteria=StoppingCriteriaList([Decided()]),
         )
         # All have ended early where none is right.

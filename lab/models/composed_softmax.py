@@ -27,6 +27,15 @@ def softmax_config(name: str, *overrides: str) -> DictConfig:
     return config.softmax
 
 
+def refuse_schedule(softmax: DictConfig, name: str) -> None:
+    """Raises LabError if a softmax that is put on a trained model has a schedule: there is no training to move it."""
+    if softmax.get("schedule"):
+        raise LabError(
+            f"{name} moves its temperature over training, and this model is trained already: leave the schedule out "
+            "(softmax/schedule=none), and type a temperature, as in softmax.tau=2"
+        )
+
+
 def without_schedule(softmax: DictConfig) -> DictConfig:
     """Returns the part of a ``softmax`` config that makes rules and normalisers; the schedule is the module's."""
     plain: Any = OmegaConf.to_container(softmax, resolve=True)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import json
+import math
+import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from typing import Any, TypeVar
 
 import torch
@@ -17,7 +19,7 @@ from lab.console import LabError
 from lab.models.composed_softmax import softmax_config, softmax_factory, without_schedule
 from lab.models.parts import LayerSoftmax, Observable, RuleFactory, SoftmaxFactory, make_softmaxes
 from lab.models.replaced_softmax import ReplacedSoftmax, Shape, replaced_in
-from lab.models.sdpa_calls import OfSdpaCalls
+from lab.models.sdpa_calls import OfSdpaCalls, names
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -48,7 +50,6 @@ def replace_softmax(model: Model, softmax: str | SoftmaxFactory | RuleFactory = 
             f"{type(model).__name__} is a model of the lab: it takes a softmax where it is made, softmax=..."
         )
     factory, schedule = _chosen(softmax, options)
-    own_scale = _tau_of(factory) is None
     makers: dict[tuple[int, int], Iterator[LayerSoftmax]] = {}
     made: list[ReplacedSoftmax] = []
     for way, module in _attention_modules(model):
@@ -58,6 +59,8 @@ def replace_softmax(model: Model, softmax: str | SoftmaxFactory | RuleFactory = 
             one = next(makers.setdefault(heads, make_softmaxes(factory, *heads, trained_length=shape.longest)))
         except ValueError as error:
             raise LabError(f"{type(module).__name__}: {error}") from error
+        # A temperature that the factory brings stays; sqrt(D) is what a rule takes where nobody has said.
+        own_scale = _tau_of(factory) is None and one.rule.default_tau == math.sqrt(shape.head_dim)
         if own_scale:
             one.rule.default_tau = 1 / shape.scale
             one.rule.set_tau(one.rule.default_tau)
@@ -107,6 +110,28 @@ def _attention_modules(model: nn.Module) -> Iterator[tuple[type[ReplacedSoftmax]
             f"the softmax of {type(model).__name__} cannot be replaced: none of its modules asks transformers for an "
             "attention function, or calls F.scaled_dot_product_attention"
         )
+    _check_whole(model, reached)
+
+
+def _check_whole(model: nn.Module, reached: Set[int]) -> None:
+    """Raises LabError if some attention of the model would keep its own softmax, or be answered twice."""
+    within: set[int] = set()
+    for module in model.modules():
+        if id(module) in reached:
+            inner = [one for one in module.modules() if one is not module]
+            within |= {id(one) for one in inner}
+            if (twice := next((one for one in inner if id(one) in reached), None)) is not None:
+                raise LabError(
+                    f"the softmax of {type(model).__name__} cannot be replaced: its {type(module).__name__} calls "
+                    f"attention itself and holds a {type(twice).__name__} that does so too"
+                )
+    for module in model.modules():
+        name = type(module).__name__
+        if id(module) not in reached | within and re.search("attention|attn", name, re.I) and names(module, "softmax"):
+            raise LabError(
+                f"the softmax of {type(model).__name__} cannot be replaced as a whole: its {name} works out a softmax "
+                "by itself, and would keep it"
+            )
 
 
 def _chosen(

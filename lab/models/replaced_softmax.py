@@ -24,7 +24,10 @@ NAME = "eureka_softmax"
 _HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "nhead", "heads")
 _HEAD_DIM = ("qk_head_dim", "head_dim", "attention_head_size", "key_value_proj_dim", "dim_head")
 _WIDTH = ("embed_dim", "hidden_size", "n_embd", "d_model", "dim", "width")
-_PROJECTIONS = (("q_proj", "k_proj", "v_proj"), ("query", "key", "value"), ("qkv",), ("c_attn",))
+_PROJECTIONS = (("q_proj", "k_proj", "v_proj"), ("query", "key", "value"), ("q_lin", "k_lin", "v_lin"))
+# All three in one: one after the other, or (GPT-NeoX, Bloom) head by head.
+_FUSED = ("qkv", "c_attn", "qkv_proj", "Wqkv", "query_key_value")
+_BY_HEAD = ("query_key_value",)
 _LONGEST = ("max_position_embeddings",)
 _SCALE = ("scaling", "scale", "softmax_scale")
 
@@ -115,10 +118,36 @@ class ReplacedSoftmax(MultiHead):
         return self._owner[0]
 
     def projections(self) -> dict[str, Tensor]:
-        return dict(_parts(self.owner, lambda linear: linear.weight) or {})
+        return dict(self._parts(lambda linear: linear.weight) or {})
 
     def projection_gradients(self) -> dict[str, Tensor] | None:
-        return _parts(self.owner, lambda linear: linear.weight.grad)
+        return self._parts(lambda linear: linear.weight.grad)
+
+    def _parts(self, of: Callable[[Any], Tensor | None]) -> dict[str, Tensor] | None:
+        """Something of the projections of the owner by "q", "k", "v"; None of one whose parts are not known."""
+        for names in _PROJECTIONS:
+            linears = [getattr(self.owner, name, None) for name in names]
+            if all(isinstance(linear, nn.Module) for linear in linears):
+                found = [_rows(linear, of) for linear in linears]
+                return {name: part for name, part in zip("qkv", found, strict=True) if part is not None} or None
+        for name in _FUSED:
+            # Beside a projection of queries alone it holds keys and values (GPT-2's cross-attention).
+            if isinstance(getattr(self.owner, name, None), nn.Module) and not hasattr(self.owner, "q_attn"):
+                rows = _rows(getattr(self.owner, name), of)
+                return None if rows is None else self._cut(rows, name in _BY_HEAD)
+        return None
+
+    def _cut(self, rows: Tensor, by_head: bool) -> dict[str, Tensor] | None:
+        """Rows of a fused projection by "q", "k", "v"; None where their number does not tell which are which."""
+        H, D = self.num_heads, self.head_dim
+        of_keys, odd = divmod(len(rows) - H * D, 2)
+        if odd or of_keys <= 0 or of_keys % D:
+            return None
+        if by_head and of_keys == H * D:
+            rows = rows.unflatten(0, (H, 3, D)).transpose(0, 1).flatten(0, 2)
+        elif by_head and of_keys != D:
+            return None
+        return dict(zip("qkv", rows.split([H * D, of_keys, of_keys]), strict=True))
 
     def of_call(
         self,
@@ -144,6 +173,8 @@ class ReplacedSoftmax(MultiHead):
         Raises:
             LabError: if the call is one that the softmax was not made for.
         """
+        if is_causal and mask is not None:
+            raise LabError(f"{type(self.owner).__name__} gives attention a mask and is_causal: say both in one mask")
         self._check(q_BHND, mask, scale)
         # Under autocast, rotary positions leave queries and keys in float32 beside values in half precision.
         q_BHND, k_BGMD = q_BHND.to(v_BGMD.dtype), k_BGMD.to(v_BGMD.dtype)
@@ -183,20 +214,11 @@ def _repeated(x_BGMD: Tensor, heads: int) -> Tensor:
     return x_BGMD if groups == heads else x_BGMD.repeat_interleave(heads // groups, dim=1)
 
 
-def _parts(owner: nn.Module, of: Callable[[Any], Tensor | None]) -> dict[str, Tensor] | None:
-    """Something of the projections of an attention module by "q", "k", "v"; None of one whose parts are not known."""
-    for names in _PROJECTIONS:
-        linears = [getattr(owner, name, None) for name in names]
-        if not all(isinstance(linear, nn.Module) for linear in linears):
-            continue
-        found = [of(linear) for linear in linears]
-        if any(part is None for part in found):
-            return None
-        # Of GPT-2's layers the output is the last dimension.
-        turned = type(linears[0]).__name__ == "Conv1D"
-        rows = [part.t() if turned else part for part in found if part is not None]
-        return dict(zip("qkv", rows[0].chunk(3) if len(rows) == 1 else rows, strict=True))
-    return None
+def _rows(linear: Any, of: Callable[[Any], Tensor | None]) -> Tensor | None:
+    """Something of a projection, outputs first."""
+    part = of(linear)
+    # Of GPT-2's layers the output is the last dimension.
+    return part.t() if part is not None and type(linear).__name__ == "Conv1D" else part
 
 
 def replaced_in(model: nn.Module) -> list[ReplacedSoftmax]:

@@ -28,7 +28,7 @@ class OfSdpaCalls(ReplacedSoftmax):
                     f"the softmax of {type(module).__name__} cannot be replaced: torch works it out within one call; "
                     f"write the module with F.{_CALL}"
                 )
-        return [module for module in model.modules() if _calls(type(module))]
+        return [module for module in model.modules() if names(module, _CALL)]
 
     def state_before(self) -> dict[str, Any]:
         # timm's modules write attention out where fused_attn is False.
@@ -98,8 +98,9 @@ def _answer(
     return softmax.of_call(query, key, value, attn_mask, is_causal, dropout_p, scale)
 
 
-def _calls(cls: type) -> bool:
-    """Tells if a class of modules names the call in a method of its own or of a base class."""
-    methods = [method for base in cls.__mro__ if base is not nn.Module for method in vars(base).values()]
+def names(module: nn.Module, function: str) -> bool:
+    """Tells if the class of a module names a function in a method of its own or of a base class."""
+    bases = [base for base in type(module).__mro__ if base is not nn.Module]
+    methods = [method for base in bases for method in vars(base).values()]
     codes = [code for method in methods if isinstance(code := getattr(method, "__code__", None), CodeType)]
-    return any(_CALL in code.co_names for code in codes)
+    return any(function in code.co_names for code in codes)

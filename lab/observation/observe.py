@@ -164,7 +164,8 @@ def look(model: nn.Module, x: Any, observers: Sequence[Observer]) -> list[Findin
         lab.replace_softmax(model, "norm_softmax")
         (entropy,) = lab.look(model, tokenizer(texts, return_tensors="pt"), [AttentionEntropy("look")])
 
-    Nothing of the model is changed, no gradient is taken and no random number is drawn of training's.
+    Nothing of the model is changed, no gradient is taken and no random number is drawn of training's. Padding that an
+    ``attention_mask`` tells of is not shown: inputs of one length go through the model together, without it.
 
     Args:
         model: under a softmax of the lab, its own model or one of another library.
@@ -179,14 +180,39 @@ def look(model: nn.Module, x: Any, observers: Sequence[Observer]) -> list[Findin
         raise LabError(f"{type(model).__name__} has no attention of the lab: lab.replace_softmax(model) puts it in")
     device = _device_of(model)
     x = move_data_to_device(dict(x) if isinstance(x, Mapping) else x, device)
-    first = next(iter(x.values())) if isinstance(x, Mapping) else x
     what = sorted({quantity for observer in observers for quantity in observer.reads})
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), evaluating(model):
-        recorder = Recorder(known, what=what)
-        recorder.run(x)
-        layers = [recorder[layer] for layer in recorder.layers]
-        chunk = Chunk({"x": x, "y": torch.zeros(len(first), device=device), "latents": {}}, {}, layers, known)
-        return [observer.conclude([observer.see(chunk)]) for observer in observers]
+        seen: list[list[Any]] = [[] for _ in observers]
+        for part in _without_padding(x):
+            recorder = Recorder(known, what=what)
+            recorder.run(part)
+            layers = [recorder[layer] for layer in recorder.layers]
+            first = next(iter(part.values())) if isinstance(part, Mapping) else part
+            chunk = Chunk({"x": part, "y": torch.zeros(len(first), device=device), "latents": {}}, {}, layers, known)
+            for own, observer in zip(seen, observers, strict=True):
+                own.append(observer.see(chunk))
+        return [observer.conclude(own) for observer, own in zip(observers, seen, strict=True)]
+
+
+def _without_padding(x: Any) -> Iterator[Any]:
+    """Inputs by name, cut to the tokens that their ``attention_mask`` [B, N] lets through; those of one mask together.
+
+    Raises:
+        LabError: if an input is all padding.
+    """
+    mask_BN = x.get("attention_mask") if isinstance(x, Mapping) else None
+    if not isinstance(mask_BN, Tensor) or mask_BN.dim() != 2 or bool(mask_BN.all()):
+        yield x
+        return
+    masks, which_B = mask_BN.bool().unique(dim=0, return_inverse=True)
+    if not bool(masks.any(1).all()):
+        raise LabError("an input is padding alone: its attention_mask is 0 everywhere")
+    for index in dict.fromkeys(which_B.tolist()):  # the first input stays the first
+        own_B, tokens_N = which_B == index, masks[index]
+        yield {
+            name: value[own_B][:, tokens_N] if value.shape[:2] == mask_BN.shape else value[own_B]
+            for name, value in x.items()
+        }
 
 
 def _device_of(model: nn.Module) -> torch.device:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lab.attention.layers import Tap
+from lab.console import LabError
 from lab.models.parts import observable
 
 QUANTITIES = ("queries", "tokens", "q", "k", "v", "mask", "logits", "weights", "z", "attended", "residual")
@@ -101,9 +102,19 @@ class Recorder:
     def run(self, x: Any) -> Any:
         """The model's output on ``x`` (inputs by name where it takes several) in eval mode without gradients; every
         training flag is put back.
+
+        Raises:
+            LabError: if the pass goes through a layer more than once (ALBERT): only the last time would be kept.
         """
         with evaluating(self.model), self.on(), torch.no_grad():
-            return self.model.forward(x)
+            out = self.model.forward(x)
+            most = max((layer.tap.calls for layer in self._layers.values() if layer.tap is not None), default=0)
+        if most > 1:
+            raise LabError(
+                f"{type(self.model).__name__} goes through one attention layer {most} times in a pass, and what is "
+                "read of a layer is of one time: a model that shares a layer's weights cannot be read"
+            )
+        return out
 
     def __getitem__(self, layer: int) -> dict[str, Tensor]:
         """Tensors that were seen in a layer, by quantity."""

@@ -16,7 +16,7 @@ from torchvision.datasets.folder import IMG_EXTENSIONS
 from lab.console import LabError, first_line, tell
 from lab.datasets.given import GivenData
 from lab.datasets.seeding import generator_of
-from lab.models.composed_softmax import softmax_config, softmax_factory, without_schedule
+from lab.models.composed_softmax import refuse_schedule, softmax_config, softmax_factory
 from lab.models.libraries.named import NamedModel, named_model
 from lab.models.parts import OtherModel
 from lab.models.replace import replace_softmax, restore_softmax
@@ -78,7 +78,9 @@ def inspect_model(
     typed = [] if softmax is None else [f"softmax={softmax}", *softmax_options]
     looks = Looks(callbacks, out or Path("inspect") / folder_name(",".join([model, *typed])), force)
     elsewhere = [override for override in callbacks if override.startswith("hydra.searchpath=")]
-    factory = softmax_factory(without_schedule(softmax_config(softmax or "softmax", *elsewhere, *softmax_options)))
+    config = softmax_config(softmax or "softmax", *elsewhere, *softmax_options)
+    refuse_schedule(config, f"softmax={softmax}")
+    factory = softmax_factory(config)
     named = named_model(model, weights=weights, layers=layers, kind=kind)
     has = [*(["text"] if named.vocabulary else []), *(["training"] if named.tells_next else [])]
     lacks = f" without {_CAUSAL}" if named.vocabulary and not named.tells_next else ""

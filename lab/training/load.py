@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from lab.console import LabError
 from lab.datasets.loading import DataModule
-from lab.models.composed_softmax import softmax_config, without_schedule
+from lab.models.composed_softmax import refuse_schedule, softmax_config, without_schedule
 from lab.runs.folder import Run
 from lab.training.build import build_data, build_model
 from lab.training.stored import load_config, made_of
@@ -66,6 +66,8 @@ class Trained:
             # The experiment's own defaults for NormSoftmax.
             of_experiment = self.config.get("norm_softmax") or {}
             softmax = softmax_config(softmax, *(f"+norm_softmax.{key}={value}" for key, value in of_experiment.items()))
+        if softmax is not None:
+            refuse_schedule(softmax, "this softmax")
         own = without_schedule(self.config.softmax if softmax is None else softmax)
         with made_of(self.folder):
             if facts is None:

@@ -21,7 +21,8 @@ from lab.callbacks.diagnostics.attention_gradients import AttentionGradients
 from lab.callbacks.diagnostics.attention_maps import AttentionMaps
 from lab.callbacks.diagnostics.attention_mass import AttentionMass
 from lab.callbacks.diagnostics.attention_scores import AttentionScores
-from lab.callbacks.diagnostics.gradient_norms import gradient_norms
+from lab.callbacks.diagnostics.gradient_norms import GradientNorms, gradient_norms
+from lab.callbacks.diagnostics.linear_probes import LinearProbes
 from lab.callbacks.diagnostics.logit_spread import LogitSpread
 from lab.callbacks.diagnostics.sink_values import SinkValues
 from lab.callbacks.diagnostics.softmax_jacobian import SoftmaxJacobian
@@ -71,6 +72,33 @@ def test_every_diagnostic_without_scenes_looks_at_a_batch(gpt2: nn.Module, tmp_p
     assert {"answer", "sink"} <= set(pd.DataFrame(found[AttentionMass].rows)["region"])
 
 
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padding_is_not_looked_at(gpt2: nn.Module, tmp_path: Path, side: str) -> None:
+    lab.replace_softmax(gpt2, NormSoftmax)
+    alone = {"input_ids": torch.arange(7).unsqueeze(0)}
+    pad = (5, 0) if side == "left" else (0, 5)
+    padded = {
+        "input_ids": nn.functional.pad(alone["input_ids"], pad),
+        "attention_mask": nn.functional.pad(torch.ones(1, 7, dtype=torch.long), pad),
+    }
+    kinds = [AttentionEntropy(str(tmp_path)), AttentionMass(str(tmp_path)), SinkValues(str(tmp_path))]
+    for one, other in zip(lab.look(gpt2, alone, kinds), lab.look(gpt2, padded, kinds), strict=True):
+        pd.testing.assert_frame_equal(pd.DataFrame(one.rows), pd.DataFrame(other.rows), atol=1e-6)
+    padded["attention_mask"] *= 0
+    with pytest.raises(lab.LabError, match="padding alone"):
+        lab.look(gpt2, padded, kinds)
+
+
+def test_a_model_that_shares_its_layers_is_refused(tmp_path: Path) -> None:
+    config = transformers.AlbertConfig(
+        vocab_size=50, embedding_size=16, hidden_size=32, num_hidden_layers=3, num_attention_heads=2,
+        intermediate_size=32,
+    )  # fmt: skip
+    model = lab.replace_softmax(transformers.AlbertModel(config), NormSoftmax)
+    with pytest.raises(lab.LabError, match="goes through one attention layer 3 times in a pass"):
+        lab.look(model, TOKENS, [AttentionEntropy(str(tmp_path))])
+
+
 def test_a_model_without_the_lab_s_attention_is_refused(gpt2: nn.Module, tmp_path: Path) -> None:
     with pytest.raises(lab.LabError, match=r"GPT2LMHeadModel has no attention of the lab: lab.replace_softmax"):
         lab.look(gpt2, TOKENS, [AttentionEntropy(str(tmp_path))])
@@ -110,12 +138,45 @@ class Module(L.LightningModule):
         return torch.optim.AdamW(self.parameters(), lr=1e-3)
 
 
+def fit(model: nn.Module, watch: Watch, **options: Any) -> L.Trainer:
+    """Trains on single texts."""
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    keep = {"ckpt_path": options.pop("ckpt_path", None)}
+    trainer = L.Trainer(callbacks=[watch], enable_model_summary=False, accelerator="cpu", **quiet, **options)
+    trainer.fit(Module(model), torch.utils.data.DataLoader(TOKENS["input_ids"].repeat(2, 1), batch_size=1), **keep)
+    return trainer
+
+
+def test_every_diagnostic_watches_a_training_and_goes_on_with_its_table(gpt2: nn.Module, tmp_path: Path) -> None:
+    lab.replace_softmax(gpt2, SoftmaxFactory(NormSoftmax, PlusOne))
+
+    def watch() -> Watch:
+        kinds = [make(str(tmp_path), pictures_every_n_epochs=0) for make in ALL]
+        return Watch(gpt2, TOKENS, [*kinds, GradientNorms(str(tmp_path))], every_n_steps=2)
+
+    fit(gpt2, watch(), max_steps=4).save_checkpoint(tmp_path / "four.ckpt")
+    fit(gpt2, watch(), max_steps=8, max_epochs=-1, ckpt_path=tmp_path / "four.ckpt")
+    for name in ("attention_mass", "attention_entropy"):
+        assert sorted(pd.read_csv(tmp_path / "diagnostics" / f"{name}.csv")["step"].unique()) == [0, 2, 4, 6, 8]
+    norms = pd.read_csv(tmp_path / "diagnostics" / "gradient_norms.csv")
+    assert sorted(norms["step"].unique()) == [0, 2, 4, 6] and (norms[["q", "k", "v"]] > 0).all(axis=None)
+    # Pictures over training alone.
+    assert {"attention_mass.png", "gradient_norms.png"} <= {path.name for path in (tmp_path / "pictures").iterdir()}
+    assert not [path for path in (tmp_path / "pictures").iterdir() if path.is_dir()]
+
+
+def test_what_a_watch_cannot_do_is_said(gpt2: nn.Module, tmp_path: Path) -> None:
+    with pytest.raises(lab.LabError, match="LinearProbes cannot watch a training"):
+        Watch(gpt2, TOKENS, [LinearProbes(str(tmp_path))])
+    lab.replace_softmax(gpt2, "heat_treatment")
+    with pytest.raises(lab.LabError, match=r"schedule over all of training, .* give it max_steps"):
+        fit(gpt2, Watch(gpt2, TOKENS, []), max_epochs=-1, max_time={"seconds": 30})
+
+
 def test_any_lightning_trainer_is_watched(gpt2: nn.Module, tmp_path: Path) -> None:
     lab.replace_softmax(gpt2, "heat_treatment")
     watch = Watch(gpt2, TOKENS, [AttentionEntropy(str(tmp_path))], every_n_steps=2)
-    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-    trainer = L.Trainer(max_steps=4, callbacks=[watch], enable_model_summary=False, accelerator="cpu", **quiet)
-    trainer.fit(Module(gpt2), torch.utils.data.DataLoader(TOKENS["input_ids"].repeat(2, 1), batch_size=1))
+    fit(gpt2, watch, max_steps=4)
     table = pd.read_csv(tmp_path / "diagnostics" / "attention_entropy.csv")
     assert sorted(table["step"].unique()) == [0, 2, 4]
     assert (tmp_path / "pictures" / "attention_entropy.png").exists()
@@ -146,12 +207,14 @@ def test_hugging_face_s_trainer_is_watched(gpt2: nn.Module, tmp_path: Path) -> N
     from lab.callbacks.watch_trainer import WatchTrainer
 
     lab.replace_softmax(gpt2, "heat_treatment")
-    watch = WatchTrainer(Watch(gpt2, TOKENS, [SinkValues(str(tmp_path))], every_n_steps=3))
+    kinds = [SinkValues(str(tmp_path)), GradientNorms(str(tmp_path))]
+    watch = WatchTrainer(Watch(gpt2, TOKENS, kinds, every_n_steps=3))
     quiet = {"report_to": [], "save_strategy": "no", "logging_strategy": "no", "disable_tqdm": True}
     arguments = transformers.TrainingArguments(str(tmp_path / "out"), max_steps=4, use_cpu=True, **quiet)
     texts = [{"input_ids": row, "labels": row} for row in TOKENS["input_ids"].repeat(8, 1)]
     transformers.Trainer(gpt2, arguments, train_dataset=texts, callbacks=[watch]).train()
     assert _steps(tmp_path) == [0, 3, 4]
+    assert (pd.read_csv(tmp_path / "diagnostics" / "gradient_norms.csv").groupby("step")["q"].mean() > 0).sum() == 2
     # Half of training is done before the last step is taken.
     assert float(replaced_in(gpt2)[0].rule.tau) == 4.0
 
