@@ -123,7 +123,7 @@ def _check_whole(model: nn.Module, reached: Set[int]) -> None:
             if (twice := next((one for one in inner if id(one) in reached), None)) is not None:
                 raise LabError(
                     f"the softmax of {type(model).__name__} cannot be replaced: its {type(module).__name__} calls "
-                    f"attention itself and holds a {type(twice).__name__} that does so too"
+                    f"attention itself and holds {type(twice).__name__}, which does so too"
                 )
     for module in model.modules():
         name = type(module).__name__

@@ -110,6 +110,17 @@ def test_the_answer_is_asked_for_and_its_end() -> None:
     assert sum(len(batch["y"]) for batch in validated) == data.validation_size == 20
 
 
+def test_tokens_that_no_answer_has_do_not_move_the_plateau() -> None:
+    """Of the bytes alone, and with as many tokens more as Gemma has."""
+
+    class Larger(ByteTokenizer):
+        size = 256_000
+
+    few, many = drawn(), drawn()
+    many.tokenizer = Larger()
+    assert few.prior_loss() == pytest.approx(many.prior_loss())
+
+
 def test_what_is_too_long_is_left_out_and_told() -> None:
     data = drawn(longest=130)
     assert data.remarks() == ["not validated, since longer than data.longest=130 tokens: bfs 8"]

@@ -118,6 +118,19 @@ def test_decoding_finds_right_what_one_pass_does(architecture: str, softmax) -> 
     assert model.solves((x, places), (y + 1) % 40).tolist() == [False] * 3
 
 
+def test_tokens_beyond_those_of_the_data_are_never_said() -> None:
+    model = AnsweringModel(40, 32, "llama", 2, 2, 16).eval()
+    model.num_classes = 30
+    tokens = torch.randint(30, (2, 5))
+    with torch.no_grad():
+        # The model would say the 31st token and nothing else.
+        model.model.get_output_embeddings().weight[30] = 100 * model.model.model(tokens).last_hidden_state.mean((0, 1))
+    x, places = tokens, torch.tensor([[4], [4]])
+    y = model((x, places)).argmax(-1)
+    assert model.model(tokens).logits[:, -1].argmax(-1).tolist() == [30, 30] and y.max() < 30
+    assert model.solves((x, places), y).tolist() == [True, True]
+
+
 def test_what_cannot_be_is_refused_and_leaves_nothing(gemma: Path, tmp_path: Path) -> None:
     refused = [
         ([*SMALL, "seeds=2"], "seeds cannot train together on batches that differ in shape"),

@@ -167,6 +167,7 @@ def test_a_name_in_the_cache_needs_no_network(
         (["run=MODELS", "weights=false"], "weights= goes with model="),
         (["model=hf:MODELS/gpt2", "tokens=many"], "tokens must be a number from 1"),
         (["model=hf:MODELS/gpt2", "softmax=hart"], "did you mean 'hard'"),
+        (["model=hf:MODELS/gpt2", "softmax=heat_treatment"], "this model is trained already: leave the schedule out"),
         (["model=hf:MODELS/pickled"], "no weights to be had: Error no file named model.safetensors"),
         (["model=hf:MODELS/coded"], "no config to be had"),
     ],

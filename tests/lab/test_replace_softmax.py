@@ -25,7 +25,7 @@ from lab.models.parts import SoftmaxFactory
 from lab.models.reasoner import Reasoner
 from lab.models.replace import heat
 from lab.models.replaced_softmax import NAME, replaced_in
-from lab.observation.recorder import evaluating
+from lab.observation.recorder import Recorder, evaluating
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install -e '.[language]'")
 
@@ -270,6 +270,43 @@ def test_tau_is_what_the_model_divides_by_unless_one_is_given() -> None:
     assert [float(own.rule.tau) for own in replaced_in(model)] == [2.0, 2.0]
 
 
+def test_a_temperature_that_a_factory_brings_stays() -> None:
+    class Sharp(Fixed):
+        def __init__(self, heads: int, head_dim: int, tau: float = 0.5) -> None:
+            super().__init__(heads, head_dim, tau)
+
+    for factory in (Sharp, lambda heads, head_dim: Fixed(heads, head_dim, tau=0.5)):
+        model = lab.replace_softmax(_vit(), factory)
+        assert [float(own.rule.tau) for own in replaced_in(model)] == [0.5, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("config", "rows"),
+    [
+        # Of four heads of 8: keys and values of one head; then q, k and v of each head together.
+        (transformers.GPTBigCodeConfig(n_embd=32, n_layer=1, n_head=4, vocab_size=50), [32, 8, 8]),
+        (
+            transformers.GPTNeoXConfig(
+                hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=32, vocab_size=50
+            ),
+            [32, 32, 32],
+        ),
+    ],
+)
+def test_a_fused_projection_is_cut_into_what_it_holds(config: Any, rows: list[int]) -> None:
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    (own,) = replaced_in(lab.replace_softmax(model, Fixed))
+    assert [len(part) for part in own.projections().values()] == rows
+    for name in "qkv":
+        model.zero_grad()
+        recorder = Recorder(model, what=(name,), keep_graph=True)
+        with recorder.on():
+            model(torch.arange(6).unsqueeze(0))
+        recorder[0][name].square().sum().backward()
+        gradients = own.projection_gradients()
+        assert gradients is not None and [other for other in "qkv" if gradients[other].any()] == [name]
+
+
 def test_a_schedule_moves_tau() -> None:
     model = lab.replace_softmax(_vit(), "heat_treatment")
     rules = [own.rule for own in replaced_in(model)]
@@ -304,6 +341,22 @@ class Odd(Own):
         return F.scaled_dot_product_attention(x[:, None], x[:, None], x[:, None], scale=3.0)
 
 
+class Both(Own):
+    """Attention with a mask that is to hold beside the causal one."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        q = x.unflatten(-1, (2, 16)).transpose(1, 2)
+        return F.scaled_dot_product_attention(q, q, q, torch.ones(4, 4, dtype=torch.bool), is_causal=True)
+
+
+class Nested(Own):
+    """Attention around attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = timm.layers.Attention(32, 2)
+
+
 T5 = partial(transformers.T5Config, vocab_size=50, d_model=32, d_kv=16, d_ff=64, num_layers=1, num_heads=2)
 
 
@@ -316,6 +369,11 @@ T5 = partial(transformers.T5Config, vocab_size=50, d_model=32, d_kv=16, d_ff=64,
             "Gemma2Attention cannot be replaced: it caps its scores",
         ),
         (lambda: nn.TransformerEncoderLayer(32, 2), "MultiheadAttention cannot be replaced"),
+        (
+            lambda: timm.create_model("crossvit_tiny_240"),
+            "CrossVit cannot be replaced as a whole: its CrossAttention works out a softmax by itself",
+        ),
+        (lambda: Nested(), "its Nested calls attention itself and holds Attention, which does so too"),
         (lambda: nn.Linear(2, 2), "Linear cannot be replaced: none of its modules"),
         (lambda: Reasoner(), "Reasoner is a model of the lab: it takes a softmax where it is made"),
     ],
@@ -334,6 +392,8 @@ def test_calls_that_the_softmax_was_not_made_for_are_refused() -> None:
         lab.replace_softmax(Manual(), Fixed)(x)
     with pytest.raises(lab.LabError, match=r"Odd calls attention with queries \[2, 1, 4, 32\]"):
         lab.replace_softmax(Odd(), Fixed)(x)
+    with pytest.raises(lab.LabError, match="Both gives attention a mask and is_causal"):
+        lab.replace_softmax(Both(), Fixed)(x)
     window = timm.layers.Attention(32, 2)
     with pytest.raises(lab.LabError, match=r"Attention adds a mask of torch.float32 to its scores"):
         lab.replace_softmax(window, Fixed)(x, attn_mask=torch.zeros(4, 4))
