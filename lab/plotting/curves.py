@@ -78,9 +78,9 @@ def mark_moments(
 
 def height_at(moment: Eureka, quantity: str) -> float | None:
     """Value of a curve of ``quantity`` ("accuracy", "loss") at a moment; None where the moment does not tell it."""
-    if quantity == "accuracy":
-        return moment.accuracy
-    return moment.value if moment.metric == f"val/{quantity}" else None
+    if moment.value is not None and moment.metric == moment.drawn(quantity):
+        return moment.value
+    return moment.accuracy if moment.drawn(quantity) == "val/accuracy" else None
 
 
 @styled()

@@ -276,7 +276,11 @@ def setting_row(found: Outcome, against: Against | None) -> dict[str, str]:
         "Eureka-ratio": _ratio(found),
         "accuracy after the moment, %": show_mean(found.accuracy, 2) if found.accuracy else "",
         "accuracy without one, %": show_mean(found.plateau, 2) if found.plateau else "",
-        **({f"{setting.metric} at the end": show_mean(found.watched, 3)} if found.watched else {}),
+        **(
+            {f"{setting.metric} at the end{_unit(setting)}": show_mean(found.watched, _digits(setting))}
+            if found.watched
+            else {}
+        ),
         "mean Eureka-epoch": show_mean(found.eureka_epoch, 1) if found.eureka_epoch else "",
         "median epoch to the moment": str(found.median) if found.median else "",
     }
@@ -320,10 +324,18 @@ def _p(value: float | None) -> str:
     return f"{value:.3f}" if value >= 0.001 else "< 0.001"
 
 
+def _unit(setting: Setting) -> str:
+    return ", %" if "accuracy" in setting.metric else ""
+
+
+def _digits(setting: Setting) -> int:
+    return 2 if "accuracy" in setting.metric else 3
+
+
 def _difference(against: Against) -> str:
     if against.watched is None:
         return ""
-    digits = 2 if against.setting.metric == "accuracy" else 3
+    digits = _digits(against.setting)
     mean, low, high = (f"{value:+.{digits}f}" for value in against.watched)
     return f"{mean} ({low} to {high}; {against.seeds} seeds)"
 

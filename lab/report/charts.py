@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from lab.console import printable
 from lab.plotting.curves import height_at
 from lab.plotting.style import Look
-from lab.report.figures import Event, Waiting, guides, validated, waiting
+from lab.report.figures import Event, Waiting, guides, title_of, validated, waiting
 from lab.report.middle import middle, points
 from lab.report.records import Record
 from lab.report.settings import Setting
@@ -68,9 +68,10 @@ def curves_chart(settings: Sequence[Setting], quantity: Quantity, look: Mapping[
                 "stars": [[epoch, scale * height] for epoch, height in heights if height is not None],
             }
         )
-    first = next(iter(chosen.values()))[0].summary.eureka
-    lines = [{"y": scale * y, "name": name, "dash": _DASHES[line]} for y, line, name in guides(first, quantity)]
-    return _chart("epoch", quantity, groups, lines)
+    first = next(iter(chosen.values()))
+    found = guides(first[0].summary.eureka, quantity)
+    lines = [{"y": scale * y, "name": name, "dash": _DASHES[line]} for y, line, name in found]
+    return _chart("epoch", title_of(first, quantity), groups, lines)
 
 
 def aligned_chart(
@@ -83,7 +84,8 @@ def aligned_chart(
         of: id of that chart, which has the curves.
     """
     groups = []
-    for place, (setting, runs) in enumerate(_validated(settings, quantity).items()):
+    chosen = _validated(settings, quantity)
+    for place, (setting, runs) in enumerate(chosen.items()):
         moved = [[number, run.moment] for number, run in enumerate(runs) if run.moment is not None]
         own = [run for run in runs if run.moment is not None]
         if moved:
@@ -91,11 +93,12 @@ def aligned_chart(
             groups.append(_named(setting, look[setting]) | shown)
     if not groups:
         return None
-    return {**_chart("epochs since the Eureka-moment", quantity, groups, []), "of": of}
+    y = title_of(next(iter(chosen.values())), quantity)
+    return {**_chart("epochs since the Eureka-moment", y, groups, []), "of": of}
 
 
-def _chart(x: str, quantity: Quantity, groups: list[dict[str, Any]], guides: list[dict[str, Any]]) -> Chart:
-    y, limits = ("validation accuracy in %", [0, 102]) if quantity == "accuracy" else ("validation loss", None)
+def _chart(x: str, y: str, groups: list[dict[str, Any]], guides: list[dict[str, Any]]) -> Chart:
+    limits = [0, 102] if y.endswith("in %") else None
     return {"x": x, "y": y, "range": limits, "groups": groups, "guides": guides}
 
 

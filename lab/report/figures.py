@@ -87,7 +87,7 @@ def curves(
         count_axis(panel, "epochs since the Eureka-moment" if aligned else "epoch")
     if quantity == "accuracy":
         axes[0].set_ylim(0, 102)
-    name_left(axes, "validation accuracy in %" if quantity == "accuracy" else "validation loss")
+    name_left(axes, title_of(shown[0][1], quantity))
     legend_below(figure)
     return figure
 
@@ -97,10 +97,17 @@ def validated(setting: Setting, quantity: str) -> list[Record]:
     return [run for run in setting.runs if np.isfinite(run.curve(f"val/{quantity}")).any()]
 
 
+def title_of(runs: Sequence[Record], quantity: str) -> str:
+    """What curves of "accuracy" or "loss" are of, with the unit."""
+    name = runs[0].summary.eureka.drawn(quantity).removeprefix("val/")
+    name = f"validation {name}" if name == quantity else name
+    return f"{name} in %" if quantity == "accuracy" else name
+
+
 def guides(eureka: Eureka, quantity: str) -> list[tuple[float, str, str]]:
     """Lines that curves of a quantity are compared with: height, line style, name in the legend."""
     found = []
-    if eureka.metric == f"val/{quantity}" and eureka.threshold is not None:
+    if eureka.metric == eureka.drawn(quantity) and eureka.threshold is not None:
         found.append((eureka.threshold, ":", "threshold of the moment"))
     prior = eureka.prior_accuracy if quantity == "accuracy" else eureka.prior_loss
     if prior is not None:

@@ -97,7 +97,7 @@ def _reach(finished: Sequence[Record], baseline: Setting | None) -> Reach | None
     if baseline is None or not finished or not baseline.finished:
         return None
     threshold = baseline.runs[0].threshold
-    if threshold is None or baseline.runs[0].summary.eureka.metric != "val/accuracy":
+    if threshold is None or "accuracy" not in baseline.metric:
         return None
     every = finished[0].config.get("trainer.check_val_every_n_epoch")
     same = every == baseline.config.get("trainer.check_val_every_n_epoch")
@@ -166,7 +166,7 @@ def _log_rank(one: Setting, other: Setting, of: Callable[[Sequence[Record]], Tim
 def _at_the_end(runs: Sequence[Record]) -> list[tuple[int, float]]:
     """Seed and newest value of the metric that a run watched, an accuracy in %; runs without a value are left out."""
     return [
-        (run.seed, run.summary.watched * (100 if run.summary.eureka.metric == "val/accuracy" else 1))
+        (run.seed, run.summary.watched * (100 if "accuracy" in run.summary.eureka.metric else 1))
         for run in runs
         if run.summary.watched is not None
     ]

@@ -21,7 +21,8 @@ from lab.runs.stored_config import read_config
 from lab.runs.summary import FILE as SUMMARY
 from lab.runs.summary import Summary, load_summary
 
-# The numbers of an epoch that curves are drawn from: rows of Record.curves.
+# The numbers of an epoch that curves are drawn from: rows of Record.curves. Where another accuracy or loss was watched
+# than these of validation, it stands in their place.
 CURVES = ("epoch", "train/accuracy", "train/loss", "val/accuracy", "val/loss")
 FILES = (SUMMARY, CONFIG, METRICS)
 
@@ -156,7 +157,8 @@ def _curves(path: Path, summary: Summary) -> NDArray[np.float32]:
         if summary.finished and summary.metrics:
             raise DamagedFile(path, f"holds no row, and {summary.steps:,} steps were trained")
         return np.empty((len(CURVES), 0), np.float32)  # a run that has logged nothing yet
-    curves = rows.reindex(columns=list(CURVES)).to_numpy(np.float32).T
+    shown = {f"val/{quantity}": summary.eureka.drawn(quantity) for quantity in ("accuracy", "loss")}
+    curves = rows.reindex(columns=[shown.get(name, name) for name in CURVES]).to_numpy(np.float32).T
     curves = curves[:, np.isfinite(curves[1:]).any(0)].copy()
     curves[0] += 1
     return curves

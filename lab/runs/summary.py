@@ -83,6 +83,10 @@ class Eureka(_Part):
             raise ValueError("changed is true, and change is missing")
         return self
 
+    def drawn(self, quantity: str) -> str:
+        """The metric that curves of "accuracy" or "loss" show: what was watched, where it is one of these."""
+        return self.metric if quantity in self.metric else f"val/{quantity}"
+
 
 class Best(_Part):
     """Tells the best validation accuracy and the epoch that had it."""

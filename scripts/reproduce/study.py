@@ -132,7 +132,7 @@ STUDIES = {
 }
 # Columns of the report's settings that the page repeats, by their ends: they begin with the metric that is watched.
 _SHOWN = (
-    "setting", "seeds finished", "Eureka-ratio", " at the end", "accuracy after the moment, %",
+    "setting", "seeds finished", "Eureka-ratio", " at the end", " at the end, %", "accuracy after the moment, %",
     "accuracy without one, %", "median epoch to the moment", "change point, median epoch", ", difference", ", p",
 )  # fmt: skip
 

@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import yaml
 from filelock import FileLock
@@ -352,6 +353,28 @@ def test_a_run_that_never_looked_out_says_nothing_of_moments(write, tmp_path: Pa
     assert compare([found], setting) == []
 
 
+def test_another_accuracy_that_was_watched_is_told_and_drawn_in_its_place(write, tmp_path: Path) -> None:
+    for seed in range(2):
+        folder = write(seed, 12)
+        summary = json.loads((folder / "summary.json").read_text())
+        summary["eureka"] |= {"metric": "val/accuracy_closed", "value": 0.8}
+        summary["metrics"]["val/accuracy_closed"] = 0.85
+        (folder / "summary.json").write_text(json.dumps(summary))
+        table = pd.read_csv(folder / "metrics.csv")
+        table["val/accuracy_closed"] = 0.6
+        table.to_csv(folder / "metrics.csv", index=False)
+    (setting,) = settings(gather(tmp_path).runs)
+    assert np.nanmax(setting.runs[0].curve("val/accuracy")) == pytest.approx(0.6)
+    picture = curves([setting], "accuracy", aligned=False)
+    (axes, *_) = picture.axes
+    assert axes.get_ylabel() == "accuracy_closed in %"
+    stars = [line for line in axes.lines if line.get_marker() == "*" and len(line.get_xdata())]
+    assert [list(line.get_ydata()) for line in stars] == [[80.0, 80.0]]
+    out = report([tmp_path], out=tmp_path / "out")[1]
+    (row,) = csv.DictReader((out / "settings.csv").open())
+    assert row["accuracy_closed at the end, %"].startswith("85.00")
+
+
 def test_one_number_in_two_notations_is_one_setting(write, tmp_path: Path) -> None:
     for seed, value in enumerate((5, 5.0)):
         path = write(seed, 12, "optim.weight_decay=5") / "config.yaml"
@@ -573,3 +596,6 @@ def test_the_files_trace_every_number_and_come_out_the_same_again(write, tmp_pat
     again, _ = report([tmp_path], "eureka/figure_8", pictures_mib=1)  # over its own folder
     assert {path: path.read_bytes() for path in (out / "figures").iterdir()} == before
     assert len(again.runs) == len(found.runs) == 3  # a report is no run
+    (out / "index.html").unlink()  # as in a repository that keeps the rest
+    report([tmp_path], "eureka/figure_8", pictures_mib=1)
+    assert (out / "index.html").exists()
