@@ -98,7 +98,7 @@ def validated(setting: Setting, quantity: str) -> list[Record]:
 
 
 def title_of(runs: Sequence[Record], quantity: str) -> str:
-    """What curves of "accuracy" or "loss" are of, with the unit."""
+    """Title of the axis of curves of "accuracy" or "loss": the metric that they show, with its unit."""
     name = runs[0].summary.eureka.drawn(quantity).removeprefix("val/")
     name = f"validation {name}" if name == quantity else name
     return f"{name} in %" if quantity == "accuracy" else name

@@ -165,7 +165,7 @@ def duration(seconds: float) -> str:
 
 
 def sentences(out: Path) -> list[str]:
-    """What a person says of a page, from ``sentences.md`` beside it, as paragraphs; none without that file."""
+    """Paragraphs of what a person says of a page, from ``sentences.md`` beside it; none without that file."""
     file = out / "sentences.md"
     return ["## What it says, and what it does not", file.read_text(encoding="utf-8").strip()] if file.exists() else []
 
