@@ -216,7 +216,7 @@ def test_it_compiles(kind: str) -> None:
         torch.testing.assert_close(model.get_parameter(name).grad, slope, rtol=1e-3, atol=1e-4, msg=name)
 
 
-@pytest.mark.parametrize("kind", ["GPT-2", "Llama"])
+@pytest.mark.parametrize("kind", ["GPT-2", "Gemma", "Llama", "Qwen 2", "Qwen 3"])
 def test_generation_with_a_cache_goes_on_as_without_one(kind: str) -> None:
     torch.manual_seed(0)
     model: Any = MODELS[kind]().eval()
@@ -229,7 +229,7 @@ def test_generation_with_a_cache_goes_on_as_without_one(kind: str) -> None:
     assert torch.equal(generate(), generate(use_cache=False))
 
 
-@pytest.mark.parametrize("kind", ["Llama", "ViT of timm"])
+@pytest.mark.parametrize("kind", MODELS)
 def test_in_bfloat16(kind: str) -> None:
     torch.manual_seed(0)
     model: Any = MODELS[kind]().eval().bfloat16()
