@@ -55,24 +55,26 @@ class Column:
         ]
 
 
+# Values are typed as Hydra types those of a sweep: +sweep=atlas makes the same runs, by name.
+RATES = ("0.001", "0.002", "0.005")
 COLUMNS = (
     Column(
         key="reasoning",
         title="Reasoning task with layer norm",
         experiment="reasoning",
-        options=("model.layer_norm=true", "callbacks.eureka.stop_after=200"),
-        rates=("1e-3", "2e-3", "5e-3"),
+        options=("model.layer_norm=True", "callbacks.eureka.stop_after=200"),
+        rates=RATES,
         seeds=10,
         together=True,
         said="10,000 epochs, or 200 beyond the Eureka-moment, with layer norm; the learning rate is chosen on seed 0 "
-        "from 1e-3, 2e-3, 5e-3: the earliest moment, else the best accuracy",
+        f"from {', '.join(RATES)}: the earliest moment, else the best accuracy",
     ),
     Column(
         key="reasoning_no_norm",
         title="Reasoning task without layer norm",
         experiment="reasoning",
-        options=("model.layer_norm=false", "callbacks.eureka.stop_after=200"),
-        rates=("1e-3", "2e-3", "5e-3"),
+        options=("model.layer_norm=False", "callbacks.eureka.stop_after=200"),
+        rates=RATES,
         seeds=10,
         together=True,
         said="as above, without layer norm",
@@ -138,10 +140,19 @@ class Cell:
         """The summary of a run; None before it has begun."""
         return self.kept.summary(self._typed(seed, rate, trial), self.folder(seed, rate, trial))
 
+    def _trial(self, rate: str) -> tuple[Summary, bool] | None:
+        """The ended run of seed 0 that a rate is judged by, and whether it is a trial.
+
+        Where there is none, one that went on beyond its moment (``+sweep=atlas`` trains every rate so) says the same.
+        """
+        for trial in (True, False):
+            if (one := self.summary(0, rate, trial)) is not None and ended(one):
+                return one, trial
+        return None
+
     def _trials(self) -> dict[str, Summary]:
         """Those that have ended, by rate."""
-        found = {rate: self.summary(0, rate, trial=True) for rate in self.column.rates}
-        return {rate: one for rate, one in found.items() if one is not None and ended(one)}
+        return {rate: found[0] for rate in self.column.rates if (found := self._trial(rate))}
 
     @property
     def rate(self) -> str | None:
@@ -203,7 +214,8 @@ class Cell:
     def ends(self) -> dict[str, Summary]:
         """Every summary of a cell that is whole, by what was typed."""
         seeds = {" ".join(self._typed(one.seed, self.rate, False)): one for one in self._seeds()}
-        trials = {" ".join(self._typed(0, rate, True)): one for rate, one in self._trials().items()}
+        found = {rate: self._trial(rate) for rate in self.column.rates}
+        trials = {" ".join(self._typed(0, rate, one[1])): one[0] for rate, one in found.items() if one}
         return seeds | trials if self.whole else {}
 
 

@@ -161,7 +161,8 @@ def duration(seconds: float) -> str:
     """ "about 40 minutes"; from three hours on in hours."""
     if seconds >= 3 * 3600:
         return f"about {seconds / 3600:,.0f} hours"
-    return f"about {max(1, round(seconds / 60))} minutes"
+    minutes = max(1, round(seconds / 60))
+    return f"about {minutes} minute{'s' if minutes > 1 else ''}"
 
 
 def sentences(out: Path) -> list[str]:

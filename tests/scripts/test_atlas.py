@@ -14,6 +14,7 @@ import pytest
 from lab.config.compose import CONFIGS, compose_config
 from lab.console import LabError
 from lab.runs.summary import Summary, write_summary
+from lab.sweeps.record import planned_runs
 from scripts.atlas import columns, cost, page, retrieval
 from scripts.atlas.rows import FIRST, Row, all_rows
 from scripts.reproduce import reasoning_setups
@@ -75,6 +76,35 @@ def test_a_softmax_that_fails_at_every_rate_is_told_and_not_trained_again(tmp_pa
     assert cell.fails and cell.whole and cell.outcome() is None and len(cell.ends()) == 3
     cell.train()
     assert page.table(cell.column, [cell], tmp_path).iloc[0, 1] == "fails at every rate"
+
+
+def test_the_sweep_makes_the_runs_of_the_reasoning_column_and_each_is_a_trial_of_its_rate(
+    tmp_path, monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    runs, folders = planned_runs(["+sweep=atlas"])
+    column, kept = columns.COLUMNS[0], Kept(tmp_path / FILE)
+    cells = [columns.Cell(column, row, tmp_path / "runs/atlas", kept) for row in all_rows() if " " not in row.typed]
+    named = {cell.folder(seed, rate) for cell in cells for rate in column.rates for seed in range(column.seeds)}
+    assert runs == tmp_path / "runs/atlas/reasoning/seeds" and {*folders} == named
+
+    def run(seed: int, rate: str, moment: int | None) -> None:
+        folder = cells[0].folder(seed, rate)
+        folder.mkdir(parents=True, exist_ok=True)
+        eureka = {"threshold": 0.7, "happened": moment is not None, "epoch": moment}
+        told = {"status": "finished", "seed": seed, "softmax": cells[0].row.softmax, "epochs": 300, "eureka": eureka}
+        write_summary(folder, Summary.model_validate(told))
+
+    for rate, moment in zip(column.rates, (None, 90, 120), strict=True):
+        assert cells[0].rate is None
+        run(0, rate, moment)
+    assert cells[0].rate == column.rates[1] and not cells[0].whole
+    for seed in range(column.seeds):
+        run(seed, column.rates[1], 90)
+    assert cells[0].whole and len(cells[0].ends()) == column.seeds + 2
+    kept.keep(cells[0].ends())
+    gone = replace(cells[0], runs=tmp_path / "gone", kept=Kept(tmp_path / FILE))
+    assert gone.whole and gone.rate == column.rates[1]
 
 
 def test_kept_summaries_are_data_and_a_damaged_line_is_named(tmp_path: Path) -> None:
