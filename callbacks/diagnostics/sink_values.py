@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from lab.callbacks.diagnostics.base import Diagnostic
-from lab.observation.attention_statistics import sink_value_norms
+from lab.observation.attention_statistics import shares, sink_value_norms
 from lab.observation.observe import Chunk, Findings, mean_over
 from lab.plotting.figures import bars_by_layer, lines_by_layer
 
@@ -28,7 +28,10 @@ class SinkValues(Diagnostic):
     reads = ("weights", "v")
 
     def see(self, chunk: Chunk) -> tuple[Tensor, int]:
-        values = [torch.stack(sink_value_norms(layer["weights"], layer["v"])).mean(1) for layer in chunk.layers]
+        values = [
+            torch.stack(sink_value_norms(shares(layer["weights"], normaliser.total), layer["v"])).mean(1)
+            for normaliser, layer in zip(chunk.normalisers, chunk.layers, strict=True)
+        ]
         return torch.stack(values).cpu(), len(chunk)
 
     def conclude(self, seen: list[Any]) -> Findings:

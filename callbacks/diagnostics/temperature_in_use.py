@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from lab.attention.masks import key_counts
 from lab.callbacks.diagnostics.base import Diagnostic
 from lab.observation.attention_statistics import temperature_of
 from lab.observation.observe import Chunk, Findings, mean_over
@@ -20,8 +22,9 @@ class TemperatureInUse(Diagnostic):
     """Mean and spread of 1 / beta over scenes and queries, per layer and head.
 
     Table: layer, head, temperature, spread (standard deviation). The callback ``temperatures`` logs what a rule has
-    learned; this shows what it does, which for NormSoftmax and adaptive temperature depends on the scene. Queries whose
-    temperature is infinite (of a length rule, at a single key) are left out.
+    learned; this shows what it does, which for NormSoftmax and adaptive temperature depends on the scene. Queries that
+    see a single key have no choice and are left out, as are infinite temperatures. Where a rule normalises keys, it is
+    that of scores with normalised keys. Empty where logits are no scores (linear attention), which is told once.
 
     Source: "Introducing a learnable temperature" (mean and spread per layer); "softmax is not enough", section 3.
     """
@@ -30,10 +33,14 @@ class TemperatureInUse(Diagnostic):
 
     def see(self, chunk: Chunk) -> tuple[Tensor, int]:
         values = []
-        for rule, layer in zip(chunk.rules, chunk.layers, strict=True):
-            tau = temperature_of(rule, layer["q"], layer["k"], layer.get("mask")).double()
-            tau_BHX = tau.expand(len(chunk), layer["q"].shape[1], -1, -1).flatten(2)
-            finite_BHX = torch.where(tau_BHX.isfinite(), tau_BHX, torch.nan)
+        for rule, normaliser, layer in zip(chunk.rules, chunk.normalisers, chunk.layers, strict=True):
+            q, k, mask = layer["q"], layer["k"], layer.get("mask")
+            tau = temperature_of(rule, q, k, mask).double()
+            known = (
+                tau.isfinite() & (key_counts(mask, k) > 1) if normaliser.takes_temperature else torch.zeros_like(tau)
+            )
+            tau, known = torch.broadcast_tensors(tau, known.bool())
+            finite_BHX = torch.where(known, tau, torch.nan).expand(*q.shape[:2], -1, -1).flatten(2)
             values.append(torch.stack([finite_BHX.nanmean((0, 2)), finite_BHX.square().nanmean((0, 2))]))
         return torch.stack(values).cpu(), len(chunk)
 
@@ -47,7 +54,11 @@ class TemperatureInUse(Diagnostic):
             ]
             # Of all queries of all heads of the layer.
             whole = (square_H.mean() - mean_H.mean().square()).clamp_min(0).sqrt()
-            found.scalars |= {f"mean/layer_{index}": float(mean_H.mean()), f"spread/layer_{index}": float(whole)}
+            if not mean_H.isnan().any():
+                found.scalars |= {f"mean/layer_{index}": float(mean_H.mean()), f"spread/layer_{index}": float(whole)}
+        if any(math.isnan(row["temperature"]) for row in found.rows):
+            self.tell_once("temperature left empty: no query has one under this softmax")
+            return found
         found.figures["layers"] = partial(bars_by_layer, found.rows, ["temperature"], "temperature", log=True)
         return found
 

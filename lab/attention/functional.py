@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lab.attention import cpu_paths
-from lab.attention.masks import Mask, written_out
-from lab.attention.normaliser import Normaliser, masked
+from lab.attention.masks import Causal, Mask, written_out
+from lab.attention.normaliser import Normaliser, check_causal, masked
 from lab.attention.normalisers.softmax import Softmax
 from lab.attention.precision import at_least_float32
 from lab.attention.rule import TemperatureRule, inverse_temperature
@@ -57,8 +57,12 @@ def attend(
 
     Returns:
         z_BHND, in the dtype of v.
+
+    Raises:
+        ValueError: if a query would know of later ones, though the mask is causal.
     """
     normaliser = normaliser or _SOFTMAX
+    _check_causal(mask, rule, normaliser)
     if dropout and not normaliser.is_softmax:
         return attend_explicit(q_BHND, k_BHMD, v_BHMD, rule, mask, normaliser, dropout).z
     mask = normaliser.allowed(mask if normaliser.takes_causal else written_out(mask), q_BHND, k_BHMD)
@@ -83,6 +87,7 @@ def attend_explicit(
 ) -> Attended:
     """The same numbers as :func:`attend`, with logits and weights to look at, in float32 or better."""
     normaliser = normaliser or _SOFTMAX
+    _check_causal(mask, rule, normaliser)
     allowed = normaliser.allowed(written_out(mask), q_BHND, k_BHMD)
     q, k, v = at_least_float32(q_BHND, k_BHMD, v_BHMD)
     beta = rule.inverse_temperature(q, k, allowed)
@@ -91,3 +96,8 @@ def attend_explicit(
         weights = normaliser.weights(logits, allowed)
         mixed = F.dropout(weights, dropout) if dropout else weights
         return Attended((mixed @ v).to(v_BHMD.dtype), logits, weights)
+
+
+def _check_causal(mask: Mask, rule: TemperatureRule, normaliser: Normaliser) -> None:
+    if isinstance(mask, Causal) and mask.queries > 1:
+        check_causal(rule, normaliser)

@@ -41,7 +41,8 @@ class Tap(dict[str, Tensor]):
         """z_BHND of :func:`lab.attention.functional.attend`, kept with what it came of."""
         self.calls += 1
         self.update(q=q, k=k, v=v)
-        if (allowed := written_out(mask)) is not None:
+        # What the rule is given, too: under a window less than the model allows.
+        if (allowed := written_out(normaliser.allowed(written_out(mask), q, k))) is not None:
             self["mask"] = allowed
         if self.explicit:
             self["z"], self["logits"], self["weights"] = attend_explicit(q, k, v, rule, mask, normaliser, dropout)

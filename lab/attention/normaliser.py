@@ -14,6 +14,7 @@ from lab.attention import cpu_paths
 from lab.attention.chunks import over_queries
 from lab.attention.masks import forget_causal, written_out
 from lab.attention.precision import at_least_float32
+from lab.attention.rule import TemperatureRule
 
 # What the weights of a row add up to. "at most one": the rest, the null mass, attends to nothing.
 Total = Literal["one", "at most one", "anything"]
@@ -111,3 +112,18 @@ class Normaliser(nn.Module):
 def masked(logits_BHNM: Tensor, mask: Tensor | None) -> Tensor:
     """The logits, -inf where a query may not attend."""
     return logits_BHNM if mask is None else logits_BHNM.masked_fill(~mask, float("-inf"))
+
+
+def check_causal(rule: TemperatureRule, normaliser: Normaliser) -> None:
+    """Checks that attention under a causal mask does not tell a query of later ones.
+
+    Raises:
+        ValueError: if the temperature or the weights of a query are known to depend on the other queries.
+    """
+    for part in (rule, normaliser):
+        if part.couples_queries:
+            raise ValueError(
+                f"softmax: under {type(part).__name__} a query depends on the other queries of its head, so that a "
+                "causal model would see later tokens: take one that works row by row (norm_softmax does with "
+                "softmax.over=row)"
+            )

@@ -77,7 +77,7 @@ def check_together(rule: TemperatureRule, normaliser: Normaliser) -> None:
     if not normaliser.takes_temperature and type(rule) is not Fixed:
         raise ValueError(
             f"softmax: {its} does not go with the normaliser {theirs}, whose weights are made of no scores q k^T that "
-            "the rule knows: take softmax=softmax with it"
+            "the rule knows: softmax=linear has the plain rule and its tau of 1"
         )
     if rule.assumes_softmax and normaliser.total == "anything":
         raise ValueError(

@@ -55,7 +55,7 @@ class TemperatureRule(nn.Module):
     trained_length: int | None = None
     couples_queries: bool | None = None
     weighs_channels: bool | None = None
-    assumes_softmax: ClassVar[bool] = False
+    assumes_softmax: bool = False
     takes_causal: ClassVar[bool] = False
 
     def __init__(self, heads: int = 0, head_dim: int = 0, tau: Tau | None = None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from lab.attention.layers import Attention
+from lab.attention.normaliser import check_causal
 
 
 class Block(nn.Module):
@@ -17,6 +18,9 @@ class Block(nn.Module):
         layer_norm: normalise what attention and MLP are given.
         activation: of the MLP.
         causal: a token attends to itself and those before it alone.
+
+    Raises:
+        ValueError: if the attention of a causal block would tell a token of later ones.
     """
 
     def __init__(
@@ -29,6 +33,8 @@ class Block(nn.Module):
         causal: bool = False,
     ) -> None:
         super().__init__()
+        if causal:
+            check_causal(attention.rule, attention.normaliser)
         self.norm1 = nn.LayerNorm(width) if layer_norm else nn.Identity()
         self.attention = attention
         self.norm2 = nn.LayerNorm(width) if layer_norm else nn.Identity()

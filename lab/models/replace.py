@@ -14,6 +14,7 @@ import torch
 from hydra.utils import instantiate
 from torch import nn
 
+from lab.attention.normaliser import check_causal
 from lab.attention.schedule import HeatTreatment
 from lab.console import LabError
 from lab.models.composed_softmax import softmax_config, softmax_factory, without_schedule
@@ -57,6 +58,8 @@ def replace_softmax(model: Model, softmax: str | SoftmaxFactory | RuleFactory = 
         heads = (shape.heads, shape.head_dim)
         try:
             one = next(makers.setdefault(heads, make_softmaxes(factory, *heads, trained_length=shape.longest)))
+            if getattr(module, "is_causal", False):
+                check_causal(*one)
         except ValueError as error:
             raise LabError(f"{type(module).__name__}: {error}") from error
         # A temperature that the factory brings stays; sqrt(D) is what a rule takes where nobody has said.
@@ -64,6 +67,8 @@ def replace_softmax(model: Model, softmax: str | SoftmaxFactory | RuleFactory = 
         if own_scale:
             one.rule.default_tau = 1 / shape.scale
             one.rule.set_tau(one.rule.default_tau)
+        if schedule is not None and not one.normaliser.takes_temperature:
+            raise LabError(f"{type(one.normaliser).__name__} has no temperature to heat: leave schedule out")
         made.append(way(module, shape, one, own_scale, schedule))
     restore_softmax(model)
     for own, before in zip(made, [own.state_before() for own in made], strict=True):

@@ -55,8 +55,8 @@ class Trained:
 
         Args:
             softmax: to swap in, by name (``"norm_softmax"``) or as a composed ``softmax`` config with options
-                (:func:`lab.models.composed_softmax.softmax_config`); what it learns is at its start. None takes the
-                run's own.
+                (:func:`lab.models.composed_softmax.softmax_config`); what it learns is at its start, and where it does
+                not say tau, it has that of the trained softmax. None takes the run's own.
             facts: the data's ``model_arguments()``, from who has the data at hand; None loads the data to ask it.
 
         Raises:
@@ -75,6 +75,8 @@ class Trained:
             model = build_model(self.config.model, own, facts)
         # What another softmax holds is another's, though of the same name: it starts with what it is made with.
         kept = {k: v for k, v in self.state.items() if softmax is None or not _OF_SOFTMAX.search(k)}
+        if softmax is not None and softmax.get("tau") is None:
+            kept |= {k: v for k, v in self.state.items() if k.endswith(".rule.tau")}
         try:
             missing, unexpected = model.load_state_dict(kept, strict=False)
         except RuntimeError as error:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lab.attention.functional import attend_explicit
-from lab.attention.layers import Attention, CrossAttention
+from lab.attention.layers import Attention, CrossAttention, Tap
 from lab.attention.normalisers.hard import Hard
 from lab.attention.normalisers.linear import Linear
 from lab.attention.normalisers.local import Local
@@ -32,6 +32,7 @@ from lab.observation.attention_statistics import (
     rollout,
     share_of_log,
     shares,
+    sink_value_norms,
     smallest_weight,
     spread_bound,
     temperature_of,
@@ -61,6 +62,26 @@ def test_entropy_mass_and_spread_by_hand(qkv) -> None:
     uniform = torch.full((1, 1, 1, 8), 1 / 8)
     assert float(share_of_log(weight_entropy(uniform), torch.tensor(8))) == pytest.approx(1.0)
     assert float(share_of_log(torch.tensor(0.0), torch.tensor(1))) == 0.0
+
+
+def test_temperatures_and_bounds_are_those_within_a_window() -> None:
+    """The tap keeps what the rule was given: of a window less than the model allows."""
+    torch.manual_seed(0)
+    layer = Attention(16, 2, NormSoftmax(2, 8, tau=1.0), Local(2, 8, window=1, first=0))
+    layer.tap = Tap(explicit=True)
+    layer(torch.randn(2, 12, 16))
+    seen = layer.tap
+    allowed = layer.normaliser.allowed(None, seen["q"], seen["k"])
+    assert torch.equal(seen["mask"], allowed)
+    tau = temperature_of(layer.rule, seen["q"], seen["k"], seen["mask"])
+    raw = (seen["q"] @ seen["k"].transpose(-2, -1)) / tau
+    torch.testing.assert_close(raw[allowed.expand_as(raw)], seen["logits"][allowed.expand_as(raw)])
+
+
+def test_the_sink_is_that_of_shares() -> None:
+    weights = torch.tensor([[10.0, 0, 0], [0, 0.1, 0], [0, 0.1, 0]])[None, None]
+    v = torch.arange(3.0).view(1, 1, 3, 1)
+    assert sink_value_norms(shares(weights, "anything"), v)[0].item() == 1
 
 
 def test_masked_logits_and_hard_weights_give_finite_numbers(qkv) -> None:

@@ -24,6 +24,7 @@ from lab.attention.rules.fixed import Fixed
 from lab.attention.rules.learnable import LearnableTemperature
 from lab.attention.rules.norm import NormSoftmax
 from lab.attention.score_variance import score_variance
+from lab.models.in_context import InContextTransformer
 
 CPU = torch.device("cpu")
 
@@ -64,6 +65,17 @@ def test_a_layer_s_is_causal_is_its_mask() -> None:
     torch.testing.assert_close(layer(x, is_causal=True), layer(x, mask), rtol=1e-4, atol=1e-5)
     both = mask & (torch.arange(150) != 1)
     torch.testing.assert_close(layer(x, both), layer(x, torch.arange(150) != 1, is_causal=True))
+
+
+def test_what_would_tell_of_later_tokens_is_refused() -> None:
+    block, causal = NormSoftmax(2, 8, over="block"), Causal(20, 20, CPU)
+    block.couples_queries = True  # as the check of a model finds
+    for path in (attend, attend_explicit):
+        with pytest.raises(ValueError, match="NormSoftmax a query depends on the other queries"):
+            path(*drawn(20, 20), block, causal)
+    with pytest.raises(ValueError, match="a causal model would see later tokens"):
+        InContextTransformer(drawing_size=28, softmax=partial(NormSoftmax, over="block"), layers=1)
+    attend(*drawn(20, 20), block.double(), written_out(causal))
 
 
 class Own(NormSoftmax):

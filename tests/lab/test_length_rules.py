@@ -34,11 +34,13 @@ PADDING[0, ..., 3:] = False
 MASKS = {"all": None, "causal": CAUSAL, "padding": PADDING, "blind": CAUSAL & (torch.arange(N) > 0)[:, None]}
 
 RULES: dict[str, Any] = {
-    **{form: partial(LogLength, form=form, trained_length=T) for form in ("log_n", "learned", "sqrt_log_ratio")},
+    "log_n": partial(LogLength, form="log_n"),
+    **{form: partial(LogLength, form=form, trained_length=T) for form in ("learned", "sqrt_log_ratio")},
     **{anchor: partial(EntropyMatched, anchor=anchor, trained_length=T) for anchor in ("entropy", "share")},
     **{f"{bias} bias": partial(EntropyScaled, bias=bias) for bias in ("constant", "linear", "log")},
     **{statistic: partial(EntropyScaled, statistic=statistic) for statistic in ("hhi", "variance")},
-    **{norm: partial(QueryKeyNorm, norm=norm, trained_length=T) for norm in ("l2", "layer_norm")},
+    "l2": partial(QueryKeyNorm, trained_length=T),
+    "layer_norm": partial(QueryKeyNorm, norm="layer_norm"),
 }
 
 
@@ -57,8 +59,8 @@ def made(name: str) -> Any:
     return rule
 
 
-def logits_of(name: str, rule: Any, q: Tensor, k: Tensor, seen: Tensor, head: int) -> Tensor:
-    """Logits of one query [D] over the keys [n, D] that it sees, of M in all, as the equation has them."""
+def logits_of(name: str, rule: Any, q: Tensor, k: Tensor, most: int, head: int) -> Tensor:
+    """Logits of one query [D] over the keys [n, D] that it sees, and others ``most`` of, as the equation has them."""
     n, scores = len(k), (k @ q) / math.sqrt(D)
     p = scores.softmax(0)
     match name:
@@ -79,7 +81,7 @@ def logits_of(name: str, rule: Any, q: Tensor, k: Tensor, seen: Tensor, head: in
         case "layer_norm":
             norm = partial(torch.nn.functional.layer_norm, normalized_shape=(D,))
             return (norm(k) * rule.key_gain[head]) @ (norm(q) * rule.query_gain[head, 0]) / math.sqrt(D)
-    ramp = {"linear bias": math.log(M) * (n - 1) / (M - 1), "log bias": math.log(n)}.get(name, 0.0)
+    ramp = {"linear bias": math.log(most) * (n - 1) / (most - 1), "log bias": math.log(n)}.get(name, 0.0)
     statistic = {"hhi": p.square().sum(), "variance": scores.var(correction=0)}.get(name, -(p * p.log()).sum())
     scale1, scale2, offset = (one[head, 0, 0] for one in (rule.scale1, rule.scale2, rule.offset))
     return scale1 * (scale2 * (statistic - offset - ramp)).sigmoid() * scores
@@ -94,7 +96,7 @@ def test_each_rule_is_its_equation_row_by_row(name: str, mask: str, monkeypatch:
     for b, h, n in torch.cartesian_prod(*map(torch.arange, (B, H, N))).tolist():
         keys = seen[b, h, n]
         if keys.any():
-            weights = logits_of(name, rule, q[b, h, n], k[b, h, keys], keys, h).softmax(0)
+            weights = logits_of(name, rule, q[b, h, n], k[b, h, keys], int(seen[b, h].sum(-1).max()), h).softmax(0)
             want[b, h, n] = weights @ v[b, h, keys]
     z = attend(q, k, v, rule, allowed)
     torch.testing.assert_close(z, want, rtol=1e-6, atol=1e-7)  # tau is kept in float32
@@ -167,7 +169,36 @@ def test_the_gain_of_query_key_norm_starts_by_the_length() -> None:
     assert gain(initial=3.0) == gain(initial=3.0, trained_length=16) == 3
 
 
+def test_query_key_norm_asks_for_the_length_that_nobody_has_told() -> None:
+    q, k, v = (t.detach() for t in qkv())
+    with pytest.raises(ValueError, match=r"softmax\.trained_length must be given here"):
+        attend(q, k, v, QueryKeyNorm(H, D).double())
+    attend(q, k, v, QueryKeyNorm(H, D, initial=2.0).double())
+
+
+@pytest.mark.parametrize("rule", [partial(EntropyScaled, bias="linear"), partial(LogLength, trained_length=T)])
+def test_keys_that_nobody_sees_change_nothing(rule: Any) -> None:
+    """Padding before the first token, and places of a cache that are empty yet."""
+    q, k, v = (t.detach() for t in qkv())
+    alone = attend(q, k[..., 1:7, :], v[..., 1:7, :], rule(H, D).double(), torch.ones(N, 6, dtype=torch.bool).tril())
+    mask = torch.zeros(N, M, dtype=torch.bool)
+    mask[:, 1:7] = torch.ones(N, 6, dtype=torch.bool).tril()
+    torch.testing.assert_close(attend(q, k, v, rule(H, D).double(), mask), alone)
+
+
+@pytest.mark.parametrize("size", [1e-12, 4e-10, 1.7e-9, 3e-8, 1e-5])
+def test_the_slope_of_entropy_matching_is_finite_however_small_the_scores(size: float) -> None:
+    q, k, v = (torch.randn(1, 1, rows, 16) for rows in (20, 20, 20))
+    q = (q * size).requires_grad_()
+    attend(q, k, v, EntropyMatched(1, 16, trained_length=4)).sum().backward()
+    assert q.grad is not None and q.grad.isfinite().all()
+
+
 def test_rules_and_options_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"softmax\.norm=layer_norm has no g"):
+        QueryKeyNorm(1, 4, norm="layer_norm", initial=5.0)
+    with pytest.raises(ValueError, match=r"softmax\.form=log_n knows no trained length"):
+        LogLength(1, 4, form="log_n", trained_length=7)
     with pytest.raises(ValueError, match=r"softmax\.bias=log is an entropy that n keys may have"):
         EntropyScaled(1, 4, statistic="hhi", bias="log")
     for option in ("form=log", "trained_length=1", "trained_length=2.5"):
@@ -180,4 +211,5 @@ def test_rules_and_options_that_make_no_sense_are_refused() -> None:
 
     with pytest.raises(ValueError, match="EntropyScaled works its temperature out of the weights of a softmax"):
         check_together(EntropyScaled(1, 4), Anything(1, 4))
+    check_together(EntropyScaled(1, 4, statistic="variance"), Anything(1, 4))  # of logits, not of weights
     assert compose_config(["softmax=entropy_scaled"]).softmax.scale1 == 0.3

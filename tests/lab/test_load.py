@@ -49,6 +49,16 @@ def test_another_softmax_keeps_the_weights_and_brings_its_own_temperature(folder
     assert torch.equal(own.items[0].weight, other.items[0].weight)
 
 
+@pytest.mark.parametrize("name", ["hard", "log_length", "adaptive_temperature", "norm_softmax"])
+def test_another_softmax_has_the_trained_temperature_where_it_says_none(tmp_path: Path, name: str) -> None:
+    folder = train_in(tmp_path, *SETS, "softmax=softmax", "softmax.tau=3.0", "trainer.max_epochs=1")
+    trained = read_trained(folder)
+    model: Any = trained.model(name)
+    assert model.rules()[0].tau.item() == 3
+    model = trained.model("linear")
+    assert model.rules()[0].tau.item() == 1  # it says one
+
+
 def test_a_path_may_be_a_string_and_a_softmax_a_name(folder: Path) -> None:
     trained = lab.read_trained(str(folder))
     (found,) = lab.observe(trained.model("hard"), trained.data(), [AttentionEntropy("look", scenes=8)])

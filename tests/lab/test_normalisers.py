@@ -10,6 +10,7 @@ import entmax
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call
 
 from lab.attention import chunks
@@ -214,7 +215,37 @@ def test_a_window_is_a_window() -> None:
         [1, 0, 0, 1, 1],
     ]
     last: Any = ones.allowed(torch.arange(5) > 0, torch.zeros(1, 4), torch.zeros(5, 4))
-    assert last.int().tolist() == [[0, 0, 0, 1, 1]]  # the only query is the last one
+    assert last.int().tolist() == [[0, 1, 0, 1, 1]]  # the only query is the last one, and the first key is padding
+
+
+@pytest.mark.parametrize(("padding", "empty"), [(0, 0), (3, 0), (0, 4), (3, 4)])
+def test_a_window_knows_padding_and_empty_places(padding: int, empty: int) -> None:
+    """Six tokens, the last two of which are queries, padded on the left and in a cache of fixed size."""
+    rule, local = Fixed(1, 4), Local(1, 4, window=1)
+    q, k, v = (torch.randn(1, 1, rows, 4) for rows in (2, 6, 6))
+    causal = torch.ones(2, 6, dtype=torch.bool).tril(4)
+    alone = attend(q, k, v, rule, causal, local)
+    k, v = (torch.nn.functional.pad(x, (0, 0, padding, empty), value=9.0) for x in (k, v))
+    mask = torch.nn.functional.pad(causal, (padding, empty), value=False)
+    torch.testing.assert_close(attend(q, k, v, rule, mask, local), alone)
+
+
+@pytest.mark.parametrize("dim", [8, 64, 63])
+def test_a_sink_of_another_size_leaves_channels_that_fused_kernels_of_a_gpu_take(dim: int) -> None:
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        seen: list[int] = []
+        with torch.device("cuda"):
+            q, k, v = (torch.randn(1, 2, 9, dim) for _ in range(3))
+            sink = PlusOne(2, dim, bias="learned")
+
+        def fused(q: Tensor, k: Tensor, v: Tensor, mask: Any = None) -> Tensor:
+            seen.extend(x.shape[-1] for x in (q, k, v))
+            return v
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("lab.attention.cpu_paths.fused", fused)
+            assert sink.attend(q, k, v).shape[-1] == dim
+        assert len(set(seen)) == 1 and seen[0] % 8 == 0
 
 
 class Layer(nn.Module):

@@ -399,6 +399,14 @@ def test_calls_that_the_softmax_was_not_made_for_are_refused() -> None:
         lab.replace_softmax(window, Fixed)(x, attn_mask=torch.zeros(4, 4))
 
 
+def test_what_would_tell_a_causal_model_of_later_tokens_is_refused() -> None:
+    model: Any = MODELS["GPT-2"]()
+    with pytest.raises(lab.LabError, match="a causal model would see later tokens"):
+        lab.replace_softmax(model, "norm_softmax", over="block")
+    assert not replaced_in(model)
+    lab.replace_softmax(_vit(), "norm_softmax", over="block")
+
+
 @pytest.mark.parametrize(
     ("options", "why"),
     [
@@ -408,6 +416,7 @@ def test_calls_that_the_softmax_was_not_made_for_are_refused() -> None:
         ({"tau": torch.ones(())}, "is no option of a softmax"),
         ({"softmax": NormSoftmax, "tau": 2.0}, "options go with a softmax by name"),
         ({"normaliser": "plus_on"}, "did you mean 'plus_one'"),
+        ({"softmax": "linear", "schedule": "heat_treatment"}, "Linear has no temperature to heat"),
     ],
 )
 def test_wrong_options_are_refused(options: dict, why: str) -> None:

@@ -13,9 +13,9 @@ from lab.attention.normalisers.softmax import Softmax
 class Local(Softmax):
     """Softmax over the keys that are no more than ``window`` places from the query, and the first ``first`` ones.
 
-    Queries among the first ``first`` (a CLS token) see all keys. Places are those in the sequence: patches of a picture
-    are counted row by row. Where there are fewer queries than keys, the queries are the last ones; the one query of max
-    retrieval so sees the last ``window`` + 1 items.
+    Queries among the first ``first`` (a CLS token) see all keys. Places are those in the sequence, behind its padding:
+    patches of a picture are counted row by row. Where there are fewer queries than keys, the queries are the last ones,
+    or each the last key that the mask shows it; the one query of max retrieval so sees the last ``window`` + 1 items.
 
     The window is a mask to the fused kernel: it saves no time, which takes a kernel of its own.
 
@@ -35,6 +35,14 @@ class Local(Softmax):
         queries, keys = q_BHND.shape[-2], k_BHMD.shape[-2]
         of_key = torch.arange(keys, device=k_BHMD.device)
         of_query = torch.arange(keys - queries, keys, device=k_BHMD.device).unsqueeze(-1)
+        if mask is not None:
+            rows = torch.atleast_2d(mask).expand(*torch.atleast_2d(mask).shape[:-1], keys)
+            if queries < keys and rows.shape[-2] == queries:
+                # Of a cache of fixed size the last places may be empty yet: a query is the last key that it sees.
+                of_query = torch.where(rows, of_key, 0).amax(-1, keepdim=True)
+            # What lies before the first key that anybody sees is padding.
+            padding = rows.any(-2, keepdim=True).to(torch.int8).argmax(-1, keepdim=True)
+            of_key, of_query = of_key - padding, of_query - padding
         near = (of_query - of_key).abs() <= self.window
         sees_all = (of_query >= 0) & (of_query < self.first)
         return both(mask, near | sees_all | (of_key < self.first))

@@ -74,7 +74,9 @@ class PlusOne(Normaliser):
             own = F.one_hot(torch.zeros((), dtype=torch.long, device=k.device), k.shape[-2]).to(k.dtype)
             k = torch.cat([k, own.unsqueeze(-1).expand(*k.shape[:-1], 1)], -1)
             q_BHND = torch.cat([q_BHND, log_b.to(q_BHND.dtype).expand(*q_BHND.shape[:-1], 1)], -1)
-            v = F.pad(v, (0, 1))
+            # Fused kernels of a GPU take multiples of 8 channels; all channels but one stay 0.
+            empty = -(D + 1) % 8 if k.device.type == "cuda" else 0
+            q_BHND, k, v = F.pad(q_BHND, (0, empty)), F.pad(k, (0, empty)), F.pad(v, (0, 1 + empty))
         if mask is not None:
             mask = F.pad(mask.expand(*mask.shape[:-1], k_BHMD.shape[-2]), (1, 0), value=True)
         return cpu_paths.fused(q_BHND, k, v, mask)[..., :D]

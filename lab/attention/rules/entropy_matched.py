@@ -63,8 +63,8 @@ class EntropyMatched(TemperatureRule):
             variance, _ = score_variance(q, k, mask)
             spread = variance > rounding_variance(q, k, mask)
             # Below this the square of 1 / u^2, of which its slope is made, would overflow.
-            least = torch.finfo(variance.dtype).max ** -0.5
-            squared = torch.where(spread, variance, self.tau.square()).clamp_min(least) / self.tau.square()
+            least = torch.finfo(variance.dtype).max ** -0.4
+            squared = torch.where(spread, variance / self.tau.square(), 1.0).clamp_min(least)
             gained = 2 * (n / self.length()).log() / squared  # 0 at the trained length, exactly
             factor = torch.where(spread, (1 + gained).clamp_min(_LEAST), 1.0).sqrt()
             return factor / self.tau

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Literal
 
@@ -28,7 +27,8 @@ class EntropyScaled(TemperatureRule):
         constant: bias = b    linear: bias = b + log M (n - 1) / (M - 1)    log: bias = b + log n
 
     b is learned a head, 0 at the start; n are the keys that a row may attend to, of M in all: in a causal sequence the
-    last two go from 0 to log M over its rows. t is an inverse temperature. Gradients flow through S.
+    last two go from 0 to log M over its rows. t is an inverse temperature. Gradients flow through S. M is the largest n
+    of the rows at hand, so that "linear" has other numbers where a sequence is decoded token by token.
 
     Source: "Introducing a learnable temperature value", section "What did not help"
     (sigmoid-entropy-scaling-corrected-bias-.3-scales); which variance is meant it does not say.
@@ -44,7 +44,6 @@ class EntropyScaled(TemperatureRule):
     """
 
     couples_queries = False
-    assumes_softmax = True
 
     def __init__(
         self,
@@ -64,6 +63,7 @@ class EntropyScaled(TemperatureRule):
             )
         self.statistic: Statistic = statistic
         self.bias: Bias = bias
+        self.assumes_softmax = statistic != "variance"
         self.scale1 = nn.Parameter(torch.full((heads, 1, 1), float(scale1)))
         self.scale2 = nn.Parameter(torch.full((heads, 1, 1), float(scale2)))
         self.offset = nn.Parameter(torch.zeros(heads, 1, 1))
@@ -85,8 +85,12 @@ class EntropyScaled(TemperatureRule):
         """The part of the bias that is not learned: 0, or from 0 to log M by a row's number of keys."""
         if self.bias == "constant":
             return 0.0
-        n, M = key_counts(mask, k_BHMD), k_BHMD.shape[-2]
-        return n.log() if self.bias == "log" else math.log(M) * (n - 1) / max(M - 1, 1)
+        n = key_counts(mask, k_BHMD)
+        if self.bias == "log":
+            return n.log()
+        # Not the number of keys there are: some may be padding, or places of a cache that are empty yet.
+        M = n.amax(-2, keepdim=True) if n.dim() else n
+        return M.log() * (n - 1) / (M - 1).clamp_min(1)
 
     def temperatures(self) -> dict[str, Tensor]:
         learned = {"scale1": self.scale1, "scale2": self.scale2, "bias": self.offset}

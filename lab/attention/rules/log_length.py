@@ -21,7 +21,7 @@ class LogLength(TemperatureRule):
         learned: f = s log n / log T + b, a head; s starts at 1 and b at 0
 
     T is the trained length, of which the last two forms leave softmax as it is (the third at its start). A single key
-    has the weight 1 whatever f is.
+    has the weight 1 whatever f is, under softmax; under a sink f of the first two forms is 0 there.
 
     Source: Chiang & Cholak 2022 (log_n; "softmax is not enough", section 3); Jin et al. 2023 (sqrt_log_ratio); scalable
     softmax, Nakanishi 2025, whose s is s / log T here ("Softmax attention is a fluke", proposal 1: learned, or by an
@@ -30,6 +30,9 @@ class LogLength(TemperatureRule):
     Args:
         form: of f.
         trained_length: T; None is what the model is made for: its tokens, or the largest set it is trained on.
+
+    Raises:
+        ValueError: if a trained length is given for log_n, which knows none.
     """
 
     def __init__(
@@ -41,6 +44,8 @@ class LogLength(TemperatureRule):
         trained_length: Length | None = None,
     ) -> None:
         super().__init__(heads, head_dim, tau)
+        if form == "log_n" and trained_length is not None:
+            raise ValueError("softmax.form=log_n knows no trained length: leave softmax.trained_length out")
         self.form: Form = form
         self.trained_length = trained_length
         learned = form == "learned"

@@ -28,9 +28,10 @@ class NormSoftmax(TemperatureRule):
     For the first two no N x M matrix is built (:mod:`lab.attention.score_variance`); the others are taken of chunks of
     scores.
 
-    Two things keep value and gradient finite. Scores that deviate by no more than the rounding of their dtype, for
-    their size |q| |k|, have no spread (equal scores, a single key): nothing is to be normalised there, and tau is
-    taken. And sigma is never so small that its inverse, rescaled queries or logits overflow.
+    Two things keep value and gradient finite (in float16 the value; a gradient is a sum that it may not hold). Scores
+    that deviate by no more than the rounding of their dtype, for their size |q| |k|, have no spread (equal scores, a
+    single key): nothing is to be normalised there, and tau is taken. And sigma is never so small that its inverse,
+    rescaled queries or logits overflow.
 
     Source: Jiang et al. 2023; Eureka-moments in Transformers, equation 2 and A.15 (which leaves further statistics
     open); reference, "Temperatures".

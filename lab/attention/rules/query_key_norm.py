@@ -33,6 +33,9 @@ class QueryKeyNorm(TemperatureRule):
         norm: how queries and keys are normalised.
         initial: g at the start; None is log2(L^2 - L).
         trained_length: L; None is what the model is made for: its tokens, or the largest set it is trained on.
+
+    Raises:
+        ValueError: if g or L is given for layer_norm, which has none.
     """
 
     # Both are normalised channel by channel, and each query by itself.
@@ -49,6 +52,8 @@ class QueryKeyNorm(TemperatureRule):
         trained_length: Length | None = None,
     ) -> None:
         super().__init__(heads, head_dim, tau)
+        if norm == "layer_norm" and (initial is not None or trained_length is not None):
+            raise ValueError("softmax.norm=layer_norm has no g: leave softmax.initial and softmax.trained_length out")
         self.norm: Norm = norm
         self.initial = initial
         l2 = norm == "l2"
@@ -62,6 +67,8 @@ class QueryKeyNorm(TemperatureRule):
         with torch.autocast(q_BHND.device.type, enabled=False):
             (q,) = at_least_float32(q_BHND)
             if self.gain is not None:
+                if self.initial is None:
+                    self.length()  # g is not what it is said to be where nobody has told L
                 return self.gain * math.sqrt(self.head_dim) / (self.tau * q.norm(dim=-1, keepdim=True).clamp_min(1e-12))
             deviation = (q.var(-1, correction=0, keepdim=True) + _EPS).sqrt()
             return 1.0 / (self.tau * deviation)
