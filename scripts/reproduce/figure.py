@@ -65,6 +65,7 @@ def draw(spec: FigureSpec, size: SizeName, runs: Sequence[Run], out: Path, comma
         f"The paper's: {spec.shows}",
         *([families()[own.family].note] if runs and families()[own.family].note else []),
         *spec.notes,
+        *own.notes,
         "![Figure](figure.png)",
         *([runs_table(runs).to_markdown(index=False, disable_numparse=True)] if runs else []),
         *([f"A Eureka-moment is the first validation above {threshold(runs)}."] if threshold(runs) else []),
@@ -136,7 +137,8 @@ def listed(out: Path, further: Sequence[str]) -> str:
             runs = runs_at(spec, size, further)
             of = sum(len(run.seeds) for run in runs)
             there = sum(one is not None and one.finished for run in runs for one in run.summaries())
-            rows.append((name, size, stands, f"{there} of {of} runs", speeds.left(runs)))
+            left = speeds.left(runs) if runs else "a formula: nothing to train"
+            rows.append((name, size, stands, f"{there} of {of} runs", left))
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     return "\n".join("  ".join([*(row[i].ljust(widths[i]) for i in range(4)), row[4]]).rstrip() for row in rows)
 
@@ -165,13 +167,21 @@ def main(arguments: argparse.Namespace) -> None:
         assert spec.script is not None
         run_script(spec.number, spec.script, [word for word in arguments.typed if word not in asked])
     drawn = [(spec, runs_at(spec, size, further)) for spec in specs if not spec.script]
-    runs = [run for _, own in drawn for run in own]
-    if seconds := Speeds().seconds_left(runs):
+    failed, speeds, runs = [], Speeds(), list[Run]()
+    for spec, own in list(drawn):
+        try:
+            speeds.seconds_left(own)
+        except LabError as error:
+            # One that cannot be trained here does not keep the others from their turn.
+            failed.append(f"{spec.number}: {error}")
+            drawn.remove((spec, own))
+        else:
+            runs += own
+    if seconds := speeds.seconds_left(runs):
         tell_duration(f"{sum(not run.finished for run in dict.fromkeys(runs))} settings", seconds)
-    failed = []
     with within(arguments.minutes):
         for spec, own in drawn:
-            # A list: one that fails does not keep the others from their turn.
+            # A list: all are trained, though one may fail.
             if all([run.train() for run in own]):
                 try:
                     draw(spec, size, own, arguments.out, command)

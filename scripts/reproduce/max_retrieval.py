@@ -272,14 +272,18 @@ def main(arguments: argparse.Namespace) -> None:
             if not train(together, arguments.runs):
                 sys.exit(1)
     command = " ".join(["python -m scripts.reproduce.max_retrieval", *arguments.typed])
-    evaluate(folders, arguments.out, asked, command, penalty.words)
+    # The page of the default reading is not to be replaced by that of another one.
+    other = "" if arguments.penalty == GRADIENT else f"_{arguments.penalty}"
+    evaluate(folders, arguments.out or Path(f"results/max_retrieval{other}"), asked, command, penalty.words)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", nargs="?", choices=("all", "evaluate"), default="all")
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of the runs")
-    parser.add_argument("--out", type=Path, default=Path("results/max_retrieval"), help="folder of the page")
+    parser.add_argument(
+        "--out", type=Path, help="of the page; default: results/max_retrieval, of another penalty with its name"
+    )
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--penalty", choices=list(PENALTIES), default=GRADIENT, help="reading of the L2 penalty")
     parser.add_argument("--sets", type=int, default=1000, help="test sets of each size")

@@ -76,11 +76,13 @@ class Size:
         family: whose runs.
         runs: setting -> number of seeds.
         options: of the drawing, in place of the figure's own.
+        notes: what a reader of this size has to know.
     """
 
     family: str
     runs: dict[str, Annotated[int, Field(ge=1)]] | None = None
     options: dict[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     __pydantic_config__ = _STRICT
 
@@ -200,10 +202,13 @@ class Run:
 
 
 class Speeds:
-    """Seconds of an epoch by experiment: of runs that are there, else measured once by a few steps."""
+    """Seconds of an epoch by experiment, model and number of seeds together.
+
+    Of runs that are there, else measured once by a few steps, without diagnostics and validations.
+    """
 
     def __init__(self) -> None:
-        self._known: dict[str, float | LabError] = {}
+        self._known: dict[tuple[str | None, str | None, int], float | LabError] = {}
 
     def seconds_an_epoch(self, run: Run) -> float:
         """Seconds of one epoch of a run on this machine.
@@ -211,13 +216,13 @@ class Speeds:
         Raises:
             LabError: if it does not train here.
         """
-        name = str(run.spec.experiment)
-        if name not in self._known:
+        key = (run.spec.experiment, run.spec.choices.get("model"), len(run.seeds) if run.together else 1)
+        if key not in self._known:
             try:
-                self._known[name] = self._of_runs(run) or self._measured(run)
+                self._known[key] = self._of_runs(run) or self._measured(run)
             except LabError as error:
-                self._known[name] = error
-        found = self._known[name]
+                self._known[key] = error
+        found = self._known[key]
         if isinstance(found, LabError):
             raise found
         return found
@@ -227,7 +232,8 @@ class Speeds:
         return next((one.wall_seconds / one.epochs for one in known if one.epochs), None)
 
     def _measured(self, run: Run) -> float:
-        print(f"measuring how fast {run.spec.experiment} trains here ...", flush=True)
+        what = f"{run.spec.experiment} ({run.spec.choices.get('model')}{f', {len(run.seeds)} seeds' * run.together})"
+        print(f"measuring how fast {what} trains here, without its diagnostics ...", flush=True)
         data = build_data(run.spec.config.data)
         try:
             samples = len(data.train_dataloader()) * data.samples_per_step
@@ -235,7 +241,10 @@ class Speeds:
             raise LabError(str(error)) from error
         # Diagnostics look before the first step, which would take longer than all steps of this.
         watched = [one for one in run.overrides if not one.startswith("callbacks")]
-        return samples * speed_of([*watched, *run.probe], steps=6).per_sample
+        # A GPU takes as long for a few samples as for a whole batch.
+        smaller = run.probe if run.spec.config.trainer.accelerator == "cpu" else ()
+        together = [f"seeds=[{','.join(map(str, run.seeds))}]"] if run.together and len(run.seeds) > 1 else []
+        return samples * speed_of([*watched, *smaller, *together], steps=6).per_sample
 
     def seconds_left(self, runs: Sequence[Run]) -> float:
         """Seconds that the missing parts of these runs take; where none is there yet, those of training steps alone."""

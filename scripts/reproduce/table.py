@@ -76,11 +76,12 @@ def row_overrides(table: Table, row: Row, size: SizeName) -> tuple[str, ...] | N
     if size == "published" or row.overrides is None:
         return table.overrides_of(row)
     small = families()[SMALL]
-    for one in row.overrides:
-        setting = small.settings.get(one.removeprefix("+row="))
-        if setting is not None and table.experiment[0] == "experiment=main_task":
-            return (*small.always, *setting.overrides)
-    return None
+    # A row of another task (no position) says more than its row.
+    (one,) = row.overrides if len(row.overrides) == 1 else ("",)
+    setting = small.settings.get(one.removeprefix("+row="))
+    if setting is None or table.experiment[0] != "experiment=main_task":
+        return None
+    return (*small.always, *setting.overrides)
 
 
 def seeds_of(table: Table, row: Row) -> int:
@@ -128,12 +129,16 @@ def trial_runs(table: Table, row: Row, size: SizeName, further: Sequence[str]) -
 
 
 def choose(trials: dict[str, list[Run]]) -> str:
-    """Names the schedule with the highest Eureka-ratio; of equal ones, that of the highest accuracy (A.14)."""
+    """Names the schedule with the highest Eureka-ratio; of equal ones, that of the highest accuracy (A.14).
 
-    def rank(schedule: str) -> tuple[int, float]:
+    Accuracies are compared of the runs with a moment; where no schedule has one, of all.
+    """
+
+    def rank(schedule: str) -> tuple[int, float, float]:
         found = [one for run in trials[schedule] for one in run.summaries() if one is not None and one.finished]
         after = [one.accuracy or 0.0 for one in found if one.moment is not None]
-        return len(after), sum(after) / len(after) if after else 0.0
+        every = [one.accuracy or 0.0 for one in found]
+        return len(after), sum(after) / max(1, len(after)), sum(every) / max(1, len(every))
 
     return max(trials, key=rank)
 
@@ -216,6 +221,10 @@ def main(arguments: argparse.Namespace) -> None:
         run_script(arguments.name, SCRIPTS[arguments.name], given)
         return
     table, size = table_of(arguments.name), arguments.size
+    fixed = table.pool or any(one.startswith("optim/lr=") for row in table.rows for one in row.overrides or ())
+    if arguments.schedules and (fixed or size == "small"):
+        what = "are of schedules that the paper names" if fixed else "in small have one learning rate"
+        raise LabError(f"the rows of {arguments.name} {what}: leave --schedules out")
     command = " ".join(["python -m scripts.reproduce.table", *arguments.typed])
     trials = [
         (row, trial_runs(table, row, size, further))
@@ -231,21 +240,28 @@ def main(arguments: argparse.Namespace) -> None:
             tell_duration(f"{what}, {len(left)} of {len(runs)} runs", speeds.seconds_left(left))
         failed.extend(" ".join(run.overrides) for run in left if not run.train())
 
-    chosen: dict[str, str] = {}
-    rows: list[tuple[Row, list[Run]]] = []
-    with within(arguments.minutes):
-        train_all([run for _, own in trials for one in own.values() for run in one], "choice of schedules")
-        chosen = {name_of(row): choose(own) for row, own in trials}
-        rows = [
+    def rows_of(chosen: dict[str, str]) -> list[tuple[Row, list[Run]]]:
+        return [
             (row, runs_of_row(table, row, size, arguments.seeds, further, chosen.get(name_of(row))))
             for row in table.rows
         ]
-        if not any(runs for _, runs in rows):
-            raise LabError(f"{arguments.name} has no row that can be run {size}")
-        train_all([run for _, runs in rows for run in runs], table.number)
+
+    rows = rows_of({})
+    if not any(runs for _, runs in rows):
+        raise LabError(f"{arguments.name} has no row that can be run {size}")
+    chosen: dict[str, str] = {}
     out = arguments.out / size / table.name.replace("/", "_") / "README.md"
-    write_text(out, page(table, size, rows, chosen, command) + "\n")
-    print(f"written: {out}")
+    try:
+        with within(arguments.minutes):
+            train_all([run for _, own in trials for one in own.values() for run in one], "choice of schedules")
+            chosen = {name_of(row): choose(own) for row, own in trials}
+            rows = rows_of(chosen)
+            train_all([run for _, runs in rows for run in runs], table.number)
+    finally:
+        # Also where it is stopped: of what there is by then. A page that stands is not replaced by an empty one.
+        if not out.exists() or any(measured(runs) for _, runs in rows if runs):
+            write_text(out, page(table, size, rows, chosen, command) + "\n")
+            print(f"written: {out}")
     if failed:
         raise LabError(f"{len(failed)} runs failed, for the reasons above: {'; '.join(failed)}")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import runpy
+import shutil
 import signal
 import sys
 from dataclasses import replace
@@ -256,6 +257,12 @@ def test_a_table_in_small(tmp_path: Path, monkeypatch, one_thread) -> None:
     with pytest.raises(SystemExit) as left:
         table.main(arguments)
     assert left.value.code == 130 and begun == []  # stopped while its speed was measured
+    assert (tmp_path / "out" / "published" / "eureka_table_4" / "README.md").read_text() == page
+    # With the runs gone and no time to make others, the page stays.
+    shutil.rmtree(tmp_path / "main_task")
+    with pytest.raises(SystemExit):
+        table.main(arguments)
+    assert (tmp_path / "out" / "published" / "eureka_table_4" / "README.md").read_text() == page
 
 
 def test_a_table_checks_its_overrides_first(tmp_path: Path) -> None:
@@ -283,8 +290,65 @@ def test_a_schedule_is_chosen_by_its_ratio_then_by_accuracy(monkeypatch) -> None
     monkeypatch.setattr(plan.Run, "summaries", summaries)
     trials = {name: [plan.Run("main_task", name, name, (), (seed,)) for seed in (0, 1)] for name in moments}
     assert table.choose(trials) == "c"
+    monkeypatch.setattr(
+        plan.Run, "summaries", lambda run: [summary_with(metrics={"val/accuracy": ord(run.name) / 100})]
+    )
+    assert table.choose(trials) == "d"  # of none with a moment, the most accurate
     runs = table.runs_of_row(table.table_of("2"), table.table_of("2").rows[0], "published", None, [])
     assert len(runs) == 36 and len({run.overrides for run in runs}) == 9
+
+
+def test_a_row_in_small_is_of_the_main_task_alone() -> None:
+    of = {
+        (row.group, row.label): table.row_overrides(table.table_of("1"), row, "small")
+        for row in table.table_of("1").rows
+    }
+    found = {group for (group, _), overrides in of.items() if overrides}
+    assert found == {"Main dataset"} and any(group == "No-position task" for group, _ in of)
+
+
+@pytest.mark.parametrize("words", [("2",), ("section_5_3",), ("4", "--size", "small")])
+def test_schedules_are_chosen_only_where_rows_have_one(words: tuple[str, ...]) -> None:
+    with pytest.raises(LabError, match="leave --schedules out"):
+        table.main(asked_for(*words, "--schedules"))
+
+
+def test_how_long_it_takes_is_measured_as_it_will_be_trained(monkeypatch) -> None:
+    asked: list[list[str]] = []
+
+    def speed_of(overrides: list[str], steps: int) -> common.Speed:
+        asked.append(overrides)
+        return common.Speed(1.0, 1.0)
+
+    monkeypatch.setattr(plan, "speed_of", speed_of)
+    speeds = plan.Speeds()
+    for number, typed in (("2", ()), ("5", ()), ("6", ())):
+        speeds.seconds_left(figure.runs_at(plan.load(f"softmax:{number}"), "published", list(typed)))
+    # One seed of Figures 2 and 6, ten together of Figure 5.
+    assert [[one for one in own if one.startswith("seeds")] for own in asked] == [[], ["seeds=[0,1,2,3,4,5,6,7,8,9]"]]
+    asked.clear()
+    curves = [run for run in figure.runs_at(plan.load("1b"), "published", ["data/source=drawn"])]
+    speeds.seconds_left(curves)
+    assert [any("resnet9" in one for one in own) for own in asked] == [False, True]
+    assert all("data.batch_size=16" in own for own in asked)
+    asked.clear()
+    on_gpu = figure.runs_at(plan.load("6"), "published", ["data/source=drawn", "trainer=gpu"])
+    plan.Speeds().seconds_left(on_gpu)
+    assert "data.batch_size=16" not in asked[0]
+
+
+def test_a_figure_that_cannot_be_trained_here_keeps_no_other_from_its_turn(tmp_path: Path, monkeypatch) -> None:
+    trained: list[str] = []
+    monkeypatch.setattr(plan, "speed_of", lambda *_, **__: common.Speed(1.0, 1.0))
+    monkeypatch.setattr(plan.Run, "train", lambda run: trained.append(run.name))
+    words = ["17", "6", "data.root=nowhere", "data/source=drawn"]
+    arguments = argparse.Namespace(
+        words=["17", "6"], runs=tmp_path / "runs", out=tmp_path / "out", list=False, size="published", minutes=None,
+        typed=words,
+    )  # fmt: skip
+    with pytest.raises(LabError, match=r"eureka:17: no images in .*; eureka:6: a run has failed"):
+        figure.main(arguments)
+    assert trained == ["vit", "vit_tau_1_over_3", "vit_heat_treatment", "norm_softmax"]
 
 
 def test_every_figure_says_what_it_is_drawn_of() -> None:
