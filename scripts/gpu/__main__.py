@@ -6,8 +6,8 @@
     scripts/gpu/all.sh 10 --only moments
 
 A step that fails or takes too long does not stop those after it. Stop it at any time: the same command goes on with
-what is missing. Images come from the folder in EUREKA_DATA, else from .carry/data. Where OUT names a folder, the pages
-and the runs are packed into it, in parts of 15 MiB.
+what is missing. Images come from the folder in EUREKA_DATA, else from .carry/data. Where OUT names a folder, pages and
+runs are packed into it after each step, in parts of 15 MiB; at the end with the checkpoints that fit.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ import sys
 import tarfile
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -36,13 +35,15 @@ from lab.runs.provenance import now
 from lab.runs.summary import read_summary
 from lab.runs.walk import walk_runs
 from scripts.gpu.carry import CARRIED, unpack_images
-from scripts.gpu.steps import MOMENTS, ROOT, SHARES, Places, Step, steps
+from scripts.gpu.steps import MOMENTS, RESUMABLE, ROOT, SHARES, Places, Step, steps
 from scripts.reproduce.common import origin
 
-# A run that is told to go saves first; a step that does not heed it is ended.
+# A run that is told to go saves first, for so long or a quarter of its step's time; then it is ended.
 GRACE_SECONDS = 30.0
-# Writing the pages takes so long.
-RESERVE_SECONDS = 20.0
+# What is drawn after a step takes no longer.
+AFTERWARDS_SECONDS = 60.0
+# Writing and packing the pages takes so long.
+RESERVE_SECONDS = 30.0
 # The issue's: 300 epochs of the main task in so many seconds on an H200.
 TARGET_SECONDS, EPOCHS, EPOCH_SIZE = 250, 300, 60_000
 PART_BYTES, MOST_PARTS = 15 * 2**20, 4
@@ -98,9 +99,12 @@ class Record:
 
 
 def share(step: Step, left: Sequence[Step], seconds: float) -> float:
-    """Seconds for a step, the first of those that are left: its stage's share, divided among its steps there."""
+    """Seconds for a step, the first of those that are left: its stage's share.
+
+    Steps that go on where they were divide it. One that would begin anew may take all of it, to come to its end.
+    """
     stages = {one.stage for one in left}
-    own = sum(one.stage == step.stage for one in left)
+    own = sum(one.stage == step.stage for one in left) if step.stage in RESUMABLE else 1
     return seconds * SHARES[step.stage] / sum(SHARES[stage] for stage in stages) / own
 
 
@@ -109,9 +113,10 @@ def run_step(step: Step, seconds: float, folder: Path) -> tuple[str, float, str]
 
     Args:
         step: to run.
-        seconds: after which it is told to go.
+        seconds: after which it is ended; it is told to go before that.
         folder: of its log.
     """
+    grace = min(GRACE_SECONDS, seconds / 4)
     log = folder / "logs" / f"{step.name}.txt"
     log.parent.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
@@ -122,14 +127,14 @@ def run_step(step: Step, seconds: float, folder: Path) -> tuple[str, float, str]
         )
         status = "cut off"
         try:
-            process.wait(seconds)
+            process.wait(seconds - grace)
             status = "failed" if process.returncode else "done"
         except subprocess.TimeoutExpired:
             process.terminate()
             try:
-                process.wait(GRACE_SECONDS)
+                process.wait(grace)
             except subprocess.TimeoutExpired:
-                tell(f"{step.name} did not end within {GRACE_SECONDS:.0f} s of being told to")
+                tell(f"{step.name} did not end within {grace:.0f} s of being told to")
         except BaseException:
             process.terminate()
             process.wait(GRACE_SECONDS)
@@ -155,6 +160,8 @@ def run_all(
     device: str,
     command: str,
     only: Sequence[str] = tuple(SHARES),
+    began: float | None = None,
+    out: Path | None = None,
 ) -> Record:
     """Runs all steps that are not done, one after the other, and keeps the page up to date.
 
@@ -165,12 +172,16 @@ def run_all(
         device: what they run on.
         command: that this program was started with.
         only: stages whose steps are run.
+        began: when the minutes began, as ``time.time()`` tells; None is now.
+        out: folder that pages and runs are packed into after each step; None packs nothing.
     """
     record = Record(places.results)
-    ends = time.monotonic() + 60 * minutes - RESERVE_SECONDS
+    late = 0.0 if began is None else max(0.0, time.time() - began)
+    ends = time.monotonic() + 60 * minutes - RESERVE_SECONDS - late
     left = [step for step in plan if step.stage in only and not record.is_done(step.name)]
     for number, step in enumerate(left):
         seconds = share(step, left[number:], max(0.0, ends - time.monotonic()))
+        seconds -= min(AFTERWARDS_SECONDS, seconds / 4) if step.afterwards else 0.0
         if seconds < 1:
             tell(f"{step.name}: no time is left")
             continue
@@ -181,11 +192,32 @@ def run_all(
         record.keep(step.name, Done(status, round(before + took, 3), typed, device, now(), said))
         tell(f"{step.name}: {status} after {took:.0f} s{f': {said}' if said else ''}")
         for words in step.afterwards:
-            with suppress(subprocess.TimeoutExpired):  # what is drawn afterwards can be drawn again; the kit goes on
-                subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, timeout=120, check=False)
+            _draw(step, words, min(AFTERWARDS_SECONDS, ends + RESERVE_SECONDS / 2 - time.monotonic()))
         write_text(places.results / "README.md", page(plan, record, places, command))
+        if out is not None:
+            pack(places, out, checkpoints=False)
     write_text(places.results / "README.md", page(plan, record, places, command))
     return record
+
+
+def _draw(step: Step, words: Sequence[str], seconds: float) -> None:
+    """Draws what there is after a step; what is not drawn can be drawn again, and the kit goes on."""
+    why = "no time is left for it"
+    if seconds >= 1:
+        try:
+            done = subprocess.run(
+                [sys.executable, *words], cwd=ROOT, capture_output=True, text=True, timeout=seconds, check=False
+            )
+        except subprocess.TimeoutExpired:
+            why = f"it took more than {seconds:.0f} s"
+        else:
+            why = (
+                (done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1]
+                if done.returncode
+                else ""
+            )
+    if why:
+        tell(f"{step.name}: {shlex.join(['python', *words])} was not drawn: {why}".replace(f"{ROOT}/", ""))
 
 
 def page(plan: Sequence[Step], record: Record, places: Places, command: str) -> str:
@@ -251,20 +283,32 @@ def moments(places: Places) -> str:
     return pd.DataFrame(rows).to_markdown(index=False) + f"\n\nOne seed each; a run ends at its moment. {target}"
 
 
-def pack(places: Places, out: Path) -> list[Path]:
-    """Packs pages and runs into parts in ``out``, without checkpoints of finished runs; the parts.
+def pack(places: Places, out: Path, checkpoints: bool = True) -> list[Path]:
+    """Packs pages and runs into parts in ``out``, in place of earlier ones; the parts.
 
-    Where this is more than may come back, all checkpoints are left out: unfinished runs begin anew.
+    Args:
+        places: of pages and runs.
+        out: folder of the parts.
+        checkpoints: with the newest one of each unfinished run, as many as may come back, runs to a moment first; the
+            other runs begin anew.
     """
-    for with_checkpoints in (True, False):
-        whole = out / "gpu.tar.gz"
-        with tarfile.open(whole, "w:gz") as archive:
-            for folder in (places.results, places.runs):
-                for path in sorted(folder.rglob("*")) if folder.exists() else []:
-                    if path.is_file() and (path.suffix != ".ckpt" or (with_checkpoints and _goes_on(path))):
-                        archive.add(path, path.relative_to(ROOT))
-        if whole.stat().st_size <= MOST_PARTS * PART_BYTES:
-            break
+    files = [
+        path
+        for folder in (places.results, places.runs)
+        for path in (sorted(folder.rglob("*")) if folder.exists() else [])
+        if path.is_file()
+    ]
+    whole, room = out / "gpu.tar.gz", MOST_PARTS * PART_BYTES
+    with tarfile.open(whole, "w:gz") as archive:
+        for path in files:
+            if path.suffix != ".ckpt":
+                archive.add(path, path.relative_to(ROOT))
+        for path in [path for path in files if checkpoints and path.suffix == ".ckpt" and _goes_on(path)]:
+            # Numbers of a checkpoint hardly get smaller by being packed.
+            if whole.stat().st_size + path.stat().st_size + PART_BYTES / 15 <= room:
+                archive.add(path, path.relative_to(ROOT))
+    for earlier in out.glob(f"{whole.name}.*"):
+        earlier.unlink()
     parts: list[Path] = []
     with whole.open("rb") as file:
         while piece := file.read(PART_BYTES):
@@ -326,10 +370,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{step.name}: {known}\n    {shlex.join(['python', *step.words]).replace(f'{ROOT}/', '')}")
         return 0
     words = " ".join(sys.argv[1:] if arguments is None else arguments)
-    record = run_all(plan, options.minutes, places, prepare(options.rehearse), f"scripts/gpu/all.sh {words}", only)
+    began, out = float(os.environ.get("EUREKA_GPU_BEGAN", time.time())), os.environ.get("OUT")
+    packed = Path(out) if out else None
+    device, typed = prepare(options.rehearse), f"scripts/gpu/all.sh {words}"
+    record = run_all(plan, options.minutes, places, device, typed, only, began, packed)
     print(f"written: {places.results / 'README.md'}")
-    if out := os.environ.get("OUT"):
-        print(f"packed: {', '.join(map(str, pack(places, Path(out))))}")
+    if packed is not None:
+        print(f"packed: {', '.join(map(str, pack(places, packed)))}")
     return int(
         any(
             record.done[step.name].status == "failed"

@@ -6,11 +6,13 @@
 # Stop it at any time: the same command goes on with what is missing. What it does: scripts/gpu/__main__.py. Where Python
 # packages are missing, it takes those that `python -m scripts.gpu.carry` has put into .carry/wheels.
 set -euo pipefail
+export EUREKA_GPU_BEGAN=${EUREKA_GPU_BEGAN:-$(date +%s)} # the minutes count from here
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 cd "$here"
 python=${PYTHON:-$(command -v python || command -v python3)}
 export PYTHONPATH="$here${PYTHONPATH:+:$PYTHONPATH}"
-if ! why=$("$python" -c 'import lab.training.fit, lab.bench.__main__' 2>&1); then
+needed='import lab.training.fit, lab.bench.__main__, pytest, pytest_timeout'
+if ! why=$("$python" -c "$needed" 2>&1); then
     site=$(mktemp -d)
     if ! compgen -G '.carry/wheels/*.whl' >/dev/null ||
         ! "$python" -m pip install --quiet --no-index --no-deps --no-compile --target "$site" .carry/wheels/*.whl; then
@@ -19,5 +21,9 @@ if ! why=$("$python" -c 'import lab.training.fit, lab.bench.__main__' 2>&1); the
         exit 1
     fi
     export PYTHONPATH="$here:$site${PYTHONPATH#"$here"}"
+    if ! why=$("$python" -c "$needed" 2>&1); then
+        echo "error: with the wheels of .carry the lab still cannot be imported here: ${why##*$'\n'}" >&2
+        exit 1
+    fi
 fi
 exec "$python" -m scripts.gpu "$@"

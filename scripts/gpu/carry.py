@@ -40,6 +40,12 @@ PACKAGES = (
     "lazy-loader",
     "tabulate",
     "psutil",
+    # Of the tests.
+    "pytest",
+    "pytest-timeout",
+    "pluggy",
+    "iniconfig",
+    "pygments",
 )
 SETS = ("MNIST", "FashionMNIST")
 # Of 64 MiB that may travel with the checkout, which takes 10.

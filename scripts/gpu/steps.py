@@ -12,6 +12,8 @@ BATCH = 512
 MOMENTS = {"NormSoftmax": "norm_softmax", "softmax": "vit"}
 # Stage -> its share of the time; what one leaves goes to those after it.
 SHARES = {"tests": 0.1, "speed": 0.3, "moments": 0.35, "table_1": 0.25}
+# Stages whose steps go on where they were cut off.
+RESUMABLE = ("moments", "table_1")
 
 
 @dataclass(frozen=True)
@@ -80,9 +82,10 @@ def _speed(places: Places, device: str, rehearse: bool) -> list[Step]:
     batch = () if rehearse else ("--batch-size", str(BATCH))
     published = ("--precision", "bfloat16", *batch)
     main, others = ("softmax", "norm_softmax"), ("learnable_temperature", "adaptive_temperature")
-    # What is asked for most comes first.
-    found = [bench("train", "train", "ratio", "--softmax", *main, *published), bench("seeds", "seeds")]
-    found += [bench("train_others", "train", "--softmax", *others, *published)] if not rehearse else []
+    # A step each: what is cut off begins anew, and what is done stays. What is asked for most comes first.
+    found = [bench("ratio", "ratio", "--softmax", *main, *published), bench("seeds", "seeds")]
+    found += [bench(f"train_{one}", "train", "--softmax", one, *published) for one in main]
+    found += [bench(f"train_{one}", "train", "--softmax", one, *published) for one in others if not rehearse]
     return [*found, bench("attention", "attention", "--softmax", *main, "--precision", "bfloat16")]
 
 

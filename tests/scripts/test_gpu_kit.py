@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import random
 import tarfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -83,6 +85,19 @@ def test_a_step_that_fails_or_lasts_does_not_stop_the_others(places: Places, mon
     assert capsys.readouterr().err.count("works: at most") == 1
 
 
+def test_minutes_hold_the_start_the_end_and_what_is_drawn(places: Places, tmp_path: Path, monkeypatch, capsys) -> None:
+    """A step that saves when it is told to go, and a slow picture after it."""
+    out = tmp_path / "out"
+    out.mkdir()
+    monkeypatch.setattr(kit, "RESERVE_SECONDS", 2.0)
+    saves = "import signal, time\nsignal.signal(signal.SIGTERM, lambda *_: (time.sleep(1), exit(143)))\ntime.sleep(60)"
+    last = replace(step("saves", saves, "table_1"), afterwards=(("-c", "import time; time.sleep(60)"),))
+    began = time.monotonic()
+    kit.run_all([step("works", "print()"), last], 0.4, places, "a", "b", began=time.time() - 10, out=out)
+    assert time.monotonic() - began < 14.5 and list(out.glob("gpu.tar.gz.*"))
+    assert "was not drawn: it took more than" in capsys.readouterr().err
+
+
 def test_no_time_left_is_told_and_leaves_a_page(places: Places, capsys) -> None:
     kit.run_all([step("waits", "print()")], 0.1, places, "a stand-in", "scripts/gpu/all.sh 0.1")
     assert "waits: no time is left" in capsys.readouterr().err
@@ -92,7 +107,9 @@ def test_no_time_left_is_told_and_leaves_a_page(places: Places, capsys) -> None:
 def test_time_goes_by_stage_and_what_is_left_over_goes_on() -> None:
     plan = [step("a", "", "tests"), step("b", ""), step("c", ""), step("d", "", "moments"), step("e", "", "table_1")]
     assert kit.share(plan[0], plan, 100) == pytest.approx(100 * SHARES["tests"])
-    assert kit.share(plan[1], plan[1:], 90) == pytest.approx(90 * SHARES["speed"] / (1 - SHARES["tests"]) / 2)
+    assert kit.share(plan[1], plan[1:], 90) == pytest.approx(90 * SHARES["speed"] / (1 - SHARES["tests"]))
+    both = [step("d", "", "moments"), step("e", "", "moments")]
+    assert kit.share(both[0], both, 90) == 45  # they go on where they were
     assert kit.share(plan[4], plan[4:], 55) == 55
 
 
@@ -130,6 +147,13 @@ def test_what_comes_back_is_packed_in_parts(places: Places, tmp_path: Path, monk
         assert "runs/moments/whole/seed=0/summary.json" in archive.getnames()
     # Of the run that goes on the newest one.
     assert checkpoints == ["runs/moments/half/seed=0/checkpoints/last-000000002.ckpt"]
+    # One that is more than may come back stays, and the rest comes; earlier parts are gone.
+    newest = places.runs / "moments" / "half" / "seed=0" / "checkpoints" / "last-000000002.ckpt"
+    newest.write_bytes(random.Random(0).randbytes(6 * 2**10))
+    assert kit.pack(places, out) == sorted(out.iterdir())
+    (tmp_path / "joined").write_bytes(b"".join(part.read_bytes() for part in sorted(out.iterdir())))
+    with tarfile.open(tmp_path / "joined") as archive:
+        assert not [name for name in archive.getnames() if name.endswith(".ckpt")] and archive.getnames()
 
 
 def test_images_travel_packed(tmp_path: Path) -> None:
