@@ -44,13 +44,21 @@ def attend(
 ) -> Tensor:
     """:func:`lab.attention.functional.attend` of tensors on a CPU, by the way that is quickest for their sizes.
 
-    - Softmax of 17 to 256 keys in bfloat16, on a CPU that multiplies such numbers: :class:`Weights`.
+    - Softmax of 17 to 256 keys in bfloat16, on a CPU that multiplies such numbers: :class:`Weights`; compiled, under a
+      rule that reads scores, :class:`Scores` and :class:`WeightsOfLogits`.
     - Everything else in float32 at least: the backward pass of the fused kernel is ten times slower in 16 bit
       (reference).
     """
     keys, dtype = k_BHMD.shape[-2], v_BHMD.dtype
     in_bfloat16 = q_BHND.dtype == k_BHMD.dtype == dtype == torch.bfloat16
     if in_bfloat16 and _CPU_MULTIPLIES_BFLOAT16 and _FEW_KEYS < keys <= _KEYS_IN_BFLOAT16 and normaliser.is_softmax:
+        if mask is None and torch.compiler.is_compiling():
+            # Compiled, a statistic of scores at hand is fused with their softmax, and costs less than one without them.
+            with torch.autocast("cpu", enabled=False):
+                scores_BHNM = _scores_of_bfloat16(q_BHND, k_BHMD)
+                beta = rule.of_scores(scores_BHNM, q_BHND.float(), k_BHMD.float())
+                if beta is not None:
+                    return _softmax_in_bfloat16(beta.float() * scores_BHNM) @ v_BHMD
         beta = inverse_temperature(rule, q_BHND, k_BHMD, mask)
         with torch.autocast("cpu", enabled=False):
             weights = _weights(q_BHND.float() * beta.float(), rule.keys(k_BHMD), written_out(mask))
@@ -119,7 +127,56 @@ class Weights(torch.autograd.Function):
         return (of_logits @ k).float(), of_logits.transpose(-2, -1) @ q, None
 
 
-# Under torch.compile over vmap (seeds side by side) Dynamo would look into it and lose the backward pass.
+class Scores(torch.autograd.Function):
+    """q k^T in float32 of queries and keys in 16 bit, differentiated in 16 bit. First derivatives only."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(q: Tensor, k: Tensor) -> Tensor:
+        return q.float() @ k.float().transpose(-2, -1)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, Tensor]:
+        q, k = ctx.saved_tensors
+        slope = slope.to(k.dtype)
+        return slope @ k, slope.transpose(-2, -1) @ q
+
+
+class WeightsOfLogits(torch.autograd.Function):
+    """Softmax of logits in float32, rounded to bfloat16 and differentiated there. First derivatives only."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(logits: Tensor) -> Tensor:
+        return logits.softmax(-1).bfloat16()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(output)
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> Tensor:
+        (weights,) = ctx.saved_tensors
+        return torch._softmax_backward_data(slope, weights, -1, weights.dtype).float()
+
+
+# Under torch.compile over vmap (seeds side by side) Dynamo would look into them and lose the backward pass.
+@torch.compiler.allow_in_graph
+def _scores_of_bfloat16(q: Tensor, k: Tensor) -> Tensor:
+    return Scores.apply(q, k)
+
+
+@torch.compiler.allow_in_graph
+def _softmax_in_bfloat16(logits: Tensor) -> Tensor:
+    return WeightsOfLogits.apply(logits)
+
+
 @torch.compiler.allow_in_graph
 def _weights(q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
     return Weights.apply(q, k, mask)

@@ -107,6 +107,14 @@ class TemperatureRule(nn.Module):
             mask: bool, True where a query may attend to a key, broadcastable to [B, H, N, M].
         """
 
+    def of_scores(self, scores_BHNM: Tensor, q_BHND: Tensor, k_BHMD: Tensor) -> Tensor | None:
+        """beta worked out of the raw scores q k^T, where these are at hand anyway; None of a rule that does not.
+
+        The same number as :meth:`inverse_temperature` gives of q and k without a mask, for speed alone; all are given
+        in float32.
+        """
+        return None
+
     def keys(self, k_BHMD: Tensor) -> Tensor:
         """Keys as attention takes them: as they are, but for a rule that rescales keys too."""
         return k_BHMD

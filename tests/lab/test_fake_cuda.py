@@ -179,10 +179,17 @@ def test_a_step_of_every_experiment(experiment: str, stand_ins: Path) -> None:
         train_a_step(moved(module), data, gpu)
 
 
+@pytest.mark.parametrize("intervention", names("intervention"))
+def test_a_step_under_every_intervention(intervention: str, stand_ins: Path) -> None:
+    module, data = build_model_and_data(small("main_task_small", stand_ins, f"intervention={intervention}"))
+    data.setup("fit")
+    with fake_gpu() as gpu:
+        train_a_step(moved(module), data, gpu)
+
+
 @pytest.mark.parametrize("softmax", names("softmax"))
 def test_a_step_under_every_softmax(softmax: str, stand_ins: Path) -> None:
-    interventions = ["intervention=grad_scaling"] if softmax == "softmax" else []
-    module, data = build_model_and_data(small("main_task_small", stand_ins, f"softmax={softmax}", *interventions))
+    module, data = build_model_and_data(small("main_task_small", stand_ins, f"softmax={softmax}"))
     data.setup("fit")
     with fake_gpu() as gpu:
         train_a_step(moved(module), data, gpu)
@@ -240,9 +247,29 @@ def looked_at(stand_ins: Path) -> tuple[Any, Any]:
         return moved(module).model, data
 
 
-@pytest.mark.parametrize(
-    "diagnostic", sorted(diagnostics().keys() - {"exact_match"})
-)  # which decodes texts, and no pictures
+# Callbacks that do not look at a probe set of pictures, and why they are not tried here.
+ELSEWHERE = {
+    "exact_match": "decodes texts, token by token",
+    "head_entropy": "reads texts, and its numbers at once",
+    "learning_coefficient": "trains a copy of the model, by the steps above",
+    "gradient_norms": "reads what the steps above leave",
+    "temperatures": "reads numbers now and then, when it logs",
+    "sample_scenes": "draws what the data holds, without the model",
+    "throughput": "looks at no tensor",
+    "progress": "reads what is logged",
+    "eureka": "reads what is logged",
+}
+
+
+def test_every_callback_is_tried_or_is_known_not_to_be() -> None:
+    alone = {
+        name for name in names("callbacks") if name in OmegaConf.load(CONFIGS / "callbacks" / f"{name}.yaml")
+    }  # the others are lists of these
+    assert alone - diagnostics().keys() == ELSEWHERE.keys() - diagnostics().keys()
+    assert diagnostics().keys() & ELSEWHERE.keys() == {"exact_match"}
+
+
+@pytest.mark.parametrize("diagnostic", sorted(diagnostics().keys() - ELSEWHERE.keys()))
 def test_every_diagnostic_looks(diagnostic: str, looked_at: tuple[Any, Any], tmp_path: Path) -> None:
     model, data = looked_at
     own = diagnostics()[diagnostic](folder=str(tmp_path), scenes=16)

@@ -66,22 +66,31 @@ class NormSoftmax(TemperatureRule):
             rounding = rounding_variance(q_BHND, k_BHMD, mask, self.over)
             if self.statistic in ("var", "std"):
                 variance, count = score_variance(q_BHND, k_BHMD, mask, self.over)
-                spread = variance > rounding
-                if self.statistic == "var":
-                    sigma = torch.where(spread, variance, tau)
-                else:
-                    # tau is put in before the root, whose slope at 0 is infinite.
-                    sigma = torch.where(spread, variance * _unbiased(count), tau.square()).sqrt()
+                sigma = self._of_variance(variance, count, rounding, tau)
             else:
-                sigma = self._of_scores(q_BHND, k_BHMD, written_out(mask))
+                sigma = self._of_chunks(q_BHND, k_BHMD, written_out(mask))
                 sigma = torch.where(sigma > rounding.sqrt(), sigma, tau)
-            # Below this the square of 1 / sigma, of which its slope is made, would overflow.
-            sigma = torch.minimum(sigma, tau).clamp_min(torch.finfo(tau.dtype).max ** -0.5)
+            sigma = _bounded(sigma, tau)
             if given == torch.float16:
                 sigma = torch.maximum(sigma, self._least_in_float16(q_BHND, k_BHMD))
             return 1.0 / sigma
 
-    def _of_scores(self, q_BHND: Tensor, k_BHMD: Tensor, mask: Tensor | None) -> Tensor:
+    def of_scores(self, scores_BHNM: Tensor, q_BHND: Tensor, k_BHMD: Tensor) -> Tensor | None:
+        if self.statistic not in ("var", "std") or self.over == "block":
+            return None
+        tau = self.tau.to(scores_BHNM.dtype)
+        variance = (scores_BHNM - scores_BHNM.mean(-1, keepdim=True)).square().mean(-1, keepdim=True)
+        rounding = rounding_variance(q_BHND, k_BHMD)
+        return 1.0 / _bounded(self._of_variance(variance, scores_BHNM.shape[-1], rounding, tau), tau)
+
+    def _of_variance(self, variance: Tensor, count: Tensor | int, rounding: Tensor, tau: Tensor) -> Tensor:
+        spread = variance > rounding
+        if self.statistic == "var":
+            return torch.where(spread, variance, tau)
+        # tau is put in before the root, whose slope at 0 is infinite.
+        return torch.where(spread, variance * _unbiased(count), tau.square()).sqrt()
+
+    def _of_chunks(self, q_BHND: Tensor, k_BHMD: Tensor, mask: Tensor | None) -> Tensor:
         """The statistics that scores are built for, chunk by chunk, [B, H, N or 1, 1]."""
         block = self.over == "block"
         if self.statistic == "mad":
@@ -100,6 +109,11 @@ class NormSoftmax(TemperatureRule):
             q = q.amax(-2, keepdim=True)
         k = k.amax(-2, keepdim=True)
         return 4 / torch.finfo(torch.float16).max * torch.maximum(q * k, torch.maximum(q, k))
+
+
+def _bounded(sigma: Tensor, tau: Tensor) -> Tensor:
+    """min(sigma, tau); below the other bound the square of 1 / sigma, of which its slope is made, would overflow."""
+    return torch.minimum(sigma, tau).clamp_min(torch.finfo(tau.dtype).max ** -0.5)
 
 
 def _mean_over_rows(of_rows_BHN1: Tensor, k_BHMD: Tensor, mask: Tensor | None) -> Tensor:
