@@ -44,21 +44,18 @@ def attend(
 ) -> Tensor:
     """:func:`lab.attention.functional.attend` of tensors on a CPU, by the way that is quickest for their sizes.
 
-    - Softmax of 17 to 256 keys in bfloat16, on a CPU that multiplies such numbers: :class:`Weights`; compiled, under a
-      rule that reads scores, :class:`Scores` and :class:`WeightsOfLogits`.
+    - Softmax of 17 to 256 keys in bfloat16, on a CPU that multiplies such numbers: :class:`Weights`; under rules that
+      read scores :func:`_weights_at_once`.
     - Everything else in float32 at least: the backward pass of the fused kernel is ten times slower in 16 bit
       (reference).
     """
     keys, dtype = k_BHMD.shape[-2], v_BHMD.dtype
     in_bfloat16 = q_BHND.dtype == k_BHMD.dtype == dtype == torch.bfloat16
     if in_bfloat16 and _CPU_MULTIPLIES_BFLOAT16 and _FEW_KEYS < keys <= _KEYS_IN_BFLOAT16 and normaliser.is_softmax:
-        if mask is None and torch.compiler.is_compiling():
-            # Compiled, a statistic of scores at hand is fused with their softmax, and costs less than one without them.
+        if mask is None:
             with torch.autocast("cpu", enabled=False):
-                scores_BHNM = _scores_of_bfloat16(q_BHND, k_BHMD)
-                beta = rule.of_scores(scores_BHNM, q_BHND.float(), k_BHMD.float())
-                if beta is not None:
-                    return _softmax_in_bfloat16(beta.float() * scores_BHNM) @ v_BHMD
+                if (weights := _weights_at_once(q_BHND, k_BHMD, rule)) is not None:
+                    return weights @ v_BHMD
         beta = inverse_temperature(rule, q_BHND, k_BHMD, mask)
         with torch.autocast("cpu", enabled=False):
             weights = _weights(q_BHND.float() * beta.float(), rule.keys(k_BHMD), written_out(mask))
@@ -164,6 +161,16 @@ class WeightsOfLogits(torch.autograd.Function):
     def backward(ctx: Any, slope: Tensor) -> Tensor:
         (weights,) = ctx.saved_tensors
         return torch._softmax_backward_data(slope, weights, -1, weights.dtype).float()
+
+
+def _weights_at_once(q_BHND: Tensor, k_BHMD: Tensor, rule: TemperatureRule) -> Tensor | None:
+    """Weights in bfloat16 of a rule that reads scores which are at hand anyway; None of other rules."""
+    if not torch.compiler.is_compiling():
+        return rule.weights_in_bfloat16(q_BHND, k_BHMD)
+    # Compiled, the statistic is fused with the softmax, which is quicker still.
+    scores_BHNM = _scores_of_bfloat16(q_BHND, k_BHMD)
+    beta = rule.of_scores(scores_BHNM, q_BHND.float(), k_BHMD.float())
+    return None if beta is None else _softmax_in_bfloat16(beta.float() * scores_BHNM)
 
 
 # Under torch.compile over vmap (seeds side by side) Dynamo would look into them and lose the backward pass.

@@ -115,6 +115,13 @@ class TemperatureRule(nn.Module):
         """
         return None
 
+    def weights_in_bfloat16(self, q_BHND: Tensor, k_BHMD: Tensor) -> Tensor | None:
+        """Weights of softmax under this rule without a mask, in bfloat16 as queries and keys are; None of most rules.
+
+        The same as beta makes of the logits, for speed alone.
+        """
+        return None
+
     def keys(self, k_BHMD: Tensor) -> Tensor:
         """Keys as attention takes them: as they are, but for a rule that rescales keys too."""
         return k_BHMD

@@ -275,10 +275,30 @@ def test_compiled_bfloat16_products_are_as_near_to_full_precision_as_eager_ones(
         with_slopes(one, torch.bfloat16) for one in (path, torch.compile(path, backend="aot_eager", fullgraph=True))
     )
     assert asked  # of the scores at hand, where it is compiled
+    at_once = rule.weights_in_bfloat16(*(t.detach().bfloat16() for t in tensors(torch.float32)[:2]))
+    assert (at_once is not None) == (name != "adaptive")
     rule.double()
     full = with_slopes(lambda *of: attend_explicit(*of, rule).z, torch.float64)
     for one, other, truth in zip(compiled, eager, full, strict=True):
         assert (one - truth).norm() < max(1.1 * (other - truth).norm(), 0.003 * truth.norm())
+        assert (other - truth).norm() < 0.02 * truth.norm()
+
+
+@pytest.mark.parametrize("size", [1e-15, 1e-8, 1.0, 1e8])
+@pytest.mark.parametrize("statistic", ["var", "std"])
+def test_weights_at_once_stay_finite_at_any_size_and_equal_keys_take_tau(statistic: str, size: float) -> None:
+    rule = NormSoftmax(4, 16, statistic=statistic)
+    q, k = ((size * t.detach()).bfloat16().requires_grad_() for t in tensors(torch.float32)[:2])
+    weights = rule.weights_in_bfloat16(q, k)
+    assert weights is not None
+    slopes = torch.autograd.grad(weights.float().square().sum(), (q, k))
+    assert all(t.isfinite().all() for t in (weights, *slopes))
+    beta = rule.inverse_temperature(q, k)
+    wanted = (beta * (q.float() @ k.float().transpose(-2, -1))).softmax(-1)
+    torch.testing.assert_close(weights.float(), wanted, rtol=0.02, atol=1e-3)
+    alike = rule.weights_in_bfloat16(q, k[..., :1, :].expand_as(k))
+    assert alike is not None
+    torch.testing.assert_close(alike.float(), torch.full_like(alike.float(), 1 / 24), rtol=0.01, atol=0)
 
 
 @pytest.mark.parametrize("masked", [False, True], ids=["unmasked", "masked"])

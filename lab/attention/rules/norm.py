@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from lab.attention.masks import Mask, written_out
+from lab.attention.norm_weights import norm_weights
 from lab.attention.precision import at_least_float32
 from lab.attention.row_statistics import row_absolute_deviation, row_extremes, row_mean
 from lab.attention.rule import Tau, TemperatureRule
@@ -82,6 +83,14 @@ class NormSoftmax(TemperatureRule):
         variance = (scores_BHNM - scores_BHNM.mean(-1, keepdim=True)).square().mean(-1, keepdim=True)
         rounding = rounding_variance(q_BHND, k_BHMD)
         return 1.0 / _bounded(self._of_variance(variance, scores_BHNM.shape[-1], rounding, tau), tau)
+
+    def weights_in_bfloat16(self, q_BHND: Tensor, k_BHMD: Tensor) -> Tensor | None:
+        if self.statistic not in ("var", "std") or self.over == "block":
+            return None
+        root = self.statistic == "std"
+        factor = _unbiased(k_BHMD.shape[-2]) if root else 1.0
+        assert isinstance(factor, float)
+        return norm_weights(q_BHND, k_BHMD, self.tau.float().view(1, 1, 1, 1), factor, root)
 
     def _of_variance(self, variance: Tensor, count: Tensor | int, rounding: Tensor, tau: Tensor) -> Tensor:
         spread = variance > rounding

@@ -1,0 +1,72 @@
+"""Weights of NormSoftmax in bfloat16, worked out at once: on a CPU a step costs hardly more than one of softmax then.
+
+Shapes: B batch, H heads, N queries, M keys, D head dimension.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from lab.attention.score_variance import rounding_variance
+
+
+class NormWeights(torch.autograd.Function):
+    """softmax(q k^T / min(sigma, tau)) of queries and keys in bfloat16, [B, H, N, M] in bfloat16.
+
+        sigma = factor Var(row), or its root
+
+    Scores are those of keys less their mean, which softmax does not notice: the variance of a row is their mean square.
+    Scores and logits are in float32; what is kept for the backward pass, and multiplied there, is in bfloat16. First
+    derivatives only.
+    """
+
+    @staticmethod
+    def forward(q: Tensor, k: Tensor, tau_1111: Tensor, factor: float, root: bool) -> tuple[Tensor, ...]:
+        queries, keys = q.float(), k.float()
+        centred = keys - keys.mean(-2, keepdim=True)
+        scores = queries @ centred.transpose(-2, -1)
+        scale = factor / k.shape[-2]
+        variance = torch.linalg.vector_norm(scores, dim=-1, keepdim=True).square() * scale
+        sigma, least = variance.sqrt() if root else variance, torch.finfo(variance.dtype).max ** -0.5
+        spread = variance > factor * rounding_variance(queries, keys)
+        beta = 1 / torch.where(spread, sigma, tau_1111).minimum(tau_1111).clamp_min(least)
+        # The slope of the logits by way of sigma, for each unit of a logit: 0 where sigma is not in use.
+        used = spread & (sigma < tau_1111) & (sigma > least)
+        by_sigma = torch.where(used, -scale * (beta if root else 2.0), 0.0)
+        logits = scores.mul_(beta)
+        return logits.softmax(-1).to(k.dtype), centred.to(k.dtype), logits.to(k.dtype), beta, by_sigma
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.save_for_backward(inputs[0], *output)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, slope: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        q, weights, centred, logits, beta, by_sigma = ctx.saved_tensors
+        of_logits = torch._softmax_backward_data(slope, weights, -1, weights.dtype)
+        of_sigma = torch.linalg.vecdot(of_logits, logits).unsqueeze(-1).float() * by_sigma
+        of_scores = of_logits.mul_(beta.to(q.dtype)).addcmul_(logits, of_sigma.to(q.dtype))
+        # Rows of the second sum up to 0, so that nothing is left to centre.
+        return of_scores @ centred, of_scores.transpose(-2, -1) @ q, None, None, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *given: Any) -> tuple[Any, Any]:
+        # Only the last two dimensions are worked on: models side by side are one more leading dimension.
+        stacked = [
+            tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+            for tensor, dim in zip(given[:3], in_dims, strict=False)
+        ]
+        return NormWeights.apply(*stacked, *given[3:]), (0, 0, 0, 0, 0)
+
+
+# Under torch.compile over vmap (seeds side by side) Dynamo would look into it and lose the backward pass.
+@torch.compiler.allow_in_graph
+def norm_weights(q: Tensor, k: Tensor, tau_1111: Tensor, factor: float, root: bool) -> Tensor:
+    """The weights alone."""
+    return NormWeights.apply(q, k, tau_1111, factor, root)[0]
