@@ -116,6 +116,11 @@ class EurekaMoment(Callback):
             self._change = (len(self._curve), change)
         return self._change[1]
 
+    @property
+    def looked(self) -> bool:
+        """True from the first validation on."""
+        return bool(self._curve)
+
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         check_metric("callbacks.eureka.metric", self.metric, pl_module, of="val/")
         self.prior_accuracy = data_of(trainer).prior_accuracy()
@@ -136,6 +141,12 @@ class EurekaMoment(Callback):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._started = time.monotonic()
+        every, last = trainer.check_val_every_n_epoch or 1, trainer.max_epochs
+        if last is not None and 0 <= last < every and not self.looked:
+            tell(
+                f"no Eureka-moment can be seen: the first validation would come at epoch {every}, and the run ends at "
+                f"{last} (trainer.check_val_every_n_epoch, trainer.max_epochs)"
+            )
         # Killed between its last checkpoint and its end, a run has nothing left to train.
         self._stop_if_due(trainer, trainer.current_epoch)
 

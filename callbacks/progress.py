@@ -51,6 +51,8 @@ class EurekaProgress(ProgressBar):
         self._total = 0.0
         self._drawn = 0.0
         self._loss: float | None = None
+        self._outputs: Any = None
+        self._epoch = 1
         self._told: tuple[str, ...] = ()
 
     def enable(self) -> None:
@@ -64,7 +66,8 @@ class EurekaProgress(ProgressBar):
         self._total = float(trainer.estimated_stepping_batches)
         self._pace = Pace()
         self._drawn = 0.0
-        self._loss, self._told = None, ()
+        self._loss, self._told, self._outputs = None, (), None
+        self._epoch = trainer.current_epoch + 1
         if not self._enabled:
             return
         if sys.stderr.isatty():
@@ -80,7 +83,12 @@ class EurekaProgress(ProgressBar):
         if self._waiting is not None:
             self._waiting.cancel()
         self._pace.stepped(trainer.global_step)
-        self._draw(trainer, outputs)
+        # Made a number only where it is shown: that waits for a GPU.
+        self._outputs = outputs
+        self._draw(trainer)
+
+    def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._epoch = trainer.current_epoch + 1
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if not trainer.sanity_checking:
@@ -120,15 +128,15 @@ class EurekaProgress(ProgressBar):
             self._live.stop()
             self._live = None
 
-    def _draw(self, trainer: L.Trainer, outputs: Any = None, doing: str = "", now: bool = False) -> None:
+    def _draw(self, trainer: L.Trainer, doing: str = "", now: bool = False) -> None:
         if not self._enabled:
             return
         pause = 1 / self.refresh_per_second if self._live is not None else self.line_every_seconds
         if not now and time.monotonic() - self._drawn < pause:
             return
         self._drawn = time.monotonic()
-        if outputs is not None:
-            loss = outputs["loss"] if isinstance(outputs, Mapping) else outputs
+        if self._outputs is not None:
+            loss = self._outputs["loss"] if isinstance(self._outputs, Mapping) else self._outputs
             self._loss = float(loss) * trainer.accumulate_grad_batches
         if self._live is not None:
             self._show(trainer, doing)
@@ -141,7 +149,7 @@ class EurekaProgress(ProgressBar):
         share = trainer.global_step / self._total if 0 < self._total < math.inf else None
         rest = [doing, *self._state(trainer), self._speed(trainer)]
         left_text = "" if left is None else f"{duration(left)} left"
-        self._live.update(Line(_epoch(trainer), share, left_text, [part for part in rest if part]))
+        self._live.update(Line(self._place(trainer), share, left_text, [part for part in rest if part]))
 
     def _print(self, trainer: L.Trainer, doing: str) -> None:
         total = f"/{self._total:.0f}" if self._total < math.inf else ""
@@ -154,13 +162,17 @@ class EurekaProgress(ProgressBar):
         per_step, left = self._pace.seconds_per_step, self._seconds_left(trainer)
         rate = f"{1 / per_step:.2f} steps/s" if per_step else ""
         left_text = "" if left is None else f"{duration(left)} left"
-        parts = [_epoch(trainer), place, rate, self._speed(trainer), left_text, doing, *state]
+        parts = [self._place(trainer), place, rate, self._speed(trainer), left_text, doing, *state]
         print(_BETWEEN.join(part for part in parts if part), file=sys.stderr, flush=True)
 
     def _state(self, trainer: L.Trainer) -> list[str]:
         """Loss of the last batch, validation, moment; a module that trains many runs at once tells all of them."""
         module: object = trainer.lightning_module
         return module.describe() if isinstance(module, Describes) else state_of(trainer, self._loss)
+
+    def _place(self, trainer: L.Trainer) -> str:
+        last = trainer.max_epochs
+        return f"epoch {self._epoch:,}" if last is None or last < 0 else f"epoch {min(self._epoch, last):,}/{last:,}"
 
     def _speed(self, trainer: L.Trainer) -> str:
         per_step = self._pace.seconds_per_step
@@ -224,13 +236,6 @@ def state_of(trainer: L.Trainer, loss: float | None) -> list[str]:
 def loss_told(loss: float) -> str:
     """A loss in as many digits from one batch to the next."""
     return f"loss {loss:.3f}" if loss >= 0.001 else f"loss {loss:.1e}"
-
-
-def _epoch(trainer: L.Trainer) -> str:
-    last = trainer.max_epochs
-    if last is None or last < 0:
-        return f"epoch {trainer.current_epoch + 1:,}"
-    return f"epoch {min(trainer.current_epoch + 1, last):,}/{last:,}"
 
 
 def duration(seconds: float) -> str:

@@ -127,7 +127,7 @@ class RunSummary(Callback):
 
 
 def _found(eureka: EurekaMoment | None) -> Eureka:
-    if eureka is None:
+    if eureka is None or not eureka.looked:
         # Where nobody has looked for a moment, nobody knows.
         return Eureka(happened=None, threshold=None)
     return Eureka(

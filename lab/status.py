@@ -50,8 +50,8 @@ def main() -> None:
     elif not arguments.root.is_dir():
         tell(f"error: {arguments.root} is no folder: name one that holds runs, as in python -m lab.status runs")
         sys.exit(1)
-    if arguments.watch is not None and not arguments.watch > 0:
-        parser.error(f"--watch takes a positive number of seconds, got {arguments.watch}")
+    if arguments.watch is not None and not 0 < arguments.watch <= 86_400:
+        parser.error(f"--watch takes a positive number of seconds, a day at most, got {arguments.watch:g}")
     gathering = Gathering(arguments.root, only)
     if arguments.watch is None:
         _show(gathering, arguments.root)

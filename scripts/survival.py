@@ -32,12 +32,19 @@ def figure(
         moment: column with the epoch of the moment, empty where there was none.
         end: column with the last epoch of the run.
 
+    Of a report's table, runs of a seed that stands there twice, and those in which nobody looked for a moment, are left
+    out; settings of one name in several experiments are lines of their own.
+
     Raises:
         LabError: if there is no such column.
     """
     missing = [column for column in (by, moment, end) if column not in table]
     if missing:
         raise LabError(f"no column is called {missing[0]!r}: there are {', '.join(map(str, table.columns))}")
+    if "looked" in table:
+        table = table[table["looked"].astype(bool)]
+    if by == "setting" and "experiment" in table and table["experiment"].nunique() > 1:
+        table = table.assign(setting=table["setting"] + ", " + table["experiment"])
     groups = list(table.groupby(by, sort=False))
     chosen = looks([re.split(r"[ ,]", str(name))[0] for name, _ in groups])
     lines = []
@@ -58,7 +65,10 @@ def main() -> None:
     parser.add_argument("--only", metavar="COLUMN=VALUE", help="rows with this value alone")
     arguments = parser.parse_args()
     with refusals():
-        table = pd.read_csv(arguments.table)
+        try:
+            table = pd.read_csv(arguments.table)
+        except (OSError, ValueError) as error:
+            raise LabError(f"{arguments.table} is no table of runs: {error}") from error
         if arguments.only:
             column, _, value = arguments.only.partition("=")
             if column not in table or not (table[column].astype(str) == value).any():

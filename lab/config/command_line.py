@@ -66,6 +66,9 @@ def check_overrides(arguments: Sequence[str]) -> None:
         if given.info or given.resolve or given.experimental_rerun:
             return
         typed, config_dir = given.overrides, config_dir_of(given)
+        for number in (one.partition("=")[2] for one in typed if one.partition("=")[0] == "hydra.launcher.n_jobs"):
+            if not re.fullmatch(r"-1|[1-9]\d*", number):
+                raise LabError(f"hydra.launcher.n_jobs={number} is wrong: give a whole number, at least 1, or -1")
         once = [] if _is_sweep(given) else [composed(typed, config_dir, sweep=False).config]
         for config in once or each_value(typed, config_dir):
             # Named from what is run, which is not known yet.

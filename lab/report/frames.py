@@ -35,7 +35,8 @@ def load_runs(*folders: str | Path) -> tuple[pd.DataFrame, pd.DataFrame]:
       prior_accuracy: what the prior p(z) alone reaches;
     - folder: absolute path, the key of both tables;
     - one column for each option that any of these runs was given on the command line, such as ``softmax.tau``. A run
-      that was not given it has the value of its config, or NaN where its config has no such option.
+      that was not given it has the value of its config, or NaN where its config has no such option, or the option
+      changes no number (``diagnostics``, ``threads``, ``logger``).
 
     ``metrics`` has one row for each step at which a run logged: folder, epoch and step, counted from 1 as in ``runs``,
     and a column for each metric, such as ``val/accuracy``, NaN where it was not logged.

@@ -20,7 +20,7 @@ from lab.runs.summary import Summary, as_it_is_now
 from lab.runs.walk import walk_runs
 
 # Changes when the index does: an index of another number is made anew.
-VERSION = 3
+VERSION = 4
 INDEX = Path(".report") / "index.npz"
 # Below this many folders to read, starting processes costs more than it saves.
 _WORTH_PROCESSES = 100

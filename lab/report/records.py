@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lab.config.identity import identity
+from lab.config.identity import flatten, identity
 from lab.config.overrides import read_override
 from lab.console import LabError
 from lab.runs.files import DamagedFile
@@ -138,9 +138,12 @@ def what_is_run(plain: Mapping[str, Any], seed: int, typed: Collection[str] = ()
     def follows_the_seed(key: str, value: Any) -> bool:
         return key == "seed" or (key.endswith(".seed") and value == seed and key not in typed)
 
+    # Where a corpus lies that somebody has named by its folder is what is learned.
+    chosen = {key: value for key, value in flatten({"data": plain.get("data") or {}}).items() if key in typed}
+    told = {key: value for key, value in chosen.items() if key.endswith(".folder")}
     return {
         key: value
-        for key, value in identity(plain).items()
+        for key, value in (identity(plain) | told).items()
         # A key without a value says no more than no key: older runs lack keys that came with a default of null.
         if value is not None and not only_watches(key) and not follows_the_seed(key, value)
     }

@@ -150,7 +150,7 @@ def seeds_of(asked: Any, first: int) -> tuple[int, ...]:
         first: the value of ``seed``.
 
     Raises:
-        LabError: if there is none, or one comes twice.
+        LabError: if there is none, one comes twice, or one is too large.
     """
     if asked is None:
         return (first,)
@@ -158,6 +158,8 @@ def seeds_of(asked: Any, first: int) -> tuple[int, ...]:
     chosen = list(range(first, first + asked)) if isinstance(asked, int) else listed
     if not chosen or len(set(chosen)) < len(chosen) or not all(isinstance(n, int) and n >= 0 for n in chosen):
         raise LabError(f"seeds={asked} is wrong: give a number of seeds (5) or different seeds ([0,3,7])")
+    if max(chosen) >= 2**32:
+        raise LabError(f"seed={first} seeds={asked} goes up to seed {max(chosen)}: seeds must be less than 2**32")
     return tuple(chosen)
 
 

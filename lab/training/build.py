@@ -187,9 +187,13 @@ def _tell_if_nobody_looks(spec: RunSpec) -> None:
 
 
 def _own_callbacks(experiment: str | None) -> list[str]:
-    """Returns what an experiment chooses as ``callbacks``."""
+    """Returns what an experiment, or the one that it is made of, chooses as ``callbacks``."""
     path = CONFIGS / "experiment" / f"{experiment}.yaml"
-    listed = yaml.safe_load(path.read_text()).get("defaults", []) if path.exists() else []
-    chosen = [one["override /callbacks"] for one in listed if isinstance(one, dict) and "override /callbacks" in one]
-    own = chosen[-1] if chosen else "default"
-    return [own] if isinstance(own, str) else list(own)
+    own = ["default"]
+    for one in yaml.safe_load(path.read_text()).get("defaults", []) if path.exists() else []:
+        if isinstance(one, str) and one != "_self_":
+            own = _own_callbacks(one)
+        elif isinstance(one, dict) and "override /callbacks" in one:
+            chosen = one["override /callbacks"]
+            own = [chosen] if isinstance(chosen, str) else list(chosen)
+    return own

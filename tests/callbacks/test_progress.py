@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import train_in
+from conftest import summary_of, train_in
 from rich.console import Console
 
 from lab import console
@@ -150,3 +150,13 @@ def test_compiling_and_a_slow_first_batch_say_so(
     said = capsys.readouterr().err
     assert "the first batch and the first validation wait for the compiler" in said
     assert "the first batch is under way" in said
+
+
+def test_the_loss_told_is_that_of_the_last_batch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also after a validation, and in a run that stops before its last epoch, whose epochs are those trained."""
+    often = ("trainer.check_val_every_n_epoch=5", "callbacks.eureka.threshold=0.0001", "callbacks.eureka.stop_after=5")
+    folder = train_in(tmp_path, "experiment=reasoning_small", "data.numbers=4", "trainer.max_epochs=60", *often)
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("epoch ")]
+    first, last = (float(re.search(r"loss (\d+\.\d+)", line)[1]) for line in (lines[0], lines[-1]))
+    assert last < first and last == pytest.approx(summary_of(folder)["metrics"]["train/loss"], abs=0.02)
+    assert lines[-1].startswith("epoch 10/60  step 10/60 ")

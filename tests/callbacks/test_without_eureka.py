@@ -11,8 +11,15 @@ from lab.report.gather import gather
 from lab.runs.summary import load_summary
 from lab.train import run
 
-SHORT = ("data.numbers=4", "trainer.max_epochs=2", "logger=csv_only")
-SETS = ("data.epoch_steps=2", "data.batch_size=8", "data.validation_size=8", "model.width=8", *SHORT[1:])
+SHORT = ("data.numbers=4", "trainer.max_epochs=2", "trainer.check_val_every_n_epoch=1", "logger=csv_only")
+SETS = (
+    "data.epoch_steps=2",
+    "data.batch_size=8",
+    "data.validation_size=8",
+    "model.width=8",
+    "trainer.max_epochs=2",
+    "logger=csv_only",
+)
 NOBODY = "no Eureka-moment is looked for"
 
 
@@ -21,6 +28,7 @@ NOBODY = "no Eureka-moment is looked for"
     [
         (["experiment=reasoning", "callbacks=attention_entropy", *SHORT], "'callbacks=[reasoning,attention_entropy]'"),
         (["experiment=reasoning", "callbacks=[progress,temperatures]", *SHORT], "'callbacks=[reasoning]'"),
+        (["experiment=reasoning_small", "callbacks=gradient_norms", *SHORT], "'callbacks=[reasoning]'"),
         (
             ["experiment=max_retrieval", "callbacks=[logit_spread,temperature_in_use]", *SETS],
             "'callbacks=[max_retrieval,logit_spread,temperature_in_use]'",
@@ -30,7 +38,7 @@ NOBODY = "no Eureka-moment is looked for"
             "'callbacks=[reasoning,attention_maps]'",
         ),
     ],
-    ids=["one", "no diagnostic", "list", "seeds"],
+    ids=["one", "no diagnostic", "derived", "list", "seeds"],
 )
 def test_a_run_without_it_says_so_once_and_how_it_is_had(
     tmp_path: Path, chosen: list[str], instead: str, capsys: pytest.CaptureFixture[str]
@@ -52,5 +60,12 @@ def test_a_run_without_it_says_so_once_and_how_it_is_had(
 
 def test_such_a_run_is_no_run_without_a_moment_in_a_report(tmp_path: Path) -> None:
     train_in(tmp_path, "experiment=reasoning", "callbacks=attention_entropy", *SHORT)
+    (record,) = gather(tmp_path).runs
+    assert record.moment is None and not record.looked
+
+
+def test_nor_is_one_that_ends_before_its_first_validation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train_in(tmp_path, "experiment=reasoning", *SHORT[:2], "trainer.check_val_every_n_epoch=10", "logger=csv_only")
+    assert "the first validation would come at epoch 10, and the run ends at 2" in capsys.readouterr().err
     (record,) = gather(tmp_path).runs
     assert record.moment is None and not record.looked

@@ -32,6 +32,7 @@ from lab.report.figures import _rate, curves, rate_grid, survival
 from lab.report.gather import INDEX, gather
 from lab.report.outcomes import baseline_of, compare, outcome
 from lab.report.published import load
+from lab.report.records import what_is_run
 from lab.report.settings import Setting, planned, settings
 from lab.runs.spec import run_name
 
@@ -373,6 +374,14 @@ def test_another_accuracy_that_was_watched_is_told_and_drawn_in_its_place(write,
     out = report([tmp_path], out=tmp_path / "out")[1]
     (row,) = csv.DictReader((out / "settings.csv").open())
     assert row["accuracy_closed at the end, %"].startswith("85.00")
+
+
+def test_corpora_of_two_folders_are_two_settings() -> None:
+    plain = {"data": {"corpus": {"folder": "/a"}, "root": "/data"}, "seed": 0}
+    other = {"data": {"corpus": {"folder": "/b"}, "root": "/elsewhere"}, "seed": 0}
+    typed = ("data.corpus.folder", "data.root")
+    assert what_is_run(plain, 0, typed) != what_is_run(other, 0, typed)
+    assert what_is_run(plain, 0) == what_is_run(other, 0)  # of a default, where it lies says nothing
 
 
 def test_one_number_in_two_notations_is_one_setting(write, tmp_path: Path) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 import statistics
+from typing import Any
 
+import pandas as pd
 import pytest
 from scipy.stats import fisher_exact, ttest_1samp, ttest_rel
 
 from lab.report.statistics import eureka_ratio, fisher, holm, mean_over_seeds, paired, paired_ratios, reach
 from lab.report.survival import Times, log_rank, median_time, no_moment_yet, times_of
+from scripts import survival
 
 # Freireich et al. 1963, weeks of remission under 6-MP and placebo: the textbook example (Kleinbaum and Klein, ch. 2).
 SIX_MP = Times((6, 6, 6, 7, 10, 13, 16, 22, 23), (6, 9, 10, 11, 17, 19, 20, 25, 32, 32, 34, 35))
@@ -137,3 +140,15 @@ def test_a_mean_has_students_interval_and_keeps_to_its_bounds() -> None:
     assert (one.value, one.std, one.low, one.high) == (90.16, 0.0, None, None)
     with pytest.raises(ValueError, match="one seed or more"):
         mean_over_seeds([])
+
+
+def test_survival_of_a_report_s_table_leaves_out_what_the_report_does(monkeypatch) -> None:
+    drawn: list[Any] = []
+    monkeypatch.setattr(survival, "survival_figure", drawn.extend)
+    rows = [("a", "reasoning", 3, True), ("a", "reasoning", None, False), ("a", "main_task", None, True)]
+    names = ("setting", "experiment", "moment_epoch", "looked")
+    survival.figure(pd.DataFrame([{**dict(zip(names, row, strict=True)), "epochs": 9} for row in rows]))
+    assert [(line.name, line.times.moments, line.times.ends) for line in drawn] == [
+        ("a, reasoning", (3,), ()),
+        ("a, main_task", (), (9,)),
+    ]
