@@ -72,6 +72,10 @@ class TemperatureRule(nn.Module):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         forget_causal(cls, "inverse_temperature")
+        # A quicker way to the beta of a base class is none to that of a class with another one.
+        for quicker in ("of_scores", "weights_in_bfloat16"):
+            if quicker not in vars(cls) and {"inverse_temperature", "keys"} & vars(cls).keys():
+                setattr(cls, quicker, getattr(TemperatureRule, quicker))
 
     def set_tau(self, value: float) -> None:
         """Sets the temperature, in place."""

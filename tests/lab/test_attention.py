@@ -9,6 +9,7 @@ from lab.attention import cpu_paths
 from lab.attention.contract import check_rule
 from lab.attention.functional import attend, attend_explicit
 from lab.attention.layers import Attention
+from lab.attention.rule import TemperatureRule
 from lab.attention.rules.adaptive import AdaptiveTemperature
 from lab.attention.rules.fixed import Fixed
 from lab.attention.rules.learnable import LearnableTemperature
@@ -282,6 +283,22 @@ def test_compiled_bfloat16_products_are_as_near_to_full_precision_as_eager_ones(
     for one, other, truth in zip(compiled, eager, full, strict=True):
         assert (one - truth).norm() < max(1.1 * (other - truth).norm(), 0.003 * truth.norm())
         assert (other - truth).norm() < 0.02 * truth.norm()
+
+
+@pytest.mark.parametrize("compiling", [False, True], ids=["eager", "compiled"])
+def test_a_rule_of_a_user_s_takes_no_short_way_of_its_base_class(compiling: bool, monkeypatch) -> None:
+    torch.compiler.reset()
+    monkeypatch.setattr(cpu_paths, "_CPU_MULTIPLIES_BFLOAT16", True)
+
+    class Own(NormSoftmax):
+        def inverse_temperature(self, q_BHND, k_BHMD, mask=None):
+            return 3.0 / self.tau
+
+    rule = Own(4, 16)
+    q, k, v = (t.detach().bfloat16() for t in tensors(torch.float32))
+    path = torch.compile(attend, backend="aot_eager") if compiling else attend
+    torch.testing.assert_close(path(q, k, v, rule), attend(q, k, v, Fixed(4, 16, tau=4 / 3)), rtol=0.02, atol=0.02)
+    assert Own.of_scores is TemperatureRule.of_scores and NormSoftmax.of_scores is not TemperatureRule.of_scores
 
 
 @pytest.mark.parametrize("size", [1e-15, 1e-8, 1.0, 1e8])

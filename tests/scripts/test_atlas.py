@@ -170,7 +170,7 @@ def test_setups_of_the_reasoning_task_compose_and_tell_what_is_missing(
     for setup in reasoning_setups.SETUPS.values():
         softmax = reasoning_setups.SOFTMAXES[setup.softmaxes[0]]
         compose_config(["experiment=reasoning", f"softmax={softmax}", *setup.overrides])
-    short = ("data.numbers=4", "trainer.max_epochs=2")
+    short = ("data.numbers=4", "trainer.max_epochs=2", "trainer.check_val_every_n_epoch=1")
     kept = Kept(tmp_path / FILE)
     cell = reasoning_setups.Cell("layer_norm", "Softmax", "2e-3", tmp_path / "runs", kept, short)
     assert "- layer_norm: Softmax at 2e-3" in reasoning_setups.page([cell], tmp_path, "typed")
