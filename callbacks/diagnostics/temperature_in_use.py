@@ -36,10 +36,7 @@ class TemperatureInUse(Diagnostic):
         for rule, normaliser, layer in zip(chunk.rules, chunk.normalisers, chunk.layers, strict=True):
             q, k, mask = layer["q"], layer["k"], layer.get("mask")
             tau = temperature_of(rule, q, k, mask).double()
-            known = (
-                tau.isfinite() & (key_counts(mask, k) > 1) if normaliser.takes_temperature else torch.zeros_like(tau)
-            )
-            tau, known = torch.broadcast_tensors(tau, known.bool())
+            known = tau.isfinite() & (key_counts(mask, k) > 1) & normaliser.takes_temperature
             finite_BHX = torch.where(known, tau, torch.nan).expand(*q.shape[:2], -1, -1).flatten(2)
             values.append(torch.stack([finite_BHX.nanmean((0, 2)), finite_BHX.square().nanmean((0, 2))]))
         return torch.stack(values).cpu(), len(chunk)

@@ -139,8 +139,8 @@ def what_is_run(plain: Mapping[str, Any], seed: int, typed: Collection[str] = ()
         return key == "seed" or (key.endswith(".seed") and value == seed and key not in typed)
 
     # Where a corpus lies that somebody has named by its folder is what is learned.
-    chosen = {key: value for key, value in flatten({"data": plain.get("data") or {}}).items() if key in typed}
-    told = {key: value for key, value in chosen.items() if key.endswith(".folder")}
+    data = flatten({"data": plain.get("data") or {}})
+    told = {key: value for key, value in data.items() if key in typed and key.endswith(".folder")}
     return {
         key: value
         for key, value in (identity(plain) | told).items()

@@ -211,11 +211,8 @@ def _draw(step: Step, words: Sequence[str], seconds: float) -> None:
         except subprocess.TimeoutExpired:
             why = f"it took more than {seconds:.0f} s"
         else:
-            why = (
-                (done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1]
-                if done.returncode
-                else ""
-            )
+            said = [f"it ended with {done.returncode}", *done.stderr.strip().splitlines()]
+            why = said[-1] if done.returncode else ""
     if why:
         tell(f"{step.name}: {shlex.join(['python', *words])} was not drawn: {why}".replace(f"{ROOT}/", ""))
 

@@ -192,12 +192,17 @@ class Run:
         left = [0 if one and one.finished else most - (one.epochs if one else 0) for one in self.summaries()]
         return max(left) if self.together else sum(left)
 
+    @property
+    def as_one(self) -> tuple[str, ...]:
+        """The override that trains its seeds as one batched model; none where they train one after the other."""
+        return (f"seeds=[{','.join(map(str, self.seeds))}]",) if self.together and len(self.seeds) > 1 else ()
+
     def train(self) -> bool:
         """Trains what is missing; whether all of it came to its end."""
         if self.finished:
             return True
-        if self.together and len(self.seeds) > 1:
-            return train([*self.overrides, f"seeds=[{','.join(map(str, self.seeds))}]"])
+        if self.as_one:
+            return train([*self.overrides, *self.as_one])
         return all([train([*self.overrides, f"seed={seed}"]) for seed in self.seeds])
 
 
@@ -243,8 +248,7 @@ class Speeds:
         watched = [one for one in run.overrides if not one.startswith("callbacks")]
         # A GPU takes as long for a few samples as for a whole batch.
         smaller = run.probe if run.spec.config.trainer.accelerator == "cpu" else ()
-        together = [f"seeds=[{','.join(map(str, run.seeds))}]"] if run.together and len(run.seeds) > 1 else []
-        return samples * speed_of([*watched, *smaller, *together], steps=6).per_sample
+        return samples * speed_of([*watched, *smaller, *run.as_one], steps=6).per_sample
 
     def seconds_left(self, runs: Sequence[Run]) -> float:
         """Seconds that the missing parts of these runs take; where none is there yet, those of training steps alone."""

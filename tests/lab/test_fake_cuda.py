@@ -171,28 +171,29 @@ def train_a_step(module: Any, data: Any, gpu: FakeGPU) -> None:
     assert loss.device == CUDA and any(one.grad is not None for one in of_model.values())
 
 
-@pytest.mark.parametrize("experiment", names("experiment"))
-def test_a_step_of_every_experiment(experiment: str, stand_ins: Path) -> None:
-    module, data = build_model_and_data(small(experiment, stand_ins, "softmax=norm_softmax"))
+def step_in_small(experiment: str, stand_ins: Path, *overrides: str) -> Any:
+    """The module of an experiment in small, after a training step and a validation step on the fake GPU."""
+    module, data = build_model_and_data(small(experiment, stand_ins, *overrides))
     data.setup("fit")
     with fake_gpu() as gpu:
         train_a_step(moved(module), data, gpu)
+    return module
+
+
+@pytest.mark.parametrize("experiment", names("experiment"))
+def test_a_step_of_every_experiment(experiment: str, stand_ins: Path) -> None:
+    step_in_small(experiment, stand_ins, "softmax=norm_softmax")
 
 
 @pytest.mark.parametrize("intervention", names("intervention"))
 def test_a_step_under_every_intervention(intervention: str, stand_ins: Path) -> None:
-    module, data = build_model_and_data(small("main_task_small", stand_ins, f"intervention={intervention}"))
-    data.setup("fit")
-    with fake_gpu() as gpu:
-        train_a_step(moved(module), data, gpu)
+    step_in_small("main_task_small", stand_ins, f"intervention={intervention}")
 
 
 @pytest.mark.parametrize("softmax", names("softmax"))
 def test_a_step_under_every_softmax(softmax: str, stand_ins: Path) -> None:
-    module, data = build_model_and_data(small("main_task_small", stand_ins, f"softmax={softmax}"))
-    data.setup("fit")
-    with fake_gpu() as gpu:
-        train_a_step(moved(module), data, gpu)
+    module = step_in_small("main_task_small", stand_ins, f"softmax={softmax}")
+    with fake_gpu(may_wait=True):
         assert gradient_norms(module.model)
 
 
@@ -213,10 +214,7 @@ def test_every_normaliser_is_of_a_softmax() -> None:
     ],
 )
 def test_a_step_on_other_ways_through_a_softmax(rule: str, options: list[str], stand_ins: Path) -> None:
-    module, data = build_model_and_data(small("main_task_small", stand_ins, f"softmax={rule}", *options))
-    data.setup("fit")
-    with fake_gpu() as gpu:
-        train_a_step(moved(module), data, gpu)
+    step_in_small("main_task_small", stand_ins, f"softmax={rule}", *options)
 
 
 @pytest.mark.parametrize("softmax", ["norm_softmax", "entmax"])

@@ -7,6 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from lab.attention import cpu_paths
 from lab.attention.masks import Mask, written_out
 from lab.attention.norm_weights import norm_weights
 from lab.attention.precision import at_least_float32
@@ -80,7 +81,7 @@ class NormSoftmax(TemperatureRule):
         if self.statistic not in ("var", "std") or self.over == "block":
             return None
         tau = self.tau.to(scores_BHNM.dtype)
-        variance = (scores_BHNM - scores_BHNM.mean(-1, keepdim=True)).square().mean(-1, keepdim=True)
+        variance = cpu_paths.variance(scores_BHNM, (-1,))
         rounding = rounding_variance(q_BHND, k_BHMD)
         return 1.0 / _bounded(self._of_variance(variance, scores_BHNM.shape[-1], rounding, tau), tau)
 
