@@ -5,14 +5,15 @@
 
 Three readings, each with biases in the penalty and without, three seeds a reading; then ten seeds of the one whose
 baseline comes closest to the paper's Table 1, with everything that ``scripts.reproduce.max_retrieval`` has.
-Stop it at any time: the same command goes on where it was.
+Stop it at any time: the same command goes on where it was. What is whole is kept beside the page
+(results/max_retrieval_penalties), and stays when the runs are gone.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from lab.observation.attention_statistics import logit_spread
 from lab.report.statistics import mean_over_seeds
 from lab.runs.files import write_text
 from lab.runs.summary import Summary, read_summary
-from scripts.reproduce.common import origin, seconds_a_step, tell_duration, train, within
+from scripts.reproduce.common import origin, seconds_a_step, sentences, tell_duration, train, within
 from scripts.reproduce.max_retrieval import (
     BASELINE,
     PAPER,
@@ -45,6 +46,8 @@ from scripts.reproduce.max_retrieval_evaluation import SIZES, Evaluation, batche
 FIRST, THEN = 3, 10
 # Logits are told of sets of these sizes: the largest trained on, and where the baseline is farthest from the paper's.
 TOLD = (16, 1024)
+# Beside the page, by reading and seed: accuracies of the baseline, and size of the logits.
+ACCURACIES, NORMS = "accuracies.csv", "norms.csv"
 
 
 @dataclass(frozen=True)
@@ -53,12 +56,14 @@ class Plan:
 
     Attributes:
         runs: their folder.
+        out: folder of the page, and of what is kept beside it.
         threads: CPU threads of each.
         sets: test sets of each size.
         fit_sets: sets of each size and seed for the fit of Figure 5.
     """
 
     runs: Path
+    out: Path
     threads: int | None
     sets: int
     fit_sets: int
@@ -71,8 +76,17 @@ class Plan:
         """Its run folders, by seed."""
         return folders_of(self.runs, self.overrides(penalty), seeds)
 
-    def whole(self, penalty: str, seeds: int = FIRST) -> bool:
-        """Tells whether so many seeds have been trained to their end."""
+    def kept(self, file: str) -> pd.DataFrame:
+        """Rows beside the page, by reading and seed; none before it is written."""
+        path = self.out / file
+        return pd.read_csv(path) if path.exists() else pd.DataFrame(columns=["penalty", "seed"])
+
+    def whole(self, penalty: str) -> bool:
+        """Tells whether the first seeds of a reading are kept, or have been trained to their end."""
+        return penalty in set(self.kept(ACCURACIES)["penalty"]) or self.trained(penalty)
+
+    def trained(self, penalty: str, seeds: int = FIRST) -> bool:
+        """Tells whether so many seeds have been trained to their end, and are here."""
         found = [read_summary(folder) for folder in self.folders(penalty, seeds)]
         return all(one is not None and one.finished for one in found)
 
@@ -99,7 +113,7 @@ def norms(evaluation: Evaluation) -> dict[str, float]:
     return found
 
 
-Scores = Mapping[str, pd.DataFrame]
+Scores = Mapping[str, pd.DataFrame]  # of each reading
 
 
 def distance(scores: pd.DataFrame) -> float:
@@ -130,26 +144,36 @@ def table(scores: Scores) -> pd.DataFrame:
     return pd.DataFrame(rows, index=columns).T.rename_axis("baseline, accuracy in %")
 
 
-def norms_table(found: Mapping[str, Sequence[Mapping[str, float]]]) -> pd.DataFrame:
+def norms_table(found: pd.DataFrame) -> pd.DataFrame:
     """Size of the logits under each penalty: mean over seeds, and the smallest and largest seed."""
     names = {"norm": "norm of W_Q times norm of W_K"} | {f"spread_{n}": f"spread of logits, {n:,} items" for n in TOLD}
-    rows = {}
-    for penalty, seeds in found.items():
-        values = {title: [seed[key] for seed in seeds] for key, title in names.items()}
-        rows[penalty] = {k: f"{sum(v) / len(v):.1f} ({min(v):.1f} to {max(v):.1f})" for k, v in values.items()}
+    rows = {
+        penalty: {
+            title: f"{own[key].mean():.1f} ({own[key].min():.1f} to {own[key].max():.1f})"
+            for key, title in names.items()
+        }
+        for penalty, own in found.groupby("penalty", sort=False)
+    }
     return pd.DataFrame(rows).T.rename_axis("penalty")
 
 
-def measure(plan: Plan) -> tuple[dict[str, pd.DataFrame], dict[str, list[dict[str, float]]]]:
-    """Accuracies and norms of every penalty whose first seeds are whole."""
-    scores, sizes = {}, {}
+def measure(plan: Plan) -> tuple[dict[str, pd.DataFrame], pd.DataFrame]:
+    """Accuracies by reading, and size of the logits, of every reading whose first seeds are whole; keeps both."""
+    accuracies, sizes = plan.kept(ACCURACIES), plan.kept(NORMS)
+    known = set(accuracies["penalty"])
     for penalty in PENALTIES:
-        if plan.whole(penalty):
-            seeds = evaluations(plan.folders(penalty))
-            rules = {BASELINE: Asked(plan.sets, plan.fit_sets).rules()[BASELINE]}
-            scores[penalty] = pd.concat([one.accuracies(rules, plan.sets) for one in seeds])
-            sizes[penalty] = [norms(one) for one in seeds]
-    return scores, sizes
+        if penalty in known or not plan.trained(penalty):
+            continue
+        seeds = evaluations(plan.folders(penalty))
+        rules = {BASELINE: Asked(plan.sets, plan.fit_sets).rules()[BASELINE]}
+        own = pd.concat([one.accuracies(rules, plan.sets) for one in seeds]).assign(penalty=penalty)
+        accuracies = pd.concat([accuracies, own]) if len(accuracies) else own
+        own = pd.DataFrame([{"penalty": penalty, "seed": one.seed, **norms(one)} for one in seeds])
+        sizes = pd.concat([sizes, own]) if len(sizes) else own
+        write_text(plan.out / ACCURACIES, accuracies.to_csv(index=False))
+        write_text(plan.out / NORMS, sizes.to_csv(index=False))
+    order = {name: found for name in PENALTIES if len(found := accuracies[accuracies["penalty"] == name])}
+    return order, sizes
 
 
 def page(plan: Plan, command: str, best: str | None) -> str:
@@ -162,10 +186,15 @@ def page(plan: Plan, command: str, best: str | None) -> str:
         f'A.4 says "L2 regularisation with hyperparameter lambda = 0.001". {FIRST} seeds of each reading, {STEPS:,} '
         f"steps; {plan.sets:,} test sets of each size (fewer of the largest).",
         "\n".join(f"- {name}: {one.words}" for name, one in PENALTIES.items()),
+        *sentences(plan.out),
     ]
     if scores:
         text += [table(scores).to_markdown(disable_numparse=True, stralign="right")]
-        text += [f"Intervals are Student's over {FIRST} seeds; the last column is in percent points."]
+        text += [
+            f"Intervals are Student's over {FIRST} seeds. The last column is the mean over all sizes of how far the "
+            "mean over seeds is from the paper's, in percent points. Every number by seed is in "
+            f"[{ACCURACIES}]({ACCURACIES}) and [{NORMS}]({NORMS})."
+        ]
         text += ["## Size of the logits", norms_table(sizes).to_markdown(disable_numparse=True, stralign="right")]
         text += ["Means over seeds, and the smallest and the largest seed."]
     if best is not None:
@@ -180,7 +209,7 @@ def page(plan: Plan, command: str, best: str | None) -> str:
 
 def main(arguments: argparse.Namespace) -> None:
     """Trains what is missing, and writes the page after every reading."""
-    plan = Plan(arguments.runs, arguments.threads, arguments.sets, arguments.fit_sets)
+    plan = Plan(arguments.runs, arguments.out, arguments.threads, arguments.sets, arguments.fit_sets)
     command = " ".join(["python -m scripts.reproduce.max_retrieval_penalties", *arguments.typed])
     best: str | None = None
 
@@ -204,11 +233,11 @@ def main(arguments: argparse.Namespace) -> None:
             if all(plan.whole(name) for name in PENALTIES):
                 chosen = closest(measure(plan)[0])
                 plan.train(chosen, THEN)
-                if plan.whole(chosen, THEN):
+                if plan.trained(chosen, THEN):
                     asked = Asked(plan.sets, plan.fit_sets)
                     folders = plan.folders(chosen, THEN)
                     evaluate(folders, arguments.out / chosen, asked, command, PENALTIES[chosen].words)
-    best = next((name for name in PENALTIES if plan.whole(name, THEN) and (arguments.out / name).exists()), None)
+    best = next((name for name in PENALTIES if (arguments.out / name).exists()), None)
     write()
     print(f"written: {arguments.out}")
 

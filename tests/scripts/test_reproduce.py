@@ -441,23 +441,37 @@ def test_factors_are_compared_seed_by_seed_and_set_ups_with_the_paper() -> None:
     assert set(rows["all three in"]) == {"not known"}
 
 
-def test_the_penalty_closest_to_the_paper_is_chosen() -> None:
-    def scores(shift: float) -> pd.DataFrame:
-        paper = {size: max_retrieval.PAPER["Baseline"][f"size_{size}"].mean for size in max_retrieval.SIZES}
-        return pd.DataFrame(
-            [
-                {"seed": seed, "measure": "baseline", "size": size, "accuracy": (value + shift + seed - 1) / 100}
-                for size, value in paper.items()
-                for seed in range(3)
-            ]
-        )
+def _baseline(shift: float) -> pd.DataFrame:
+    """Accuracies of three seeds, so many percent points above the paper's."""
+    paper = {size: max_retrieval.PAPER["Baseline"][f"size_{size}"].mean for size in max_retrieval.SIZES}
+    return pd.DataFrame(
+        [
+            {"seed": seed, "measure": "baseline", "size": size, "accuracy": (value + shift + seed - 1) / 100}
+            for size, value in paper.items()
+            for seed in range(3)
+        ]
+    )
 
-    found = {"gradient": scores(-6), "decoupled": scores(2)}
+
+def test_the_penalty_closest_to_the_paper_is_chosen() -> None:
+    found = {"gradient": _baseline(-6), "decoupled": _baseline(2)}
     assert max_retrieval_penalties.closest(found) == "decoupled"
     shown = max_retrieval_penalties.table(found)
     assert shown.loc["gradient", "mean distance"] == "6.0" and shown.loc["decoupled", "512"] == "72.1 (70 to 75)"
     for penalty in max_retrieval.PENALTIES.values():
         assert problem_with(max_retrieval.overrides_of(penalty)) is None
+
+
+def test_a_reading_that_was_whole_stays_on_the_page_when_its_runs_are_gone(tmp_path, script) -> None:
+    _baseline(2).assign(penalty="decoupled").to_csv(tmp_path / max_retrieval_penalties.ACCURACIES, index=False)
+    sizes = {"penalty": "decoupled", "seed": range(3), "norm": [1, 2, 3], "spread_16": 4, "spread_1024": 5}
+    pd.DataFrame(sizes).to_csv(tmp_path / max_retrieval_penalties.NORMS, index=False)
+    before = (tmp_path / max_retrieval_penalties.ACCURACIES).read_bytes()
+    script("max_retrieval_penalties", "--runs", str(tmp_path / "gone"), "--out", str(tmp_path), "--page")
+    page = (tmp_path / "README.md").read_text()
+    assert "72.1 (70 to 75)" in page and "2.0 (1.0 to 3.0)" in page
+    assert "Not run: gradient, twice, decoupled_matrices, gradient_matrices, twice_matrices." in page
+    assert (tmp_path / max_retrieval_penalties.ACCURACIES).read_bytes() == before
 
 
 def test_time_that_is_up_ends_as_ctrl_c_and_is_told(capsys) -> None:
