@@ -110,12 +110,17 @@ STOPPING = (*REASONING, "callbacks.eureka.threshold=0.56", "callbacks.eureka.sto
 def test_seeds_that_stop_early_drop_out_and_the_others_go_on(seeds, compiling, tmp_path: Path, monkeypatch) -> None:
     # Graphs and gradients as the compiler traces them, without the C++ of each: some forty kernels, two seconds each.
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
+    drop, told = SeedsModule.drop, []
+    monkeypatch.setattr(SeedsModule, "drop", lambda self, gone: (drop(self, gone), told.append(self.describe())))
     batched = together(tmp_path / "together", *STOPPING, *compiling, f"seeds={seeds}")
     single = one_by_one(tmp_path / "single", seeds, *STOPPING)
     steps = [summary_of(run)["steps"] for run in single.values()]
     assert len(set(steps)) > 1, f"the test needs seeds that end at different steps, not {steps}"
     for seed in single:
         assert_same_run(batched[seed], single[seed], named=not compiling)
+    left, *_, moments = next(words for words in told if " of " in words[0])
+    ended = steps.count(min(steps))
+    assert left == f"{len(seeds) - ended} seeds of {len(seeds)}" and int(moments.split()[0]) >= ended
 
 
 def test_a_killed_group_goes_on_where_it_was(tmp_path: Path) -> None:

@@ -96,6 +96,11 @@ class Seed:
                 self.run.release()
 
 
+def _had_moment(seed: Seed) -> bool:
+    found = find_moment(seed.callbacks)
+    return found is not None and found.moment is not None
+
+
 class SeedTrainer:
     """View of the one trainer for the module and the callbacks of one seed: what is the seed's own is its own here.
 
@@ -168,6 +173,7 @@ class SeedsModule(L.LightningModule):
             # vmap parts a cross entropy into steps that took an eighth of five reasoners' training.
             self._losses_of = torch.compile(losses_of, dynamic=False)
         self._saved: Seed | None = None
+        self._ended: list[bool] = []  # of each seed that has ended, whether it had its moment
 
     def attach(self, trainer: L.Trainer) -> None:
         """Gives every seed its view of the trainer."""
@@ -270,6 +276,7 @@ class SeedsModule(L.LightningModule):
         """Takes seeds that have ended out of the stack; the last ones stop the trainer."""
         if not gone:
             return
+        self._ended += [_had_moment(seed) for seed in gone]
         rows = [row for row, seed in enumerate(self.seeds) if seed not in gone]
         if rows:
             self.stack.keep(rows, self.trainer.optimizers[0])
@@ -278,19 +285,18 @@ class SeedsModule(L.LightningModule):
         self.seeds[:] = [self.seeds[row] for row in rows]
 
     def describe(self) -> list[str]:
-        """Number of running seeds, their mean loss and span of accuracies, and how many have had a Eureka-moment."""
+        """Number of running seeds, their mean loss and span of accuracies; how many of all have had a Eureka-moment."""
         if not self.seeds:
             return ["every seed has ended"]
         metrics = [seed.trainer.callback_metrics.get("val/accuracy") for seed in self.seeds]
         values = [float(value) for value in metrics if value is not None]
         losses = [float(seed.loss.detach()) for seed in self.seeds if hasattr(seed, "loss")]
-        found = [find_moment(seed.callbacks) for seed in self.seeds]
-        moments = sum(callback is not None and callback.moment is not None for callback in found)
+        moments = [*self._ended, *(_had_moment(seed) for seed in self.seeds)]
         return [
-            f"{len(self.seeds)} seeds",
+            f"{len(self.seeds)} seeds" + (f" of {len(moments)}" if self._ended else ""),
             *([loss_told(sum(losses) / len(losses))] if losses else []),
             f"accuracy {min(values):.1%} to {max(values):.1%}" if values else "not validated yet",
-            f"{moments} had their Eureka-moment",
+            f"{sum(moments)} had their Eureka-moment",
         ]
 
     def _logits(self, batch: dict[int, Batch], training: bool) -> Tensor:
