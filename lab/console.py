@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import sys
 from collections.abc import Iterator
@@ -102,15 +103,31 @@ def _ended() -> NoReturn:
 
 @contextmanager
 def refusals() -> Iterator[None]:
-    """Runs a command within: a LabError ends the program with its one sentence and exit status 1, Ctrl-C with 130."""
+    """Runs a command within: a LabError ends the program with its one sentence and exit status 1, Ctrl-C with 130.
+
+    Where the reader of its output has gone (``| head``), it ends silently with 141, as shells have it.
+    """
     try:
         yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        if not _reader_has_gone():
+            raise
+        # Python flushes once more at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(128 + signal.SIGPIPE)
     except LabError as error:
         tell(f"error: {error}")
         sys.exit(1)
     except KeyboardInterrupt:
         tell("\nCtrl-C: ended")
         sys.exit(128 + signal.SIGINT)
+
+
+def _reader_has_gone() -> bool:
+    poll = select.poll()
+    poll.register(sys.stdout, 0)  # of no event but the errors, which are always told
+    return bool(poll.poll(0))
 
 
 def tables() -> Console:
