@@ -22,6 +22,11 @@ def model_of(module: Any) -> nn.Module:
     return module.model
 
 
+def falls(metric: str) -> bool:
+    """Tells whether a metric falls as a model gets better: a loss does, an accuracy rises."""
+    return "loss" in metric and "accuracy" not in metric
+
+
 def check_metric(key: str, name: str, module: L.LightningModule, of: str = "") -> None:
     """Checks that the module logs a metric of this name; a module that does not list its ``metric_names`` passes.
 

@@ -10,7 +10,7 @@ import lightning as L
 from lightning.pytorch.callbacks import Checkpoint
 from pydantic import PositiveFloat, PositiveInt
 
-from lab.callbacks.access import check_metric
+from lab.callbacks.access import check_metric, falls
 from lab.callbacks.preemption import Preemption
 
 
@@ -27,7 +27,7 @@ class Checkpoints(Checkpoint):
         every_minutes: save when this much time has passed since the last save, between any two batches.
         every_n_steps: also save every so many optimiser steps; None: by time alone.
         keep: number of newest checkpoints kept; two, so that a damaged one leaves another.
-        best: metric whose maximum is kept as ``best.ckpt``; None keeps none.
+        best: metric whose maximum, of a loss the minimum, is kept as ``best.ckpt``; None keeps none.
         preemption: knows when the run is told to go, which is when to save, too.
     """
 
@@ -72,11 +72,16 @@ class Checkpoints(Checkpoint):
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         value = trainer.callback_metrics.get(self.best) if self.best else None
-        if value is not None and (self.best_value is None or float(value) > self.best_value):
+        if value is not None and self._is_better(float(value)):
             self.best_value = float(value)
             trainer.save_checkpoint(self.folder / "best.ckpt", weights_only=True)
         if self.due(trainer) or trainer.should_stop or trainer.current_epoch + 1 == trainer.max_epochs:
             self.save(trainer)
+
+    def _is_better(self, value: float) -> bool:
+        if self.best_value is None:
+            return True
+        return value < self.best_value if falls(str(self.best)) else value > self.best_value
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         # trainer.max_steps may end a run within an epoch.

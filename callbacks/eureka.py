@@ -11,7 +11,7 @@ import lightning as L
 from lightning.pytorch.callbacks import Callback
 from pydantic import NonNegativeInt, PositiveFloat
 
-from lab.callbacks.access import callbacks_of, check_metric
+from lab.callbacks.access import callbacks_of, check_metric, falls
 from lab.callbacks.throughput import samples_seen
 from lab.console import LabError, tell
 from lab.datasets.loading import data_of
@@ -84,7 +84,7 @@ class EurekaMoment(Callback):
         self.threshold = threshold
         self.plateau_share = plateau_share
         self.stop_after = stop_after
-        self.falls = (mode or ("min" if self._quantity == "loss" else "max")) == "min"
+        self.falls = falls(metric) if mode is None else mode == "min"
         self.moment: Moment | None = None
         self.accuracy: float | None = None
         self.prior_accuracy: float | None = None

@@ -179,7 +179,7 @@ class EurekaProgress(ProgressBar):
         if not per_step:
             return ""
         data = data_of(trainer)
-        told = f"{data.samples_per_step * trainer.accumulate_grad_batches / per_step:,.0f} {data.unit}/s"
+        told = f"{data.samples_per_batch * trainer.accumulate_grad_batches / per_step:,.0f} {data.unit}/s"
         return f"{told} a seed" if isinstance(trainer.lightning_module, Describes) else told
 
     def _seconds_left(self, trainer: L.Trainer) -> float | None:
@@ -222,15 +222,24 @@ def state_of(trainer: L.Trainer, loss: float | None) -> list[str]:
     value = trainer.callback_metrics.get(metric)
     if value is None:
         return [*told, "not validated yet"]
-    form = ".1%" if "accuracy" in metric else ".4g"
-    name = metric.removeprefix("val/")
-    validated = f"{'validation ' if name == 'loss' else ''}{name} {float(value):{form}}"
+    validated = metric_told(metric, float(value))
     if eureka is None:
         return [*told, validated]
     if eureka.moment is not None:
         return [*told, validated, f"Eureka-moment at epoch {eureka.moment.epoch:,}"]
-    plateau = "" if eureka.plateau is None else f" (plateau {eureka.plateau:{form}})"
+    plateau = "" if eureka.plateau is None else f" (plateau {_as_told(metric, eureka.plateau)})"
     return [*told, validated + plateau, "no Eureka-moment yet"]
+
+
+def metric_told(metric: str, *values: float) -> str:
+    """A validated metric in words: "accuracy 50.0%", of several runs "accuracy 50.0% to 80.0%"."""
+    name = metric.removeprefix("val/")
+    told = " to ".join(_as_told(metric, value) for value in values)
+    return f"{'validation ' if name == 'loss' else ''}{name} {told}"
+
+
+def _as_told(metric: str, value: float) -> str:
+    return f"{value:.1%}" if "accuracy" in metric else f"{value:.4g}"
 
 
 def loss_told(loss: float) -> str:

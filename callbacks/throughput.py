@@ -65,7 +65,7 @@ def samples_seen(trainer: L.Trainer, step: int | None = None) -> int:
     step = trainer.global_step if step is None else step
     if step == 0:
         return 0
-    per_step = data_of(trainer).samples_per_step
+    per_step = data_of(trainer).samples_per_batch
     accumulated, batches = trainer.accumulate_grad_batches, trainer.num_training_batches
     if not math.isfinite(batches) or not batches:  # not known before the first epoch
         return step * accumulated * per_step

@@ -77,9 +77,8 @@ class Watch(Callback):
                 "a softmax here has a schedule over all of training, and the trainer cannot tell how many steps that "
                 "is: give it max_steps"
             )
-        if looks and self._seen < 0 < step:
-            for one in (*self.diagnostics, *self.norms):
-                one.take_back(step)  # of the run that is gone on with
+        if looks:
+            self._take_back(step)
         if looks and step % self.every_n_steps == 0:
             self._look(step)
 
@@ -91,10 +90,17 @@ class Watch(Callback):
 
     def end(self, step: int) -> None:
         """Looks once more, and draws the pictures over training."""
+        self._take_back(step)
         self._look(step)
         for one in (*self.diagnostics, *self.norms):
             if (picture := None if one.table.empty else one.history(one.table, None)) is not None:
                 one.draw(picture, "")
+
+    def _take_back(self, step: int) -> None:
+        """Takes up the tables of a run that is gone on with, which may be ended already."""
+        if self._seen < 0 < step:
+            for one in (*self.diagnostics, *self.norms):
+                one.take_back(step)
 
     def _look(self, step: int) -> None:
         if step == self._seen:

@@ -36,7 +36,7 @@ class GivenData(DataModule):
         return {"num_classes": 0}
 
     @property
-    def samples_per_step(self) -> int:
+    def samples_per_batch(self) -> int:
         return min(self.batch_size, len(self.inputs))
 
     def draw_train(self, epoch: int, step: int) -> Drawn:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar, TypedDict
 
 import lightning as L
@@ -174,7 +174,7 @@ class DataModule(L.LightningDataModule, ABC):
         return None
 
     @property
-    def samples_per_step(self) -> int:
+    def samples_per_batch(self) -> int:
         """Training samples of one batch over all processes."""
         return self.batch_size * self.world_size
 
@@ -202,11 +202,11 @@ class DataModule(L.LightningDataModule, ABC):
         Raises:
             ValueError: if there is none.
         """
-        steps = epoch_size // self.samples_per_step
+        steps = epoch_size // self.samples_per_batch
         if steps < 1:
             raise ValueError(
-                f"data.epoch_size ({epoch_size}) is smaller than one batch of all processes ({self.samples_per_step}): "
-                "lower data.batch_size or raise data.epoch_size"
+                f"data.epoch_size ({epoch_size}) is smaller than one batch of all processes "
+                f"({self.samples_per_batch}): lower data.batch_size or raise data.epoch_size"
             )
         return steps
 
@@ -221,7 +221,11 @@ class DataModule(L.LightningDataModule, ABC):
     def validation_loader(self, batch_size: int, workers: int = 0) -> StepLoader:
         """This process's batches of the fixed set, which is cut into batches of ``batch_size``."""
         mine = self.validation_batches(batch_size)[self.rank :: self.world_size]
-        return StepLoader(lambda _, step: self.draw_validation(mine[step]), len(mine), workers=workers)
+        # No lambda: workers need what can be pickled.
+        return StepLoader(partial(self._draw_one_of, mine), len(mine), workers=workers)
+
+    def _draw_one_of(self, batches: range, epoch: int, step: int) -> Drawn:
+        return self.draw_validation(batches[step])
 
 
 def data_of(trainer: Any) -> DataModule:

@@ -35,12 +35,12 @@ class MaxRetrievalData(DataModule):
         validation_items: size of the validation sets.
         validation_size: number of validation sets.
         seed: seed of the training sets.
-        validation_seed: seed of the validation sets; the same for all runs.
+        validation_seed: seed of the validation sets; the same for all runs of one batch size, by which they are drawn.
         rank: whose class is asked for: 1 the largest item's, 2 the second largest's, -1 the smallest's; the latent is
             called so. The paper trains on the largest and names the others as the same kind of task (section 1).
 
     Raises:
-        ValueError: if ``smallest`` exceeds ``largest``, or is 1 where the second largest is asked for.
+        ValueError: if ``smallest`` exceeds ``largest``, or sets have one item where the second largest is asked for.
     """
 
     def __init__(
@@ -57,8 +57,9 @@ class MaxRetrievalData(DataModule):
         rank: Literal[1, 2, -1] = 1,
     ) -> None:
         super().__init__()
-        if smallest < abs(rank):
-            raise ValueError(f"data.smallest={smallest} items have no {RANKS[rank].replace('_', ' ')} one")
+        for name, items in (("smallest", smallest), ("validation_items", validation_items)):
+            if items < abs(rank):
+                raise ValueError(f"data.{name}={items} items have no {RANKS[rank].replace('_', ' ')} one")
         if smallest > largest:
             raise ValueError(f"data.smallest={smallest} exceeds data.largest={largest}")
         self.classes = classes

@@ -84,7 +84,7 @@ class ReasoningData(DataModule):
         return {"tokens": self.numbers + 1, "context": 5, "num_classes": self.numbers}
 
     @property
-    def samples_per_step(self) -> int:
+    def samples_per_batch(self) -> int:
         """Training samples of one step: the full batch."""
         return self.batch_size
 

@@ -44,7 +44,8 @@ class VisionData(DataModule):
         validation_size: scenes of the fixed validation set (10,000 in the paper), from the test split.
         tile_size: side of one of the four tiles in pixels; the canvas is twice as wide.
         seed: seed of the training scenes.
-        validation_seed: seed of the validation scenes; the same for all runs, so that seeds are comparable.
+        validation_seed: seed of the validation scenes; the same for all runs of one validation batch size, by which
+            they are drawn, so that seeds are comparable.
         validation_batch_size: scenes a validation batch; None is twice ``batch_size`` (no gradients).
 
     Raises:

@@ -13,7 +13,7 @@ from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from lab.callbacks.diagnostics.base import Look
 from lab.console import LabError, tell
 from lab.datasets.loading import data_of
-from lab.observation.gradients import SeededModule, Trained
+from lab.observation.gradients import SeededModule, TrainingState
 from lab.observation.learning_coefficient import Coefficient, Sampling, learning_coefficient, sampler_of_devinterp
 from lab.observation.observe import Findings
 from lab.observation.subject import Subject
@@ -71,7 +71,14 @@ class LearningCoefficient(Look):
             return
         step = trainer.global_step
         assert isinstance(pl_module, SeededModule)  # as on_fit_start has seen
-        found = self._sampled(Trained(pl_module, data_of(trainer), step, accumulated=trainer.accumulate_grad_batches))
+        state = TrainingState(
+            pl_module,
+            data_of(trainer),
+            step,
+            accumulated=trainer.accumulate_grad_batches,
+            limit=trainer.limit_train_batches,
+        )
+        found = self._sampled(state)
         self.keep(Findings(rows=_rows(found)), epoch, step)
         if np.isfinite(found.of_chains).any():
             values = {"mean": np.nanmean(found.of_chains), "std": np.nanstd(found.of_chains)}
@@ -104,7 +111,7 @@ class LearningCoefficient(Look):
         findings.figures["chains"] = partial(_chains, found, self.sampling.burn_in)
         return findings
 
-    def _sampled(self, trained: Trained) -> Coefficient:
+    def _sampled(self, trained: TrainingState) -> Coefficient:
         found = learning_coefficient(trained, self.sampling)
         if lost := int(np.isnan(found.of_chains).sum()):
             tell(f"{self.name}: the loss of {lost} of {len(found.of_chains)} chains was not finite: lower step_size")

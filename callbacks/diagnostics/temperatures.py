@@ -26,7 +26,7 @@ class Temperatures(Callback):
         self.every_n_epochs = every_n_epochs
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if trainer.current_epoch % self.every_n_epochs or not trainer.is_global_zero:
+        if (trainer.current_epoch + 1) % self.every_n_epochs or not trainer.is_global_zero:
             return
         values: dict[str, float] = {}
         model = model_of(pl_module)

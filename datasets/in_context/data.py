@@ -62,7 +62,8 @@ class InContextData(DataModule):
         in_weights_size: further ones without support, half of them of common classes.
         validation_batch_size: sequences of a validation batch.
         seed: seed of the training sequences.
-        validation_seed: seed of the validation sequences; the same for all runs.
+        validation_seed: seed of the validation sequences; the same for all runs of one batch size, by which
+            they are drawn.
 
     Raises:
         ValueError: if the ways do not fit into a sequence.

@@ -38,7 +38,7 @@ class TextData(DataModule):
         epoch_size: blocks an epoch over all processes.
         validation_size: blocks of the fixed validation set, at most; the corpus may have fewer.
         seed: seed of the order of the training blocks.
-        validation_seed: of what is random in the validation set; the same for all runs.
+        validation_seed: of what is random in the validation set; the same for all runs of one batch size.
 
     Raises:
         ValueError: if an epoch is shorter than one batch of all processes.

@@ -92,7 +92,7 @@ class FolderProblems(Problems):
         if not found:
             raise FileNotFoundError(
                 f"no problems in {self.folder.absolute()}: data.problems.{split}={self.patterns[split]} fits no file "
-                "of it; export some there (docs/language.md), name another folder with data.problems.folder, or draw "
+                "of it; export some there (docs/clrs_text.md), name another folder with data.problems.folder, or draw "
                 "problems with data/problems=drawn"
             )
         index = _Index(sorted(found), self.wanted)

@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from timm.optim import create_optimizer_v2
 from torch import Tensor
 
 import lab.attention.layers
@@ -126,7 +125,7 @@ def training_step(case: Case, softmax: str, model: CompactViT | None = None) -> 
     model = CompactViT(softmax=RULES[softmax]) if model is None else model
     optim = OptimConfig(lr=5e-4, weight_decay=0.05, label_smoothing=0.1)
     module = TwoStepModule(model, optim, num_classes=CLASSES).to(case.device).train()
-    optimizer = create_optimizer_v2(model, opt=optim.name, lr=optim.lr, weight_decay=optim.weight_decay)
+    optimizer = optim.optimizer(optim.parameter_groups(model), samples_per_step=1)
     if case.mode == "compile":
         module.model.compile()
     batch: Batch = {

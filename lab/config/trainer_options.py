@@ -22,6 +22,17 @@ def _text(pattern: str, must: str) -> Any:
     return Annotated[str, AfterValidator(read)]
 
 
+def _only(value: float, instead: str) -> Any:
+    """The annotation of a number that the lab leaves as it is; ``instead`` says what to do for what it is there for."""
+
+    def read(given: float) -> float:
+        if given != value:
+            raise PydanticCustomError("only", "{must}", {"must": f"be {value:g}: {instead}"})
+        return given
+
+    return Annotated[float, AfterValidator(read)]
+
+
 _Batches = PositiveInt | Annotated[float, Field(gt=0, le=1)] | None
 # What the lab hands to the trainer itself.
 _Given = None
@@ -45,8 +56,9 @@ OPTIONS: dict[str, Any] = {
     "limit_val_batches": _Batches,
     "limit_test_batches": _Batches,
     "limit_predict_batches": _Batches,
-    "overfit_batches": NonNegativeInt | Annotated[float, Field(ge=0, le=1)],
-    "val_check_interval": _Batches,
+    "overfit_batches": _only(0, "trainer.limit_train_batches trains on a few batches"),
+    # Lightning does not repeat a validation within an epoch that a run was saved at: it would be missed.
+    "val_check_interval": _only(1, "a run validates at the end of its epochs; shorter ones validate more often") | None,
     "check_val_every_n_epoch": PositiveInt,
     "num_sanity_val_steps": Annotated[int, Field(ge=-1)] | None,
     "log_every_n_steps": NonNegativeInt | None,

@@ -34,7 +34,7 @@ class SeededModule(L.LightningModule, ABC):
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainingState:
     """A checkpoint, and what training would go on with.
 
     Attributes:
@@ -43,6 +43,7 @@ class Trained:
         step: optimiser steps trained.
         precision: the trainer's, as Lightning names it.
         accumulated: batches whose gradients one step adds up.
+        limit: batches of an epoch, or the share of them, as ``trainer.limit_train_batches`` has it; None is all.
     """
 
     module: SeededModule
@@ -50,11 +51,12 @@ class Trained:
     step: int
     precision: Any = "32-true"
     accumulated: int = 1
+    limit: float | None = None
 
     @property
     def samples_per_step(self) -> int:
         """Training samples of one step of one process."""
-        return int(self.data.samples_per_step) * self.accumulated
+        return int(self.data.samples_per_batch) * self.accumulated
 
 
 class Ahead:
@@ -70,7 +72,7 @@ class Ahead:
         LabError: if the data cannot be drawn by (epoch, batch).
     """
 
-    def __init__(self, trained: Trained) -> None:
+    def __init__(self, trained: TrainingState) -> None:
         self._data, self._count = trained.data, trained.accumulated
         if not hasattr(self._data, "draw_train"):
             raise LabError(f"gradients need data with draw_train, which {type(self._data).__name__} lacks")
@@ -78,7 +80,7 @@ class Ahead:
         self.precision = _precision(trained.precision, self._device)
         own: Any = copy.deepcopy(trained.module)
         self.module: Any = self.precision.convert_module(own).train()
-        self._batches = len(self._data.train_dataloader())
+        self._batches = _limited(len(self._data.train_dataloader()), trained.limit)
 
     @property
     def steps_an_epoch(self) -> int:
@@ -98,14 +100,14 @@ class Ahead:
 
 
 @contextmanager
-def ahead(trained: Trained) -> Iterator[Ahead]:
+def ahead(trained: TrainingState) -> Iterator[Ahead]:
     """Within, random numbers may be drawn and are as they were after it."""
     device = next(trained.module.parameters()).device
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         yield Ahead(trained)
 
 
-def at_next_steps(trained: Trained, steps: int, measure: Callable[[nn.Module], T]) -> list[T]:
+def at_next_steps(trained: TrainingState, steps: int, measure: Callable[[nn.Module], T]) -> list[T]:
     """Calls ``measure`` on the model with the gradient of each of the next training steps, all at the checkpoint.
 
     A 16-bit loss is scaled as at the start of training. All of it as :class:`Ahead` says.
@@ -126,6 +128,13 @@ def at_next_steps(trained: Trained, steps: int, measure: Callable[[nn.Module], T
             found.append(measure(module.model))
             precision.optimizer_step(still)
     return found
+
+
+def _limited(batches: int, limit: float | None) -> int:
+    """Batches of an epoch under a limit, as Lightning has it: a whole number is one of batches, any other a share."""
+    if limit is None:
+        return batches
+    return min(batches, limit) if isinstance(limit, int) else max(1, int(batches * limit))
 
 
 def _precision(name: Any, device: torch.device) -> Precision:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from lab.console import LabError
 from lab.datasets.seeding import derived_seed
-from lab.observation.gradients import Trained, ahead
+from lab.observation.gradients import TrainingState, ahead
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def sampler_of_devinterp() -> Any:
     return SGMCMC.sgld
 
 
-def learning_coefficient(trained: Trained, sampling: Sampling) -> Coefficient:
+def learning_coefficient(trained: TrainingState, sampling: Sampling) -> Coefficient:
     """Estimates n beta (mean loss of the draws - loss at the checkpoint), chain by chain, in float32.
 
     Source: Lau et al. 2023, "The Local Learning Coefficient: A Singularity-Aware Complexity Measure", Algorithm 1, with

@@ -18,7 +18,6 @@ from lab.observation.observe import Chunk
 Quantity = Literal["z", "q", "k", "v", "attended", "residual"]
 OF_HEADS: tuple[Quantity, ...] = ("z", "q", "k", "v")
 OF_BLOCKS: tuple[Quantity, ...] = ("attended", "residual")
-TOKENS = ("answer", "mean", "full")
 
 Place = tuple[int, str, str]
 
@@ -60,8 +59,10 @@ def probe_labels(chunk: Chunk, names: Sequence[str] | None) -> dict[str, Tensor]
     """Labels [B] by name: those asked for, or the label and all latents that are classes of parts of the scene.
 
     Raises:
-        LabError: if the data has no latent of a name.
+        LabError: if the data has no latent of a name, or a label for each token.
     """
+    if chunk.batch["y"].ndim > 1:
+        raise LabError("probes read one label of each sample, and this data asks for one of each token: leave them out")
     latents: Mapping[str, Tensor] = chunk.batch["latents"]
     every = {**latents, "label": chunk.batch["y"]}
     if names is None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from lab.observation.gradients import Trained
+from lab.observation.gradients import TrainingState
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,6 @@ class Subject:
     """
 
     model: nn.Module
-    trained: Trained | None = None
+    trained: TrainingState | None = None
     encode: Callable[[str], Sequence[int]] | None = None
     longest: int | None = None

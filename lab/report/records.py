@@ -136,11 +136,12 @@ def what_is_run(plain: Mapping[str, Any], seed: int, typed: Collection[str] = ()
     """
 
     def follows_the_seed(key: str, value: Any) -> bool:
-        return key == "seed" or (key.endswith(".seed") and value == seed and key not in typed)
+        # That of a source (data.source.digits.seed) says which pictures there are, to all seeds.
+        return key == "seed" or (key == "data.seed" and value == seed and key not in typed)
 
-    # Where a corpus lies that somebody has named by its folder is what is learned.
+    # Where data lies that somebody has named by its folder is what is learned.
     data = flatten({"data": plain.get("data") or {}})
-    told = {key: value for key, value in data.items() if key in typed and key.endswith(".folder")}
+    told = {key: value for key, value in data.items() if key in typed and key.endswith((".folder", ".root"))}
     return {
         key: value
         for key, value in (identity(plain) | told).items()

@@ -180,17 +180,18 @@ def _tell_if_nobody_looks(spec: RunSpec) -> None:
     if any(inspect.isclass(one) and issubclass(one, EurekaMoment) for one in classes.values()):
         return
     looking = [str(name) for name, one in classes.items() if inspect.isclass(one) and issubclass(one, Diagnostic)]
-    tell(
-        f"no Eureka-moment is looked for: callbacks= has taken the place of the experiment's own; "
-        f"'callbacks=[{','.join([*_own_callbacks(spec.experiment), *looking])}]' keeps them"
-    )
+    own = _own_callbacks(spec.experiment)
+    kept = f"'callbacks=[{','.join([*own, *looking])}]' keeps them" if own else "name those of its config beside it"
+    tell("no Eureka-moment is looked for: callbacks= has taken the place of the experiment's own; " + kept)
 
 
 def _own_callbacks(experiment: str | None) -> list[str]:
-    """Returns what an experiment, or the one that it is made of, chooses as ``callbacks``."""
+    """Returns what an experiment of the lab, or the one that it is made of, chooses as ``callbacks``; [] of another."""
     path = CONFIGS / "experiment" / f"{experiment}.yaml"
+    if experiment is not None and not path.exists():
+        return []
     own = ["default"]
-    for one in yaml.safe_load(path.read_text()).get("defaults", []) if path.exists() else []:
+    for one in yaml.safe_load(path.read_text()).get("defaults", []) if experiment is not None else []:
         if isinstance(one, str) and one != "_self_":
             own = _own_callbacks(one)
         elif isinstance(one, dict) and "override /callbacks" in one:

@@ -16,7 +16,7 @@ from lab.console import LabError, tell
 from lab.datasets.loading import DataModule
 from lab.datasets.text.data import CausalLanguageData
 from lab.models.composed_softmax import softmax_config
-from lab.observation.gradients import Trained
+from lab.observation.gradients import TrainingState
 from lab.observation.subject import Subject
 from lab.runs.spec import folder_name
 from lab.training.build import build_data, build_optim
@@ -91,11 +91,14 @@ def inspect(
     return looks.folder
 
 
-def _trained(config: DictConfig, model: nn.Module, data: DataModule, optim: OptimConfig, step: int) -> Trained:
+def _trained(config: DictConfig, model: nn.Module, data: DataModule, optim: OptimConfig, step: int) -> TrainingState:
     """The checkpoint as training would go on with it, up to what interventions and schedules make of it."""
     module = TwoStepModule(model, optim, data.model_arguments()["num_classes"], seed=config.seed)
     module.to(next(model.parameters()).device)
-    return Trained(module, data, step, config.trainer.precision, config.trainer.accumulate_grad_batches)
+    trainer = config.trainer
+    return TrainingState(
+        module, data, step, trainer.precision, trainer.accumulate_grad_batches, trainer.limit_train_batches
+    )
 
 
 def _tell_too_few(wanted: int, there: int) -> None:

@@ -173,7 +173,7 @@ class TwoStepModule(SeededModule):
         self.log_dict(values, sync_dist=False)
 
     def configure_optimizers(self) -> Any:
-        total = data_of(self.trainer).samples_per_step * self.trainer.accumulate_grad_batches
+        total = data_of(self.trainer).samples_per_batch * self.trainer.accumulate_grad_batches
         return self.optimizer_with_schedule(self.optim.parameter_groups(self.model), total)
 
     def optimizer_with_schedule(self, groups: list[dict[str, Any]], samples_per_step: int) -> Any:

@@ -8,7 +8,7 @@ from torch import Tensor
 from lab.datasets.given import GivenData
 from lab.datasets.loading import Batch
 from lab.models.parts import OtherModel
-from lab.observation.gradients import SeededModule, Trained
+from lab.observation.gradients import SeededModule, TrainingState
 
 
 class NextToken(SeededModule):
@@ -36,6 +36,6 @@ class NextToken(SeededModule):
         return F.cross_entropy(logits_BNC[:, :-1].flatten(0, 1).float(), x_BN[:, 1:].flatten())
 
 
-def as_trained(model: OtherModel, data: GivenData) -> Trained:
+def as_trained(model: OtherModel, data: GivenData) -> TrainingState:
     """The model as if these texts were what it trains on next."""
-    return Trained(NextToken(model), data, step=0)
+    return TrainingState(NextToken(model), data, step=0)

@@ -103,7 +103,9 @@ class OptimConfig:
         """
         lr = self.scaled_lr(samples_per_step)
         options = dict(self.options)
-        if not scales_loss and not {"fused", "foreach", "differentiable"} & options.keys():
+        if scales_loss:
+            options.pop("fused", None)
+        elif not {"fused", "foreach", "differentiable"} & options.keys():
             options |= {"fused": True} if _fuses(self.name) else {}
         try:
             return create_optimizer_v2(groups, opt=self.name, lr=lr, weight_decay=0.0, **options)

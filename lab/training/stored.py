@@ -43,7 +43,7 @@ _MADE: Mapping[str, tuple[type, ...]] = {
 _FETCHING = (PretrainedAnsweringModel,)
 
 # What of the trainer a look at a checkpoint goes by.
-_OF_THE_TRAINER = ("precision", "accumulate_grad_batches")
+_OF_THE_TRAINER = ("precision", "accumulate_grad_batches", "limit_train_batches")
 
 
 def load_config(folder: Path, trust: Sequence[str] = ()) -> DictConfig:

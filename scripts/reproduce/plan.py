@@ -241,7 +241,7 @@ class Speeds:
         print(f"measuring how fast {what} trains here, without its diagnostics ...", flush=True)
         data = build_data(run.spec.config.data)
         try:
-            samples = len(data.train_dataloader()) * data.samples_per_step
+            samples = len(data.train_dataloader()) * data.samples_per_batch
         except FileNotFoundError as error:
             raise LabError(str(error)) from error
         # Diagnostics look before the first step, which would take longer than all steps of this.

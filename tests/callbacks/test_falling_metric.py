@@ -26,7 +26,7 @@ def watched(callback: EurekaMoment, values: list[float], prior_loss: float | Non
     """The callback after one validation an epoch, ten steps each."""
     data = SimpleNamespace(
         prior_accuracy=lambda: None, prior_loss=lambda: prior_loss, model_arguments=lambda: {"num_classes": 4},
-        samples_per_step=16,
+        samples_per_batch=16,
     )  # fmt: skip
     trainer: Any = SimpleNamespace(
         datamodule=data,

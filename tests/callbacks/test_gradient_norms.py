@@ -20,7 +20,7 @@ from lab.console import LabError
 from lab.datasets.vision import VisionData
 from lab.inspect import inspect
 from lab.models.compact_vit import CompactViT
-from lab.observation.gradients import Trained, at_next_steps
+from lab.observation.gradients import TrainingState, ahead, at_next_steps
 from lab.train import run as train_with
 from lab.training.module import TwoStepModule
 from lab.training.optim import OptimConfig
@@ -122,11 +122,11 @@ def test_numbers_out_of_range_are_refused(options: dict[str, int]) -> None:
         check_arguments(GradientNorms, options, "callbacks.gradient_norms")
 
 
-def small_trained(data: VisionData, precision: str = "32-true") -> Trained:
+def small_trained(data: VisionData, precision: str = "32-true") -> TrainingState:
     torch.manual_seed(0)
     model = CompactViT(**data.model_arguments(), patch_size=14, depth=2, heads=2, head_dim=8)
     module = TwoStepModule(model, OptimConfig(lr=1e-3), data.model_arguments()["num_classes"])
-    return Trained(module, data, 3, precision)
+    return TrainingState(module, data, 3, precision)
 
 
 def test_the_loss_of_16_bit_is_scaled_and_its_gradient_scaled_back(
@@ -140,6 +140,13 @@ def test_the_loss_of_16_bit_is_scaled_and_its_gradient_scaled_back(
     for mine, theirs in zip(scaled, plain, strict=True):
         assert mine != theirs
         assert mine == pytest.approx(theirs, rel=0.05)
+
+
+@pytest.mark.parametrize(("limit", "batches"), [(None, 8), (1.0, 8), (0.5, 4), (3, 3), (100, 8)])
+def test_the_next_step_knows_how_long_an_epoch_is(vision_data: VisionData, limit: float | None, batches: int) -> None:
+    assert len(vision_data.train_dataloader()) == 8
+    with ahead(replace(small_trained(vision_data), limit=limit)) as copied:
+        assert copied.steps_an_epoch == batches
 
 
 def test_every_step_has_a_gradient_of_its_own(vision_data: VisionData) -> None:

@@ -14,7 +14,7 @@ from conftest import assert_same_weights, newest, train_in
 from torch import nn
 
 from lab.console import LabError
-from lab.observation.gradients import SeededModule, Trained
+from lab.observation.gradients import SeededModule, TrainingState
 from lab.observation.learning_coefficient import Sampling, learning_coefficient
 from lab.training.inspection import inspect
 
@@ -45,7 +45,7 @@ class Bowl(SeededModule):
 class Nothing:
     """Data of 1,000 samples in one batch."""
 
-    samples_per_step = 1000
+    samples_per_batch = 1000
 
     def train_dataloader(self) -> list[None]:
         return [None]
@@ -60,7 +60,7 @@ class Nothing:
 def test_a_quadratic_loss_has_half_as_much_as_it_has_weights() -> None:
     size, pull = 100, 10.0
     sampling = Sampling(chains=2, burn_in=200, draws=800, step_size=5e-4, localization=pull)
-    trained = Trained(Bowl(size), Nothing(), 0)
+    trained = TrainingState(Bowl(size), Nothing(), 0)
     random = torch.get_rng_state()
     found = learning_coefficient(trained, sampling)
     assert torch.equal(torch.get_rng_state(), random)

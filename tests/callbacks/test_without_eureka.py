@@ -10,6 +10,7 @@ from conftest import summary_of, train_in
 from lab.report.gather import gather
 from lab.runs.summary import load_summary
 from lab.train import run
+from lab.training.build import _own_callbacks
 
 SHORT = ("data.numbers=4", "trainer.max_epochs=2", "trainer.check_val_every_n_epoch=1", "logger=csv_only")
 SETS = (
@@ -56,6 +57,11 @@ def test_a_run_without_it_says_so_once_and_how_it_is_had(
     assert NOBODY not in capsys.readouterr().err
     for path in (tmp_path / "again").rglob("summary.json"):
         assert summary_of(path.parent)["eureka"]["happened"] is False
+
+
+def test_of_an_experiment_that_is_not_the_labs_nothing_is_guessed() -> None:
+    assert _own_callbacks("reasoning_small") == ["reasoning"] and _own_callbacks(None) == ["default"]
+    assert _own_callbacks("mine") == []
 
 
 def test_such_a_run_is_no_run_without_a_moment_in_a_report(tmp_path: Path) -> None:

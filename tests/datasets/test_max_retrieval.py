@@ -59,7 +59,14 @@ def test_another_rank_can_be_asked_for(rank: int, name: str, place: int) -> None
 
 @pytest.mark.parametrize(
     "options",
-    [{"classes": 0}, {"rank": 3}, {"smallest": 1, "rank": 2}, {"smallest": 9, "largest": 8}, {"epoch_steps": 0}],
+    [
+        {"classes": 0},
+        {"rank": 3},
+        {"smallest": 1, "rank": 2},
+        {"validation_items": 1, "rank": 2},
+        {"smallest": 9, "largest": 8},
+        {"epoch_steps": 0},
+    ],
 )
 def test_sizes_are_checked(options: dict) -> None:
     with pytest.raises((LabError, ValueError), match=r"data\."):

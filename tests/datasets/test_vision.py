@@ -1,3 +1,5 @@
+import pickle
+
 import pytest
 import torch
 
@@ -6,6 +8,7 @@ from lab.console import LabError
 from lab.datasets.scenes import BOTTOM_LEFT, BOTTOM_RIGHT, TOP_LEFT, TOP_RIGHT
 from lab.datasets.tasks.main import MainTask
 from lab.datasets.vision import VisionData
+from lab.observation.observe import _batches
 
 
 def brute_force_label(bank, images) -> int:
@@ -85,8 +88,16 @@ def test_processes_share_an_epoch_without_overlap(drawn_sources) -> None:
         seen.append(torch.cat([data.draw_train(0, step)["images"][:, TOP_RIGHT] for step in range(8)]))
         validation = [batch["images"] for batch in data.val_dataloader()]
         seen.append(torch.cat(validation))
+        # Who looks into a model sees the whole set, whatever the number of processes.
+        looked = [batch["x"] for batch in _batches(data, torch.device("cpu"))]
+        assert len(torch.cat(looked)) == 90 and data.rank == rank
     assert torch.cat([seen[0], seen[2]]).unique().numel() == 256
     assert len(seen[1]) + len(seen[3]) == 90
+
+
+def test_other_processes_can_draw_validation_batches(vision_data) -> None:
+    dataset = pickle.loads(pickle.dumps(vision_data.val_dataloader().dataset))
+    assert torch.equal(dataset[0, 0]["images"], vision_data.draw_validation(0)["images"])
 
 
 def test_prior_of_the_target_location(drawn_sources) -> None:

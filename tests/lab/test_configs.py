@@ -205,6 +205,9 @@ def test_configs_of_ones_own_are_found_by_the_search_path(conf: Path) -> None:
         ("optim.lr=[1]", "optim.lr"),
         ("+softmax.width=3", "softmax.width is not an option of"),
         ("softmax._target_=lab.softmax.nothing.Nope", "cannot be imported"),
+        ("+trainer.val_check_interval=4", "a run validates at the end of its epochs"),
+        ("+trainer.overfit_batches=2", "trainer.limit_train_batches trains on a few batches"),
+        ("trainer.limit_train_batches=0.0", "trainer.limit_train_batches"),
     ],
 )
 def test_wrong_types_are_refused(override: str, words: str) -> None:

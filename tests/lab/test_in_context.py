@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import assert_resumed_alike, made_once, problem_with, summary_of, train_in, write_alphabets
+from conftest import assert_resumed_alike, made_once, problem_with, set_status, summary_of, train_in, write_alphabets
 
 from lab.attention.normalisers.plus_one import PlusOne
 from lab.attention.rules.norm import NormSoftmax
@@ -67,6 +67,15 @@ def test_seeds_train_side_by_side(tiny: tuple, tmp_path: Path) -> None:
     alone = train_in(tmp_path / "alone", "seed=1", *tiny)
     for name in ("val/loss", "train/loss", "val/accuracy_closed"):
         assert told[1].metrics[name] == pytest.approx(summary_of(alone)["metrics"][name], rel=1e-3), name
+
+
+def test_seeds_side_by_side_go_on_where_they_were(tiny: tuple, tmp_path: Path) -> None:
+    options = [*tiny, "seeds=2", f"paths.runs={tmp_path}", "threads=1", "checkpoints.every_n_steps=7"]
+    whole = [one.metrics["val/loss"] for one in run(options)]
+    for folder in {path.parent for path in tmp_path.rglob("config.yaml")}:
+        (folder / "checkpoints" / "last-000000020.ckpt").unlink()
+        set_status(folder, "running")
+    assert [one.metrics["val/loss"] for one in run(options)] == pytest.approx(whole)
 
 
 def test_diagnostics_look_at_few_shot_sequences_alone(tiny: tuple, tmp_path: Path) -> None:

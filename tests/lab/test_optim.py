@@ -29,6 +29,7 @@ def test_numbers_are_checked(options) -> None:
         ("adamw", {}, False, True),
         ("sgd", {}, False, True),
         ("adamw", {}, True, None),
+        ("adamw", {"fused": True}, True, None),
         ("adamw", {"foreach": True}, False, None),
         ("adamw", {"fused": False}, False, False),
         ("lookahead_adamw", {}, False, None),

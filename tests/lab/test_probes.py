@@ -1,12 +1,15 @@
 """Batched probes are the logistic regressions that they claim to be."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import Tensor
 
+from lab.console import LabError
 from lab.observation.probes import Targets, code_length, dual_predict, predict, probe_accuracy
+from lab.observation.representations import probe_labels
 
 SIZE, WIDTH = 600, 12
 
@@ -94,6 +97,12 @@ def test_code_length_is_the_sum_of_blocks_and_short_for_what_is_easy() -> None:
     assert float(bits[0, 0]) == pytest.approx(expected, rel=1e-3)
     assert bits[0, 1] < 0.5 * bits[1, 1]
     assert bits[1, 1] > 0.9 * SIZE
+
+
+def test_a_label_of_each_token_is_no_label_to_probe_for() -> None:
+    batch = {"x": torch.zeros(2, 3), "y": torch.zeros(2, 3), "latents": {}}
+    with pytest.raises(LabError, match="probes read one label of each sample"):
+        probe_labels(SimpleNamespace(batch=batch), None)
 
 
 def test_what_says_nothing_is_left_out_and_what_cannot_be_fitted_refused() -> None:

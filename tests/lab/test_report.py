@@ -384,6 +384,18 @@ def test_corpora_of_two_folders_are_two_settings() -> None:
     assert what_is_run(plain, 0) == what_is_run(other, 0)  # of a default, where it lies says nothing
 
 
+def test_images_of_two_folders_are_two_settings() -> None:
+    typed = ("data.alphabets.root",)
+    one, other = ({"data": {"alphabets": {"root": root}}, "seed": 0} for root in ("/a", "/b"))
+    assert what_is_run(one, 0, typed) != what_is_run(other, 0, typed)
+
+
+def test_the_seed_of_a_source_is_no_seed_of_the_run() -> None:
+    plain = {"data": {"seed": 0, "source": {"digits": {"seed": 0}}}, "seed": 0}
+    other = {"data": {"seed": 1, "source": {"digits": {"seed": 0}}}, "seed": 1}
+    assert what_is_run(plain, 0) == what_is_run(other, 1) == {"data.source.digits.seed": 0}
+
+
 def test_one_number_in_two_notations_is_one_setting(write, tmp_path: Path) -> None:
     for seed, value in enumerate((5, 5.0)):
         path = write(seed, 12, "optim.weight_decay=5") / "config.yaml"

@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import SMALL, newest, set_status, summary_of
+from torch import nn
 
 from lab.console import LabError
 from lab.runs.checkpoints import read_checkpoint, save_checkpoint
 from lab.runs.metrics import read_metrics
 from lab.train import run as train_with
 from lab.training.seeds.module import Seed, SeedsModule
+from lab.training.seeds.stack import join_optimizer_states
 
 REASONING = (
     "experiment=reasoning",
@@ -198,6 +200,33 @@ def test_a_seed_goes_on_alone_from_the_groups_checkpoint(tmp_path: Path) -> None
         torch.testing.assert_close(after[name], tensor, rtol=0, atol=1e-8)
 
 
+def test_a_look_before_training_leaves_no_row(tmp_path: Path) -> None:
+    runs = together(tmp_path, *REASONING, "seeds=2", "trainer.max_epochs=2", "trainer.num_sanity_val_steps=1")
+    assert next(iter(read_metrics(runs[0] / "metrics.csv")))["step"] >= 0
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_the_optimiser_of_a_single_number_is_joined(fused: bool) -> None:
+    def trained(numbers: nn.Parameter, times: int) -> torch.optim.AdamW:
+        optimizer = torch.optim.AdamW([numbers], fused=fused)
+        for _ in range(times):
+            numbers.grad = numbers.detach() + 1
+            optimizer.step()
+        return optimizer
+
+    alone = [nn.Parameter(torch.tensor(float(start))) for start in range(2)]
+    states = [trained(number, 3).state_dict() for number in alone]
+    stacked = nn.Parameter(torch.stack([number.detach() for number in alone]))
+    joined = torch.optim.AdamW([stacked], fused=fused)
+    joined.load_state_dict(join_optimizer_states(states))
+    stacked.grad = stacked.detach() + 1
+    joined.step()
+    whole = [nn.Parameter(torch.tensor(float(start))) for start in range(2)]
+    for number in whole:
+        trained(number, 4)
+    torch.testing.assert_close(stacked.detach(), torch.stack([number.detach() for number in whole]))
+
+
 def test_finished_seeds_are_not_run_again(tmp_path: Path) -> None:
     single = one_by_one(tmp_path, [1], *REASONING)
     written = summary_of(single[1])["written"]
@@ -229,9 +258,16 @@ MY_CALLBACK = """
 from lightning.pytorch.callbacks import Callback
 
 class Tell(Callback):
+    def setup(self, trainer, pl_module, stage):
+        self.seed = pl_module.seed
+
     def on_train_epoch_end(self, trainer, pl_module):
         assert trainer.logger is trainer.loggers[0]
-        pl_module.log("my/seed", float(pl_module.seed))
+        pl_module.log("my/seed", float(self.seed))
+
+class Saves(Tell):
+    def on_save_checkpoint(self, trainer, pl_module, checkpoint):
+        checkpoint["mine"] = 1
 """
 
 
@@ -240,6 +276,8 @@ def test_what_a_callback_logs_is_its_seeds_own(tmp_path: Path, monkeypatch: pyte
     monkeypatch.syspath_prepend(tmp_path)
     mine = ("+callbacks.mine={_target_: my_callback.Tell}", "trainer.max_epochs=2")
     runs = together(tmp_path / "runs", *REASONING, *mine, "seeds=2")
+    with pytest.raises(LabError, match=r"Saves\.on_save_checkpoint is not called of seeds that train together"):
+        together(tmp_path / "saves", *REASONING, mine[0].replace("Tell", "Saves"), "seeds=2")
     for seed, run in runs.items():
         assert [row["my/seed"] for row in read_metrics(run / "metrics.csv") if "my/seed" in row] == [seed, seed]
 
@@ -252,6 +290,7 @@ def test_what_a_callback_logs_is_its_seeds_own(tmp_path: Path, monkeypatch: pyte
         ((*REASONING, "seeds=2", "trainer.devices=2"), "one device"),
         ((*REASONING, "seeds=2", "+trainer.gradient_clip_val=1.0"), "clip"),
         ((*REASONING, "seeds=2", "optim.name=lamb", "~optim.options.fused"), "number by number"),
+        ((*REASONING, "seeds=2", "optim.name=nadamw", "optim.options={caution: true}"), "mean over a parameter"),
         ((*SMALL, "seeds=2"), "model.drop_path_rate=0"),
     ],
 )

@@ -208,6 +208,14 @@ def test_a_metric_that_nobody_logs_is_named_before_training(tmp_path: Path, over
         assert not list(tmp_path.iterdir())
 
 
+def test_the_best_loss_is_the_least(tmp_path: Path) -> None:
+    validated = ("data.numbers=4", "trainer.max_epochs=30", "trainer.check_val_every_n_epoch=1", "optim.lr=0.1")
+    folder = train_in(tmp_path, "experiment=reasoning", *validated, "checkpoints.best=val/loss", "logger=csv_only")
+    losses = [row["val/loss"] for row in read_metrics(folder / "metrics.csv") if "val/loss" in row]
+    assert losses[-1] > min(losses) < losses[0]
+    assert newest(folder)["callbacks"]["Checkpoints"]["best_value"] == pytest.approx(min(losses), rel=1e-5)
+
+
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [

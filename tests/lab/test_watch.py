@@ -160,6 +160,8 @@ def test_every_diagnostic_watches_a_training_and_goes_on_with_its_table(gpt2: nn
         assert sorted(pd.read_csv(tmp_path / "diagnostics" / f"{name}.csv")["step"].unique()) == [0, 2, 4, 6, 8]
     norms = pd.read_csv(tmp_path / "diagnostics" / "gradient_norms.csv")
     assert sorted(norms["step"].unique()) == [0, 2, 4, 6] and (norms[["q", "k", "v"]] > 0).all(axis=None)
+    watch().end(8)  # of a training that has nothing left to do
+    assert sorted(pd.read_csv(tmp_path / "diagnostics" / "attention_mass.csv")["step"].unique()) == [0, 2, 4, 6, 8]
     # Pictures over training alone.
     assert {"attention_mass.png", "gradient_norms.png"} <= {path.name for path in (tmp_path / "pictures").iterdir()}
     assert not [path for path in (tmp_path / "pictures").iterdir() if path.is_dir()]

@@ -106,6 +106,15 @@ class EachSeed(Callback):
     on_validation_batch_end = _handed_on(Callback.on_validation_batch_end, _own_output_and_batch)
     on_exception = _handed_on(Callback.on_exception)
 
+    # Lightning names what it gives these two.
+    _setup, _teardown = _handed_on(Callback.setup), _handed_on(Callback.teardown)
+
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        self._setup(trainer, pl_module, stage)
+
+    def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        self._teardown(trainer, pl_module, stage)
+
 
 class EachSeedCheckpoints(EachSeed, Checkpoint):
     """Hands hooks on to checkpoints, which come last; then lets seeds that have ended go."""

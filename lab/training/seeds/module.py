@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 from torch.utils.data import default_collate
 
 from lab.callbacks.eureka import find_moment
-from lab.callbacks.progress import loss_told
+from lab.callbacks.progress import loss_told, metric_told
 from lab.callbacks.summary import RunSummary
 from lab.console import LabError
 from lab.datasets.loading import Batch, DataModule, StepLoader, step_reached
@@ -41,6 +41,8 @@ class OneSeed(TwoStepModule):
         self.log_dict({name: value}, logger=logger)
 
     def log_dict(self, dictionary: Any, *_: Any, logger: bool | None = True, **__: Any) -> None:
+        if self.trainer.sanity_checking:
+            return  # as Lightning has it: nothing is trained yet
         values = {name: torch.as_tensor(value) for name, value in dictionary.items()}
         self.trainer.callback_metrics.update(values)
         if logger:
@@ -94,6 +96,11 @@ class Seed:
                 self.summary.write(self.trainer, status, self.failure)
             if self.run.begun:  # a folder that is to be taken back is still held then
                 self.run.release()
+
+
+def _watched(seed: Seed) -> str:
+    found = find_moment(seed.callbacks)
+    return "val/accuracy" if found is None else found.metric
 
 
 def _had_moment(seed: Seed) -> bool:
@@ -158,6 +165,11 @@ class SeedsModule(L.LightningModule):
         if optim.name not in ELEMENTWISE:
             raise LabError(
                 f"seeds needs an optimiser that works number by number ({', '.join(ELEMENTWISE)}), not {optim.name}"
+            )
+        if optim.options.get("caution"):
+            raise LabError(
+                "optim.options.caution goes by the mean over a parameter, and seeds has those of all models in one: "
+                "leave it out, or run seeds one by one"
             )
         self.seeds = seeds
         self.stack = Stack([seed.module.model for seed in seeds])
@@ -229,7 +241,7 @@ class SeedsModule(L.LightningModule):
         first = self.seeds[0]
         groups = self.stack.parameter_groups(first.module.optim.parameter_groups(first.module.model))
         return first.module.optimizer_with_schedule(
-            groups, first.data.samples_per_step * self.trainer.accumulate_grad_batches
+            groups, first.data.samples_per_batch * self.trainer.accumulate_grad_batches
         )
 
     def lr_scheduler_step(self, scheduler: LRSchedulerTypeUnion, metric: Any) -> None:
@@ -288,14 +300,15 @@ class SeedsModule(L.LightningModule):
         """Number of running seeds, their mean loss and span of accuracies; how many of all have had a Eureka-moment."""
         if not self.seeds:
             return ["every seed has ended"]
-        metrics = [seed.trainer.callback_metrics.get("val/accuracy") for seed in self.seeds]
+        metric = _watched(self.seeds[0])
+        metrics = [seed.trainer.callback_metrics.get(metric) for seed in self.seeds]
         values = [float(value) for value in metrics if value is not None]
         losses = [float(seed.loss.detach()) for seed in self.seeds if hasattr(seed, "loss")]
         moments = [*self._ended, *(_had_moment(seed) for seed in self.seeds)]
         return [
             f"{len(self.seeds)} seeds" + (f" of {len(moments)}" if self._ended else ""),
             *([loss_told(sum(losses) / len(losses))] if losses else []),
-            f"accuracy {min(values):.1%} to {max(values):.1%}" if values else "not validated yet",
+            metric_told(metric, min(values), max(values)) if values else "not validated yet",
             f"{sum(moments)} had their Eureka-moment",
         ]
 
@@ -322,9 +335,9 @@ class SeedsData(L.LightningDataModule):
         self._first = seeds[0].data  # asked for what is common to all, also once the last seed has ended
 
     @property
-    def samples_per_step(self) -> int:
-        """Training samples of one step of one seed."""
-        return self._first.samples_per_step
+    def samples_per_batch(self) -> int:
+        """Training samples of one batch of one seed."""
+        return self._first.samples_per_batch
 
     @property
     def unit(self) -> str:

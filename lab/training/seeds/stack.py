@@ -107,9 +107,13 @@ class Stack(nn.Module):
         self._skeleton[0].train(training)
 
     def joined_state(self, states: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
-        """The stack's ``state_dict`` from those of the models, in the precision in which they were saved."""
-        rows = {f"rows.{i}": torch.stack([s[n] for s in states]) for i, n in enumerate(self._parameter_names)}
-        buffers = {f"buffer_{i}": torch.stack([s[n] for s in states]) for i, n in enumerate(self._buffer_names)}
+        """The stack's ``state_dict`` from those of the models, in the precision in which they were saved.
+
+        Buffers that a model does not save (positions, say) are its own.
+        """
+        saved = [{**dict(model.named_buffers()), **state} for model, state in zip(self._models, states, strict=True)]
+        rows = {f"rows.{i}": torch.stack([s[n] for s in saved]) for i, n in enumerate(self._parameter_names)}
+        buffers = {f"buffer_{i}": torch.stack([s[n] for s in saved]) for i, n in enumerate(self._buffer_names)}
         return rows | buffers
 
     def bind(self) -> None:
@@ -166,13 +170,19 @@ def split_optimizer_state(state: dict[str, Any], row: int, size: int) -> dict[st
     return {**state, "state": own}
 
 
+# What optimisers count beside a parameter's own numbers, alike for all seeds. Its shape does not tell it from these: a
+# parameter may be a single number, too.
+_COUNTS = ("step", "mu_product")
+
+
 def join_optimizer_states(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The optimiser ``state_dict`` of all seeds from those of single ones."""
     first = states[0]
     joined = {
-        # A step count is the same for all; what has a dimension belongs to a parameter.
         index: {
-            k: torch.stack([state["state"][index][k] for state in states]) if isinstance(v, Tensor) and v.ndim else v
+            k: torch.stack([state["state"][index][k] for state in states])
+            if isinstance(v, Tensor) and k not in _COUNTS
+            else v
             for k, v in entries.items()
         }
         for index, entries in first["state"].items()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from hydra.utils import get_class
-from lightning.pytorch.callbacks import ProgressBar, Timer
+from lightning.pytorch.callbacks import Callback, ProgressBar, Timer
 from omegaconf import DictConfig
 
 from lab.callbacks.eureka import find_moment
@@ -77,6 +78,7 @@ def _train_group(group: list[tuple[OpenRun, Path | None]]) -> None:
             preemption = Preemption()
             own = [read_checkpoint(path) if path else None for _, path in group]
             seeds = [_seed(*each, preemption) for each in zip(runs, own, strict=True)]
+            _check_callbacks(seeds[0].callbacks)
             spec = runs[0].spec
             config = spec.config
             module = SeedsModule(seeds, config.compile)
@@ -115,6 +117,17 @@ def _seed(one: OpenRun, checkpoint: Checkpoint | None, preemption: Preemption) -
                 callback.load_state_dict(state)
     loggers = build_loggers(one.spec, run, checkpoint.step if checkpoint else 0)
     return Seed(one.spec.seed, module, data, callbacks, loggers, run, summary)
+
+
+def _check_callbacks(callbacks: Sequence[Callback]) -> None:
+    """Raises LabError of a callback that writes into checkpoints itself, which each seed has of its own."""
+    for one in callbacks:
+        for hook in ("on_save_checkpoint", "on_load_checkpoint"):
+            if getattr(type(one), hook) is not getattr(Callback, hook):
+                raise LabError(
+                    f"{type(one).__name__}.{hook} is not called of seeds that train together: keep what it saves in "
+                    "its state_dict, or run seeds one by one"
+                )
 
 
 def _joined_checkpoint(stack: Stack, own: list[dict[str, Any]], folder: Path) -> Path:
