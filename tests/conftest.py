@@ -38,6 +38,7 @@ import pytest
 import torch
 import yaml
 from filelock import FileLock
+from hypothesis import HealthCheck, settings
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from PIL import Image
@@ -52,6 +53,17 @@ from lab.runs.lock import Holder
 from lab.runs.summary import FILE, read_summary
 from scripts.process import Process
 from scripts.reproduce import common
+
+# The same examples each time, and none kept; a fixture's folder may serve many of them.
+settings.register_profile(
+    "storm",
+    derandomize=True,
+    database=None,
+    deadline=None,
+    max_examples=60,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+settings.load_profile("storm")
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -144,7 +156,8 @@ def blank_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest first, so that no worker is left with them at the end."""
-    items.sort(key=lambda item: item.get_closest_marker("slurm") is None)
+    longest = ("slurm", "slow")
+    items.sort(key=lambda item: next((n for n, name in enumerate(longest) if item.get_closest_marker(name)), 2))
 
 
 def pytest_collection_finish() -> None:

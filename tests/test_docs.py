@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from dataclasses import is_dataclass
 from pathlib import Path
 from pkgutil import resolve_name
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -19,9 +18,7 @@ import yaml
 from conftest import OPTUNA, ROOT, problem_with
 
 import lab
-from lab.callbacks.diagnostics.base import Diagnostic
 from lab.config.compose import CONFIGS
-from lab.observation.observe import observe
 
 
 def test_the_pages_build_without_a_warning_and_open_offline(tmp_path: Path) -> None:
@@ -86,20 +83,6 @@ def test_every_option_of_the_slurm_launcher_stands_in_the_table() -> None:
     assert ready.keys() - {"_target_"} <= named
 
 
-def test_the_diagnostic_of_ones_own_works(tmp_path: Path, vision_data) -> None:
-    code = re.search(r"```python\n(.*?)```", (ROOT / "docs" / "diagnostics.md").read_text(), re.DOTALL)
-    assert code is not None
-    module = ModuleType("sharpest")
-    exec(code.group(1), module.__dict__)
-    own: Diagnostic = module.Sharpest(folder=str(tmp_path), scenes=10)
-    from lab.models.compact_vit import CompactViT
-
-    model = CompactViT(**vision_data.model_arguments(), patch_size=14, depth=2, heads=2, head_dim=8)
-    (found,) = observe(model, vision_data, [own], next(model.parameters()).device)
-    assert own.name == "sharpest" and len(found.rows) == 2
-    assert 1 / 17 < found.rows[0]["largest"] <= 1
-
-
 @pytest.fixture(scope="module")
 def configs(tmp_path_factory) -> Path:
     """The lab's configs, and those that the pages tell a reader to write."""
@@ -112,14 +95,20 @@ def configs(tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda path: path.name)
+def trainings_in(page: Path) -> list[str]:
+    """Lines that train; those with a folder of one's own are typed by tests/lab/test_train.py."""
+    commands = ("python -m lab.train ", "eureka-train ")
+    return [line for line in page.read_text().splitlines() if line.startswith(commands) and "--config-dir" not in line]
+
+
+TRAINING = [page for page in sorted((ROOT / "docs").glob("*.md")) if trainings_in(page)]
+
+
+@pytest.mark.parametrize("page", TRAINING, ids=lambda path: path.name)
 def test_commands_in_the_pages_compose(page: Path, configs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lab.config.compose.CONFIGS", configs)
-    monkeypatch.setattr("lab.config.overrides.CONFIGS", configs, raising=False)
-    for line in page.read_text().splitlines():
-        # With a folder of one's own, by tests/lab/test_train.py.
-        command = next((one for one in ("python -m lab.train ", "eureka-train ") if line.startswith(one)), None)
-        if command is not None and "--config-dir" not in line:
-            words = [word.strip("'") for word in line.removeprefix(command).split("#")[0].split()]
-            problem = problem_with([word for word in words if "=" in word])
-            assert problem is None or (not OPTUNA and "[optuna]" in problem), line
+    for line in trainings_in(page):
+        command = line[: line.index("train ") + len("train ")]
+        words = [word.strip("'") for word in line.removeprefix(command).split("#")[0].split()]
+        problem = problem_with([word for word in words if "=" in word])
+        assert problem is None or (not OPTUNA and "[optuna]" in problem), line

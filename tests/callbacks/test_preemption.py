@@ -61,13 +61,13 @@ def told(monkeypatch: pytest.MonkeyPatch):
     return at
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize(
-    ("step", "hook", "saved"),
+    ("number", "step", "hook", "saved"),
     [
-        (5, "on_before_optimizer_step", 6),  # in the middle of an epoch
-        (7, "on_before_optimizer_step", 8),  # the last batch of an epoch, whose validation comes first
-        (8, "observe_validation", 8),  # in the middle of a validation
+        (signal.SIGTERM, 5, "on_before_optimizer_step", 6),  # in the middle of an epoch
+        (signal.SIGINT, 5, "on_before_optimizer_step", 6),
+        (signal.SIGTERM, 7, "on_before_optimizer_step", 8),  # the last batch of an epoch, whose validation comes first
+        (signal.SIGTERM, 8, "observe_validation", 8),  # in the middle of a validation
     ],
 )
 def test_what_was_saved_goes_on_bit_for_bit(

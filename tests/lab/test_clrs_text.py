@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-from conftest import ROOT, assert_resumed_alike, made_once, problem_with, summary_of, train_in
+from conftest import ROOT, assert_resumed_alike, made_once, summary_of, train_in
 
 from lab.attention.rules.adaptive import AdaptiveTemperature
 from lab.attention.rules.norm import NormSoftmax
@@ -84,11 +84,6 @@ def test_twenty_steps_of_a_pretrained_gemma_on_files(gemma: Path, tmp_path: Path
     with pytest.raises(LabError, match=r"PretrainedAnsweringModel is not made: .*trust=lab\.models\.answering"):
         load_config(folder, trust)
     assert load_config(folder, [*trust, "lab.models.answering"]).model.checkpointing
-
-
-def test_it_composes_with_each_softmax() -> None:
-    for path in (ROOT / "configs" / "softmax").glob("*.yaml"):
-        assert problem_with(["experiment=clrs_text_small", f"softmax={path.stem}"]) is None, path.stem
 
 
 def test_a_resumed_run_ends_with_the_same_weights(tmp_path: Path) -> None:

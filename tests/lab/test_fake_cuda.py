@@ -180,19 +180,22 @@ def step_in_small(experiment: str, stand_ins: Path, *overrides: str) -> Any:
     return module
 
 
-@pytest.mark.parametrize("experiment", names("experiment"))
-def test_a_step_of_every_experiment(experiment: str, stand_ins: Path) -> None:
-    step_in_small(experiment, stand_ins, "softmax=norm_softmax")
-
-
 @pytest.mark.parametrize("intervention", names("intervention"))
 def test_a_step_under_every_intervention(intervention: str, stand_ins: Path) -> None:
     step_in_small("main_task_small", stand_ins, f"intervention={intervention}")
 
 
-@pytest.mark.parametrize("softmax", names("softmax"))
-def test_a_step_under_every_softmax(softmax: str, stand_ins: Path) -> None:
-    module = step_in_small("main_task_small", stand_ins, f"softmax={softmax}")
+def pairs() -> list[tuple[str, str]]:
+    """Every experiment and every softmax, each at least once; causal moments under a causal mask, too."""
+    experiments, softmaxes = names("experiment"), names("softmax")
+    longest = range(max(len(experiments), len(softmaxes)))
+    found = [(experiments[i % len(experiments)], softmaxes[i % len(softmaxes)]) for i in longest]
+    return [*found, ("causal_language_small", "norm_softmax"), ("in_context_small", "norm_softmax")]
+
+
+@pytest.mark.parametrize(("experiment", "softmax"), pairs())
+def test_a_step_of_every_experiment_and_under_every_softmax(experiment: str, softmax: str, stand_ins: Path) -> None:
+    module = step_in_small(experiment, stand_ins, f"softmax={softmax}")
     with fake_gpu(may_wait=True):
         assert gradient_norms(module.model)
 

@@ -299,7 +299,7 @@ def test_reasoner_refuses_sizes_that_do_not_fit() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", ["norm", "learnable_head"])  # of all rules, without a model: test_attention
 def test_models_compile_as_one_graph_and_tau_moves_without_compiling_anew(name: str) -> None:
     for make, x in ((small_vit, torch.randn(4, 3, 16, 16)), (Reasoner, torch.randint(12, (4, 5)))):
         torch.compiler.reset()

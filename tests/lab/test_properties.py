@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
@@ -18,17 +18,6 @@ from lab.runs.metrics import read_metrics
 from lab.runs.metrics_log import MetricsLog
 from lab.runs.summary import FILE, Summary, load_summary, read_summary, write_summary
 from lab.training.load import load_config
-
-# The same examples each time, and none kept; a fixture's folder may serve many of them.
-settings.register_profile(
-    "storm",
-    derandomize=True,
-    database=None,
-    deadline=None,
-    max_examples=60,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
-settings.load_profile("storm")
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),

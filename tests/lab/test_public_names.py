@@ -19,9 +19,9 @@ from lab.runs.summary import load_summary
 
 TIMED = """
 import sys, time
-started = time.perf_counter()
+started = time.process_time()
 import lab
-seconds = time.perf_counter() - started
+seconds = time.process_time() - started
 lab.__version__
 print(seconds, *(name for name in ("torch", "numpy", "pandas", "hydra") if name in sys.modules))
 """

@@ -20,6 +20,7 @@ from conftest import (
     made_once,
     newest,
     only_run,
+    python,
     set_status,
     summary_of,
     train_in,
@@ -94,16 +95,26 @@ def test_force_runs_again_and_keeps_the_old_run(tmp_path: Path) -> None:
     assert_same_weights(newest(run), newest(run.with_name("seed=0~1")))
 
 
+KILLED = """
+import os, sys
+from lab.runs.checkpoints import AtomicCheckpointIO
+sound, last = AtomicCheckpointIO.save_checkpoint, sys.argv.pop(1)
+def save(self, content, path, storage_options=None):
+    sound(self, content, path)
+    if str(path).endswith(last):
+        os.kill(os.getpid(), 9)
+AtomicCheckpointIO.save_checkpoint = save
+from lab.train import main
+main()
+"""
+
+
 @pytest.mark.parametrize("step", [6, 8])
 def test_a_killed_run_ends_with_the_same_weights(tmp_path: Path, undisturbed: Path, step: int) -> None:
-    """SIGKILL soon after a checkpoint in mid-epoch (6) or at an epoch's end (8), then the same command."""
+    """SIGKILL right after a checkpoint in mid-epoch (6) or at an epoch's end (8), then the same command."""
     command = [*SMALL, "softmax=norm_softmax_heat_treatment", f"checkpoints.every_n_steps={step}"]
-    process = Process("-m", "lab.train", *command, folder=tmp_path)
-    deadline = time.monotonic() + 120
-    while not list(tmp_path.rglob(f"last-{step:09d}.ckpt")) and time.monotonic() < deadline:
-        time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    killed = python("-c", KILLED, f"last-{step:09d}.ckpt", *command, folder=tmp_path, check=False)
+    assert killed.returncode == -signal.SIGKILL
     run = only_run(tmp_path)
     assert summary_of(run)["status"] == "stopped"
     resumed = lab_train(*command, folder=tmp_path)
@@ -328,6 +339,7 @@ def test_ctrl_c_while_a_command_is_importing_is_one_line(module: str, tmp_path: 
     assert (process.returncode, process.stderr) == (130, "\nCtrl-C: ended\n")
 
 
+@pytest.mark.slow
 def test_two_processes_share_scenes_and_validation(tmp_path: Path) -> None:
     """In a sweep, too, where each run has to start processes of its own and not the sweep's."""
     lab_train("-m", "seed=1", *SMALL, "trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2",
@@ -339,7 +351,8 @@ def test_two_processes_share_scenes_and_validation(tmp_path: Path) -> None:
     # 64 scenes an epoch, 16 a process: two steps.
     assert (summary["steps"], summary["samples"]) == (8, 256)
     assert summary["eureka"]["epoch"] == 1
-    assert summary["eureka"]["accuracy"] == pytest.approx(summary["eureka"]["accuracy"] * 40 // 1 / 40, abs=0.025)
+    right = 40 * summary["eureka"]["accuracy"]  # of 40 scenes, none of them counted twice
+    assert right == pytest.approx(round(right), abs=1e-3)
     # One event file: only the first process logs.
     assert len(list(run.glob("events.*"))) == 1
 
@@ -347,11 +360,6 @@ def test_two_processes_share_scenes_and_validation(tmp_path: Path) -> None:
 def test_accumulated_samples_are_those_that_were_seen(tmp_path: Path) -> None:
     """Four batches an epoch, three a step: the second step of an epoch has one."""
     summary = summary_of(train_in(tmp_path, *SMALL, "trainer.accumulate_grad_batches=3"))
-    assert (summary["steps"], summary["samples"]) == (8, 256)
-
-
-def test_accumulated_batches_step_together(tmp_path: Path) -> None:
-    summary = summary_of(train_in(tmp_path, *SMALL, "trainer.accumulate_grad_batches=2"))
     assert (summary["steps"], summary["samples"]) == (8, 256)
 
 
