@@ -93,6 +93,10 @@ SMALL = (
 OPTUNA = importlib.util.find_spec("optuna") is not None
 
 
+_CXX = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
+needs_compiler = pytest.mark.skipif(shutil.which(_CXX) is None, reason=f"torch.compile needs {_CXX} on a CPU")
+
+
 @pytest.fixture(scope="session")
 def real_data() -> Path:
     """Folder of real MNIST and Fashion-MNIST, from EUREKA_DATA."""

@@ -89,7 +89,8 @@ def configs(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("docs") / "configs"
     shutil.copytree(CONFIGS, folder)
     for page in (ROOT / "docs").glob("*.md"):
-        for name, text in re.findall(r"```yaml\n# conf(?:igs)?/(\S+)\n(.*?)```", page.read_text(), re.DOTALL):
+        printed = r"```yaml\n((?:# @package \S+\n)?# conf(?:igs)?/(\S+)\n.*?)```"
+        for text, name in re.findall(printed, page.read_text(), re.DOTALL):
             assert not (folder / name).exists()
             (folder / name).write_text(text)
     return folder

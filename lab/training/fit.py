@@ -6,6 +6,9 @@ A config names classes; this file builds them and knows none of them by name.
 from __future__ import annotations
 
 import logging
+import os
+import shutil
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -76,9 +79,19 @@ def _prepare_process(spec: RunSpec) -> None:
     if spec.config.threads is not None:
         torch.set_num_threads(spec.config.threads)
     if spec.config.compile:
+        _check_compiler(str(trainer.accelerator))
         tell("compile=true: the first batch and the first validation wait for the compiler, a minute or so each")
     if "16" in str(trainer.precision) and trainer.accelerator == "cpu" and not processor_has_bf16():
         tell("this processor only emulates 16-bit arithmetic: trainer.precision=32-true is much faster here")
+
+
+def _check_compiler(accelerator: str) -> None:
+    """Raises LabError where torch.compile would find no C++ compiler, which it needs on a CPU."""
+    name = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
+    if accelerator == "cpu" and shutil.which(name) is None:
+        raise LabError(
+            f"compile=true needs a C++ compiler on a CPU, and {name} is not there: install it, or leave it out"
+        )
 
 
 @contextmanager

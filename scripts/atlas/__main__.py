@@ -109,7 +109,12 @@ if __name__ == "__main__":
     )
     parser.add_argument("--minutes", type=float, default=0, help="begin no further cell after so many; 0: never stop")
     parser.add_argument("--threads", type=int, default=None, help="CPU threads of each run")
-    parser.add_argument("--compile", action="store_true", help="torch.compile: needs a C++ compiler on a CPU")
+    parser.add_argument(
+        "--compile",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="torch.compile, as all runs of results/atlas: needs a C++ compiler on a CPU",
+    )
     parser.add_argument("--plan", action="store_true", help="say what stands and what is missing; train nothing")
     parser.add_argument("--page", action="store_true", help="write the page of what is there; train nothing")
     parsed = parser.parse_args()

@@ -363,7 +363,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         chosen, record = [step for step in plan if step.stage in only], Record(places.results)
         left = [step for step in chosen if not record.is_done(step.name)]
         for step in chosen:
-            known = f"about {share(step, left, seconds) / 60:.1f} minutes" if step in left else "done already"
+            known = f"at most {share(step, left, seconds) / 60:.1f} minutes" if step in left else "done already"
             print(f"{step.name}: {known}\n    {shlex.join(['python', *step.words]).replace(f'{ROOT}/', '')}")
         return 0
     words = " ".join(sys.argv[1:] if arguments is None else arguments)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-from conftest import SMALL, lab_train, made_once, newest, only_run, set_status, train_in
+from conftest import SMALL, lab_train, made_once, needs_compiler, newest, only_run, set_status, train_in
 
 from lab.callbacks.diagnostics.attention_scores import AttentionScores
 from lab.callbacks.diagnostics.code_length import CodeLength
@@ -96,6 +96,7 @@ def assert_same_weights(run: Path, other: Path) -> None:
 
 
 @pytest.mark.slow
+@needs_compiler
 def test_a_compiled_model_trains_and_keeps_its_weights_bit_for_bit_with_every_diagnostic(tmp_path: Path) -> None:
     # One layer and batches of one size: compiling takes its time by the number of kernels.
     setting = [*LONG, NO_PICTURES, "model.depth=1", "data.validation_size=32", "trainer.max_epochs=4"]

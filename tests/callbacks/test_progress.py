@@ -16,7 +16,7 @@ from lab import console
 from lab.callbacks import progress
 from lab.callbacks.pace import Pace
 from lab.callbacks.progress import Line, duration
-from lab.console import patience, tell_later
+from lab.console import LabError, patience, tell_later
 
 REASONING = ("experiment=reasoning", "model.layer_norm=false", "data.numbers=4", "logger=csv_only")
 
@@ -145,11 +145,21 @@ def test_compiling_and_a_slow_first_batch_say_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.nn.Module, "compile", lambda self: None)
+    monkeypatch.setenv("CXX", "true")  # nothing is compiled
     monkeypatch.setattr(progress, "tell_later", lambda text: tell_later(text, seconds=0.0))
     train_in(tmp_path, *REASONING, "trainer.max_epochs=1", "compile=true")
     said = capsys.readouterr().err
     assert "the first batch and the first validation wait for the compiler" in said
     assert "the first batch is under way" in said
+
+
+def test_without_a_compiler_one_sentence_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(
+        LabError, match="compile=true needs a C\\+\\+ compiler on a CPU, and no-such-compiler is not there"
+    ):
+        train_in(tmp_path, *REASONING, "compile=true")
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_loss_told_is_that_of_the_last_batch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

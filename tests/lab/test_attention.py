@@ -4,6 +4,7 @@ from functools import partial
 
 import pytest
 import torch
+from conftest import needs_compiler
 
 from lab.attention import cpu_paths
 from lab.attention.contract import check_rule
@@ -135,6 +136,7 @@ def test_heads_must_divide_the_width() -> None:
 
 
 @pytest.mark.slow
+@needs_compiler
 @pytest.mark.parametrize("name", ["fixed", "norm_row_var", "learnable", "adaptive"])
 def test_compiles_whole_and_a_new_temperature_compiles_nothing(name) -> None:
     rule = RULES[name](heads=4, head_dim=16)

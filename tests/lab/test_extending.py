@@ -23,7 +23,9 @@ SHORT = ("experiment=reasoning", "data.numbers=4", "logger=csv_only", "trainer.m
 def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder that the page tells to make; its module is on PYTHONPATH."""
     folder = tmp_path / "study"
-    for name, text in re.findall(r"```(?:python|yaml)\n# (\S+/?\S+\.\w+)\n(.*?)```", PAGE, re.DOTALL):
+    # As printed: what Hydra reads of a file's first line is not to be found in its second.
+    for text in re.findall(r"```(?:python|yaml)\n((?:# @package \S+\n)?# \S+\.\w+\n.*?)```", PAGE, re.DOTALL):
+        name = re.findall(r"^# (\S+\.\w+)$", text, re.MULTILINE)[0]
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
     made = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
@@ -77,6 +79,6 @@ def test_the_commands_of_the_page_work(study: Path) -> None:
     (planned,) = (text for line, text in said.items() if "--plan" in line)
     # Five seeds of two softmaxes, of which those of one have been trained by then.
     assert "5 missing, 5 finished" in planned
-    assert "11 finished" in said["python -m lab.status runs"]
+    assert "12 finished" in said["python -m lab.status runs"]
     report = next((study / "runs" / "short_reasoning").rglob("report.md")).read_text()
     assert "length_scaled" in report and "norm_softmax" in report

@@ -115,6 +115,7 @@ STOPPING = (*REASONING, "callbacks.eureka.threshold=0.56", "callbacks.eureka.sto
 def test_seeds_that_stop_early_drop_out_and_the_others_go_on(seeds, compiling, tmp_path: Path, monkeypatch) -> None:
     # Graphs and gradients as the compiler traces them, without the C++ of each: some forty kernels, two seconds each.
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
+    monkeypatch.setenv("CXX", "true")
     drop, told = SeedsModule.drop, []
     monkeypatch.setattr(SeedsModule, "drop", lambda self, gone: (drop(self, gone), told.append(self.describe())))
     batched = together(tmp_path / "together", *STOPPING, *compiling, f"seeds={seeds}")

@@ -32,7 +32,7 @@ def atlas(monkeypatch, capsys, trained_here):
 
     def typed(*arguments: str) -> tuple[str, list[list[str]]]:
         trained_here.clear()
-        monkeypatch.setattr(sys, "argv", ["atlas", *arguments])
+        monkeypatch.setattr(sys, "argv", ["atlas", "--no-compile", *arguments])
         runpy.run_module("scripts.atlas", run_name="__main__", alter_sys=False)
         return capsys.readouterr().out, list(trained_here)
 
