@@ -24,7 +24,7 @@ from lab.training.load import read_trained
 from lab.training.looks import Looks, device_of
 from lab.training.module import TwoStepModule
 from lab.training.optim import OptimConfig
-from lab.training.stored import load_config, made_of
+from lab.training.stored import made_of
 
 
 def inspect(
@@ -58,21 +58,20 @@ def inspect(
     """
     run, out = Path(run), None if out is None else Path(out)
     where = device_of(device)
-    trained = load_config(run, trust)
-    OmegaConf.set_struct(trained, True)
+    newest = read_trained(run, trust)
+    config = newest.config
+    OmegaConf.set_struct(config, True)
     for key, value in (data_options or {}).items():
         try:
-            OmegaConf.update(trained, key, value, merge=False)
+            OmegaConf.update(config, key, value, merge=False)
         except OmegaConfBaseException as error:
-            raise LabError(explain_key(trained, key)) from error
-    check(trained)
-    # The experiment's own defaults for NormSoftmax.
-    of_experiment = [f"+norm_softmax.{key}={value}" for key, value in trained.get("norm_softmax", {}).items()]
+            raise LabError(explain_key(config, key)) from error
+    check(config)
     elsewhere = [override for override in callbacks if override.startswith("hydra.searchpath=")]
-    swapped = None if softmax is None else softmax_config(softmax, *elsewhere, *of_experiment, *softmax_options)
+    options = (*elsewhere, *newest.softmax_defaults(), *softmax_options)
+    swapped = None if softmax is None else softmax_config(softmax, *options)
     with made_of(run):
-        data, optim = build_data(trained.data), build_optim(trained.optim)
-    newest = read_trained(run, trust)
+        data, optim = build_data(config.data), build_optim(config.optim)
     model, step = newest.model(swapped, data.model_arguments()), newest.step
     typed = [] if softmax is None else [f"softmax={softmax}", *softmax_options]
     swapped_in = " ".join(typed).removeprefix("softmax=") or None
@@ -82,16 +81,16 @@ def inspect(
     looks.check_needs({"scenes", "training", *(["text"] if text else [])}, f"the run {run}")
     data.setup("fit")
     tell(f"{run}: {step} steps; {', '.join(looks.names)}")
-    checkpoint = _trained(trained, model.to(where), data, optim, step)
-    subject = Subject(checkpoint.module.model, checkpoint)
+    state = _state(config, model.to(where), data, optim, step)
+    subject = Subject(state.module.model, state)
     if isinstance(data, CausalLanguageData):
-        subject = Subject(checkpoint.module.model, checkpoint, data.tokens.encode, data.block)
+        subject = Subject(state.module.model, state, data.tokens.encode, data.block)
     for one, findings in looks.found(subject, data, where, _tell_too_few):
         looks.keep(one, findings, {"run": str(run), "step": step, "softmax": swapped_in}, step)
     return looks.folder
 
 
-def _trained(config: DictConfig, model: nn.Module, data: DataModule, optim: OptimConfig, step: int) -> TrainingState:
+def _state(config: DictConfig, model: nn.Module, data: DataModule, optim: OptimConfig, step: int) -> TrainingState:
     """The checkpoint as training would go on with it, up to what interventions and schedules make of it."""
     module = TwoStepModule(model, optim, data.model_arguments()["num_classes"], seed=config.seed)
     module.to(next(model.parameters()).device)

@@ -50,6 +50,10 @@ class Trained:
         data.setup("fit")
         return data
 
+    def softmax_defaults(self) -> list[str]:
+        """The experiment's own defaults for NormSoftmax, as overrides."""
+        return [f"+norm_softmax.{key}={value}" for key, value in (self.config.get("norm_softmax") or {}).items()]
+
     def model(self, softmax: str | DictConfig | None = None, facts: dict[str, int] | None = None) -> nn.Module:
         """The model in evaluation mode.
 
@@ -63,9 +67,7 @@ class Trained:
             LabError: if the weights do not fit.
         """
         if isinstance(softmax, str):
-            # The experiment's own defaults for NormSoftmax.
-            of_experiment = self.config.get("norm_softmax") or {}
-            softmax = softmax_config(softmax, *(f"+norm_softmax.{key}={value}" for key, value in of_experiment.items()))
+            softmax = softmax_config(softmax, *self.softmax_defaults())
         if softmax is not None:
             refuse_schedule(softmax, "this softmax")
         own = without_schedule(self.config.softmax if softmax is None else softmax)
