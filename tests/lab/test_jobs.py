@@ -142,7 +142,7 @@ def test_jobs_are_followed_by_their_results_and_the_queue(tmp_path: Path, quick:
         return answers.pop(0)
 
     monkeypatch.setattr(slurm, "queued", queued)
-    monkeypatch.setattr(jobs, "PATIENCE", 0.5)
+    monkeypatch.setattr(jobs, "PATIENCE", 0.1)
     ended = [(number, jobs.has_result(job)) for number, job in jobs.as_they_end(every)]
     assert ended == [(2, True), (0, False), (1, True)]
 
