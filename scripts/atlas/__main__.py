@@ -16,7 +16,7 @@ import sys
 import time
 from pathlib import Path
 
-from lab.console import refusals
+from lab.console import LabError, refusals
 from lab.plotting.figures import save_figure
 from lab.runs.files import write_text
 from scripts.atlas import page, retrieval
@@ -65,6 +65,12 @@ def main(arguments: argparse.Namespace) -> None:
         if option
     )
     kept = Kept(arguments.out / FILE)
+    if any(("compile=true" in run.split()) != arguments.compile for run in kept.runs()):
+        other, own = ("--no-compile", "compiled") if arguments.compile else ("--compile", "not compiled")
+        raise LabError(
+            f"{arguments.out / FILE} holds runs of {other}, and rounding is enough to move a moment: give runs that "
+            f"are {own} another --out, or add {other}"
+        )
     found = cells(COLUMNS, all_rows(), arguments.runs, kept, further)
     plan = Retrieval(
         arguments.runs,

@@ -63,6 +63,10 @@ class Kept:
         own = read_summary(folder)
         return own if own is not None and (kept is None or own.finished) else kept
 
+    def runs(self) -> Sequence[str]:
+        """What was typed for each summary that is kept."""
+        return list(self._found)
+
     def keep(self, found: Mapping[str, Summary]) -> None:
         """Adds summaries by what was typed, and writes the file; a run that is kept as finished stays as it is."""
         finished = {run: one for run, one in self._found.items() if one.finished}

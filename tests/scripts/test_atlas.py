@@ -61,6 +61,10 @@ def test_the_command_trains_what_is_missing_and_writes_its_page(tmp_path: Path, 
     shutil.rmtree(tmp_path / "runs")
     told, trained = atlas(*two)
     assert not trained and (tmp_path / "out/README.md").read_text() == text
+    # Compiled runs have a page of their own.
+    with pytest.raises(SystemExit):
+        atlas(*two, "--compile", "--page")
+    assert (tmp_path / "out/README.md").read_text() == text
     kept = (tmp_path / "out" / FILE).read_text()
     assert str(tmp_path) not in kept and len(kept.splitlines()) == 8
 
