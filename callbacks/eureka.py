@@ -195,6 +195,12 @@ class EurekaMoment(Callback):
         self._curve = list(state_dict.get("curve", []))
 
 
+def watched_metric(callbacks: Iterable[Callback]) -> str:
+    """Name of the metric in which the Eureka-moment is looked for; the accuracy where nobody looks for one."""
+    found = find_moment(callbacks)
+    return "val/accuracy" if found is None else found.metric
+
+
 def find_moment(callbacks: Iterable[Callback]) -> EurekaMoment | None:
     """The Eureka callback among ``callbacks``, if there is one."""
     return next((callback for callback in callbacks if isinstance(callback, EurekaMoment)), None)

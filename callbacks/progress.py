@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lab.callbacks.access import callbacks_of
-from lab.callbacks.eureka import find_moment
+from lab.callbacks.eureka import find_moment, watched_metric
 from lab.callbacks.pace import Pace
 from lab.console import tell_later
 from lab.datasets.loading import data_of
@@ -218,7 +218,7 @@ def state_of(trainer: L.Trainer, loss: float | None) -> list[str]:
     """Loss of a training batch, validated metric beside its plateau, and state of the moment, a few words each."""
     told = [] if loss is None else [loss_told(loss)]
     eureka = find_moment(callbacks_of(trainer))
-    metric = eureka.metric if eureka is not None else "val/accuracy"
+    metric = watched_metric(callbacks_of(trainer))
     value = trainer.callback_metrics.get(metric)
     if value is None:
         return [*told, "not validated yet"]

@@ -51,6 +51,7 @@ from lab.datasets.vision import VisionData
 from lab.runs import lock
 from lab.runs.lock import Holder
 from lab.runs.summary import FILE, read_summary
+from lab.training.machine import cpp_compiler
 from scripts.process import Process
 from scripts.reproduce import common
 
@@ -93,8 +94,9 @@ SMALL = (
 OPTUNA = importlib.util.find_spec("optuna") is not None
 
 
-_CXX = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
-needs_compiler = pytest.mark.skipif(shutil.which(_CXX) is None, reason=f"torch.compile needs {_CXX} on a CPU")
+needs_compiler = pytest.mark.skipif(
+    shutil.which(cpp_compiler()) is None, reason=f"torch.compile needs {cpp_compiler()} on a CPU"
+)
 
 
 @pytest.fixture(scope="session")

@@ -188,10 +188,12 @@ def _tell_if_nobody_looks(spec: RunSpec) -> None:
 def _own_callbacks(experiment: str | None) -> list[str]:
     """Returns what an experiment of the lab, or the one that it is made of, chooses as ``callbacks``; [] of another."""
     path = CONFIGS / "experiment" / f"{experiment}.yaml"
-    if experiment is not None and not path.exists():
-        return []
     own = ["default"]
-    for one in yaml.safe_load(path.read_text()).get("defaults", []) if experiment is not None else []:
+    if experiment is None:
+        return own
+    if not path.exists():
+        return []
+    for one in yaml.safe_load(path.read_text()).get("defaults", []):
         if isinstance(one, str) and one != "_self_":
             own = _own_callbacks(one)
         elif isinstance(one, dict) and "override /callbacks" in one:

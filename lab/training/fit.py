@@ -6,9 +6,7 @@ A config names classes; this file builds them and knows none of them by name.
 from __future__ import annotations
 
 import logging
-import os
 import shutil
-import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -39,7 +37,7 @@ from lab.training.build import (
 )
 from lab.training.ending import ended_by_signals, full_disk_told_once
 from lab.training.lightning_internals import process_rank, processor_has_bf16
-from lab.training.machine import flushed_denormals, keep_freed_memory, tune_compiler
+from lab.training.machine import cpp_compiler, flushed_denormals, keep_freed_memory, tune_compiler
 from lab.training.open_run import OpenRun
 from lab.training.resume import check_resumable
 from lab.training.seeds.train import check_trainer, train_together
@@ -87,10 +85,10 @@ def _prepare_process(spec: RunSpec) -> None:
 
 def _check_compiler(accelerator: str) -> None:
     """Raises LabError where torch.compile would find no C++ compiler, which it needs on a CPU."""
-    name = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
-    if accelerator == "cpu" and shutil.which(name) is None:
+    if accelerator == "cpu" and shutil.which(cpp_compiler()) is None:
         raise LabError(
-            f"compile=true needs a C++ compiler on a CPU, and {name} is not there: install it, or leave it out"
+            f"compile=true needs a C++ compiler on a CPU, and {cpp_compiler()} is not there: install it, or leave "
+            "compile out"
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -44,6 +45,11 @@ def flushed_denormals() -> Iterator[None]:
         yield
     finally:
         torch.set_flush_denormal(before)
+
+
+def cpp_compiler() -> str:
+    """Name of the C++ compiler that torch.compile asks for on a CPU."""
+    return os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
 
 
 def tune_compiler() -> None:

@@ -64,7 +64,7 @@ class Kept:
         return own if own is not None and (kept is None or own.finished) else kept
 
     def runs(self) -> Sequence[str]:
-        """What was typed for each summary that is kept."""
+        """Lists what was typed for each summary that is kept."""
         return list(self._found)
 
     def keep(self, found: Mapping[str, Summary]) -> None:

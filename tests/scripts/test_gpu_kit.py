@@ -89,13 +89,12 @@ def test_minutes_hold_the_start_the_end_and_what_is_drawn(places: Places, tmp_pa
     """A step that saves when it is told to go, and a slow picture after it."""
     out = tmp_path / "out"
     out.mkdir()
-    monkeypatch.setattr(kit, "RESERVE_SECONDS", 1.0)
-    monkeypatch.setattr(kit, "page", lambda *_: "")
-    saves = "import signal, time\nsignal.signal(signal.SIGTERM, lambda *_: (time.sleep(.3), exit(143)))\ntime.sleep(60)"
+    monkeypatch.setattr(kit, "RESERVE_SECONDS", 2.0)
+    saves = "import signal, time\nsignal.signal(signal.SIGTERM, lambda *_: (time.sleep(1), exit(143)))\ntime.sleep(60)"
     last = replace(step("saves", saves, "table_1"), afterwards=(("-c", "import time; time.sleep(60)"),))
     began = time.monotonic()
-    kit.run_all([step("works", "print()"), last], 0.2, places, "a", "b", began=time.time() - 5, out=out)
-    assert time.monotonic() - began < 20 and list(out.glob("gpu.tar.gz.*"))
+    kit.run_all([step("works", "print()"), last], 0.4, places, "a", "b", began=time.time() - 10, out=out)
+    assert time.monotonic() - began < 14.5 and list(out.glob("gpu.tar.gz.*"))
     assert "was not drawn: it took more than" in capsys.readouterr().err
 
 

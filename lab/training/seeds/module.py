@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.data import default_collate
 
-from lab.callbacks.eureka import find_moment
+from lab.callbacks.eureka import find_moment, watched_metric
 from lab.callbacks.progress import loss_told, metric_told
 from lab.callbacks.summary import RunSummary
 from lab.console import LabError
@@ -96,11 +96,6 @@ class Seed:
                 self.summary.write(self.trainer, status, self.failure)
             if self.run.begun:  # a folder that is to be taken back is still held then
                 self.run.release()
-
-
-def _watched(seed: Seed) -> str:
-    found = find_moment(seed.callbacks)
-    return "val/accuracy" if found is None else found.metric
 
 
 def _had_moment(seed: Seed) -> bool:
@@ -300,7 +295,7 @@ class SeedsModule(L.LightningModule):
         """Number of running seeds, their mean loss and span of accuracies; how many of all have had a Eureka-moment."""
         if not self.seeds:
             return ["every seed has ended"]
-        metric = _watched(self.seeds[0])
+        metric = watched_metric(self.seeds[0].callbacks)
         metrics = [seed.trainer.callback_metrics.get(metric) for seed in self.seeds]
         values = [float(value) for value in metrics if value is not None]
         losses = [float(seed.loss.detach()) for seed in self.seeds if hasattr(seed, "loss")]
