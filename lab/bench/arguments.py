@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from lab.bench.cases import GROUPS, PRECISIONS, SOFTMAXES
+from lab.bench.cases import GROUPS, ON_A_GPU, PRECISIONS, SOFTMAXES
 from lab.bench.report import number
 from lab.config.arguments import Parser
 from lab.console import MOST_THREADS
@@ -49,6 +49,10 @@ def parse(arguments: Sequence[str] | None = None, description: str | None = None
         parser.error("--device cuda: torch sees no GPU here; leave the option out to measure on the CPU")
     if options.device == "auto":
         options.device = "cuda" if torch.cuda.is_available() else "cpu"
+    if options.device == "cpu" and options.only and set(options.only) <= set(ON_A_GPU):
+        parser.error(
+            f"--only {' '.join(options.only)} is measured on a GPU alone: FlexAttention is a kernel there alone"
+        )
     options.threads = options.threads or torch.get_num_threads()
     options.only = [group for group in GROUPS if not options.only or group in options.only]
     if options.out is None:

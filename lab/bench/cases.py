@@ -8,7 +8,9 @@ from importlib.util import find_spec
 from itertools import product
 from typing import Any
 
-GROUPS = ("compose", "train", "ratio", "attention", "replace", "seeds", "diagnostics", "probes", "gather")
+GROUPS = ("compose", "train", "ratio", "attention", "replace", "seeds", "diagnostics", "probes", "gather", "windows")
+# Of a GPU alone.
+ON_A_GPU = ("windows",)
 SOFTMAXES = ("softmax", "norm_softmax", "learnable_temperature", "adaptive_temperature")
 # Models of other libraries: a ViT-Ti/16 at 224 pixels, and a small GPT-2 on texts of 256 tokens, of an extra.
 VIT, GPT2 = "ViT-Ti of timm", "GPT-2 of transformers"
@@ -17,6 +19,8 @@ PRECISIONS = ("float32", "bfloat16")
 MODES = ("eager", "compile")
 # Compact ViT at patches of 14, 7 and 4 pixels (+ CLS), then image sizes beyond the papers'.
 TOKENS = (17, 65, 197, 577, 1025)
+# Of local attention: as the compact ViT's, and as long as windows are made for.
+WINDOWED = (197, 1025, 4097)
 BATCH_SIZES = {
     "compose": 512,
     "train": 64,
@@ -27,6 +31,7 @@ BATCH_SIZES = {
     "diagnostics": 64,
     "probes": 20_000,
     "gather": 1000,
+    "windows": 16,
 }
 # Other sizes than the whole table's, so that a glance is never taken for a target.
 QUICK_BATCH_SIZES = {
@@ -39,6 +44,7 @@ QUICK_BATCH_SIZES = {
     "diagnostics": 8,
     "probes": 1000,
     "gather": 100,
+    "windows": 4,
 }
 
 
@@ -127,6 +133,8 @@ def cases(
     Those of a softmax that is none of ``softmaxes`` are left out.
     """
     for group in groups:
+        if group in ON_A_GPU and device != "cuda":
+            continue
         size = batch or (QUICK_BATCH_SIZES if quick else BATCH_SIZES)[group]
         for setting in _settings(group, quick, precisions):
             if setting.get("softmax", softmaxes[0]) not in softmaxes:
@@ -160,5 +168,8 @@ def _settings(group: str, quick: bool, precisions: Sequence[str]) -> Iterator[di
         yield {"softmax": "softmax"}
     elif group in ("probes", "gather"):
         yield {}
+    elif group == "windows":
+        for tokens, precision in product(WINDOWED[:2] if quick else WINDOWED, precisions):
+            yield {"path": "fused", "precision": precision, "tokens": tokens}
     else:
         raise ValueError(f"there is no group {group!r} of measurements; there are {', '.join(GROUPS)}")

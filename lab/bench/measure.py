@@ -14,8 +14,10 @@ import torch
 from torch import Tensor
 
 import lab.attention.layers
+from lab.attention.functional import attend
 from lab.attention.masks import Mask
 from lab.attention.normaliser import Normaliser
+from lab.attention.normalisers.local import Local
 from lab.attention.rule import TemperatureRule
 from lab.attention.rules.adaptive import AdaptiveTemperature
 from lab.attention.rules.fixed import Fixed
@@ -74,6 +76,7 @@ def measure(case: Case) -> list[Row]:
         "diagnostics": _diagnostics,
         "probes": _probes,
         "gather": _gather,
+        "windows": _windows,
     }
     if case.group not in groups:
         raise ValueError(f"there is no group {case.group!r} of measurements; there are {', '.join(groups)}")
@@ -165,6 +168,25 @@ def _attention(case: Case) -> list[Row]:
     times, memory = _run(case, [forward, backward], before, minimum=5)
     rows = zip(("forward", "backward"), times, strict=True)
     return [_row(case, quantity, "ms", [1000 * t for t in seconds], memory) for quantity, seconds in rows]
+
+
+def _windows(case: Case) -> list[Row]:
+    """FlexAttention over a mask to the fused kernel, round by round; on the processor both are the fused kernel."""
+    before = memory_now(case.device)
+    shape = (case.batch, HEADS, case.tokens, HEAD_DIM)
+    dtype = torch.bfloat16 if case.precision == "bfloat16" else torch.float32
+    inputs = [torch.randn(shape, device=case.device, dtype=dtype, requires_grad=True) for _ in range(3)]
+    q_BHND, k_BHND, v_BHND = inputs
+    ahead_BHND = torch.randn(shape, device=case.device, dtype=dtype)
+    rule = Fixed(HEADS, HEAD_DIM).to(case.device)
+
+    def step(local: Local) -> None:
+        torch.autograd.grad(attend(q_BHND, k_BHND, v_BHND, rule, normaliser=local), inputs, ahead_BHND)
+
+    steps = [partial(step, Local(HEADS, HEAD_DIM, flex=flex)) for flex in (True, False)]
+    (flex, mask), memory = _run(case, steps, before, minimum=11, alternate=True)
+    ratios = [a / b for a, b in zip(flex, mask, strict=True)]
+    return [_row(case, "FlexAttention / mask", "x", ratios, memory)]
 
 
 def _replace(case: Case) -> list[Row]:

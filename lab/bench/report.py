@@ -24,6 +24,7 @@ TITLES = {
     "seeds": "Full-batch training steps of the reasoner, seeds one by one and together",
     "diagnostics": "All diagnostics at their default cadence beside an epoch of 60,000 samples of the compact ViT",
     "gather": "Gathering runs of 300 epochs for a report, first and again with nothing new",
+    "windows": "Step of local attention (forward, backward), FlexAttention over a mask to the fused kernel",
     "probes": "Linear probes of the 7-layer, 4-head ViT in one batched solve; forward passes not counted",
 }
 COLUMNS = ("quantity", "softmax", "path", "precision", "mode", "tokens", "batch")

@@ -86,6 +86,7 @@ def _speed(places: Places, device: str, rehearse: bool) -> list[Step]:
     found = [bench("ratio", "ratio", "--softmax", *main, *published), bench("seeds", "seeds")]
     found += [bench(f"train_{one}", "train", "--softmax", one, *published) for one in main]
     found += [bench(f"train_{one}", "train", "--softmax", one, *published) for one in others if not rehearse]
+    found += [bench("windows", "windows", "--precision", "bfloat16") for _ in range(not rehearse)]
     return [*found, bench("attention", "attention", "--softmax", *main, "--precision", "bfloat16")]
 
 

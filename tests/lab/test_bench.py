@@ -185,6 +185,16 @@ def test_ratio_is_measured_in_pairs(small_model: None, one_thread: None) -> None
     assert is_number(row) and row.unit == "x" and row.rounds == 3
 
 
+def test_windows_are_measured_on_a_gpu_alone(capsys: pytest.CaptureFixture[str], one_thread: None) -> None:
+    assert {case.tokens for case in cases(["windows"], "cuda", 1, 1.0)} == {197, 1025, 4097}
+    assert not list(cases(["windows"], "cpu", 1, 1.0))
+    with pytest.raises(SystemExit):
+        parse(["--only", "windows", "--device", "cpu"])
+    assert "GPU alone" in capsys.readouterr().err
+    (row,) = measure(replace(TINY, group="windows", softmax="", path="fused"))
+    assert is_number(row) and row.unit == "x"
+
+
 def test_the_table_covers_what_was_asked_for() -> None:
     everything = list(cases(["compose", "train", "ratio", "attention"], "cpu", 2, 1.0))
     trained = {(c.softmax, c.path, c.precision, c.mode) for c in everything if c.group == "train"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from itertools import product
 from typing import Any
 
 import entmax
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call
 
-from lab.attention import chunks
+from lab.attention import chunks, gpu_paths
 from lab.attention.functional import attend, attend_explicit
 from lab.attention.layers import CrossAttention, Tap
 from lab.attention.normaliser import Normaliser
@@ -216,6 +217,43 @@ def test_a_window_is_a_window() -> None:
     ]
     last: Any = ones.allowed(torch.arange(5) > 0, torch.zeros(1, 4), torch.zeros(5, 4))
     assert last.int().tolist() == [[0, 1, 0, 1, 1]]  # the only query is the last one, and the first key is padding
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without")
+@pytest.mark.parametrize(
+    "mask", [None, torch.arange(150).expand(2, 1, 1, 150) >= torch.tensor([0, 140]).view(2, 1, 1, 1)]
+)
+def test_blocks_of_a_window_give_the_numbers_of_its_mask(mask: torch.Tensor | None) -> None:
+    """FlexAttention's reference on the processor: two blocks, padding, and queries that may attend to nothing."""
+    q, k, v = (torch.randn(2, 3, 150, 8, dtype=torch.float64) for _ in range(3))
+    for first in (0, 1):
+        allowed = Local(3, 8, first=first).allowed(mask, q, k)
+        want = torch.nn.functional.scaled_dot_product_attention(q, k, v, allowed, scale=1.0)
+        torch.testing.assert_close(gpu_paths.by_blocks(q, k, v, allowed), want, rtol=0, atol=1e-12)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("padded", [False, True])
+def test_flex_attention_has_the_gradients_of_the_mask(padded: bool) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("no NVIDIA GPU")
+    tensors = [torch.randn(2, 3, 300, 64, device="cuda", requires_grad=True) for _ in range(3)]
+    mask = (torch.arange(300, device="cuda") >= 7) if padded else None
+    found = []
+    for flex in (True, False):
+        z = attend(*tensors, Fixed(3, 64).cuda(), mask, Local(3, 64, window=5, flex=flex))
+        found.append([z, *torch.autograd.grad(z.square().sum(), tensors)])
+    torch.testing.assert_close(*found, rtol=1e-3, atol=1e-3)
+
+
+def test_flex_is_taken_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = []
+    monkeypatch.setattr(gpu_paths, "by_blocks", lambda q, k, v, mask: taken.append(mask.shape) or v)
+    for device, flex in product(("cpu", "cuda"), (False, True)):
+        with FakeTensorMode():
+            x = torch.empty(2, 3, 40, 8, device=device)
+            Local(3, 8, flex=flex).attend(x, x, x, torch.empty(40, 40, dtype=torch.bool, device=device))
+    assert taken == [(40, 40)]
 
 
 @pytest.mark.parametrize(("padding", "empty"), [(0, 0), (3, 0), (0, 4), (3, 4)])
