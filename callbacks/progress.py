@@ -22,7 +22,7 @@ from rich.text import Text
 from lab.callbacks.access import callbacks_of
 from lab.callbacks.eureka import find_moment, watched_metric
 from lab.callbacks.pace import Pace
-from lab.console import tell_later
+from lab.console import duration, tell_later
 from lab.datasets.loading import data_of
 
 # Columns of the bar itself.
@@ -245,19 +245,6 @@ def _as_told(metric: str, value: float) -> str:
 def loss_told(loss: float) -> str:
     """A loss in as many digits from one batch to the next."""
     return f"loss {loss:.3f}" if loss >= 0.001 else f"loss {loss:.1e}"
-
-
-def duration(seconds: float) -> str:
-    """A time in at most two units: "45 s", "32 min", "5 h 12 min", "3 d 4 h"."""
-    minutes = round(seconds / 60)
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    if minutes < 90:
-        return f"{minutes} min"
-    if minutes < 36 * 60:
-        return f"{minutes // 60} h {minutes % 60} min"
-    hours = round(seconds / 3600)
-    return f"{hours // 24} d {hours % 24} h"
 
 
 @dataclass

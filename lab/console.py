@@ -32,6 +32,19 @@ def first_line(error: BaseException) -> str:
     return next(iter(str(error).strip().splitlines()), type(error).__name__).strip().rstrip(".:")
 
 
+def duration(seconds: float) -> str:
+    """A time in at most two units: "45 s", "32 min", "5 h 12 min", "3 d 4 h"."""
+    minutes = round(seconds / 60)
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if minutes < 90:
+        return f"{minutes} min"
+    if minutes < 36 * 60:
+        return f"{minutes // 60} h {minutes % 60} min"
+    hours = round(seconds / 3600)
+    return f"{hours // 24} d {hours % 24} h"
+
+
 # Who waits at a terminal hears something after this many seconds.
 _SILENCE = 5.0
 

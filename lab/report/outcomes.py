@@ -26,7 +26,7 @@ class Outcome:
         plateau: the same over finished runs without one.
         watched: final value of another metric that was watched, over finished runs; None where it is the accuracy.
         eureka_epoch: mean epoch over finished runs with a moment; misleads where not all have one.
-        median: median epoch to the moment, runs without one counted as "later than their last epoch".
+        median: median epoch to the moment, runs without one counted as "later than their last validation".
         change_ratio, change_median: the same two of the change point in place of the moment.
         reach: "% of steps" and "95 %-ratio" against the baseline.
     """
@@ -82,15 +82,18 @@ def outcome(
 
 
 def times(runs: Sequence[Record]) -> Times | None:
-    """Times to the Eureka-moment; unfinished runs count too, up to their last epoch. None before the first epoch."""
-    watched = [run for run in runs if run.looked and (run.epochs > 0 or run.moment is not None)]
-    return times_of([run.moment for run in watched], [run.epochs for run in watched]) if watched else None
+    """Times to the Eureka-moment; unfinished runs count too, up to their last validation. None before the first."""
+    return _times([(run.moment, run.validated_epochs) for run in runs if run.looked])
 
 
 def change_times(runs: Sequence[Record]) -> Times | None:
     """Times to the change point, as :func:`times` has those to the moment; None where nobody looked out for one."""
-    watched = [run for run in runs if run.looked_for_change and (run.epochs > 0 or run.change is not None)]
-    return times_of([run.change for run in watched], [run.epochs for run in watched]) if watched else None
+    return _times([(run.change, run.validated_epochs) for run in runs if run.looked_for_change])
+
+
+def _times(runs: Sequence[tuple[int | None, int]]) -> Times | None:
+    watched = [(moment, end) for moment, end in runs if end > 0 or moment is not None]
+    return times_of([moment for moment, _ in watched], [end for _, end in watched]) if watched else None
 
 
 def _reach(finished: Sequence[Record], baseline: Setting | None) -> Reach | None:

@@ -232,7 +232,7 @@ def _method(report: Report) -> list[str]:
         f"Means are over finished seeds, ± their standard deviation (divided by n), with Student's {percent} interval.",
         "The mean Eureka-epoch is over successes alone, as in the paper, and misleads where some seeds have none: a "
         "softmax whose slow seeds never get there looks fast. The median epoch (Kaplan-Meier) counts a seed without a "
-        "moment as later than its last epoch; "
+        "moment as later than its last validation; "
         "later than the end means that fewer than half have had theirs.",
         "The change point is the steepest way from one plateau of the watched metric to another, found without a "
         "threshold; its share of seeds, median epoch and p are as those of the moment.",

@@ -72,6 +72,12 @@ class Record:
         return self.summary.epochs
 
     @property
+    def validated_epochs(self) -> int:
+        """Epochs up to the last validation: nobody knows of a moment after it."""
+        validated = np.isfinite(self.curves[CURVES.index("val/accuracy") :]).any(0)
+        return int(self.curves[0, validated].max(initial=0))
+
+    @property
     def moment(self) -> int | None:
         """Epoch of the Eureka-moment; None without."""
         return self.summary.moment

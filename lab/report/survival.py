@@ -18,7 +18,7 @@ from scipy.stats import CensoredData, ecdf, logrank
 
 @dataclass(frozen=True)
 class Times:
-    """Epochs of Eureka-moments and last epochs of runs that had none.
+    """Epochs of Eureka-moments, and last epochs at which runs without one were looked at.
 
     Attributes:
         moments: epoch of each moment.

@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.markup import escape
 from rich.table import Table
 
-from lab.console import printable
+from lab.console import duration, printable
 from lab.runs import slurm
 from lab.runs.files import DamagedFile
 from lab.runs.lock import LOCK, is_held
@@ -203,7 +203,7 @@ def _cells(run: RunStatus, root: Path) -> dict[str, str]:
         "accuracy": f"{run.accuracy:.1%}" if run.accuracy is not None else "",
         "Eureka": f"{run.moment:,}" if run.moment is not None else "",
         "change point": f"{run.change:,}" if run.change is not None else "",
-        "left": _duration(run.seconds_left) if run.seconds_left is not None else "",
+        "left": duration(run.seconds_left) if run.seconds_left is not None else "",
         "reason": _shown(run.reason.splitlines()[0]) if run.reason else "",
     }
 
@@ -222,8 +222,3 @@ def notes(runs: list[RunStatus], rows: int | None = None) -> list[str]:
             f"  the same command runs them; to forget them, delete {printable(str(plan.path))}",
         ]
     return told
-
-
-def _duration(seconds: float) -> str:
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 120 else f"{minutes / 60:.0f} h"

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from lab.console import LabError
+from lab.console import LabError, duration
 from lab.runs.provenance import git_state, machine, now, versions
 from lab.runs.spec import run_name
 from lab.runs.summary import Summary, read_summary
@@ -154,15 +154,7 @@ def within(minutes: float | None) -> Iterator[None]:
 
 def tell_duration(what: str, seconds: float) -> None:
     """One line: how long the rest takes on this machine."""
-    print(f"{what}: {duration(seconds)} on this machine; stop it at any time, the same command goes on.")
-
-
-def duration(seconds: float) -> str:
-    """ "about 40 minutes"; from three hours on in hours."""
-    if seconds >= 3 * 3600:
-        return f"about {seconds / 3600:,.0f} hours"
-    minutes = max(1, round(seconds / 60))
-    return f"about {minutes} minute{'s' if minutes > 1 else ''}"
+    print(f"{what}: about {duration(seconds)} on this machine; stop it at any time, the same command goes on.")
 
 
 def sentences(out: Path) -> list[str]:

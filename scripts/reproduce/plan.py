@@ -17,11 +17,11 @@ from yaml import YAMLError
 
 from lab.config.overrides import read_override
 from lab.config.suggestions import choices
-from lab.console import LabError
+from lab.console import LabError, duration
 from lab.runs.spec import RunSpec
 from lab.runs.summary import Summary, read_summary
 from lab.training.build import build_data
-from scripts.reproduce.common import duration, of_this_machine, speed_of, train
+from scripts.reproduce.common import of_this_machine, speed_of, train
 
 HERE = Path(__file__).resolve().parent
 SizeName = Literal["published", "small"]
@@ -261,7 +261,7 @@ class Speeds:
             seconds = self.seconds_left(runs)
         except LabError as error:
             return f"cannot be trained here: {error}"
-        return duration(seconds) if seconds else "nothing to train"
+        return f"about {duration(seconds)}" if seconds else "nothing to train"
 
 
 Content = TypeVar("Content")

@@ -15,8 +15,8 @@ from rich.console import Console
 from lab import console
 from lab.callbacks import progress
 from lab.callbacks.pace import Pace
-from lab.callbacks.progress import Line, duration
-from lab.console import LabError, patience, tell_later
+from lab.callbacks.progress import Line
+from lab.console import LabError, duration, patience, tell_later
 
 REASONING = ("experiment=reasoning", "model.layer_norm=false", "data.numbers=4", "logger=csv_only")
 

@@ -30,7 +30,7 @@ from lab.report.against import MatchedRow, set_beside
 from lab.report.assemble import assemble
 from lab.report.figures import _rate, curves, rate_grid, survival
 from lab.report.gather import INDEX, gather
-from lab.report.outcomes import baseline_of, compare, outcome
+from lab.report.outcomes import baseline_of, compare, outcome, times
 from lab.report.published import load
 from lab.report.records import what_is_run
 from lab.report.settings import Setting, planned, settings
@@ -285,9 +285,10 @@ def test_the_most_advanced_run_of_a_seed_counts(write, tmp_path: Path) -> None:
 def test_ratios_count_finished_runs_and_survival_counts_all(write, tmp_path: Path) -> None:
     for seed, moment in enumerate([10, 20, None, None]):
         write(seed, moment)
-    write(4, None, status="stopped", epochs=15)
+    write(4, None, status="stopped", epochs=15, watched=25)  # its last validation was in epoch 15
     (setting,) = settings(gather(tmp_path).runs)
     found = outcome(setting, setting)
+    assert sorted(times(setting.runs).ends) == [15, 40, 40]  # type: ignore[union-attr]
     assert (found.ratio.count, found.ratio.seeds) == (2, 4)  # type: ignore[union-attr]
     assert found.eureka_epoch.value == 15 and found.accuracy.value == pytest.approx(90)  # type: ignore[union-attr]
     assert found.plateau.value == pytest.approx(50)  # type: ignore[union-attr]
