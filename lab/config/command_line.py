@@ -26,8 +26,12 @@ _WITH_M = "add -m, as in python -m lab.train -m"
 
 
 def in_order(arguments: Sequence[str]) -> list[str]:
-    """The same command line with Hydra's flags first, which it does not find among the overrides."""
-    left = parse_arguments(arguments).overrides
+    """The same command line with Hydra's flags first, which it does not find among the overrides.
+
+    Help is the same whatever else is typed, and what is typed need not compose: it is left out.
+    """
+    given = parse_arguments(arguments)
+    left = given.overrides
     flags = []
     for argument in reversed(arguments):
         # From behind: what a flag takes may read like an override, and stands right after it.
@@ -35,7 +39,9 @@ def in_order(arguments: Sequence[str]) -> list[str]:
             left = left[:-1]
         else:
             flags.append(argument)
-    return [*reversed(flags), *parse_arguments(arguments).overrides]
+    if given.help or given.hydra_help:
+        return [flag for flag in reversed(flags) if flag not in ("-m", "--multirun")]
+    return [*reversed(flags), *given.overrides]
 
 
 class Composed(NamedTuple):

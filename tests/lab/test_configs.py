@@ -166,6 +166,8 @@ def test_flags_may_stand_among_the_overrides(capsys) -> None:
     typed = ["seed=0,1", "-m", "softmax=softmax", "--config-dir", "conf", "+row=vit"]
     assert in_order(typed) == ["-m", "--config-dir", "conf", "seed=0,1", "softmax=softmax", "+row=vit"]
     assert in_order(["-m", "seed=1"]) == ["-m", "seed=1"]
+    assert in_order(["seed=0,1", "-m", "--help", "--config-dir", "conf"]) == ["--help", "--config-dir", "conf"]
+    assert in_order(["experiment=nonsense", "--hydra-help"]) == ["--hydra-help"]
     check_overrides(["seed=0,1", "-m", "softmax=softmax"])
     with pytest.raises(SystemExit, match="1"):
         check_overrides(["-m", "seed=0,1", "--cfg", "hydra"])
