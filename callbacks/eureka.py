@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -206,7 +207,9 @@ def find_moment(callbacks: Iterable[Callback]) -> EurekaMoment | None:
     return next((callback for callback in callbacks if isinstance(callback, EurekaMoment)), None)
 
 
-def moment_step(trainer: L.Trainer) -> int | None:
-    """The step of the trainer's Eureka-moment; None before it, or where nobody looks out for it."""
+def moment_step(trainer: L.Trainer) -> float | None:
+    """The step of the trainer's Eureka-moment, for a picture; None before it, NaN where nobody looks out for it."""
     callback = find_moment(callbacks_of(trainer))
-    return callback.moment.step if callback and callback.moment else None
+    if callback is None:
+        return math.nan
+    return callback.moment.step if callback.moment else None

@@ -51,6 +51,8 @@ class Watch(Callback):
                 raise LabError(
                     f"{type(one).__name__} cannot watch a training: it needs more than a batch (lab.inspect)"
                 )
+            if sum(other.path == one.path for other in diagnostics) > 1:
+                raise LabError(f"two diagnostics would write {one.path}: give one of them another folder")
 
     def on_train_batch_start(self, trainer: L.Trainer, pl_module: L.LightningModule, *args: Any) -> None:
         steps = trainer.estimated_stepping_batches
@@ -68,7 +70,8 @@ class Watch(Callback):
         """Sets temperatures for a step of so many, and looks where it is due.
 
         Raises:
-            LabError: if there is a schedule, and nobody knows how many steps there are (None).
+            LabError: if there is a schedule, and nobody knows how many steps there are (None); at the first step, if
+                the tables of an earlier training are there.
         """
         if steps is not None:
             heat(self.model, min(step / max(1, steps), 1.0))
@@ -77,6 +80,8 @@ class Watch(Callback):
                 "a softmax here has a schedule over all of training, and the trainer cannot tell how many steps that "
                 "is: give it max_steps"
             )
+        if looks and step == 0 and self._seen != 0:
+            self._check_new()
         if looks:
             self._take_back(step)
         if looks and step % self.every_n_steps == 0:
@@ -93,8 +98,14 @@ class Watch(Callback):
         self._take_back(step)
         self._look(step)
         for one in (*self.diagnostics, *self.norms):
-            if (picture := None if one.table.empty else one.history(one.table, None)) is not None:
+            if (picture := None if one.table.empty else one.history(one.table, math.nan)) is not None:
                 one.draw(picture, "")
+
+    def _check_new(self) -> None:
+        """Raises LabError where a training that begins would write over the tables of another one."""
+        for one in (*self.diagnostics, *self.norms):
+            if one.path.exists():
+                raise LabError(f"{one.path} is of an earlier training: remove it, or give {one.name} another folder")
 
     def _take_back(self, step: int) -> None:
         """Takes up the tables of a run that is gone on with, which may be ended already."""

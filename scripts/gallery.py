@@ -67,7 +67,7 @@ def reasoning(softmax: str, runs: Path, epochs: int, options: list[str]) -> Path
 
 def history(runs: Mapping[str, Path], out: Path) -> None:
     """Draws pictures over training anew from the runs' tables, the same of all runs on the same axes."""
-    moments = {softmax: load_summary(run).eureka.step for softmax, run in runs.items()}
+    moments = {softmax: load_summary(run).eureka.shown_step for softmax, run in runs.items()}
     for name in DIAGNOSTICS:
         one = instantiate(composed([f"callbacks=[{name}]"]).config.callbacks[name], folder="unused")
         drawn: dict[str, Figure] = {}

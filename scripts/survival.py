@@ -15,7 +15,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from lab.console import LabError, refusals
-from lab.plotting.figures import save_figure
+from lab.plotting.figures import png, save_figure
 from lab.plotting.style import looks
 from lab.report.figures import Waiting, survival_figure
 from lab.report.survival import times_of
@@ -58,7 +58,7 @@ def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("table", type=Path, help="CSV file with a row a run")
-    parser.add_argument("--out", type=Path, required=True, help="PNG file to write; a PDF comes beside it")
+    parser.add_argument("--out", type=png, required=True, help="PNG file to write; a PDF comes beside it")
     parser.add_argument("--by", default="setting", help="column that names the lines")
     parser.add_argument("--moment", default="moment_epoch", help="column with the epoch of the moment")
     parser.add_argument("--end", default="epochs", help="column with the last epoch of the run")

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lab.callbacks.diagnostics.base import Diagnostic
 from lab.observation.attention_statistics import keys_seen, share_of_log, weight_entropy
-from lab.observation.observe import Chunk, Findings, mean_over
+from lab.observation.observe import Chunk, Findings, layers_over
 from lab.plotting.figures import bars_by_layer, lines_by_layer
 
 
@@ -20,6 +20,7 @@ class AttentionEntropy(Diagnostic):
     """Entropy of the attention weights per layer and head, in nats and as a share of log n.
 
     Table: layer, head, entropy, share. A share of 1 is uniform attention, which starves W_Q and W_K of gradient.
+    Queries that see a single key have no choice, and no share.
 
     Where weights do not add up to one, a column ``sum`` has what they add up to, as the mean over rows. Under a sink
     (they add up to at most one), what goes to nothing counts as one more item, in the entropy and in n. Otherwise (they
@@ -30,21 +31,23 @@ class AttentionEntropy(Diagnostic):
 
     reads = ("logits", "weights")
 
-    def see(self, chunk: Chunk) -> tuple[Tensor, int]:
+    def see(self, chunk: Chunk) -> tuple[list[Tensor], int]:
         values = []
         for normaliser, layer in zip(chunk.normalisers, chunk.layers, strict=True):
             weights, total = layer["weights"], normaliser.total
             entropy_BHN = weight_entropy(weights, total)
             # Nothing is one more item, where attention may go to it.
-            share_BHN = share_of_log(entropy_BHN, keys_seen(layer["logits"]) + (total == "at most one"))
+            items_BHN = keys_seen(layer["logits"]) + (total == "at most one")
+            # Where there is one, as for the first token of a causal model, nothing can be spread.
+            share_BHN = torch.where(items_BHN > 1, share_of_log(entropy_BHN, items_BHN), torch.nan)
             # Of softmax it is 1, which no table need say.
             columns = [entropy_BHN, share_BHN, *([] if total == "one" else [weights.float().sum(-1)])]
-            values.append(torch.stack(columns).mean((1, 3)))
-        return torch.stack(values).cpu(), len(chunk)
+            values.append(torch.stack(columns).nanmean((1, 3)))
+        return [value.cpu() for value in values], len(chunk)
 
     def conclude(self, seen: list[Any]) -> Findings:
         found = Findings()
-        for index, columns in enumerate(mean_over(seen)):
+        for index, columns in enumerate(layers_over(seen)):
             named = dict(zip(("entropy", "share", "sum"), columns.tolist(), strict=False))
             found.rows += [
                 {"layer": index, "head": head, **dict(zip(named, values, strict=True))}

@@ -78,8 +78,8 @@ class AttentionGradients(Diagnostic):
                     if region in ("all", "indicator", "target"):
                         found.scalars[f"{name}_{region}/layer_{index}"] = value
         layers = range(len(seen[0]["tokens"]))
-        # Inputs of several lengths have no tokens to average over.
-        alike = len({len(own["tokens"][0]["k"]) for own in seen}) == 1
+        # Inputs, or layers, of several lengths have no tokens to average over.
+        alike = len({tuple(map(len, layer.values())) for own in seen for layer in own["tokens"]}) == 1
         for name in "qkv" if alike else "":
             per_layer = [mean_over([(own["tokens"][i][name], own["size"]) for own in seen]) for i in layers]
             found.arrays[name] = torch.stack(per_layer).float().numpy()

@@ -13,6 +13,7 @@ from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from lab.callbacks.diagnostics.base import Diagnostic
+from lab.console import LabError
 from lab.observation.attention_statistics import received, rollout, shares
 from lab.observation.observe import Chunk, Findings
 from lab.plotting.figures import literal, maps, panels
@@ -56,6 +57,10 @@ class AttentionMaps(Diagnostic):
             shares(layer["weights"], normaliser.total)
             for normaliser, layer in zip(chunk.normalisers, chunk.layers, strict=True)
         ]
+        if len({w.shape for w in weights}) > 1:
+            raise LabError(
+                "attention_maps draws layers side by side, and these differ in heads or tokens: leave it out"
+            )
         square = weights[0].shape[-2] == weights[0].shape[-1]
         answer = chunk.model.answer_token
         grid = chunk.model.token_grid

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lab.callbacks.diagnostics.base import Diagnostic
 from lab.observation.attention_statistics import mass_on, null_mass, received, shares
-from lab.observation.observe import Chunk, Findings, mean_over
+from lab.observation.observe import Chunk, Findings, layers_over
 from lab.plotting.figures import bars_by_layer, lines_by_layer
 
 
@@ -21,17 +21,18 @@ class AttentionMass(Diagnostic):
 
     Table: layer, head, region, mass, tokens. Regions come from the scene's latents (``indicator``, ``target``;
     ``largest`` in max retrieval), so that they are right where tiles move; ``answer`` is the token that the answer
-    is read at (CLS), ``sink`` whichever token gets most in that scene and head. Compare a mass with tokens / n, its
-    share under uniform attention. Where weights add up to at most one, ``nothing`` is the rest (null mass), which goes
-    to no token; where they add up to anything, masses are of |w| / sum |w|. Data that does not say where parts stand
-    leaves ``answer`` and ``sink`` alone, which is told once.
+    is read at (CLS), ``sink`` whichever token gets most in that scene and head. Where every query sees all n tokens,
+    compare a mass with tokens / n, its share under uniform attention; under a causal mask first tokens get more. Where
+    weights add up to at most one, ``nothing`` is the rest (null mass), which goes to no token; where they add up to
+    anything, masses are of |w| / sum |w|. Data that does not say where parts stand leaves ``answer`` and ``sink``
+    alone, which is told once.
 
     Source: Eureka-moments in Transformers, Figure 3 and section 4; attention sinks: Xiao et al. 2023.
     """
 
     reads = ("weights",)
 
-    def see(self, chunk: Chunk) -> tuple[dict[str, Tensor], int]:
+    def see(self, chunk: Chunk) -> tuple[dict[str, list[Tensor]], int]:
         if not chunk.regions:
             self.tell_once(
                 "the data does not say where the parts of its scenes stand (its regions are empty), so only the "
@@ -54,12 +55,13 @@ class AttentionMass(Diagnostic):
                 null_H = null_mass(layer["weights"]).mean((0, 2))
                 # Not "null", which pandas reads from a table as a missing value.
                 masses.setdefault("nothing", []).append(torch.stack([null_H, torch.zeros_like(null_H)]))
-        return {name: torch.stack(values).cpu() for name, values in masses.items()}, len(chunk)
+        return {name: [value.cpu() for value in values] for name, values in masses.items()}, len(chunk)
 
     def conclude(self, seen: list[Any]) -> Findings:
         found = Findings()
         for name in seen[0][0]:
-            for index, (masses, sizes) in enumerate(mean_over([(own[name], size) for own, size in seen]).tolist()):
+            for index, layer in enumerate(layers_over([(own[name], size) for own, size in seen])):
+                masses, sizes = layer.tolist()
                 found.rows += [
                     {"layer": index, "head": head, "region": name, "mass": mass, "tokens": tokens}
                     for head, (mass, tokens) in enumerate(zip(masses, sizes, strict=True))

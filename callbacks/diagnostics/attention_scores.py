@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import Any
 
@@ -25,17 +26,19 @@ BINS = 25
 class AttentionScores(Diagnostic):
     """Counts of attention weights in 25 bins over [0, 1], per layer; of |w| / sum |w| where they add up to anything.
 
+    Keys that a mask hides have no weight and are not counted.
+
     Table: layer, then count_00 ... count_24. The picture has a column a look and a colour a count, on a log scale.
 
     Source: Eureka-moments in Transformers, Figure 10.
     """
 
-    reads = ("weights",)
+    reads = ("logits", "weights")
 
     def see(self, chunk: Chunk) -> tuple[Tensor, list[Tensor]]:
         counts, samples = [], []
         for normaliser, layer in zip(chunk.normalisers, chunk.layers, strict=True):
-            flat = shares(layer["weights"], normaliser.total).flatten()
+            flat = shares(layer["weights"], normaliser.total)[~layer["logits"].isneginf()]
             # A copy: a view would keep every chunk's weights in memory.
             samples.append(flat[:: max(1, len(flat) // 10_000)].clone().cpu())
             place = (flat * BINS).long().clamp_(0, BINS - 1)
@@ -76,7 +79,7 @@ def scores_panel(axes: Any, counts: pd.DataFrame, moment: float | None, most: fl
     Args:
         axes: where to draw.
         counts: what is drawn.
-        moment: step or epoch of the Eureka-moment.
+        moment: step or epoch of the Eureka-moment; None without one, NaN where nobody looked out for it.
         most: count at the end of the scale.
     """
     axes.grid(visible=False)
@@ -88,7 +91,7 @@ def scores_panel(axes: Any, counts: pd.DataFrame, moment: float | None, most: fl
         norm=LogNorm(vmin=1, vmax=most),
         cmap=MAP,
     )
-    if moment is not None:
+    if moment is not None and not math.isnan(moment):
         axes.axvline(moment, color="white", linewidth=2.5)
         axes.axvline(moment, color="black", linestyle="--", label="Eureka-moment")
     return mesh

@@ -106,7 +106,12 @@ class Keeper(Callback):
         return path
 
     def history(self, table: pd.DataFrame, moment: float | None) -> Figure | None:
-        """The picture over training; ``moment`` is the step of the Eureka-moment. None draws none."""
+        """The picture over training; None draws none.
+
+        Args:
+            table: all that was found.
+            moment: the step of the Eureka-moment; None without one, NaN where nobody looked out for it.
+        """
         return None
 
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:

@@ -24,7 +24,7 @@ from lab.observation.attention_statistics import (
     smallest_weight,
     spread_bound,
 )
-from lab.observation.observe import Chunk, Findings, mean_over
+from lab.observation.observe import Chunk, Findings, layers_over
 from lab.plotting.figures import bars_by_layer, lines_by_layer
 
 _BARS = ("spread", "spread_bound", "largest_weight", "largest_weight_bound")
@@ -75,7 +75,7 @@ class LogitSpread(Diagnostic):
         super().__init__(folder, every_n_epochs, scenes, pictures_every_n_epochs)
         self.epsilon = epsilon
 
-    def see(self, chunk: Chunk) -> tuple[Tensor, int]:
+    def see(self, chunk: Chunk) -> tuple[list[Tensor], int]:
         values = []
         modules = chunk.model.attention_layers()
         for module, layer in zip(modules, chunk.layers, strict=True):
@@ -101,23 +101,23 @@ class LogitSpread(Diagnostic):
                 entropy_slope(weights, logits) if is_softmax else undefined,
             )
             values.append(torch.stack([column.mean((0, 2)).double() for column in columns]))
-        return torch.stack(values).cpu(), len(chunk)
+        return [value.cpu() for value in values], len(chunk)
 
     def conclude(self, seen: list[Any]) -> Findings:
-        # Layers, columns, heads.
-        found, means_LCH = Findings(), mean_over(seen)
-        means_LCH[:, _CRITICAL] = means_LCH[:, _CRITICAL].exp()
-        empty = [name for name, values in zip(_COLUMNS, means_LCH.unbind(1), strict=True) if values.isnan().any()]
+        found, means = Findings(), layers_over(seen)
+        for mean_CH in means:
+            mean_CH[_CRITICAL] = mean_CH[_CRITICAL].exp()
+        empty = [name for column, name in enumerate(_COLUMNS) if any(one_CH[column].isnan().any() for one_CH in means)]
         if empty:
             self.tell_once(f"{' and '.join(empty)} left empty: not defined under this softmax")
-        for index, layer in enumerate(means_LCH):
+        for index, layer in enumerate(means):
             found.rows += [
                 {"layer": index, "head": head, **dict(zip(_COLUMNS, column, strict=True))}
                 for head, column in enumerate(layer.t().tolist())
             ]
-            means = dict(zip(_COLUMNS, layer.mean(1).tolist(), strict=True))
+            whole = dict(zip(_COLUMNS, layer.mean(1).tolist(), strict=True))
             found.scalars |= {
-                f"{name}/layer_{index}": means[name] for name in _COLUMNS if name not in (*empty, "uniform")
+                f"{name}/layer_{index}": whole[name] for name in _COLUMNS if name not in (*empty, "uniform")
             }
         columns = [name for name in _BARS if name not in empty]
         found.figures["layers"] = partial(bars_by_layer, found.rows, columns, "mean over queries", log=True)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lab.callbacks.diagnostics.base import Diagnostic
 from lab.observation.attention_statistics import shares, sink_value_norms
-from lab.observation.observe import Chunk, Findings, mean_over
+from lab.observation.observe import Chunk, Findings, layers_over
 from lab.plotting.figures import bars_by_layer, lines_by_layer
 
 
@@ -27,16 +27,16 @@ class SinkValues(Diagnostic):
 
     reads = ("weights", "v")
 
-    def see(self, chunk: Chunk) -> tuple[Tensor, int]:
+    def see(self, chunk: Chunk) -> tuple[list[Tensor], int]:
         values = [
             torch.stack(sink_value_norms(shares(layer["weights"], normaliser.total), layer["v"])).mean(1)
             for normaliser, layer in zip(chunk.normalisers, chunk.layers, strict=True)
         ]
-        return torch.stack(values).cpu(), len(chunk)
+        return [value.cpu() for value in values], len(chunk)
 
     def conclude(self, seen: list[Any]) -> Findings:
         found = Findings()
-        for index, (sinks, others) in enumerate(mean_over(seen).tolist()):
+        for index, (sinks, others) in enumerate(one.tolist() for one in layers_over(seen)):
             found.rows += [
                 {"layer": index, "head": head, "sink": sink, "others": other}
                 for head, (sink, other) in enumerate(zip(sinks, others, strict=True))

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lab.callbacks.diagnostics.base import Diagnostic
 from lab.observation.attention_statistics import softmax_jacobian
-from lab.observation.observe import Chunk, Findings, mean_over
+from lab.observation.observe import Chunk, Findings, layers_over
 from lab.plotting.figures import bars_by_layer, lines_by_layer
 
 
@@ -29,19 +29,19 @@ class SoftmaxJacobian(Diagnostic):
 
     reads = ("weights",)
 
-    def see(self, chunk: Chunk) -> tuple[Tensor, int]:
+    def see(self, chunk: Chunk) -> tuple[list[Tensor], int]:
         values = []
         for normaliser, layer in zip(chunk.normalisers, chunk.layers, strict=True):
             norm_H = softmax_jacobian(layer["weights"]).mean((0, 2))
             values.append(norm_H if normaliser.exponential else torch.full_like(norm_H, math.nan))
-        return torch.stack(values).cpu(), len(chunk)
+        return [value.cpu() for value in values], len(chunk)
 
     def conclude(self, seen: list[Any]) -> Findings:
         found = Findings()
-        means_LH = mean_over(seen)
-        if means_LH.isnan().any():
+        means = [mean_H.tolist() for mean_H in layers_over(seen)]
+        if any(math.isnan(value) for values in means for value in values):
             self.tell_once("left empty where weights are no exponentials over their sum")
-        for index, values in enumerate(means_LH.tolist()):
+        for index, values in enumerate(means):
             found.rows += [{"layer": index, "head": head, "jacobian": value} for head, value in enumerate(values)]
             if not math.isnan(values[0]):
                 found.scalars[f"layer_{index}"] = sum(values) / len(values)

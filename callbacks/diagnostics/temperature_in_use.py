@@ -14,7 +14,7 @@ from torch import Tensor
 from lab.attention.masks import key_counts
 from lab.callbacks.diagnostics.base import Diagnostic
 from lab.observation.attention_statistics import temperature_of
-from lab.observation.observe import Chunk, Findings, mean_over
+from lab.observation.observe import Chunk, Findings
 from lab.plotting.figures import bars_by_layer, lines_by_layer
 
 
@@ -24,26 +24,32 @@ class TemperatureInUse(Diagnostic):
     Table: layer, head, temperature, spread (standard deviation). The callback ``temperatures`` logs what a rule has
     learned; this shows what it does, which for NormSoftmax and adaptive temperature depends on the scene. Queries that
     see a single key have no choice and are left out, as are infinite temperatures. Where a rule normalises keys, it is
-    that of scores with normalised keys. Empty where logits are no scores (linear attention), which is told once.
+    that of scores with normalised keys. Empty where no query has one, as under linear attention, whose
+    logits are no scores; which is told once.
 
     Source: "Introducing a learnable temperature" (mean and spread per layer); "softmax is not enough", section 3.
     """
 
     reads = ("q", "k", "mask")
 
-    def see(self, chunk: Chunk) -> tuple[Tensor, int]:
+    def see(self, chunk: Chunk) -> list[Tensor]:
         values = []
         for rule, normaliser, layer in zip(chunk.rules, chunk.normalisers, chunk.layers, strict=True):
             q, k, mask = layer["q"], layer["k"], layer.get("mask")
             tau = temperature_of(rule, q, k, mask).double()
             known = tau.isfinite() & (key_counts(mask, k) > 1) & normaliser.takes_temperature
-            finite_BHX = torch.where(known, tau, torch.nan).expand(*q.shape[:2], -1, -1).flatten(2)
-            values.append(torch.stack([finite_BHX.nanmean((0, 2)), finite_BHX.square().nanmean((0, 2))]))
-        return torch.stack(values).cpu(), len(chunk)
+            tau_BHX, known_BHX = (
+                x.expand(*q.shape[:2], -1, -1).flatten(2) for x in torch.broadcast_tensors(tau, known)
+            )
+            tau_BHX = tau_BHX.where(known_BHX, 0)
+            values.append(torch.stack([x.sum((0, 2)).double() for x in (known_BHX, tau_BHX, tau_BHX.square())]).cpu())
+        return values
 
     def conclude(self, seen: list[Any]) -> Findings:
         found = Findings()
-        for index, (mean_H, square_H) in enumerate(mean_over(seen)):
+        for index, chunks in enumerate(zip(*seen, strict=True)):
+            count_H, sum_H, squares_H = torch.stack(chunks).sum(0)
+            mean_H, square_H = sum_H / count_H, squares_H / count_H
             spread_H = (square_H - mean_H.square()).clamp_min(0).sqrt()
             found.rows += [
                 {"layer": index, "head": head, "temperature": mean, "spread": spread}
@@ -53,10 +59,12 @@ class TemperatureInUse(Diagnostic):
             whole = (square_H.mean() - mean_H.mean().square()).clamp_min(0).sqrt()
             if not mean_H.isnan().any():
                 found.scalars |= {f"mean/layer_{index}": float(mean_H.mean()), f"spread/layer_{index}": float(whole)}
-        if any(math.isnan(row["temperature"]) for row in found.rows):
-            self.tell_once("temperature left empty: no query has one under this softmax")
-            return found
-        found.figures["layers"] = partial(bars_by_layer, found.rows, ["temperature"], "temperature", log=True)
+        shown = [row for row in found.rows if not math.isnan(row["temperature"])]
+        if empty := sorted({row["layer"] for row in found.rows} - {row["layer"] for row in shown}):
+            where = "" if not shown else f" in layers {', '.join(map(str, empty))}"
+            self.tell_once(f"temperature left empty{where}: no query there has one")
+        if shown:
+            found.figures["layers"] = partial(bars_by_layer, shown, ["temperature"], "temperature", log=True)
         return found
 
     def history(self, table: pd.DataFrame, moment: float | None) -> Figure:

@@ -7,10 +7,12 @@ in their config.
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from typing import Any, ClassVar
+from weakref import WeakSet
 
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from lab.console import LabError
@@ -28,7 +30,12 @@ _SOFTCAPS = ("attn_logit_softcapping", "attn_logit_softcap")
 
 
 class OfHuggingFace(ReplacedSoftmax):
-    """The softmax of a module that asks ``transformers`` for an attention function by the name in its config."""
+    """The softmax of a module that asks ``transformers`` for an attention function by the name in its config.
+
+    Models may share a config: the name stays there until the last softmax that needs it is gone.
+    """
+
+    _installed: ClassVar[WeakSet[OfHuggingFace]] = WeakSet()
 
     @staticmethod
     def found_in(model: nn.Module) -> list[nn.Module]:
@@ -41,15 +48,22 @@ class OfHuggingFace(ReplacedSoftmax):
         return found
 
     def state_before(self) -> str | None:
-        return self._config._attn_implementation
+        now = self._config._attn_implementation
+        return now if now != _IMPLEMENTATION else next((one.before for one in self._sharing()), "sdpa")
 
     def install(self, before: Any) -> None:
         super().install(before)
+        self._installed.add(self)
         self._config._attn_implementation = _IMPLEMENTATION
 
     def uninstall(self) -> None:
         super().uninstall()
-        self._config._attn_implementation = self.before
+        self._installed.discard(self)
+        if not self._sharing():
+            self._config._attn_implementation = self.before
+
+    def _sharing(self) -> list[OfHuggingFace]:
+        return [one for one in self._installed if one._config is self._config]
 
     @property
     def _config(self) -> Any:
@@ -81,10 +95,15 @@ def _attention(
     output_attentions: bool = False,
     **others: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """Attention as ``transformers`` calls it: of [B, H, N, D] each, z [B, N, H, D] and None."""
+    """Attention as ``transformers`` calls it: of [B, H, N, D] each, z [B, N, H, D] and None.
+
+    A module without a softmax of the lab, whose config another one shares, has its own by the library's fused kernel.
+    """
     softmax = getattr(module, NAME, None)
     if softmax is None:
-        raise LabError(f"{type(module).__name__} has no softmax of the lab: call lab.replace_softmax(model) first")
+        return sdpa_attention_forward(
+            module, query, key, value, attention_mask, dropout, scaling, is_causal=is_causal, **others
+        )
     for name in _REASONS:
         if others.get(name) is not None:
             raise refusal(module, name)

@@ -144,6 +144,11 @@ def _chosen(
 ) -> tuple[SoftmaxFactory, HeatTreatment | None]:
     """Returns the factory of each layer's softmax, and the schedule of its tau."""
     if not isinstance(softmax, str):
+        if isinstance(softmax, nn.Module) or not (callable(softmax) or isinstance(softmax, SoftmaxFactory)):
+            raise LabError(
+                f"softmax={softmax!r} is no softmax: give a name, or a class of rules (functools.partial binds its "
+                "options), of which each layer gets one of its own"
+            )
         if options:
             raise LabError(f"{', '.join(options)}: options go with a softmax by name; bind those of a class by partial")
         return softmax if isinstance(softmax, SoftmaxFactory) else SoftmaxFactory(softmax), None

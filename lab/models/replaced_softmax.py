@@ -112,6 +112,14 @@ class ReplacedSoftmax(MultiHead):
         """Puts the owner back as it was."""
         delattr(self.owner, NAME)
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> ReplacedSoftmax:
+        # Goes with a model to another device, not to 16 bit, in which temperatures would be too coarse.
+        def kept(tensor: Tensor) -> Tensor:
+            moved = fn(tensor)
+            return tensor.to(moved.device) if moved.is_floating_point() and moved.itemsize < 4 else moved
+
+        return super()._apply(kept, recurse)
+
     @property
     def owner(self) -> nn.Module:
         """The attention module that has this softmax."""

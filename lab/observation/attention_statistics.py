@@ -76,12 +76,14 @@ def softmax_jacobian(weights_BHNM: Tensor) -> Tensor:
 def sink_value_norms(weights_BHNM: Tensor, v_BHMD: Tensor) -> tuple[Tensor, Tensor]:
     """||v|| of the key that gets most attention, and the mean over the other keys, [B, H] each; weights are shares.
 
+    NaN where there is no other key.
+
     Source: "Softmax attention is a fluke": the value of a sink is near 0, so that attention to it does nothing.
     """
     norms = torch.linalg.vector_norm(v_BHMD.float(), dim=-1)
     sink = received(weights_BHNM).argmax(-1, keepdim=True)
     own = norms.gather(-1, sink).squeeze(-1)
-    return own, (norms.sum(-1) - own) / max(norms.shape[-1] - 1, 1)
+    return own, (norms.sum(-1) - own) / (norms.shape[-1] - 1) if norms.shape[-1] > 1 else own * math.nan
 
 
 def received(weights_BHNM: Tensor) -> Tensor:

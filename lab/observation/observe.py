@@ -174,46 +174,83 @@ def look(model: nn.Module, x: Any, observers: Sequence[Observer]) -> list[Findin
         observers: diagnostics, but those of scenes (probes, and masses on regions, have none to show).
 
     Raises:
-        LabError: if the model has no attention of the lab.
+        LabError: if the model has no attention of the lab, or an observer needs more than a batch.
     """
     known = observable(model)
     if known is None or not attention_layers(model):
         raise LabError(f"{type(model).__name__} has no attention of the lab: lab.replace_softmax(model) puts it in")
+    for one in observers:
+        if not hasattr(one, "see") or getattr(one, "needs", None) is not None:
+            raise LabError(f"{type(one).__name__} cannot look at a batch: it needs more (lab.inspect)")
     device = _device_of(model)
     x = move_data_to_device(dict(x) if isinstance(x, Mapping) else x, device)
     what = sorted({quantity for observer in observers for quantity in observer.reads})
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), evaluating(model):
         seen: list[list[Any]] = [[] for _ in observers]
-        for part in _without_padding(x):
+        for part in _in_pieces(known, _without_padding(x)):
             recorder = Recorder(known, what=what)
             recorder.run(part)
             layers = [recorder[layer] for layer in recorder.layers]
-            first = next(iter(part.values())) if isinstance(part, Mapping) else part
-            chunk = Chunk({"x": part, "y": torch.zeros(len(first), device=device), "latents": {}}, {}, layers, known)
+            nothing = torch.zeros(_inputs_of(part), device=device)
+            chunk = Chunk({"x": part, "y": nothing, "latents": {}}, {}, layers, known)
             for own, observer in zip(seen, observers, strict=True):
                 own.append(observer.see(chunk))
         return [observer.conclude(own) for observer, own in zip(observers, seen, strict=True)]
 
 
+def _inputs_of(x: Any) -> int:
+    """Counts the inputs of a batch, by its first tensor."""
+    tensors = (value for value in (x.values() if isinstance(x, Mapping) else [x]) if isinstance(value, Tensor))
+    first = next(tensors, None)
+    if first is None or not first.dim():
+        raise LabError("x holds no tensor of inputs: give the model's input, or its inputs by name")
+    return len(first)
+
+
+def _in_pieces(model: nn.Module, parts: Iterable[Any]) -> Iterator[Any]:
+    """Batches cut so that what is kept of one layer stays small."""
+    for part in parts:
+        inputs = _inputs_of(part)
+        rows = _chunk_rows(model, _selected(part, inputs, slice(0, 1)), Precision()) if inputs > 1 else 1
+        for start in range(0, inputs, rows):
+            yield part if rows >= inputs else _selected(part, inputs, slice(start, start + rows))
+
+
+def _selected(x: Any, inputs: int, which: Any) -> Any:
+    """Some inputs of a batch of so many; what is not one an input stays as it is."""
+    if isinstance(x, Mapping):
+        return {name: _selected(value, inputs, which) for name, value in x.items()}
+    return x[which] if isinstance(x, Tensor) and x.dim() and len(x) == inputs else x
+
+
 def _without_padding(x: Any) -> Iterator[Any]:
-    """Inputs by name, cut to the tokens that their ``attention_mask`` [B, N] lets through; those of one mask together.
+    """Inputs by name, cut to the tokens that their masks [B, N] let through; those of the same masks together.
+
+    ``attention_mask`` is of what a model reads, ``decoder_attention_mask`` of what its decoder does.
 
     Raises:
         LabError: if an input is all padding.
     """
-    mask_BN = x.get("attention_mask") if isinstance(x, Mapping) else None
-    if not isinstance(mask_BN, Tensor) or mask_BN.dim() != 2 or bool(mask_BN.all()):
+    known = {of: x.get(f"{of}attention_mask") for of in ("", "decoder_")} if isinstance(x, Mapping) else {}
+    masks = {of: mask.bool() for of, mask in known.items() if isinstance(mask, Tensor) and mask.dim() == 2}
+    if all(bool(mask_BN.all()) for mask_BN in masks.values()):
         yield x
         return
-    masks, which_B = mask_BN.bool().unique(dim=0, return_inverse=True)
-    if not bool(masks.any(1).all()):
-        raise LabError("an input is padding alone: its attention_mask is 0 everywhere")
-    for index in dict.fromkeys(which_B.tolist()):  # the first input stays the first
-        own_B, tokens_N = which_B == index, masks[index]
-        yield {
-            name: value[own_B][:, tokens_N] if value.shape[:2] == mask_BN.shape else value[own_B]
-            for name, value in x.items()
-        }
+    for of, mask_BN in masks.items():
+        if not bool(mask_BN.any(1).all()):
+            raise LabError(f"an input is padding alone: its {of}attention_mask is 0 everywhere")
+    kinds, which_B = torch.cat(list(masks.values()), dim=1).unique(dim=0, return_inverse=True)
+    for kind in dict.fromkeys(which_B.tolist()):  # the first input stays the first
+        own_B = which_B == kind
+        tokens = dict(zip(masks, kinds[kind].split([mask.shape[1] for mask in masks.values()]), strict=True))
+
+        def cut(name: str, value: Any, own_B: Tensor = own_B, tokens: Mapping[str, Tensor] = tokens) -> Any:
+            of = "decoder_" if name.startswith("decoder_") else ""
+            part = _selected(value, len(own_B), own_B)
+            masked = of in masks and isinstance(value, Tensor) and value.shape[:2] == masks[of].shape
+            return part[:, tokens[of]] if masked else part
+
+        yield {name: cut(name, value) for name, value in x.items()}
 
 
 def _device_of(model: nn.Module) -> torch.device:
@@ -299,6 +336,15 @@ def with_kinds(regions: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def mean_over(chunks: Sequence[tuple[Tensor, int]]) -> Tensor:
-    """The mean of chunks' means, each weighted by its scenes."""
-    total = sum(size for _, size in chunks)
-    return torch.stack([value.double() * (size / total) for value, size in chunks]).sum(0)
+    """The mean of chunks' means, each weighted by its scenes; where a chunk has none (NaN), of the others."""
+    values = torch.stack([value.double() for value, _ in chunks])
+    known = ~values.isnan()
+    sizes = torch.tensor([size for _, size in chunks], dtype=torch.float64, device=values.device)
+    weights = known * sizes.view(-1, *[1] * (values.dim() - 1))
+    return (values.where(known, 0.0) * (weights / weights.sum(0))).sum(0)
+
+
+def layers_over(chunks: Sequence[tuple[Sequence[Tensor], int]]) -> list[Tensor]:
+    """The same layer by layer: layers may differ in heads or tokens."""
+    layers = range(len(chunks[0][0]))
+    return [mean_over([(values[layer], size) for values, size in chunks]) for layer in layers]

@@ -104,11 +104,18 @@ class Recorder:
         training flag is put back.
 
         Raises:
-            LabError: if the pass goes through a layer more than once (ALBERT): only the last time would be kept.
+            LabError: if the pass goes through a layer more than once (ALBERT), since only the last time would be kept,
+                or not at all.
         """
         with evaluating(self.model), self.on(), torch.no_grad():
             out = self.model.forward(x)
-            most = max((layer.tap.calls for layer in self._layers.values() if layer.tap is not None), default=0)
+            calls = {index: layer.tap.calls for index, layer in self._layers.items() if layer.tap is not None}
+        most = max(calls.values(), default=0)
+        if skipped := [index for index, count in calls.items() if not count]:
+            raise LabError(
+                f"the forward pass of {type(self.model).__name__} does not ask layer {skipped[0]} for its softmax, so "
+                "nothing can be read of it (set_attn_implementation takes a replaced softmax out of use)"
+            )
         if most > 1:
             raise LabError(
                 f"{type(self.model).__name__} goes through one attention layer {most} times in a pass, and what is "

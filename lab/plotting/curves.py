@@ -100,7 +100,7 @@ def gradient_figure(folder: Path, layers: Sequence[int] | None = None, moment: f
     found = sorted({int(key.rsplit("_", 1)[1]) for key in rows[0] if key.startswith("gradient/")})
     shown = found if layers is None else list(layers)
     if moment is None:
-        moment = _eureka(folder).step
+        moment = _eureka(folder).shown_step
     figure, axes = panels(len(shown), sharex=True, sharey=True)
     for panel, layer in zip(axes, shown, strict=True):
         gradient_panel(panel, rows, layer, moment)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import math
+from argparse import ArgumentTypeError
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -100,6 +102,14 @@ def save_figure(
     return written
 
 
+def png(text: str) -> Path:
+    """The file that a command line asks a picture to be written to (``type=png`` of argparse)."""
+    path = Path(text)
+    if path.suffix != ".png":
+        raise ArgumentTypeError(f"{text} is no PNG file: give it a name that ends in .png")
+    return path
+
+
 def _write(path: Path, content: bytes) -> None:
     write_atomically(path, lambda file: file.write(content))
 
@@ -173,7 +183,12 @@ def same_axes(figures: Sequence[Figure]) -> None:
 
 
 def shade_before(axes: Any, moment: float | None) -> None:
-    """The time before the Eureka-moment in grey, as in the paper's figures; all of it where there was none."""
+    """The time before the Eureka-moment in grey, as in the paper's figures; all of it where there was none (None).
+
+    Where nobody looked out for one (NaN), nothing is grey.
+    """
+    if moment is not None and math.isnan(moment):
+        return
     first, last = axes.dataLim.intervalx
     end = moment if moment is not None else last
     axes.axvspan(min(first, end), end, color="0.92", zorder=0, label="before any Eureka-moment")

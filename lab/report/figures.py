@@ -272,7 +272,7 @@ def gradients(settings: Sequence[Setting]) -> Figure | None:
         return None
     figure, axes = panels(len(shown), sharex=True, sharey=True)
     for panel, (setting, rows) in zip(axes, shown, strict=True):
-        gradient_panel(panel, rows, 0, setting.runs[0].summary.eureka.step)
+        gradient_panel(panel, rows, 0, setting.runs[0].summary.eureka.shown_step)
         panel.set_title(panel_title(f"{setting.name}, seed {setting.runs[0].seed}"))
     name_left(axes, "mean |gradient|, layer 0")
     legend_below(figure)

@@ -141,9 +141,10 @@ def paired(one: Mapping[int, float], other: Mapping[int, float], confidence: flo
     if len(shared) < 2:
         raise ValueError(f"a paired comparison needs two seeds in both settings, got {len(shared)}")
     differences = [one[seed] - other[seed] for seed in shared]
-    if max(differences) == min(differences):
-        # The t-test divides by the spread.
-        same = differences[0] == 0
+    size = max(abs(value) for seed in shared for value in (one[seed], other[seed]))
+    if max(differences) - min(differences) <= 1e-9 * size:
+        # The t-test divides by the spread, which is of rounding alone here.
+        same = abs(differences[0]) <= 1e-9 * size
         return Paired(differences[0], differences[0], differences[0], 1.0 if same else None, len(shared))
     result = ttest_rel([one[seed] for seed in shared], [other[seed] for seed in shared])
     interval = result.confidence_interval(confidence)

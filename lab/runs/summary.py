@@ -5,6 +5,7 @@ A summary is data that anybody may have written: it is checked against its type 
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -82,6 +83,11 @@ class Eureka(_Part):
         if self.changed and self.change is None:
             raise ValueError("changed is true, and change is missing")
         return self
+
+    @property
+    def shown_step(self) -> float | None:
+        """Step of the moment, for a picture; None without one, NaN where nobody has looked out for it."""
+        return math.nan if self.happened is None else self.step
 
     def drawn(self, quantity: str) -> str:
         """The metric that curves of "accuracy" or "loss" show: what was watched, where it is one of these."""

@@ -424,3 +424,44 @@ def test_wrong_options_are_refused(options: dict, why: str) -> None:
     with pytest.raises(lab.LabError, match=why):
         lab.replace_softmax(model, **options)
     assert not replaced_in(model)
+
+
+def test_models_of_one_config_are_dressed_one_by_one() -> None:
+    config = transformers.GPT2Config(vocab_size=50, n_embd=32, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=1)
+    one, other = (transformers.GPT2LMHeadModel(config).eval() for _ in range(2))
+    before = config._attn_implementation
+    tokens = torch.arange(2, 14).view(1, 12)
+    with torch.no_grad():
+        own = {model: model(tokens).logits for model in (one, other)}
+        lab.replace_softmax(one, "softmax", tau=0.1)
+        assert torch.allclose(
+            other(tokens).logits, own[other], atol=1e-6
+        )  # its own softmax, in a config that is shared
+        lab.replace_softmax(other, "softmax", tau=0.1)
+        dressed = other(tokens).logits
+        lab.restore_softmax(one)
+        assert torch.equal(other(tokens).logits, dressed) and not torch.allclose(dressed, own[other], atol=1e-3)
+        assert torch.allclose(one(tokens).logits, own[one], atol=1e-6)
+        lab.restore_softmax(other)
+        assert config._attn_implementation == before and torch.equal(other(tokens).logits, own[other])
+        lab.replace_softmax(other.transformer.h[1], "softmax", tau=0.1)  # a part of a model
+        assert not torch.allclose(other(tokens).logits, own[other], atol=1e-3)
+        lab.replace_softmax(other, "softmax")
+        other.set_attn_implementation("sdpa")
+        with pytest.raises(lab.LabError, match="does not ask layer 0 for its softmax"):
+            Recorder(other).run(tokens)
+
+
+def test_temperatures_stay_in_32_bit_in_a_model_that_is_moved_to_16() -> None:
+    model = MODELS["GPT-2"]()
+    lab.replace_softmax(model, "learnable_temperature", tau=1 / 3)
+    rule = replaced_in(model.bfloat16())[0].rule
+    assert {one.dtype for one in (*rule.parameters(), *rule.buffers())} == {torch.float32}
+    assert next(model.parameters()).dtype == torch.bfloat16
+    assert replaced_in(model.double())[0].rule.tau.dtype == torch.float64
+
+
+@pytest.mark.parametrize("softmax", [Fixed(2, 16), None])
+def test_what_makes_no_softmax_is_refused(softmax: Any) -> None:
+    with pytest.raises(lab.LabError, match=r"is no softmax: give a name, or a class of rules"):
+        lab.replace_softmax(MODELS["GPT-2"](), softmax)

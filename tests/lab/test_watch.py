@@ -170,7 +170,14 @@ def test_every_diagnostic_watches_a_training_and_goes_on_with_its_table(gpt2: nn
 def test_what_a_watch_cannot_do_is_said(gpt2: nn.Module, tmp_path: Path) -> None:
     with pytest.raises(lab.LabError, match="LinearProbes cannot watch a training"):
         Watch(gpt2, TOKENS, [LinearProbes(str(tmp_path))])
+    with pytest.raises(lab.LabError, match=r"two diagnostics would write .*attention_entropy\.csv"):
+        Watch(gpt2, TOKENS, [AttentionEntropy(str(tmp_path)), AttentionEntropy(str(tmp_path))])
     lab.replace_softmax(gpt2, "heat_treatment")
+    for one in (LinearProbes("look"), GradientNorms("look")):
+        with pytest.raises(lab.LabError, match=f"{type(one).__name__} cannot look at a batch"):
+            lab.look(gpt2, TOKENS, [one])
+    with pytest.raises(lab.LabError, match="x holds no tensor of inputs"):
+        lab.look(gpt2, {"use_cache": False}, [AttentionEntropy("look")])
     with pytest.raises(lab.LabError, match=r"schedule over all of training, .* give it max_steps"):
         fit(gpt2, Watch(gpt2, TOKENS, []), max_epochs=-1, max_time={"seconds": 30})
 
@@ -184,6 +191,9 @@ def test_any_lightning_trainer_is_watched(gpt2: nn.Module, tmp_path: Path) -> No
     assert (tmp_path / "pictures" / "attention_entropy.png").exists()
     # Half of training is done before the last step is taken.
     assert float(replaced_in(gpt2)[0].rule.tau) == 4.0
+    with pytest.raises(lab.LabError, match=r"attention_entropy\.csv is of an earlier training"):
+        fit(gpt2, watch, max_steps=4)
+    assert table.equals(pd.read_csv(tmp_path / "diagnostics" / "attention_entropy.csv"))
 
 
 def test_hugging_face_s_callbacks_call_it(gpt2: nn.Module, tmp_path: Path) -> None:
@@ -242,3 +252,79 @@ def test_the_page_s_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         exec(code, names)
     assert (tmp_path / "entropy.png").exists()
     assert isinstance(names["watch"], Watch)
+
+
+def test_what_a_mask_hides_is_no_weight_and_a_single_key_no_choice(gpt2: nn.Module) -> None:
+    with torch.no_grad():
+        for block in gpt2.transformer.h:
+            block.attn.c_attn.weight.zero_()  # every query attends to all it sees alike
+    lab.replace_softmax(gpt2, "softmax")
+    kinds = [AttentionEntropy("look"), AttentionScores("look"), TemperatureInUse("look"), SinkValues("look")]
+    whole = TOKENS["input_ids"] + 1
+    entropy, scores, _, _ = lab.look(gpt2, whole, kinds)
+    assert all(row["share"] == pytest.approx(1, abs=1e-6) for row in entropy.rows)
+    # Two texts, two heads, 18 queries that see 1 to 18 keys.
+    assert all(sum(row[f"count_{place:02d}"] for place in range(25)) == 2 * 2 * 171 for row in scores.rows)
+    # A text of one token has no choice anywhere, and changes nothing of the other.
+    padded = {"input_ids": whole, "attention_mask": torch.ones(2, 18, dtype=torch.long), "use_cache": False}
+    padded["attention_mask"][1, 1:] = 0
+    alone = lab.look(gpt2, whole[:1], kinds)
+    beside = lab.look(gpt2, padded, kinds)
+    for one, other, names in zip(alone, beside, (["share"], [], ["temperature", "spread"], ["others"]), strict=True):
+        for name in names:
+            assert [row[name] for row in other.rows] == pytest.approx([row[name] for row in one.rows]), name
+
+
+def test_a_decoder_has_a_padding_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = {"d_model": 16, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16, "max_position_embeddings": 32}
+    layers = {"encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    model = transformers.BartModel(transformers.BartConfig(vocab_size=50, **sizes, **layers))
+    lab.replace_softmax(model, "softmax")
+    tokens = torch.arange(4, 28).view(2, 12)
+    x = {"input_ids": tokens, "decoder_input_ids": tokens, "attention_mask": torch.ones(2, 12), "use_cache": False}
+    x["attention_mask"][1, 8:] = 0
+    seen: list[list[tuple[int, ...]]] = []
+    maps = AttentionEntropy("look")
+    see = maps.see
+    monkeypatch.setattr(
+        maps, "see", lambda chunk: seen.append([w["weights"].shape for w in chunk.layers]) or see(chunk)
+    )
+    (found,) = lab.look(model, x, [maps])
+    assert seen == [[(1, 2, n, n), (1, 2, 12, 12), (1, 2, 12, n)] for n in (12, 8)]
+    assert len(found.rows) == 6
+    x["decoder_attention_mask"] = torch.ones(2, 12)
+    x["decoder_attention_mask"][0, 5:] = 0
+    seen.clear()
+    lab.look(model, x, [maps])
+    assert seen == [[(1, 2, n, n), (1, 2, m, m), (1, 2, m, n)] for n, m in ((12, 5), (8, 12))]
+
+
+def test_layers_may_differ_in_heads_and_tokens(tmp_path: Path) -> None:
+    timm = pytest.importorskip("timm")
+    model = timm.create_model("pvt_v2_b0")
+    lab.replace_softmax(model, "softmax")
+    kinds = [make(str(tmp_path)) for make in ALL if make is not AttentionMaps]
+    for found in lab.look(model, torch.randn(2, 3, 64, 64), kinds):
+        assert {row["layer"] for row in found.rows} == set(range(8))
+        for make in found.figures.values():
+            make()
+    with pytest.raises(lab.LabError, match="these differ in heads or tokens"):
+        lab.look(model, torch.randn(2, 3, 64, 64), [AttentionMaps(str(tmp_path))])
+
+
+def test_many_inputs_are_looked_at_in_pieces(gpt2: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab.replace_softmax(gpt2, NormSoftmax)
+    kinds = [AttentionEntropy("look"), TemperatureInUse("look")]
+    x = {"input_ids": TOKENS["input_ids"].repeat(3, 1)}
+    whole = lab.look(gpt2, x, kinds)
+    monkeypatch.setattr("lab.observation.observe._CHUNK_ELEMENTS", 1)
+    for one, other in zip(whole, lab.look(gpt2, x, kinds), strict=True):
+        pd.testing.assert_frame_equal(pd.DataFrame(one.rows), pd.DataFrame(other.rows))
+
+
+def test_where_nobody_looks_out_for_a_moment_nothing_is_grey(gpt2: nn.Module, tmp_path: Path) -> None:
+    table = pd.DataFrame({"step": [0, 1], "layer": 0, "head": 0, "entropy": 1.0, "share": 0.5})
+    for moment, told in ((None, True), (1, True), (float("nan"), False)):
+        figure = AttentionEntropy(str(tmp_path)).history(table, moment)
+        labels = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+        assert ("before any Eureka-moment" in labels) == told
