@@ -118,10 +118,12 @@ class Checkpoints(Checkpoint):
         return self.folder / f"last-{step:09d}.ckpt"
 
     def state_dict(self) -> dict[str, Any]:
-        return {"best_value": self.best_value}
+        return {"best_value": self.best_value, "best": self.best}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.best_value = state_dict["best_value"]
+        # The best loss says nothing of the best accuracy.
+        if state_dict.get("best", self.best) == self.best:
+            self.best_value = state_dict["best_value"]
 
     def due(self, trainer: L.Trainer) -> bool:
         """True when it is time to save: by the clock, by the steps, or because others save or the run has to go."""

@@ -52,7 +52,7 @@ class EurekaMoment(Callback):
     Args:
         threshold: value to pass; None takes ``plateau_share``.
         metric: logged metric that is compared.
-        stop_after: stop training this many epochs after the moment; None trains on to the end.
+        stop_after: stop training at the first validation so many epochs after the moment; None trains on to the end.
         mode: "max" where the metric rises as it gets better, "min" where it falls; None is "min" for a loss.
         plateau_share: the threshold as a share of the plateau that the data tells: the loss of one who knows how often
             each answer is (of a corpus its unigram entropy), or the accuracy that the prior p(z) alone reaches.
@@ -133,6 +133,11 @@ class EurekaMoment(Callback):
                     "data does not tell: give callbacks.eureka.threshold, and plateau_share as null"
                 )
             self.threshold = self.plateau_share * self.plateau
+            if self.threshold >= 1 and self._quantity == "accuracy":
+                raise LabError(
+                    f"callbacks.eureka.plateau_share={self.plateau_share:g} of a plateau of {self.plateau:.1%} is no "
+                    "accuracy below 1: give a smaller one"
+                )
         if self.plateau is not None and (self._passes(self.plateau) or self.plateau == self.threshold):
             reached = f"{self.plateau:.1%}" if self._quantity == "accuracy" else f"{self.plateau:.3f}"
             tell(

@@ -190,7 +190,8 @@ class EurekaProgress(ProgressBar):
         per_epoch, total = math.ceil(batches / accumulated), self._total
         eureka = find_moment(callbacks_of(trainer))
         if eureka is not None and eureka.moment is not None and eureka.stop_after is not None:
-            total = min(total, (eureka.moment.epoch + eureka.stop_after) * per_epoch)
+            every = trainer.check_val_every_n_epoch or 1
+            total = min(total, math.ceil((eureka.moment.epoch + eureka.stop_after) / every) * every * per_epoch)
         clocks = [one.time_remaining() for one in callbacks_of(trainer) if isinstance(one, Timer)]
         bounds = [seconds for seconds in clocks if seconds is not None]
         if total < math.inf:

@@ -11,6 +11,8 @@ import lightning as L
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from lab.console import LabError
+
 # A label where nothing is asked: samples of a batch may ask for fewer answers than others.
 IGNORED = -100
 
@@ -220,7 +222,13 @@ class DataModule(L.LightningDataModule, ABC):
 
     def validation_loader(self, batch_size: int, workers: int = 0) -> StepLoader:
         """This process's batches of the fixed set, which is cut into batches of ``batch_size``."""
-        mine = self.validation_batches(batch_size)[self.rank :: self.world_size]
+        batches = self.validation_batches(batch_size)
+        if len(batches) < self.world_size:
+            raise LabError(
+                f"the validation set is {len(batches)} batches of {batch_size}, which {self.world_size} processes "
+                "cannot share: give a larger data.validation_size, or a smaller data.batch_size"
+            )
+        mine = batches[self.rank :: self.world_size]
         # No lambda: workers need what can be pickled.
         return StepLoader(partial(self._draw_one_of, mine), len(mine), workers=workers)
 

@@ -6,7 +6,7 @@ Shapes: B batch, H heads, N queries, M keys, D head dimension, W = H D width.
 from __future__ import annotations
 
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 
 from lab.attention import cpu_paths
 from lab.attention.functional import attend, attend_explicit
@@ -187,6 +187,10 @@ class Attention(MultiHead):
         return None if gradient is None else dict(zip("qkv", gradient.chunk(3), strict=True))
 
 
+def _in_processes() -> bool:
+    return distributed.is_available() and distributed.is_initialized()
+
+
 class CrossAttention(MultiHead):
     """Multi-head attention of queries to a set of other tokens, under any temperature rule and normaliser.
 
@@ -207,7 +211,9 @@ class CrossAttention(MultiHead):
     def forward(self, queries: Tensor, tokens: Tensor) -> Tensor:
         """queries [B, N, W], tokens [B, M, W] -> [B, N, W]."""
         if queries.shape[1] == 1 and self.mixes_tokens:
-            return cpu_paths.one_query(self, queries, tokens)
+            mixed = cpu_paths.one_query(self, queries, tokens)
+            # DDP waits for a gradient of every parameter, and nothing here depends on the bias of keys.
+            return mixed + 0 * self.key.bias.sum() if _in_processes() else mixed
         q, k, v = (self.heads_of(x) for x in (self.query(queries), self.key(tokens), self.value(tokens)))
         return self.keep(queries, tokens, self.proj(self.attend(q, k, v).transpose(1, 2).flatten(2)))
 

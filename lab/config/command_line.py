@@ -72,7 +72,10 @@ def check_overrides(arguments: Sequence[str]) -> None:
         if given.info or given.resolve or given.experimental_rerun:
             return
         typed, config_dir = given.overrides, config_dir_of(given)
-        for number in (one.partition("=")[2] for one in typed if one.partition("=")[0] == "hydra.launcher.n_jobs"):
+        given_values = [(key.lstrip("+"), value) for key, _, value in (one.partition("=") for one in typed)]
+        if any(key == "paths.run" for key, _ in given_values):
+            raise LabError("paths.run is named by what is run: give paths.runs, the folder of all runs")
+        for number in (value for key, value in given_values if key == "hydra.launcher.n_jobs"):
             if not re.fullmatch(r"-1|[1-9]\d*", number):
                 raise LabError(f"hydra.launcher.n_jobs={number} is wrong: give a whole number, at least 1, or -1")
         once = [] if _is_sweep(given) else [composed(typed, config_dir, sweep=False).config]
@@ -113,6 +116,9 @@ def each_value(overrides: Sequence[str], config_dir: Path | None = None) -> Iter
         own = {override.key_or_group for override in typed}
         params = {key: "null" if one is None else one for key, one in (whole.hydra.sweeper.params or {}).items()}
         planned = parsed([f"{key}={one}" for key, one in params.items() if key.lstrip("+") not in own], loader())
+        for override in (*planned, *typed):
+            if override.is_sweep_override() and override.key_or_group.startswith("paths."):
+                raise LabError(f"{override.input_line}: a sweep's runs lie in one place, so give one value")
         values = [_values(override) for override in (*planned, *typed)]
         first = [some[0] for some in values]
         yield _without_hydra(_composed(first) if planned else whole).config
@@ -126,6 +132,10 @@ def each_value(overrides: Sequence[str], config_dir: Path | None = None) -> Iter
 
 def _composed(single: Sequence[str]) -> DictConfig:
     """The config of these overrides, Hydra's own settings included; Hydra must be initialised."""
+    for override in parsed(single):
+        key = override.key_or_group
+        if isinstance(override.value(), list) and key not in ("callbacks", "logger") and _options(key):
+            raise LabError(f"{override.input_line} chooses several, and one is needed: {key}=NAME, without brackets")
     try:
         config = compose("train", overrides=list(single), return_hydra_config=True)
     except HydraException as error:

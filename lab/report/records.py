@@ -73,7 +73,9 @@ class Record:
 
     @property
     def validated_epochs(self) -> int:
-        """Epochs up to the last validation: nobody knows of a moment after it."""
+        """Epochs up to the last validation: nobody knows of a moment after it. All of them, where curves are gone."""
+        if not self.curves.size:
+            return self.epochs
         validated = np.isfinite(self.curves[CURVES.index("val/accuracy") :]).any(0)
         return int(self.curves[0, validated].max(initial=0))
 

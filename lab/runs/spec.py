@@ -199,6 +199,12 @@ def folder_name(text: str) -> str:
     return f"{name[: _LONGEST_NAME - 13]}-{hashlib.blake2b(name.encode(), digest_size=6).hexdigest()}"
 
 
+def one_device(trainer: DictConfig) -> bool:
+    """Tells whether a trainer's config asks for a single device: 1, or the number of one GPU, [3]."""
+    devices = trainer.devices
+    return devices in (1, "1") or (isinstance(devices, Sequence) and not isinstance(devices, str) and len(devices) == 1)
+
+
 def _names_a_run(override: Override) -> bool:
     """Tells whether an override is part of a run's name; the softmax itself stands there anyway."""
     return override.is_what and override.key not in _IN_THE_NAME

@@ -56,9 +56,7 @@ class OptimConfig:
     warmup_lr: NonNegativeFloat = 1e-6
     warmup_epochs: NonNegativeInt = 0
     warmup_steps: NonNegativeInt = 0
-    schedule: Literal[
-        "cosine", "tanh", "step", "multistep", "poly", "rsqrt", "constant", "linear", "inverse_sqrt", "none"
-    ] = "cosine"
+    schedule: Literal["cosine", "tanh", "rsqrt", "constant", "linear", "inverse_sqrt", "none"] = "cosine"
     weight_decay: NonNegativeFloat = 0.0
     decay_matrices_only: bool = True
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
@@ -72,7 +70,9 @@ class OptimConfig:
             hint = f"; did you mean {' or '.join(close)}?" if close else ""
             raise ValueError(f"optim.name={self.name} is no optimiser of timm.optim{hint}")
         if self.schedule == "inverse_sqrt" and (self.warmup_epochs or not self.warmup_steps):
-            raise ValueError("optim.schedule=inverse_sqrt goes by steps: give optim.warmup_steps, not warmup_epochs")
+            raise ValueError(
+                "optim.schedule=inverse_sqrt goes by steps: give ++optim.warmup_steps=, and no warmup_epochs"
+            )
         if self.schedule != "inverse_sqrt" and self.warmup_steps:
             raise ValueError(
                 f"optim.schedule={self.schedule} goes by epochs: give optim.warmup_epochs, not warmup_steps"
@@ -109,7 +109,7 @@ class OptimConfig:
             options |= {"fused": True} if _fuses(self.name) else {}
         try:
             return create_optimizer_v2(groups, opt=self.name, lr=lr, weight_decay=0.0, **options)
-        except (TypeError, ValueError, AssertionError) as error:
+        except (TypeError, ValueError, AssertionError, IndexError) as error:
             raise ValueError(f"optim.options {self.options} do not fit optim.name={self.name}: {error}") from error
 
     def scheduler(self, optimizer: Optimizer, epochs: int) -> Scheduler | LambdaLR | None:

@@ -10,7 +10,7 @@ from omegaconf import DictConfig
 
 from lab.console import LabError, patience
 from lab.runs import slurm
-from lab.runs.spec import RunSpec
+from lab.runs.spec import RunSpec, one_device
 from lab.runs.summary import Summary, is_finished, read_summary
 from lab.training.processes import stopped, train_apart
 
@@ -43,7 +43,7 @@ def start(spec: RunSpec) -> list[Summary]:
 
 def starts_processes(spec: RunSpec) -> bool:
     """Tells whether Lightning is to start further processes; under SLURM and torchrun they are there already."""
-    return spec.config.trainer.devices not in (1, "1") and slurm.job() is None and "LOCAL_RANK" not in os.environ
+    return not one_device(spec.config.trainer) and slurm.job() is None and "LOCAL_RANK" not in os.environ
 
 
 def start_apart(spec: RunSpec, search_path: Sequence[str]) -> list[Summary]:

@@ -84,6 +84,7 @@ def test_the_change_point_needs_no_threshold_and_outlives_a_resume() -> None:
         (["callbacks.eureka.threshold=null"], "give one of callbacks.eureka.threshold"),
         (["callbacks.eureka.plateau_share=0.9"], "give one of callbacks.eureka.threshold"),
         (["callbacks.eureka.threshold=1.5"], "is no accuracy below 1"),
+        (["callbacks.eureka.threshold=null", "callbacks.eureka.plateau_share=2"], "is no accuracy below 1"),
         ([LOSS, "callbacks.eureka.threshold=null", "callbacks.eureka.plateau_share=0.9"], "does not tell"),
     ],
 )

@@ -109,6 +109,8 @@ def test_a_search_without_optuna_says_what_to_install(monkeypatch: pytest.Monkey
         ("row=vit", ["+row=vit"]),
         ("sweep=tabel_1", ["did you mean 'table_1'", "+sweep="]),
         ("+softmax=norm_softmax", ["write softmax=, without the plus"]),
+        ("softmax=[norm_softmax]", ["chooses several, and one is needed: softmax=NAME"]),
+        ("experiment=[reasoning,main_task]", ["chooses several, and one is needed: experiment=NAME"]),
         ("hydra.lancher.partition=x", ["did you mean 'launcher'"]),
         ("hydra.launcher.partition=x", ["none is chosen: add hydra/launcher=", "slurm"]),
     ],
@@ -426,3 +428,20 @@ def test_an_experiments_default_of_norm_softmax_that_there_is_none_of_is_refused
         LabError, match=r"norm_softmax\.statistics is no default of NormSoftmax; did you mean 'statistic'"
     ):
         check(composed("experiment=reasoning", "+norm_softmax.statistics=var"))
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        (["paths.run=mine"], "paths.run is named by what is run: give paths.runs"),
+        (["-m", "seed=0,1", "paths.runs=a,b"], "a sweep's runs lie in one place"),
+        (["-m", "seed=0,1", "hydra/launcher=joblib", "++hydra.launcher.n_jobs=0"], "hydra.launcher.n_jobs=0 is wrong"),
+        (["optim.schedule=multistep"], "optim.schedule='multistep' is wrong"),
+    ],
+)
+def test_what_would_be_ignored_or_go_astray_is_refused(typed: list[str], words: str, capsys) -> None:
+    offer(typed)
+    with pytest.raises(SystemExit, match="1"):
+        check_overrides(typed)
+    told = capsys.readouterr().err
+    assert words in told and "full_key" not in told

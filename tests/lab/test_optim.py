@@ -81,3 +81,8 @@ def test_the_inverse_square_root_goes_by_steps() -> None:
         scheduler.step()
     published = [9e-4 * min(t / 4, (4 / t) ** 0.5) for t in range(1, 25)]
     assert seen[:20] == pytest.approx(published[:20]) and seen[20:] == [4e-4] * 4
+
+
+def test_one_beta_of_two_is_refused_in_one_sentence() -> None:
+    with pytest.raises(ValueError, match=r"optim\.options \{'betas': \[0\.9\]\} do not fit optim\.name=adamw"):
+        OptimConfig(lr=1e-3, options={"betas": [0.9]})

@@ -270,3 +270,14 @@ def test_a_checkpoint_is_written_beside_its_place_and_moved_there(tmp_path: Path
         AtomicCheckpointIO().save_checkpoint({"global_step": 2}, path)
     assert read_checkpoint(path).content == {"global_step": 1}
     assert len(written) == 1 and [one.name for one in tmp_path.iterdir()] == ["best.ckpt"]
+
+
+def test_the_best_of_one_metric_is_not_that_of_another(tmp_path: Path) -> None:
+    of_loss = Checkpoints(tmp_path, best="val/loss")
+    of_loss.best_value = 1.2
+    again, other = (Checkpoints(tmp_path, best=metric) for metric in ("val/loss", "val/accuracy"))
+    for one in (again, other):
+        one.load_state_dict(of_loss.state_dict())
+    assert (again.best_value, other.best_value) == (1.2, None)
+    other.load_state_dict({"best_value": 0.9})  # of a run from before the metric was kept
+    assert other.best_value == 0.9

@@ -293,6 +293,7 @@ def test_what_a_callback_logs_is_its_seeds_own(tmp_path: Path, monkeypatch: pyte
         ((*REASONING, "seeds=[1,1]"), r"seeds=\[1, 1\] is wrong"),
         ((*REASONING, "seeds=2", "trainer.devices=2"), "one device"),
         ((*REASONING, "seeds=2", "+trainer.gradient_clip_val=1.0"), "clip"),
+        ((*REASONING, "seeds=2", "+trainer.min_epochs=3"), "leave trainer.min_epochs out"),
         ((*REASONING, "seeds=2", "optim.name=lamb", "~optim.options.fused"), "number by number"),
         (
             (*REASONING, "seeds=2", "optim.name=nadamw", "~optim.options.fused", "+optim.options.caution=true"),

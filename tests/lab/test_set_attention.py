@@ -77,3 +77,15 @@ def test_the_recorder_reads_it() -> None:
     recorder.run((torch.rand(4, 9, 11), torch.rand(4, 1)))
     assert recorder[0]["weights"].shape == (4, 1, 1, 9)
     assert recorder[0]["k"].shape == (4, 1, 9, 128)
+
+
+def test_among_processes_every_parameter_has_a_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or DDP, which waits for all of them, ends at the second step."""
+    torch.manual_seed(0)
+    layer = CrossAttention(8, 2, Fixed(2, 4))
+    query, tokens = torch.randn(3, 1, 8), torch.randn(3, 5, 8)
+    alone = layer(query, tokens)
+    monkeypatch.setattr("lab.attention.layers._in_processes", lambda: True)
+    among = layer(query, tokens)
+    among.sum().backward()
+    assert torch.equal(alone, among) and all(one.grad is not None for one in layer.parameters())

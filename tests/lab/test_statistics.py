@@ -82,6 +82,9 @@ def test_paired_comparison_takes_the_seeds_that_both_have() -> None:
     assert paired({0: 1.0, 1: 1.0}, {0: 1.0, 1: 1.0}).p == 1.0
     # Two seeds, 55 % against 100 % on both: without spread there is nothing that a t-test could say.
     assert paired({0: 1.0, 1: 1.0}, {0: 0.55, 1: 0.55}).p is None
+    # Nor where all that spreads is rounding: 29 against 28 of 100, and 30 against 29.
+    found = paired({0: 100 * 0.29, 1: 100 * 0.30}, {0: 100 * 0.28, 1: 100 * 0.29})
+    assert found.p is None and found.difference == pytest.approx(1)
     with pytest.raises(ValueError, match="two seeds in both"):
         paired({0: 1.0}, {0: 1.0, 1: 1.0})
 

@@ -173,7 +173,8 @@ def test_what_a_watch_cannot_do_is_said(gpt2: nn.Module, tmp_path: Path) -> None
     with pytest.raises(lab.LabError, match=r"two diagnostics would write .*attention_entropy\.csv"):
         Watch(gpt2, TOKENS, [AttentionEntropy(str(tmp_path)), AttentionEntropy(str(tmp_path))])
     lab.replace_softmax(gpt2, "heat_treatment")
-    for one in (LinearProbes("look"), GradientNorms("look")):
+    wrong: tuple[Any, ...] = (LinearProbes("look"), GradientNorms("look"))
+    for one in wrong:
         with pytest.raises(lab.LabError, match=f"{type(one).__name__} cannot look at a batch"):
             lab.look(gpt2, TOKENS, [one])
     with pytest.raises(lab.LabError, match="x holds no tensor of inputs"):

@@ -20,6 +20,7 @@ from lab.callbacks.summary import RunSummary
 from lab.console import LabError, tell
 from lab.runs.checkpoints import Checkpoint, read_checkpoint, save_checkpoint
 from lab.runs.outcome import Ending
+from lab.runs.spec import one_device
 from lab.training.build import build_callbacks, build_checkpoints, build_loggers, build_model_and_data, build_trainer
 from lab.training.open_run import OpenRun
 from lab.training.resume import check_resumable
@@ -34,10 +35,13 @@ def check_trainer(config: DictConfig) -> None:
         raise LabError(
             "seeds cannot train together on batches that differ in shape: run them one by one, -m seed=0,1,2"
         )
-    if config.trainer.devices not in (1, "1") or config.trainer.num_nodes != 1:
+    if not one_device(config.trainer) or config.trainer.num_nodes != 1:
         raise LabError(
             "seeds trains on one device (trainer.devices=1): share seeds out over devices with -m seed=0,1,2"
         )
+    for key in ("min_epochs", "min_steps"):
+        if config.trainer.get(key):
+            raise LabError(f"seeds cannot train a seed beyond its end: leave trainer.{key} out, or run them one by one")
     if config.trainer.get("gradient_clip_val"):
         raise LabError(
             "seeds cannot clip gradients, which would be clipped over all seeds together: run them one by one"
