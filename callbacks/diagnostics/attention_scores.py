@@ -38,17 +38,19 @@ class AttentionScores(Diagnostic):
     def see(self, chunk: Chunk) -> tuple[Tensor, list[Tensor]]:
         counts, samples = [], []
         for normaliser, layer in zip(chunk.normalisers, chunk.layers, strict=True):
-            flat = shares(layer["weights"], normaliser.total)[~layer["logits"].isneginf()]
+            flat, hidden = shares(layer["weights"], normaliser.total).flatten(), layer["logits"].isneginf().flatten()
             # A copy: a view would keep every chunk's weights in memory.
-            samples.append(flat[:: max(1, len(flat) // 10_000)].clone().cpu())
-            place = (flat * BINS).long().clamp_(0, BINS - 1)
-            counts.append(torch.bincount(place, minlength=BINS))
+            samples.append(flat.masked_fill(hidden, math.nan)[:: max(1, len(flat) // 10_000)].clone().cpu())
+            # A bin more, of what is hidden, keeps the number of places known, and a GPU from being waited for.
+            place = (flat * BINS).long().clamp_(0, BINS - 1).masked_fill_(hidden, BINS)
+            counts.append(torch.bincount(place, minlength=BINS + 1)[:BINS])
         return torch.stack(counts).cpu(), samples
 
     def conclude(self, seen: list[Any]) -> Findings:
         counts = torch.stack([own for own, _ in seen]).sum(0)
         # Of the first scenes: TensorBoard bins what it is given by itself.
-        found = Findings(histograms={f"layer_{index}": own for index, own in enumerate(seen[0][1])})
+        samples = {f"layer_{index}": own[~own.isnan()] for index, own in enumerate(seen[0][1])}
+        found = Findings(histograms=samples)
         for index, layer in enumerate(counts.tolist()):
             found.rows.append({"layer": index, **{f"count_{place:02d}": count for place, count in enumerate(layer)}})
             # A number that falls where attention leaves the first bin.
