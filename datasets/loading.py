@@ -225,8 +225,8 @@ class DataModule(L.LightningDataModule, ABC):
         batches = self.validation_batches(batch_size)
         if len(batches) < self.world_size:
             raise LabError(
-                f"the validation set is {len(batches)} batches of {batch_size}, which {self.world_size} processes "
-                "cannot share: give a larger data.validation_size, or a smaller data.batch_size"
+                f"{self.world_size} processes cannot share a validation set of {len(batches)} batches of {batch_size}: "
+                "give a larger data.validation_size, or a smaller data.batch_size"
             )
         mine = batches[self.rank :: self.world_size]
         # No lambda: workers need what can be pickled.

@@ -93,6 +93,10 @@ def test_processes_share_an_epoch_without_overlap(drawn_sources) -> None:
         assert len(torch.cat(looked)) == 90 and data.rank == rank
     assert torch.cat([seen[0], seen[2]]).unique().numel() == 256
     assert len(seen[1]) + len(seen[3]) == 90
+    few = VisionData(MainTask(), drawn_sources, batch_size=16, epoch_size=256, validation_size=9)
+    few.trainer = Trainer(1)  # type: ignore[assignment]
+    with pytest.raises(LabError, match="2 processes cannot share a validation set of 1 batches of 32"):
+        few.val_dataloader()
 
 
 def test_other_processes_can_draw_validation_batches(vision_data) -> None:
