@@ -218,9 +218,7 @@ def _in_pieces(model: nn.Module, parts: Iterable[Any]) -> Iterator[Any]:
 
 def _selected(x: Any, inputs: int, which: Any) -> Any:
     """Some inputs of a batch of so many; what is not one an input stays as it is."""
-    if isinstance(x, Mapping):
-        return {name: _selected(value, inputs, which) for name, value in x.items()}
-    return x[which] if isinstance(x, Tensor) and x.dim() and len(x) == inputs else x
+    return apply_to_collection(x, Tensor, lambda one: one[which] if one.dim() and len(one) == inputs else one)
 
 
 def _without_padding(x: Any) -> Iterator[Any]:
