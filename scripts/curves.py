@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
+from matplotlib.figure import Figure
+
+from lab.console import LabError, refusals
 from lab.plotting.curves import accuracy_figure, gradient_figure
 from lab.plotting.figures import png, save_figure
 from lab.runs.files import DamagedFile
@@ -21,29 +23,45 @@ def names(runs: Mapping[Path, Summary]) -> dict[str, Path]:
     return {name if name not in twice else str(folder): folder for folder, name in plain.items()}
 
 
-def main() -> int:
-    """The command line; 1 if a folder holds no run."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("runs", nargs="+", type=Path, help="run folders (each holds a summary.json)")
-    parser.add_argument("--out", type=png, required=True, help="PNG file to write; a PDF comes beside it")
-    parser.add_argument("--gradients", action="store_true", help="gradient norms of the first run, layer by layer")
-    arguments = parser.parse_args()
+def drawn(folders: list[Path], gradients: bool) -> Figure:
+    """Accuracy curves of runs, or the gradient norms of one.
+
+    Raises:
+        LabError: if a folder holds no run, or nothing that could be drawn.
+    """
     summaries = {}
-    for folder in arguments.runs:
+    for folder in folders:
         try:
             summaries[folder] = load_summary(folder)
         except DamagedFile as error:
-            print(f"error: {folder} holds no run: {error.short}", file=sys.stderr)
-            return 1
-    if arguments.gradients:
-        figure = gradient_figure(arguments.runs[0])
-    else:
+            raise LabError(f"{folder} holds no run: {error.short}") from error
+    try:
+        if gradients:
+            return gradient_figure(folders[0])
         experiments = {one.experiment or "" for one in summaries.values()}
-        figure = accuracy_figure(names(summaries), title=experiments.pop() if len(experiments) == 1 else "")
-    for path in save_figure(figure, arguments.out, pdf=True):
-        print(path)
-    return 0
+        return accuracy_figure(names(summaries), title=experiments.pop() if len(experiments) == 1 else "")
+    except ValueError as error:
+        raise LabError(str(error)) from error
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("runs", nargs="+", type=Path, help="run folders (each holds a summary.json)")
+    parser.add_argument("--out", type=png, required=True, help="PNG file to write; a PDF comes beside it")
+    parser.add_argument("--gradients", action="store_true", help="gradient norms of one run, layer by layer")
+    arguments = parser.parse_args()
+    if arguments.gradients and len(arguments.runs) > 1:
+        parser.error("--gradients draws one run")
+    with refusals():
+        figure = drawn(arguments.runs, arguments.gradients)
+        try:
+            written = save_figure(figure, arguments.out, pdf=True)
+        except OSError as error:
+            raise LabError(f"{arguments.out} cannot be written: {error}") from error
+        for path in written:
+            print(path)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -11,6 +11,7 @@ import argparse
 import re
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
@@ -22,7 +23,10 @@ from lab.report.survival import times_of
 
 
 def figure(
-    table: pd.DataFrame, by: str = "setting", moment: str = "moment_epoch", end: str = "epochs"
+    table: pd.DataFrame,
+    by: str = "setting",
+    moment: str = "moment_epoch",
+    end: str | None = None,
 ) -> Figure | None:
     """Share of runs without a moment yet, a line for each value of a column.
 
@@ -30,14 +34,16 @@ def figure(
         table: one row a run.
         by: column that names the line; the softmax is its first word.
         moment: column with the epoch of the moment, empty where there was none.
-        end: column with the last epoch of the run.
+        end: column with the last epoch at which the run was looked at; None is validated_epochs, or epochs where a
+            table has none.
 
     Of a report's table, runs of a seed that stands there twice, and those in which nobody looked for a moment, are left
     out; settings of one name in several experiments are lines of their own.
 
     Raises:
-        LabError: if there is no such column.
+        LabError: if there is no such column, or a value of it is no epoch.
     """
+    end = end or ("validated_epochs" if "validated_epochs" in table else "epochs")
     missing = [column for column in (by, moment, end) if column not in table]
     if missing:
         raise LabError(f"no column is called {missing[0]!r}: there are {', '.join(map(str, table.columns))}")
@@ -45,13 +51,29 @@ def figure(
         table = table[table["looked"].astype(bool)]
     if by == "setting" and "experiment" in table and table["experiment"].nunique() > 1:
         table = table.assign(setting=table["setting"] + ", " + table["experiment"])
+    table = table.assign(**{moment: _epochs(table, moment), end: _epochs(table, end, needed=True)})
     groups = list(table.groupby(by, sort=False))
     chosen = looks([re.split(r"[ ,]", str(name))[0] for name, _ in groups])
     lines = []
     for (name, rows), look in zip(groups, chosen, strict=True):
         moments = [None if pd.isna(value) else float(value) for value in rows[moment]]
-        lines.append(Waiting(str(name), look, times_of(moments, rows[end].astype(float).tolist())))
+        lines.append(Waiting(str(name), look, times_of(moments, rows[end].tolist())))
     return survival_figure(lines)
+
+
+def _epochs(table: pd.DataFrame, column: str, needed: bool = False) -> pd.Series:
+    """A column as epochs, NaN where there is none.
+
+    Raises:
+        LabError: at the first value that is none.
+    """
+    found = pd.to_numeric(table[column], errors="coerce")
+    empty = table[column].isna()
+    wrong = (found.isna() & (~empty | needed)) | (found < 0) | np.isinf(found)
+    if wrong.any():
+        value = "nothing" if empty[wrong.idxmax()] else repr(table[column][wrong.idxmax()])
+        raise LabError(f"column {column!r} must hold epochs, and row {int(wrong.argmax()) + 1} has {value}")
+    return found
 
 
 def main() -> None:
@@ -61,7 +83,9 @@ def main() -> None:
     parser.add_argument("--out", type=png, required=True, help="PNG file to write; a PDF comes beside it")
     parser.add_argument("--by", default="setting", help="column that names the lines")
     parser.add_argument("--moment", default="moment_epoch", help="column with the epoch of the moment")
-    parser.add_argument("--end", default="epochs", help="column with the last epoch of the run")
+    parser.add_argument(
+        "--end", help="column with the last epoch that a run was looked at (validated_epochs or epochs)"
+    )
     parser.add_argument("--only", metavar="COLUMN=VALUE", help="rows with this value alone")
     arguments = parser.parse_args()
     with refusals():
@@ -77,7 +101,11 @@ def main() -> None:
         drawn = figure(table, arguments.by, arguments.moment, arguments.end)
         if drawn is None:
             raise LabError(f"{arguments.table} has no rows")
-        for path in save_figure(drawn, arguments.out, pdf=True):
+        try:
+            written = save_figure(drawn, arguments.out, pdf=True)
+        except OSError as error:
+            raise LabError(f"{arguments.out} cannot be written: {error}") from error
+        for path in written:
             print(path)
 
 

@@ -94,7 +94,8 @@ def gradient_figure(folder: Path, layers: Sequence[int] | None = None, moment: f
     Raises:
         ValueError: if the run has logged no gradient norms.
     """
-    rows = [row for row in read_metrics(folder / "metrics.csv") if "gradient/q/layer_0" in row]
+    keys = {f"gradient/{name}/layer_0" for name in "qkv"}
+    rows = [row for row in read_metrics(folder / "metrics.csv") if keys <= row.keys()]
     if not rows:
         raise ValueError(f"{folder} has logged no gradient norms: run it with the callback gradient_norms")
     found = sorted({int(key.rsplit("_", 1)[1]) for key in rows[0] if key.startswith("gradient/")})

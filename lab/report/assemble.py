@@ -226,10 +226,10 @@ def _drawings(experiment: str, own: Sequence[Setting], confidence: float) -> lis
 
 def file_name(experiment: str) -> str:
     """Names files of an experiment, which a summary may call anything: ``../elsewhere``."""
-    if re.fullmatch(r"\w[\w.=,+-]{0,79}", experiment):
+    if re.fullmatch(r"\w[\w.=,+-]{0,79}", experiment, re.ASCII):
         return experiment
     digest = hashlib.blake2b(experiment.encode(errors="backslashreplace"), digest_size=4).hexdigest()
-    plain = re.sub(r"[^\w.=,+-]+", "-", experiment)[:60].strip(".-")
+    plain = re.sub(r"[^\w.=,+-]+", "-", experiment, flags=re.ASCII)[:60].strip(".-")
     return f"{plain}-{digest}"
 
 
@@ -356,6 +356,7 @@ def run_row(setting: Setting, run: Record, out: Path) -> dict[str, Any]:
         "watched": summary.eureka.metric,
         "watched_value": summary.watched,
         "epochs": run.epochs,
+        "validated_epochs": run.validated_epochs,
         "samples": summary.samples,
         "wall_seconds": summary.wall_seconds,
         "counted": run in setting.runs and run.finished,

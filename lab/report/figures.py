@@ -32,6 +32,8 @@ _BANDS = 4
 # Parts of a setting's name that are no part of its method: its rates, and when it stops after a moment.
 _NO_METHOD = ("optim.lr", "optim.min_lr", "optim/lr", "callbacks.eureka.stop_after")
 _LEARNING_RATE = ("optim.lr", "optim.min_lr")
+# Of a title.
+_LINES = 3
 
 
 def looks_of(settings: Sequence[Setting]) -> dict[Setting, Look]:
@@ -64,7 +66,7 @@ def curves(
     if not shown:
         return None
     figure, axes = panels(len(shown), sharex=True, sharey=True)
-    scale = 100 if quantity == "accuracy" else 1
+    scale, title = 100 if quantity == "accuracy" else 1, title_of(shown[0][1], quantity)
     for panel, (setting, runs) in zip(axes, shown, strict=True):
         own = chosen[setting].color
         seeds = [points(run, f"val/{quantity}", aligned) * (1, scale) for run in runs]
@@ -83,11 +85,12 @@ def curves(
             moments = [run.summary.eureka for run in runs if run.moment is not None]
             mark_moments(panel, moments, own, quantity, scale)
         panel.autoscale()
-        panel.set_title(panel_title(f"{setting.name} ({len(runs)} seed{'s' if len(runs) > 1 else ''})"))
+        other = "" if (own_title := title_of(runs, quantity)) == title else f", {own_title}"
+        panel.set_title(panel_title(f"{setting.name} ({len(runs)} seed{'s' if len(runs) > 1 else ''}){other}"))
         count_axis(panel, "epochs since the Eureka-moment" if aligned else "epoch")
     if quantity == "accuracy":
         axes[0].set_ylim(0, 102)
-    name_left(axes, title_of(shown[0][1], quantity))
+    name_left(axes, title)
     legend_below(figure)
     return figure
 
@@ -232,16 +235,20 @@ Rate = tuple[Any, ...]
 
 
 def rate_grid(settings: Sequence[Setting]) -> tuple[dict[str, dict[Rate, tuple[int, int]]], list[Rate]]:
-    """Methods -> schedule (largest, smallest rate) -> (moments, finished seeds); and all schedules, largest first."""
+    """Methods -> schedule (largest, smallest rate) -> (moments, seeds); and all schedules, largest first.
+
+    Of the finished seeds that were watched for a moment.
+    """
     found: dict[str, dict[Rate, dict[int, bool]]] = {}
     for setting in settings:
         rate = tuple(setting.config.get(key) for key in _LEARNING_RATE)
-        if not setting.finished or not all(isinstance(one, float | int | None) for one in rate) or rate[0] is None:
+        looked = [run for run in setting.finished if run.looked]
+        if not looked or not all(isinstance(one, float | int | None) for one in rate) or rate[0] is None:
             continue
         parts = setting.name.split(", ")
         name = ", ".join(part for part in parts if not part.startswith(_NO_METHOD))
         seeds = found.setdefault(name, {}).setdefault(rate, {})
-        for run in setting.finished:
+        for run in looked:
             seeds[run.seed] = seeds.get(run.seed, False) or run.moment is not None
     rates = sorted({rate for cells in found.values() for rate in cells}, key=lambda r: (-r[0], -(r[1] or 0)))
     grid = {
@@ -267,7 +274,7 @@ def gradients(settings: Sequence[Setting]) -> Figure | None:
 
     Source: Eureka-moments in Transformers, Figure 4. None where no run has logged any.
     """
-    shown = [(s, rows) for s in settings if (rows := _rows_with(s.runs[0], "gradient/q/layer_0"))]
+    shown = [(setting, rows) for setting in settings if (rows := _gradients(setting.runs[0].folder))]
     if not shown:
         return None
     figure, axes = panels(len(shown), sharex=True, sharey=True)
@@ -304,7 +311,7 @@ def shares_of_v(folder: Path, moment: float | None) -> dict[str, float]:
     Returns:
         "W_Q" and "W_K" -> share; nothing where the run has logged no gradients.
     """
-    rows = [row for row in read_metrics(folder / "metrics.csv") if row.get("gradient/v/layer_0", 0) > 0]
+    rows = [row for row in _gradients(folder) if row["gradient/v/layer_0"] > 0]
     before = [row for row in rows if moment is None or row["step"] < moment]
     return {
         f"W_{name.upper()}": float(
@@ -315,13 +322,21 @@ def shares_of_v(folder: Path, moment: float | None) -> dict[str, float]:
     }
 
 
-def _rows_with(run: Record, key: str) -> list[dict[str, float]]:
-    return [row for row in read_metrics(run.folder / "metrics.csv") if key in row]
+def _gradients(folder: Path) -> list[dict[str, float]]:
+    """Rows of a run that hold the gradients of W_Q, W_K and W_V in the first layer."""
+    keys = {f"gradient/{name}/layer_0" for name in "qkv"}
+    return [row for row in read_metrics(folder / "metrics.csv") if keys <= row.keys()]
 
 
 def panel_title(text: str, width: int = 34) -> str:
-    """A title in at most three lines, its dollar signs no formulas."""
-    return "\n".join(map(literal, textwrap.wrap(text, width, max_lines=3, placeholder=" …")))
+    """A title in at most three lines, shortened in its middle, its dollar signs no formulas.
+
+    What tells settings of a softmax apart stands at the end of their names, and the number of seeds behind it.
+    """
+    lines = textwrap.wrap(text, width)
+    if len(lines) > _LINES:
+        lines = [lines[0], *(f"… {line}" if line is lines[1 - _LINES] else line for line in lines[1 - _LINES :])]
+    return "\n".join(map(literal, lines))
 
 
 def in_parts(settings: Sequence[Setting], draw: Callable[[Sequence[Setting]], Figure | None]) -> list[Figure]:

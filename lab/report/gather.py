@@ -71,8 +71,12 @@ def _stamp(inside: Mapping[str, os.DirEntry[str]]) -> Stamp:
     stamp: Stamp = []
     for name in FILES:
         if name in inside:
-            stat = inside[name].stat()
-            stamp += [stat.st_mtime_ns, stat.st_size]
+            try:
+                stat = inside[name].stat()
+            except OSError:  # a link to nothing, or a run that is moved away just now: reading it says so
+                stamp += [-1, -1]
+            else:
+                stamp += [stat.st_mtime_ns, stat.st_size]
         else:
             stamp += [0, 0]
     return stamp

@@ -97,7 +97,7 @@ def _times(runs: Sequence[tuple[int | None, int]]) -> Times | None:
 
 
 def _reach(finished: Sequence[Record], baseline: Setting | None) -> Reach | None:
-    if baseline is None or not finished or not baseline.finished:
+    if baseline is None or not finished or not baseline.finished or _moment_of(finished[0]) != _moment_of(baseline):
         return None
     threshold = baseline.runs[0].threshold
     if threshold is None or "accuracy" not in baseline.metric:
@@ -155,7 +155,7 @@ def compare(outcomes: Sequence[Outcome], baseline: Setting, confidence: float = 
 
 def _fisher(one: Setting, other: Setting) -> float | None:
     looked = [[run for run in s.finished if run.looked] for s in (one, other)]
-    if not all(looked):
+    if not all(looked) or _moment_of(one) != _moment_of(other):
         return None
     ours, theirs = ((sum(run.moment is not None for run in runs), len(runs)) for runs in looked)
     return fisher(ours, theirs)
@@ -163,7 +163,12 @@ def _fisher(one: Setting, other: Setting) -> float | None:
 
 def _log_rank(one: Setting, other: Setting, of: Callable[[Sequence[Record]], Times | None] = times) -> float | None:
     ours, theirs = of(one.runs), of(other.runs)
-    return log_rank(ours, theirs) if ours and theirs else None
+    return log_rank(ours, theirs) if ours and theirs and _moment_of(one) == _moment_of(other) else None
+
+
+def _moment_of(runs: Setting | Record) -> list[Any]:
+    """What counts as a moment, as it was configured: settings that differ in it are not compared."""
+    return [runs.config.get(f"callbacks.eureka.{name}") for name in ("metric", "threshold", "mode", "plateau_share")]
 
 
 def _at_the_end(runs: Sequence[Record]) -> list[tuple[int, float]]:

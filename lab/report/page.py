@@ -238,8 +238,8 @@ def _method(report: Report) -> list[str]:
         "threshold; its share of seeds, median epoch and p are as those of the moment.",
         "% of steps: epochs to 95 % of the baseline's mean final accuracy, in % of the baseline's; 95 %-ratio: the "
         "runs that get there (Table 4 of the paper), at any epoch, or still at the last one.",
-        "p ratio: Fisher's exact test; p time: log-rank test; difference of accuracy (or of another metric that is "
-        "watched): paired over equal seeds (t-test); "
+        "p ratio: Fisher's exact test; p time: log-rank test, by permutations below 20 seeds; difference of accuracy "
+        "(or of another metric that is watched): paired over equal seeds (t-test); "
         "each against the baseline and corrected for the number of settings (Holm).",
     ]
     if early:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -164,7 +165,7 @@ def only_watches(key: str) -> bool:
 
 
 def _curves(path: Path, summary: Summary) -> NDArray[np.float32]:
-    rows = read_metrics_table(path) if path.exists() else None
+    rows = read_metrics_table(path) if os.path.lexists(path) else None
     if rows is None or not len(rows):
         if summary.finished and summary.metrics:
             raise DamagedFile(path, f"holds no row, and {summary.steps:,} steps were trained")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -58,7 +58,7 @@ def settings(runs: Iterable[Record]) -> list[Setting]:
     """
     groups: dict[tuple[str, str], list[Record]] = defaultdict(list)
     for run in runs:
-        groups[run.experiment, json.dumps(_in_one_notation(run.config), sort_keys=True)].append(run)
+        groups[run.experiment, _as_text(run.config)].append(run)
     by_experiment: dict[str, list[list[Record]]] = defaultdict(list)
     for (experiment, _), group in groups.items():
         by_experiment[experiment].append(group)
@@ -114,6 +114,12 @@ def _names(groups: Sequence[Sequence[Record]]) -> list[str]:
         for number, (place, config) in enumerate(zip(places, configs, strict=True), start=1):
             told = [f"{key}={config.get(key, 'absent')}" for key in keys[:_MOST_NAMED]]
             names[place] = ", ".join([name, *told]) if len(keys) <= _MOST_NAMED else f"{name} ({number})"
+    # 1 and "1" read alike.
+    times, seen = Counter(names), Counter[str]()
+    for place, name in enumerate(names):
+        if times[name] > 1:
+            seen[name] += 1
+            names[place] = f"{name} ({seen[name]})"
     return names
 
 
@@ -131,10 +137,12 @@ def _overrides(run: Record) -> tuple[str, list[str]]:
 def _unlike(configs: Sequence[Mapping[str, Any]]) -> list[str]:
     """Keys whose values are not the same in all configurations."""
     keys = sorted(set().union(*configs))
-    return [key for key in keys if any(config.get(key, _ABSENT) != configs[0].get(key, _ABSENT) for config in configs)]
+    return [key for key in keys if len({_as_text(config[key]) if key in config else None for config in configs}) > 1]
 
 
-_ABSENT = object()
+def _as_text(value: Any) -> str:
+    """Text that two values share only where settings are one: True is not 1, and 5.0 is 5."""
+    return json.dumps(_in_one_notation(value), sort_keys=True)
 
 
 def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:

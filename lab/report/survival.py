@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations, islice
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import CensoredData, ecdf, logrank
+
+# Ways to deal runs out to two settings that are all tried; drawn ones where there are more; runs of each setting from
+# which on the normal limit serves.
+_EXACT, _DRAWN, _NORMAL = 200_000, 20_000, 20
 
 
 @dataclass(frozen=True)
@@ -87,7 +92,13 @@ def _last_finite(values: NDArray[np.float64]) -> float:
 
 @dataclass(frozen=True)
 class Median:
-    """Median epoch of the Eureka-moment; ``inf`` where half of the seeds have had none by ``end``."""
+    """Median epoch of the Eureka-moment; ``inf`` where half of the seeds have had none by ``end``.
+
+    Attributes:
+        epoch: the median.
+        low, high: bounds of its interval.
+        end: last epoch at which of half of the seeds or more it is known whether they have had theirs.
+    """
 
     epoch: float
     low: float
@@ -109,7 +120,8 @@ def median_time(times: Times, confidence: float = 0.95) -> Median:
     """
     curve = no_moment_yet(times, confidence)
     middle, low, high = (_first_at_half(curve.epochs, bound) for bound in (curve.share, curve.low, curve.high))
-    return Median(middle, low, high, curve.end)
+    unknown = sorted(times.ends)[(len(times.moments) + len(times.ends)) // 2 :]
+    return Median(middle, low, high, unknown[0] if unknown else curve.end)
 
 
 def _first_at_half(epochs: NDArray[np.float64], share: NDArray[np.float64]) -> float:
@@ -118,13 +130,59 @@ def _first_at_half(epochs: NDArray[np.float64], share: NDArray[np.float64]) -> f
 
 
 def log_rank(one: Times, other: Times) -> float:
-    """p-value of the log-rank test that two settings are equally early; 1 where nothing tells them apart."""
-    if not one.moments and not other.moments:
-        return 1.0
-    # All moments in one epoch: nothing tells the two apart, and the variance is 0.
-    with np.errstate(invalid="ignore", divide="ignore"):
-        p = float(logrank(one.censored, other.censored).pvalue)
-    return p if math.isfinite(p) else 1.0
+    """p-value of the log-rank test that two settings are equally early; 1 where nothing tells them apart.
+
+    The usual normal limit gives one early seed beside ten p = 0.002, where chance alone makes it the first of eleven in
+    1 of 11 cases. So the runs are dealt out to the two settings anew, in every way if there are 200,000 or fewer, else
+    in 20,000 drawn ones (always the same), and p is the share of ways that set the two as far apart. Where each setting
+    has 20 runs or more, the normal limit serves (SciPy's).
+
+    Source: Heimann and Neuhaus 1998 (permutations of the studentised statistic): exact where all runs were watched for
+    as long, and right in the limit where they were not.
+    """
+    sizes = [len(group.moments) + len(group.ends) for group in (one, other)]
+    with np.errstate(invalid="ignore", divide="ignore"):  # all moments in one epoch: the variance is 0
+        if min(sizes) >= _NORMAL:
+            p = float(logrank(one.censored, other.censored).pvalue)
+            return p if math.isfinite(p) else 1.0
+    ends = np.array([*one.moments, *one.ends, *other.moments, *other.ends])
+    had = np.repeat([True, False] * 2, [len(part) for group in (one, other) for part in (group.moments, group.ends)])
+    found = np.concatenate([_log_rank_statistic(ends, had, ways) for ways in _ways(sum(sizes), sizes[0])])
+    # The first way is the one that was run; sums in another order round.
+    return float((found >= found[0] * (1 - 1e-9)).mean())
+
+
+def _ways(runs: int, own: int) -> Iterator[NDArray[np.int64]]:
+    """Ways to deal runs out, the one that was run first: places of the first setting's runs, [ways, own]."""
+    if math.comb(runs, own) > _EXACT:
+        order = np.argsort(np.random.default_rng(0).random((_DRAWN, runs)), axis=1)[:, :own]
+        yield np.concatenate([np.arange(own)[None], order])
+        return
+    every = combinations(range(runs), own)
+    while part := list(islice(every, _DRAWN)):
+        yield np.array(part, dtype=np.int64).reshape(len(part), own)
+
+
+def _log_rank_statistic(
+    ends: NDArray[np.float64], had: NDArray[np.bool_], ways: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """The log-rank statistic, chi-squared, of each way [ways]; 0 where nothing tells the two settings apart.
+
+    Args:
+        ends: moment of each run, or the epoch that it was watched to, [runs].
+        had: whether it is a moment, [runs].
+        ways: places of the first setting's runs, [ways, own].
+    """
+    first = np.zeros((len(ways), len(ends)))
+    np.put_along_axis(first, ways, 1.0, axis=1)
+    moments = np.unique(ends[had])
+    watched = (ends[:, None] >= moments).astype(np.float64)
+    now = ((ends[:, None] == moments) & had[:, None]).astype(np.float64)
+    at_risk, having = watched.sum(0), now.sum(0)
+    share = first @ watched / at_risk
+    surplus = (first @ now).sum(1) - share @ having
+    variance = (share * (1 - share)) @ (having * (at_risk - having) / np.maximum(at_risk - 1, 1))
+    return np.divide(surplus**2, variance, out=np.zeros_like(surplus), where=variance > 1e-12)
 
 
 def times_of(moments: Sequence[float | None], ends: Sequence[float]) -> Times:

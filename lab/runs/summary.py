@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
 
 from lab.runs.files import DamagedFile, read_json, write_atomically, write_json
 from lab.runs.lock import is_held
@@ -23,6 +23,8 @@ RESERVE, _RESERVED_BYTES = ".reserve", 2**16
 
 Status = Literal["running", "finished", "stopped", "failed"]
 Seconds = Annotated[FiniteFloat, Field(ge=0)]
+# As large as a float tells apart, as in metrics.csv.
+Count = Annotated[int, Field(ge=0, lt=2**53)]
 
 
 class _Part(BaseModel):
@@ -38,8 +40,8 @@ class Change(_Part):
         strength: from 0.85 (nearly a slope) to 1 (a perfect step).
     """
 
-    epoch: NonNegativeInt
-    step: NonNegativeInt
+    epoch: Count
+    step: Count
     before: FiniteFloat
     after: FiniteFloat
     strength: FiniteFloat
@@ -67,10 +69,10 @@ class Eureka(_Part):
     threshold: FiniteFloat | None = None
     prior_accuracy: FiniteFloat | None = None
     prior_loss: FiniteFloat | None = None
-    epoch: NonNegativeInt | None = None
-    step: NonNegativeInt | None = None
+    epoch: Count | None = None
+    step: Count | None = None
     wall_seconds: Seconds | None = None
-    samples: NonNegativeInt | None = None
+    samples: Count | None = None
     accuracy: FiniteFloat | None = None
     value: FiniteFloat | None = None
     changed: bool | None = None
@@ -98,7 +100,7 @@ class Best(_Part):
     """Tells the best validation accuracy and the epoch that had it."""
 
     accuracy: FiniteFloat
-    epoch: NonNegativeInt
+    epoch: Count
 
 
 class Git(_Part):
@@ -133,7 +135,7 @@ class Summary(_Part):
 
     version: int = 0
     status: Status
-    seed: NonNegativeInt
+    seed: Count
     softmax: str
     experiment: str | None = None
     name: str = ""
@@ -143,13 +145,13 @@ class Summary(_Part):
     versions: Mapping[str, str] = Field(default_factory=dict)
     machine: Mapping[str, Any] = Field(default_factory=dict)
     slurm_job: str | None = None
-    seeds_together: NonNegativeInt | None = None
+    seeds_together: Count | None = None
     started: str | None = None
     written: str | None = None
-    epochs: NonNegativeInt = 0
+    epochs: Count = 0
     max_epochs: int | None = None
-    steps: NonNegativeInt = 0
-    samples: NonNegativeInt = 0
+    steps: Count = 0
+    samples: Count = 0
     wall_seconds: Seconds = 0.0
     samples_per_second: FiniteFloat | None = None
     eureka: Eureka = Eureka()

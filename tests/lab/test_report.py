@@ -27,14 +27,15 @@ from lab.report import gather as gathering
 from lab.report import write as writing
 from lab.report.__main__ import main, report
 from lab.report.against import MatchedRow, set_beside
-from lab.report.assemble import assemble
-from lab.report.figures import _rate, curves, rate_grid, survival
+from lab.report.assemble import assemble, file_name
+from lab.report.figures import _rate, curves, gradient_shares, gradients, panel_title, rate_grid, survival
 from lab.report.gather import INDEX, gather
 from lab.report.outcomes import baseline_of, compare, outcome, times
 from lab.report.published import load
 from lab.report.records import what_is_run
 from lab.report.settings import Setting, planned, settings
 from lab.runs.spec import run_name
+from scripts import curves as curves_script
 
 EPOCHS = 40
 
@@ -178,6 +179,17 @@ def test_a_damaged_run_is_found(write, tmp_path: Path, name: str, content, told:
     assert told in found.damaged[folder]
 
 
+@pytest.mark.parametrize("name", ["summary.json", "config.yaml", "metrics.csv"])
+def test_a_link_to_nothing_is_a_damaged_run(write, tmp_path: Path, name: str) -> None:
+    write(0, 12)
+    folder = write(1, None, status="stopped")
+    (folder / name).unlink()
+    (folder / name).symlink_to(tmp_path / "annex")
+    found = gather(tmp_path)
+    assert [run.seed for run in found.runs] == [0]
+    assert name in found.damaged[folder]
+
+
 def test_damaged_runs_are_named_and_left_out(write, tmp_path: Path, capsys) -> None:
     write(0, 12)
     folder = write(1, 12)
@@ -245,6 +257,74 @@ def test_a_learning_rate_that_is_no_number_is_in_no_grid(write, tmp_path: Path) 
         path = write(0, 12, f"optim.lr={seed + 1}") / "config.yaml"
         path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"optim": {"lr": rate}}))
     assert rate_grid(settings(gather(tmp_path).runs))[1] == [(0.1, None)]
+
+
+def test_a_run_in_which_nobody_looked_for_a_moment_is_in_no_grid(write, tmp_path: Path) -> None:
+    for seed, rate in enumerate(("1e-3", "2e-3", "1e-3")):
+        path = write(seed, 12, f"optim.lr={rate}") / "summary.json"
+        if seed == 2:
+            path.write_text(json.dumps(json.loads(path.read_text()) | {"eureka": {"happened": None}}))
+    grid, _ = rate_grid(settings(gather(tmp_path).runs))
+    assert [cell for cells in grid.values() for cell in cells.values()] == [(1, 1), (1, 1)]
+
+
+def test_values_that_read_alike_are_settings_of_their_own_names(write, tmp_path: Path) -> None:
+    for seed, value in enumerate((True, 1, "1")):
+        path = write(seed, 12, "model.layer_norm=true") / "config.yaml"
+        config = yaml.safe_load(path.read_text())
+        config["model"]["layer_norm"] = value
+        path.write_text(yaml.safe_dump(config))
+    named = [setting.name for setting in settings(gather(tmp_path).runs)]
+    assert sorted(named) == [
+        "softmax, model.layer_norm=1 (1)",
+        "softmax, model.layer_norm=1 (2)",
+        "softmax, model.layer_norm=True",
+    ]
+
+
+def test_moments_of_other_metrics_or_thresholds_are_not_compared(write, tmp_path: Path) -> None:
+    for seed in range(3):
+        write(seed, 12)
+        write(seed, None, "callbacks.eureka.threshold=0.8", softmax="norm_softmax")
+        write(seed, None, softmax="sigmoid")
+    (section,) = assemble([gather(tmp_path)]).sections
+    compared = {against.setting.softmax: (against.ratio, against.time) for against in section.comparisons.values()}
+    assert compared["norm_softmax"] == (None, None)
+    assert compared["sigmoid"] == (pytest.approx(0.1), pytest.approx(0.1))
+
+
+def test_a_title_keeps_its_end_where_it_is_shortened() -> None:
+    text = "norm_softmax, data.train_share=0.4, model.hidden=256, optim.lr=0.002, softmax.tau=1.5 (3 seeds)"
+    shown = panel_title(text).split("\n")
+    assert len(shown) == 3 and shown[0].startswith("norm_softmax") and shown[1].startswith("… ")
+    assert shown[-1].endswith("softmax.tau=1.5 (3 seeds)")
+    assert panel_title("softmax (3 seeds)") == "softmax (3 seeds)"
+
+
+def test_runs_with_some_gradients_alone_are_not_drawn(write, tmp_path: Path) -> None:
+    path = write(0, 12) / "metrics.csv"
+    path.write_text(path.read_text().replace("gradient/k/layer_0", "gradient/x/layer_0"))
+    own = settings(gather(tmp_path).runs)
+    assert gradients(own) is None and gradient_shares(own) == ""
+
+
+def test_an_experiment_of_long_foreign_letters_names_a_file(tmp_path: Path) -> None:
+    (tmp_path / f"{file_name('実' * 79)}_accuracy.png").touch()
+
+
+def test_curves_say_in_one_sentence_what_they_cannot_draw(write, tmp_path: Path, monkeypatch, capsys) -> None:
+    folder, out = write(0, 12), tmp_path / "curves.png"
+    monkeypatch.setattr("sys.argv", ["curves", str(folder), "--out", str(out)])
+    curves_script.main()
+    assert out.exists()
+    (folder / "metrics.csv").write_text("step,epoch,val/accuracy\n1,0\n")
+    with pytest.raises(SystemExit, match="1"):
+        curves_script.main()
+    assert "a line has 2 fields" in capsys.readouterr().err
+    monkeypatch.setattr("sys.argv", ["curves", str(folder), str(folder), "--out", str(out), "--gradients"])
+    with pytest.raises(SystemExit, match="2"):
+        curves_script.main()
+    assert "--gradients draws one run" in capsys.readouterr().err
 
 
 def test_a_run_that_nobody_holds_is_not_running(write, tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ import pandas as pd
 import pytest
 from scipy.stats import fisher_exact, ttest_1samp, ttest_rel
 
+import lab.report.survival as report_survival
+from lab.console import LabError
 from lab.report.statistics import eureka_ratio, fisher, holm, mean_over_seeds, paired, paired_ratios, reach
 from lab.report.survival import Times, log_rank, median_time, no_moment_yet, times_of
 from scripts import survival
@@ -33,10 +35,38 @@ def test_medians_and_log_rank_are_the_textbooks() -> None:
     placebo = median_time(PLACEBO)
     assert (placebo.epoch, placebo.low, placebo.high) == (8, 4, 11)
     assert str(placebo) == "8 (4 to 11)"
-    assert str(median_time(SIX_MP)).endswith("to later than 35)")
+    # At 35 weeks it is known of 10 of 21 patients alone.
+    assert str(median_time(SIX_MP)).endswith("to later than 34)")
     assert str(median_time(times_of([None, None], [30, 40]))) == "later than 40"
     # Chi-square 16.79 with one degree of freedom.
     assert log_rank(SIX_MP, PLACEBO) == pytest.approx(4.17e-5, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        # By hand: one seed of eleven has a moment; two of five have, one pair of ten; 3 of 3 beside 0 of 3.
+        (Times((40,), ()), Times((), (200,) * 10), 1 / 11),
+        (Times((40, 50), ()), Times((), (200,) * 3), 1 / 10),
+        (Times((6, 7, 12), ()), Times((), (20,) * 3), 2 / 20),
+    ],
+)
+def test_few_seeds_have_the_p_value_of_their_permutations(one: Times, other: Times, expected: float) -> None:
+    assert log_rank(one, other) == log_rank(other, one) == pytest.approx(expected)
+
+
+def test_permutations_agree_with_the_normal_limit_where_both_serve(monkeypatch) -> None:
+    early, late = Times(tuple(range(1, 16)), (20,) * 3), Times(tuple(range(4, 16)), (20,) * 7)
+    drawn = log_rank(early, late)  # of 4e10 ways
+    monkeypatch.setattr(report_survival, "_NORMAL", 1)
+    assert drawn == pytest.approx(log_rank(early, late), rel=0.15)
+    monkeypatch.setattr(report_survival, "_NORMAL", 100)
+    assert log_rank(SIX_MP, PLACEBO) < 0.001  # chi-square 16.79, as above
+
+
+def test_a_median_is_not_later_than_what_one_seed_alone_was_watched_for() -> None:
+    assert str(median_time(Times((), (10.0,) * 9 + (1000.0,)))) == "later than 10"
+    assert str(median_time(Times((5.0,) * 4, (10.0,) * 3 + (60.0,) * 3))) == "later than 60 (5 to later than 60)"
 
 
 def test_runs_without_any_moment_are_censored_not_missing() -> None:
@@ -155,3 +185,26 @@ def test_survival_of_a_report_s_table_leaves_out_what_the_report_does(monkeypatc
         ("a, reasoning", (3,), ()),
         ("a, main_task", (), (9,)),
     ]
+
+
+def test_survival_of_a_table_takes_the_last_validation_where_it_is_told(monkeypatch) -> None:
+    drawn: list[Any] = []
+    monkeypatch.setattr(survival, "survival_figure", drawn.extend)
+    rows = pd.DataFrame({"setting": ["a"], "moment_epoch": [None], "epochs": [57], "validated_epochs": [50]})
+    survival.figure(rows)
+    survival.figure(rows, end="epochs")
+    assert [line.times.ends for line in drawn] == [(50,), (57,)]
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "told"),
+    [
+        ("moment_epoch", ["3", "finished"], "row 2 has 'finished'"),
+        ("moment_epoch", [3, -1], "row 2 has .*-1"),
+        ("epochs", [None, 9], "row 1 has nothing"),
+    ],
+)
+def test_a_table_whose_columns_hold_no_epochs_is_refused(column: str, values: list[Any], told: str) -> None:
+    whole = {"setting": ["a", "a"], "moment_epoch": [3, None], "epochs": [9, 9]}
+    with pytest.raises(LabError, match=f"{column}.*{told}"):
+        survival.figure(pd.DataFrame(whole | {column: values}))
