@@ -20,6 +20,7 @@ from lab.config.compose import CONFIGS
 from lab.console import LabError, import_from_here, patience, refusals, tell
 from lab.runs.spec import RunSpec
 from lab.runs.summary import Summary
+from lab.training.processes import ended_with_parent
 from lab.training.start import run, share_of_threads, start, start_apart, starts_processes
 
 __all__ = ["main", "run"]
@@ -34,7 +35,8 @@ def _main(config: DictConfig) -> float | None:
         spec = spec.changed(threads=share_of_threads(settings.launcher.get("n_jobs") if multirun else None))
     try:
         apart = multirun and starts_processes(spec)
-        summaries = start_apart(spec, _search_path()) if apart else start(spec)
+        with ended_with_parent():
+            summaries = start_apart(spec, _search_path()) if apart else start(spec)
     except LabError as error:
         if os.environ.get("HYDRA_FULL_ERROR"):
             raise

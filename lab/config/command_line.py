@@ -17,7 +17,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from lab.config.check import PLAIN_VALUES, check, check_complete, check_plain
 from lab.config.compose import initialized
-from lab.config.hydra_internals import argument_parser, loader
+from lab.config.hydra_internals import argument_parser, keys_of, loader
+from lab.config.identity import NOT_WHAT
 from lab.config.overrides import parsed
 from lab.config.suggestions import choices, explain_key
 from lab.console import LabError, refusals
@@ -99,6 +100,7 @@ def composed(overrides: Sequence[str], config_dir: Path | None = None, sweep: bo
     with initialized(config_dir):
         typed = parsed(overrides, loader())
         whole = _composed([_values(override)[0] for override in typed])
+        _check_read(typed, whole)
         if sweep is False and (problem := _ignored(typed, whole)):
             raise LabError(problem)
         return _without_hydra(whole)
@@ -113,6 +115,7 @@ def each_value(overrides: Sequence[str], config_dir: Path | None = None) -> Iter
     with initialized(config_dir):
         typed = parsed(overrides, loader())
         whole = _composed([_values(override)[0] for override in typed])
+        _check_read(typed, whole)
         own = {override.key_or_group for override in typed}
         params = {key: "null" if one is None else one for key, one in (whole.hydra.sweeper.params or {}).items()}
         planned = parsed([f"{key}={one}" for key, one in params.items() if key.lstrip("+") not in own], loader())
@@ -149,6 +152,28 @@ def _composed(single: Sequence[str]) -> DictConfig:
     if config.hydra.runtime.choices["hydra/sweeper"] == "search" and find_spec("optuna") is None:
         raise LabError("a search needs Optuna, which is not installed: pip install -e '.[optuna]'")
     return config
+
+
+def _check_read(typed: Sequence[Override], whole: DictConfig) -> None:
+    """Refuses what nothing would read, or what would be in no run's name; ``whole`` is what is composed of it.
+
+    Raises:
+        LabError: at the first key with a plus that no config has or refers to; if a sweep's file sets what is run.
+    """
+    sweep = whole.hydra.runtime.choices.get("sweep")
+    if sweep and (own := sorted(keys_of(f"sweep/{sweep}") - {"seed", *NOT_WHAT})):
+        raise LabError(
+            f"sweep/{sweep} sets {', '.join(own)}, which would be in no run's name: write it below "
+            f"hydra.sweeper.params, as in {own[0]}.option: value"
+        )
+    for override in typed:
+        top = override.key_or_group.split(".")[0].split("@")[0]
+        if not (override.is_add() or override.is_force_add()) or "/" in top or top in keys_of("train") or _options(top):
+            continue
+        others = [_values(one)[0] for one in typed if one.key_or_group.split(".")[0] != top]
+        without = compose("train", overrides=others)
+        if top not in without and f"${{{top}" not in OmegaConf.to_yaml(without):
+            raise LabError(f"{override.input_line}: nothing reads {top}; {choices(top, list(map(str, without)))}")
 
 
 def _without_hydra(whole: DictConfig) -> Composed:

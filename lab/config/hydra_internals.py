@@ -65,6 +65,13 @@ def compose_multirun(overrides: Sequence[str]) -> DictConfig:
     return hydra().compose_config("train", list(overrides), RunMode.MULTIRUN, with_log_configuration=False)
 
 
+def keys_of(config: str) -> set[str]:
+    """Returns the top-level keys of one config file, ``sweep/table_1``; the initialised Hydra finds it."""
+    own: Any = loader()
+    found = own.repository.load_config(config)
+    return set() if found is None else set(found.config)
+
+
 def split_into_jobs(overrides: list[Override]) -> Sequence[Sequence[str]]:
     """Splits the overrides of a sweep into those of each job, as Hydra's own sweeper does."""
     (jobs,) = BasicSweeper.split_arguments(overrides, None)

@@ -21,6 +21,7 @@ from lab.console import LabError
 # The override that puts a class in the place of the chosen softmax's rule.
 RULE = "softmax._target_"
 _IN_THE_NAME = ("experiment", "softmax", RULE, "seed")
+# Bytes, of the 255 that a file system gives a name.
 _LONGEST_NAME = 160
 
 
@@ -170,9 +171,10 @@ def run_name(experiment: str, softmax: str, seed: int, overrides: Iterable[str])
         experiment: the chosen ``experiment`` config.
         softmax: the chosen ``softmax`` config.
         seed: of the run.
-        overrides: as typed on the command line; their order does not matter.
+        overrides: as typed on the command line; their order does not matter, and of a key that comes twice the last
+            one counts, as it does for Hydra.
     """
-    typed = list(map(read_override, overrides))
+    typed = list({one.key: one for one in map(read_override, overrides)}.values())
     name = softmax_name(softmax, overrides)
     rest = [one.text.lstrip("+") for one in typed if _names_a_run(one)]
     # What a class of one's own takes its options from stands in its name only where it was chosen.
@@ -192,11 +194,16 @@ def softmax_name(chosen: str, overrides: Iterable[str]) -> str:
 
 
 def folder_name(text: str) -> str:
-    """Returns what was typed as the name of a folder: without slashes and blanks, and not too long."""
-    name = re.sub(r"[^\w.,=+~\[\]-]+", "-", text)
-    if len(name) <= _LONGEST_NAME:
+    """Returns what was typed as the name of a folder: without slashes and blanks, and not too long.
+
+    Blanks and quotes around a value are no part of it: "optim.lr= 1e-3" is no negative rate.
+    """
+    bare = re.sub(r"""(^|[=,\[{:])[\s'"]+|[\s'"]+($|[,\]}:=])""", r"\1\2", text)
+    name = re.sub(r"[^\w.,=+~\[\]-]+", "-", bare)
+    if len(encoded := name.encode()) <= _LONGEST_NAME:
         return name
-    return f"{name[: _LONGEST_NAME - 13]}-{hashlib.blake2b(name.encode(), digest_size=6).hexdigest()}"
+    short = encoded[: _LONGEST_NAME - 13].decode(errors="ignore")
+    return f"{short}-{hashlib.blake2b(encoded, digest_size=6).hexdigest()}"
 
 
 def one_device(trainer: DictConfig) -> bool:

@@ -21,6 +21,9 @@ from lab.runs.provenance import command_line
 from lab.runs.spec import run_name, seeds_of
 from lab.sweeps.plan import write_plan
 
+# Groups whose configs may set anything, seeds among it.
+_OF_ALL = ("experiment", "row", "debug")
+
 
 class RecordPlan(Callback):
     """Writes what a multirun is going to run to ``<paths.runs>/.sweeps``, where ``lab.status`` finds what is missing.
@@ -51,17 +54,26 @@ def planned(config: DictConfig) -> list[str]:
     """
     choices = Choices(config.hydra.job.config_name)
     chosen_by: dict[tuple[str, ...], dict[str, str | None]] = {}
+    configs: dict[tuple[str | None, ...], DictConfig] = {}
+    known = config.hydra.runtime.choices
     parser = OverridesParser.create(loader())
     names = []
     for job in jobs_of(config):
         typed = {one.key: one for one in map(read_override, job)}
-        seed = _value(typed, "seed", config)
         # Neither numbers nor values inside a group change what is chosen.
         groups = tuple(one.text for one in typed.values() if one.is_group and one.key not in ("seed", "seeds"))
         if groups not in chosen_by:
             chosen_by[groups] = choices.of(parser.parse_overrides(list(groups)))
         chosen = chosen_by[groups]
-        for number in seeds_of(_value(typed, "seeds", config), seed):
+        own = config
+        # An experiment, say, may have seeds of its own; the multirun's config knows of none that is swept over.
+        if not {"seed", "seeds"} <= typed.keys() and any(chosen.get(one) != known.get(one) for one in _OF_ALL):
+            kind = tuple(chosen.get(one) for one in _OF_ALL)
+            if kind not in configs:
+                configs[kind] = loader().load_sweep_config(config, list(groups))
+            own = configs[kind]
+        seed = _value(typed, "seed", own)
+        for number in seeds_of(_value(typed, "seeds", own), seed):
             names.append(run_name(str(chosen.get("experiment") or "custom"), str(chosen["softmax"]), number, job))
     return names
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import signal
 import subprocess
 import sys
@@ -9,6 +11,9 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO
+
+# Seconds between two looks whether the parent process is still there.
+_LOOK = 1.0
 
 
 def train_apart(overrides: Sequence[str], log: IO[str] | None = None) -> int:
@@ -31,6 +36,29 @@ def train_apart(overrides: Sequence[str], log: IO[str] | None = None) -> int:
             process.wait()
             return 128 + signal.SIGINT
     return status if status >= 0 else 128 - status
+
+
+@contextmanager
+def ended_with_parent() -> Iterator[None]:
+    """Has a worker of a launcher end what runs within by SIGTERM, which saves, once its parent process is gone.
+
+    Nobody else would end it: a worker of joblib trains on when the sweep is killed, and then waits for ever.
+    """
+    parent, done = os.getppid(), threading.Event()
+
+    def watch() -> None:
+        while not done.wait(_LOOK):
+            if os.getppid() != parent:
+                os.kill(os.getpid(), signal.SIGTERM)
+                done.wait()
+                os._exit(128 + signal.SIGTERM)
+
+    if multiprocessing.parent_process() is not None:
+        threading.Thread(target=watch, daemon=True).start()
+    try:
+        yield
+    finally:
+        done.set()
 
 
 def stopped(status: int) -> bool:

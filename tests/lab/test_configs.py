@@ -437,6 +437,8 @@ def test_an_experiments_default_of_norm_softmax_that_there_is_none_of_is_refused
         (["-m", "seed=0,1", "paths.runs=a,b"], "a sweep's runs lie in one place"),
         (["-m", "seed=0,1", "hydra/launcher=joblib", "++hydra.launcher.n_jobs=0"], "hydra.launcher.n_jobs=0 is wrong"),
         (["optim.schedule=multistep"], "optim.schedule='multistep' is wrong"),
+        (["+optims.lr=1"], "+optims.lr=1: nothing reads optims; did you mean 'optim'?"),
+        (["-m", "seed=0,1", "++warmup=2"], "++warmup=2: nothing reads warmup; valid: callbacks, "),
     ],
 )
 def test_what_would_be_ignored_or_go_astray_is_refused(typed: list[str], words: str, capsys) -> None:
@@ -445,3 +447,25 @@ def test_what_would_be_ignored_or_go_astray_is_refused(typed: list[str], words: 
         check_overrides(typed)
     told = capsys.readouterr().err
     assert words in told and "full_key" not in told
+
+
+def test_a_key_that_a_config_of_ones_own_refers_to_is_read(tmp_path: Path, capsys) -> None:
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "mine.yaml").write_text(
+        "# @package _global_\ndefaults: [reasoning, _self_]\noptim: {lr: '${rate}'}\n"
+    )
+    check_overrides([f"--config-dir={tmp_path}", "experiment=mine", "+rate=0.01"])
+    with pytest.raises(SystemExit, match="1"):
+        check_overrides([f"--config-dir={tmp_path}", "experiment=mine", "+rate=0.01", "+rates=0.01"])
+    assert "+rates=0.01: nothing reads rates" in capsys.readouterr().err
+
+
+def test_a_sweep_that_sets_what_no_name_tells_is_refused(tmp_path: Path, capsys) -> None:
+    (tmp_path / "sweep").mkdir()
+    params = "hydra: {sweeper: {params: {softmax: 'softmax,norm_softmax'}}}\n"
+    for name, further in (("good", "seeds: 2\n"), ("bad", "trainer: {max_epochs: 2}\n")):
+        (tmp_path / "sweep" / f"{name}.yaml").write_text(f"# @package _global_\n{further}{params}")
+    check_overrides([f"--config-dir={tmp_path}", "-m", "+sweep=good"])
+    with pytest.raises(SystemExit, match="1"):
+        check_overrides([f"--config-dir={tmp_path}", "-m", "+sweep=bad"])
+    assert "sweep/bad sets trainer, which would be in no run's name" in capsys.readouterr().err

@@ -28,6 +28,11 @@ def test_argument_parser_knows_the_flags_and_leaves_the_overrides() -> None:
     assert (given.multirun, given.config_dir, given.overrides) == (True, "my", ["seed=1,2", "a=b"])
 
 
+def test_keys_of_a_config_file(hydra) -> None:
+    assert hydra_internals.keys_of("sweep/atlas") == {"hydra", "paths", "seeds"}
+    assert {"seed", "callbacks", "hydra"} <= hydra_internals.keys_of("train")
+
+
 def test_hydra_and_loader_are_those_that_are_initialised(hydra) -> None:
     assert hydra_internals.hydra().config_loader is hydra_internals.loader()
     assert "softmax" in hydra_internals.loader().get_group_options("softmax")

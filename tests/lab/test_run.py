@@ -47,6 +47,26 @@ def test_a_class_in_place_of_the_softmax_gives_its_own_name() -> None:
     assert based == "reasoning/Mine,optim.lr=1e-3,softmax=norm_softmax/seed=0"
 
 
+@pytest.mark.parametrize(
+    ("typed", "named"),
+    [
+        (["optim.lr= 0.01"], "optim.lr=0.01"),  # and no negative rate
+        (["optim.lr='1e-3'"], "optim.lr=1e-3"),
+        (["callbacks=[ a, b ]"], "callbacks=[a,b]"),
+        (["optim.lr=1", "optim.lr=2"], "optim.lr=2"),
+        (["data.note='a b'"], "data.note=a-b"),
+    ],
+)
+def test_a_name_has_neither_blanks_and_quotes_around_values_nor_a_key_twice(typed: list[str], named: str) -> None:
+    assert run_name("reasoning", "softmax", 0, typed) == f"reasoning/softmax,{named}/seed=0"
+
+
+def test_a_name_of_long_foreign_letters_is_a_folder(tmp_path: Path) -> None:
+    one, other = (run_name("reasoning", "softmax", 0, [f"+data.note='{'語' * 120}{end}'"]) for end in "ab")
+    assert one != other
+    (tmp_path / one).mkdir(parents=True)
+
+
 def test_names_are_folders_even_when_long_or_odd() -> None:
     overrides = [f"model.option_{i}=value/{i} x" for i in range(40)]
     first = run_name("main_task", "softmax", 0, overrides)

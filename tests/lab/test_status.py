@@ -14,6 +14,7 @@ from lab.runs import slurm
 from lab.status import main
 from lab.sweeps import jobs
 from lab.sweeps.plan import write_plan
+from lab.sweeps.record import planned_runs
 from lab.sweeps.status import Gathering, gather, status_of
 
 
@@ -175,6 +176,19 @@ def test_a_plan_of_something_wrong_is_refused(overrides: list[str], words: str, 
         main()
     told = capsys.readouterr().err
     assert told.startswith("error: ") and words in told and told.count("\n") == 1
+
+
+def test_a_plan_knows_the_seeds_of_an_experiment_that_is_swept_over(tmp_path: Path) -> None:
+    (tmp_path / "experiment").mkdir()
+    for name, own in (("two", "seeds: 2"), ("seventh", "seed: 7")):
+        text = f"# @package _global_\ndefaults: [reasoning_small, _self_]\n{own}\n"
+        (tmp_path / "experiment" / f"{name}.yaml").write_text(text)
+    asked = ["--config-dir", str(tmp_path), "experiment=two,seventh,reasoning_small", f"paths.runs={tmp_path}"]
+    _, runs = planned_runs(asked)
+    names = ["two/softmax/seed=0", "two/softmax/seed=1", "seventh/softmax/seed=7", "reasoning_small/softmax/seed=0"]
+    assert runs == [tmp_path / name for name in names]
+    _, runs = planned_runs([*asked, "seed=3"])
+    assert [run.name for run in runs] == ["seed=3", "seed=4", "seed=3", "seed=3"]
 
 
 def test_a_search_has_no_plan(monkeypatch, capsys) -> None:

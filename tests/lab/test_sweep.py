@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
-from conftest import lab_train, summary_of
+from conftest import ROOT, lab_train, summary_of
 
 from lab.train import main
 from lab.training.start import share_of_threads
@@ -61,3 +64,40 @@ def test_a_slurm_job_takes_the_cpus_that_it_was_given(monkeypatch) -> None:
     monkeypatch.setenv("SLURM_CPUS_PER_TASK", "6")
     assert share_of_threads(None) == 6
     assert share_of_threads(2) == 3
+
+
+ORPHAN = """
+import multiprocessing, os, signal, sys, time
+from pathlib import Path
+
+def work(folder):
+    from lab.training import processes
+    processes._LOOK = 0.05
+    signal.signal(signal.SIGTERM, lambda *_: (folder / "saved").touch())
+    with processes.ended_with_parent():
+        (folder / "worker").write_text(str(os.getpid()))
+        while not (folder / "saved").exists():
+            time.sleep(0.01)
+        time.sleep(0.2)
+        (folder / "left").touch()
+    time.sleep(60)
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    multiprocessing.get_context("spawn").Process(target=work, args=(folder,)).start()
+    while not (folder / "worker").exists():
+        time.sleep(0.01)
+    os._exit(0)
+"""
+
+
+def test_a_worker_whose_parent_is_gone_saves_and_leaves(tmp_path: Path) -> None:
+    (tmp_path / "orphan.py").write_text(ORPHAN)
+    command = [sys.executable, str(tmp_path / "orphan.py"), str(tmp_path)]
+    subprocess.run(command, env=os.environ | {"PYTHONPATH": str(ROOT)}, timeout=60, check=True)
+    worker = int((tmp_path / "worker").read_text())
+    end = time.monotonic() + 60
+    while psutil.pid_exists(worker) and psutil.Process(worker).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < end, "the worker stays"
+        time.sleep(0.05)
+    assert (tmp_path / "saved").exists() and (tmp_path / "left").exists()
