@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from lab.console import printable
 from lab.plotting.curves import height_at
 from lab.plotting.style import Look
-from lab.report.figures import Event, Waiting, guides, title_of, validated, waiting
+from lab.report.figures import Event, Waiting, guides, other_title, title_of, validated, waiting
 from lab.report.middle import middle, points
 from lab.report.records import Record
 from lab.report.settings import Setting
@@ -47,15 +47,15 @@ def curves_chart(settings: Sequence[Setting], quantity: Quantity, look: Mapping[
     every = max(1, -(-values // _MOST))
     if not longest or (every > 1 and longest / every < _FEWEST):
         return None
-    scale = _SCALE[quantity]
-    groups = []
+    scale, groups = _SCALE[quantity], []
+    first = next(iter(chosen.values()))
     for (setting, runs), whole in zip(chosen.items(), grids, strict=True):
         grid = whole[::every]
         moments = [run.summary.eureka for run in runs if run.moment is not None]
         heights = [(moment.epoch, height_at(moment, quantity)) for moment in moments]
         groups.append(
             {
-                **_named(setting, look[setting]),
+                **_named(setting, look[setting], other_title(runs, first, quantity)),
                 "x": _places(grid),
                 "seeds": [
                     {
@@ -68,7 +68,6 @@ def curves_chart(settings: Sequence[Setting], quantity: Quantity, look: Mapping[
                 "stars": [[epoch, scale * height] for epoch, height in heights if height is not None],
             }
         )
-    first = next(iter(chosen.values()))
     found = guides(first[0].summary.eureka, quantity)
     lines = [{"y": scale * y, "name": name, "dash": _DASHES[line]} for y, line, name in found]
     return _chart("epoch", title_of(first, quantity), groups, lines)
@@ -146,8 +145,8 @@ def _steps(line: Waiting, confidence: float) -> dict[str, Any]:
     }
 
 
-def _named(who: Setting | Waiting, look: Look) -> dict[str, Any]:
-    return {"name": printable(who.name), "color": look.color, "dash": _DASHES[look.line]}
+def _named(who: Setting | Waiting, look: Look, further: str = "") -> dict[str, Any]:
+    return {"name": printable(who.name + further), "color": look.color, "dash": _DASHES[look.line]}
 
 
 def packed(values: ArrayLike) -> dict[str, Any]:

@@ -66,7 +66,7 @@ def curves(
     if not shown:
         return None
     figure, axes = panels(len(shown), sharex=True, sharey=True)
-    scale, title = 100 if quantity == "accuracy" else 1, title_of(shown[0][1], quantity)
+    scale = 100 if quantity == "accuracy" else 1
     for panel, (setting, runs) in zip(axes, shown, strict=True):
         own = chosen[setting].color
         seeds = [points(run, f"val/{quantity}", aligned) * (1, scale) for run in runs]
@@ -85,12 +85,12 @@ def curves(
             moments = [run.summary.eureka for run in runs if run.moment is not None]
             mark_moments(panel, moments, own, quantity, scale)
         panel.autoscale()
-        other = "" if (own_title := title_of(runs, quantity)) == title else f", {own_title}"
-        panel.set_title(panel_title(f"{setting.name} ({len(runs)} seed{'s' if len(runs) > 1 else ''}){other}"))
+        seeds = f"{len(runs)} seed{'s' if len(runs) > 1 else ''}"
+        panel.set_title(panel_title(f"{setting.name} ({seeds}){other_title(runs, shown[0][1], quantity)}"))
         count_axis(panel, "epochs since the Eureka-moment" if aligned else "epoch")
     if quantity == "accuracy":
         axes[0].set_ylim(0, 102)
-    name_left(axes, title)
+    name_left(axes, title_of(shown[0][1], quantity))
     legend_below(figure)
     return figure
 
@@ -105,6 +105,12 @@ def title_of(runs: Sequence[Record], quantity: str) -> str:
     name = runs[0].summary.eureka.drawn(quantity).removeprefix("val/")
     name = f"validation {name}" if name == quantity else name
     return f"{name} in %" if quantity == "accuracy" else name
+
+
+def other_title(runs: Sequence[Record], first: Sequence[Record], quantity: str) -> str:
+    """What these runs' curves show, behind a comma; "" where it is what the axis says, which is of the ``first``."""
+    own = title_of(runs, quantity)
+    return "" if own == title_of(first, quantity) else f", {own}"
 
 
 def guides(eureka: Eureka, quantity: str) -> list[tuple[float, str, str]]:

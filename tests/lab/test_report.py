@@ -28,7 +28,8 @@ from lab.report import write as writing
 from lab.report.__main__ import main, report
 from lab.report.against import MatchedRow, set_beside
 from lab.report.assemble import assemble, file_name
-from lab.report.figures import _rate, curves, gradient_shares, gradients, panel_title, rate_grid, survival
+from lab.report.charts import curves_chart
+from lab.report.figures import _rate, curves, gradient_shares, gradients, looks_of, panel_title, rate_grid, survival
 from lab.report.gather import INDEX, gather
 from lab.report.outcomes import baseline_of, compare, outcome, times
 from lab.report.published import load
@@ -445,15 +446,19 @@ def test_another_accuracy_that_was_watched_is_told_and_drawn_in_its_place(write,
         table = pd.read_csv(folder / "metrics.csv")
         table["val/accuracy_closed"] = 0.6
         table.to_csv(folder / "metrics.csv", index=False)
-    (setting,) = settings(gather(tmp_path).runs)
+    write(0, 12, softmax="norm_softmax")
+    setting, other = settings(gather(tmp_path).runs)
     assert np.nanmax(setting.runs[0].curve("val/accuracy")) == pytest.approx(0.6)
+    assert curves([setting, other], "accuracy", aligned=False).axes[1].get_title().endswith("validation accuracy in %")
+    chart = curves_chart([setting, other], "accuracy", looks_of([setting, other]))
+    assert chart and [group["name"] for group in chart["groups"]] == ["softmax", "norm_softmax, validation accuracy in %"]
     picture = curves([setting], "accuracy", aligned=False)
     (axes, *_) = picture.axes
     assert axes.get_ylabel() == "accuracy_closed in %"
     stars = [line for line in axes.lines if line.get_marker() == "*" and len(line.get_xdata())]
     assert [list(line.get_ydata()) for line in stars] == [[80.0, 80.0]]
     out = report([tmp_path], out=tmp_path / "out")[1]
-    (row,) = csv.DictReader((out / "settings.csv").open())
+    row, _ = csv.DictReader((out / "settings.csv").open())
     assert row["accuracy_closed at the end, %"].startswith("85.00")
 
 
