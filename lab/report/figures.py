@@ -85,8 +85,8 @@ def curves(
             moments = [run.summary.eureka for run in runs if run.moment is not None]
             mark_moments(panel, moments, own, quantity, scale)
         panel.autoscale()
-        seeds = f"{len(runs)} seed{'s' if len(runs) > 1 else ''}"
-        panel.set_title(panel_title(f"{setting.name} ({seeds}){other_title(runs, shown[0][1], quantity)}"))
+        count = f"{len(runs)} seed{'s' if len(runs) > 1 else ''}"
+        panel.set_title(panel_title(f"{setting.name} ({count}){other_title(runs, shown[0][1], quantity)}"))
         count_axis(panel, "epochs since the Eureka-moment" if aligned else "epoch")
     if quantity == "accuracy":
         axes[0].set_ylim(0, 102)
