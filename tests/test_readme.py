@@ -151,17 +151,12 @@ def test_the_demo_prints_its_table_and_draws_its_picture(tmp_path: Path, monkeyp
         train_with([*overrides, "threads=1"])
         return 0
 
-    def run_script(name: str, *arguments: str) -> object:
-        """Its exit status."""
-        monkeypatch.setattr(sys, "argv", [name, *arguments])
-        with pytest.raises(SystemExit) as ended:
-            runpy.run_path(str(ROOT / "scripts" / name), run_name="__main__")
-        return ended.value.code
-
     # A process each in truth, which tests/scripts/test_reproduce.py sees.
     monkeypatch.setattr("lab.training.processes.train_apart", train_here)
     arguments = ["--runs", str(tmp_path / "demo"), "--limit", "20", "--epochs-after", "10"]
-    assert run_script("demo.py", *arguments) == 1
+    monkeypatch.setattr(sys, "argv", ["demo.py", *arguments])
+    with pytest.raises(SystemExit, match="1"):
+        runpy.run_path(str(ROOT / "scripts" / "demo.py"), run_name="__main__")
     told = capsys.readouterr().out
     for word in ("NormSoftmax", "Eureka-moment", "tensorboard", "demo.png"):
         assert word in told
@@ -169,7 +164,8 @@ def test_the_demo_prints_its_table_and_draws_its_picture(tmp_path: Path, monkeyp
     runs = [summary_of(path.parent) for path in (tmp_path / "demo").rglob("summary.json")]
     assert {run["softmax"] for run in runs} == {"softmax", "norm_softmax"}
     folder = next((tmp_path / "demo").rglob("summary.json")).parent
-    assert run_script("curves.py", "--gradients", "--out", str(tmp_path / "g.png"), str(folder)) == 0
+    monkeypatch.setattr(sys, "argv", ["curves.py", "--gradients", "--out", str(tmp_path / "g.png"), str(folder)])
+    runpy.run_path(str(ROOT / "scripts" / "curves.py"), run_name="__main__")
     assert (tmp_path / "g.png").stat().st_size > 10_000
 
 

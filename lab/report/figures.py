@@ -108,7 +108,7 @@ def title_of(runs: Sequence[Record], quantity: str) -> str:
 
 
 def other_title(runs: Sequence[Record], first: Sequence[Record], quantity: str) -> str:
-    """What these runs' curves show, behind a comma; "" where it is what the axis says, which is of the ``first``."""
+    """Metric that curves of these runs show, behind a comma; "" where it is what the axis says, of the ``first``."""
     own = title_of(runs, quantity)
     return "" if own == title_of(first, quantity) else f", {own}"
 

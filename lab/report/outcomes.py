@@ -167,7 +167,7 @@ def _log_rank(one: Setting, other: Setting, of: Callable[[Sequence[Record]], Tim
 
 
 def _moment_of(runs: Setting | Record) -> list[Any]:
-    """What counts as a moment, as it was configured: settings that differ in it are not compared."""
+    """Definition of a moment, as it was configured: settings that differ in it are not compared."""
     return [runs.config.get(f"callbacks.eureka.{name}") for name in ("metric", "threshold", "mode", "plateau_share")]
 
 
