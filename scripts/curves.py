@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from lab.console import LabError, refusals
 from lab.plotting.curves import accuracy_figure, gradient_figure
-from lab.plotting.figures import png, save_figure
+from lab.plotting.figures import png, save_as_asked
 from lab.runs.files import DamagedFile
 from lab.runs.summary import Summary, load_summary
 
@@ -54,13 +54,7 @@ def main() -> None:
     if arguments.gradients and len(arguments.runs) > 1:
         parser.error("--gradients draws one run")
     with refusals():
-        figure = drawn(arguments.runs, arguments.gradients)
-        try:
-            written = save_figure(figure, arguments.out, pdf=True)
-        except OSError as error:
-            raise LabError(f"{arguments.out} cannot be written: {error}") from error
-        for path in written:
-            print(path)
+        save_as_asked(drawn(arguments.runs, arguments.gradients), arguments.out)
 
 
 if __name__ == "__main__":

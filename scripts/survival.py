@@ -16,17 +16,14 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from lab.console import LabError, refusals
-from lab.plotting.figures import png, save_figure
+from lab.plotting.figures import png, save_as_asked
 from lab.plotting.style import looks
 from lab.report.figures import Waiting, survival_figure
 from lab.report.survival import times_of
 
 
 def figure(
-    table: pd.DataFrame,
-    by: str = "setting",
-    moment: str = "moment_epoch",
-    end: str | None = None,
+    table: pd.DataFrame, by: str = "setting", moment: str = "moment_epoch", end: str | None = None
 ) -> Figure | None:
     """Share of runs without a moment yet, a line for each value of a column.
 
@@ -101,12 +98,7 @@ def main() -> None:
         drawn = figure(table, arguments.by, arguments.moment, arguments.end)
         if drawn is None:
             raise LabError(f"{arguments.table} has no rows")
-        try:
-            written = save_figure(drawn, arguments.out, pdf=True)
-        except OSError as error:
-            raise LabError(f"{arguments.out} cannot be written: {error}") from error
-        for path in written:
-            print(path)
+        save_as_asked(drawn, arguments.out)
 
 
 if __name__ == "__main__":

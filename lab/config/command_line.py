@@ -166,10 +166,10 @@ def _check_read(typed: Sequence[Override], whole: DictConfig) -> None:
             f"sweep/{sweep} sets {', '.join(own)}, which would be in no run's name: write it below "
             f"hydra.sweeper.params, as in {own[0]}.option: value"
         )
-    known = {*keys_of("train"), "norm_softmax"}  # an experiment's defaults of NormSoftmax
-    for override in typed:
+    for override in (one for one in typed if one.is_add() or one.is_force_add()):
         top = override.key_or_group.split(".")[0].split("@")[0]
-        if not (override.is_add() or override.is_force_add()) or "/" in top or top in known or _options(top):
+        known = {*keys_of("train"), "norm_softmax"}  # an experiment's defaults of NormSoftmax
+        if "/" in top or top in known or _options(top):
             continue
         others = [_values(one)[0] for one in typed if one.key_or_group.split(".")[0] != top]
         without = compose("train", overrides=others)

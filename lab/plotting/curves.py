@@ -94,8 +94,7 @@ def gradient_figure(folder: Path, layers: Sequence[int] | None = None, moment: f
     Raises:
         ValueError: if the run has logged no gradient norms.
     """
-    keys = {f"gradient/{name}/layer_0" for name in "qkv"}
-    rows = [row for row in read_metrics(folder / "metrics.csv") if keys <= row.keys()]
+    rows = gradient_rows(folder)
     if not rows:
         raise ValueError(f"{folder} has logged no gradient norms: run it with the callback gradient_norms")
     found = sorted({int(key.rsplit("_", 1)[1]) for key in rows[0] if key.startswith("gradient/")})
@@ -109,6 +108,12 @@ def gradient_figure(folder: Path, layers: Sequence[int] | None = None, moment: f
     name_left(axes, "mean |gradient|")
     legend_below(figure)
     return figure
+
+
+def gradient_rows(folder: Path) -> list[dict[str, float]]:
+    """Rows of a run's metrics that hold the gradients of W_Q, W_K and W_V, those of the first layer among them."""
+    keys = {f"gradient/{name}/layer_0" for name in QKV}
+    return [row for row in read_metrics(folder / "metrics.csv") if keys <= row.keys()]
 
 
 def gradient_panel(axes: Any, rows: Sequence[Mapping[str, float]], layer: int, moment: float | None) -> None:

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 from PIL import Image
 
-from lab.console import printable
+from lab.console import LabError, printable
 from lab.plotting.style import MAP, styled
 from lab.runs.files import write_atomically
 
@@ -100,6 +100,20 @@ def save_figure(
     for file, kind in zip(written, ("png", "pdf"), strict=False):
         _write(file, rendered(figure, kind, dpi, few_colors))
     return written
+
+
+def save_as_asked(figure: Figure, path: Path) -> None:
+    """Saves the figure of a command, a PDF beside it, and prints which files it has written.
+
+    Raises:
+        LabError: if they cannot be written.
+    """
+    try:
+        written = save_figure(figure, path, pdf=True)
+    except OSError as error:
+        raise LabError(f"{path} cannot be written: {error}") from error
+    for file in written:
+        print(file)
 
 
 def png(text: str) -> Path:

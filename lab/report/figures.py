@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
-from lab.plotting.curves import gradient_panel, guide, mark_moments
+from lab.plotting.curves import gradient_panel, gradient_rows, guide, mark_moments
 from lab.plotting.figures import count_axis, legend_below, literal, name_left, new_figure, panels
 from lab.plotting.style import GUIDE, MAP, Look, looks, styled
 from lab.report.middle import middle, points
@@ -20,7 +20,6 @@ from lab.report.outcomes import change_times, times
 from lab.report.records import Record
 from lab.report.settings import Setting
 from lab.report.survival import Times, no_moment_yet
-from lab.runs.metrics import read_metrics
 from lab.runs.summary import Eureka
 
 Event = Literal["Eureka-moment", "change point"]
@@ -32,8 +31,6 @@ _BANDS = 4
 # Parts of a setting's name that are no part of its method: its rates, and when it stops after a moment.
 _NO_METHOD = ("optim.lr", "optim.min_lr", "optim/lr", "callbacks.eureka.stop_after")
 _LEARNING_RATE = ("optim.lr", "optim.min_lr")
-# Of a title.
-_LINES = 3
 
 
 def looks_of(settings: Sequence[Setting]) -> dict[Setting, Look]:
@@ -280,7 +277,7 @@ def gradients(settings: Sequence[Setting]) -> Figure | None:
 
     Source: Eureka-moments in Transformers, Figure 4. None where no run has logged any.
     """
-    shown = [(setting, rows) for setting in settings if (rows := _gradients(setting.runs[0].folder))]
+    shown = [(setting, rows) for setting in settings if (rows := gradient_rows(setting.runs[0].folder))]
     if not shown:
         return None
     figure, axes = panels(len(shown), sharex=True, sharey=True)
@@ -317,7 +314,7 @@ def shares_of_v(folder: Path, moment: float | None) -> dict[str, float]:
     Returns:
         "W_Q" and "W_K" -> share; nothing where the run has logged no gradients.
     """
-    rows = [row for row in _gradients(folder) if row["gradient/v/layer_0"] > 0]
+    rows = [row for row in gradient_rows(folder) if row["gradient/v/layer_0"] > 0]
     before = [row for row in rows if moment is None or row["step"] < moment]
     return {
         f"W_{name.upper()}": float(
@@ -328,20 +325,14 @@ def shares_of_v(folder: Path, moment: float | None) -> dict[str, float]:
     }
 
 
-def _gradients(folder: Path) -> list[dict[str, float]]:
-    """Rows of a run that hold the gradients of W_Q, W_K and W_V in the first layer."""
-    keys = {f"gradient/{name}/layer_0" for name in "qkv"}
-    return [row for row in read_metrics(folder / "metrics.csv") if keys <= row.keys()]
-
-
 def panel_title(text: str, width: int = 34) -> str:
     """A title in at most three lines, shortened in its middle, its dollar signs no formulas.
 
     What tells settings of a softmax apart stands at the end of their names, and the number of seeds behind it.
     """
     lines = textwrap.wrap(text, width)
-    if len(lines) > _LINES:
-        lines = [lines[0], *(f"… {line}" if line is lines[1 - _LINES] else line for line in lines[1 - _LINES :])]
+    if len(lines) > 3:
+        lines = [lines[0], f"… {lines[-2]}", lines[-1]]
     return "\n".join(map(literal, lines))
 
 
