@@ -16,7 +16,7 @@ from timm.data import create_transform
 from torch import Tensor
 
 from lab.datasets.folder import read_image
-from lab.datasets.loading import Batch, DataModule, Drawn, StepLoader
+from lab.datasets.loading import Batch, DataModule, Drawn, StepLoader, means_of
 from lab.datasets.prior import prior_accuracy
 from lab.datasets.scenes import BOTTOM_LEFT, BOTTOM_RIGHT, TOP_LEFT, TOP_RIGHT, place_of, tile_regions, unnormalised
 from lab.datasets.seeding import Shuffle, derived_seed, generator_of
@@ -132,6 +132,12 @@ class ImageNetData(DataModule):
     def draw_validation(self, index: int) -> Batch:
         """Validation batch ``index`` of the fixed set."""
         return self.scenes("val").batch(*self._validation_place(index))
+
+    @cached_property
+    def fingerprint(self) -> Tensor:
+        """As of any data, of a few scenes: files are slow to read."""
+        walk, seed = self._validation_place(0)
+        return means_of(self.scenes("val").batch(walk[:8], seed))
 
     def prior_accuracy(self) -> float | None:
         scenes, batches = self.scenes("val"), self.validation_batches(self.batch_size)

@@ -8,6 +8,7 @@ from functools import cached_property, partial
 from typing import Any, ClassVar, TypedDict
 
 import lightning as L
+import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
@@ -148,6 +149,15 @@ class DataModule(L.LightningDataModule, ABC):
         """The batch of what was drawn, on the device that it is on."""
         return batch
 
+    @cached_property
+    def fingerprint(self) -> Tensor:
+        """Means of the samples of the first validation batch and of their labels, [B, parts] float64.
+
+        Data that lie elsewhere have the same, other data have not, whatever their files are called. To be compared up
+        to rounding, which no two kinds of processor share.
+        """
+        return means_of(self.on_after_batch_transfer(self.draw_validation(0), 0))
+
     @property
     def accuracies(self) -> tuple[str, ...]:
         """Names of the accuracies that validation logs as ``val/accuracy_<name>``, beside that of all samples."""
@@ -234,6 +244,13 @@ class DataModule(L.LightningDataModule, ABC):
 
     def _draw_one_of(self, batches: range, epoch: int, step: int) -> Drawn:
         return self.draw_validation(batches[step])
+
+
+def means_of(batch: Batch) -> Tensor:
+    """Mean of each sample over each tensor of the model's input, and over its labels, [B, parts] float64."""
+    x = batch["x"]
+    parts = [*(x if isinstance(x, tuple | list) else (x,)), batch["y"]]
+    return torch.stack([part.flatten(1).double().mean(1) if part.ndim > 1 else part.double() for part in parts], dim=1)
 
 
 def data_of(trainer: Any) -> DataModule:

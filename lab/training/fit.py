@@ -164,7 +164,7 @@ def _train_alone(opened: OpenRun) -> None:
             for remark in data.remarks():
                 tell(remark)
             if resume is not None:
-                check_resumable(resume, module)
+                check_resumable(resume, module, data)
                 tell(f"going on from {resume.path}")
             if config.compile:
                 tune_compiler()

@@ -20,6 +20,7 @@ from lab.observation.gradients import SeededModule
 from lab.training.lightning_internals import attached_trainer, end_a_finished_epoch
 from lab.training.metrics import LossAndAccuracy, WeightedMean
 from lab.training.optim import OptimConfig
+from lab.training.resume import note_data
 
 
 class TwoStepModule(SeededModule):
@@ -171,6 +172,9 @@ class TwoStepModule(SeededModule):
             metric.reset()
         # compute() has gathered all processes already.
         self.log_dict(values, sync_dist=False)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        note_data(checkpoint, data_of(self.trainer))
 
     def configure_optimizers(self) -> Any:
         total = data_of(self.trainer).samples_per_batch * self.trainer.accumulate_grad_batches

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
 from torch import nn
 
 from lab.console import LabError
+from lab.datasets.loading import DataModule
 from lab.runs.checkpoints import Checkpoint
 
 # What Lightning takes from a checkpoint of training; one of the weights alone, such as best.ckpt, has less.
 _NEEDED = ("state_dict", "optimizer_states", "callbacks", "loops")
 
+# In a checkpoint, the fingerprint of the data that it was trained on.
+_FINGERPRINT = "data_fingerprint"
 
-def check_resumable(checkpoint: Checkpoint, module: nn.Module) -> None:
-    """Gives ``module`` the weights of the checkpoint, to see that they fit.
+
+def note_data(checkpoint: dict[str, Any], data: DataModule) -> None:
+    """Writes into a checkpoint which data it was trained on."""
+    checkpoint[_FINGERPRINT] = data.fingerprint
+
+
+def check_resumable(checkpoint: Checkpoint, module: nn.Module, data: DataModule) -> None:
+    """Gives ``module`` the weights of the checkpoint, to see that they fit, and looks whether ``data`` are the same.
 
     Raises:
-        LabError: if something is missing, or the weights are of another model.
+        LabError: if something is missing, or the weights are of another model or of other data.
     """
     otherwise = "move it elsewhere to go on from the one before; force=true starts anew and keeps the old run beside it"
     missing = [name for name in _NEEDED if not checkpoint.content.get(name)]
@@ -27,3 +39,13 @@ def check_resumable(checkpoint: Checkpoint, module: nn.Module) -> None:
         # Torch names the module first, then what does not fit.
         why = str(error).splitlines()[-1].strip()
         raise LabError(f"{checkpoint.path} does not fit this run's model ({why}): {otherwise}") from error
+    before = checkpoint.content.get(_FINGERPRINT)  # None of a version that did not write it
+    if before is not None:
+        data.setup("fit")
+        now = data.fingerprint
+        if before.shape != now.shape or not torch.allclose(before, now, rtol=1e-3, atol=1e-5):
+            raise LabError(
+                f"{checkpoint.path} was trained on other data than are found now: name the folder of those with "
+                "paths.data (or the option of the data that says where they lie), or another paths.runs for these; "
+                "force=true starts anew and keeps the old run beside it"
+            )

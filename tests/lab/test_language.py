@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import assert_resumed_alike, summary_of, train_in
+from conftest import assert_resumed_alike, set_status, summary_of, train_in
 
 from lab.attention.normalisers.softmax import Softmax
 from lab.attention.rules.norm import NormSoftmax
@@ -56,6 +56,23 @@ def test_twenty_steps_under_a_softmax(experiment: str, softmax: str, tiny: tuple
 def test_a_resumed_run_ends_with_the_same_weights(tiny: tuple[str, ...], tmp_path: Path) -> None:
     options = ("experiment=masked_language_small", *tiny, "checkpoints.every_n_steps=7")
     assert_resumed_alike(tmp_path, *options)
+
+
+@pytest.mark.parametrize("seeds", ["seed=0", "seeds=2"])
+def test_a_run_does_not_go_on_with_other_data(seeds: str, tiny: tuple[str, ...], tmp_path: Path) -> None:
+    typed = ["experiment=causal_language_small", *tiny, seeds, f"paths.runs={tmp_path / 'runs'}", "threads=1"]
+    before = run(typed)
+    for one in before:
+        set_status(tmp_path / "runs" / one.name, "stopped")
+    text = tmp_path / "corpus" / "valid.txt"
+    numbers = text.read_text()
+    text.write_text(numbers.replace("numbers", "letters"))
+    with pytest.raises(LabError, match=r"last-\d+\.ckpt was trained on other data than are found now"):
+        run(typed)
+    text.write_text(numbers)
+    after = run(typed)
+    assert [one.status for one in after] == ["finished"] * len(before)
+    assert [one.metrics for one in after] == [one.metrics for one in before]
 
 
 def test_seeds_train_side_by_side(tiny: tuple[str, ...], tmp_path: Path) -> None:

@@ -267,12 +267,12 @@ def test_a_folder_where_a_checkpoint_would_be_is_refused(tmp_path: Path) -> None
         ({"state_dict": {"weight": torch.zeros(2, 2)}}, r'does not fit .*Missing key.*"bias"'),
     ],
 )
-def test_a_checkpoint_that_training_cannot_go_on_from_is_refused(changed: dict, words: str) -> None:
+def test_a_checkpoint_that_training_cannot_go_on_from_is_refused(changed: dict, words: str, vision_data) -> None:
     module = torch.nn.Linear(2, 2)
     whole = {"state_dict": module.state_dict(), "optimizer_states": [{}], "callbacks": {"a": {}}, "loops": {"b": {}}}
-    check_resumable(Checkpoint(Path("last.ckpt"), whole, 1), module)
+    check_resumable(Checkpoint(Path("last.ckpt"), whole, 1), module, vision_data)
     with pytest.raises(LabError, match=words):
-        check_resumable(Checkpoint(Path("last.ckpt"), {**whole, **changed}, 1), module)
+        check_resumable(Checkpoint(Path("last.ckpt"), {**whole, **changed}, 1), module, vision_data)
 
 
 def test_a_checkpoint_is_written_beside_its_place_and_moved_there(tmp_path: Path, monkeypatch) -> None:

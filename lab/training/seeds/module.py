@@ -204,6 +204,7 @@ class SeedsModule(L.LightningModule):
             return
         row, size = self.seeds.index(seed), len(self.seeds)
         checkpoint["state_dict"] = {name: value.clone() for name, value in seed.module.state_dict().items()}
+        seed.module.on_save_checkpoint(checkpoint)
         # A checkpoint of the weights alone has neither.
         if "callbacks" in checkpoint:
             states = {callback.state_key: callback.state_dict() for callback in seed.callbacks}
