@@ -26,15 +26,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import torch
 import yaml
 
 from lab.config.compose import CONFIGS
 from lab.config.look_arguments import look_arguments
-from lab.console import import_from_here, refusals
-from lab.runs.outcome import Ending
-from lab.training.inspect_model import inspect_model
-from lab.training.inspection import inspect
+from lab.console import import_from_here, patience, refusals
 
 
 def _usage() -> str:
@@ -57,6 +53,13 @@ def main() -> None:
     import_from_here()
     with refusals():
         told = look_arguments(sys.argv[1:])
+        # What was typed is checked above, before anything heavy is loaded.
+        with patience("loading PyTorch"):
+            import torch
+
+            from lab.runs.outcome import Ending
+            from lab.training.inspect_model import inspect_model
+            from lab.training.inspection import inspect
         if (threads := told.pop("threads", None)) is not None:
             torch.set_num_threads(threads)
         told.setdefault("device", "cuda" if torch.cuda.is_available() else "cpu")

@@ -17,12 +17,12 @@ from hydra.utils import instantiate
 from matplotlib.figure import Figure
 
 from lab.config.command_line import composed
-from lab.inspect import inspect
 from lab.plotting.curves import gradient_figure
 from lab.plotting.figures import same_axes, save_figure
 from lab.report.figures import shares_of_v
 from lab.runs.files import write_atomically, write_text
 from lab.runs.summary import load_summary
+from lab.training.inspection import inspect
 from scripts.reproduce.common import folder_of, train
 
 DIAGNOSTICS = (

@@ -20,11 +20,11 @@ from pathlib import Path
 import pandas as pd
 
 from lab.console import LabError, refusals
-from lab.inspect import inspect
 from lab.report.__main__ import report
 from lab.report.settings import planned
 from lab.runs.files import write_text
 from lab.runs.summary import Summary, read_summary
+from lab.training.inspection import inspect
 from scripts.reproduce.common import folder_of, origin, sentences, train, within
 from scripts.reproduce.kept import keep_run
 

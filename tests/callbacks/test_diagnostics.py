@@ -19,10 +19,11 @@ from lab.callbacks.diagnostics.probe import Probe
 from lab.config.look_arguments import look_arguments
 from lab.console import LabError
 from lab.datasets.drawn import DrawnDigits
-from lab.inspect import inspect, main
+from lab.inspect import main
 from lab.models.compact_vit import CompactViT
 from lab.observation.observe import observe
 from lab.train import run as train_with
+from lab.training.inspection import inspect
 
 # Every diagnostic there is: a new one is tested by being there. That of answers in text has tests of its own.
 CONFIGS = Path(__file__).parent.parent.parent / "configs" / "callbacks"

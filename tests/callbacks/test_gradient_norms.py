@@ -18,10 +18,10 @@ from lab.callbacks.diagnostics.gradient_norms import GradientNorms, gradient_nor
 from lab.config.check import check_arguments
 from lab.console import LabError
 from lab.datasets.vision import VisionData
-from lab.inspect import inspect
 from lab.models.compact_vit import CompactViT
 from lab.observation.gradients import TrainingState, ahead, at_next_steps
 from lab.train import run as train_with
+from lab.training.inspection import inspect
 from lab.training.module import TwoStepModule
 from lab.training.optim import OptimConfig
 

@@ -13,7 +13,8 @@ from conftest import train_in
 
 from lab.config.look_arguments import look_arguments
 from lab.console import LabError
-from lab.inspect import inspect, main
+from lab.inspect import main
+from lab.training.inspection import inspect
 
 
 @pytest.fixture(scope="module")
