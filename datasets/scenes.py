@@ -111,16 +111,23 @@ class ImageBank:
         generator: torch.Generator,
         classes: Sequence[int] | None = None,
     ) -> Tensor:
-        """Bank indices, shape ``shape``, drawn uniformly from the images of a source (of some classes)."""
+        """Bank indices, shape ``shape``, drawn uniformly from the images of a source (of some classes).
+
+        Raises:
+            ValueError: if there is no such source, or a class has no image.
+        """
         start, stop = self._range(source)
         if classes is None:
             return torch.randint(start, stop, tuple(shape), generator=generator)
         key = (source, tuple(classes))
         if key not in self._of_classes:
-            members = torch.isin(self.labels[start:stop], torch.tensor(classes)).nonzero().flatten() + start
-            if not len(members):
-                raise ValueError(f"source {source!r} has no image of the classes {list(classes)}")
-            self._of_classes[key] = members
+            labels = self.labels[start:stop]
+            if missing := sorted(set(classes) - set(labels.unique().tolist())):
+                raise ValueError(
+                    f"source {source!r} has no image of class {', '.join(map(str, missing))}; its classes are "
+                    f"0 to {len(self.class_names[source]) - 1}"
+                )
+            self._of_classes[key] = torch.isin(labels, torch.tensor(classes)).nonzero().flatten() + start
         members = self._of_classes[key]
         return members[torch.randint(len(members), tuple(shape), generator=generator)]
 

@@ -94,6 +94,9 @@ class VisionData(DataModule):
         return {"image_size": 2 * self.tile_size, "num_classes": len(self.class_names)}
 
     def setup(self, stage: str | None = None) -> None:
+        names, others = self.bank("train").class_names, self.bank("test").class_names
+        if unlike := [source for source, classes in names.items() if others[source] != classes]:
+            raise ValueError(f"train and test images of the source {unlike[0]!r} are of different classes")
         for split in ("train", "test"):
             check_scenes(self.task, self.bank(split))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
@@ -26,6 +26,14 @@ class Corpus(Protocol):
     def identity(self) -> str:
         """Text that two corpora share only if their documents are the same."""
         ...
+
+
+def files_of(folder: Path, patterns: Mapping[Split, str], split: Split) -> list[Path]:
+    """The files of a split by their patterns, sorted; none of those that validate trains."""
+    found = set(folder.glob(patterns[split]))
+    if split == "train":
+        found -= set(folder.glob(patterns["validation"]))
+    return sorted(path for path in found if path.is_file())
 
 
 class FolderCorpus:
@@ -54,15 +62,13 @@ class FolderCorpus:
 
     def files(self, split: Split) -> list[Path]:
         """The files of a split, by name."""
-        found = set(self.folder.glob(self.patterns[split]))
-        if split == "train":
-            found -= set(self.folder.glob(self.patterns["validation"]))
+        found = files_of(self.folder, self.patterns, split)
         if not found:
             raise FileNotFoundError(
                 f"no text in {self.folder.absolute()}: data.corpus.{split}={self.patterns[split]} fits no file of it; "
                 "name another folder with data.corpus.folder, or other files"
             )
-        return sorted(found)
+        return found
 
     def documents(self, split: Split) -> Iterator[str]:
         """The lines that are not empty.
@@ -95,8 +101,8 @@ class HubCorpus:
         split: of it.
         column: that holds the text.
         revision: commit or tag of the data set; None for the newest, of which the cache keeps what was first read.
-        documents: that train at most; None for all.
-        validation_documents: that validate.
+        documents: that train at most, empty ones counted; None for all.
+        validation_documents: that validate, likewise.
 
     Raises:
         ValueError: where documents are asked for and Hugging Face ``datasets`` is not installed, or has none.
@@ -116,17 +122,20 @@ class HubCorpus:
         self.limits = (documents, validation_documents)
 
     def documents(self, split: Split) -> Iterator[str]:
-        """The documents of a split, as they come from the Hub."""
+        """The documents of a split, as they come from the Hub, but for empty ones."""
         name, config, part, column, revision = self.source
         documents, held_out = self.limits
         stream = _streamed(name, config, part, revision)
         rows = (
             islice(stream, held_out) if split == "validation" else islice(stream, held_out, _end(held_out, documents))
         )
-        for row in rows:
+        for row in _told(rows, name):
             if column not in row:
                 raise ValueError(f"data.corpus.column={column} is no column of {name}; it has {', '.join(row)}")
-            yield row[column]
+            if not isinstance(row[column], str):
+                raise ValueError(f"data.corpus.column={column} of {name} holds no text, but {row[column]!r:.60}")
+            if document := row[column].strip():
+                yield document
 
     def identity(self) -> str:
         return repr((self.source, self.limits))
@@ -144,9 +153,23 @@ def _streamed(name: str, config: str | None, split: str, revision: str | None) -
     try:
         return load_dataset(name, config, split=split, revision=revision, streaming=True)
     except Exception as error:  # of many libraries: offline, no such name, no such configuration
-        raise ValueError(
-            f"data.corpus.name={name} cannot be read from the Hugging Face Hub: {first_line(error)}"
-        ) from error
+        raise _unread(name, error) from error
+
+
+def _told(rows: Iterator[Any], name: str) -> Iterator[Any]:
+    """The rows, one after another; what breaks off between them is told as what fails at the first."""
+    while True:
+        try:
+            row = next(rows)
+        except StopIteration:
+            return
+        except Exception as error:  # of many libraries: the connection is lost, a file is damaged
+            raise _unread(name, error) from error
+        yield row
+
+
+def _unread(name: str, error: Exception) -> ValueError:
+    return ValueError(f"data.corpus.name={name} cannot be read from the Hugging Face Hub: {first_line(error)}")
 
 
 def needed(library: str) -> str:

@@ -13,7 +13,7 @@ import torch
 from pydantic import Field
 
 from lab.datasets.seeding import Shuffle, generator_of
-from lab.datasets.text.corpus import Pattern, Split
+from lab.datasets.text.corpus import Pattern, Split, files_of
 from lab.datasets.text.problems import Names, Problem, Problems, shared_out
 
 _LONGEST_LINE = 2**22
@@ -86,16 +86,14 @@ class FolderProblems(Problems):
         return self._index("validation")
 
     def _index(self, split: Split) -> _Index:
-        found = set(self.folder.glob(self.patterns[split]))
-        if split == "train":
-            found -= set(self.folder.glob(self.patterns["validation"]))
+        found = files_of(self.folder, self.patterns, split)
         if not found:
             raise FileNotFoundError(
                 f"no problems in {self.folder.absolute()}: data.problems.{split}={self.patterns[split]} fits no file "
                 "of it; export some there (docs/clrs_text.md), name another folder with data.problems.folder, or draw "
                 "problems with data/problems=drawn"
             )
-        index = _Index(sorted(found), self.wanted)
+        index = _Index(found, self.wanted)
         if missing := sorted(set(self.wanted or ()) - index.rows.keys()):
             raise ValueError(
                 f"data.problems.algorithms: the {split} files of {self.folder} have no {', '.join(missing)}; beside "

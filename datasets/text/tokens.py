@@ -6,6 +6,7 @@ import hashlib
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lab.console import tell
+from lab.console import first_line, tell
 from lab.datasets.cache import cache
 from lab.datasets.text.corpus import Corpus, Split, needed
 
@@ -23,7 +24,7 @@ SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 START, END, MASK = (SPECIAL.index(token) for token in ("<s>", "</s>", "<mask>"))
 
 # Changes when what is kept does.
-_VERSION = 1
+_VERSION = 2
 # Documents that are tokenised at once, side by side on all cores.
 _AT_ONCE = 1000
 _TOKENIZER = "tokenizer.json"
@@ -61,7 +62,7 @@ def tokenised(corpus: Corpus, vocabulary: int) -> Tokens:
         vocabulary: size of the byte-level BPE, special tokens included.
 
     Raises:
-        ValueError: if ``tokenizers`` is not installed.
+        ValueError: if ``tokenizers`` is not installed, or the cache is damaged or cannot be written.
     """
     try:
         from tokenizers import Tokenizer
@@ -71,8 +72,13 @@ def tokenised(corpus: Corpus, vocabulary: int) -> Tokens:
     folder = cache() / "text" / name
     if not folder.is_dir():
         _make(corpus, vocabulary, folder)
-    tokenizer = Tokenizer.from_file(str(folder / _TOKENIZER))
-    streams = {split: np.load(folder / f"{split}.npy", mmap_mode="r") for split in _SPLITS}
+    try:
+        tokenizer = Tokenizer.from_file(str(folder / _TOKENIZER))
+        streams = {split: np.load(folder / f"{split}.npy", mmap_mode="r") for split in _SPLITS}
+    except Exception as error:  # the two libraries have many for a damaged file
+        raise ValueError(
+            f"{folder} is damaged ({first_line(error)}): delete it, and it is made again from the corpus"
+        ) from error
     return Tokens(tokenizer.get_vocab_size(), streams, tokenizer)
 
 
@@ -81,8 +87,13 @@ def _make(corpus: Corpus, vocabulary: int, folder: Path) -> None:
     from tokenizers.implementations import ByteLevelBPETokenizer
 
     tell(f"a tokeniser is trained on the corpus once, and kept in {folder.parent}")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    except OSError as error:
+        raise ValueError(
+            f"{folder.parent} cannot be written ({error.strerror}): XDG_CACHE_HOME names another place for the cache"
+        ) from error
     try:
         tokenizer = ByteLevelBPETokenizer()
         tokenizer.train_from_iterator(
@@ -92,8 +103,10 @@ def _make(corpus: Corpus, vocabulary: int, folder: Path) -> None:
         dtype = np.uint16 if tokenizer.get_vocab_size() <= 2**16 else np.uint32
         for split in _SPLITS:
             _write(draft / f"{split}.npy", _parts(tokenizer, corpus.documents(split), dtype), dtype)
-        if not folder.is_dir():  # another process may have been first
+        with suppress(OSError):  # another process may have been first
             draft.rename(folder)
+        if not folder.is_dir():
+            raise ValueError(f"{folder} cannot be written")
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 

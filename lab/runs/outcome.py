@@ -15,7 +15,15 @@ from lab.runs.files import is_full
 from lab.runs.summary import Status
 
 # What a user can mend, and says how by itself.
-MENDED = (LabError, FileNotFoundError, ValueError, MisconfigurationException)
+MENDED = (
+    LabError,
+    FileNotFoundError,
+    PermissionError,
+    IsADirectoryError,
+    NotADirectoryError,
+    ValueError,
+    MisconfigurationException,
+)
 # What ends a run from outside, and is no failure of it.
 STOPPED = (KeyboardInterrupt, SystemExit, SIGTERMException)
 

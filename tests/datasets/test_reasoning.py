@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -45,6 +47,20 @@ def test_one_batch_is_an_epoch() -> None:
     batches = list(data.train_dataloader())
     assert len(batches) == 1
     assert set(batches[0]) == {"x", "y", "latents"}
+
+
+def test_processes_share_both_splits_and_have_one_fingerprint() -> None:
+    alone = ReasoningData(numbers=7)
+    shares = []
+    for rank in (0, 1):
+        data = ReasoningData(numbers=7)
+        data.trainer = SimpleNamespace(world_size=2, global_rank=rank)  # type: ignore[assignment]
+        shares.append([data.draw_train(0, 0), *data.val_dataloader()])
+        # A checkpoint of two processes is gone on with by one, and the other way round.
+        assert torch.equal(data.fingerprint, alone.fingerprint)
+    for split, parts in zip(("train", "validation"), zip(*shares, strict=True), strict=True):
+        together = {tuple(row) for part in parts for row in part["x"].tolist()}
+        assert together == {tuple(row) for row in alone.batch(split)["x"].tolist()}
 
 
 @pytest.mark.parametrize("options", [{"numbers": 1}, {"train_share": 0.0}, {"train_share": 1.0}])

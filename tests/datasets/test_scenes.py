@@ -60,8 +60,8 @@ def test_bank_names_what_it_has() -> None:
     bank = ImageBank({"digits": images(3)}, 28)
     with pytest.raises(ValueError, match=r"'garments', but the data holds \['digits'\]"):
         bank.size("garments")
-    with pytest.raises(ValueError, match="no image of the classes"):
-        bank.draw("digits", [1], torch.Generator(), classes=(9,))
+    with pytest.raises(ValueError, match="source 'digits' has no image of class -1, 9; its classes are 0 to "):
+        bank.draw("digits", [1], torch.Generator(), classes=(1, 9, -1))
 
 
 def test_colour_noise_is_one_value_a_tile_and_channel() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,7 +12,7 @@ import torch
 from PIL import Image
 
 from lab.datasets.folder import FolderSource
-from lab.datasets.sources import Images
+from lab.datasets.sources import Images, Split
 from lab.datasets.tasks.check import check_task
 from lab.datasets.tasks.cifar_task_1 import CifarTask1
 from lab.datasets.tasks.color_or_fashion import COLORS, ColorOrFashion
@@ -220,6 +221,21 @@ def test_a_class_that_is_not_there_is_named(sources: dict) -> None:
     data = VisionData(CifarTask1(indicators=("bird", "frog")), sources, batch_size=4, epoch_size=4)
     with pytest.raises(ValueError, match="no \\['frog'\\]; it has bird, airplane, automobile"):
         data.draw_train(0, 0)
+    # One class of two is there: z would always be the same.
+    for task in (MainTask(digits=(1, 12)), DigitGrouping(groups=[[1, -1], [3, 4]]), ColorOrFashion(digits=(1, 12))):
+        with pytest.raises(ValueError, match=r"source 'digits' has no image of class (12|-1)"):
+            VisionData(task, sources, batch_size=4, epoch_size=4).setup()
+
+
+def test_both_splits_have_the_same_classes(sources: dict) -> None:
+    class Fewer:
+        def load(self, split: Split) -> Images:
+            images = sources["garments"].load(split)
+            return replace(images, class_names=(*images.class_names[:9], split))
+
+    data = VisionData(MainTask(), {**sources, "garments": Fewer()}, batch_size=4, epoch_size=4)
+    with pytest.raises(ValueError, match="train and test images of the source 'garments' are of different classes"):
+        data.setup()
 
 
 def test_images_come_from_a_folder(tmp_path: Path) -> None:

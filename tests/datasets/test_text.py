@@ -108,6 +108,22 @@ def test_the_cache_goes_by_content(corpus: FolderCorpus, monkeypatch: pytest.Mon
     assert len(made) == 3 and not list((tokens.cache() / "text").glob(".*"))
 
 
+def test_a_cache_that_cannot_be_read_or_written_is_told(
+    corpus: FolderCorpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (corpus.folder / "folder.txt").mkdir()
+    tokens.tokenised(corpus, 300)
+    (kept,) = (tokens.cache() / "text").iterdir()
+    whole = (kept / "train.npy").read_bytes()
+    (kept / "train.npy").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ValueError, match=rf"{kept} is damaged \(.*\): delete it, and it is made again"):
+        tokens.tokenised(corpus, 300)
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(ValueError, match=r"text cannot be written \(Not a directory\): XDG_CACHE_HOME names another"):
+        tokens.tokenised(corpus, 300)
+
+
 def test_what_cannot_be_read_is_told(corpus: FolderCorpus, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(FileNotFoundError, match=r"no text in .*data\.corpus\.train=\*\.txt fits no file"):
         tokens.tokenised(FolderCorpus(str(corpus.folder / "none")), 300)
@@ -137,13 +153,21 @@ def test_what_cannot_be_read_is_told(corpus: FolderCorpus, monkeypatch: pytest.M
 
 def test_the_hub_s_first_documents_validate(monkeypatch: pytest.MonkeyPatch) -> None:
     datasets = pytest.importorskip("datasets")
-    rows = [{"text": str(number)} for number in range(10)]
-    monkeypatch.setattr(datasets, "load_dataset", lambda *given, **named: iter(rows))
+    rows: list[dict] = [{"text": str(number)} for number in range(10)]
+    monkeypatch.setattr(datasets, "load_dataset", lambda *given, **named: (row or 1 / 0 for row in rows))
     corpus = HubCorpus("someone/something", documents=4, validation_documents=3)
     assert list(corpus.documents("validation")) == ["0", "1", "2"]
     assert list(corpus.documents("train")) == ["3", "4", "5", "6"]
     with pytest.raises(ValueError, match=r"column=body is no column of someone/something; it has text"):
         next(HubCorpus("someone/something", column="body").documents("validation"))
+    rows[4]["text"] = " \n"
+    assert list(corpus.documents("train")) == ["3", "5", "6"]
+    rows[5] = {"text": 5}
+    with pytest.raises(ValueError, match=r"data\.corpus\.column=text of someone/something holds no text, but 5"):
+        list(corpus.documents("train"))
+    rows[5] = {}
+    with pytest.raises(ValueError, match=r"someone/something cannot be read from the Hugging Face Hub: division"):
+        list(corpus.documents("train"))
 
 
 @pytest.mark.real_data

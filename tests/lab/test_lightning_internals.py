@@ -16,7 +16,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from lab.console import tell
+from lab.console import LabError, tell
 from lab.datasets.loading import step_reached
 from lab.runs.outcome import Ending
 from lab.training import lightning_internals as internals
@@ -154,6 +154,13 @@ def test_a_run_that_slurm_ends_is_stopped() -> None:
     with pytest.raises(SIGTERMException), ending.told():
         raise SIGTERMException
     assert (ending.status, ending.reason) == ("stopped", None)
+
+
+def test_a_file_that_may_not_be_read_is_told_in_one_line(tmp_path: Path) -> None:
+    ending = Ending()
+    with pytest.raises(LabError, match=f"Is a directory: '{tmp_path}'"), ending.told():
+        tmp_path.read_text()
+    assert ending.status == "failed" and ending.reason == f"[Errno 21] Is a directory: '{tmp_path}'"
 
 
 def test_end_a_finished_epoch() -> None:
