@@ -31,6 +31,7 @@ import yaml
 from lab.config.compose import CONFIGS
 from lab.config.look_arguments import look_arguments
 from lab.console import import_from_here, patience, refusals
+from lab.training.memory import keep_freed_memory
 
 
 def _usage() -> str:
@@ -54,6 +55,7 @@ def main() -> None:
     with refusals():
         told = look_arguments(sys.argv[1:])
         # What was typed is checked above, before anything heavy is loaded.
+        keep_freed_memory()
         with patience("loading PyTorch"):
             import torch
 

@@ -37,7 +37,7 @@ from lab.datasets.tasks.main import MainTask
 from lab.datasets.vision import VisionData
 from lab.models.compact_vit import CompactViT
 from lab.models.reasoner import Reasoner
-from lab.training.machine import flushed_denormals, keep_freed_memory, tune_compiler
+from lab.training.machine import flushed_denormals, tune_compiler
 from lab.training.module import TwoStepModule
 from lab.training.optim import OptimConfig
 from lab.training.seeds.module import OneSeed, Seed, SeedsModule
@@ -64,7 +64,6 @@ def measure(case: Case) -> list[Row]:
     """
     torch.manual_seed(0)
     torch.set_num_threads(case.threads)
-    keep_freed_memory()
     tune_compiler()
     groups = {
         "compose": _compose,

@@ -10,6 +10,7 @@ import sys
 from dataclasses import asdict
 
 from lab.bench.cases import Case, Row
+from lab.training.memory import keep_freed_memory
 
 # Others may print too; the answer is the line that begins like this.
 ANSWER = "rows: "
@@ -43,6 +44,7 @@ def _failed(case: Case, error: str) -> Row:
 
 def main() -> None:
     """Measures the case given as the only argument and prints its rows."""
+    keep_freed_memory()
     # Late: the parent imports this module, and needs neither timm nor Lightning.
     from lab.bench.measure import measure
 

@@ -37,7 +37,7 @@ from lab.training.build import (
 )
 from lab.training.ending import ended_by_signals, full_disk_told_once
 from lab.training.lightning_internals import process_rank, processor_has_bf16
-from lab.training.machine import cpp_compiler, flushed_denormals, keep_freed_memory, tune_compiler
+from lab.training.machine import cpp_compiler, flushed_denormals, tune_compiler
 from lab.training.open_run import OpenRun
 from lab.training.resume import check_resumable
 from lab.training.seeds.train import check_trainer, train_together
@@ -73,7 +73,6 @@ def _prepare_process(spec: RunSpec) -> None:
     warnings.filterwarnings("ignore", module="lightning")
     # Seeds trained together: fused CPU attention is then called seed by seed, which costs nothing to speak of.
     warnings.filterwarnings("ignore", message=".*batching rule for aten::_scaled_dot_product")
-    keep_freed_memory()
     if spec.config.threads is not None:
         torch.set_num_threads(spec.config.threads)
     if spec.config.compile:

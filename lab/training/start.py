@@ -12,6 +12,7 @@ from lab.console import LabError, patience
 from lab.runs import slurm
 from lab.runs.spec import RunSpec, one_device
 from lab.runs.summary import Summary, is_finished, read_summary
+from lab.training.memory import keep_freed_memory
 from lab.training.processes import stopped, train_apart
 
 
@@ -36,6 +37,7 @@ def start(spec: RunSpec) -> list[Summary]:
     # Any machine can find out that nothing is left to train.
     if spec.force or not all(is_finished(one.folder) for one in spec.each):
         _check_devices(spec.config.trainer)
+    keep_freed_memory()
     with patience("loading PyTorch"):
         from lab.training.fit import train  # takes seconds: torch, Lightning, timm
     return train(spec)
