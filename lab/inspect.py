@@ -11,9 +11,9 @@ unless ``force=true``. Every file that is written is named, and small tables are
 ``device=cuda``, ``threads=2``, ``softmax=log_length softmax.form=log_n`` (swapped in, nothing trained),
 ``--config-dir my`` (configs of one's own, ``my/callbacks/...``).
 
-Of a run: ``gradient_norms`` looks at training batches, the others at the validation set; more scenes than the run
-validates on: ``data.validation_size=20000``; ``trust=my_rules`` (modules that the run's ``config.yaml`` may name beside
-the lab's: what it says is data, which somebody else may have written).
+Of a run: ``gradient_norms`` looks at training batches, the others at the validation set; for more scenes than the run
+validated on, add ``data.validation_size=20000``; ``trust=my_rules`` (modules that the run's ``config.yaml`` may name
+beside the lab's: what it says is data, which somebody else may have written).
 
 Of a model: ``text=`` (words, a file, a folder of *.txt) or ``images=`` (a folder), else random inputs; ``tokens=128``
 of an input, ``inputs=16``; ``weights=false`` (random ones, of its config), ``layers=1`` (its first), ``seed=0``,

@@ -283,7 +283,8 @@ def page(cells: Sequence[Cell], out: Path, command: str) -> str:
     if whole:
         text += ["p-values of these tables are not corrected."]
     if missing:
-        text += ["## Not run", "\n".join(_not_run(setup, missing) for setup in {cell.setup: None for cell in missing})]
+        lines = [_not_run(setup, missing) for setup in {cell.setup: None for cell in missing}]
+        text += ["## No summary kept here (not run, or run before summaries were kept)", "\n".join(lines)]
     return "\n\n".join(text) + "\n"
 
 
