@@ -51,6 +51,3 @@ class GivenData(DataModule):
 
     def train_dataloader(self) -> Any:
         return self.val_dataloader()
-
-    def val_dataloader(self) -> Any:
-        return self.validation_loader(self.batch_size)

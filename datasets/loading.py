@@ -101,13 +101,14 @@ class StepLoader(DataLoader):
 class DataModule(L.LightningDataModule, ABC):
     """Data of an experiment: draws fresh batches to train on and one fixed set to validate on, both shared out.
 
-    A subclass draws, and opens its loaders with :meth:`training_loader` and :meth:`validation_loader`. What it does not
-    say of its samples (locations, class names, regions, the plateau, pictures) is left out of metrics and pictures.
+    A subclass draws. What it does not say of its samples (locations, class names, regions, the plateau, pictures) is
+    left out of metrics and pictures.
 
     Attributes:
         batch_size: samples of a training batch of one process.
         validation_size: samples of the fixed validation set, which diagnostics see; batches that are scored by another
             name alone (:meth:`scored`) may follow.
+        epoch_size: samples of an epoch over all processes; not needed beside another :meth:`train_dataloader`.
         locations: names of what the latent ``target_location`` chooses between.
         unit: what samples are called where they are counted.
         ragged: True where samples differ in length: two seeds' batches differ in shape, and labels may be ``IGNORED``.
@@ -116,6 +117,7 @@ class DataModule(L.LightningDataModule, ABC):
     unit: str = "samples"
     batch_size: int
     validation_size: int
+    epoch_size: Any
     locations: tuple[str, ...] = ()
     ragged: ClassVar[bool] = False
 
@@ -225,6 +227,12 @@ class DataModule(L.LightningDataModule, ABC):
     def validation_batches(self, batch_size: int) -> range:
         """Numbers of all batches of the fixed set, cut into batches of ``batch_size``."""
         return range(-(-self.validation_size // batch_size))
+
+    def train_dataloader(self) -> StepLoader:
+        return self.training_loader(self.steps_of(self.epoch_size))
+
+    def val_dataloader(self) -> StepLoader:
+        return self.validation_loader(self.batch_size)
 
     def training_loader(self, steps: int, workers: int = 0) -> StepLoader:
         """An epoch of ``steps`` batches, from the step that training has reached."""

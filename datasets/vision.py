@@ -107,9 +107,6 @@ class VisionData(DataModule):
             self.banks[split] = ImageBank(images, self.tile_size)
         return self.banks[split]
 
-    def train_dataloader(self) -> StepLoader:
-        return self.training_loader(self.steps_of(self.epoch_size))
-
     def val_dataloader(self) -> StepLoader:
         return self.validation_loader(self.validation_batch_size)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -23,7 +23,7 @@ from lab.report.figures import shares_of_v
 from lab.runs.files import write_atomically, write_text
 from lab.runs.summary import load_summary
 from lab.training.inspection import inspect
-from scripts.reproduce.common import folder_of, train
+from scripts.reproduce.common import folder_of, run_options, train
 
 DIAGNOSTICS = (
     "attention_entropy",
@@ -48,7 +48,7 @@ SHOWN = (
 SOFTMAXES = ("softmax", "norm_softmax")
 
 
-def reasoning(softmax: str, runs: Path, epochs: int, options: list[str]) -> Path:
+def reasoning(softmax: str, runs: Path, epochs: int, options: Sequence[str]) -> Path:
     """Trains the reasoning task under all diagnostics; the run folder."""
     overrides = [
         "experiment=reasoning",
@@ -122,7 +122,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=None)
     parser.add_argument("--main-task", type=Path, default=None, help="a run folder of the main task to look into")
     arguments = parser.parse_args()
-    options = [f"threads={arguments.threads}"] if arguments.threads else []
+    options = run_options(arguments.threads)
     runs = {softmax: reasoning(softmax, arguments.runs, arguments.epochs, options) for softmax in SOFTMAXES}
     history(runs, arguments.out)
     for softmax, run in runs.items():

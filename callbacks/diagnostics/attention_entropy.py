@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lab.callbacks.diagnostics.base import Diagnostic
 from lab.observation.attention_statistics import keys_seen, share_of_log, weight_entropy
-from lab.observation.observe import Chunk, Findings, layers_over
+from lab.observation.observe import Chunk, Findings, head_rows, layers_over
 from lab.plotting.figures import bars_by_layer, lines_by_layer
 
 
@@ -49,10 +49,7 @@ class AttentionEntropy(Diagnostic):
         found = Findings()
         for index, columns in enumerate(layers_over(seen)):
             named = dict(zip(("entropy", "share", "sum"), columns.tolist(), strict=False))
-            found.rows += [
-                {"layer": index, "head": head, **dict(zip(named, values, strict=True))}
-                for head, values in enumerate(zip(*named.values(), strict=True))
-            ]
+            found.rows += head_rows(index, **named)
             for name, values in named.items():
                 key = "nats" if name == "entropy" else name
                 found.scalars[f"{key}/layer_{index}"] = sum(values) / len(values)

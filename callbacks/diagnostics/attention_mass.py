@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lab.callbacks.diagnostics.base import Diagnostic
 from lab.observation.attention_statistics import mass_on, null_mass, received, shares
-from lab.observation.observe import Chunk, Findings, layers_over
+from lab.observation.observe import Chunk, Findings, head_rows, layers_over
 from lab.plotting.figures import bars_by_layer, lines_by_layer
 
 
@@ -62,10 +62,7 @@ class AttentionMass(Diagnostic):
         for name in seen[0][0]:
             for index, layer in enumerate(layers_over([(own[name], size) for own, size in seen])):
                 masses, sizes = layer.tolist()
-                found.rows += [
-                    {"layer": index, "head": head, "region": name, "mass": mass, "tokens": tokens}
-                    for head, (mass, tokens) in enumerate(zip(masses, sizes, strict=True))
-                ]
+                found.rows += head_rows(index, region=[name] * len(masses), mass=masses, tokens=sizes)
                 found.scalars[f"{name}/layer_{index}"] = sum(masses) / len(masses)
         found.figures["layers"] = partial(_bars, pd.DataFrame(found.rows))
         return found

@@ -24,7 +24,7 @@ from lab.observation.attention_statistics import (
     smallest_weight,
     spread_bound,
 )
-from lab.observation.observe import Chunk, Findings, layers_over
+from lab.observation.observe import Chunk, Findings, head_rows, layers_over
 from lab.plotting.figures import bars_by_layer, lines_by_layer
 
 _BARS = ("spread", "spread_bound", "largest_weight", "largest_weight_bound")
@@ -111,10 +111,7 @@ class LogitSpread(Diagnostic):
         if empty:
             self.tell_once(f"{' and '.join(empty)} left empty: not defined under this softmax")
         for index, layer in enumerate(means):
-            found.rows += [
-                {"layer": index, "head": head, **dict(zip(_COLUMNS, column, strict=True))}
-                for head, column in enumerate(layer.t().tolist())
-            ]
+            found.rows += head_rows(index, **dict(zip(_COLUMNS, layer.tolist(), strict=True)))
             whole = dict(zip(_COLUMNS, layer.mean(1).tolist(), strict=True))
             found.scalars |= {
                 f"{name}/layer_{index}": whole[name] for name in _COLUMNS if name not in (*empty, "uniform")

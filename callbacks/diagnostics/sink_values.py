@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lab.callbacks.diagnostics.base import Diagnostic
 from lab.observation.attention_statistics import shares, sink_value_norms
-from lab.observation.observe import Chunk, Findings, layers_over
+from lab.observation.observe import Chunk, Findings, head_rows, layers_over
 from lab.plotting.figures import bars_by_layer, lines_by_layer
 
 
@@ -37,10 +37,7 @@ class SinkValues(Diagnostic):
     def conclude(self, seen: list[Any]) -> Findings:
         found = Findings()
         for index, (sinks, others) in enumerate(one.tolist() for one in layers_over(seen)):
-            found.rows += [
-                {"layer": index, "head": head, "sink": sink, "others": other}
-                for head, (sink, other) in enumerate(zip(sinks, others, strict=True))
-            ]
+            found.rows += head_rows(index, sink=sinks, others=others)
             found.scalars |= {
                 f"sink/layer_{index}": sum(sinks) / len(sinks),
                 f"others/layer_{index}": sum(others) / len(others),

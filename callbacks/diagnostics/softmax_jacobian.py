@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lab.callbacks.diagnostics.base import Diagnostic
 from lab.observation.attention_statistics import softmax_jacobian
-from lab.observation.observe import Chunk, Findings, layers_over
+from lab.observation.observe import Chunk, Findings, head_rows, layers_over
 from lab.plotting.figures import bars_by_layer, lines_by_layer
 
 
@@ -42,7 +42,7 @@ class SoftmaxJacobian(Diagnostic):
         if any(math.isnan(value) for values in means for value in values):
             self.tell_once("left empty where weights are no exponentials over their sum")
         for index, values in enumerate(means):
-            found.rows += [{"layer": index, "head": head, "jacobian": value} for head, value in enumerate(values)]
+            found.rows += head_rows(index, jacobian=values)
             if not math.isnan(values[0]):
                 found.scalars[f"layer_{index}"] = sum(values) / len(values)
         found.figures["layers"] = partial(bars_by_layer, found.rows, ["jacobian"], "softmax Jacobian")

@@ -14,7 +14,7 @@ from torch import Tensor
 from lab.attention.masks import key_counts
 from lab.callbacks.diagnostics.base import Diagnostic
 from lab.observation.attention_statistics import temperature_of
-from lab.observation.observe import Chunk, Findings
+from lab.observation.observe import Chunk, Findings, head_rows
 from lab.plotting.figures import bars_by_layer, lines_by_layer
 
 
@@ -51,10 +51,7 @@ class TemperatureInUse(Diagnostic):
             count_H, sum_H, squares_H = torch.stack(chunks).sum(0)
             mean_H, square_H = sum_H / count_H, squares_H / count_H
             spread_H = (square_H - mean_H.square()).clamp_min(0).sqrt()
-            found.rows += [
-                {"layer": index, "head": head, "temperature": mean, "spread": spread}
-                for head, (mean, spread) in enumerate(zip(mean_H.tolist(), spread_H.tolist(), strict=True))
-            ]
+            found.rows += head_rows(index, temperature=mean_H.tolist(), spread=spread_H.tolist())
             # Of all queries of all heads of the layer.
             whole = (square_H.mean() - mean_H.mean().square()).clamp_min(0).sqrt()
             if not mean_H.isnan().any():

@@ -13,7 +13,7 @@ from pydantic import Field, PositiveInt
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from lab.datasets.loading import IGNORED, Batch, DataModule, StepLoader
+from lab.datasets.loading import IGNORED, Batch, DataModule
 from lab.datasets.seeding import generator_of
 from lab.datasets.sizes import BatchSize, Samples
 from lab.datasets.text.problems import Problem, Problems
@@ -212,9 +212,3 @@ class ClrsTextData(DataModule):
 
     def validation_batches(self, batch_size: int) -> range:
         return range(len(self._validation[0]))
-
-    def train_dataloader(self) -> StepLoader:
-        return self.training_loader(self.steps_of(self.epoch_size))
-
-    def val_dataloader(self) -> StepLoader:
-        return self.validation_loader(self.batch_size)

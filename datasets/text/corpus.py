@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
+from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
@@ -146,12 +147,9 @@ def _end(start: int, count: int | None) -> int | None:
 
 
 def _streamed(name: str, config: str | None, split: str, revision: str | None) -> Any:
+    datasets = library("datasets")
     try:
-        from datasets import load_dataset  # type: ignore[attr-defined]  # not the lab's folder of that name
-    except ImportError as error:
-        raise ValueError(needed("datasets")) from error
-    try:
-        return load_dataset(name, config, split=split, revision=revision, streaming=True)
+        return datasets.load_dataset(name, config, split=split, revision=revision, streaming=True)
     except Exception as error:  # of many libraries: offline, no such name, no such configuration
         raise _unread(name, error) from error
 
@@ -172,6 +170,16 @@ def _unread(name: str, error: Exception) -> ValueError:
     return ValueError(f"data.corpus.name={name} cannot be read from the Hugging Face Hub: {first_line(error)}")
 
 
-def needed(library: str) -> str:
-    """Says how to get a library of the extra ``language``."""
-    return f"this needs {library}, which is not installed: pip install 'eureka-lab[language]'"
+def library(name: str) -> Any:
+    """Imports a library of the extra ``language``.
+
+    Raises:
+        ValueError: if it is not installed.
+    """
+    try:
+        found = import_module(name)
+        if found.__file__ is None:  # without ``datasets``, the lab's folder of that name is found
+            raise ImportError(name)
+    except ImportError as error:
+        raise ValueError(f"this needs {name}, which is not installed: pip install 'eureka-lab[language]'") from error
+    return found

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pydantic import Field, PositiveInt
 from torch import Tensor
 
-from lab.datasets.loading import Batch, DataModule, Drawn, StepLoader
+from lab.datasets.loading import Batch, DataModule, Drawn
 from lab.datasets.seeding import Shuffle, generator_of
 from lab.datasets.sizes import BatchSize, Samples
 from lab.datasets.text.corpus import Corpus, Split
@@ -145,12 +145,6 @@ class TextData(DataModule):
         places = torch.arange(start, min(start + self.batch_size, self.validation_size))
         generator = generator_of("text validation", self.validation_seed, index)
         return self.drawn(self.block_at("validation", places), generator)
-
-    def train_dataloader(self) -> StepLoader:
-        return self.training_loader(self.steps_of(self.epoch_size))
-
-    def val_dataloader(self) -> StepLoader:
-        return self.validation_loader(self.batch_size)
 
 
 class CausalLanguageData(TextData):

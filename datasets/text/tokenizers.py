@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from lab.console import first_line
-from lab.datasets.text.corpus import needed
+from lab.datasets.text.corpus import library
 from lab.datasets.text.tokens import END, SPECIAL, START
 
 
@@ -63,12 +63,9 @@ class PretrainedTokenizer(Tokenizer):
 
     @cached_property
     def _own(self) -> Any:
+        transformers = library("transformers")
         try:
-            from transformers import AutoTokenizer
-        except ImportError as error:
-            raise ValueError(needed("transformers")) from error
-        try:
-            own: Any = AutoTokenizer.from_pretrained(self.name, trust_remote_code=False)
+            own: Any = transformers.AutoTokenizer.from_pretrained(self.name, trust_remote_code=False)
         except Exception as error:  # of many libraries: offline, no such name, a damaged file
             raise ValueError(f"data.tokenizer.name={self.name} cannot be read: {first_line(error)}") from error
         if own.eos_token_id is None:

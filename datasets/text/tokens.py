@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from lab.console import first_line, tell
 from lab.datasets.cache import cache
-from lab.datasets.text.corpus import Corpus, Split, needed
+from lab.datasets.text.corpus import Corpus, Split, library
 
 # As RoBERTa has them, in the order of their numbers.
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
@@ -64,16 +64,13 @@ def tokenised(corpus: Corpus, vocabulary: int) -> Tokens:
     Raises:
         ValueError: if ``tokenizers`` is not installed, or the cache is damaged or cannot be written.
     """
-    try:
-        from tokenizers import Tokenizer
-    except ImportError as error:
-        raise ValueError(needed("tokenizers")) from error
+    tokenizers = library("tokenizers")
     name = hashlib.blake2b(repr((_VERSION, vocabulary, corpus.identity())).encode(), digest_size=16).hexdigest()
     folder = cache() / "text" / name
     if not folder.is_dir():
         _make(corpus, vocabulary, folder)
     try:
-        tokenizer = Tokenizer.from_file(str(folder / _TOKENIZER))
+        tokenizer = tokenizers.Tokenizer.from_file(str(folder / _TOKENIZER))
         streams = {split: np.load(folder / f"{split}.npy", mmap_mode="r") for split in _SPLITS}
     except Exception as error:  # the two libraries have many for a damaged file
         raise ValueError(

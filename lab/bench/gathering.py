@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,6 +12,7 @@ from omegaconf import OmegaConf
 from lab.bench.cases import Case
 from lab.config.compose import compose_config
 from lab.report.gather import INDEX, gather
+from lab.runs.files import csv_text
 from lab.runs.summary import Eureka, Summary, write_summary
 
 EPOCHS = 300
@@ -72,12 +71,10 @@ def _metrics(random: np.random.Generator, epochs: int) -> str:
     often = [f"gradient/{name}/layer_{layer}" for name in "kqv" for layer in range(LAYERS)]
     once = [f"temperature/tau/layer_{layer}" for layer in range(LAYERS)]
     once += ["train/accuracy", "train/learning_rate", "train/loss", "val/accuracy", "val/loss"]
-    text = io.StringIO()
-    writer = csv.DictWriter(text, ["step", "epoch", *sorted([*often, *once])], restval="", lineterminator="\n")
-    writer.writeheader()
+    rows: list[dict[str, float]] = []
     for step in range(epochs * STEPS):
         names = [*(often if step % GRADIENTS_EVERY == 0 else []), *(once if step % STEPS == STEPS - 1 else [])]
         if names:
-            row: dict[str, float] = {name: float(np.float32(random.random())) for name in names}
-            writer.writerow({"step": step, "epoch": float(step // STEPS), **row})
-    return text.getvalue()
+            numbers = {name: float(np.float32(random.random())) for name in names}
+            rows.append({"step": step, "epoch": float(step // STEPS), **numbers})
+    return csv_text(rows, ["step", "epoch", *sorted([*often, *once])])

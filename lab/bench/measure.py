@@ -5,7 +5,7 @@ Shapes: B batch, H heads, N tokens, D head dimension.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -15,8 +15,6 @@ from torch import Tensor
 
 import lab.attention.layers
 from lab.attention.functional import attend
-from lab.attention.masks import Mask
-from lab.attention.normaliser import Normaliser
 from lab.attention.normalisers.local import Local
 from lab.attention.rule import TemperatureRule
 from lab.attention.rules.adaptive import AdaptiveTemperature
@@ -60,7 +58,7 @@ def measure(case: Case) -> list[Row]:
     """The rows of a case, measured in this process.
 
     Raises:
-        ValueError: for a group, a softmax or a path that does not exist.
+        ValueError: for a softmax that does not exist.
     """
     torch.manual_seed(0)
     torch.set_num_threads(case.threads)
@@ -77,8 +75,6 @@ def measure(case: Case) -> list[Row]:
         "gather": _gather,
         "windows": _windows,
     }
-    if case.group not in groups:
-        raise ValueError(f"there is no group {case.group!r} of measurements; there are {', '.join(groups)}")
     if case.softmax and case.softmax not in RULES:
         raise ValueError(f"there is no softmax {case.softmax!r} to measure; there are {', '.join(RULES)}")
     with _path(case.path), flushed_denormals():
@@ -189,10 +185,7 @@ def _windows(case: Case) -> list[Row]:
 
 
 def _replace(case: Case) -> list[Row]:
-    before = memory_now(case.device)
-    forget_peak(case.device)
-    ratios = cost_of_replacing(case)
-    return [_row(case, case.quantity, "x", ratios, _memory(case, before))]
+    return _rows(case, memory_now(case.device), lambda: {case.quantity: cost_of_replacing(case)}, "x")
 
 
 def _seeds(case: Case) -> list[Row]:
@@ -230,27 +223,15 @@ def _diagnostics(case: Case) -> list[Row]:
     before = memory_now(case.device)
     model = CompactViT(softmax=RULES[case.softmax])
     (times,), _ = _run(case, [training_step(case, case.softmax, model)], before, minimum=5)
-    forget_peak(case.device)
-    shares = cost_of_looking(case, times, model)
-    memory = _memory(case, before)
-    return [_row(case, name, "x", values, memory) for name, values in shares.items()]
+    return _rows(case, before, partial(cost_of_looking, case, times, model), "x", "x", "x")
 
 
 def _probes(case: Case) -> list[Row]:
-    before = memory_now(case.device)
-    forget_peak(case.device)
-    found = time_of_probes(case)
-    memory = _memory(case, before)
-    units = ("s", "s", "x", "points")
-    return [_row(case, n, unit, values, memory) for (n, values), unit in zip(found.items(), units, strict=True)]
+    return _rows(case, memory_now(case.device), partial(time_of_probes, case), "s", "s", "x", "points")
 
 
 def _gather(case: Case) -> list[Row]:
-    before = memory_now(case.device)
-    forget_peak(case.device)
-    found = time_of_gathering(case)
-    memory = _memory(case, before)
-    return [_row(case, quantity, "s", seconds, memory) for quantity, seconds in found.items()]
+    return _rows(case, memory_now(case.device), partial(time_of_gathering, case), "s", "s")
 
 
 def reasoning_step(case: Case, seeds: int) -> Step:
@@ -311,6 +292,14 @@ def _run(
     return times, _memory(case, before)
 
 
+def _rows(case: Case, before: int, find: Callable[[], Mapping[str, list[float]]], *units: str) -> list[Row]:
+    """The rows of what ``find`` measures by quantity, each in its unit; with :func:`_memory`."""
+    forget_peak(case.device)
+    found = find()
+    memory = _memory(case, before)
+    return [_row(case, name, unit, values, memory) for (name, values), unit in zip(found.items(), units, strict=True)]
+
+
 def _memory(case: Case, before: int) -> tuple[int, int]:
     """Peak memory and its growth over ``before``, in bytes."""
     peak = peak_memory(case.device)
@@ -345,20 +334,10 @@ def _path(path: str) -> Iterator[None]:
 
     The lab takes the explicit path only to record; timing a training step on it needs this detour.
     """
-    if path not in ("", "fused", "explicit"):
-        raise ValueError(f"there is no attention path {path!r}; there are fused and explicit")
     fused = lab.attention.layers.attend
 
-    def explicit(
-        q_BHND: Tensor,
-        k_BHMD: Tensor,
-        v_BHMD: Tensor,
-        rule: TemperatureRule,
-        mask: Mask = None,
-        normaliser: Normaliser | None = None,
-        dropout: float = 0.0,
-    ) -> Tensor:
-        return lab.attention.layers.attend_explicit(q_BHND, k_BHMD, v_BHMD, rule, mask, normaliser, dropout).z
+    def explicit(*given: Any, **named: Any) -> Tensor:
+        return lab.attention.layers.attend_explicit(*given, **named).z
 
     if path == "explicit":
         lab.attention.layers.attend = explicit

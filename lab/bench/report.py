@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from lab.bench.cases import BATCH_SIZES, Row
-from lab.runs.files import write_json, write_text
+from lab.runs.files import csv_text, write_json, write_text
 
 TITLES = {
     "compose": "Composition of 56x56 scenes",
@@ -54,46 +52,50 @@ class Target:
 
 def targets(rows: Sequence[Row], device: str) -> list[Target]:
     """The project's speed targets, judged by the rows that there are: set for two CPU cores, one for a GPU alone."""
-    composed = [row for row in rows if row.quantity == "composition" and row.batch == BATCH_SIZES["compose"]]
-    trained = [row for row in rows if row.group == "train" and row.batch == BATCH_SIZES["train"]]
-    ratios = [row for row in rows if row.group == "ratio" and row.batch == BATCH_SIZES["ratio"]]
-    fastest = max((row.median for row in trained if row.median is not None), default=None)
-    slowest = max((row.median for row in ratios if row.median is not None), default=None)
-    samples = max((row.median for row in composed if row.median is not None), default=None)
-    replacing = [row for row in rows if row.group == "replace" and row.batch == BATCH_SIZES["replace"]]
-    replaced = max((row.median for row in replacing if row.median is not None), default=None)
-    best = _best_of_seeds(rows)
+
+    def median(group: str, begin: str = "") -> float | None:
+        """The largest of a group's quantities that begin so; a glance (--quick) is of other sizes and judges nothing.
+
+        Of seeds, whose size is always the same, the quickest mode's under NormSoftmax.
+        """
+        seeds = group == "seeds"
+        found = [
+            row.median
+            for row in rows
+            if row.group == group and row.quantity.startswith(begin) and row.median is not None
+            if (row.softmax == "norm_softmax" if seeds else row.batch == BATCH_SIZES[group])
+        ]
+        return (min(found) if seeds else max(found)) if found else None
+
     return [
-        _target("composed samples/s", samples, at_least=50_000),
-        _target(f"trained images/s, best setting, batch {BATCH_SIZES['train']}", fastest, at_least=55),
+        _target("composed samples/s", median("compose", "composition"), at_least=50_000),
+        _target(f"trained images/s, best setting, batch {BATCH_SIZES['train']}", median("train"), at_least=55),
         _target(
             f"NormSoftmax step / softmax step, worst setting, batch {BATCH_SIZES['ratio']}",
-            slowest,
+            median("ratio"),
             at_most=1.10,
         ),
-        _target("reasoning step of one seed in ms, NormSoftmax, best mode", best("step of one seed"), at_most=10),
-        _target("reasoning step of 5 seeds together in ms, likewise", best("step of 5 seeds together"), at_most=30),
         _target(
-            "a run of 5 seeds / 5 runs one after another, likewise", best("a run of 5 seeds / 5 runs"), at_most=0.6
+            "reasoning step of one seed in ms, NormSoftmax, best mode", median("seeds", "step of one seed"), at_most=10
+        ),
+        _target(
+            "reasoning step of 5 seeds together in ms, likewise",
+            median("seeds", "step of 5 seeds together"),
+            at_most=30,
+        ),
+        _target(
+            "a run of 5 seeds / 5 runs one after another, likewise",
+            median("seeds", "a run of 5 seeds / 5 runs"),
+            at_most=0.6,
         ),
         _target(
             "on a GPU, a step of 5 seeds together / of one, likewise",
-            best("5 steps together / one") if device == "cuda" else None,
+            median("seeds", "5 steps together / one") if device == "cuda" else None,
             at_most=1.3,
         ),
-        _target("fixed tau in a model of another library / its own attention, worst model", replaced, at_most=1.03),
-        *_targets_of_looking(rows),
-    ]
-
-
-def _targets_of_looking(rows: Sequence[Row]) -> list[Target]:
-    """Judges the cost of diagnostics and probes; a glance (--quick) is of other sizes and judges nothing."""
-
-    def median(group: str, begin: str) -> float | None:
-        own = [r for r in rows if r.group == group and r.batch == BATCH_SIZES[group] and r.quantity.startswith(begin)]
-        return own[0].median if own else None
-
-    return [
+        _target(
+            "fixed tau in a model of another library / its own attention, worst model", median("replace"), at_most=1.03
+        ),
         _target("all diagnostics / training", median("diagnostics", "all diagnostics"), at_most=0.05),
         _target("no diagnostic due / training", median("diagnostics", "none due"), at_most=0.01),
         _target("seconds of 224 probed representations, 20,000 scenes", median("probes", "224 "), at_most=180),
@@ -102,16 +104,6 @@ def _targets_of_looking(rows: Sequence[Row]) -> list[Target]:
         _target("seconds of gathering 1,000 runs, first", median("gather", "first"), at_most=10),
         _target("seconds of gathering 1,000 runs, again", median("gather", "again"), at_most=1),
     ]
-
-
-def _best_of_seeds(rows: Sequence[Row]) -> Callable[[str], float | None]:
-    """The quickest mode's median of a quantity of the group "seeds" under NormSoftmax."""
-
-    def best(quantity: str) -> float | None:
-        own = [row for row in rows if row.group == "seeds" and row.softmax == "norm_softmax"]
-        return min((r.median for r in own if r.quantity == quantity and r.median is not None), default=None)
-
-    return best
 
 
 def _target(name: str, value: float | None, at_least: float | None = None, at_most: float | None = None) -> Target:
@@ -174,7 +166,7 @@ def save(stem: Path, rows: Sequence[Row], facts: dict[str, Any]) -> list[Path]:
     paths = [stem.with_name(stem.name + suffix) for suffix in SUFFIXES]
     judged = [asdict(target) for target in targets(rows, facts["device"])]
     write_json(paths[0], {**facts, "targets": judged, "rows": [asdict(row) for row in rows]})
-    write_text(paths[1], _csv(rows))
+    write_text(paths[1], csv_text([asdict(row) for row in rows], [field.name for field in fields(Row)]))
     write_text(paths[2], _markdown(rows, facts))
     return paths
 
@@ -190,14 +182,6 @@ def set_aside(stem: Path) -> Path | None:
     for path in files:
         path.rename(stem.with_name(f"{stem.name}~{number}{path.suffix}"))
     return stem.with_name(f"{stem.name}~{number}")
-
-
-def _csv(rows: Sequence[Row]) -> str:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, [field.name for field in fields(Row)], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(asdict(row) for row in rows)
-    return text.getvalue()
 
 
 def _markdown(rows: Sequence[Row], facts: dict[str, Any]) -> str:

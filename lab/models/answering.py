@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from lab.console import first_line
 from lab.datasets.loading import IGNORED
 from lab.datasets.sizes import Size
-from lab.datasets.text.corpus import needed
+from lab.datasets.text.corpus import library
 from lab.models.language import CausalLanguageModel, Dropout
 from lab.models.parts import Observable, RuleFactory, SoftmaxFactory
 from lab.models.replace import replace_softmax
@@ -144,12 +144,9 @@ class PretrainedAnsweringModel(Answering):
         softmax: SoftmaxFactory | RuleFactory | None = None,
     ) -> None:
         super().__init__()
+        transformers = library("transformers")
         try:
-            from transformers import AutoModelForCausalLM
-        except ImportError as error:
-            raise ValueError(needed("transformers")) from error
-        try:
-            model: Any = AutoModelForCausalLM.from_pretrained(
+            model: Any = transformers.AutoModelForCausalLM.from_pretrained(
                 pretrained, use_safetensors=True, trust_remote_code=False, dtype=torch.float32
             )
         except Exception as error:  # of many libraries: offline, no such name, damaged weights, another architecture

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor, nn
 
 from lab.attention.layers import Attention
 from lab.attention.normaliser import check_causal
+from lab.models.parts import Observable
 
 
 class Block(nn.Module):
@@ -55,3 +58,22 @@ class Block(nn.Module):
         """The residual stream [B, N, W] with what attention says of it, then the MLP."""
         x = x + attended
         return x + self.mlp(self.norm2(x))
+
+
+class OfBlocks(Observable):
+    """A model whose layers are ``blocks``, the second norm of which reads the residual stream right after attention."""
+
+    blocks: Any
+
+    def residual_readers(self) -> list[nn.Module]:
+        return [block.norm2 for block in self.blocks]
+
+
+def last_token(blocks: Any, x: Tensor) -> Tensor:
+    """The last token of what all blocks make of x, [B, N, W] -> [B, 1, W].
+
+    Where the answer is read at it, the last layer's others would be worked out for nothing.
+    """
+    for block in blocks[:-1]:
+        x = block(x)
+    return blocks[-1].last(x)

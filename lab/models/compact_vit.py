@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from lab.attention.layers import Attention
 from lab.datasets.sizes import Size
-from lab.models.parts import LayerSoftmax, Observable, RuleFactory, SoftmaxFactory, make_softmaxes
+from lab.models.blocks import OfBlocks
+from lab.models.parts import LayerSoftmax, RuleFactory, SoftmaxFactory, make_softmaxes
 
 
 class LinearPatchEmbed(PatchEmbed):
@@ -39,7 +40,7 @@ class LinearPatchEmbed(PatchEmbed):
         return F.linear(patches.flatten(3).flatten(1, 2), self.proj.weight.flatten(1), self.proj.bias)
 
 
-class CompactViT(Observable, VisionTransformer):
+class CompactViT(OfBlocks, VisionTransformer):
     """Pre-norm ViT with learned positions and a CLS head; 3,750,666 parameters by default.
 
     Source: Eureka-moments in Transformers, section 4 ("Models") and Table 3; Hassani et al. 2021; reference.
@@ -109,11 +110,6 @@ class CompactViT(Observable, VisionTransformer):
             for layer in self.attention_layers():
                 for name in "qk":
                     nn.init.normal_(layer.projections()[name], std=query_key_std)
-
-    def residual_readers(self) -> list[nn.Module]:
-        """The second norm of every block."""
-        blocks: Any = self.blocks
-        return [block.norm2 for block in blocks]
 
     @property
     def token_grid(self) -> tuple[int, int]:

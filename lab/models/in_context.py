@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from lab.attention.layers import Attention
 from lab.datasets.sizes import Size
-from lab.models.blocks import Block
-from lab.models.parts import Observable, RuleFactory, SoftmaxFactory, make_softmaxes
+from lab.models.blocks import Block, OfBlocks, last_token
+from lab.models.parts import RuleFactory, SoftmaxFactory, make_softmaxes
 
 BLOCKS: dict[str, type[BasicBlock] | type[Bottleneck]] = {"basic": BasicBlock, "bottleneck": Bottleneck}
 
@@ -67,7 +67,7 @@ def _groups(channels: Sequence[int], blocks: Sequence[int], kind: Any, stem: int
             given = width
 
 
-class InContextTransformer(Observable):
+class InContextTransformer(OfBlocks):
     """Images and labels in turn, then an image: its label.
 
     The tokens image, label, image, label, ..., image are what a ResNet gives of an image, and embedded labels, plus
@@ -153,17 +153,7 @@ class InContextTransformer(Observable):
         seen = self.encoder(images.flatten(0, 1)).unflatten(0, images.shape[:2])
         pairs = torch.stack([seen[:, :-1], self.label(labels)], dim=2).flatten(1, 2)
         states = torch.cat([pairs, seen[:, -1:]], dim=1) + self.position
-        for block in self.blocks[:-1]:
-            states = block(states)
-        # The answer is read at the last token: the last layer's others would be worked out for nothing.
-        last = self.blocks[-1]
-        assert isinstance(last, Block)
-        return self.head(self.norm(last.last(states)[:, 0]))
-
-    def residual_readers(self) -> list[nn.Module]:
-        """The second norm of every block."""
-        blocks: Any = self.blocks
-        return [block.norm2 for block in blocks]
+        return self.head(self.norm(last_token(self.blocks, states)[:, 0]))
 
 
 def sinusoids(tokens: int, width: int, max_time: float) -> Tensor:

@@ -13,7 +13,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from lab.datasets.sizes import Size
-from lab.datasets.text.corpus import needed
+from lab.datasets.text.corpus import library
 from lab.datasets.text.tokens import END, START
 from lab.models.parts import Observable, RuleFactory, SoftmaxFactory
 from lab.models.replace import replace_softmax
@@ -38,10 +38,7 @@ class LanguageModel(Observable):
         self, kind: str, architecture: str, options: dict[str, Any], softmax: SoftmaxFactory | RuleFactory | None
     ) -> None:
         super().__init__()
-        try:
-            import transformers
-        except ImportError as error:
-            raise ValueError(needed("transformers")) from error
+        transformers = library("transformers")
         if options["hidden_size"] % options["num_attention_heads"]:
             raise ValueError(
                 f"model.heads={options['num_attention_heads']} does not divide model.width={options['hidden_size']}"

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from lab.attention.layers import Attention
 from lab.datasets.sizes import Size
-from lab.models.blocks import Block
-from lab.models.parts import Observable, RuleFactory, SoftmaxFactory, make_softmaxes
+from lab.models.blocks import Block, OfBlocks, last_token
+from lab.models.parts import RuleFactory, SoftmaxFactory, make_softmaxes
 
 
-class Reasoner(Observable):
+class Reasoner(OfBlocks):
     """Tokens "a b c d =" to an answer read at the last one.
 
     Source: Eureka-moments in Transformers, A.16 (width 16, 4 heads of 4, 64 hidden units, learned positions), which
@@ -74,16 +74,11 @@ class Reasoner(Observable):
 
     def forward(self, x: Tensor) -> Tensor:
         """x: [B, context] int64 -> logits [B, num_classes]."""
-        # The answer is read at "=": the last layer's other tokens would be worked out for nothing.
-        last = self.blocks[-1]
-        assert isinstance(last, Block)
-        if len(self.blocks) == 1 and last.attention.reads_one_query:
-            state = self._only_layer(last, x)
+        first = self.blocks[0]
+        if len(self.blocks) == 1 and first.attention.reads_one_query:
+            state = self._only_layer(first, x)
         else:
-            states = self.token(x) + self.position
-            for block in self.blocks[:-1]:
-                states = block(states)
-            state = last.last(states)
+            state = last_token(self.blocks, self.token(x) + self.position)
         return self.head(self.norm(state[:, 0]))
 
     def _init_by_width(self, width: int, tokens: int) -> None:
@@ -113,8 +108,3 @@ class Reasoner(Observable):
             q_WB.t().unsqueeze(1), k_NWB.permute(2, 0, 1), v_NWB.permute(2, 0, 1)
         )
         return block.after_attention(last_WB.t().unsqueeze(1), attended)
-
-    def residual_readers(self) -> list[nn.Module]:
-        """The second norm of every block."""
-        blocks: Any = self.blocks
-        return [block.norm2 for block in blocks]

@@ -188,9 +188,7 @@ def look(model: nn.Module, x: Any, observers: Sequence[Observer]) -> list[Findin
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), evaluating(model):
         seen: list[list[Any]] = [[] for _ in observers]
         for part in _in_pieces(known, _without_padding(x)):
-            recorder = Recorder(known, what=what)
-            recorder.run(part)
-            layers = [recorder[layer] for layer in recorder.layers]
+            layers = _layers(known, part, what, Precision())
             nothing = torch.zeros(_inputs_of(part), device=device)
             chunk = Chunk({"x": part, "y": nothing, "latents": {}}, {}, layers, known)
             for own, observer in zip(seen, observers, strict=True):
@@ -293,29 +291,26 @@ def _slice(value: Any, start: int, stop: int) -> Any:
     return apply_to_collection(value, Tensor, lambda tensor: tensor[start:stop])
 
 
-def _run(recorder: Recorder, x: Any, precision: Precision) -> None:
+def _layers(model: nn.Module, x: Any, what: Sequence[str], precision: Precision) -> list[dict[str, Tensor]]:
+    """Readings of each layer in one pass."""
+    recorder = Recorder(model, what=what)
     with precision.forward_context():
         recorder.run(precision.convert_input(x))
+    return [recorder[layer] for layer in recorder.layers]
 
 
 def _chunk_rows(model: nn.Module, one: Any, precision: Precision) -> int:
     """Scenes a chunk, by what one scene takes."""
-    recorder = Recorder(model, what=("q", "k"))
-    _run(recorder, one, precision)
     elements = 0
-    for layer in recorder.layers:
-        q, k = recorder[layer]["q"], recorder[layer]["k"]
+    for layer in _layers(model, one, ("q", "k"), precision):
+        q, k = layer["q"], layer["k"]
         heads, queries, width = q.shape[1:]
         elements += heads * (queries * k.shape[2] + 4 * max(queries, k.shape[2]) * width)
     return max(1, _CHUNK_ELEMENTS // elements)
 
 
 def _read(model: nn.Module, data: DataModule, batch: Batch, what: Sequence[str], precision: Precision) -> Chunk:
-    layers: list[dict[str, Tensor]] = []
-    if what:
-        recorder = Recorder(model, what=what)
-        _run(recorder, batch["x"], precision)
-        layers = [recorder[layer] for layer in recorder.layers]
+    layers = _layers(model, batch["x"], what, precision) if what else []
     plain = observable(model)
     assert plain is not None
     regions = data.regions(batch)
@@ -346,3 +341,9 @@ def layers_over(chunks: Sequence[tuple[Sequence[Tensor], int]]) -> list[Tensor]:
     """The same layer by layer: layers may differ in heads or tokens."""
     layers = range(len(chunks[0][0]))
     return [mean_over([(values[layer], size) for values, size in chunks]) for layer in layers]
+
+
+def head_rows(layer: int, **columns: Sequence[Any]) -> Rows:
+    """A row for each head of a layer, of columns that have a value a head."""
+    values = zip(*columns.values(), strict=True)
+    return [{"layer": layer, "head": head, **dict(zip(columns, own, strict=True))} for head, own in enumerate(values)]

@@ -11,7 +11,7 @@ import numpy as np
 from lab.console import LabError
 from lab.report.records import Record
 from lab.report.settings import Setting, differences
-from lab.report.statistics import Mean, Ratio, Reach, eureka_ratio, fisher, holm, mean_over_seeds, paired, reach
+from lab.report.statistics import Mean, Paired, Ratio, Reach, eureka_ratio, fisher, holm, mean_over_seeds, paired, reach
 from lab.report.survival import Median, Times, log_rank, median_time, times_of
 
 
@@ -146,10 +146,10 @@ def compare(outcomes: Sequence[Outcome], baseline: Setting, confidence: float = 
     ranks = [_log_rank(setting, baseline) for setting in others]
     changes = [_log_rank(setting, baseline, change_times) for setting in others]
     pairs = [_paired(setting, baseline, confidence) for setting in others]
-    corrected = [_holm(values) for values in (ratios, ranks, changes, [pair[3] if pair else None for pair in pairs])]
+    corrected = [_holm(values) for values in (ratios, ranks, changes, [pair.p if pair else None for pair in pairs])]
     return [
-        Against(setting, ratio, rank, change, pair[:3] if pair else None, p, pair[4] if pair else 0)
-        for setting, pair, ratio, rank, change, p in zip(others, pairs, *corrected, strict=True)
+        Against(one, ratio, rank, change, pair and (pair.difference, pair.low, pair.high), p, pair.seeds if pair else 0)
+        for one, pair, ratio, rank, change, p in zip(others, pairs, *corrected, strict=True)
     ]
 
 
@@ -180,12 +180,11 @@ def _at_the_end(runs: Sequence[Record]) -> list[tuple[int, float]]:
     ]
 
 
-def _paired(one: Setting, other: Setting, confidence: float) -> tuple[float, float, float, float | None, int] | None:
+def _paired(one: Setting, other: Setting, confidence: float) -> Paired | None:
     ours, theirs = dict(_at_the_end(one.finished)), dict(_at_the_end(other.finished))
     if one.metric != other.metric or len(ours.keys() & theirs.keys()) < 2:
         return None
-    found = paired(ours, theirs, confidence)
-    return found.difference, found.low, found.high, found.p, found.seeds
+    return paired(ours, theirs, confidence)
 
 
 def _holm(values: Sequence[float | None]) -> list[float | None]:

@@ -58,9 +58,9 @@ def _changing(setting: Setting) -> dict[str, dict[int, pd.DataFrame]]:
     except LabError:
         return {}
     found: dict[str, dict[int, pd.DataFrame]] = {}
-    for column in table.columns if table is not None else ():
+    for column in table.columns:
         key = _KEY.fullmatch(column)
-        if key is None or table is None:
+        if key is None:
             continue
         stem = column.removesuffix("/mean")
         spread = table[f"{stem}/spread"] if key["mean"] else 0.0

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,7 +16,7 @@ from lab.report.against import MatchedRow
 from lab.report.assemble import Drawing, Report, Section, run_row, setting_row
 from lab.report.markdown import code, escaped
 from lab.report.page import page_values
-from lab.runs.files import DamagedFile, lies_in, read_json, write_json, write_text
+from lab.runs.files import DamagedFile, csv_text, lies_in, read_json, write_json, write_text
 
 # Marks a folder as a report's own: another folder is never written into. Either is enough: a repository that keeps a
 # report may leave out its page.
@@ -151,12 +149,7 @@ def _save(drawing: Drawing, folder: Path) -> dict[str, Any]:
 
 
 def _csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
-    columns = list(dict.fromkeys(key for row in rows for key in row))
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    write_text(path, text.getvalue())
+    write_text(path, csv_text(rows, list(dict.fromkeys(key for row in rows for key in row))))
     return path
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 import errno
+import io
 import json
 import os
 import stat
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -120,6 +122,15 @@ def remove_unfinished(folder: Path, name: str = "[!.]*") -> None:
 def write_text(path: Path, text: str, make_folder: bool = True) -> None:
     """Writes ``text`` atomically as UTF-8; half of a surrogate pair, which has no place there, as its escape."""
     write_atomically(path, lambda file: file.write(text.encode(errors="backslashreplace")), make_folder)
+
+
+def csv_text(rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> str:
+    """Returns rows as the text of a CSV file with a head; a column that a row does not have is empty."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
 
 
 def write_json(path: Path, value: Any, make_folder: bool = True) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import time
 from argparse import Namespace
 from pathlib import Path
@@ -13,7 +11,7 @@ from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
 from lab.console import LabError, tell
-from lab.runs.files import DamagedFile, write_text
+from lab.runs.files import DamagedFile, csv_text, write_text
 from lab.runs.metrics import read_metrics
 
 
@@ -63,11 +61,8 @@ class MetricsLog(Logger):
     def save(self) -> None:
         """Writes the file now."""
         columns = dict.fromkeys(["step", "epoch", *sorted({key for row in self._rows.values() for key in row})])
-        text = io.StringIO()
-        writer = csv.DictWriter(text, list(columns), restval="", lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(self._rows[step] for step in sorted(self._rows))
-        write_text(self.path, text.getvalue(), make_folder=False)
+        text = csv_text((self._rows[step] for step in sorted(self._rows)), list(columns))
+        write_text(self.path, text, make_folder=False)
         self._written = time.monotonic()
 
     @rank_zero_only

@@ -124,15 +124,11 @@ def build_model(model: DictConfig, softmax: DictConfig, facts: dict[str, int]) -
             f"{model._target_} does not fit this data, which gives {', '.join(unknown)}: choose another model="
         )
     if "softmax" in parameters:
-        return _with_softmax(model, softmax, facts)
+        return instantiate(model, softmax=softmax_factory(softmax), **facts)
     plain = get_class(softmax._target_) is Fixed and softmax.get("tau") is None and not softmax.get("normaliser")
     if not plain:
         raise LabError(f"{model._target_} has no attention, so softmax= and its options cannot be used: leave them out")
     return instantiate(model, **facts)
-
-
-def _with_softmax(model: DictConfig, softmax: DictConfig, facts: dict[str, int]) -> torch.nn.Module:
-    return instantiate(model, softmax=softmax_factory(softmax), **facts)
 
 
 def build_callbacks(config: DictConfig) -> list[Callback]:

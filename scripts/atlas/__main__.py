@@ -23,7 +23,7 @@ from scripts.atlas import page, retrieval
 from scripts.atlas.columns import COLUMNS, Cell, cells
 from scripts.atlas.retrieval import TRAINED, Retrieval
 from scripts.atlas.rows import Row, all_rows
-from scripts.reproduce.common import origin, sentences
+from scripts.reproduce.common import origin, run_options, sentences
 from scripts.reproduce.kept import FILE, Kept
 
 RETRIEVAL = "max_retrieval"
@@ -56,14 +56,8 @@ def write_page(found: list[Cell], kept: Kept, plan: Retrieval, out: Path, comman
 
 def main(arguments: argparse.Namespace) -> None:
     """Trains missing cells, and writes the page after each."""
-    further = tuple(
-        option
-        for option in (
-            f"threads={arguments.threads}" if arguments.threads else "",
-            "compile=true" if arguments.compile else "",
-        )
-        if option
-    )
+    threads = run_options(arguments.threads)
+    further = (*threads, *run_options(None, arguments.compile))
     kept = Kept(arguments.out / FILE)
     if any(("compile=true" in run.split()) != arguments.compile for run in kept.runs()):
         other, own = ("--no-compile", "compiled") if arguments.compile else ("--compile", "not compiled")
@@ -72,11 +66,7 @@ def main(arguments: argparse.Namespace) -> None:
             f"are {own} another --out, or add {other}"
         )
     found = cells(COLUMNS, all_rows(), arguments.runs, kept, further)
-    plan = Retrieval(
-        arguments.runs,
-        arguments.out / retrieval.FILE,
-        further=tuple(one for one in further if one.startswith("threads")),
-    )
+    plan = Retrieval(arguments.runs, arguments.out / retrieval.FILE, further=threads)
     rows, columns = arguments.softmax or [row.typed for row in all_rows()], arguments.only or [*_KEYS, RETRIEVAL]
     asked = [cell for cell in found if cell.column.key in columns and cell.row.typed in rows]
     retrievals = [typed for typed in TRAINED if typed in rows and RETRIEVAL in columns]

@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 from lab.console import LabError
 from lab.models.composed_softmax import softmax_config, softmax_factory, without_schedule
 from lab.report.statistics import mean_over_seeds
-from lab.runs.summary import read_summary
+from lab.runs.summary import is_finished
 from lab.training.load import read_trained
 from scripts.atlas.rows import PLAIN, Row, all_rows
 from scripts.reproduce.common import folder_of, train
@@ -93,8 +93,7 @@ class Retrieval:
         return str(Row(typed)) in self._known() or self._is_trained(typed)
 
     def _is_trained(self, typed: str) -> bool:
-        found = [read_summary(folder) for folder in self.folders(typed)]
-        return all(one is not None and one.finished for one in found)
+        return all(map(is_finished, self.folders(typed)))
 
     def _known(self) -> set[str]:
         """Measures that are kept, each of all its seeds."""

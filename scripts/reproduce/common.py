@@ -40,6 +40,11 @@ def train(overrides: Sequence[str], runs: Path | None = None) -> bool:
     return status == 0
 
 
+def run_options(threads: int | None, compiled: bool = False) -> tuple[str, ...]:
+    """Returns the overrides that ``--compile`` and ``--threads`` add to every run, where they are asked for."""
+    return (*(["compile=true"] if compiled else []), *([f"threads={threads}"] if threads else []))
+
+
 def run_script(name: str, module: str, given: Sequence[str]) -> None:
     """Runs the command that a figure or table has of its own.
 

@@ -29,7 +29,7 @@ from lab.report.statistics import eureka_ratio, fisher
 from lab.runs.files import write_text
 from lab.runs.metrics import read_metrics
 from lab.runs.summary import Summary, read_summary
-from scripts.reproduce.common import earliest, folder_of, origin, sentences, speed_of, tell_duration, train
+from scripts.reproduce.common import earliest, folder_of, origin, run_options, sentences, speed_of, tell_duration, train
 
 # The paper draws from [1e-4, 1e-2] (A.16).
 GRID = ["1e-4", "2e-4", "5e-4", "1e-3", "2e-3", "5e-3", "1e-2"]
@@ -246,14 +246,7 @@ def page(plan: Plan, chosen: dict[str, str], out: Path, command: str) -> str:
 
 def main(arguments: argparse.Namespace) -> None:
     """Trains what is missing and writes the page after every step of it."""
-    options = tuple(
-        o
-        for o in (
-            "compile=true" if arguments.compile else "",
-            f"threads={arguments.threads}" if arguments.threads else "",
-        )
-        if o
-    )
+    options = run_options(arguments.threads, arguments.compile)
     plan = Plan(arguments.runs, arguments.epochs, arguments.seeds, tuple(arguments.grid), options)
     single, together = steps_left(plan)
     if single + together:

@@ -30,7 +30,7 @@ from lab.report.statistics import mean_over_seeds, paired
 from lab.runs.files import write_text
 from lab.runs.summary import read_summary
 from lab.training.load import read_trained
-from scripts.reproduce.common import folder_of, origin, sentences, speed_of, tell_duration, train
+from scripts.reproduce.common import folder_of, origin, run_options, sentences, speed_of, tell_duration, train
 from scripts.reproduce.max_retrieval_evaluation import SIZES, Evaluation, Points, sets_of
 from scripts.reproduce.max_retrieval_figures import attention_figure, entropy_figure, fit_figure
 
@@ -244,7 +244,7 @@ def page(
 
 def overrides_of(penalty: Penalty, threads: int | None = None) -> list[str]:
     """Overrides of a run under a penalty, all but its seed."""
-    return ["experiment=max_retrieval", *penalty.overrides, *([f"threads={threads}"] if threads else [])]
+    return ["experiment=max_retrieval", *penalty.overrides, *run_options(threads)]
 
 
 def folders_of(runs: Path, overrides: Sequence[str], seeds: int) -> list[Path]:

@@ -25,7 +25,7 @@ from lab.console import refusals
 from lab.observation.attention_statistics import logit_spread
 from lab.report.statistics import mean_over_seeds
 from lab.runs.files import write_text
-from lab.runs.summary import Summary, read_summary
+from lab.runs.summary import Summary, is_finished, read_summary
 from scripts.reproduce.common import origin, seconds_a_step, sentences, tell_duration, train, within
 from scripts.reproduce.max_retrieval import (
     BASELINE,
@@ -87,8 +87,7 @@ class Plan:
 
     def trained(self, penalty: str, seeds: int = FIRST) -> bool:
         """Tells whether so many seeds have been trained to their end, and are here."""
-        found = [read_summary(folder) for folder in self.folders(penalty, seeds)]
-        return all(one is not None and one.finished for one in found)
+        return all(map(is_finished, self.folders(penalty, seeds)))
 
     def train(self, penalty: str, seeds: int = FIRST) -> None:
         """Trains what is missing of it."""

@@ -32,6 +32,7 @@ from scripts.reproduce.common import (
     earliest,
     folder_of,
     origin,
+    run_options,
     seconds_a_step,
     sentences,
     tell_duration,
@@ -304,12 +305,8 @@ def write_page(cells: Sequence[Cell], kept: Kept, out: Path, command: str) -> No
 
 def main(arguments: argparse.Namespace) -> None:
     """Trains what is missing, and writes the page after every cell."""
-    further = (
-        *(["compile=true"] if arguments.compile else []),
-        *([f"threads={arguments.threads}"] if arguments.threads else []),
-    )
     kept = Kept(arguments.out / FILE)
-    cells = plan(arguments.runs, kept, further)
+    cells = plan(arguments.runs, kept, run_options(arguments.threads, arguments.compile))
     asked = [cell for cell in cells if arguments.setup in (None, cell.setup)]
     command = "python -m scripts.reproduce.reasoning_setups" + "".join(f" {word}" for word in arguments.typed)
     left = [] if arguments.page else [cell for cell in asked if not cell.records()]

@@ -23,9 +23,9 @@ from lab.console import LabError, refusals
 from lab.report.__main__ import report
 from lab.report.settings import planned
 from lab.runs.files import write_text
-from lab.runs.summary import Summary, read_summary
+from lab.runs.summary import Summary, is_finished
 from lab.training.inspection import inspect
-from scripts.reproduce.common import folder_of, origin, sentences, train, within
+from scripts.reproduce.common import folder_of, origin, run_options, sentences, train, within
 from scripts.reproduce.kept import keep_run
 
 KEPT = "runs"
@@ -174,8 +174,7 @@ def _looks(part: Part, runs: Path, out: Path) -> Iterator[str]:
     for softmax, seed, folder in part.runs(runs):
         if seed:
             continue
-        one = read_summary(folder)
-        here = one is not None and one.finished
+        here = is_finished(folder)
         for name in part.pictures:
             own = out / "pictures" / f"{part.experiment}_{softmax}_{name}.png"
             if here:
@@ -206,7 +205,7 @@ def main(typed: Sequence[str]) -> None:
     study = STUDIES[arguments.study]
     runs = arguments.runs or Path("runs") / arguments.study
     out = arguments.out or Path("results") / arguments.study
-    further = [f"threads={arguments.threads}"] if arguments.threads else []
+    further = run_options(arguments.threads)
     with within(arguments.minutes):
         for part in study.parts if not arguments.page else ():
             for softmax, seed, _ in part.runs(runs):

@@ -24,7 +24,6 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import cast
 
 from lab.console import tell
 from scripts.process import Process
@@ -34,19 +33,16 @@ from scripts.storm.grounds import Grounds
 from scripts.storm.page import ends_of, page, write_page
 from scripts.storm.record import Record
 
-STORMS = cast(
-    Mapping[str, Storm],
-    {
-        "kills": kills,
-        "signals": signals,
-        "damage": damage,
-        "flips": flips,
-        "disk": disk,
-        "lines": lines,
-        "hostile": hostile,
-        "slurm": slurm,
-    },
-)
+STORMS: Mapping[str, Storm] = {
+    "kills": kills.STORM,
+    "signals": signals.STORM,
+    "damage": damage.STORM,
+    "flips": flips.STORM,
+    "disk": disk.STORM,
+    "lines": lines.STORM,
+    "hostile": hostile.STORM,
+    "slurm": slurm.STORM,
+}
 
 
 def storm(arguments: Sequence[str] | None = None) -> bool:
@@ -76,8 +72,8 @@ def storm(arguments: Sequence[str] | None = None) -> bool:
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=0, help="of all that is drawn")
-    for name, module in STORMS.items():
-        parser.add_argument(f"--{name}", type=int, default=module.COUNT, metavar="N", help=f"default {module.COUNT}")
+    for name, one in STORMS.items():
+        parser.add_argument(f"--{name}", type=int, default=one.count, metavar="N", help=f"default {one.count}")
     parser.add_argument("--only", default=",".join(STORMS), metavar="NAMES", help="of these, with commas")
     parser.add_argument("--number", type=int, help="this case alone; writes no page")
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="cases side by side")

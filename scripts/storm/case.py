@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from scripts.storm.grounds import Grounds
 
@@ -40,21 +39,28 @@ class Outcome:
     problem: str | None
 
 
-class Storm(Protocol):
-    """A module of cases of one sort.
+@dataclass(frozen=True)
+class Storm:
+    """Cases of one sort.
 
     Attributes:
-        COUNT: of cases in the long form.
-        HELD: what the lab is to do in each of them.
+        count: of cases in the long form.
+        held: what the lab is to do in each of them.
+        draw: makes the case of a number.
+        missing: says what this machine lacks for it; None where it can be run.
+        table: name of the table whose lines the cases are; "" where there are as many as one likes.
     """
 
-    COUNT: int
-    HELD: str
-
-    def missing(self) -> str | None:
-        """Says what this machine lacks for it; None where it can be run."""
-        ...
+    count: int
+    held: str
+    draw: Callable[[Grounds, int], Case]
+    missing: Callable[[], str | None] = lambda: None
+    table: str = ""
 
     def cases(self, grounds: Grounds, count: int) -> Sequence[Case]:
-        """Draws the cases, at most ``count`` of them."""
-        ...
+        """Draws so many cases; of a table all its lines, or so many of them."""
+        numbers: Sequence[int] = range(count)
+        if self.table:
+            every = range(self.count)
+            numbers = every if count >= self.count else grounds.random(self.table, 0).sample(every, count)
+        return [self.draw(grounds, number) for number in numbers]

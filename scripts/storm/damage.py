@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from random import Random
 
-from scripts.storm.case import Case
+from scripts.storm.case import Case, Storm
 from scripts.storm.command import Said, problem_with, run
 from scripts.storm.compare import differences
 from scripts.storm.damaged_run import checkpoints_of, stopped_run
 from scripts.storm.grounds import Grounds, train
 
-COUNT = 60
-HELD = "training ends with the bits of an undisturbed run, or one sentence names the folder; readers never fall over"
 # A command that waits longer than this over a damaged file waits for nothing.
 _LONGEST = 50.0
 
@@ -69,22 +67,19 @@ _FILES = (
 _COMMANDS = ("train", "train", "report", "status", "inspect")
 
 
-def missing() -> str | None:
-    """Says what this machine lacks: nothing."""
-    return None
-
-
-def cases(grounds: Grounds, count: int) -> Sequence[Case]:
-    """Draws damage, a file and a command."""
-    return [_case(grounds, number) for number in range(count)]
-
-
 def _case(grounds: Grounds, number: int) -> Case:
     random = grounds.random("damage", number)
     # Each damage to each file before any of them comes again.
     damage, file = list(_DAMAGE)[number % len(_DAMAGE)], _FILES[number % len(_FILES)]
     command = random.choice(_COMMANDS)
     return Case(damage, f"{file} {damage}, then {command}", partial(_carry_out, grounds, random, damage, file, command))
+
+
+STORM = Storm(
+    count=60,
+    held="training ends with the bits of an undisturbed run, or one sentence names the folder; readers never fall over",
+    draw=_case,
+)
 
 
 def _carry_out(grounds: Grounds, random: Random, damage: str, file: str, command: str, folder: Path) -> str | None:

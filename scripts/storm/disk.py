@@ -5,24 +5,22 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from scripts.storm.case import Case
+from scripts.storm.case import Case, Storm
 from scripts.storm.command import problem_with
 from scripts.storm.grounds import Grounds, train
 from scripts.storm.kills import ends_undisturbed
 from scripts.storm.shapes import SHAPES
 
-COUNT = 20
-HELD = "one sentence, exit status 1; with room the same command ends with the bits of an undisturbed run"
 _ROOM = "size=64m"
 
 
-def missing() -> str | None:
+def _missing() -> str | None:
     """Says what this machine lacks: the right to mount a file system in memory."""
     if os.geteuid() or shutil.which("mount") is None:
         return "only root can mount a tmpfs"
@@ -30,15 +28,18 @@ def missing() -> str | None:
         return told
 
 
-def cases(grounds: Grounds, count: int) -> Sequence[Case]:
-    """Draws shapes and how much of a run finds room."""
-    return [_case(grounds, number) for number in range(count)]
-
-
 def _case(grounds: Grounds, number: int) -> Case:
     random = grounds.random("disk", number)
     shape, part = random.choice(list(SHAPES)), random.random()
     return Case("full", f"{shape}, room for {part:.0%} of it", partial(_carry_out, grounds, shape, part))
+
+
+STORM = Storm(
+    count=20,
+    held="one sentence, exit status 1; with room the same command ends with the bits of an undisturbed run",
+    draw=_case,
+    missing=_missing,
+)
 
 
 def _carry_out(grounds: Grounds, shape: str, part: float, folder: Path) -> str | None:

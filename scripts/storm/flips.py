@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 from lab.runs.checkpoints import DamagedCheckpoint, read_checkpoint
-from scripts.storm.case import Case
+from scripts.storm.case import Case, Storm
 from scripts.storm.command import problem_with
 from scripts.storm.compare import differences
 from scripts.storm.damaged_run import checkpoints_of, stopped_run
 from scripts.storm.grounds import Grounds, train
 
-COUNT = 300
-HELD = "the checkpoint is refused when it is read; resuming uses the one before it and ends undisturbed"
 # One of so many is found by the command itself, which goes on from the checkpoint before and ends as undisturbed.
 _BY_COMMAND = 15
-
-
-def missing() -> str | None:
-    """Says what this machine lacks: nothing."""
-    return None
-
-
-def cases(grounds: Grounds, count: int) -> Sequence[Case]:
-    """Draws a file and a bit; every fifteenth is met by the command, the others by the lab's own reading."""
-    return [_case(grounds, number) for number in range(count)]
 
 
 def _case(grounds: Grounds, number: int) -> Case:
@@ -34,6 +21,13 @@ def _case(grounds: Grounds, number: int) -> Case:
         return Case("resumed", "newest checkpoint, resumed by the command", partial(_resume, grounds, number))
     which = grounds.random("flips", number).choice(["newest", "older", "best"])
     return Case(f"{which} checkpoint", f"{which} checkpoint, read", partial(_read, grounds, number, which))
+
+
+STORM = Storm(
+    count=300,
+    held="the checkpoint is refused when it is read; resuming uses the one before it and ends undisturbed",
+    draw=_case,
+)
 
 
 def _flip(grounds: Grounds, number: int, path: Path) -> str:

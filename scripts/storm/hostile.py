@@ -6,21 +6,21 @@ import json
 import os
 import pickle
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
 import yaml
 
-from scripts.storm.case import Case
+from scripts.storm.case import Case, Storm
 from scripts.storm.command import problem_with
 from scripts.storm.damage import look
 from scripts.storm.damaged_run import checkpoints_of, stopped_run
 from scripts.storm.grounds import Grounds, train
 
-HELD = "no code of the folder runs, nothing outside is read or written, no page takes its markup, no command hangs"
 _LONGEST = 50.0
 _COMMANDS = ("inspect", "report", "status", "train")
 _SCRIPT = "<script>alert(1)</script>"
@@ -129,19 +129,20 @@ _ATTACKS: dict[str, Callable[[Path, Path], None]] = {
     "metrics.csv is a pipe": _instead("metrics.csv", os.mkfifo),
     "summary.json is a pipe": _instead("summary.json", os.mkfifo),
 }
-COUNT = len(_ATTACKS) * len(_COMMANDS)
+_PAIRS = list(product(_ATTACKS, _COMMANDS))
 
 
-def missing() -> str | None:
-    """Says what this machine lacks: nothing."""
-    return None
+def _case(grounds: Grounds, number: int) -> Case:
+    name, command = _PAIRS[number]
+    return Case(command, f"{name}, {command}", partial(_carry_out, grounds, name, command))
 
 
-def cases(grounds: Grounds, count: int) -> Sequence[Case]:
-    """Returns each attack on each command, or so many of them, drawn."""
-    pairs = [(attack, command) for attack in _ATTACKS for command in _COMMANDS]
-    drawn = pairs if count >= len(pairs) else grounds.random("hostile", 0).sample(pairs, count)
-    return [Case(command, f"{name}, {command}", partial(_carry_out, grounds, name, command)) for name, command in drawn]
+STORM = Storm(
+    count=len(_PAIRS),
+    held="no code of the folder runs, nothing outside is read or written, no page takes its markup, no command hangs",
+    draw=_case,
+    table="hostile",
+)
 
 
 def _carry_out(grounds: Grounds, attack: str, command: str, folder: Path) -> str | None:

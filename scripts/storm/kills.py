@@ -4,31 +4,18 @@ from __future__ import annotations
 
 import shutil
 import signal
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from scripts.storm.case import Case
+from scripts.storm.case import Case, Storm
 from scripts.storm.command import problem_with
 from scripts.storm.compare import differences
 from scripts.storm.grounds import Grounds, train
 from scripts.storm.shapes import SHAPES
 from scripts.storm.strike import MOMENTS, draw, running_still, struck
 
-COUNT = 200
-HELD = "the same command ends with the bits of an undisturbed run: weights, optimiser, metrics.csv, summary, files"
 # A kill by the clock may come when all is done: another moment is drawn then.
 _DRAWS = 20
-
-
-def missing() -> str | None:
-    """Says what this machine lacks: nothing."""
-    return None
-
-
-def cases(grounds: Grounds, count: int) -> Sequence[Case]:
-    """Draws shapes and moments."""
-    return [_case(grounds, number) for number in range(count)]
 
 
 def _case(grounds: Grounds, number: int) -> Case:
@@ -38,6 +25,13 @@ def _case(grounds: Grounds, number: int) -> Case:
     moments = random.choices(list(MOMENTS), list(MOMENTS.values()), k=kills)
     what = f"{shape}, killed: {', then: '.join(moments)}"
     return Case(moments[0], what, partial(_carry_out, grounds, number, shape, moments))
+
+
+STORM = Storm(
+    count=200,
+    held="the same command ends with the bits of an undisturbed run: weights, optimiser, metrics.csv, summary, files",
+    draw=_case,
+)
 
 
 def _carry_out(grounds: Grounds, number: int, shape: str, moments: list[str], folder: Path) -> str | None:

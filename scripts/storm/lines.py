@@ -3,32 +3,31 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 from scripts.process import Process
 from scripts.storm.bad_lines import BAD_LINES, BadLine
-from scripts.storm.case import Case
+from scripts.storm.case import Case, Storm
 from scripts.storm.command import ROOT, problem_with, said_by
 from scripts.storm.grounds import Grounds
 
-COUNT = len(BAD_LINES)
-HELD = "one sentence of at most 400 characters that names what is wrong, exit status 1 or 2, and no file is written"
 _LONGEST = 400
 # What other programs say of themselves, and no user has asked for.
 _JARGON = ("full_key", "object_type", "HydraException", "no viable alternative", "ValidationError", "HYDRA_FULL_ERROR")
 
 
-def missing() -> str | None:
-    """Says what this machine lacks: nothing."""
-    return None
+def _case(_: Grounds, number: int) -> Case:
+    line = BAD_LINES[number]
+    return Case(line.module, f"{line.module} {' '.join(line.arguments)}", partial(_carry_out, line))
 
 
-def cases(grounds: Grounds, count: int) -> Sequence[Case]:
-    """Returns the table's lines, or so many of them, drawn."""
-    drawn = BAD_LINES if count >= len(BAD_LINES) else grounds.random("lines", 0).sample(BAD_LINES, count)
-    return [Case(line.module, f"{line.module} {' '.join(line.arguments)}", partial(_carry_out, line)) for line in drawn]
+STORM = Storm(
+    count=len(BAD_LINES),
+    held="one sentence of at most 400 characters that names what is wrong, exit status 1 or 2, and no file is written",
+    draw=_case,
+    table="lines",
+)
 
 
 def _carry_out(line: BadLine, folder: Path) -> str | None:

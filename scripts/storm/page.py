@@ -32,10 +32,10 @@ def page(
     lines += ["| storm | cases | held | failed | what has to hold |", "|---|---|---|---|---|"]
     for name, ends in ran.items():
         if isinstance(ends, str):
-            lines.append(f"| {name} | not run: {ends} | | | {storms[name].HELD} |")
+            lines.append(f"| {name} | not run: {ends} | | | {storms[name].held} |")
             continue
         failed = sum(end.problem is not None for end in ends)
-        lines.append(f"| {name} | {len(ends)} | {len(ends) - failed} | {failed} | {storms[name].HELD} |")
+        lines.append(f"| {name} | {len(ends)} | {len(ends) - failed} | {failed} | {storms[name].held} |")
     lines.append("")
     for name, ends in ran.items():
         if kinds := Counter(end.case.kind for end in ends_of(ends)):

@@ -5,32 +5,19 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from random import Random
 
-from scripts.storm.case import Case
+from scripts.storm.case import Case, Storm
 from scripts.storm.command import problem_with, said_by
 from scripts.storm.grounds import Grounds, hooked
 from scripts.storm.kills import ends_undisturbed
 from scripts.storm.shapes import SHAPES
 from scripts.storm.strike import draw, running_still, struck
 
-COUNT = 40
-HELD = "no traceback; the run is left stopped, and the same command ends with the bits of an undisturbed run"
 # Ctrl-C; what SLURM sends to what it ends; what it sends before a limit, by sbatch --signal and by submitit.
 _SENT = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGSTOP)
-
-
-def missing() -> str | None:
-    """Says what this machine lacks: nothing."""
-    return None
-
-
-def cases(grounds: Grounds, count: int) -> Sequence[Case]:
-    """Draws shapes, signals and moments."""
-    return [_case(grounds, number) for number in range(count)]
 
 
 def _case(grounds: Grounds, number: int) -> Case:
@@ -40,6 +27,13 @@ def _case(grounds: Grounds, number: int) -> Case:
         return Case(sent.name, f"{shape}, SIGSTOP, and SIGCONT later", partial(_suspend, grounds, random, shape))
     moment = random.choice(["start", "any time", "any time", "write", "checkpoint", "end"])
     return Case(sent.name, f"{shape}, {sent.name}: {moment}", partial(_tell, grounds, random, shape, sent, moment))
+
+
+STORM = Storm(
+    count=40,
+    held="no traceback; the run is left stopped, and the same command ends with the bits of an undisturbed run",
+    draw=_case,
+)
 
 
 def _tell(grounds: Grounds, random: Random, shape: str, sent: signal.Signals, moment: str, folder: Path) -> str | None:

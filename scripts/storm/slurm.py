@@ -8,20 +8,17 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 from lab.runs.lock import read_holder
 from scripts.process import Process
-from scripts.storm.case import Case
+from scripts.storm.case import Case, Storm
 from scripts.storm.command import ROOT
 from scripts.storm.compare import differences
 from scripts.storm.grounds import Grounds
 from scripts.storm.shapes import overrides
 
-COUNT = 4
-HELD = "the same command submits what is missing, and ends with the bits of undisturbed runs"
 _SHAPES = ("reasoning", "heat treatment")
 # Jobs wait for each other, and each loads all there is.
 _PATIENCE = 900.0
@@ -33,7 +30,7 @@ _LAUNCHER = (
 )
 
 
-def missing() -> str | None:
+def _missing() -> str | None:
     """Says what this machine lacks: a SLURM that takes jobs."""
     if shutil.which("sbatch") is None:
         return "sbatch is not there"
@@ -41,15 +38,18 @@ def missing() -> str | None:
     return None if {"idle", "mixed", "allocated"} & set(nodes.stdout.split()) else "no node of SLURM takes jobs"
 
 
-def cases(grounds: Grounds, count: int) -> Sequence[Case]:
-    """Draws shapes, and what is done to the job."""
-    return [_case(grounds, number) for number in range(count)]
-
-
 def _case(grounds: Grounds, number: int) -> Case:
     drawn = grounds.random("slurm", number)
     deed, shape = ("killed", "cancelled")[number % 2], drawn.choice(_SHAPES)
     return Case(deed, f"{shape}, its job {deed}", partial(_carry_out, grounds, drawn, shape, deed))
+
+
+STORM = Storm(
+    count=4,
+    held="the same command submits what is missing, and ends with the bits of undisturbed runs",
+    draw=_case,
+    missing=_missing,
+)
 
 
 def _carry_out(grounds: Grounds, drawn: random.Random, shape: str, deed: str, folder: Path) -> str | None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import builtins
 import math
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -135,18 +135,12 @@ def test_what_cannot_be_read_is_told(corpus: FolderCorpus, monkeypatch: pytest.M
     with pytest.raises(ValueError, match=r"train\.txt is no text in UTF-8"):
         tokens.tokenised(corpus, 300)
     assert len(list((tokens.cache() / "text").iterdir())) == 1, "of what failed nothing is left"
-    real = builtins.__import__
-
-    def without(name: str, *given, **named):
-        if name.split(".")[0] in ("tokenizers", "datasets"):
-            raise ImportError(name)
-        return real(name, *given, **named)
-
-    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(
         ValueError, match=r"needs tokenizers, which is not installed: pip install 'eureka-lab\[language\]'"
     ):
         tokens.tokenised(corpus, 300)
+    monkeypatch.setitem(sys.modules, "datasets", sys.modules["lab.datasets"])  # as found where it is not installed
     with pytest.raises(ValueError, match="needs datasets"):
         next(HubCorpus("someone/something").documents("train"))
 

@@ -10,7 +10,7 @@ import pytest
 from scripts.storm.__main__ import storm
 from scripts.storm.compare import unlike
 from scripts.storm.grounds import Grounds
-from scripts.storm.kills import cases
+from scripts.storm.kills import STORM
 
 # Flip 14 is the only one from which a command goes on.
 SHORT = ("--kills=2", "--signals=1", "--damage=2", "--flips=15", "--disk=1", "--lines=2", "--hostile=3", "--workers=1")
@@ -32,7 +32,7 @@ def test_the_lab_holds_in_a_short_storm(tmp_path: Path, capfd) -> None:
 
 
 def test_a_case_is_drawn_from_the_seed_and_its_number_alone(tmp_path: Path) -> None:
-    few, many, other = (cases(Grounds(seed, tmp_path), count) for seed, count in ((3, 5), (3, 20), (4, 20)))
+    few, many, other = (STORM.cases(Grounds(seed, tmp_path), count) for seed, count in ((3, 5), (3, 20), (4, 20)))
     assert [one.what for one in few] == [one.what for one in many[:5]] != [one.what for one in other[:5]]
 
 

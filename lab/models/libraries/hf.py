@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from lab.console import LabError, first_line, tell
-from lab.datasets.text.corpus import needed
+from lab.datasets.text.corpus import library
 from lab.models.libraries.named import NamedModel
 from lab.models.parts import Picture
 
@@ -31,9 +32,9 @@ class Named(NamedModel):
 
     def __init__(self, name: str, weights: bool = True, layers: int | None = None, kind: str | None = None) -> None:
         try:
-            import transformers
-        except ImportError as error:
-            raise LabError(f"model=hf:{name}: {needed('transformers')}") from error
+            transformers = library("transformers")
+        except ValueError as error:
+            raise LabError(f"model=hf:{name}: {error}") from error
         self.name = name
         self.weights = weights
         self.kind: Any = getattr(transformers, kind or "AutoModel", None)
@@ -106,13 +107,11 @@ class Named(NamedModel):
                 return Picture(grid)
         return None
 
-    @property
+    @cached_property
     def _processor(self) -> Any:
         from transformers import AutoImageProcessor
 
-        if not hasattr(self, "_image_processor"):
-            self._image_processor = self._fetched(AutoImageProcessor.from_pretrained, "image processor")
-        return self._image_processor
+        return self._fetched(AutoImageProcessor.from_pretrained, "image processor")
 
     def _unfilled(self) -> Any:
         config = copy.deepcopy(self.config)

@@ -15,7 +15,7 @@ import torch
 from lightning_utilities.core.apply_func import apply_to_collection
 from timm.layers import DropPath
 from torch import Tensor, nn
-from torch.func import functional_call
+from torch.func import functional_call, stack_module_state
 from torch.optim import Optimizer
 
 from lab.console import LabError
@@ -44,16 +44,11 @@ class Stack(nn.Module):
         self._models = list(models)
         # Not on "meta": that would part parameters which layers share.
         self._skeleton = [copy.deepcopy(models[0])]
-        self._parameter_names = [name for name, _ in models[0].named_parameters()]
-        self._buffer_names = [name for name, _ in models[0].named_buffers()]
-        named = [dict(model.named_parameters()) for model in models]
-        self.rows = nn.ParameterList(
-            nn.Parameter(torch.stack([parameters[name].detach() for parameters in named]), named[0][name].requires_grad)
-            for name in self._parameter_names
-        )
-        buffers = [dict(model.named_buffers()) for model in models]
-        for index, name in enumerate(self._buffer_names):
-            self.register_buffer(f"buffer_{index}", _apart(torch.stack([of_one[name] for of_one in buffers])))
+        parameters, buffers = stack_module_state(self._models)
+        self._parameter_names, self._buffer_names = list(parameters), list(buffers)
+        self.rows = nn.ParameterList(nn.Parameter(stacked, stacked.requires_grad) for stacked in parameters.values())
+        for index, stacked in enumerate(buffers.values()):
+            self.register_buffer(f"buffer_{index}", _apart(stacked))
         self._run = torch.func.vmap(self._one)
         self.bind()
 
@@ -62,9 +57,7 @@ class Stack(nn.Module):
 
     def forward(self, x: Any) -> Tensor:
         """x: a tensor (or nest of tensors) [S, B, ...] -> [S, B, classes]."""
-        parameters = dict(zip(self._parameter_names, self.rows, strict=True))
-        buffers = {name: self.get_buffer(f"buffer_{index}") for index, name in enumerate(self._buffer_names)}
-        return self._run(parameters, buffers, x)
+        return self._run(*self._state(), x)
 
     def compile_forward(self) -> None:
         """Compiles the batched pass with torch.compile."""
@@ -82,13 +75,12 @@ class Stack(nn.Module):
         Raises:
             LabError: if a model works alone, but not in a batched pass; names the line where it does not.
         """
-        parameters = dict(zip(self._parameter_names, self.rows, strict=True))
-        buffers = [self.get_buffer(f"buffer_{index}") for index in range(len(self._buffer_names))]
+        parameters, buffers = self._state()
         with torch.no_grad(), torch.random.fork_rng():
             for training in (False, True):
                 self.set_training(training)
                 # Copies: in training, a batch norm moves its running means.
-                own = {name: buffer.clone() for name, buffer in zip(self._buffer_names, buffers, strict=True)}
+                own = {name: buffer.clone() for name, buffer in buffers.items()}
                 try:
                     torch.func.vmap(self._one)(parameters, own, x)
                 except torch.OutOfMemoryError:
@@ -156,6 +148,11 @@ class Stack(nn.Module):
             setattr(self, f"buffer_{index}", _apart(self.get_buffer(f"buffer_{index}")[kept]))
         self._models = [self._models[row] for row in kept]
         self.bind()
+
+    def _state(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Stacked parameters and stacked buffers, by their names in a model."""
+        buffers = {name: self.get_buffer(f"buffer_{index}") for index, name in enumerate(self._buffer_names)}
+        return dict(zip(self._parameter_names, self.rows, strict=True)), buffers
 
     def _one(self, parameters: dict[str, Tensor], buffers: dict[str, Tensor], x: Any) -> Tensor:
         return functional_call(self._skeleton[0], (parameters, buffers), (x,))

@@ -59,7 +59,7 @@ class Shown:
 def curves(folder: Path, *names: str) -> pd.DataFrame:
     """Metrics of one run, as :meth:`Shown.curves` has them."""
     found = read_metrics_table(folder / "metrics.csv")
-    if found is None or not set(names) <= set(found.columns):
+    if not set(names) <= set(found.columns):
         raise LabError(f"{folder} has not logged {' and '.join(names)}")
     rows = found.dropna(subset=list(names))[["step", "epoch", *names]]
     return rows.assign(epoch=rows["epoch"] + 1)
@@ -67,6 +67,5 @@ def curves(folder: Path, *names: str) -> pd.DataFrame:
 
 def layers_logged(folder: Path, prefix: str) -> list[int]:
     """Numbers of the layers whose metric ``<prefix><layer>`` a run has logged."""
-    found = read_metrics_table(folder / "metrics.csv")
-    names = [] if found is None else [name for name in found.columns if name.startswith(prefix)]
+    names = [name for name in read_metrics_table(folder / "metrics.csv").columns if name.startswith(prefix)]
     return sorted(int(name.removeprefix(prefix)) for name in names)
