@@ -20,6 +20,10 @@ class LabError(Exception):
     """Bad input or a run that cannot go on; the message says what is wrong, where, and what would be right."""
 
 
+class Unfinished(LabError):
+    """A run that has not failed but not ended either: the same command goes on with it."""
+
+
 def printable(text: str) -> str:
     """Shows control characters as escapes (``\\x1b``): what somebody else wrote must not steer a terminal."""
     if text.isprintable():

@@ -17,7 +17,7 @@ from omegaconf import DictConfig
 from hydra_plugins.eureka_lab import offer
 from lab.config import command_line
 from lab.config.compose import CONFIGS
-from lab.console import LabError, import_from_here, patience, refusals, tell
+from lab.console import LabError, Unfinished, import_from_here, patience, refusals, tell
 from lab.runs.spec import RunSpec
 from lab.runs.summary import Summary
 from lab.training.processes import ended_with_parent
@@ -43,7 +43,7 @@ def _main(config: DictConfig) -> float | None:
         tell(f"error: {error}")
         if multirun:
             # The others of a sweep run all the same; Hydra ends it with this error once they are done.
-            raise LabError(str(error)) from None
+            raise (Unfinished if isinstance(error, Unfinished) else LabError)(str(error)) from None
         sys.exit(1)
     for summary in summaries:
         tell(f"seed {summary.seed}: {summary}" if spec.several else str(summary))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
@@ -76,6 +77,11 @@ def check_overrides(arguments: Sequence[str]) -> None:
         given_values = [(key.lstrip("+"), value) for key, _, value in (one.partition("=") for one in typed)]
         if any(key == "paths.run" for key, _ in given_values):
             raise LabError("paths.run is named by what is run: give paths.runs, the folder of all runs")
+        for key, value in given_values:
+            if key == "hydra.job.chdir" and value.lower() == "true":
+                raise LabError("hydra.job.chdir=true would lay each run where nothing looks for it: leave it out")
+            if key.startswith("paths.") and os.path.expanduser(value.strip("'\"")).startswith("~"):
+                raise LabError(f"{key}={value} is in no home folder that there is: give the whole path")
         for number in (value for key, value in given_values if key == "hydra.launcher.n_jobs"):
             if not re.fullmatch(r"-1|[1-9]\d*", number):
                 raise LabError(f"hydra.launcher.n_jobs={number} is wrong: give a whole number, at least 1, or -1")

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from hydra import compose, initialize_config_dir
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from lab.config.hydra_internals import keep_configs, prepend_to_search_path
 from lab.console import LabError
+
+# In place of ~ and ~user: ${home:${paths.runs}}.
+OmegaConf.register_new_resolver("home", os.path.expanduser, replace=True)
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lab.config.overrides import read_override
+from lab.config.overrides import one_value, read_override
 from lab.console import MOST_THREADS, LabError
 
 
@@ -37,7 +37,7 @@ def look_arguments(arguments: Sequence[str]) -> dict[str, Any]:
         if kind in _OPTIONS[other]:
             raise LabError(f"{key}= goes with {other}=, and this is a look at {own}=: leave it out")
         if kind == "data":
-            of_data[key] = read_override(argument).parsed()
+            of_data[key] = one_value(argument)
         elif key in _OPTIONS["both"] or key in _OPTIONS[own]:
             told[key] = {**_OPTIONS["both"], **_OPTIONS[own]}[key](key, _unquoted(argument, value))
         elif key.startswith(("softmax.", "softmax/")):
@@ -58,7 +58,7 @@ def _unquoted(argument: str, value: str) -> str:
 
 def _with_config_dir(arguments: Sequence[str]) -> Iterator[str]:
     """The arguments; ``--config-dir my``, as ``lab.train`` has it, as the override that means the same."""
-    left = iter(arguments)
+    left, flagged = iter(arguments), False
     for argument in left:
         flag, separator, value = argument.partition("=")
         if flag not in ("--config-dir", "-cd"):
@@ -67,7 +67,11 @@ def _with_config_dir(arguments: Sequence[str]) -> Iterator[str]:
         named = value if separator else next(left, "")
         if not named or not Path(named).is_dir():
             raise LabError(f"--config-dir {named} is no folder: name the one that holds callbacks/ or softmax/")
-        yield f"hydra.searchpath=['file://{Path(named).absolute()}']"
+        if flagged:
+            raise LabError(f"--config-dir {named} is the second one: give one folder")
+        flagged = True
+        quoted = str(Path(named).absolute()).replace("'", "\\'")
+        yield f"hydra.searchpath=['file://{quoted}']"
 
 
 def _text(name: str, value: str) -> str:
@@ -93,7 +97,7 @@ def _number(name: str, value: str, least: int = 1, most: int = 2**31 - 1) -> int
 
 
 def _names(name: str, value: str) -> list[str]:
-    return [one for one in value.strip("[]").split(",") if one]
+    return [one.strip() for one in value.strip("[]").split(",") if one.strip()]
 
 
 def _diagnostics(name: str, value: str) -> list[str]:

@@ -87,6 +87,18 @@ def parsed(texts: Sequence[str], loader: ConfigLoader | None = None) -> list[typ
     return found
 
 
+def one_value(text: str) -> Any:
+    """Returns the value of an override that may not ask for several.
+
+    Raises:
+        LabError: if it does, or cannot be read.
+    """
+    (found,) = parsed([text])
+    if found.is_sweep_override():
+        raise LabError(f"{text} gives several values, and one is needed: a list is name=[1,2]")
+    return found.value()
+
+
 @lru_cache(maxsize=1)
 def _parser() -> OverridesParser:
     return OverridesParser.create()

@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from lab.attention.normalisers.softmax import Softmax
 from lab.config.check import check
 from lab.config.command_line import composed
+from lab.config.overrides import one_value
 from lab.console import LabError
 from lab.models.parts import SoftmaxFactory
 
@@ -19,9 +20,12 @@ def softmax_config(name: str, *overrides: str) -> DictConfig:
     """``softmax=<name>`` with overrides, as on the command line.
 
     Raises:
-        LabError: if they do not compose, or one is wrong.
+        LabError: if they do not compose, or one is wrong or has several values.
     """
-    config = composed([f"softmax={name}", *overrides]).config
+    typed = [f"softmax={name}", *overrides]
+    for one in typed:
+        one_value(one)
+    config = composed(typed).config
     OmegaConf.resolve(config.softmax)
     check(OmegaConf.create({"softmax": config.softmax}))
     return config.softmax

@@ -56,13 +56,17 @@ def read_checkpoint(path: Path) -> Checkpoint:
         DamagedCheckpoint: if a bit of it is not as it was written, or it is no checkpoint.
         OSError: if the machine does not give it.
     """
+    if path.exists() and not path.is_file():  # a pipe or a device may never end
+        raise DamagedCheckpoint("it is no plain file")
     stored = path.read_bytes()
     if hashlib.sha256(memoryview(stored)[:-_DIGEST_BYTES]).digest() != stored[-_DIGEST_BYTES:]:
         raise DamagedCheckpoint("its content is not that of the digest at its end")
     try:
         content = torch.load(io.BytesIO(stored), map_location="cpu", weights_only=True)
+        if any(not isinstance(name, str) for name in dict(content.get("state_dict", {}))):
+            raise DamagedCheckpoint("its state_dict is not by name")
         return Checkpoint(path, content, int(content["global_step"]))
-    except MemoryError:
+    except (MemoryError, DamagedCheckpoint):
         raise
     except Exception as error:  # what somebody else wrote fails in many ways, none of them ours to list
         raise DamagedCheckpoint(one_line(error)) from error

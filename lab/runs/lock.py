@@ -25,7 +25,7 @@ import psutil
 from filelock import FileLock, LeaseSettingsMismatch, SoftFileLease, Timeout
 from pydantic import TypeAdapter, ValidationError
 
-from lab.console import LabError, tell
+from lab.console import Unfinished, tell
 from lab.runs import slurm
 from lab.runs.files import DamagedFile, read_json, remove_unfinished, write_json
 
@@ -173,10 +173,10 @@ class FolderLock:
                 raise self._refusal()
             time.sleep(min(1.0, LEASE / 10))
 
-    def _refusal(self) -> LabError:
+    def _refusal(self) -> Unfinished:
         holder = read_holder(self.folder)
         who = f" ({holder})" if holder else ""
-        return LabError(
+        return Unfinished(
             f"another process is running in {self.folder}{who}: wait for it, or change what is run "
             "(another seed, say), or point paths.runs elsewhere"
         )

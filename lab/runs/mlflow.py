@@ -49,7 +49,7 @@ class MLflow(MLFlowLogger, Board):
         self._folder = Path(folder)
         known = known_run(self._folder, self.package)
         self._goes_on = known is not None
-        place, where = Path(save_dir).absolute(), str(self._folder.absolute())
+        place, where = Path(save_dir).expanduser().absolute(), str(self._folder.absolute())
         own = None if tracking_uri else os.environ.get("MLFLOW_TRACKING_URI")
         if local := not (tracking_uri or own):
             place.mkdir(parents=True, exist_ok=True)

@@ -58,7 +58,13 @@ def with_resources(given: Mapping[str, Any], trainer: DictConfig) -> dict[str, A
         LabError: if the trainer leaves the number of devices to the machine.
     """
     devices = trainer.devices
-    count = len(devices) if OmegaConf.is_list(devices) else int(devices) if str(devices).isdigit() else None
+    if OmegaConf.is_list(devices):
+        count: int | None = len(devices)
+    elif str(devices).isdigit():
+        count = int(devices)
+    else:
+        # "0,1" are two, as [0,1] are.
+        count = len(str(devices).split(",")) if "," in str(devices) else None
     count = count or given["gpus_per_node"] or given["tasks_per_node"]
     if count is None:
         raise LabError(
@@ -121,14 +127,21 @@ def left_open(folders: Iterable[Path]) -> dict[Path, SlurmJob]:
 
 
 def _noted(folder: Path) -> SlurmJob | None:
+    path = folder / JOB
     try:
-        noted = read_json(folder / JOB)
+        noted = read_json(path)
         folder_of_job, number = str(noted["folder"]), str(noted["job"])
     except (DamagedFile, KeyError, TypeError):
         return None
     from submitit.slurm.slurm import SlurmJob  # not every installation has it, and most runs have no job
 
-    return SlurmJob(folder_of_job, number)
+    try:
+        job: SlurmJob = SlurmJob(folder_of_job, number)
+        # A job's result is a pickle: one that somebody else may have put there is not even looked for.
+        own = {os.stat(path).st_uid, os.stat(job.paths.folder).st_uid} == {os.getuid()}
+        return job if own and job.paths.folder.is_dir() else None
+    except (OSError, RuntimeError, ValueError):
+        return None
 
 
 def has_result(job: SlurmJob) -> bool:

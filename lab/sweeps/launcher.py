@@ -26,7 +26,7 @@ from submitit.helpers import clean_env
 from submitit.slurm.slurm import SlurmJob
 
 from lab.config.overrides import Override, read_override
-from lab.console import LabError, first_line, tell
+from lab.console import LabError, Unfinished, first_line, tell
 from lab.runs import slurm
 from lab.runs.spec import RunSpec
 from lab.runs.summary import is_finished, read_summary
@@ -61,6 +61,10 @@ class _Run:
     def __str__(self) -> str:
         seeds = f" to {self.folders[-1].name}" if len(self.folders) > 1 else ""
         return "/".join(self.folders[0].parts[-3:]) + seeds
+
+
+class _CutShort(CompactHydraException, Unfinished):
+    """Error that Hydra tells in one sentence, of what a search takes up again."""
 
 
 class SlurmLauncher(submitit_launcher.SlurmLauncher):
@@ -102,7 +106,8 @@ class SlurmLauncher(submitit_launcher.SlurmLauncher):
         broken = [of[number] for number in sorted(ends) if ends[number].status == JobStatus.FAILED]
         for run in broken:
             names = ", ".join(map(str, broken))
-            ends[run.number].return_value = CompactHydraException(
+            cut_short = isinstance(ends[run.number]._return_value, Unfinished)
+            ends[run.number].return_value = (_CutShort if cut_short else CompactHydraException)(
                 f"{len(broken)} of {len(runs)} runs did not finish: {names}. The same command runs what is missing."
             )
         return [ends[run.number] for run in runs]
@@ -197,7 +202,7 @@ class SlurmLauncher(submitit_launcher.SlurmLauncher):
                 return job.task(0).result()
             said = [read_summary(folder) for folder in run.folders]
             status = ", ".join(sorted({summary.status if summary else "not begun" for summary in said}))
-            error: Exception = LabError(
+            error: Exception = Unfinished(
                 f"job {job.job_id} was cancelled, killed or out of memory; the run's summary says {status}"
             )
         except UncompletedJobError as told:

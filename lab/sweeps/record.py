@@ -16,10 +16,10 @@ from lab.config.command_line import config_dir_of, each_value, explained, parse_
 from lab.config.compose import initialized
 from lab.config.hydra_internals import BASIC_SWEEPER, Choices, compose_multirun, loader, split_into_jobs
 from lab.config.overrides import Override, read_override
-from lab.console import LabError
+from lab.console import LabError, refusals
 from lab.runs.provenance import command_line
 from lab.runs.spec import run_name, seeds_of
-from lab.sweeps.plan import write_plan
+from lab.sweeps.plan import FOLDER, write_plan
 
 # Groups whose configs may set anything, seeds among it.
 _OF_ALL = ("experiment", "row", "debug")
@@ -32,6 +32,13 @@ class RecordPlan(Callback):
     """
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
+        runs = Path(config.paths.runs).expanduser().absolute()
+        # Of an exception Hydra would only warn, and fail of the same a moment later.
+        with refusals():
+            try:
+                (runs / FOLDER).mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise LabError(f"{runs} cannot be written: {error}; name another folder with paths.runs") from error
         if config.hydra.sweeper._target_ != BASIC_SWEEPER:
             return
         try:
@@ -39,7 +46,7 @@ class RecordPlan(Callback):
         except (HydraException, LabError):
             # The sweep is about to fail of just this, and says so.
             return
-        write_plan(Path(config.paths.runs).expanduser().absolute(), names, command_line())
+        write_plan(runs, names, command_line())
 
 
 def planned(config: DictConfig) -> list[str]:

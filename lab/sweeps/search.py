@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import random
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,12 +21,20 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
 from hydra.core.utils import JobReturn
-from omegaconf import DictConfig
-from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
-from optuna.trial import TrialState
+from omegaconf import DictConfig, OmegaConf
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+    check_distribution_compatibility,
+)
+from optuna.trial import FrozenTrial, TrialState
 
+from lab.config.compose import CONFIGS
 from lab.config.identity import NOT_WHAT
-from lab.console import LabError, first_line, tell
+from lab.config.suggestions import choices
+from lab.console import LabError, Unfinished, first_line, tell
 from lab.runs.study import PRUNED_AT, PRUNER, PRUNERS, SAMPLERS, chosen, storage_at
 from lab.sweeps.plan import FOLDER
 
@@ -37,18 +46,20 @@ def search(config: DictConfig, launch: Launch) -> None:
     """Runs the trials of a study that are missing, and tells which are the best.
 
     A trial that was cut short (a kill, a time limit) runs again with the same values and therefore in its own run
-    folder, where it goes on from its checkpoint. One that failed counts and does not run again.
+    folder, where it goes on from its checkpoint. One that failed counts and does not run again. Trials side by side
+    that happen to have the same values are one run.
 
     Args:
         config: the multirun's, as Hydra composed it.
         launch: of Hydra's launcher.
 
     Raises:
-        LabError: if an option is wrong, another process is searching the same, or no trial has finished.
+        LabError: if an option is wrong, another process is searching the same, no trial has finished, or one was cut
+            short, with which the same command goes on.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     settings, runs = config.hydra.sweeper, Path(config.paths.runs).expanduser().absolute()
-    _check_counts(settings)
+    _check_options(settings)
     typed = _typed(config)
     swept = {key: override for key, override in typed.items() if override.is_sweep_override()}
     fixed = [str(override.input_line) for key, override in typed.items() if key not in swept]
@@ -59,7 +70,8 @@ def search(config: DictConfig, launch: Launch) -> None:
     with _held(runs / FOLDER, name):
         where = settings.storage or str(runs / FOLDER / f"{name}.journal")
         study = _opened(name, where, settings)
-        cut_short = [trial for trial in study.trials if trial.state == TrialState.RUNNING]
+        _check_same_space(study, space)
+        cut_short = _cut_short(study, space)
         asked, known = settings.n_trials, len(study.trials)
         if settings.sampler.name == "grid":
             asked = min(asked, _ask_for_all(study, swept, settings.sampler.get("seed")))
@@ -71,14 +83,26 @@ def search(config: DictConfig, launch: Launch) -> None:
             size = min(left, settings.n_jobs)
             again, cut_short = cut_short[:size], cut_short[size:]
             new = [study.ask(space) for _ in range(size - len(again))]
-            batch = {trial.number: trial.params for trial in (*again, *new)}
-            jobs = [[*_overrides(params), *fixed] for params in batch.values()]
-            if settings.pruner.name != "none":
-                jobs = [[*job, reference(name, number, where)] for number, job in zip(batch, jobs, strict=True)]
-            for number, end in zip(batch, launch(jobs, started), strict=True):
-                outcome = _note(study, number, end)
-                tell(f"[{_finished(study)}/{asked}] {outcome} with {' '.join(_overrides(batch[number]))}")
-            started += len(batch)
+            batch = {trial.number: tuple(_overrides(trial.params)) for trial in (*again, *new)}
+            # Trials of the same values would be two processes for one run folder.
+            first = {values: number for number, values in reversed(batch.items())}
+            pruned = settings.pruner.name != "none"
+            jobs = [
+                [*values, *fixed, *([reference(name, number, where)] if pruned else [])]
+                for values, number in first.items()
+            ]
+            ends = dict(zip(first, launch(jobs, started), strict=True))
+            open_ones = []
+            for number, values in batch.items():
+                outcome = _note(study, number, first[values], ends[values])
+                if outcome is None:
+                    open_ones.append(number)
+                else:
+                    tell(f"[{_finished(study)}/{asked}] {outcome} with {' '.join(values)}")
+            if open_ones:
+                cut = _number(len(open_ones), "trial")
+                raise LabError(f"{cut} of search {name} did not come to an end: the same command goes on with them")
+            started += len(jobs)
     _tell_of_best(study, where, runs)
 
 
@@ -141,11 +165,41 @@ def _typed(config: DictConfig) -> dict[str, Override]:
     return {override.get_key_element(): override for override in parsed}
 
 
-def _check_counts(settings: DictConfig) -> None:
-    """Raises LabError if there is no number of trials."""
+def _check_options(settings: DictConfig) -> None:
+    """Raises LabError at an option that there is not, or that is wrong."""
+    known = [str(key) for key in OmegaConf.load(CONFIGS / "hydra" / "sweeper" / "search.yaml") if key != "_target_"]
+    if unknown := [str(key) for key in settings if key not in ("_target_", *known)]:
+        raise LabError(f"hydra.sweeper has no {unknown[0]!r}; {choices(unknown[0], known)}")
     for key in ("n_trials", "n_jobs"):
         if not isinstance(settings[key], int) or settings[key] < 1:
             raise LabError(f"hydra.sweeper.{key}={settings[key]} is wrong: give a whole number, at least 1")
+    name, seed = settings.study_name, settings.sampler.get("seed")
+    if name is not None and not re.fullmatch(r"[\w.-]+", str(name)):
+        raise LabError(f"hydra.sweeper.study_name={name} is wrong: give letters, digits, dots and hyphens")
+    if seed is not None and not (isinstance(seed, int) and seed >= 0):
+        raise LabError(f"hydra.sweeper.sampler.seed={seed} is wrong: give a whole number, or null")
+
+
+def _check_same_space(study: optuna.Study, space: Mapping[str, BaseDistribution]) -> None:
+    """Raises LabError if a study knows other values of a key than are searched now: Optuna compares like with like."""
+    for trial in study.trials:
+        for key in trial.distributions.keys() & space.keys():
+            try:
+                check_distribution_compatibility(trial.distributions[key], space[key])
+            except ValueError as error:
+                raise LabError(
+                    f"study {study.study_name} has searched other values of {key}: give another "
+                    "hydra.sweeper.study_name, or none"
+                ) from error
+
+
+def _cut_short(study: optuna.Study, space: Mapping[str, BaseDistribution]) -> list[FrozenTrial]:
+    """Trials that nobody has brought to an end; one whose values were not all drawn yet counts as failed."""
+    found = [trial for trial in study.trials if trial.state == TrialState.RUNNING]
+    for trial in found:
+        if trial.params.keys() != space.keys():
+            study.tell(trial.number, state=TrialState.FAIL)
+    return [trial for trial in found if trial.params.keys() == space.keys()]
 
 
 @contextmanager
@@ -176,16 +230,25 @@ def _opened(name: str, where: str, settings: DictConfig) -> optuna.Study:
         LabError: if Optuna does not take an option.
     """
     chosen("pruner", PRUNERS, settings.pruner)
+    wanted = str(settings.direction)
+    if wanted not in ("maximize", "minimize"):
+        raise LabError(f"hydra.sweeper.direction={wanted} is wrong: it must be maximize or minimize")
     try:
         study = optuna.create_study(
             study_name=name, storage=storage_at(where), direction=settings.direction, load_if_exists=True
         )
-    except ValueError as error:
-        raise LabError(f"hydra.sweeper.direction={settings.direction} is wrong: {error}") from error
+        known = study.trials
+    except Exception as error:  # what a database or somebody else's file says is not ours to list
+        raise LabError(f"study {name} at {where} cannot be opened: {first_line(error)}") from error
+    if known and study.direction.name.lower() != wanted:
+        raise LabError(
+            f"hydra.sweeper.direction={wanted}, and study {name} has {study.direction.name.lower()}: give another "
+            "hydra.sweeper.study_name, or none"
+        )
     options = dict(settings.sampler)
     if options.get("seed") is not None:
         # A sampler starts over with each process: under the same seed it would ask for the same again.
-        options["seed"] += len(study.trials)
+        options["seed"] += len(known)
     study.sampler = chosen("sampler", SAMPLERS, options)
     # Read by the processes of the trials.
     study.set_user_attr(PRUNER, dict(settings.pruner))
@@ -211,17 +274,26 @@ def _overrides(params: Mapping[str, Any]) -> list[str]:
     return [f"{key}={value}" for key, value in params.items()]
 
 
-def _note(study: optuna.Study, number: int, end: JobReturn) -> str:
-    """Writes into the study how a trial ended; the same in words."""
+def _note(study: optuna.Study, number: int, trained: int, end: JobReturn) -> str | None:
+    """Writes into the study how a trial ended; the same in words. None of one that has not ended and stays open.
+
+    Args:
+        study: the search.
+        number: of the trial.
+        trained: number of the trial of the same values whose run this is.
+        end: of that run.
+    """
     reason = "not finished"
     try:
         value = end.return_value
+    except Unfinished:
+        return None
     except Exception as error:  # whatever a job raised, the search goes on
         value, reason = None, first_line(error)
     if value is not None:
         study.tell(number, float(value))
         return f"{value:.6g}"
-    epoch = study.trials[number].user_attrs.get(PRUNED_AT)
+    epoch = study.trials[trained].user_attrs.get(PRUNED_AT)
     study.tell(number, state=TrialState.FAIL if epoch is None else TrialState.PRUNED)
     return f"failed ({reason})" if epoch is None else f"pruned at epoch {epoch}"
 

@@ -147,8 +147,8 @@ class Gathering:
             return status_of(folder)
         stamp = (file.st_mtime_ns, file.st_ino)
         before, status = self._known.get(folder, (None, None))
-        # A killed run's summary still says that it is running: that takes another look.
-        if status is None or before != stamp or status.status == "running":
+        # A killed run's summary still says that it is running, and it may go on: that takes another look.
+        if status is None or before != stamp or status.status in ("running", "stopped"):
             status = status_of(folder)
             self._known[folder] = (stamp, status)
         return status

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torchvision.datasets.folder import IMG_EXTENSIONS
 
 from lab.console import LabError, first_line, tell
+from lab.datasets.folder import read_image
 from lab.datasets.given import GivenData
 from lab.datasets.seeding import generator_of
 from lab.models.composed_softmax import refuse_schedule, softmax_config, softmax_factory, without_schedule
@@ -151,7 +152,7 @@ def _random_tokens(named: NamedModel, inputs: int, length: int, seed: int) -> Te
 
 def _words(text: str, characters: int) -> str:
     """The first characters of a text, of a file, or of the files of a folder."""
-    path = Path(text).expanduser()
+    path = Path(os.path.expanduser(text))  # "~ 5 apples" is a text
     if not os.path.exists(path):  # which a long text, no name of a file, is no error to
         if len(text.split()) < 2:
             raise LabError(f"text={text} is no file, no folder and no text of two words or more")
@@ -173,7 +174,9 @@ def _words(text: str, characters: int) -> str:
 
 def _pictures(folder: Path, inputs: int) -> list[Path]:
     """The first pictures of a folder and of those in it, by name."""
-    found = sorted(path for path in folder.expanduser().rglob("*") if path.suffix.lower() in IMG_EXTENSIONS)
+    found = sorted(
+        path for path in Path(os.path.expanduser(folder)).rglob("*") if path.suffix.lower() in IMG_EXTENSIONS
+    )
     if not found:
         raise LabError(f"images={folder} holds no pictures: name a folder of {', '.join(IMG_EXTENSIONS)}")
     return found[:inputs]
@@ -181,10 +184,9 @@ def _pictures(folder: Path, inputs: int) -> list[Path]:
 
 def _opened(path: Path) -> Any:
     try:
-        with Image.open(path) as image:
-            return image.convert("RGB")
-    except (OSError, ValueError) as error:
-        raise LabError(f"{path} is no picture that can be read: {error}") from error
+        return read_image(lambda name: Image.open(name).convert("RGB"), str(path))
+    except ValueError as error:
+        raise LabError(str(error)) from error
 
 
 def _try(

@@ -52,7 +52,8 @@ class Trained:
 
     def softmax_defaults(self) -> list[str]:
         """The experiment's own defaults for NormSoftmax, as overrides."""
-        return [f"+norm_softmax.{key}={value}" for key, value in (self.config.get("norm_softmax") or {}).items()]
+        given = (self.config.get("norm_softmax") or {}).items()
+        return [f"+norm_softmax.{key}={'null' if value is None else value}" for key, value in given]
 
     def model(self, softmax: str | DictConfig | None = None, facts: dict[str, int] | None = None) -> nn.Module:
         """The model in evaluation mode.

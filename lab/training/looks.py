@@ -15,6 +15,7 @@ from rich.table import Table
 from lab.callbacks.diagnostics.base import NEEDS, Diagnostic, Look
 from lab.config.check import check
 from lab.config.command_line import composed
+from lab.config.overrides import one_value
 from lab.console import LabError, first_line, tables, tell
 from lab.datasets.loading import DataModule
 from lab.observation.observe import Findings, observe
@@ -55,6 +56,8 @@ class Looks:
     def __init__(self, callbacks: Sequence[str], folder: Path, force: bool = False) -> None:
         if any(one.exists() and not one.is_dir() for one in (folder, *folder.parents)):
             raise LabError(f"out={folder} is a file: name a folder for tables and pictures")
+        for one in callbacks:
+            one_value(one)
         config = composed(callbacks).config
         config.paths.run = str(folder)
         check(config)

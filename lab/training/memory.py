@@ -1,4 +1,4 @@
-"""How this process keeps memory, which makes training faster and changes no number; loads nothing heavy."""
+"""Keeps memory in this process, which makes training faster and changes no number; loads nothing heavy."""
 
 from __future__ import annotations
 

@@ -61,6 +61,7 @@ class TwoStepModule(SeededModule):
         # Kept in checkpoints, so that an epoch resumed half-way reports all of itself.
         self.train_metrics.persistent(True)
         self.validation_metrics = LossAndAccuracy(num_classes, ignored)
+        self._learning_rate: float | None = None
         # No ModuleDict: its names must be none of its attributes, and a location may be called "keys".
         self.accuracies = tuple(accuracies)
         self.further_accuracies = nn.ModuleList(WeightedMean() for _ in self.accuracies)
@@ -88,6 +89,8 @@ class TwoStepModule(SeededModule):
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         self.seed_step(self.current_epoch, batch_idx)
+        # At the end of an epoch Lightning has moved on to the next one's.
+        self._learning_rate = self.trainer.optimizers[0].param_groups[0]["lr"]
         if self.schedule is not None and self.schedule.by == "step":
             self._set_temperatures(self.global_step / max(1, int(self.trainer.estimated_stepping_batches)))
 
@@ -141,7 +144,8 @@ class TwoStepModule(SeededModule):
         if not self._reports:
             return
         values = {f"train/{name}": value for name, value in self.train_metrics.compute().items()}
-        values["train/learning_rate"] = self.trainer.optimizers[0].param_groups[0]["lr"]
+        if self._learning_rate is not None:
+            values["train/learning_rate"] = self._learning_rate
         self.train_metrics.reset()
         # Straight to the loggers: what self.log collects is written only after the epoch's checkpoint, and
         # a run killed in between would lose the row.

@@ -62,7 +62,9 @@ def start_apart(spec: RunSpec, search_path: Sequence[str]) -> list[Summary]:
         LabError: if it fails.
         SystemExit: if it was stopped, and with it the whole sweep.
     """
-    status = train_apart([*search_path, *spec.overrides])
+    # Its share of the cores, which the sweep has set, is no part of what was typed.
+    threads = [] if spec.config.threads is None else [f"threads={spec.config.threads}"]
+    status = train_apart([*search_path, *spec.overrides, *threads])
     if stopped(status):
         sys.exit(status)
     if status:

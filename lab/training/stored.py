@@ -10,13 +10,14 @@ from pkgutil import resolve_name
 from typing import Any
 
 from hydra.errors import InstantiationException
+from lightning import Trainer
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
 from lab.attention.normaliser import Normaliser
 from lab.attention.rule import TemperatureRule
 from lab.attention.schedule import HeatTreatment
-from lab.config.check import check
+from lab.config.check import check, check_arguments
 from lab.console import LabError
 from lab.datasets.loading import DataModule
 from lab.datasets.sources import Source
@@ -74,6 +75,9 @@ def load_config(folder: Path, trust: Sequence[str] = ()) -> DictConfig:
     _download_nothing(used["data"])
     config = OmegaConf.create(used)
     try:
+        if not isinstance(used["norm_softmax"], Mapping):
+            raise LabError(f"norm_softmax={used['norm_softmax']!r} is wrong: it must be a mapping")
+        check_arguments(Trainer, used["trainer"], "trainer")
         check(config)
     except LabError as error:
         raise LabError(f"{path}: {error}") from error

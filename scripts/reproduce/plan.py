@@ -19,7 +19,7 @@ from lab.config.overrides import read_override
 from lab.config.suggestions import choices
 from lab.console import LabError, duration
 from lab.runs.spec import RunSpec
-from lab.runs.summary import Summary, read_summary
+from lab.runs.summary import Summary, is_finished, read_summary
 from lab.training.build import build_data
 from scripts.reproduce.common import of_this_machine, speed_of, train
 
@@ -184,7 +184,7 @@ class Run:
     @property
     def finished(self) -> bool:
         """Tells whether all seeds have been trained to their end."""
-        return all(one is not None and one.finished for one in self.summaries())
+        return all(map(is_finished, self.folders))
 
     def epochs_left(self) -> int:
         """Epochs still to train; of seeds that train together, those of the one that has come least far."""
@@ -260,7 +260,8 @@ class Speeds:
         try:
             seconds = self.seconds_left(runs)
         except LabError as error:
-            return f"cannot be trained here: {error}"
+            # A list says what lacks; the overrides of its row are no news.
+            return f"cannot be trained here: {str(error).rpartition(' does not train here: ')[2]}"
         return f"about {duration(seconds)}" if seconds else "nothing to train"
 
 

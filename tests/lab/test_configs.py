@@ -433,6 +433,8 @@ def test_an_experiments_default_of_norm_softmax_that_there_is_none_of_is_refused
 @pytest.mark.parametrize(
     ("typed", "words"),
     [
+        (["-m", "seed=0,1", "hydra.job.chdir=true"], "hydra.job.chdir=true would lay each run where nothing looks"),
+        (["paths.runs='~nobodyx/runs'"], "paths.runs='~nobodyx/runs' is in no home folder that there is"),
         (["paths.run=mine"], "paths.run is named by what is run: give paths.runs"),
         (["-m", "seed=0,1", "paths.runs=a,b"], "a sweep's runs lie in one place"),
         (["-m", "seed=0,1", "hydra/launcher=joblib", "++hydra.launcher.n_jobs=0"], "hydra.launcher.n_jobs=0 is wrong"),

@@ -12,6 +12,7 @@ import pytest
 from conftest import train_in
 
 from lab.config.look_arguments import look_arguments
+from lab.config.overrides import read_override
 from lab.console import LabError
 from lab.inspect import main
 from lab.training.inspection import inspect
@@ -84,6 +85,21 @@ def test_a_folder_may_stand_in_quotes_as_hydra_has_them(typed: str, meant: str) 
 def test_a_quote_that_does_not_end_is_answered() -> None:
     with pytest.raises(LabError, match="cannot be read"):
         look_arguments(["run='a b", "diagnostics=[mine]"])
+
+
+def test_options_of_data_have_one_value_and_configs_lie_in_one_folder(tmp_path: Path) -> None:
+    with pytest.raises(LabError, match=r"data\.validation_size=1,2 gives several values"):
+        look_arguments(["run=there", "diagnostics=[mine]", "data.validation_size=1,2"])
+    with pytest.raises(LabError, match="is the second one: give one folder"):
+        look_arguments(["run=there", "diagnostics=[mine]", f"--config-dir={tmp_path}", f"--config-dir={tmp_path}"])
+    (quoted := tmp_path / "o'brien").mkdir()
+    (found,) = (
+        one
+        for one in look_arguments([f"--config-dir={quoted}", "run=there", "diagnostics=[mine]"])["callbacks"]
+        if one.startswith("hydra")
+    )
+    assert read_override(found).parsed() == [f"file://{quoted}"]
+    assert look_arguments(["run=there", "diagnostics=[mine]", "trust=[a, b]"])["trust"] == ["a", "b"]
 
 
 @pytest.mark.parametrize("words", [["--config-dir", "nowhere"], ["--config-dir="], ["--config-dir"]])

@@ -23,7 +23,7 @@ from lab.inspect import main
 from lab.models.composed_softmax import softmax_config
 from lab.observation.attention_statistics import weight_entropy
 from lab.observation.subject import Subject
-from lab.training.inspect_model import inspect_model
+from lab.training.inspect_model import _words, inspect_model
 from lab.training.looks import Looks
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install -e '.[language]'")
@@ -53,6 +53,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     code = {"model_type": "mine", "auto_map": {"AutoConfig": "mine.Config", "AutoModel": "mine.Model"}}
     (folder / "coded" / "config.json").write_text(json.dumps(code))
     (folder / "coded" / "mine.py").write_text("raise SystemExit('the code of others has run')")
+    (folder / "broken").mkdir()
+    (folder / "broken" / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(40))
     (folder / "pictures").mkdir()
     for index in range(3):
         Image.fromarray(np.full((20, 30, 3), 80 * index, np.uint8)).save(folder / "pictures" / f"{index}.png")
@@ -77,6 +79,10 @@ def test_a_text_is_shown_in_blocks_as_lab_look_would_show_them(models: Path, tmp
     assert note["softmax"] == "norm_softmax softmax.statistic=std" and note["inputs"] == 3 and note["input"] == [16]
     with pytest.raises(lab.LabError, match="force=true"):
         inspect_model(**look_arguments(typed))
+
+
+def test_a_text_may_begin_like_a_folder() -> None:
+    assert _words("~ 5 apples, please", 100) == "~ 5 apples, please"
 
 
 @pytest.mark.parametrize(
@@ -156,6 +162,7 @@ def test_a_name_in_the_cache_needs_no_network(
         (["model=hf:MODELS/gpt2", "images=MODELS"], "images= goes with a model of pictures"),
         (["model=hf:MODELS/vit", "text=To see"], "text= goes with a model of tokens"),
         (["model=hf:MODELS/vit", "images=MODELS/vit"], "holds no pictures"),
+        (["model=hf:MODELS/vit", "images=MODELS/broken"], "a.png cannot be read as an image"),
         (["model=hf:MODELS/vit", "diagnostics=[head_entropy]"], "head_entropy needs a model that reads text"),
         (["model=hf:MODELS/gpt2", "diagnostics=[linear_probes]"], "linear_probes needs scenes"),
         (
@@ -167,6 +174,11 @@ def test_a_name_in_the_cache_needs_no_network(
         (["run=MODELS", "weights=false"], "weights= goes with model="),
         (["model=hf:MODELS/gpt2", "tokens=many"], "tokens must be a number from 1"),
         (["model=hf:MODELS/gpt2", "softmax=hart"], "did you mean 'hard'"),
+        (["model=hf:MODELS/gpt2", "softmax=norm_softmax,hard"], "softmax=norm_softmax,hard gives several values"),
+        (
+            ["model=hf:MODELS/gpt2", "diagnostics=[attention_entropy]", "attention_entropy.scenes=1,2"],
+            "attention_entropy.scenes=1,2 gives several values",
+        ),
         (["model=hf:MODELS/gpt2", "softmax=heat_treatment"], "this model is trained already: leave the schedule out"),
         (["model=hf:MODELS/pickled"], "no weights to be had: Error no file named model.safetensors"),
         (["model=hf:MODELS/coded"], "no config to be had"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import re
@@ -18,7 +19,7 @@ from omegaconf import OmegaConf
 from submitit.slurm.slurm import SlurmJob
 
 from lab.config.compose import CONFIGS, compose_config
-from lab.console import LabError
+from lab.console import LabError, Unfinished
 from lab.runs import slurm
 from lab.sweeps import jobs
 from lab.sweeps.launcher import SlurmLauncher, _Run
@@ -46,6 +47,7 @@ def sweep_with(sbatch: str, folder: Path, *overrides: str) -> subprocess.Complet
         (["trainer=gpu"], (1, 1, 1)),
         (["trainer=ddp", "trainer.devices=4"], (1, 4, 4)),
         (["trainer=ddp", "trainer.devices=[0,2]", "trainer.num_nodes=2"], (2, 2, 2)),
+        (["trainer=ddp", "trainer.devices='0,1'"], (1, 2, 2)),
         (["trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2"], (1, 2, None)),
     ],
 )
@@ -163,6 +165,19 @@ def test_a_job_of_an_earlier_command_is_found_again(tmp_path: Path, quick: None,
     assert jobs.find([run]) == {}
 
 
+def test_a_note_of_somebody_else_is_no_job(tmp_path: Path, monkeypatch) -> None:
+    run, job = tmp_path / "run", job_in(tmp_path / "logs", 4)
+    jobs.note(run, job)
+    assert list(jobs.left_open([run])) == [run]
+    with monkeypatch.context() as another:
+        another.setattr(jobs.os, "getuid", lambda: 2**30)
+        assert jobs.left_open([run]) == {}
+    (tmp_path / "file").touch()
+    for folder in (tmp_path / "file", tmp_path / "nowhere", "~nobodyx/y"):
+        (run / jobs.JOB).write_text(json.dumps({"job": "9_4", "folder": str(folder)}))
+        assert jobs.left_open([run]) == {}
+
+
 def test_a_job_is_not_submitted_twice_while_slurm_does_not_answer(tmp_path: Path, quick: None, monkeypatch) -> None:
     run, job = tmp_path / "run", job_in(tmp_path / "logs", 4)
     jobs.note(run, job)
@@ -275,6 +290,7 @@ def test_how_a_job_ended_is_told_in_one_sentence(tmp_path: Path) -> None:
     assert end.status == JobStatus.FAILED
     assert "job 9_2 was cancelled, killed or out of memory" in str(end._return_value)
     assert "summary says not begun" in str(end._return_value)
+    assert isinstance(end._return_value, Unfinished)
 
 
 def test_the_queue_is_asked_for_this_user_s_jobs_one_by_one(tmp_path: Path, monkeypatch) -> None:

@@ -1,5 +1,6 @@
 """A trained model comes back from its run folder, under its own softmax or another."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from lab.callbacks.diagnostics.attention_entropy import AttentionEntropy
 from lab.console import LabError
 from lab.models.composed_softmax import softmax_config
 from lab.report.gather import gather
+from lab.runs.checkpoints import DamagedCheckpoint, read_checkpoint, save_checkpoint
 from lab.runs.metrics import read_metrics
 from lab.runs.summary import load_summary
 from lab.training.load import read_trained
@@ -59,6 +61,12 @@ def test_another_softmax_has_the_trained_temperature_where_it_says_none(tmp_path
     assert model.rules()[0].tau.item() == 1  # it says one
 
 
+def test_a_default_of_null_is_read(tmp_path: Path) -> None:
+    folder = train_in(tmp_path, *SETS, "softmax=softmax", "+norm_softmax.tau=null", "trainer.max_epochs=1")
+    model: Any = read_trained(folder).model("norm_softmax")
+    assert type(model.rules()[0]).__name__ == "NormSoftmax"
+
+
 def test_a_path_may_be_a_string_and_a_softmax_a_name(folder: Path) -> None:
     trained = lab.read_trained(str(folder))
     (found,) = lab.observe(trained.model("hard"), trained.data(), [AttentionEntropy("look", scenes=8)])
@@ -74,6 +82,18 @@ def test_what_is_missing_is_named(tmp_path: Path, folder: Path) -> None:
     (tmp_path / "config.yaml").write_text((folder / "config.yaml").read_text())
     with pytest.raises(LabError, match="no checkpoint yet"):
         read_trained(tmp_path)
+
+
+def test_a_checkpoint_that_never_ends_is_damaged(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "last-000000001.ckpt")
+    with pytest.raises(DamagedCheckpoint, match="it is no plain file"):
+        read_checkpoint(tmp_path / "last-000000001.ckpt")
+    save_checkpoint({"global_step": 1, "state_dict": {0: torch.ones(1)}}, tmp_path / "other.ckpt")
+    with pytest.raises(DamagedCheckpoint, match="its state_dict is not by name"):
+        read_checkpoint(tmp_path / "other.ckpt")
+    save_checkpoint({"global_step": 1, "state_dict": [1]}, tmp_path / "other.ckpt")
+    with pytest.raises(DamagedCheckpoint):
+        read_checkpoint(tmp_path / "other.ckpt")
 
 
 def test_a_softmax_that_is_swapped_in_is_checked() -> None:

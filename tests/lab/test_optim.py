@@ -1,10 +1,14 @@
 import math
+from pathlib import Path
 
 import pytest
 import torch
+from conftest import runs_in
 
 from lab.config.check import check_arguments
 from lab.console import LabError
+from lab.runs.metrics import read_metrics
+from lab.train import run
 from lab.training.module import TwoStepModule
 from lab.training.optim import OptimConfig
 
@@ -54,6 +58,15 @@ def test_the_loss_is_in_float64_where_float32_would_round_it_away() -> None:
     assert losses[None] == 0 and losses["float64"].item() == pytest.approx(math.exp(-40), rel=1e-6)
     (slope,) = torch.autograd.grad(losses["float64"], logits)
     assert slope.dtype == torch.float32 and slope[0, 1].item() == pytest.approx(math.exp(-40), rel=1e-5)
+
+
+@pytest.mark.parametrize("together", [(), ("seeds=2",)])
+def test_the_rate_that_is_told_is_the_one_that_an_epoch_was_trained_with(tmp_path: Path, together) -> None:
+    sets = ("experiment=reasoning", "data.numbers=4", "trainer.max_epochs=3", "trainer.check_val_every_n_epoch=1")
+    run([*sets, "optim.lr=0.2", "optim.warmup_lr=0.1", "optim.warmup_epochs=2", *together, f"paths.runs={tmp_path}"])
+    for folder in runs_in(tmp_path):
+        told = [row["train/learning_rate"] for row in read_metrics(folder / "metrics.csv") if "train/loss" in row]
+        assert told == pytest.approx([0.1, 0.15, 0.2])
 
 
 @pytest.mark.parametrize(("warmup_epochs", "rates"), [(0, [1.0, 1.0, 1.0, 1.0]), (2, [0.1, 0.55, 1.0, 1.0])])

@@ -16,7 +16,7 @@ from hydra.types import RunMode
 
 from hydra_plugins.eureka_lab._search import SearchSweeper
 from lab.config.compose import CONFIGS
-from lab.console import LabError
+from lab.console import LabError, Unfinished
 from lab.sweeps.status import gather
 from lab.train import run
 
@@ -200,6 +200,58 @@ def test_a_study_may_lie_in_a_database(multirun, tmp_path: Path) -> None:
     assert len(optuna.load_study(study_name="mine", storage=url).trials) == 2
 
 
+def test_a_named_study_keeps_to_what_it_began_with(multirun, tmp_path: Path) -> None:
+    named = ("hydra.sweeper.study_name=mine", f"paths.runs={tmp_path}", "hydra.sweeper.n_trials=2")
+    search.search(multirun(*named, "softmax=softmax,norm_softmax"), Launcher().launch)
+    others = {
+        "hydra.sweeper.direction=minimize": "hydra.sweeper.direction=minimize, and study mine has maximize",
+        "softmax=softmax,norm_softmax,hard": "study mine has searched other values of softmax",
+    }
+    for other, words in others.items():
+        with pytest.raises(LabError, match=words):
+            search.search(multirun("softmax=softmax,norm_softmax", *named, other), Launcher().launch)
+    study = optuna.load_study(study_name="mine", storage=storage_at(str(tmp_path / ".sweeps" / "mine.journal")))
+    assert [trial.state.name for trial in study.trials] == ["COMPLETE", "COMPLETE"]
+
+
+def test_a_trial_that_was_not_drawn_whole_is_not_run(multirun, tmp_path: Path) -> None:
+    named = ("hydra.sweeper.study_name=mine", f"paths.runs={tmp_path}", "softmax=softmax,norm_softmax")
+    search.search(multirun(*named, "hydra.sweeper.n_trials=1"), Launcher().launch)
+    study = optuna.load_study(study_name="mine", storage=storage_at(str(tmp_path / ".sweeps" / "mine.journal")))
+    study.ask({"optim.lr": study.trials[0].distributions["optim.lr"]})
+    launcher = Launcher()
+    search.search(multirun(*named, "hydra.sweeper.n_trials=3"), launcher.launch)
+    assert all({"optim.lr", "softmax"} <= job.keys() for batch in launcher.batches for job in batch)
+    assert [trial.state.name for trial in study.trials] == ["COMPLETE", "FAIL", "COMPLETE"]
+
+
+def test_trials_of_equal_values_are_one_run(multirun, tmp_path: Path) -> None:
+    launcher = Launcher()
+    side_by_side = ("hydra.sweeper.n_trials=6", "hydra.sweeper.n_jobs=6", "hydra.sweeper.sampler.name=random")
+    few = ("optim.lr=choice(0.1,0.2)", "optim.weight_decay=1", "softmax.tau=1")
+    search.search(multirun(*few, *side_by_side, f"paths.runs={tmp_path}"), launcher.launch)
+    ((*jobs,),) = launcher.batches
+    assert sorted(job["optim.lr"] for job in jobs) == ["0.1", "0.2"]
+    assert {trial.value == float(trial.params["optim.lr"]) for trial in trials(tmp_path)} == {True}
+    assert len(trials(tmp_path)) == 6
+
+
+def test_what_was_cut_short_goes_on_with_its_values(multirun, tmp_path: Path) -> None:
+    here = (f"paths.runs={tmp_path}", "hydra.sweeper.n_trials=2")
+
+    def cut_short(jobs: Sequence[Sequence[str]], first: int) -> list[JobReturn]:
+        error = Unfinished("another process is running in there")
+        return [JobReturn(overrides=job, status=JobStatus.FAILED, _return_value=error) for job in jobs]
+
+    with pytest.raises(LabError, match=r"1 trial of search search-.* did not come to an end"):
+        search.search(multirun(*here), cut_short)
+    (cut,) = trials(tmp_path)
+    launcher = Launcher()
+    search.search(multirun(*here), launcher.launch)
+    assert launcher.batches[0][0]["optim.lr"] == str(cut.params["optim.lr"])
+    assert [trial.state.name for trial in trials(tmp_path)] == ["COMPLETE", "COMPLETE"]
+
+
 @pytest.mark.parametrize(
     ("option", "words"),
     [
@@ -208,6 +260,15 @@ def test_a_study_may_lie_in_a_database(multirun, tmp_path: Path) -> None:
         ("hydra.sweeper.pruner.name=mean", "hydra.sweeper.pruner.name=mean does not exist; .*median"),
         ("+hydra.sweeper.pruner.every=3", "hydra.sweeper.pruner: .*takes no arguments"),
         ("hydra.sweeper.direction=up", "hydra.sweeper.direction=up is wrong: .*maximize"),
+        ("+hydra.sweeper.n_startup_trials=3", "hydra.sweeper has no 'n_startup_trials'; .*valid: direction, .*sampler"),
+        ("hydra.sweeper.sampler.seed=abc", "hydra.sweeper.sampler.seed=abc is wrong: give a whole number"),
+        ("hydra.sweeper.study_name=a/b", "hydra.sweeper.study_name=a/b is wrong: give letters"),
+        (
+            "hydra.sweeper.storage=nowhere/it.journal",
+            "at nowhere/it.journal cannot be opened: .*No such",
+        ),
+        ("hydra.sweeper.storage='sqlite:////nowhere/it.db'", "at sqlite:////nowhere/it.db cannot be opened: "),
+        ("hydra.sweeper.storage='nosuch://x'", "at nosuch://x cannot be opened: "),
         ("hydra.sweeper.n_trials=0", "hydra.sweeper.n_trials=0 is wrong"),
         ("hydra.sweeper.n_jobs=many", "hydra.sweeper.n_jobs=many is wrong"),
         ("hydra.sweeper.sampler.name=grid", r"a grid needs values .* and not optim.lr=tag\(log"),

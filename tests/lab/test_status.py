@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,13 @@ def test_a_run_is_running_only_while_somebody_holds_it(runs: Path) -> None:
     assert found["softmax/seed=1"].seconds_left is None
     assert found["softmax/seed=2"].reason == "the loss is not finite at step 7"
     assert status_of(runs / "softmax" / "seed=0").epochs == 300
+
+
+def test_a_run_that_goes_on_is_seen_to_before_its_summary_changes(runs: Path) -> None:
+    gathering, folder = Gathering(runs), runs / "norm" / "seed=0"
+    for held, status in ((False, "stopped"), (True, "running")):
+        with FileLock(folder / ".lock") if held else nullcontext():
+            assert next(run.status for run in gathering.look() if run.folder == folder) == status
 
 
 def test_what_a_stranger_wrote_does_not_steer_the_terminal(tmp_path: Path, monkeypatch, capsys) -> None:

@@ -65,6 +65,8 @@ def change(run: Path, part: str, **changes: Any) -> None:
         ),
         ("model", {"_target_": "timm.create_model", "model_name": "vit_small", "checkpoint_path": "x"}, "timm.create"),
         ("model", {"_target_": "lab.models.compact_vit.compact_vit", "pretrained": True}, "compact_vit.compact_vit"),
+        ("trainer", {"accumulate_grad_batches": 0}, "trainer.accumulate_grad_batches=0 is wrong: it must be"),
+        ("trainer", {"precision": [1]}, "trainer.precision"),
         ("model", {"pretrained": True}, "model.pretrained is not an option of Reasoner"),
         ("softmax", {"_target_": "hydra.utils.get_method", "path": "os.mkdir"}, "hydra.utils.get_method"),
         ("optim", {"options": {"eps": TOUCH}}, "optim.options.eps._target_=os.mkdir"),
