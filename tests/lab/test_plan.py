@@ -60,6 +60,19 @@ def test_a_sweep_that_cannot_be_split_has_no_plan(hydra, tmp_path: Path) -> None
     assert not list(tmp_path.rglob("plan-*"))
 
 
+def test_a_folder_that_cannot_be_written_is_told_before_any_run(hydra, tmp_path: Path, capsys) -> None:
+    (tmp_path / "file").touch()
+    for sweep in ((), ("+sweep=search",)):
+        with pytest.raises(SystemExit):
+            RecordPlan().on_multirun_start(multirun("seed=0,1", f"paths.runs={tmp_path}/file/runs", *sweep))
+        assert f"error: {tmp_path}/file/runs cannot be written: " in capsys.readouterr().err
+
+
+def test_a_home_folder_is_one_for_hydra_too(hydra, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert multirun("paths.runs='~/runs'").hydra.sweep.dir == f"{tmp_path}/runs/.sweeps"
+
+
 def test_the_same_runs_are_one_file(tmp_path: Path) -> None:
     first = write_plan(tmp_path, ["a/b/seed=0", "a/b/seed=1"], "a command")
     again = write_plan(tmp_path, ["a/b/seed=1", "a/b/seed=0", "a/b/seed=1"], "the same in other words")

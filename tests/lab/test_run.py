@@ -21,10 +21,11 @@ from lab.runs.checkpoints import (
     save_checkpoint,
 )
 from lab.runs.folder import Run
-from lab.runs.spec import run_name
+from lab.runs.spec import RunSpec, run_name
 from lab.runs.summary import Summary
 from lab.sweeps.status import status_of
 from lab.training.resume import check_resumable
+from lab.training.start import start_apart
 
 
 def test_a_name_says_what_is_run_whatever_the_order() -> None:
@@ -301,3 +302,11 @@ def test_the_best_of_one_metric_is_not_that_of_another(tmp_path: Path) -> None:
     assert (again.best_value, other.best_value) == (1.2, None)
     other.load_state_dict({"best_value": 0.9})  # of a run from before the metric was kept
     assert other.best_value == 0.9
+
+
+def test_a_run_that_is_a_command_of_its_own_keeps_its_share_of_the_cores(tmp_path: Path, monkeypatch) -> None:
+    asked: list[list[str]] = []
+    monkeypatch.setattr("lab.training.start.train_apart", lambda words: asked.append(words) or 0)
+    spec = RunSpec.compose(["experiment=reasoning", f"paths.runs={tmp_path}"])
+    assert start_apart(spec, ["--config-dir=my"]) == [] == start_apart(spec.changed(threads=3), [])
+    assert asked == [["--config-dir=my", *spec.overrides], [*spec.overrides, "threads=3"]]
