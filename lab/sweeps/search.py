@@ -85,7 +85,9 @@ def search(config: DictConfig, launch: Launch) -> None:
             new = [study.ask(space) for _ in range(size - len(again))]
             batch = {trial.number: tuple(_overrides(trial.params)) for trial in (*again, *new)}
             # Trials of the same values would be two processes for one run folder.
-            first = {values: number for number, values in reversed(batch.items())}
+            first: dict[tuple[str, ...], int] = {}
+            for number, values in batch.items():
+                first.setdefault(values, number)
             pruned = settings.pruner.name != "none"
             jobs = [
                 [*values, *fixed, *([reference(name, number, where)] if pruned else [])]
