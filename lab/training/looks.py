@@ -56,8 +56,8 @@ class Looks:
     def __init__(self, callbacks: Sequence[str], folder: Path, force: bool = False) -> None:
         if any(one.exists() and not one.is_dir() for one in (folder, *folder.parents)):
             raise LabError(f"out={folder} is a file: name a folder for tables and pictures")
-        for one in callbacks:
-            one_value(one)
+        for typed in callbacks:
+            one_value(typed)
         config = composed(callbacks).config
         config.paths.run = str(folder)
         check(config)
