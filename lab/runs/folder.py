@@ -63,16 +63,17 @@ class Run:
         self._lock = FolderLock(folder)
         self._made = [path for path in (folder, *folder.parents) if not path.exists()]
         self._aside: Path | None = None
+        self._empty = False
         if primary:
             try:
                 self._lock.acquire()
                 for place in (folder, self.checkpoints, self.pictures):
                     remove_unfinished(place)
                 remove_unfinished(folder, RESERVE)
+                self._empty = not self._content()
             except BaseException:  # a signal, too: who asked for the run does not have it yet, to take it back
                 self._leave()
                 raise
-        self._empty = primary and not self._content()
 
     def release(self) -> None:
         """Lets other processes have the folder."""

@@ -15,9 +15,12 @@ two that do so at the same moment the later one has the folder.
 from __future__ import annotations
 
 import os
+import signal
 import socket
+import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -92,17 +95,19 @@ class FolderLock:
         self.folder.mkdir(parents=True, exist_ok=True)
         kernel = True
         try:
-            self._flock.acquire(timeout=1)
+            with _undisturbed():
+                self._flock.acquire(timeout=1)
         except Timeout:
             raise self._refusal() from None
         except OSError:
             kernel = False  # a file system without flock
         try:
             self._claim(kernel)
-            remove_unfinished(self.folder, HOLDER)
-            token = self._lease.token or ""
-            mine = Holder(token, socket.gethostname(), os.getpid(), _born(), slurm.job())
-            write_json(self.folder / HOLDER, asdict(mine))
+            with _undisturbed():
+                remove_unfinished(self.folder, HOLDER)
+                token = self._lease.token or ""
+                mine = Holder(token, socket.gethostname(), os.getpid(), _born(), slurm.job())
+                write_json(self.folder / HOLDER, asdict(mine))
         except BaseException:
             self.release()
             raise
@@ -113,16 +118,17 @@ class FolderLock:
         Args:
             remove: leave no file of the lock behind.
         """
-        if self._lease.is_locked:
-            if (holder := _read_record(self.folder)) and holder.token == self._lease.token:
-                (self.folder / HOLDER).unlink(missing_ok=True)
-            self._lease.release()
-        if remove:
-            with suppress(Timeout, OSError):  # a signal may have come as it was being taken
-                self._flock.acquire(timeout=0)
-            if self._flock.is_locked:  # who waits for the file sees that it is gone, and makes one
-                (self.folder / LOCK).unlink(missing_ok=True)
-        self._flock.release()
+        with _undisturbed():
+            if self._lease.is_locked:
+                if (holder := _read_record(self.folder)) and holder.token == self._lease.token:
+                    (self.folder / HOLDER).unlink(missing_ok=True)
+                self._lease.release()
+            if remove:
+                with suppress(Timeout, OSError):  # a signal may have come before it was taken
+                    self._flock.acquire(timeout=0)
+                if self._flock.is_locked:  # who waits for the file sees that it is gone, and makes one
+                    (self.folder / LOCK).unlink(missing_ok=True)
+            self._flock.release()
 
     def _claim(self, kernel: bool) -> None:
         """Takes the lease; ``kernel``: flock has excluded the processes of this machine.
@@ -155,7 +161,7 @@ class FolderLock:
     def _lease_taken(self) -> bool:
         """Takes the lease where it is free, was silent for LEASE since the first try, or its holder died here."""
         for _ in range(2):  # one try may do no more than remove the file of a dead holder
-            with suppress(Timeout, LeaseSettingsMismatch):
+            with suppress(Timeout, LeaseSettingsMismatch), _undisturbed():
                 self._lease.acquire(blocking=False)
                 return True
         return False
@@ -207,6 +213,26 @@ def is_held(folder: Path) -> bool:
     with suppress(OSError):
         return _now(folder) - (folder / LEASED).stat().st_mtime < 2 * LEASE
     return False
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Has Ctrl-C and SIGTERM wait for the end of the block: as an error within, they would leave half a lock."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals disturb the main thread alone
+        return
+    came: list[int] = []
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: handler for number, handler in handlers.items() if handler is not None}  # None: not Python's own
+    for number in before:
+        signal.signal(number, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for number in came:
+            signal.raise_signal(number)
 
 
 def _flock(folder: Path) -> FileLock:

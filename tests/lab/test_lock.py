@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
+from types import FrameType
 
 import filelock
 import pytest
@@ -237,3 +239,42 @@ def test_force_leaves_the_holder_where_it_is(tmp_path: Path) -> None:
     assert run.set_aside() is not None
     assert read_holder(run.folder) is not None
     run.release()
+
+
+def test_a_signal_at_any_moment_of_taking_a_folder_leaves_nothing(tmp_path: Path) -> None:
+    """In the middle of a library's call, an error would leave half a lock: the signal waits for its end."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        while frame is not None:
+            if frame.f_code is Run.__init__.__code__:
+                raise KeyboardInterrupt
+            frame = frame.f_back
+
+    def taken_and_left(after: float | None) -> bool:
+        """Tells whether the signal came before the folder was taken."""
+        if after is not None:
+            signal.setitimer(signal.ITIMER_REAL, after)
+        try:
+            run = Run(tmp_path / "runs" / "one")
+        except KeyboardInterrupt:
+            return True
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        run.take_back()
+        return False
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGALRM)}
+    signal.signal(signal.SIGINT, end)
+    signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    try:
+        begun = time.perf_counter()
+        taken_and_left(None)
+        took = time.perf_counter() - begun
+        early = 0
+        for i in range(1, 201):
+            early += taken_and_left(took * i / 200)
+            assert not list(tmp_path.iterdir()), f"after {i} of 200 of {took:.4f} s"
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert early
