@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from pkgutil import resolve_name
 
@@ -122,9 +122,12 @@ def index(out: Path) -> str:
     return f"# Figures of the papers\n\n{words}\n\n{table}\n"
 
 
-def listed(out: Path, further: Sequence[str]) -> str:
-    """Every figure at every size: whether its page stands, what of its runs is there, how long the rest takes here."""
-    speeds, rows = Speeds(), []
+def listed(out: Path, further: Sequence[str]) -> Iterator[str]:
+    """A line for every figure and size: whether its page stands, what of its runs is there, how long the rest takes.
+
+    How long may have to be measured, which takes minutes: a line is given as soon as it is known.
+    """
+    rows: list[tuple[tuple[str, str, str, str], Sequence[Run] | None]] = []
     for name in names():
         spec = load(name)
         for size in SIZES:
@@ -132,15 +135,17 @@ def listed(out: Path, further: Sequence[str]) -> str:
                 continue
             stands = "page stands" if page_of(spec, size, out).exists() else "no page"
             if spec.script:
-                rows.append((name, size, stands, f"python -m {spec.script}", ""))
+                rows.append(((name, size, stands, f"python -m {spec.script}"), None))
                 continue
             runs = runs_at(spec, size, further)
             of = sum(len(run.seeds) for run in runs)
             there = sum(one is not None and one.finished for run in runs for one in run.summaries())
-            left = speeds.left(runs) if runs else "a formula: nothing to train"
-            rows.append((name, size, stands, f"{there} of {of} runs", left))
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    return "\n".join("  ".join([*(row[i].ljust(widths[i]) for i in range(4)), row[4]]).rstrip() for row in rows)
+            rows.append(((name, size, stands, f"{there} of {of} runs"), runs))
+    speeds = Speeds()
+    widths = [max(map(len, column)) for column in zip(*(known for known, _ in rows), strict=True)]
+    for known, runs in rows:
+        left = "" if runs is None else speeds.left(runs) if runs else "a formula: nothing to train"
+        yield "  ".join([*(word.ljust(width) for word, width in zip(known, widths, strict=True)), left]).rstrip()
 
 
 def main(arguments: argparse.Namespace) -> None:
@@ -153,7 +158,8 @@ def main(arguments: argparse.Namespace) -> None:
     asked, further = [word for word in words if "=" not in word], [word for word in words if "=" in word]
     further.append(f"paths.runs={arguments.runs}")
     if arguments.list:
-        print(listed(arguments.out, further))
+        for line in listed(arguments.out, further):
+            print(line, flush=True)
         return
     if not asked:
         raise LabError("name a figure, such as 4 or softmax:2, or all; --list names them")

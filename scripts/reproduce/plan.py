@@ -17,7 +17,7 @@ from yaml import YAMLError
 
 from lab.config.overrides import read_override
 from lab.config.suggestions import choices
-from lab.console import LabError, duration
+from lab.console import LabError, duration, tell
 from lab.runs.spec import RunSpec
 from lab.runs.summary import Summary, is_finished, read_summary
 from lab.training.build import build_data
@@ -238,7 +238,7 @@ class Speeds:
 
     def _measured(self, run: Run) -> float:
         what = f"{run.spec.experiment} ({run.spec.choices.get('model')}{f', {len(run.seeds)} seeds' * run.together})"
-        print(f"measuring how fast {what} trains here, without its diagnostics ...", flush=True)
+        tell(f"measuring how fast {what} trains here, without its diagnostics ...")
         data = build_data(run.spec.config.data)
         try:
             samples = len(data.train_dataloader()) * data.samples_per_batch

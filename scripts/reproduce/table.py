@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -190,20 +190,19 @@ def page(
     )
 
 
-def listed(arguments: argparse.Namespace, further: Sequence[str]) -> str:
-    """Every table at every size: what of its runs is there, and how long the rest takes here."""
-    speeds, lines = Speeds(), []
+def listed(arguments: argparse.Namespace, further: Sequence[str]) -> Iterator[str]:
+    """A line for every table and size, as soon as it is known: what of its runs is there, how long the rest takes."""
+    speeds = Speeds()
     for name in names():
         if name in SCRIPTS:
-            lines.append(f"{name:20} published  python -m {SCRIPTS[name]}")
+            yield f"{name:20} published  python -m {SCRIPTS[name]}"
             continue
         table = table_of(name)
         for size in SIZES:
             runs = [run for row in table.rows for run in runs_of_row(table, row, size, arguments.seeds, further)]
             if runs:
                 there = f"{sum(run.finished for run in runs)} of {len(runs)} runs"
-                lines.append(f"{name:20} {size:9}  {there}, {speeds.left(runs)}")
-    return "\n".join(lines)
+                yield f"{name:20} {size:9}  {there}, {speeds.left(runs)}"
 
 
 def main(arguments: argparse.Namespace) -> None:
@@ -214,7 +213,8 @@ def main(arguments: argparse.Namespace) -> None:
     """
     further = [*arguments.further, *([f"paths.runs={arguments.runs}"] if arguments.runs else [])]
     if arguments.list:
-        print(listed(arguments, further))
+        for line in listed(arguments, further):
+            print(line, flush=True)
         return
     if arguments.name in SCRIPTS:
         given = [word for word in arguments.typed if word != arguments.name]
