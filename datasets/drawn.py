@@ -112,7 +112,7 @@ class DrawnDigits:
 
     Args:
         seed: of all that varies; train and test split differ.
-        train_size: images in the train split, as many of each class as of another; one at least.
+        train_size: images in the train split, of each class as many as of another, or one more; ten at least.
         test_size: images in the test split, likewise.
     """
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-import lightning as L
+import numpy as np
 import torch
 import torchvision
 from lightning.pytorch.utilities.seed import isolate_rng
@@ -40,7 +41,7 @@ class ImageNetData(DataModule):
         dogs: names of the two class folders that indicators are drawn from.
         batch_size: scenes a batch and process.
         epoch_size: scenes an epoch over all processes; None is one for each training image.
-        validation_size: scenes of the fixed validation set.
+        validation_size: scenes of the fixed validation set, which depends on the batch size as well.
         tile_size: side S of one of the four images in pixels.
         workers: processes that read and augment.
         auto_augment, color_jitter, random_erasing: of timm's training transform; DeiT's values by default.
@@ -241,7 +242,10 @@ class FolderScenes:
         canvas = torch.empty(len(files_B4), 3, 2 * self.tile_size, 2 * self.tile_size)
         # timm's augmentations draw from the global generators of Python, numpy and torch.
         with isolate_rng():
-            L.seed_everything(seed % 2**32, verbose=False)
+            # Lightning's seed_everything would leave the seed in the environment, for all that comes after.
+            random.seed(seed % 2**32)
+            np.random.seed(seed % 2**32)
+            torch.manual_seed(seed % 2**32)
             for scene, files in zip(canvas, files_B4.tolist(), strict=True):
                 for tile, index in enumerate(files):
                     image = read_image(self._files.loader, self._files.samples[index][0])

@@ -90,6 +90,13 @@ class TorchvisionSource:
         found = getattr(torchvision.datasets, name, None)
         if not (inspect.isclass(found) and issubclass(found, torchvision.datasets.VisionDataset)):
             raise ValueError(f"torchvision.datasets has no {name!r}; MNIST and FashionMNIST are two that it has")
+        takes = inspect.signature(found).parameters.values()
+        needs = {one.name for one in takes if one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD}
+        if needs != {"root"} or not {"train", "download"} <= {one.name for one in takes}:
+            raise ValueError(
+                f"torchvision.datasets.{name} is not made of a train and a test split by root, train and download: "
+                "MNIST, FashionMNIST and CIFAR10 are"
+            )
         self.name = name
         self.root = Path(root).expanduser()
         self.download = download
@@ -113,9 +120,10 @@ class TorchvisionSource:
             if "not found" not in str(missing).lower():
                 raise self._damaged(split, _line(missing)) from missing
             if not self.download:
+                part = (self.root / getattr(make, "base_folder", self.name)).is_dir()
                 raise FileNotFoundError(
-                    f"no {self.name} in {self.root.absolute()}: name the folder with paths.data, let the lab "
-                    f"download it with data.source.digits.download=true, or {self.way_out}"
+                    f"no {'whole ' * part}{self.name} in {self.root.absolute()}: name the folder with paths.data, let "
+                    f"the lab download it with data.source.digits.download=true, or {self.way_out}"
                 ) from missing
             data = self._fetched(make, train)
         try:
@@ -170,14 +178,19 @@ def fetch_files(
         with FileLock(root / f".{name}.lock"):
             if is_there():
                 return
+            found = []
             with TemporaryDirectory(prefix=f".{name}-", dir=root) as folder:
                 download(folder)
                 for file in sorted(path for path in Path(folder).rglob(keep) if path.is_file()):
                     target = root / file.relative_to(folder)
+                    if target.exists():
+                        found.append(target)
+                        continue
                     target.parent.mkdir(parents=True, exist_ok=True)
                     os.replace(file, target)
             if not is_there():
-                raise OSError("not all of it has come")
+                there = f"{', '.join(map(str, found))} lay there before and may be damaged: move it away"
+                raise OSError(there if found else "not all of it has come")
     except (HTTPException, *_UNREADABLE) as error:
         raise FileNotFoundError(
             f"{name} could not be downloaded to {root.absolute()} ({_line(error)}): put it there by hand {way_out}"

@@ -32,14 +32,15 @@ class AttentionMass(Diagnostic):
 
     reads = ("weights",)
 
-    def see(self, chunk: Chunk) -> tuple[dict[str, list[Tensor]], int]:
+    def see(self, chunk: Chunk) -> tuple[dict[str, dict[int, Tensor]], int]:
         if not chunk.regions:
             self.tell_once(
                 "the data does not say where the parts of its scenes stand (its regions are empty), so only the "
                 "answer's token and the sink are shown"
             )
-        masses: dict[str, list[Tensor]] = {}
-        for normaliser, layer in zip(chunk.normalisers, chunk.layers, strict=True):
+        # By region and layer: attention to other tokens than its own (cross-attention) has no answer.
+        masses: dict[str, dict[int, Tensor]] = {}
+        for index, (normaliser, layer) in enumerate(zip(chunk.normalisers, chunk.layers, strict=True)):
             got_BHM = received(shares(layer["weights"], normaliser.total))
             regions = dict(chunk.regions)
             if layer["weights"].shape[-2] == layer["weights"].shape[-1]:
@@ -48,19 +49,20 @@ class AttentionMass(Diagnostic):
                 regions["answer"] = answer
             for name, region in regions.items():
                 size = region.float().sum(-1).mean().expand(got_BHM.shape[1])
-                masses.setdefault(name, []).append(torch.stack([mass_on(got_BHM, region).mean(0), size]))
+                masses.setdefault(name, {})[index] = torch.stack([mass_on(got_BHM, region).mean(0), size])
             sink = torch.stack([got_BHM.amax(-1).mean(0), torch.ones_like(got_BHM[0, :, 0])])
-            masses.setdefault("sink", []).append(sink)
+            masses.setdefault("sink", {})[index] = sink
             if normaliser.total == "at most one":
                 null_H = null_mass(layer["weights"]).mean((0, 2))
                 # Not "null", which pandas reads from a table as a missing value.
-                masses.setdefault("nothing", []).append(torch.stack([null_H, torch.zeros_like(null_H)]))
-        return {name: [value.cpu() for value in values] for name, values in masses.items()}, len(chunk)
+                masses.setdefault("nothing", {})[index] = torch.stack([null_H, torch.zeros_like(null_H)])
+        return {name: {n: value.cpu() for n, value in layers.items()} for name, layers in masses.items()}, len(chunk)
 
     def conclude(self, seen: list[Any]) -> Findings:
         found = Findings()
         for name in seen[0][0]:
-            for index, layer in enumerate(layers_over([(own[name], size) for own, size in seen])):
+            layers = layers_over([(list(own[name].values()), size) for own, size in seen])
+            for index, layer in zip(seen[0][0][name], layers, strict=True):
                 masses, sizes = layer.tolist()
                 found.rows += head_rows(index, region=[name] * len(masses), mass=masses, tokens=sizes)
                 found.scalars[f"{name}/layer_{index}"] = sum(masses) / len(masses)

@@ -79,8 +79,12 @@ class Alphabets:
 
     def _files(self, opened: ExitStack) -> Iterator[tuple[tuple[str, ...], _File]]:
         """((alphabet, character, drawing), file) of all there are, in one order; zip files stay open."""
-        for path in sorted(self.root.rglob("*.png")):
-            yield path.absolute().parts[-3:], (str(path), path.read_bytes)
+        pictures = {path: path.relative_to(self.root).parts for path in sorted(self.root.rglob("*.png"))}
+        # The folder may be one alphabet; elsewhere what lies higher is no drawing of a character.
+        above = () if any(len(parts) > 2 for parts in pictures.values()) else (self.root.absolute().name,)
+        for path, parts in pictures.items():
+            if len(own := (*above, *parts)) > 2:
+                yield own[-3:], (str(path), path.read_bytes)
         for path in sorted(self.root.rglob("*.zip")):
             try:
                 archive = opened.enter_context(zipfile.ZipFile(path))
@@ -124,13 +128,14 @@ class TorchvisionAlphabets(Alphabets):
             FileNotFoundError: if drawings are not there and may not, or could not, be downloaded.
             ValueError: if a file is damaged.
         """
-        if self.download:
+        if self.download and not self._is_there():
             fetch_files(self.root.parent, "Omniglot", _download, self._is_there, "*.zip", "in torchvision's layout")
         return super().load(size)
 
     def _is_there(self) -> bool:
-        # Of each part its zip file, or the folder that it was unpacked to.
-        return all(any(self.root.glob(f"{part}*")) for part in ("images_background", "images_evaluation"))
+        # Of each part its zip file, or the folder that it was unpacked to; not one of Omniglot's small sets.
+        parts = ("images_background", "images_evaluation")
+        return all((self.root / f"{part}.zip").exists() or (self.root / part).exists() for part in parts)
 
     def _missing(self) -> str:
         return (

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lab.datasets.scenes import BLUE, RED, WHITE, ImageBank, Scenes, tint
-from lab.datasets.tasks.task import Task, choose
+from lab.datasets.tasks.task import Task, check_counts, choose
 
 DIGITS = 10
 
@@ -41,6 +41,8 @@ class CifarTask1(Task):
 
     def label_names(self, class_names: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
         digits, garments = class_names["digits"], class_names["garments"]
+        check_counts("digits", digits, "garments", garments)
+        check_counts("digits", digits, "labels of a target", range(DIGITS))
         if self.separate_labels:
             return (*digits, *garments)
         return tuple(f"{digit} / {garment}" for digit, garment in zip(digits, garments, strict=True))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lab.datasets.scenes import BOTTOM_LEFT, BOTTOM_RIGHT, TOP_LEFT, TOP_RIGHT, ImageBank, Scenes, tint
-from lab.datasets.tasks.task import Task, choose, on_tiles
+from lab.datasets.tasks.task import Task, check_counts, choose, on_tiles
 
 # The ten colours that A.9 names; it gives no numbers.
 COLORS = {
@@ -54,6 +54,7 @@ class ColorOrFashion(Task):
 
     def label_names(self, class_names: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
         garments = class_names["garments"]
+        check_counts("garments", garments, "colours", COLORS)
         if self.separate_labels:
             return (*garments, *COLORS)
         return tuple(f"{garment} / {color}" for garment, color in zip(garments, COLORS, strict=True))

@@ -10,6 +10,9 @@ from torch import Tensor
 from lab.datasets.tasks.main import MainTask
 from lab.datasets.tasks.task import Probability
 
+# The table of groups by digit has as many rows as the largest digit.
+_MOST = 100_000
+
 
 class DigitGrouping(MainTask):
     """Indicators are digits of several groups; they match where both are of one group.
@@ -23,13 +26,15 @@ class DigitGrouping(MainTask):
         top_right_probability: as in the main task.
 
     Raises:
-        ValueError: if there are fewer than two groups, or a digit is in two of them.
+        ValueError: if there are fewer than two groups, a digit is in two of them, or one is larger than any source's.
     """
 
     def __init__(
         self, groups: Sequence[Sequence[int]] = ((1, 2), (3, 4)), top_right_probability: Probability | None = None
     ) -> None:
         digits = [digit for group in groups for digit in group]
+        if max(digits, default=0) >= _MOST:
+            raise ValueError(f"data.task.groups names digit {max(digits)}, and no source has {_MOST:,} classes")
         if len(groups) < 2 or len(set(digits)) < len(digits) or not all(len(group) for group in groups):
             raise ValueError(f"data.task.groups needs two groups or more, each digit in one of them, got {groups}")
         super().__init__(digits, top_right_probability)

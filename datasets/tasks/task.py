@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, ClassVar
+from collections.abc import Collection, Mapping
+from typing import Annotated, Any, ClassVar
 
 import torch
 from pydantic import Field
@@ -42,14 +42,20 @@ class Task:
 
         Args:
             bank: the images of one split.
-            walk: [B] int64, positions in this epoch's walk through ``label_source``; each image of it comes
-                once an epoch, everything else is drawn from ``generator``.
+            walk: [B] int64, positions in this epoch's walk through ``label_source``, whose images come in turn;
+                everything else is drawn from ``generator``.
         """
         raise NotImplementedError
 
     def label(self, latents: dict[str, Tensor]) -> Tensor:
         """The rule: [B] int64 labels from the latents alone, on whichever device they are."""
         raise NotImplementedError
+
+
+def check_counts(one: str, names: Collection[Any], other: str, others: Collection[Any]) -> None:
+    """Raises ValueError unless two kinds of answers that share labels, or follow each other, are as many."""
+    if len(names) != len(others):
+        raise ValueError(f"this task needs as many {one} as {other}, and there are {len(names)} and {len(others)}")
 
 
 def choose(first: Tensor, second: Tensor, location: Tensor) -> Tensor:

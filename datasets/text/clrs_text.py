@@ -139,6 +139,11 @@ class ClrsTextData(DataModule):
             raise ValueError(f"every size that validates has problems longer than data.longest={self.longest} tokens")
         return batches, left_out
 
+    @cached_property
+    def _held_out(self) -> frozenset[str]:
+        """Questions that validate: of small problems there are few."""
+        return frozenset(problem.question for batch in self._validation[0] for problem, _, _ in batch)
+
     def _encoded(self, problem: Problem) -> Encoded:
         """The problem, its tokens with the answer, and how many of them stand before the answer."""
         question = [*self.tokenizer.start, *self.tokenizer.encode(problem.question)]
@@ -172,18 +177,21 @@ class ClrsTextData(DataModule):
         """Batches of this process that are cut together, in a random order.
 
         Raises:
-            ValueError: if all of their problems are too long.
+            ValueError: if all of their problems are too long, or validate.
         """
         key = (number, self.rank)
         if self._together is None or self._together[0] != key:
             size = _TOGETHER * self.batch_size
             first = (number * self.world_size + self.rank) * size
             drawn = self.problems.training(self.seed, range(first, first + size))
-            encoded = [one for problem in drawn if len((one := self._encoded(problem))[1]) <= self.longest + 1]
+            encoded = [self._encoded(problem) for problem in drawn if problem.question not in self._held_out]
+            encoded = [one for one in encoded if len(one[1]) <= self.longest + 1]
             if not encoded:
-                raise ValueError(f"{size:,} training problems are all longer than data.longest={self.longest} tokens")
+                raise ValueError(
+                    f"{size:,} training problems are all longer than data.longest={self.longest} tokens, or validate"
+                )
             generator = generator_of("clrs_text batches", self.seed, number, self.rank)
-            # In the place of each that is too long another one comes again.
+            # In the place of each that is too long or validates another one comes again.
             again = torch.randint(len(encoded), (size - len(encoded),), generator=generator)
             encoded += [encoded[place] for place in again.tolist()]
             encoded.sort(key=lambda one: len(one[1]))

@@ -29,6 +29,22 @@ class Corpus(Protocol):
         ...
 
 
+def check_patterns(option: str, patterns: Mapping[Split, str], example: str) -> None:
+    """Refuses patterns of anything but file names.
+
+    Args:
+        option: that holds the folder, ``data.corpus``.
+        patterns: by split.
+        example: of a pattern.
+
+    Raises:
+        ValueError: if there is one.
+    """
+    for split, pattern in patterns.items():
+        if "/" in pattern or "**" in pattern or pattern in (".", ".."):
+            raise ValueError(f"{option}.{split}={pattern} must be file names of {option}.folder, as in {example}")
+
+
 def files_of(folder: Path, patterns: Mapping[Split, str], split: Split) -> list[Path]:
     """The files of a split by their patterns, sorted; none of those that validate trains."""
     found = set(folder.glob(patterns[split]))
@@ -57,9 +73,7 @@ class FolderCorpus:
     ) -> None:
         self.folder = Path(folder).expanduser()
         self.patterns: dict[Split, str] = {"train": train, "validation": validation}
-        for split, pattern in self.patterns.items():
-            if "/" in pattern or pattern == "..":
-                raise ValueError(f"data.corpus.{split}={pattern} must be file names of data.corpus.folder, as in *.txt")
+        check_patterns("data.corpus", self.patterns, "*.txt")
 
     def files(self, split: Split) -> list[Path]:
         """The files of a split, by name."""

@@ -13,7 +13,7 @@ import torch
 from pydantic import Field
 
 from lab.datasets.seeding import Shuffle, generator_of
-from lab.datasets.text.corpus import Pattern, Split, files_of
+from lab.datasets.text.corpus import Pattern, Split, check_patterns, files_of
 from lab.datasets.text.problems import Names, Problem, Problems, shared_out
 
 _LONGEST_LINE = 2**22
@@ -47,11 +47,7 @@ class FolderProblems(Problems):
         self.folder = Path(folder).expanduser()
         self.patterns: dict[Split, str] = {"train": train, "validation": validation}
         self.wanted = None if algorithms is None else tuple(dict.fromkeys(algorithms))
-        for split, pattern in self.patterns.items():
-            if "/" in pattern or pattern == "..":
-                raise ValueError(
-                    f"data.problems.{split}={pattern} must be file names of data.problems.folder, as in {split}*.jsonl"
-                )
+        check_patterns("data.problems", self.patterns, "train*.jsonl")
         self._shuffle = Shuffle()
 
     @property

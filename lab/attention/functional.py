@@ -59,10 +59,10 @@ def attend(
         z_BHND, in the dtype of v.
 
     Raises:
-        ValueError: if a query would know of later ones, though the mask is causal.
+        ValueError: if the mask is not bool, or a query would know of later ones, though the mask is causal.
     """
     normaliser = normaliser or _SOFTMAX
-    _check_causal(mask, rule, normaliser)
+    _check_mask(mask, rule, normaliser)
     if dropout and not normaliser.is_softmax:
         return attend_explicit(q_BHND, k_BHMD, v_BHMD, rule, mask, normaliser, dropout).z
     mask = normaliser.allowed(mask if normaliser.takes_causal else written_out(mask), q_BHND, k_BHMD)
@@ -87,7 +87,7 @@ def attend_explicit(
 ) -> Attended:
     """The same numbers as :func:`attend`, with logits and weights to look at, in float32 or better."""
     normaliser = normaliser or _SOFTMAX
-    _check_causal(mask, rule, normaliser)
+    _check_mask(mask, rule, normaliser)
     allowed = normaliser.allowed(written_out(mask), q_BHND, k_BHMD)
     q, k, v = at_least_float32(q_BHND, k_BHMD, v_BHMD)
     beta = rule.inverse_temperature(q, k, allowed)
@@ -98,6 +98,8 @@ def attend_explicit(
         return Attended((mixed @ v).to(v_BHMD.dtype), logits, weights)
 
 
-def _check_causal(mask: Mask, rule: TemperatureRule, normaliser: Normaliser) -> None:
+def _check_mask(mask: Mask, rule: TemperatureRule, normaliser: Normaliser) -> None:
+    if isinstance(mask, Tensor) and mask.dtype != torch.bool:
+        raise ValueError(f"a mask of attention is bool, True where a query may attend to a key; got {mask.dtype}")
     if isinstance(mask, Causal) and mask.queries > 1:
         check_causal(rule, normaliser)

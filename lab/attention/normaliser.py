@@ -36,7 +36,8 @@ class Normaliser(nn.Module):
 
     Attributes:
         total: what the weights of a row add up to.
-        is_softmax: True of softmax alone, for which a CPU has a path of its own in 16 bit.
+        is_softmax: True of softmax alone, for which a CPU has a path of its own in 16 bit; a class that overrides its
+            weights or paths has to say so anew.
         exponential: True where a weight is exp(l) over a sum that holds exp of every logit of the row, so that
             exp(largest - smallest logit) / n bounds it ("softmax is not enough", Lemma 2.1).
         takes_temperature: False where logits are no scores q k^T: of the rules, Fixed alone goes with it.
@@ -70,6 +71,9 @@ class Normaliser(nn.Module):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         forget_causal(cls, "allowed", "attend", "forward")
+        # Softmax's quicker ways are none to the weights of a class that has others.
+        if "is_softmax" not in vars(cls) and {"weights", "scores", "attend", "forward"} & vars(cls).keys():
+            cls.is_softmax = False
 
     @abstractmethod
     def weights(self, logits_BHNM: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -101,7 +105,8 @@ class Normaliser(nn.Module):
 
     def forward(self, q_BHND: Tensor, k_BHMD: Tensor, mask: Tensor | None, v_BHMD: Tensor) -> Tensor:
         """z_BHND by way of the weights of all queries at once."""
-        (scores,) = at_least_float32(self.scores(q_BHND, k_BHMD))
+        # Logits rounded to 16 bit would tie, and beyond 65,504 be infinite in float16.
+        scores = self.scores(*at_least_float32(q_BHND, k_BHMD))
         return cpu_paths.mix(self.weights(masked(scores, mask), mask).to(v_BHMD.dtype), v_BHMD)
 
     def quantities(self) -> dict[str, Tensor]:

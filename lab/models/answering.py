@@ -25,11 +25,13 @@ class Answering(Observable):
     Attributes:
         model: of ``transformers``, with a head.
         num_classes: tokens that the data has; those beyond them are never an answer.
+        longest: tokens of the longest problem, its answer included.
     """
 
     answer_token = -1
     model: Any
     num_classes: int
+    longest: int
 
     def forward(self, x: tuple[Tensor, Tensor]) -> Tensor:
         """(tokens [B, N], places [B, M]) -> logits [B, M, num_classes] of the token after each place."""
@@ -43,8 +45,8 @@ class Answering(Observable):
     def solves(self, x: tuple[Tensor, Tensor], y: Tensor) -> Tensor:
         """Tells if greedy decoding gives the whole answer, and then ends: bool [B].
 
-        All problems are decoded at once, with the cache of the model. Each ends with its first wrong token, after which
-        it cannot be right any more.
+        Problems are decoded at once, with the cache of the model, as many as its context takes: all go on to the end of
+        the longest answer. Each ends with its first wrong token, after which it cannot be right any more.
 
         Args:
             x: tokens [B, N], of which those of the answer are not looked at, and places [B, M]; the first of a row is
@@ -55,7 +57,13 @@ class Answering(Observable):
 
         tokens_BN, places_BM = x
         length_B = places_BM[:, 0] + 1
-        longest = int(length_B.max())
+        longest, answer = int(length_B.max()), int((y != IGNORED).sum(1).max())
+        if len(y) > 1 and longest + answer > self.longest:
+            solved_B = torch.empty(len(y), dtype=torch.bool, device=y.device)
+            # Short questions with one another, long ones too: each by itself is short enough.
+            for part in length_B.argsort().chunk(2):
+                solved_B[part] = self.solves((tokens_BN[part], places_BM[part]), y[part])
+            return solved_B
         # Questions end together: what stands before the shorter ones is masked.
         from_BP = torch.arange(longest, device=length_B.device) - (longest - length_B).unsqueeze(1)
         prompts_BP = tokens_BN.gather(1, from_BP.clamp_min(0))
@@ -75,7 +83,7 @@ class Answering(Observable):
         decoded = self.model.generate(
             prompts_BP,
             attention_mask=(from_BP >= 0).long(),
-            max_new_tokens=y.shape[1],
+            max_new_tokens=answer,
             do_sample=False,
             use_cache=True,
             pad_token_id=0,
@@ -115,6 +123,7 @@ class AnsweringModel(Answering, CausalLanguageModel):  # type: ignore[misc]  # i
     ) -> None:
         super().__init__(num_classes, answer_context, architecture, layers, heads, width, hidden, dropout, softmax)
         self.num_classes = num_classes
+        self.longest = answer_context
 
 
 class PretrainedAnsweringModel(Answering):
@@ -163,7 +172,10 @@ class PretrainedAnsweringModel(Answering):
                 f"data.longest={answer_context}"
             )
         config.use_cache = False
+        # Its makers' penalties and beams would be no greedy decoding.
+        model.generation_config = transformers.GenerationConfig()
         self.num_classes = num_classes
+        self.longest = answer_context
         self.model = model
         self._check_head(pretrained)
         if checkpointing:

@@ -55,8 +55,9 @@ class CompactViT(OfBlocks, VisionTransformer):
         num_classes: number of labels.
         drop_path_rate: stochastic depth of the last layer, rising linearly from 0 at the first.
         qkv_bias: bias of the query, key and value projections.
-        init: "timm", every matrix N(0, 0.02), as published; or "fan_in", N(0, 1 / inputs), which keeps the scale of
-            signals at any width: at a width of 64 the published one starts six times smaller.
+        init: "timm", every linear layer N(0, 0.02), as published, and the patch embedding as torch has convolutions; or
+            "fan_in", all of them N(0, 1 / inputs), which keeps the scale of signals at any width: at a width of 64 the
+            published one starts six times smaller.
         position_std: standard deviation of the position embedding at the start (0.02 as published).
         query_key_std: standard deviation of W_Q and W_K at the start; None leaves them to ``init``. Small ones make
             attention locally uniform at any ``init``.

@@ -24,8 +24,13 @@ _REASONS = {
     "position_bias": "adds a learned position bias to its scores, which the rules do not know",
     "softcap": "caps its scores by a tanh (softcap), which the rules do not know",
     "s_aux": "has attention sinks of its own beside its keys (s_aux)",
+    "sinks": "has attention sinks of its own beside its keys",
+    "indices": "picks the keys of each query by an index of its own, which the softmax does not read",
+    "block_indices": "picks the keys of each query by an index of its own, which the softmax does not read",
     "cache": "keeps keys in a paged cache, which the softmax does not read",
 }
+# Of these, what a module is refused for before it is called.
+_SEEN = ("position_bias", "s_aux", "sinks", "indices", "block_indices")
 _SOFTCAPS = ("attn_logit_softcapping", "attn_logit_softcap")
 
 
@@ -42,7 +47,7 @@ class OfHuggingFace(ReplacedSoftmax):
         found = [module for module in model.modules() if "ALL_ATTENTION_FUNCTIONS" in _names(module)]
         for module in found:
             capped = any(getattr(module, name, None) is not None for name in _SOFTCAPS)
-            for name in ("position_bias", "s_aux", *(("softcap",) if capped else ())):
+            for name in (*_SEEN, *(("softcap",) if capped else ())):
                 if name in _names(module):
                     raise refusal(module, name)
         return found
@@ -59,8 +64,14 @@ class OfHuggingFace(ReplacedSoftmax):
     def uninstall(self) -> None:
         super().uninstall()
         self._installed.discard(self)
-        if not self._sharing():
+        # Whoever has chosen another implementation since keeps it.
+        if not self._sharing() and self._config._attn_implementation == _IMPLEMENTATION:
             self._config._attn_implementation = self.before
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # A copy has been installed, too: its config is a copy of the one that names the lab's attention.
+        super().__setstate__(state)
+        self._installed.add(self)
 
     def _sharing(self) -> list[OfHuggingFace]:
         return [one for one in self._installed if one._config is self._config]
@@ -111,6 +122,13 @@ def _attention(
         raise LabError(
             f"{type(module).__name__} is asked for its attention weights: read them with lab.Recorder, or restore its "
             "own softmax"
+        )
+    if is_causal and query.shape[2] > 1:
+        softmax.said_causal()
+    if others.get("sliding_window") and getattr(softmax.normaliser, "first", 0):
+        raise LabError(
+            f"{type(module).__name__} has a sliding window of its own, whose cache loses the first tokens, and "
+            f"{type(softmax.normaliser).__name__} lets all queries see them: take softmax.normaliser.first=0"
         )
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     causal = query.shape[2] > 1 and attention_mask is None and causal

@@ -35,8 +35,10 @@ class ResNet(nn.Sequential):
 
     def __init__(self, channels: Sequence[int], blocks: Sequence[int], block: str, stem: int) -> None:
         kind = BLOCKS[block]
-        if len(channels) != len(blocks):
-            raise ValueError(f"model.channels={list(channels)} and model.blocks={list(blocks)} must be of one length")
+        if not channels or len(channels) != len(blocks):
+            raise ValueError(
+                f"model.channels={list(channels)} and model.blocks={list(blocks)} must be of one length, and not empty"
+            )
         if odd := [width for width in channels if width % kind.expansion]:
             raise ValueError(f"model.block={block} has a quarter of the channels within: 4 must divide {odd[0]}")
         super().__init__(

@@ -31,7 +31,7 @@ class LanguageModel(Observable):
         softmax: makes the rule and the normaliser of a layer; None is plain softmax.
 
     Raises:
-        ValueError: if ``transformers`` is not installed, or the heads do not divide the width.
+        ValueError: if ``transformers`` is not installed, or the heads do not divide the width, or Llama's are odd.
     """
 
     def __init__(
@@ -39,9 +39,12 @@ class LanguageModel(Observable):
     ) -> None:
         super().__init__()
         transformers = library("transformers")
-        if options["hidden_size"] % options["num_attention_heads"]:
+        width, heads = options["hidden_size"], options["num_attention_heads"]
+        if width % heads:
+            raise ValueError(f"model.heads={heads} does not divide model.width={width}")
+        if architecture == "llama" and width // heads % 2:
             raise ValueError(
-                f"model.heads={options['num_attention_heads']} does not divide model.width={options['hidden_size']}"
+                f"model.width={width} over model.heads={heads} is odd: rotary places turn pairs of a head's dimensions"
             )
         # Packed blocks have no padding: with a number for it, the models would look for it at every step.
         config = transformers.AutoConfig.for_model(

@@ -159,8 +159,11 @@ class OtherModel(Observable):
         super().__init__()
         self.model = model
         self.picture = picture
-        # A causal model answers at its last token, which alone has seen all others.
-        self.answer_token = -1 if any(getattr(module, "is_causal", False) for module in model.modules()) else 0
+
+    @property
+    def answer_token(self) -> int:  # type: ignore[override]
+        """Of a causal model its last token, which alone has seen all others; a model's calls may say that it is one."""
+        return -1 if any(getattr(module, "is_causal", False) for module in self.model.modules()) else 0
 
     def forward(self, x: Any) -> Any:
         """The model's own output."""

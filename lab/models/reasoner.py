@@ -83,10 +83,13 @@ class Reasoner(OfBlocks):
 
     def _init_by_width(self, width: int, tokens: int) -> None:
         """Draws all weights anew, but those of rules and normalisers; a norm has none to draw."""
+        kept = self.softmax_parameters()
         for name, parameter in self.named_parameters():
+            if name in kept:
+                continue
             if name.endswith(".bias"):
                 nn.init.zeros_(parameter)
-            elif "norm" not in name and name not in self.softmax_parameters():
+            elif "norm" not in name:
                 nn.init.normal_(parameter, std=(tokens if name == "head.weight" else width) ** -0.5)
 
     def _only_layer(self, block: Block, x: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import torch
 from hydra.utils import instantiate
-from torch import nn
+from torch import Tensor, nn
 
 from lab.attention.normaliser import check_causal
 from lab.attention.schedule import HeatTreatment
@@ -51,13 +51,15 @@ def replace_softmax(model: Model, softmax: str | SoftmaxFactory | RuleFactory = 
             f"{type(model).__name__} is a model of the lab: it takes a softmax where it is made, softmax=..."
         )
     factory, schedule = _chosen(softmax, options)
-    makers: dict[tuple[int, int], Iterator[LayerSoftmax]] = {}
+    makers: dict[tuple[int, int, int | None], Iterator[LayerSoftmax]] = {}
     made: list[ReplacedSoftmax] = []
     for way, module in _attention_modules(model):
         shape = Shape(module)
         heads = (shape.heads, shape.head_dim)
         try:
-            one = next(makers.setdefault(heads, make_softmaxes(factory, *heads, trained_length=shape.longest)))
+            # Layers share what they learn with those of their tower: CLIP's of pictures know no length, its text does.
+            new = make_softmaxes(factory, *heads, trained_length=shape.longest)
+            one = next(makers.setdefault((*heads, shape.longest), new))
             if getattr(module, "is_causal", False):
                 check_causal(*one)
         except ValueError as error:
@@ -72,7 +74,7 @@ def replace_softmax(model: Model, softmax: str | SoftmaxFactory | RuleFactory = 
         made.append(way(module, shape, one, own_scale, schedule))
     restore_softmax(model)
     for own, before in zip(made, [own.state_before() for own in made], strict=True):
-        _like(own.owner, own)
+        _like(next(own.owner.parameters(), next(model.parameters(), None)), own)
         own.install(before)
     heat(model, 0.0)
     return model
@@ -181,9 +183,8 @@ def _tau_of(factory: SoftmaxFactory) -> float | None:
     return factory.rule.keywords.get("tau") if isinstance(factory.rule, functools.partial) else None
 
 
-def _like(module: nn.Module, own: nn.Module) -> None:
-    """Moves a softmax to where its module is; in 16 bit a temperature would be too coarse, and stays in 32."""
-    parameter = next(module.parameters(), None)
+def _like(parameter: Tensor | None, own: ReplacedSoftmax) -> None:
+    """Moves a softmax to where a parameter is; in 16 bit a temperature would be too coarse, and stays in 32."""
     if parameter is not None:
         own.to(parameter.device, torch.promote_types(parameter.dtype, torch.float32))
-    own.train(module.training)
+    own.train(own.owner.training)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from lab.attention.layers import MultiHead
 from lab.attention.masks import Causal, Mask
+from lab.attention.normaliser import check_causal
 from lab.attention.schedule import HeatTreatment
 from lab.console import LabError
 from lab.models.parts import LayerSoftmax
@@ -89,6 +90,8 @@ class ReplacedSoftmax(MultiHead):
         self.expected_scale = shape.scale if own_scale else None
         self.schedule = schedule
         self.before: Any = None
+        # As the module says, or the first call of it.
+        self.is_causal = bool(getattr(owner, "is_causal", False))
 
     @staticmethod
     def found_in(model: nn.Module) -> list[nn.Module]:
@@ -195,6 +198,19 @@ class ReplacedSoftmax(MultiHead):
         elif is_causal:
             known = Causal(N, N, k.device).rows(0, N)[:, :M]
         return self.attend(q_BHND, k, v, known, dropout)
+
+    def said_causal(self) -> None:
+        """Notes that a call says to be causal, which some modules (CLIP's of text) do not say themselves.
+
+        Raises:
+            LabError: if a query would know of later ones.
+        """
+        if not self.is_causal:
+            try:
+                check_causal(self.rule, self.normaliser)
+            except ValueError as error:
+                raise LabError(f"{type(self.owner).__name__}: {error}") from error
+            self.is_causal = True
 
     def _check(self, q_BHND: Tensor, mask: Tensor | None, scale: float | None) -> None:
         name = type(self.owner).__name__

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Iterator
 from types import CodeType
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
@@ -19,6 +22,8 @@ class OfSdpaCalls(ReplacedSoftmax):
     """The softmax of a module whose own methods name ``F.scaled_dot_product_attention``."""
 
     called = False
+    # Of the module's forward pass that is under way.
+    with_gradients = False
 
     @staticmethod
     def found_in(model: nn.Module) -> list[nn.Module]:
@@ -59,6 +64,7 @@ class AnsweredForward:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         module, softmax = self.softmax.owner, self.softmax
         softmax.called = False
+        softmax.with_gradients = torch.is_grad_enabled()
         with _Answers(softmax):
             if "forward" in softmax.before:
                 out = softmax.before["forward"](*args, **kwargs)
@@ -95,6 +101,11 @@ def _answer(
     enable_gqa: bool = False,
 ) -> Tensor:
     softmax.called = True
+    if softmax.with_gradients and not torch.is_grad_enabled():
+        raise LabError(
+            f"{type(softmax.owner).__name__} attends without gradients within a forward pass that has them, as under a "
+            "checkpoint, which would call its own softmax in the backward pass: checkpoint the module as a whole"
+        )
     return softmax.of_call(query, key, value, attn_mask, is_causal, dropout_p, scale)
 
 
@@ -102,5 +113,15 @@ def names(module: nn.Module, function: str) -> bool:
     """Tells if the class of a module names a function in a method of its own or of a base class."""
     bases = [base for base in type(module).__mro__ if base is not nn.Module]
     methods = [method for base in bases for method in vars(base).values()]
-    codes = [code for method in methods if isinstance(code := getattr(method, "__code__", None), CodeType)]
-    return any(function in code.co_names for code in codes)
+    return any(function in code.co_names for method in methods for code in _codes(method))
+
+
+def _codes(method: Any) -> Iterator[CodeType]:
+    """Code of a method and of the functions within it; of a decorated, static or class method, its own."""
+    if isinstance(method, staticmethod | classmethod):
+        method = method.__func__
+    code = getattr(inspect.unwrap(method) if callable(method) else method, "__code__", None)
+    within = [code] if isinstance(code, CodeType) else []
+    while within:
+        yield (one := within.pop())
+        within += [inner for inner in one.co_consts if isinstance(inner, CodeType)]

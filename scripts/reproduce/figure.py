@@ -127,7 +127,7 @@ def listed(out: Path, further: Sequence[str]) -> Iterator[str]:
 
     How long may have to be measured, which takes minutes: a line is given as soon as it is known.
     """
-    rows: list[tuple[tuple[str, str, str, str], Sequence[Run] | None]] = []
+    rows: list[tuple[tuple[str, str, str, str], list[Run] | None]] = []
     for name in names():
         spec = load(name)
         for size in SIZES:
@@ -143,8 +143,8 @@ def listed(out: Path, further: Sequence[str]) -> Iterator[str]:
             rows.append(((name, size, stands, f"{there} of {of} runs"), runs))
     speeds = Speeds()
     widths = [max(map(len, column)) for column in zip(*(known for known, _ in rows), strict=True)]
-    for known, runs in rows:
-        left = "" if runs is None else speeds.left(runs) if runs else "a formula: nothing to train"
+    for known, own in rows:
+        left = "" if own is None else speeds.left(own) if own else "a formula: nothing to train"
         yield "  ".join([*(word.ljust(width) for word, width in zip(known, widths, strict=True)), left]).rstrip()
 
 

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -129,6 +130,27 @@ def test_what_is_too_long_is_left_out_and_told() -> None:
     assert len(sizes) == 64 and all(data.draw_train(0, step)["x"][0].shape[1] <= 130 for step in range(16))
     with pytest.raises(ValueError, match=r"longer than data\.longest=8 tokens"):
         drawn(longest=8).setup()
+
+
+def test_what_validates_does_not_train() -> None:
+    """Of four nodes there are few graphs."""
+    problems = DrawnProblems(["bfs"], smallest=4, largest=4, validation_sizes=(4,))
+    data = ClrsTextData(problems, ByteTokenizer(), batch_size=16, epoch_size=1600, validation_size=64)
+    validated = {text for index in data.validation_batches(16) for text in texts(data.draw_validation(index))}
+    stream = {(one.question, one.answer) for one in problems.training(0, range(1600))}
+    assert stream & validated
+    trained = {text for step in range(100) for text in texts(data.draw_train(0, step))}
+    assert len(trained) > 200 and not trained & validated
+
+
+def texts(batch: Any) -> set[tuple[str, str]]:
+    """Questions and answers of a batch."""
+    found = set()
+    for row, where, answer in zip(*(one.tolist() for one in (*batch["x"], batch["y"])), strict=True):
+        tokens = [*row[: where[0] + 1], *(token for token in answer if token not in (IGNORED, END))]
+        text = bytes(token - len(SPECIAL) for token in tokens[1:]).decode()
+        found.add((text[: where[0]], text[where[0] :]))
+    return found
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from PIL import Image
 
 from lab.config.check import check_arguments
 from lab.console import LabError
+from lab.datasets.in_context import alphabets
 from lab.datasets.in_context.alphabets import Alphabets, Drawings, TorchvisionAlphabets
 from lab.datasets.in_context.data import InContextData
 from lab.datasets.in_context.sequences import drawings_of, training_classes, zipf
@@ -216,6 +217,14 @@ def test_a_drawing_that_lies_in_two_places_is_one(tmp_path: Path) -> None:
     assert not found.pixels[5].any() and found.pixels[0].any()
 
 
+def test_what_is_no_drawing_of_a_character_is_passed_over(tmp_path: Path) -> None:
+    write_alphabets(tmp_path / "set", {"Greek": 1}, drawings=1)
+    for stray in ("preview.png", "Greek/chart.png"):
+        (tmp_path / "set" / stray).write_bytes(b"no drawing")
+    assert Alphabets(str(tmp_path / "set")).load(10).names == ("Greek/01",)
+    assert Alphabets(str(tmp_path / "set" / "Greek")).load(10).names == ("Greek/01",)  # one alphabet
+
+
 def test_shrinking_is_the_mean_over_the_area(tmp_path: Path) -> None:
     write_alphabets(tmp_path, {"Greek": 1}, drawings=1, size=4)
     (whole,), (half,) = (Alphabets(str(tmp_path)).load(size).pixels[0].float() for size in (4, 2))
@@ -259,7 +268,12 @@ def test_omniglot_is_downloaded_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     found = TorchvisionAlphabets(str(tmp_path), download=True).load(10)
     assert found.names == tuple(f"images_{part}/{n}" for part in ("background", "evaluation") for n in ("01", "02"))
     monkeypatch.setattr(torchvision.datasets.Omniglot, "download", lambda self: pytest.fail("downloads again"))
+    monkeypatch.setattr(alphabets, "fetch_files", lambda *_: pytest.fail("makes a lock where one may not write"))
     assert TorchvisionAlphabets(str(tmp_path), download=True).load(10).names == found.names
+    monkeypatch.undo()
+    for path in (tmp_path / "omniglot-py").glob("*"):
+        path.rename(path.with_name(path.stem + "_small1.zip"))
+    assert not TorchvisionAlphabets(str(tmp_path))._is_there()
 
 
 @pytest.mark.real_data

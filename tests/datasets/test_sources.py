@@ -1,7 +1,9 @@
 import gzip
+import pickle
 import struct
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torchvision
@@ -56,6 +58,47 @@ def test_what_is_missing_is_downloaded(tmp_path: Path, small_mnist, monkeypatch)
     folder = tmp_path / "empty"
     images = TorchvisionSource("MNIST", str(folder), download=True).load("train")
     assert torch.equal(images.pixels[:, 0], pixels)
+
+
+def test_a_download_leaves_what_is_there(tmp_path: Path, small_mnist, monkeypatch) -> None:
+    folder, pixels = small_mnist
+    mine = folder / "MNIST" / "raw" / "train-labels-idx1-ubyte"
+    mine.write_bytes(idx(torch.arange(12) % 2))
+    (folder / "MNIST" / "raw" / "t10k-images-idx3-ubyte").unlink()
+
+    def served(url: str, download_root: str, filename: str, md5: str | None = None) -> None:
+        content = idx(pixels) if "images" in filename else idx(torch.arange(12) % 10)
+        (Path(download_root) / Path(filename).stem).write_bytes(content)
+
+    monkeypatch.setattr(torchvision.datasets.mnist, "download_and_extract_archive", served)
+    with pytest.raises(FileNotFoundError, match="no whole MNIST in"):
+        TorchvisionSource("MNIST", str(folder)).load("train")
+    assert TorchvisionSource("MNIST", str(folder), download=True).load("train").labels.tolist() == [0, 1] * 6
+    assert mine.read_bytes() == idx(torch.arange(12) % 2)
+
+
+def test_a_broken_file_is_not_written_over(tmp_path: Path, monkeypatch) -> None:
+    """CIFAR's are compared with their sums."""
+    broken = tmp_path / "cifar-10-batches-py" / "batches.meta"
+    broken.parent.mkdir()
+    broken.write_bytes(b"mine")
+    new = pickle.dumps({"data": np.zeros((1, 3072), np.uint8), "labels": [0], "label_names": ["airplane"]})
+
+    def served(url: str, download_root: str, filename: str, md5: str | None = None) -> None:
+        parts = ("batches.meta", "test_batch", *(f"data_batch_{number}" for number in range(1, 6)))
+        for name in parts:
+            path = Path(download_root) / "cifar-10-batches-py" / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(new)
+
+    def whole(path: str, md5: str) -> bool:
+        return Path(path).exists() and Path(path).read_bytes() == new
+
+    monkeypatch.setattr(torchvision.datasets.cifar, "download_and_extract_archive", served)
+    monkeypatch.setattr(torchvision.datasets.cifar, "check_integrity", whole)
+    with pytest.raises(FileNotFoundError, match=r"batches\.meta lay there before and may be damaged: move it away"):
+        TorchvisionSource("CIFAR10", str(tmp_path), download=True).load("train")
+    assert broken.read_bytes() == b"mine" and (broken.parent / "data_batch_1").read_bytes() == new
 
 
 def test_missing_data_is_told_in_one_sentence(tmp_path: Path) -> None:
@@ -127,6 +170,11 @@ def test_an_unknown_split_is_refused(small_mnist) -> None:
 def test_an_unknown_set_is_refused() -> None:
     with pytest.raises(ValueError, match="'MNISTT'"):
         TorchvisionSource("MNISTT", "data")
+    for name in ("EMNIST", "SVHN", "FakeData"):
+        with pytest.raises(ValueError, match=f"{name} is not made of a train and a test split"):
+            TorchvisionSource(name, "data")
+    for name in ("MNIST", "KMNIST", "CIFAR10", "CIFAR100"):
+        TorchvisionSource(name, "data")
 
 
 @pytest.mark.parametrize(

@@ -208,6 +208,16 @@ def test_cifar_tiles_are_shuffled(sources: dict) -> None:
     [
         (lambda: DigitGrouping(groups=[[1, 2]]), "groups"),
         (lambda: DigitGrouping(groups=[[1, 2], [2, 3]]), "groups"),
+        (lambda: DigitGrouping(groups=[[1, 2], [3, 10**13]]), "no source has 100,000 classes"),
+        (lambda: ColorOrFashion().label_names({"garments": tuple("abc")}), "as many garments as colours.* 3 and 10"),
+        (
+            lambda: CifarTask1().label_names({"digits": tuple("0123456789"), "garments": tuple("abc")}),
+            "as many digits as garments.* 10 and 3",
+        ),
+        (
+            lambda: CifarTask1(separate_labels=True).label_names({"digits": tuple("abc"), "garments": tuple("abc")}),
+            "as many digits as labels of a target.* 3 and 10",
+        ),
         (lambda: ColorOrFashion(digits=(1,)), "digits"),
         (lambda: CifarTask1(indicators=("bird",)), "indicators"),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -127,8 +128,9 @@ def test_a_cache_that_cannot_be_read_or_written_is_told(
 def test_what_cannot_be_read_is_told(corpus: FolderCorpus, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(FileNotFoundError, match=r"no text in .*data\.corpus\.train=\*\.txt fits no file"):
         tokens.tokenised(FolderCorpus(str(corpus.folder / "none")), 300)
-    with pytest.raises(ValueError, match=r"data\.corpus\.train=/etc/\*\.txt must be file names of"):
-        FolderCorpus(str(corpus.folder), train="/etc/*.txt")
+    for pattern in ("/etc/*.txt", ".", "..", "**"):
+        with pytest.raises(ValueError, match=rf"data\.corpus\.train={re.escape(pattern)} must be file names of"):
+            FolderCorpus(str(corpus.folder), train=pattern)
     with pytest.raises(ValueError, match="less than one block"):
         CausalLanguageData(corpus, **sizes(block=30_000)).model_arguments()
     (corpus.folder / "train.txt").write_bytes(b"fine\n\xff\xfe\n")

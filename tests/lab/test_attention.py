@@ -10,6 +10,9 @@ from lab.attention import cpu_paths
 from lab.attention.contract import check_rule
 from lab.attention.functional import attend, attend_explicit
 from lab.attention.layers import Attention
+from lab.attention.normaliser_contract import check_normaliser
+from lab.attention.normalisers.local import Local
+from lab.attention.normalisers.softmax import Softmax
 from lab.attention.rule import TemperatureRule
 from lab.attention.rules.adaptive import AdaptiveTemperature
 from lab.attention.rules.fixed import Fixed
@@ -301,6 +304,35 @@ def test_a_rule_of_a_user_s_takes_no_short_way_of_its_base_class(compiling: bool
     path = torch.compile(attend, backend="aot_eager") if compiling else attend
     torch.testing.assert_close(path(q, k, v, rule), attend(q, k, v, Fixed(4, 16, tau=4 / 3)), rtol=0.02, atol=0.02)
     assert Own.of_scores is TemperatureRule.of_scores and NormSoftmax.of_scores is not TemperatureRule.of_scores
+
+
+def test_a_normaliser_of_a_user_s_takes_no_short_way_of_softmax(monkeypatch) -> None:
+    monkeypatch.setattr(cpu_paths, "_CPU_MULTIPLIES_BFLOAT16", True)
+
+    class Own(Softmax):
+        def weights(self, logits_BHNM, mask=None):
+            return super().weights(3 * logits_BHNM, mask)
+
+        def attend(self, q_BHND, k_BHMD, v_BHMD, mask=None):
+            return super().attend(3 * q_BHND, k_BHMD, v_BHMD, mask)
+
+    own, rule = Own(4, 16), Fixed(4, 16)
+    check_normaliser(own)
+    q, k, v = (t.detach() for t in tensors(torch.float32))
+    explicit = attend_explicit(q, k, v, rule, None, own).z
+    torch.testing.assert_close(attend(q, k, v, rule, None, own), explicit)
+    sixteen = attend(q.bfloat16(), k.bfloat16(), v.bfloat16(), rule, None, own)
+    torch.testing.assert_close(sixteen.float(), explicit, rtol=0.03, atol=0.03)
+    torch.testing.assert_close(attend(q, k, v, rule, None, own, dropout=1e-9), explicit)
+    assert Local(4, 16).is_softmax and Softmax.is_softmax and not Own.is_softmax
+
+
+def test_a_mask_is_bool() -> None:
+    q, k, v = tensors(torch.float32)
+    for mask in (torch.zeros(24, 24), torch.ones(24, 24, dtype=torch.long)):
+        for path in (attend, attend_explicit):
+            with pytest.raises(ValueError, match=r"a mask of attention is bool.*got torch\.(float32|int64)"):
+                path(q, k, v, NormSoftmax(4, 16), mask)
 
 
 @pytest.mark.parametrize("size", [1e-15, 1e-8, 1.0, 1e8])

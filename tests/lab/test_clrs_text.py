@@ -113,7 +113,23 @@ def test_decoding_finds_right_what_one_pass_does(architecture: str, softmax) -> 
     assert model.solves((x, places), (y + 1) % 40).tolist() == [False] * 3
 
 
+def test_a_long_question_is_decoded_beside_a_long_answer() -> None:
+    """Each fits the context; both together, question by question and token by token, do not."""
+    torch.manual_seed(0)
+    model = AnsweringModel(40, 12, "gpt2", 1, 2, 16).eval()
+    x = torch.randint(40, (3, 12))
+    places = torch.tensor([[10] + [0] * 7, [*range(3, 11)], [10] + [0] * 7])
+    y = model((x, places)).argmax(-1)
+    y[[0, 2], 1:] = IGNORED
+    for place in range(4, 12):  # what the model itself says
+        x[1, place] = y[1, place - 4]
+        y[1] = model((x[1:2], places[1:2])).argmax(-1)[0]
+    y[2, 0] = (y[2, 0] + 1) % 40
+    assert model.solves((x, places), y).tolist() == [True, True, False]
+
+
 def test_tokens_beyond_those_of_the_data_are_never_said() -> None:
+    torch.manual_seed(0)
     model = AnsweringModel(40, 32, "llama", 2, 2, 16).eval()
     model.num_classes = 30
     tokens = torch.randint(30, (2, 5))
@@ -124,6 +140,15 @@ def test_tokens_beyond_those_of_the_data_are_never_said() -> None:
     y = model((x, places)).argmax(-1)
     assert model.model(tokens).logits[:, -1].argmax(-1).tolist() == [30, 30] and y.max() < 30
     assert model.solves((x, places), y).tolist() == [True, True]
+
+
+def test_penalties_that_come_with_a_model_do_not_decode(gemma: Path, tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    pretrained = AutoModelForCausalLM.from_pretrained(str(gemma / "model"))
+    pretrained.generation_config.repetition_penalty = 1.3
+    pretrained.save_pretrained(tmp_path / "model")
+    assert PretrainedAnsweringModel(str(tmp_path / "model"), 280, 64).model.generation_config.repetition_penalty is None
 
 
 def test_what_cannot_be_is_refused_and_leaves_nothing(gemma: Path, tmp_path: Path) -> None:

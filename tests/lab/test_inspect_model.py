@@ -53,6 +53,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     code = {"model_type": "mine", "auto_map": {"AutoConfig": "mine.Config", "AutoModel": "mine.Model"}}
     (folder / "coded" / "config.json").write_text(json.dumps(code))
     (folder / "coded" / "mine.py").write_text("raise SystemExit('the code of others has run')")
+    (folder / "timm").mkdir()
+    (folder / "timm" / "config.json").write_text("{}")
     (folder / "broken").mkdir()
     (folder / "broken" / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(40))
     (folder / "pictures").mkdir()
@@ -105,6 +107,16 @@ def test_pictures_are_seen_patch_by_patch(models: Path, tmp_path: Path, typed: l
     assert note["inputs"] == (1 if count == 1 else 3) and note["input"][0] == 3
 
 
+def test_roberta_takes_the_tokens_that_stand_behind_its_padding(tmp_path: Path) -> None:
+    small = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 48}
+    roberta = transformers.RobertaConfig(vocab_size=50, max_position_embeddings=34, **small)
+    transformers.RobertaModel(roberta).save_pretrained(tmp_path / "roberta")
+    typed = [f"model=hf:{tmp_path / 'roberta'}", "diagnostics=[sink_values]", f"out={tmp_path / 'out'}"]
+    with pytest.raises(lab.LabError, match="tokens=33: the model takes at most 32"):
+        inspect_model(**look_arguments([*typed, "tokens=33"]))
+    inspect_model(**look_arguments(typed))
+
+
 def test_random_weights_first_layers_and_parts(models: Path, tmp_path: Path) -> None:
     (tmp_path / "config").mkdir()
     shutil.copy(models / "gpt2" / "config.json", tmp_path / "config")
@@ -151,6 +163,7 @@ def test_a_name_in_the_cache_needs_no_network(
         (["model=bert"], "begin with hf: or timm:"),
         (["model=timm:vit_tony_patch16_224"], "did you mean 'vit_tiny_patch16_224'"),
         (["model=timm:resnet18"], "softmax of ResNet cannot be replaced"),
+        (["model=timm:local-dir:MODELS/timm"], "cannot be had: its config has no 'architecture'"),
         (["model=timm:test_vit", "layers=1"], "layers=1 goes with models of Hugging Face"),
         (["model=hf:MODELS/t5"], "T5Attention cannot be replaced: it adds a learned position bias"),
         (["model=hf:MODELS/clip"], "as in kind=CLIPTextModel"),

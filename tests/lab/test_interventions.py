@@ -1,8 +1,10 @@
 """Gradient scaling, checked by hand."""
 
 import pytest
+import timm
 import torch
 
+import lab
 from lab.config.check import check_arguments
 from lab.console import LabError
 from lab.models.compact_vit import CompactViT
@@ -60,6 +62,15 @@ def test_separate_projections_are_scaled_too() -> None:
     sizes = [gradient.abs().mean() for gradient in model.attention_layers()[0].projection_gradients().values()]
     torch.testing.assert_close(sizes[0], sizes[1])
     torch.testing.assert_close(sizes[1], sizes[2])
+
+
+def test_a_model_of_another_library_is_refused() -> None:
+    """Gradients of fused projections may be copies, in which nothing would be scaled."""
+    model = lab.replace_softmax(
+        timm.models.VisionTransformer(img_size=8, patch_size=4, embed_dim=8, depth=1, num_heads=2)
+    )
+    with pytest.raises(LabError, match="knows the lab's own models, not Attention"):
+        GradScaling()(model)
 
 
 @pytest.mark.parametrize("options", [{"per": "token"}, {"to": "sum"}])

@@ -88,6 +88,10 @@ def test_seeds_train_side_by_side(tiny: tuple[str, ...], tmp_path: Path) -> None
         (["experiment=causal_language_small", "model=roberta"], "MaskedLanguageModel does not fit this data"),
         (["experiment=masked_language_small", "model=gpt2"], "CausalLanguageModel does not fit this data"),
         (["experiment=causal_language_small", "model.heads=3"], "model.heads=3 does not divide model.width=16"),
+        (
+            ["experiment=causal_language_small", "model=llama", "model.heads=16"],
+            "model.width=16 over model.heads=16 is odd",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused_and_leaves_nothing(

@@ -353,6 +353,16 @@ def test_sixteen_bit_is_near_full_precision(name: str) -> None:
     assert (z - want).abs().max() <= 0.05 * want.abs().max()
 
 
+def test_logits_of_sixteen_bit_are_not_rounded() -> None:
+    """Else the largest ones of a row would tie."""
+    normaliser = made("hard").float()
+    q, k, v = (numbers(2, 3, 200, 4, seed=i).bfloat16() for i in range(3))
+    z = normaliser(q, k, None, v)
+    torch.testing.assert_close(z, attend_explicit(q, k, v, Fixed(3, 4, tau=1.0), None, normaliser).z)
+    far = made("sparsemax").float()((300 * q).half(), (300 * k).half(), None, v.half())
+    assert far.isfinite().all()
+
+
 def test_memory_of_chunks_is_bounded(monkeypatch: Any) -> None:
     """What is kept for the backward pass: inputs and outputs, no matrix of queries and keys."""
 

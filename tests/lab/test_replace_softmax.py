@@ -13,6 +13,7 @@ import timm
 import timm.layers
 import torch
 import torch.nn.functional as F
+import torch.utils.checkpoint
 from torch import Tensor, nn
 
 import lab
@@ -21,7 +22,7 @@ from lab.attention.normalisers.softmax import Softmax
 from lab.attention.rules.fixed import Fixed
 from lab.attention.rules.learnable import LearnableTemperature
 from lab.attention.rules.norm import NormSoftmax
-from lab.models.parts import SoftmaxFactory
+from lab.models.parts import OtherModel, SoftmaxFactory
 from lab.models.reasoner import Reasoner
 from lab.models.replace import heat
 from lab.models.replaced_softmax import NAME, replaced_in
@@ -357,6 +358,28 @@ class Nested(Own):
         self.inner = timm.layers.Attention(32, 2)
 
 
+class Checkpointed(Own):
+    """Attention that is worked out again in the backward pass."""
+
+    def attend(self, x: Tensor) -> Tensor:
+        q = x.unflatten(-1, (2, 16)).transpose(1, 2)
+        return F.scaled_dot_product_attention(q, q, q)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.utils.checkpoint.checkpoint(self.attend, x, use_reentrant=True)
+
+
+class Decorated(Own):
+    """Attention whose forward stands in a wrapper, in a function of its own."""
+
+    @torch.autocast("cpu", enabled=False)
+    def forward(self, x: Tensor) -> Tensor:
+        def within(q: Tensor) -> Tensor:
+            return F.scaled_dot_product_attention(q, q, q)
+
+        return within(x.unflatten(-1, (2, 16)).transpose(1, 2)).transpose(1, 2).flatten(2)
+
+
 T5 = partial(transformers.T5Config, vocab_size=50, d_model=32, d_kv=16, d_ff=64, num_layers=1, num_heads=2)
 
 
@@ -399,12 +422,93 @@ def test_calls_that_the_softmax_was_not_made_for_are_refused() -> None:
         lab.replace_softmax(window, Fixed)(x, attn_mask=torch.zeros(4, 4))
 
 
+def test_a_checkpoint_around_a_call_is_refused() -> None:
+    """In the backward pass nobody would answer it."""
+    x = torch.randn(2, 4, 32, requires_grad=True)
+    model = lab.replace_softmax(Checkpointed(), Fixed)
+    with pytest.raises(lab.LabError, match="Checkpointed attends without gradients within a forward pass that has"):
+        model(x)
+    with torch.no_grad():
+        model(x)
+    whole = lab.replace_softmax(Own(), "softmax", tau=0.1)
+    whole(x).square().sum().backward()
+    own, x.grad = x.grad, None
+    torch.utils.checkpoint.checkpoint(whole, x, use_reentrant=True).square().sum().backward()
+    assert torch.equal(x.grad, own)
+
+
+def test_a_call_within_a_wrapper_is_found() -> None:
+    pair = lab.replace_softmax(nn.Sequential(Own(), Decorated()), "softmax", tau=0.1)
+    assert [type(one.owner) for one in replaced_in(pair)] == [Own, Decorated]
+    pair(torch.randn(2, 4, 32))
+
+
+def test_towers_know_their_own_length() -> None:
+    text = {k: v for k, v in TEXT.items() if k != "max_position_embeddings"}
+    model = transformers.CLIPModel(
+        transformers.CLIPConfig(
+            text_config={**text, "max_position_embeddings": 16},
+            vision_config={**text, "image_size": 20, "patch_size": 4},
+        )
+    )
+    with pytest.raises(lab.LabError, match=r"CLIPAttention.*trained_length must be given here"):
+        lab.replace_softmax(model, "entropy_matched")
+    lab.replace_softmax(model.text_model, "entropy_matched")
+    assert {one.rule.trained_length for one in replaced_in(model)} == {16}
+
+
+def test_an_index_or_a_sink_of_the_model_is_not_passed_over() -> None:
+    model = MODELS["Llama"]()
+    lab.replace_softmax(model, Fixed)
+    attention = model.model.layers[0].self_attn
+    x = torch.randn(1, 2, 4, 16)
+    from transformers import AttentionInterface
+
+    function = AttentionInterface()["eureka_lab"]
+    for name in ("indices", "block_indices", "sinks"):
+        with pytest.raises(lab.LabError, match=r"LlamaAttention cannot be replaced: it (picks the keys|has attention)"):
+            function(attention, x, x, x, None, **{name: torch.ones(1)})
+
+
+def test_first_tokens_are_not_seen_where_a_window_s_cache_loses_them() -> None:
+    model: Any = transformers.MistralForCausalLM(transformers.MistralConfig(**GROUPED, sliding_window=8)).eval()
+    tokens = torch.randint(2, 50, (1, 24), generator=torch.Generator().manual_seed(1))
+    lab.replace_softmax(model, "local")
+    with pytest.raises(lab.LabError, match=r"sliding window of its own.*softmax\.normaliser\.first=0"):
+        model(tokens)
+    lab.replace_softmax(model, "local", normaliser={"name": "local", "first": 0})
+    with torch.no_grad():
+        whole = model(tokens).logits[:, -1]
+        cached = model(tokens[:, -1:], past_key_values=model(tokens[:, :-1], use_cache=True).past_key_values)
+        assert torch.allclose(cached.logits[:, -1], whole, atol=1e-5)
+
+
+def test_a_softmax_goes_where_its_model_is() -> None:
+    class Core(Own):
+        def __init__(self) -> None:
+            super().__init__()
+            del self.qkv
+
+    model = nn.Sequential(nn.Linear(4, 4), Core()).to("meta")
+    lab.replace_softmax(model, "learnable_temperature")
+    assert {one.device.type for one in model.parameters()} == {"meta"}
+
+
 def test_what_would_tell_a_causal_model_of_later_tokens_is_refused() -> None:
     model: Any = MODELS["GPT-2"]()
     with pytest.raises(lab.LabError, match="a causal model would see later tokens"):
         lab.replace_softmax(model, "norm_softmax", over="block")
     assert not replaced_in(model)
     lab.replace_softmax(_vit(), "norm_softmax", over="block")
+    # Its modules do not say that they are causal, its calls do.
+    clip: Any = MODELS["CLIP text"]().eval()
+    assert OtherModel(clip).answer_token == 0
+    lab.replace_softmax(clip, "norm_softmax", over="block")
+    for mask in (None, torch.tensor([[0, 1, 1, 1]])):
+        with pytest.raises(lab.LabError, match="a causal model would see later tokens"):
+            clip(torch.arange(2, 6).view(1, 4), attention_mask=mask)
+    lab.replace_softmax(clip, "norm_softmax")(torch.arange(2, 6).view(1, 4))
+    assert OtherModel(clip).answer_token == -1
 
 
 @pytest.mark.parametrize(
@@ -450,6 +554,17 @@ def test_models_of_one_config_are_dressed_one_by_one() -> None:
         other.set_attn_implementation("sdpa")
         with pytest.raises(lab.LabError, match="does not ask layer 0 for its softmax"):
             Recorder(other).run(tokens)
+        other.set_attn_implementation("eager")
+        assert lab.restore_softmax(other).config._attn_implementation == "eager"
+
+
+def test_one_layer_of_a_copy_is_put_back_alone() -> None:
+    model: Any = copy.deepcopy(lab.replace_softmax(MODELS["Llama"](), "softmax", tau=0.1))
+    lab.restore_softmax(model.model.layers[0])
+    assert [one.owner.layer_idx for one in replaced_in(model)] == [1]
+    assert model.config._attn_implementation == "eureka_lab"
+    lab.restore_softmax(model)
+    assert model.config._attn_implementation == "sdpa"
 
 
 def test_temperatures_stay_in_32_bit_in_a_model_that_is_moved_to_16() -> None:

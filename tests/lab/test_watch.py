@@ -72,6 +72,20 @@ def test_every_diagnostic_without_scenes_looks_at_a_batch(gpt2: nn.Module, tmp_p
     assert {"answer", "sink"} <= set(pd.DataFrame(found[AttentionMass].rows)["region"])
 
 
+def test_regions_that_not_every_layer_has_keep_their_layers(tmp_path: Path) -> None:
+    config = transformers.BartConfig(
+        vocab_size=50, d_model=32, encoder_layers=1, decoder_layers=2, encoder_attention_heads=2,
+        decoder_attention_heads=2, encoder_ffn_dim=32, decoder_ffn_dim=32, max_position_embeddings=32,
+    )  # fmt: skip
+    model = lab.replace_softmax(transformers.BartModel(config))
+    inputs = {"input_ids": torch.arange(3, 15).view(1, 12), "decoder_input_ids": torch.arange(3, 8).view(1, 5)}
+    (found,) = lab.look(model, inputs, [AttentionMass(str(tmp_path))])
+    table = pd.DataFrame(found.rows)
+    layers = {region: sorted(set(rows["layer"])) for region, rows in table.groupby("region")}
+    assert layers == {"answer": [0, 1, 3], "sink": [0, 1, 2, 3, 4]}  # 2 and 4 look from decoder to encoder
+    assert {"answer/layer_3", "sink/layer_4"} <= found.scalars.keys() and "answer/layer_2" not in found.scalars
+
+
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_padding_is_not_looked_at(gpt2: nn.Module, tmp_path: Path, side: str) -> None:
     lab.replace_softmax(gpt2, NormSoftmax)

@@ -30,6 +30,8 @@ class Local(Softmax):
             the same.
     """
 
+    is_softmax = True  # within its mask
+
     def __init__(
         self, heads: int, head_dim: int, window: NonNegativeInt = 2, first: NonNegativeInt = 1, flex: bool = False
     ) -> None:

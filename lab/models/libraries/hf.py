@@ -14,14 +14,12 @@ from torch import Tensor, nn
 
 from lab.console import LabError, first_line, tell
 from lab.datasets.text.corpus import library
-from lab.models.libraries.named import NamedModel
+from lab.models.libraries.named import UNREADABLE, NamedModel
 from lab.models.parts import Picture
 
 T = TypeVar("T")
 
 _TAKES = {"input_ids": "tokens", "pixel_values": "images"}
-# Names of what files of others hold is said by their owners: a Hub's file may be missing, damaged, or of another kind.
-_UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError, RuntimeError)
 
 
 class Named(NamedModel):
@@ -54,7 +52,7 @@ class Named(NamedModel):
             )
         text = self.config.get_text_config()
         if takes == "tokens":
-            self.longest = getattr(text, "max_position_embeddings", None)
+            self.longest = self._positions(getattr(text, "max_position_embeddings", None))
             self.vocabulary = text.vocab_size
             model: Any = self.empty
             causal = any(getattr(module, "is_causal", False) for module in model.modules())
@@ -118,6 +116,13 @@ class Named(NamedModel):
         # Models of one class are made by themselves, those that the library chooses by it.
         return self.kind.from_config(config) if hasattr(self.kind, "from_config") else self.kind(config)
 
+    def _positions(self, told: int | None) -> int | None:
+        """Tokens that the model takes: RoBERTa counts from behind the place of padding, which its config tells too."""
+        for name, module in self.empty.named_modules():
+            if name.endswith("position_embeddings") and (padding := getattr(module, "padding_idx", None)) is not None:
+                return int(module.num_embeddings) - padding - 1
+        return told
+
     def _cut(self, layers: int) -> None:
         for config in {id(one): one for one in (self.config, self.config.get_text_config())}.values():
             there = getattr(config, "num_hidden_layers", None)
@@ -138,7 +143,7 @@ class Named(NamedModel):
         if folder.is_dir():
             with _quiet(), self._refused(what):
                 return fetch(str(folder), local_files_only=True, **options)
-        with _quiet(), suppress(*_UNREADABLE):
+        with _quiet(), suppress(*UNREADABLE):
             return fetch(self.name, local_files_only=True, **options)
         tell(f"hf:{self.name}: asking the Hugging Face Hub for its {what}, which the cache does not have")
         with _quiet(bars=True), self._refused(what):
@@ -148,7 +153,7 @@ class Named(NamedModel):
     def _refused(self, what: str) -> Iterator[None]:
         try:
             yield
-        except _UNREADABLE as error:
+        except UNREADABLE as error:
             raise LabError(f"model=hf:{self.name}: no {what} to be had: {first_line(error)}") from error
 
 

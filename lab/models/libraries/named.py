@@ -17,6 +17,9 @@ from lab.config.suggestions import choices
 from lab.console import LabError
 from lab.models.parts import Picture
 
+# Names of what files of others hold is said by their owners: one may be missing, damaged, or of another kind.
+UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError, RuntimeError)
+
 
 class NamedModel(ABC):
     """A model by its name: making one reads what it is, :meth:`load` its weights.

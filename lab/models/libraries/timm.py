@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from lab.console import LabError, first_line
-from lab.models.libraries.named import NamedModel
+from lab.models.libraries.named import UNREADABLE, NamedModel
 from lab.models.parts import Picture
 
 
@@ -48,7 +48,7 @@ class Named(NamedModel):
     def _made(self, weights: bool) -> nn.Module:
         try:
             return timm.create_model(self.name, pretrained=weights)
-        except (OSError, RuntimeError, ValueError) as error:
-            raise LabError(
-                f"model=timm:{self.name} cannot be had: {first_line(error)}; weights=false needs none"
-            ) from error
+        except UNREADABLE as error:
+            hint = "; weights=false needs none" if weights else ""
+            why = f"its config has no {error}" if isinstance(error, KeyError) else first_line(error)
+            raise LabError(f"model=timm:{self.name} cannot be had: {why}{hint}") from error

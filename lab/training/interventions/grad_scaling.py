@@ -8,7 +8,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from lab.console import LabError
 from lab.models.parts import attention_layers_of
+from lab.models.replaced_softmax import ReplacedSoftmax
 
 
 @dataclass(frozen=True)
@@ -35,8 +37,14 @@ class GradScaling:
 
     @torch.no_grad()
     def __call__(self, model: nn.Module) -> None:
-        """Scales the gradients of ``model`` in place; layers without a gradient are passed over."""
+        """Scales the gradients of ``model`` in place; layers without a gradient are passed over.
+
+        Raises:
+            LabError: if the model is of another library, whose gradients are not always views of W_Q, W_K and W_V.
+        """
         for layer in attention_layers_of(model):
+            if isinstance(layer, ReplacedSoftmax):
+                raise LabError(f"gradient scaling knows the lab's own models, not {type(layer.owner).__name__}")
             gradients = layer.projection_gradients()
             if gradients is not None:
                 self._scale(gradients, layer.num_heads)
