@@ -18,7 +18,7 @@ from torch import Tensor
 
 from lab.datasets.folder import read_image
 from lab.datasets.loading import Batch, DataModule, Drawn, StepLoader, means_of
-from lab.datasets.prior import prior_accuracy
+from lab.datasets.prior import prior_accuracy_over
 from lab.datasets.scenes import BOTTOM_LEFT, BOTTOM_RIGHT, TOP_LEFT, TOP_RIGHT, place_of, tile_regions, unnormalised
 from lab.datasets.seeding import Shuffle, derived_seed, generator_of
 from lab.datasets.sizes import BatchSize, Samples, Size, Workers
@@ -125,9 +125,8 @@ class ImageNetData(DataModule):
     def draw_train(self, epoch: int, step: int) -> Batch:
         """One training batch of this process; a function of its place in training."""
         scenes = self.scenes("train")
-        order = self._shuffle.order(len(scenes), "imagenet walk", self.seed, epoch)
         start = (step * self.world_size + self.rank) * self.batch_size
-        walk = order[torch.arange(start, start + self.batch_size) % len(order)]
+        walk = self._shuffle.walk(start, self.batch_size, len(scenes), "imagenet walk", self.seed, epoch)
         return scenes.batch(walk, derived_seed("imagenet", self.seed, epoch, step, self.rank))
 
     def draw_validation(self, index: int) -> Batch:
@@ -142,9 +141,7 @@ class ImageNetData(DataModule):
 
     def prior_accuracy(self) -> float | None:
         scenes, batches = self.scenes("val"), self.validation_batches(self.batch_size)
-        parts = [scenes.draw(*self._validation_place(index))[1:] for index in batches]
-        latents = {name: torch.cat([own[name] for own, _ in parts]) for name in parts[0][0]}
-        return prior_accuracy(latents, torch.cat([labels for _, labels in parts]))
+        return prior_accuracy_over(scenes.draw(*self._validation_place(index))[1:] for index in batches)
 
     def _validation_place(self, index: int) -> tuple[Tensor, int]:
         """Walk and seed of a validation batch."""

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor
+
+
+def prior_accuracy_over(batches: Iterable[tuple[Mapping[str, Tensor], Tensor]]) -> float | None:
+    """:func:`prior_accuracy` of batches, each its latents and labels, taken together."""
+    latents, labels = zip(*batches, strict=True)
+    return prior_accuracy({name: torch.cat([own[name] for own in latents]) for name in latents[0]}, torch.cat(labels))
 
 
 def prior_accuracy(latents: Mapping[str, Tensor], labels: Tensor) -> float | None:

@@ -30,3 +30,7 @@ class Shuffle:
         if self._kept is None or self._kept[0] != (size, *parts):
             self._kept = ((size, *parts), torch.randperm(size, generator=generator_of(*parts)))
         return self._kept[1]
+
+    def walk(self, start: int, count: int, size: int, *parts: int | str) -> Tensor:
+        """Numbers [count] int64 of such an order from a place on, which begins anew behind its end."""
+        return self.order(size, *parts)[torch.arange(start, start + count) % size]

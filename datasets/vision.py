@@ -11,7 +11,7 @@ from pydantic import PositiveInt
 from torch import Tensor
 
 from lab.datasets.loading import Batch, DataModule, Drawn, StepLoader
-from lab.datasets.prior import prior_accuracy
+from lab.datasets.prior import prior_accuracy_over
 from lab.datasets.scenes import ImageBank, compose, tile_regions
 from lab.datasets.seeding import Shuffle, generator_of
 from lab.datasets.sizes import BatchSize, Samples, Size
@@ -113,9 +113,8 @@ class VisionData(DataModule):
     def draw_train(self, epoch: int, step: int) -> Draws:
         """The draws of one training batch of this process; a pure function of its place in training."""
         size = self.bank("train").size(self.task.label_source)
-        order = self._shuffle.order(size, "walk", self.seed, epoch)
         start = (step * self.world_size + self.rank) * self.batch_size
-        walk = order[torch.arange(start, start + self.batch_size) % len(order)]
+        walk = self._shuffle.walk(start, self.batch_size, size, "walk", self.seed, epoch)
         return self._draw("train", walk, generator_of("train", self.seed, epoch, step, self.rank))
 
     def draw_validation(self, index: int) -> Draws:
@@ -125,10 +124,8 @@ class VisionData(DataModule):
         return self._draw("test", walk, generator_of("validation", self.validation_seed, index))
 
     def prior_accuracy(self) -> float | None:
-        batches = self.validation_batches(self.validation_batch_size)
-        parts = [self.draw_validation(index)["latents"] for index in batches]
-        latents = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-        return prior_accuracy(latents, self.task.label(latents))
+        drawn = map(self.draw_validation, self.validation_batches(self.validation_batch_size))
+        return prior_accuracy_over((draws["latents"], self.task.label(draws["latents"])) for draws in drawn)
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Batch:
         return self.composed(batch) if "images" in batch else batch

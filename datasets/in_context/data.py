@@ -15,7 +15,7 @@ from torch import Tensor
 from lab.datasets.in_context.alphabets import Alphabets, Drawings
 from lab.datasets.in_context.sequences import drawings_of, few_shot, training_classes, without_support, zipf
 from lab.datasets.loading import Batch, DataModule, Drawn, StepLoader
-from lab.datasets.prior import prior_accuracy
+from lab.datasets.prior import prior_accuracy_over
 from lab.datasets.seeding import generator_of
 from lab.datasets.sizes import BatchSize, Samples, Size
 from lab.datasets.tasks.task import Probability
@@ -252,9 +252,8 @@ class InContextData(DataModule):
         return {**batch, "x": rows.permute(0, 3, 1, 4, 2, 5).flatten(2, 3).flatten(3, 4)}
 
     def prior_accuracy(self) -> float | None:
-        parts = [self.draw_validation(index) for index in range(self._few_shot_batches)]
-        latents = {name: torch.cat([part["latents"][name] for part in parts]) for name in parts[0]["latents"]}
-        return prior_accuracy(latents, torch.cat([part["labels"][:, -1] for part in parts]))
+        drawn = map(self.draw_validation, range(self._few_shot_batches))
+        return prior_accuracy_over((part["latents"], part["labels"][:, -1]) for part in drawn)
 
     def train_dataloader(self) -> StepLoader:
         return self.training_loader(self.epoch_steps)
