@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 from typing import Any
@@ -47,8 +48,8 @@ class Checkpoints(Checkpoint):
         self.best = best
         self.best_value: float | None = None
         self.preemption = preemption or Preemption()
-        # Set by who trains many runs in step: all of them save where one is due, or none could go on together.
-        self.with_the_others = False
+        # Set by who trains many runs in step: whether all of them save now, or none could go on together. None: asked.
+        self.with_the_others: bool | None = None
         self._saved_at = time.monotonic()
         self._saved_step = -1
 
@@ -79,8 +80,8 @@ class Checkpoints(Checkpoint):
             self.save(trainer)
 
     def _is_better(self, value: float) -> bool:
-        if self.best_value is None:
-            return True
+        if self.best_value is None or math.isnan(self.best_value):
+            return not math.isnan(value)
         return value < self.best_value if falls(str(self.best)) else value > self.best_value
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -127,8 +128,8 @@ class Checkpoints(Checkpoint):
 
     def due(self, trainer: L.Trainer) -> bool:
         """True when it is time to save: by the clock, by the steps, or because others save or the run has to go."""
-        if self.with_the_others:
-            return True
+        if self.with_the_others is not None:
+            return self.with_the_others
         by_time = time.monotonic() - self._saved_at > 60 * self.every_minutes
         by_step = self.every_n_steps is not None and trainer.global_step % self.every_n_steps == 0
         told = self.preemption.told

@@ -92,12 +92,13 @@ class FiniteLoss(Callback):
         seen, self._losses = self._losses, []
         if not seen:
             return
-        values = torch.stack([loss for _, _, loss in seen]).tolist()
-        for (step, epoch, _), value in zip(seen, values, strict=True):
-            if not math.isfinite(value):
-                assert self._trainer is not None
+        assert self._trainer is not None
+        # Of all processes: one that goes on alone would wait for the others for ever.
+        losses_WS = self._trainer.strategy.all_gather(torch.stack([loss for _, _, loss in seen]))
+        for (step, epoch, _), values in zip(seen, torch.atleast_2d(losses_WS).T.tolist(), strict=True):
+            if wrong := [value for value in values if not math.isfinite(value)]:
                 raise LabError(
-                    f"the loss is {value} at step {step} (epoch {epoch}); gradient norms: "
+                    f"the loss is {wrong[0]} at step {step} (epoch {epoch}); gradient norms: "
                     f"{_norms_by_layer(model_of(self._trainer.lightning_module))}. The checkpoint before it is kept: "
                     "try a lower optim.lr, a longer optim.warmup_epochs or trainer.precision=32-true"
                 )

@@ -59,6 +59,16 @@ class Preemption(Checkpoint):
         if self.leaving and not ends:
             self._leave(trainer)
 
+    def end_if_told(self) -> None:
+        """Ends the program where a run came to its end after it was told to go: no other run begins.
+
+        Raises:
+            SystemExit: of Ctrl-C or SIGTERM; a run that has ended need not be queued again.
+        """
+        if self.told in (signal.SIGINT, signal.SIGTERM):
+            tell(f"{_named(self.told)}: the run had come to its end")
+            raise SystemExit(128 + self.told)
+
     def _note(self, number: int, frame: Any) -> None:
         # SIGTERM follows at the limit itself: what came before it still says to queue again.
         self.told = self.told or number
@@ -69,11 +79,14 @@ class Preemption(Checkpoint):
 
     def _leave(self, trainer: L.Trainer) -> NoReturn:
         assert self.leaving is not None
-        name = "Ctrl-C" if self.leaving == signal.SIGINT else signal.Signals(self.leaving).name
-        tell(f"{name}: saved at step {trainer.global_step}, from where the same command goes on")
+        tell(f"{_named(self.leaving)}: saved at step {trainer.global_step}, from where the same command goes on")
         if not trainer.is_global_zero:
             raise SystemExit(0)  # as a failure it would have rank 0 killed before that is done
         before = self._before[signal.Signals(self.leaving)]
         if self.leaving not in (signal.SIGINT, signal.SIGTERM) and callable(before):
             before(self.leaving, None)
         raise SystemExit(128 + self.leaving)
+
+
+def _named(number: int) -> str:
+    return "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import resource
-import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -20,6 +18,7 @@ from lab.callbacks.eureka import EurekaMoment, find_moment
 from lab.callbacks.throughput import Throughput, samples_seen
 from lab.runs.boards import boards
 from lab.runs.files import is_full
+from lab.runs.peak import forget_peak, peak_memory
 from lab.runs.provenance import now
 from lab.runs.summary import VERSION, Best, Eureka, Status, Summary, read_summary, write_summary
 
@@ -38,13 +37,18 @@ class RunSummary(Callback):
         self.what = what.model_copy(update={"version": VERSION, "started": now()})
         self.every_seconds = every_seconds
         self._seconds_before = 0.0
-        self._clock = time.monotonic()
+        self._clock: float | None = None  # until it trains
         self._written = -math.inf
         self._best: dict[str, Any] | None = None
         self._trainer: L.Trainer | None = None
         self._restored: dict[str, float] = {}
         # What a run had come to, a start that fails before the checkpoint is read must not take back.
         self._before = read_summary(folder)
+
+    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        # The runs of a sweep follow one another in one process.
+        for device in _devices().values():
+            forget_peak(device)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._clock = time.monotonic()
@@ -79,7 +83,7 @@ class RunSummary(Callback):
 
     @property
     def _seconds(self) -> float:
-        return self._seconds_before + time.monotonic() - self._clock
+        return self._seconds_before + (time.monotonic() - self._clock if self._clock is not None else 0.0)
 
     def _metrics(self, trainer: L.Trainer | None) -> dict[str, float]:
         """The newest value of everything logged, those from before an interruption included."""
@@ -122,7 +126,7 @@ class RunSummary(Callback):
             "best": Best(**self._best) if self._best else None,
             # JSON has no NaN and no infinity.
             "metrics": {k: v if math.isfinite(v) else None for k, v in self._metrics(trainer).items()},
-            "peak_memory_bytes": peak_memory(),
+            "peak_memory_bytes": {name: peak_memory(device) for name, device in _devices().items()},
         }
 
 
@@ -143,10 +147,6 @@ def _found(eureka: EurekaMoment | None) -> Eureka:
     )
 
 
-def peak_memory() -> dict[str, int]:
-    """Peak resident memory of this process and, on a GPU, peak allocated device memory, in bytes."""
-    unit = 1 if sys.platform == "darwin" else 1024
-    peak = {"host": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit}
-    if torch.cuda.is_available():
-        peak["device"] = torch.cuda.max_memory_allocated()
-    return peak
+def _devices() -> dict[str, str]:
+    """What memory is counted of, by the name that it has in the summary."""
+    return {"host": "cpu"} | ({"device": "cuda"} if torch.cuda.is_available() else {})

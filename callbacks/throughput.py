@@ -32,6 +32,13 @@ class Throughput(Callback):
         self._paused = 0.0
         self._pause_started = 0.0
 
+    def state_dict(self) -> dict[str, Any]:
+        return {"samples_per_second": self.samples_per_second}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        # Less than a window may be left.
+        self.samples_per_second = state_dict["samples_per_second"]
+
     @rank_zero_only
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._pause_started = time.perf_counter()

@@ -71,6 +71,7 @@ def cost_of_looking(case: Case, step_seconds: list[float], model: CompactViT) ->
             for name, make in findings.figures.items():
                 one.draw(make(), name)
         pictures = (time.perf_counter() - started) / diagnostics[0].pictures_every_n_epochs
+    gradient_norms(model)  # of a GPU the first call loads what it runs
     started = time.perf_counter()
     gradient_norms(model)
     norms = (time.perf_counter() - started) * steps / GRADIENT_NORMS_EVERY
@@ -104,6 +105,8 @@ def time_of_probes(case: Case) -> dict[str, list[float]]:
     """Seconds of the batched solves, how much quicker they are than SGD, and how far the accuracies lie apart."""
     representations = 16 if case.quick else PROBED
     features, targets = planted(representations, case.batch, WIDTH)
+    few, theirs = planted(1, 200, WIDTH)
+    probe_accuracy(few.to(case.device), theirs)  # of a GPU the first call loads what it runs
     started = time.perf_counter()
     accuracy_PT = probe_accuracy(features.to(case.device), targets)
     batched = time.perf_counter() - started

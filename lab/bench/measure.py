@@ -26,7 +26,7 @@ from lab.bench.gathering import time_of_gathering
 from lab.bench.looking import cost_of_looking, time_of_probes
 from lab.bench.replacing import cost_of_replacing
 from lab.bench.runs import time_of_runs
-from lab.bench.timing import MIB, Step, forget_peak, memory_now, peak_memory, quartiles, timed_rounds, warm_up
+from lab.bench.timing import MIB, Step, memory_now, quartiles, timed_rounds, warm_up
 from lab.datasets.drawn import DrawnDigits, DrawnGarments
 from lab.datasets.loading import Batch, Drawn
 from lab.datasets.reasoning import ReasoningData
@@ -35,6 +35,7 @@ from lab.datasets.tasks.main import MainTask
 from lab.datasets.vision import VisionData
 from lab.models.compact_vit import CompactViT
 from lab.models.reasoner import Reasoner
+from lab.runs.peak import forget_peak, peak_memory
 from lab.training.machine import flushed_denormals, tune_compiler
 from lab.training.module import TwoStepModule
 from lab.training.optim import OptimConfig

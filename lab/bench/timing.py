@@ -1,11 +1,9 @@
-"""Timed rounds and peak memory of this process."""
+"""Timed rounds, and the memory that is held."""
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from statistics import quantiles
 
 import psutil
@@ -89,33 +87,3 @@ def synchronise(device: str) -> None:
 def memory_now(device: str) -> int:
     """Bytes held now: resident set of the process, or torch's allocations on the GPU."""
     return torch.cuda.memory_allocated() if device == "cuda" else psutil.Process().memory_info().rss
-
-
-def forget_peak(device: str) -> None:
-    """Starts peak memory afresh, so that warm-up and compilation do not count.
-
-    Linux only; elsewhere the peak of a process cannot be reset and includes its warm-up.
-    """
-    if device == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-        return
-    try:
-        Path("/proc/self/clear_refs").write_text("5")
-    except OSError:
-        return
-
-
-def peak_memory(device: str) -> int:
-    """Bytes held at most since :func:`forget_peak`."""
-    if device == "cuda":
-        return torch.cuda.max_memory_allocated()
-    try:
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    import resource
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024

@@ -6,6 +6,7 @@ A config names classes; this file builds them and knows none of them by name.
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import warnings
 from collections.abc import Iterator
@@ -83,11 +84,17 @@ def _prepare_process(spec: RunSpec) -> None:
 
 
 def _check_compiler(accelerator: str) -> None:
-    """Raises LabError where torch.compile would find no C++ compiler, which it needs on a CPU."""
-    if accelerator == "cpu" and shutil.which(cpp_compiler()) is None:
+    """Raises LabError where torch.compile would find no compiler: of C++ for a CPU, of C for a GPU (Triton's)."""
+    on_gpu = accelerator in ("gpu", "cuda", "auto") and torch.cuda.is_available()
+    if on_gpu:
+        names = [os.environ["CC"]] if os.environ.get("CC") else ["gcc", "clang"]
+    else:
+        names = [cpp_compiler()] if accelerator in ("cpu", "auto") else []
+    if names and not any(map(shutil.which, names)):
+        what, where = ("C", "for a GPU") if on_gpu else ("C++", "on a CPU")
         raise LabError(
-            f"compile=true needs a C++ compiler on a CPU, and {cpp_compiler()} is not there: install it, or leave "
-            "compile out"
+            f"compile=true needs a {what} compiler {where}, and {' or '.join(names)} is not there: install it, or "
+            "leave compile out"
         )
 
 
@@ -155,7 +162,7 @@ def _train_alone(opened: OpenRun) -> None:
     config = spec.config
     summary = RunSummary(run.folder, opened.fixed)
     trainer: L.Trainer | None = None
-    ending = Ending(run.folder)
+    ending, preemption = Ending(run.folder), Preemption()
     try:
         with ending.told():
             resume = None if spec.force else run.newest_checkpoint()
@@ -168,7 +175,6 @@ def _train_alone(opened: OpenRun) -> None:
             if config.compile:
                 tune_compiler()
                 module.model.compile()
-            preemption = Preemption()
             saving = [build_checkpoints(config, run, preemption), preemption]
             watching = build_callbacks(config)
             pruning = Pruning(config.trial, [find_moment(watching)])
@@ -180,3 +186,4 @@ def _train_alone(opened: OpenRun) -> None:
     finally:
         if not run.lost:
             summary.write(trainer, ending.status, ending.reason)
+    preemption.end_if_told()

@@ -179,6 +179,13 @@ class TwoStepModule(SeededModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         note_data(checkpoint, data_of(self.trainer))
+        if self.trainer.world_size > 1:
+            gather = self.trainer.strategy.all_gather
+            _change_sums(checkpoint["state_dict"], lambda value: gather(value).sum(0))
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        if self.global_rank > 0:  # the first process goes on with what all have seen
+            _change_sums(checkpoint["state_dict"], torch.zeros_like)
 
     def configure_optimizers(self) -> Any:
         total = data_of(self.trainer).samples_per_batch * self.trainer.accumulate_grad_batches
@@ -205,6 +212,11 @@ class TwoStepModule(SeededModule):
         assert self.schedule is not None
         for rule in rules_of(self.model):
             rule.set_tau(self.schedule(progress, rule.default_tau))
+
+
+def _change_sums(state: dict[str, Tensor], change: Callable[[Tensor], Tensor]) -> None:
+    """Changes, of a state dict, the sums over what this epoch has seen in training."""
+    state |= {name: change(value) for name, value in state.items() if name.startswith("train_metrics.")}
 
 
 def _cross_entropy(logits: Tensor, target: Tensor, label_smoothing: float = 0.0) -> Tensor:

@@ -21,6 +21,7 @@ import sys
 import tarfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -137,7 +138,8 @@ def run_step(step: Step, seconds: float, folder: Path) -> tuple[str, float, str]
                 tell(f"{step.name} did not end within {grace:.0f} s of being told to")
         except BaseException:
             process.terminate()
-            process.wait(GRACE_SECONDS)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(GRACE_SECONDS)
             raise
         finally:
             _end(process)
@@ -367,6 +369,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{step.name}: {known}\n    {shlex.join(['python', *step.words]).replace(f'{ROOT}/', '')}")
         return 0
     words = " ".join(sys.argv[1:] if arguments is None else arguments)
+    # As Ctrl-C, which ends the step under way: it would train on without the kit.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     began, out = float(os.environ.get("EUREKA_GPU_BEGAN", time.time())), os.environ.get("OUT")
     packed = Path(out) if out else None
     device, typed = prepare(options.rehearse), f"scripts/gpu/all.sh {words}"

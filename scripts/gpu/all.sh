@@ -11,7 +11,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 cd "$here"
 python=${PYTHON:-$(command -v python || command -v python3)}
 export PYTHONPATH="$here${PYTHONPATH:+:$PYTHONPATH}"
-needed='import lab.training.fit, lab.bench.__main__, pytest, pytest_timeout'
+needed='import lab.training.fit, lab.bench.__main__, tabulate, pytest, pytest_timeout, hypothesis, entmax'
 if ! why=$("$python" -c "$needed" 2>&1); then
     site=$(mktemp -d)
     if ! compgen -G '.carry/wheels/*.whl' >/dev/null ||

@@ -41,6 +41,9 @@ PACKAGES = (
     "tabulate",
     "psutil",
     # Of the tests.
+    "entmax",
+    "hypothesis",
+    "sortedcontainers",
     "pytest",
     "pytest-timeout",
     "pluggy",

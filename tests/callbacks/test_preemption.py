@@ -83,6 +83,20 @@ def test_what_was_saved_goes_on_bit_for_bit(
     assert_same(train_in(tmp_path), undisturbed)
 
 
+@pytest.mark.parametrize("typed", [("seed=0",), ("experiment=reasoning", "data.numbers=4", "seeds=2")])
+def test_after_a_run_that_ends_as_it_is_told_to_go_no_other_begins(typed, told, tmp_path: Path, capfd) -> None:
+    told(signal.SIGINT, 16, "observe_validation")
+    command = (
+        [*COMMAND, *typed]
+        if len(typed) == 1
+        else [*typed, "trainer.max_epochs=16", "trainer.check_val_every_n_epoch=1", "threads=1"]
+    )
+    with pytest.raises(SystemExit) as left:
+        train_with([*command, f"paths.runs={tmp_path}"])
+    assert left.value.code == 130 and "Ctrl-C: the run had come to its end" in capfd.readouterr().err
+    assert {summary_of(run)["status"] for run in runs_in(tmp_path)} == {"finished"}
+
+
 def test_a_second_ctrl_c_does_not_wait(told, tmp_path: Path, capfd) -> None:
     told(signal.SIGINT, 5, "training_step")
     told(signal.SIGINT, 5, "on_before_optimizer_step")

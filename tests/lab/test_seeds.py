@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from conftest import SMALL, newest, set_status, summary_of
 from torch import nn
 
+from lab.callbacks.summary import RunSummary
 from lab.console import LabError
 from lab.runs.checkpoints import read_checkpoint, save_checkpoint
 from lab.runs.metrics import read_metrics
@@ -256,6 +258,27 @@ def test_a_seed_that_breaks_fails_alone(tmp_path: Path, monkeypatch) -> None:
     single = one_by_one(tmp_path / "single", [0, 2], *REASONING)
     for seed in (0, 2):
         assert_same_run(batched[seed], single[seed])
+
+
+def test_seeds_that_all_break_are_told_as_failed(tmp_path: Path) -> None:
+    """In the same step of an epoch that validates."""
+    broken = ("optim.lr=1e30", "optim.lr_reference_batch=null", "optim.warmup_epochs=0")
+    runs = together(tmp_path, *VISION, *broken, "seeds=2")
+    assert [summary_of(run)["status"] for run in runs.values()] == ["failed"] * 2
+    assert all("the loss is" in summary_of(run)["error"] for run in runs.values())
+
+
+def test_a_seed_that_fails_as_it_ends_has_failed(tmp_path: Path, monkeypatch) -> None:
+    def full(self: RunSummary, trainer: Any, pl_module: Any) -> None:
+        if self.what.seed == 1:
+            raise LabError("no more room")
+
+    monkeypatch.setattr(RunSummary, "on_fit_end", full)
+    early = ("callbacks.eureka.threshold=0.02", "callbacks.eureka.stop_after=0")
+    for name, typed in (("ends", ()), ("early", early)):
+        runs = together(tmp_path / name, *REASONING, "trainer.max_epochs=20", *typed, "seeds=2")
+        assert {seed: summary_of(run)["status"] for seed, run in runs.items()} == {0: "finished", 1: "failed"}
+        assert summary_of(runs[1])["error"] == "no more room"
 
 
 MY_CALLBACK = """

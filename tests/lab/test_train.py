@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -28,11 +29,13 @@ from conftest import (
 )
 
 import lab.train
+from lab.callbacks.checkpoints import Checkpoints
 from lab.console import LabError
 from lab.runs.checkpoints import AtomicCheckpointIO
 from lab.runs.metrics import read_metrics
 from lab.runs.summary import Eureka, Summary, read_summary
 from lab.train import run as train_with
+from lab.training import fit
 
 RESNET = ("model=resnet9", "model.width=2")
 
@@ -170,6 +173,7 @@ def test_checkpoints_of_a_run_are_written_beside_their_place(tmp_path: Path, mon
 def test_a_run_killed_at_its_very_end_keeps_its_numbers(tmp_path: Path) -> None:
     """Between the last checkpoint and the last summary: there is nothing left to train, and nothing logged anew."""
     command = [*SMALL, "callbacks=[default,attention_entropy]", "diagnostics.pictures_every_n_epochs=0"]
+    command += ["callbacks.throughput.every_n_steps=2"]
     run = train_in(tmp_path, *command)
     whole = summary_of(run)
     path = run / "summary.json"
@@ -179,8 +183,9 @@ def test_a_run_killed_at_its_very_end_keeps_its_numbers(tmp_path: Path) -> None:
         picture.unlink()
     train_in(tmp_path, *command)
     after = summary_of(run)
-    for name in ("status", "epochs", "steps", "metrics", "best", "eureka"):
-        assert after[name] == whole[name], name
+    for name in ("status", "epochs", "steps", "metrics", "best", "eureka", "samples_per_second"):
+        assert after[name] == whole[name] is not None, name
+    assert after["wall_seconds"] <= whole["wall_seconds"]  # what loading takes does not count
     assert all(picture.exists() for picture in pictures)
 
 
@@ -355,6 +360,41 @@ def test_two_processes_share_scenes_and_validation(tmp_path: Path) -> None:
     assert right == pytest.approx(round(right), abs=1e-3)
     # One event file: only the first process logs.
     assert len(list(run.glob("events.*"))) == 1
+
+
+@pytest.mark.slow
+def test_an_epoch_that_processes_resume_half_way_reports_all_of_itself(tmp_path: Path) -> None:
+    command = [*SMALL, "data.epoch_size=128", "trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2",
+               "trainer.precision=32-true", "trainer.max_epochs=1", "checkpoints.every_n_steps=2"]  # fmt: skip
+    lab_train(*command, folder=tmp_path)
+    run = only_run(tmp_path)
+    whole = summary_of(run)
+    assert [path.name for path in sorted((run / "checkpoints").glob("last-*"))] == [
+        "last-000000002.ckpt",
+        "last-000000004.ckpt",
+    ]
+    (run / "checkpoints" / "last-000000004.ckpt").unlink()
+    set_status(run, "stopped")
+    lab_train(*command, folder=tmp_path)
+    assert summary_of(run)["metrics"] == pytest.approx(whole["metrics"], rel=1e-5)
+
+
+def test_the_best_is_a_number() -> None:
+    best = Checkpoints(Path("nowhere"), best="val/loss")
+    assert not best._is_better(math.nan)
+    best.best_value = math.nan  # of a checkpoint of before
+    assert best._is_better(0.5)
+
+
+@pytest.mark.parametrize("accelerator", ["gpu", "auto"])
+def test_compiling_for_a_gpu_needs_a_compiler_of_c(accelerator: str, monkeypatch) -> None:
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("shutil.which", lambda name: "/usr/bin/clang" if name == "clang" else None)
+    fit._check_compiler(accelerator)
+    monkeypatch.setenv("CC", "no-such-compiler")
+    with pytest.raises(LabError, match="needs a C compiler for a GPU, and no-such-compiler is not there"):
+        fit._check_compiler(accelerator)
 
 
 def test_accumulated_samples_are_those_that_were_seen(tmp_path: Path) -> None:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import gzip
+import os
 import random
+import signal
+import sys
 import tarfile
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -83,6 +88,32 @@ def test_a_step_that_fails_or_lasts_does_not_stop_the_others(places: Places, mon
     again = kit.run_all(plan, 1, places, "a stand-in", "scripts/gpu/all.sh 1")
     assert again.done["fails"].status == "done" and again.done["fails"].seconds > before
     assert capsys.readouterr().err.count("works: at most") == 1
+
+
+def test_told_to_go_the_kit_ends_its_step(places: Places, tmp_path: Path, monkeypatch) -> None:
+    """Else the step would hold the GPU without it."""
+    there = tmp_path / "pid"
+    lasts = step(
+        "lasts", f"import os, pathlib, time; pathlib.Path({str(there)!r}).write_text(str(os.getpid())); time.sleep(60)"
+    )
+
+    def telling() -> None:
+        while not (there.exists() and there.read_text()):
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(kit, "prepare", lambda rehearse: "a stand-in")
+    monkeypatch.setattr(kit, "steps", lambda *_: [lasts])
+    monkeypatch.setattr(kit, "Places", lambda *_: places)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        threading.Thread(target=telling).start()
+        with pytest.raises(KeyboardInterrupt):
+            kit.main(["5"])
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(there.read_text()), 0)
 
 
 def test_minutes_hold_the_start_the_end_and_what_is_drawn(places: Places, tmp_path: Path, monkeypatch, capsys) -> None:
@@ -174,3 +205,19 @@ def test_what_is_carried_has_a_tested_version() -> None:
 
     pinned = pins((ROOT / "constraints.txt").read_text())
     assert {name.lower().replace("_", "-") for name in PACKAGES} <= pinned.keys()
+
+
+def test_what_tests_of_a_gpu_import_is_carried_or_there() -> None:
+    from scripts.gpu.carry import PACKAGES
+
+    # With PyTorch, Lightning and timm come these.
+    there = {"torch", "torchvision", "lightning", "timm", "torchmetrics", "tensorboard", "numpy", "PIL", "yaml"}
+    there |= {"matplotlib", "pandas", "scipy", "lab", "scripts", "conftest"} | sys.stdlib_module_names
+    carried = {name.lower().replace("-", "_") for name in PACKAGES} | {"hydra"}
+    files = [ROOT / "tests" / "conftest.py", *(Path(word) for word in steps(Places())[0].words if word.endswith(".py"))]
+    assert len(files) > 2
+    for path in files:
+        for node in ast.parse(path.read_text()).body:
+            names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
+            assert {name.partition(".")[0] for name in names} - there <= carried, path

@@ -155,7 +155,7 @@ def _save_together(module: SeedsModule) -> None:
     """Has all seeds save where one of them is due: the group goes on from one step."""
     checkpoints = [(c, seed.trainer) for seed in module.seeds for c in seed.saving if isinstance(c, Checkpoints)]
     for callback, _ in checkpoints:
-        callback.with_the_others = False
+        callback.with_the_others = None
     due = any(callback.due(trainer) for callback, trainer in checkpoints)
     for callback, _ in checkpoints:
         callback.with_the_others = due
@@ -164,8 +164,11 @@ def _save_together(module: SeedsModule) -> None:
 def _end(module: SeedsModule, gone: list[Seed]) -> None:
     for seed in gone:
         if seed.failure is None:
-            for hook in ("on_train_end", "on_fit_end"):
-                for callback in seed.callbacks:
-                    getattr(callback, hook)(seed.trainer, seed.module)
+            try:
+                for hook in ("on_train_end", "on_fit_end"):
+                    for callback in seed.callbacks:
+                        getattr(callback, hook)(seed.trainer, seed.module)
+            except LabError as error:
+                seed.failure = str(error)
         seed.finish("failed" if seed.failure else "finished")
     module.drop(gone)

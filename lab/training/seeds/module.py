@@ -157,7 +157,7 @@ class SeedsModule(L.LightningModule):
     def __init__(self, seeds: list[Seed], compile: bool = False) -> None:
         super().__init__()
         optim = seeds[0].module.optim
-        if optim.name not in ELEMENTWISE:
+        if optim.name.lower() not in ELEMENTWISE:
             raise LabError(
                 f"seeds needs an optimiser that works number by number ({', '.join(ELEMENTWISE)}), not {optim.name}"
             )
@@ -272,6 +272,8 @@ class SeedsModule(L.LightningModule):
             seed.module.on_train_epoch_end()
 
     def validation_step(self, batch: dict[int, Batch], batch_idx: int) -> None:
+        if not self.seeds:  # the last ones have failed, and Lightning validates once more before it stops
+            return
         logits = self._logits(batch, training=False)
         for seed, own in zip(self.seeds, logits, strict=True):
             seed.module.observe_validation(own, batch[seed.number])

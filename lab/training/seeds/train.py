@@ -77,9 +77,9 @@ def _train_group(group: list[tuple[OpenRun, Path | None]]) -> None:
     runs = [one for one, _ in group]
     ending = Ending(*(one.run.folder for one in runs))
     module: SeedsModule | None = None
+    preemption = Preemption()
     try:
         with ending.told():
-            preemption = Preemption()
             own = [read_checkpoint(path) if path else None for _, path in group]
             seeds = [_seed(*each, preemption) for each in zip(runs, own, strict=True)]
             _check_callbacks(seeds[0].callbacks)
@@ -99,11 +99,13 @@ def _train_group(group: list[tuple[OpenRun, Path | None]]) -> None:
             ending.status = "stopped" if trainer.interrupted or pruning.pruned else "finished"
     finally:
         for seed in module.seeds if module is not None else []:
+            status = "failed" if seed.failure else ending.status
             seed.failure = seed.failure or ending.reason
-            seed.finish(ending.status)
+            seed.finish(status)
         if module is None:
             for one in runs:
                 RunSummary(one.run.folder, one.fixed).write(None, ending.status, ending.reason)
+    preemption.end_if_told()
 
 
 def _seed(one: OpenRun, checkpoint: Checkpoint | None, preemption: Preemption) -> Seed:

@@ -1,0 +1,37 @@
+"""Peak memory of this process."""
+
+from __future__ import annotations
+
+import resource
+import sys
+from pathlib import Path
+
+import torch
+
+
+def forget_peak(device: str) -> None:
+    """Starts peak memory afresh, so that what ran before does not count.
+
+    Linux only; elsewhere the peak of a process cannot be reset, and is that of all it has done.
+    """
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+        return
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return
+
+
+def peak_memory(device: str) -> int:
+    """Bytes held at most since :func:`forget_peak`: resident set of the process, or torch's allocations on the GPU."""
+    if device == "cuda":
+        return torch.cuda.max_memory_allocated()
+    try:
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
