@@ -148,5 +148,5 @@ def _found(eureka: EurekaMoment | None) -> Eureka:
 
 
 def _devices() -> dict[str, str]:
-    """What memory is counted of, by the name that it has in the summary."""
+    """Devices whose memory is counted, by their names in the summary."""
     return {"host": "cpu"} | ({"device": "cuda"} if torch.cuda.is_available() else {})
