@@ -315,7 +315,8 @@ def test_the_backward_pass_in_python_has_autograds_numbers() -> None:
 
 
 def test_losses_on_a_gpu_are_looked_at_together_and_before_a_checkpoint() -> None:
-    at: Any = SimpleNamespace(global_step=7, current_epoch=2)
+    alone = SimpleNamespace(all_gather=lambda own: own)
+    at: Any = SimpleNamespace(global_step=7, current_epoch=2, strategy=alone)
     on_gpu: Any = SimpleNamespace(device=CUDA, model=torch.nn.Linear(1, 1))
     at.lightning_module = on_gpu
     guard: Any = FiniteLoss(every_n_steps=10)
@@ -330,3 +331,8 @@ def test_losses_on_a_gpu_are_looked_at_together_and_before_a_checkpoint() -> Non
     at.global_step = 10
     with pytest.raises(LabError, match=r"the loss is inf at step 9"):
         guard.on_before_optimizer_step(at, on_gpu, None)
+    # Of two processes the other one's is not finite: both end.
+    at.strategy = SimpleNamespace(all_gather=lambda own: torch.stack([own, own + float("nan")]))
+    guard.on_before_backward(at, on_gpu, torch.tensor(1.0))
+    with pytest.raises(LabError, match=r"the loss is nan at step 10"):
+        guard.on_validation_start(at, on_gpu)
