@@ -157,6 +157,8 @@ class Run:
         for path in self._content():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         give_room_back(self.folder)
+        for name in ("[!.]*", RESERVE):  # a signal may have come as one was made
+            remove_unfinished(self.folder, name)
         if self._aside is not None:
             for path in self._aside.iterdir():
                 shutil.move(path, self.folder / path.name)
