@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import lightning as L
 from lightning.pytorch.callbacks import Checkpoint
 
-from lab.console import tell
+from lab.console import signal_name, tell
 
 # Ctrl-C is SIGINT. SLURM sends SIGTERM to what it ends, and what sbatch --signal names before the time limit: SIGUSR2
 # by submitit.
@@ -66,7 +66,7 @@ class Preemption(Checkpoint):
             SystemExit: of Ctrl-C or SIGTERM; a run that has ended need not be queued again.
         """
         if self.told in (signal.SIGINT, signal.SIGTERM):
-            tell(f"{_named(self.told)}: the run had come to its end")
+            tell(f"{signal_name(self.told)}: the run had come to its end")
             raise SystemExit(128 + self.told)
 
     def _note(self, number: int, frame: Any) -> None:
@@ -79,14 +79,10 @@ class Preemption(Checkpoint):
 
     def _leave(self, trainer: L.Trainer) -> NoReturn:
         assert self.leaving is not None
-        tell(f"{_named(self.leaving)}: saved at step {trainer.global_step}, from where the same command goes on")
+        tell(f"{signal_name(self.leaving)}: saved at step {trainer.global_step}, from where the same command goes on")
         if not trainer.is_global_zero:
             raise SystemExit(0)  # as a failure it would have rank 0 killed before that is done
         before = self._before[signal.Signals(self.leaving)]
         if self.leaving not in (signal.SIGINT, signal.SIGTERM) and callable(before):
             before(self.leaving, None)
         raise SystemExit(128 + self.leaving)
-
-
-def _named(number: int) -> str:
-    return "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name

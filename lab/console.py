@@ -36,6 +36,11 @@ def first_line(error: BaseException) -> str:
     return next(iter(str(error).strip().splitlines()), type(error).__name__).strip().rstrip(".:")
 
 
+def signal_name(number: int) -> str:
+    """Name of a signal as a person knows it: "Ctrl-C", "SIGTERM"."""
+    return "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+
+
 def duration(seconds: float) -> str:
     """A time in at most two units: "45 s", "32 min", "5 h 12 min", "3 d 4 h"."""
     minutes = round(seconds / 60)

@@ -67,9 +67,9 @@ class Run:
         if primary:
             try:
                 self._lock.acquire()
-                for place in (folder, self.checkpoints, self.pictures):
+                for place in (self.checkpoints, self.pictures):
                     remove_unfinished(place)
-                remove_unfinished(folder, RESERVE)
+                self._remove_unfinished()
                 self._empty = not self._content()
             except BaseException:  # a signal, too: who asked for the run does not have it yet, to take it back
                 self._leave()
@@ -157,8 +157,7 @@ class Run:
         for path in self._content():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         give_room_back(self.folder)
-        for name in ("[!.]*", RESERVE):  # a signal may have come as one was made
-            remove_unfinished(self.folder, name)
+        self._remove_unfinished()  # a signal may have come as one was begun
         if self._aside is not None:
             for path in self._aside.iterdir():
                 shutil.move(path, self.folder / path.name)
@@ -171,6 +170,11 @@ class Run:
         with suppress(OSError):  # somebody else is at work there by now
             for path in self._made:
                 path.rmdir()
+
+    def _remove_unfinished(self) -> None:
+        """Removes what ended writes have left of the folder's own files, hidden ones of the run among them."""
+        remove_unfinished(self.folder)
+        remove_unfinished(self.folder, RESERVE)
 
     def _content(self) -> list[Path]:
         """Lists what is in the folder; hidden files say who holds it and which job is to run it, not what was run."""

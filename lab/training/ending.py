@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
+from lab.console import signal_name
 from lab.runs.files import is_full
 
 # Who has set these to anything else, as submitit and the shell do that starts in the background, keeps them so.
@@ -51,7 +52,6 @@ def full_disk_told_once() -> Iterator[None]:
 
 
 def _end(number: int, frame: Any) -> NoReturn:
-    name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
     # Written past Python's buffers, which the signal may have met half-way.
-    os.write(2, f"\n{name}: ended\n".encode())
+    os.write(2, f"\n{signal_name(number)}: ended\n".encode())
     raise SystemExit(128 + number)
