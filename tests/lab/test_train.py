@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import signal
 import subprocess
 import sys
@@ -317,14 +316,17 @@ def test_an_interrupted_run_is_stopped_and_can_go_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_run_that_is_ended_before_it_trains_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
-    """As its data are read, which takes long: a FIFO gives nothing."""
-    raw = tmp_path / "data" / "MNIST" / "raw"
-    raw.mkdir(parents=True)
-    for split in ("train", "t10k"):
-        for name in ("images-idx3", "labels-idx1"):
-            os.mkfifo(raw / f"{split}-{name}-ubyte")
-    process = Process("-m", "lab.train", "experiment=main_task", f"paths.data={tmp_path / 'data'}", folder=tmp_path)
+def test_a_run_that_is_ended_before_it_trains_leaves_nothing(
+    tmp_path: Path, number: signal.Signals, monkeypatch
+) -> None:
+    """As its data are read, which takes long."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "slow.py").write_text(
+        "import time\n\nclass Slow:\n    def load(self, split: str):\n        time.sleep(300)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "data"))
+    slow = ["data/source=drawn", "+data.source.slow={_target_: slow.Slow}"]
+    process = Process("-m", "lab.train", "experiment=main_task", *slow, folder=tmp_path)
     deadline = time.monotonic() + 120
     while not (tmp_path / "runs").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
