@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import Field, PositiveInt
 
-from lab.console import first_line
+from lab.console import first_line, tell
 
 Split = Literal["train", "validation"]
 Pattern = Annotated[str, Field(min_length=1)]
@@ -115,7 +116,8 @@ class HubCorpus:
         config: one of its configurations, ``20231101.en``; None for the only one.
         split: of it.
         column: that holds the text.
-        revision: commit or tag of the data set; None for the newest, of which the cache keeps what was first read.
+        revision: commit or tag of the data set; None for the newest commit there is at first reading, which is told.
+            The cache keeps what was read of it.
         documents: that train at most, empty ones counted; None for all.
         validation_documents: that validate, likewise.
 
@@ -138,9 +140,9 @@ class HubCorpus:
 
     def documents(self, split: Split) -> Iterator[str]:
         """The documents of a split, as they come from the Hub, but for empty ones."""
-        name, config, part, column, revision = self.source
+        name, _, _, column, _ = self.source
         documents, held_out = self.limits
-        stream = _streamed(name, config, part, revision)
+        stream = self._stream()
         rows = (
             islice(stream, held_out) if split == "validation" else islice(stream, held_out, _end(held_out, documents))
         )
@@ -152,20 +154,30 @@ class HubCorpus:
             if document := row[column].strip():
                 yield document
 
+    def _stream(self) -> Any:
+        name, config, split, _, _ = self.source
+        datasets = library("datasets")
+        try:
+            return datasets.load_dataset(name, config, split=split, revision=self._commit, streaming=True)
+        except Exception as error:  # of many libraries: offline, no such name, no such configuration
+            raise _unread(name, error) from error
+
+    @cached_property
+    def _commit(self) -> str:
+        """The revision to read: of a data set that grows meanwhile, too, all streams are of one commit."""
+        name, *_, revision = self.source
+        if revision is not None:
+            return revision
+        found: str = library("huggingface_hub").HfApi().dataset_info(name).sha
+        tell(f"{name} is read as of commit {found}: data.corpus.revision={found} reads the same again")
+        return found
+
     def identity(self) -> str:
         return repr((self.source, self.limits))
 
 
 def _end(start: int, count: int | None) -> int | None:
     return None if count is None else start + count
-
-
-def _streamed(name: str, config: str | None, split: str, revision: str | None) -> Any:
-    datasets = library("datasets")
-    try:
-        return datasets.load_dataset(name, config, split=split, revision=revision, streaming=True)
-    except Exception as error:  # of many libraries: offline, no such name, no such configuration
-        raise _unread(name, error) from error
 
 
 def _told(rows: Iterator[Any], name: str) -> Iterator[Any]:

@@ -6,7 +6,9 @@ import math
 import os
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -148,12 +150,22 @@ def test_what_cannot_be_read_is_told(corpus: FolderCorpus, monkeypatch: pytest.M
 
 
 def test_the_hub_s_first_documents_validate(monkeypatch: pytest.MonkeyPatch) -> None:
-    datasets = pytest.importorskip("datasets")
+    datasets, hub = pytest.importorskip("datasets"), pytest.importorskip("huggingface_hub")
     rows: list[dict] = [{"text": str(number)} for number in range(10)]
-    monkeypatch.setattr(datasets, "load_dataset", lambda *given, **named: (row or 1 / 0 for row in rows))
+    read: list[str] = []
+    pushed = iter(["first", "second"])
+
+    def stream(*_given: object, revision: str, **_named: object) -> Iterator[dict]:
+        read.append(revision)
+        return (row or 1 / 0 for row in rows)
+
+    monkeypatch.setattr(datasets, "load_dataset", stream)
+    monkeypatch.setattr(hub.HfApi, "dataset_info", lambda *_: SimpleNamespace(sha=next(pushed)))
     corpus = HubCorpus("someone/something", documents=4, validation_documents=3)
     assert list(corpus.documents("validation")) == ["0", "1", "2"]
     assert list(corpus.documents("train")) == ["3", "4", "5", "6"]
+    assert not list(HubCorpus("someone/something", revision="v1").documents("train")), "all of it validates"
+    assert read == ["first", "first", "v1"], "what is pushed in between changes nothing"
     with pytest.raises(ValueError, match=r"column=body is no column of someone/something; it has text"):
         next(HubCorpus("someone/something", column="body").documents("validation"))
     rows[4]["text"] = " \n"
