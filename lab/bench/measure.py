@@ -38,6 +38,7 @@ from lab.models.reasoner import Reasoner
 from lab.runs.peak import forget_peak, peak_memory
 from lab.training.machine import flushed_denormals, tune_compiler
 from lab.training.module import TwoStepModule
+from lab.training.onednn import use_onednn
 from lab.training.optim import OptimConfig
 from lab.training.seeds.module import OneSeed, Seed, SeedsModule
 
@@ -125,6 +126,7 @@ def training_step(case: Case, softmax: str, model: CompactViT | None = None) -> 
     optim = OptimConfig(lr=5e-4, weight_decay=0.05, label_smoothing=0.1)
     module = TwoStepModule(model, optim, num_classes=CLASSES).to(case.device).train()
     optimizer = optim.optimizer(optim.parameter_groups(model), samples_per_step=1)
+    use_onednn(module.model)
     if case.mode == "compile":
         module.model.compile()
     batch: Batch = {

@@ -39,6 +39,7 @@ from lab.training.build import (
 from lab.training.ending import ended_by_signals, full_disk_told_once
 from lab.training.lightning_internals import process_rank, processor_has_bf16
 from lab.training.machine import cpp_compiler, flushed_denormals, tune_compiler
+from lab.training.onednn import use_onednn
 from lab.training.open_run import OpenRun
 from lab.training.resume import check_resumable
 from lab.training.seeds.train import check_trainer, train_together
@@ -172,6 +173,7 @@ def _train_alone(opened: OpenRun) -> None:
             if resume is not None:
                 check_resumable(resume, module, data)
                 tell(f"going on from {resume.path}")
+            use_onednn(module.model)
             if config.compile:
                 tune_compiler()
                 module.model.compile()

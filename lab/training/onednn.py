@@ -1,0 +1,102 @@
+"""Products of linear layers in float32 by oneDNN, on processors for which PyTorch's own are slow.
+
+PyTorch multiplies float32 matrices by MKL, which takes AVX2 on AMD's processors even where they have AVX-512, and is
+half as fast there as it could be (results/benchmark). PyTorch carries oneDNN as well, which takes what the processor
+has, but asks it for products in 16 bit only. Nothing here changes what is computed, but for rounding.
+
+This is the one place that uses PyTorch's private operator for it; ``tests/lab/test_onednn.py`` holds it to
+``F.linear``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+# Multiplications of a product from which on the operator's own cost, some 0.1 ms, is small beside what it saves.
+_WORTHWHILE = 2**26
+
+
+def quicker(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
+    """Tells if PyTorch has both libraries, and this processor is one of AMD's with AVX-512, by what Linux says."""
+    try:
+        told = cpuinfo.read_text()
+    except OSError:
+        return False
+    both = torch.backends.mkl.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    return both and "AuthenticAMD" in told and "avx512f" in told
+
+
+def use_onednn(model: nn.Module) -> None:
+    """Lets every plain ``nn.Linear`` of a model multiply by oneDNN, where this processor is quicker so.
+
+    Parameters, names and state dict stay as they are.
+    """
+    if quicker():
+        for module in model.modules():
+            if type(module) is nn.Linear:
+                module.__class__ = Linear
+
+
+class Linear(nn.Linear):
+    """``nn.Linear`` whose large products in float32 on a CPU are oneDNN's, forward and backward."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        large = x.numel() * self.out_features >= _WORTHWHILE
+        plain = x.dtype == self.weight.dtype == torch.float32 and x.device.type == "cpu"
+        if large and plain and not torch.is_autocast_enabled("cpu"):
+            found: Tensor = product(x, self.weight, self.bias)
+            return found
+        return super().forward(x)
+
+
+@torch.library.custom_op("eureka_lab::linear", mutates_args=(), device_types="cpu")
+def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x weight^T + bias in float32, [..., K] and [N, K] -> [..., N]: ``F.linear`` by oneDNN, with its derivatives."""
+    found: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    return found
+
+
+@product.register_fake
+def _shape(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return x.new_empty(*x.shape[:-1], weight.shape[0])
+
+
+@product.register_vmap
+def _side_by_side(
+    info: Any, axes: tuple[int | None, ...], x: Tensor, weight: Tensor, bias: Tensor | None
+) -> tuple[Tensor, int]:
+    x, weight = (
+        one[None] if axis is None else one.movedim(axis, 0) for one, axis in zip((x, weight), axes, strict=False)
+    )
+    found = x.flatten(1, -2) @ weight.transpose(1, 2)
+    if bias is not None:
+        found = found + (bias if axes[2] is None else bias.movedim(axes[2], 0)[:, None])
+    return found.unflatten(1, x.shape[1:-1]), 0
+
+
+def _keep(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs[:2])
+
+
+def _backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
+    x, weight = ctx.saved_tensors
+    of_x, of_weight, of_bias = ctx.needs_input_grad
+    return (
+        product(slope, weight.t(), None) if of_x else None,
+        _of_weight(slope.flatten(0, -2), x.flatten(0, -2)) if of_weight else None,
+        slope.flatten(0, -2).sum(0) if of_bias else None,
+    )
+
+
+def _of_weight(slope: Tensor, x: Tensor) -> Tensor:
+    """slope^T x, [M, N] and [M, K] -> [N, K]: the operator copies its first operand, so the narrower comes first."""
+    if x.shape[1] < slope.shape[1]:
+        return product(x.t(), slope.t(), None).t()
+    return product(slope.t(), x.t(), None)
+
+
+product.register_autograd(_backward, setup_context=_keep)
