@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,10 +18,11 @@ from lab.runs.summary import Summary, load_summary
 
 
 def names(runs: Mapping[Path, Summary]) -> dict[str, Path]:
-    """Run folders by a name in a legend: softmax and seed, of runs that differ in more the folder, too."""
+    """Run folders by a name in a legend: softmax and seed; of runs that differ in more what their paths differ in."""
     plain = {folder: f"{one.softmax}, seed {one.seed}" for folder, one in runs.items()}
-    twice = {name for name, count in Counter(plain.values()).items() if count > 1}
-    return {name if name not in twice else str(folder): folder for folder, name in plain.items()}
+    twice = [folder for folder, name in plain.items() if Counter(plain.values())[name] > 1]
+    common = os.path.commonpath([folder.absolute() for folder in twice]) if twice else ""
+    return {os.path.relpath(folder, common) if folder in twice else name: folder for folder, name in plain.items()}
 
 
 def drawn(folders: list[Path], gradients: bool) -> Figure:

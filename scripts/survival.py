@@ -49,7 +49,7 @@ def figure(
     if by == "setting" and "experiment" in table and table["experiment"].nunique() > 1:
         table = table.assign(setting=table["setting"] + ", " + table["experiment"])
     table = table.assign(**{moment: _epochs(table, moment), end: _epochs(table, end, needed=True)})
-    groups = list(table.groupby(by, sort=False))
+    groups = list(table.fillna({by: "(empty)"}).groupby(by, sort=False))
     chosen = looks([re.split(r"[ ,]", str(name))[0] for name, _ in groups])
     lines = []
     for (name, rows), look in zip(groups, chosen, strict=True):

@@ -11,12 +11,12 @@ from matplotlib.figure import Figure
 from lab.plotting.figures import count_axis, legend_below, literal, name_left, new_figure, panels, shade_before
 from lab.plotting.style import GUIDE, QKV, looks, styled
 from lab.runs.metrics import read_metrics
-from lab.runs.summary import Eureka, read_summary
+from lab.runs.summary import Eureka, Summary, read_summary
 
 
 @styled()
 def accuracy_figure(runs: Mapping[str, Path], axis: str = "epoch", title: str = "") -> Figure:
-    """Validation accuracy against epochs, with the accuracy that the prior p(z) alone reaches on the first run's task.
+    """Validation accuracy against epochs, with the accuracy that the prior p(z) alone reaches, where it is one for all.
 
     Args:
         runs: name in the legend -> run folder; the colour is that of its softmax.
@@ -32,21 +32,25 @@ def accuracy_figure(runs: Mapping[str, Path], axis: str = "epoch", title: str = 
         rows = [row for row in read_metrics(folder / "metrics.csv") if "val/accuracy" in row]
         if not rows:
             raise ValueError(f"{folder} has no validation accuracy yet")
-        moment = _eureka(folder)
-        label = f"{literal(name)}: " + (
-            "no Eureka-moment" if moment.epoch is None else f"Eureka-moment at epoch {moment.epoch:,}"
-        )
-        axes.plot(
-            [row["epoch"] + 1 for row in rows], [100 * row["val/accuracy"] for row in rows], label=label, **look.of_line
-        )
-        mark_moments(axes, [moment], look.color)
-    prior = next((_eureka(folder).prior_accuracy for folder in runs.values()), None)
-    if prior is not None:
+        epochs, accuracies = [row["epoch"] + 1 for row in rows], [100 * row["val/accuracy"] for row in rows]
+        axes.plot(epochs, accuracies, label=literal(name) + _told_of_moment(told[name]), **look.of_line)
+        mark_moments(axes, [_eureka(folder)], look.color)
+    priors = {prior for folder in runs.values() if (prior := _eureka(folder).prior_accuracy) is not None}
+    for prior in priors if len(priors) == 1 else ():
         guide(axes, 100 * prior, "--", f"plateau: the prior p(z) alone ({prior:.1%})")
     axes.set(ylabel="validation accuracy in %", ylim=(0, 102), title=literal(title))
     count_axis(axes, axis)
     legend_below(figure)
     return figure
+
+
+def _told_of_moment(summary: Summary | None) -> str:
+    """What a legend tells of a run's moment; "" where nobody looked for one."""
+    if summary is None or summary.eureka.happened is None:
+        return ""
+    if summary.moment is not None:
+        return f": Eureka-moment at epoch {summary.moment:,}"
+    return ": no Eureka-moment" + ("" if summary.finished else f" by epoch {summary.epochs:,}")
 
 
 def _eureka(folder: Path) -> Eureka:

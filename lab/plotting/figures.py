@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import textwrap
 from argparse import ArgumentTypeError
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -164,21 +165,23 @@ def count_axis(axes: Any, name: str, ticks: int = 4) -> None:
 
 @styled()
 def legend_below(figure: Figure) -> None:
-    """Puts one legend of all axes below them, where it lies on no line: each label once, in order.
+    """Puts one legend of all axes below them, where it lies on no line: each label once, in order, in lines that fit.
 
     The figure grows by what the legend takes.
     """
+    # Inches of a letter, and of the sign before each label.
+    letter, sign, room = 0.062, 0.5, figure.get_figwidth()
+    fits = int((room - sign) / letter)
     named: dict[str, Any] = {}
     for axes in figure.axes:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
-            named.setdefault(label, handle)
+            lines = [part for line in label.splitlines() for part in textwrap.wrap(line, fits)]
+            named.setdefault("\n".join(lines), handle)
     if named:
-        # Inches of a letter, and of the sign before each label.
-        widths = [0.062 * max(map(len, label.splitlines())) + 0.5 for label in named]
-        room = figure.get_figwidth()
+        widths = [letter * max(map(len, label.splitlines())) + sign for label in named]
         columns = len(named) if sum(widths) < room else max(1, int(room / max(widths)))
-        lines = sum(max(len(label.splitlines()) for label in named) for _ in range(0, len(named), columns))
-        figure.set_figheight(figure.get_figheight() + 0.16 * lines + 0.1)
+        height = sum(max(len(label.splitlines()) for label in named) for _ in range(0, len(named), columns))
+        figure.set_figheight(figure.get_figheight() + 0.16 * height + 0.1)
         figure.legend(list(named.values()), list(named), loc="outside lower center", ncols=columns)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lab.console import LabError
-from lab.report.outcomes import Outcome, outcome
+from lab.report.outcomes import Outcome, outcome, still_waiting
 from lab.report.published import Cell, Column, Row, Table
 from lab.report.records import Record
 from lab.report.settings import Setting, differences, planned
@@ -160,7 +160,7 @@ def _cells(
         return {name: Measured(row.cells.get(name), "", None) for name in table.columns}
     runs = [run for setting in group for run in setting.runs]
     found = outcome(group[0], baseline, confidence, runs)
-    short = _short(runs, published)
+    short = [*_short(runs, published), *still_waiting(group[0], runs)]
     cells = {}
     for name, column in table.columns.items():
         cell = _measured(name, column, row.cells.get(name), found, runs, confidence)
@@ -168,7 +168,8 @@ def _cells(
             with_moment = sum(run.moment is not None for run in runs if run.finished and run.looked)
             cell = replace(cell, text=f"{with_moment} with a moment; {_told(short)} count as neither")
         reasons = _unlike(beyond)
-        if short and name in _OF_ALL_MOMENTS and not {"trainer.max_epochs", "trainer.max_steps"} & beyond.keys():
+        told_by_length = {"trainer.max_epochs", "trainer.max_steps"} & beyond.keys()
+        if short and name in _OF_ALL_MOMENTS and not told_by_length:
             reasons.append(_told(short))
         after = group[0].config.get("callbacks.eureka.stop_after")
         if after is not None and name not in _AT_THE_MOMENT:
@@ -265,9 +266,9 @@ def _mean(cell: Cell | None, mean: Mean | None, digits: int) -> Measured:
 
 
 def show_mean(mean: Mean, digits: int) -> str:
-    """ "89.48 ± 1.10 (88.70 to 90.26)"; a single seed has no interval and says so."""
+    """ "89.48 ± 1.10 (88.70 to 90.26)"; a single seed, and seeds without any spread, have no interval and say so."""
     if mean.low is None:
-        return f"{mean.value:.{digits}f} (one seed)"
+        return f"{mean.value:.{digits}f} ({'one seed' if mean.seeds == 1 else f'all {mean.seeds} seeds'})"
     return f"{mean.value:.{digits}f} ± {mean.std:.{digits}f} ({mean.low:.{digits}f} to {mean.high:.{digits}f})"
 
 

@@ -68,7 +68,9 @@ def curves_chart(settings: Sequence[Setting], quantity: Quantity, look: Mapping[
                 "stars": [[epoch, scale * height] for epoch, height in heights if height is not None],
             }
         )
-    found = guides(first[0].summary.eureka, quantity)
+    # One axis for all: a line that holds of some settings alone would be read as that of the others, too.
+    guided = [guides(run.summary.eureka, quantity) for runs in chosen.values() for run in runs if run.looked]
+    found = [one for one in guided[0] if all(one in own for own in guided)] if guided else []
     lines = [{"y": scale * y, "name": name, "dash": _DASHES[line]} for y, line, name in found]
     return _chart("epoch", title_of(first, quantity), groups, lines)
 

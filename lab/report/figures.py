@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +30,9 @@ PANELS = 12
 # Beyond so many settings the bands of survival curves hide each other.
 _BANDS = 4
 # Parts of a setting's name that are no part of its method: its rates, and when it stops after a moment.
-_NO_METHOD = ("optim.lr", "optim.min_lr", "optim/lr", "callbacks.eureka.stop_after")
+_NO_METHOD = {"optim.lr", "optim.min_lr", "optim/lr", "callbacks.eureka.stop_after"}
+# Most lines of a title or label.
+_LINES = 3
 _LEARNING_RATE = ("optim.lr", "optim.min_lr")
 
 
@@ -64,7 +67,8 @@ def curves(
         return None
     figure, axes = panels(len(shown), sharex=True, sharey=True)
     scale = 100 if quantity == "accuracy" else 1
-    for panel, (setting, runs) in zip(axes, shown, strict=True):
+    names = told_apart([setting.name for setting, _ in shown])
+    for panel, name, (setting, runs) in zip(axes, names, shown, strict=True):
         own = chosen[setting].color
         seeds = [points(run, f"val/{quantity}", aligned) * (1, scale) for run in runs]
         panel.add_collection(LineCollection(seeds, colors=own, linewidths=0.6, alpha=0.55))
@@ -74,8 +78,8 @@ def curves(
             panel.plot(found.epochs, scale * found.median, color=own, linewidth=1.8)
             panel.plot([], [], color=GUIDE, linewidth=1.8, label="median of the seeds, while all are trained")
             panel.fill_between([], [], [], color=GUIDE, alpha=0.2, linewidth=0, label="the middle half of them")
-        for height, line, name in guides(runs[0].summary.eureka, quantity):
-            guide(panel, scale * height, line, name)
+        for height, line, meaning in guides((*setting.looked, *runs)[0].summary.eureka, quantity):
+            guide(panel, scale * height, line, meaning)
         if aligned:
             panel.axvline(0, color=GUIDE, linewidth=0.8)
         else:
@@ -83,7 +87,7 @@ def curves(
             mark_moments(panel, moments, own, quantity, scale)
         panel.autoscale()
         count = f"{len(runs)} seed{'s' if len(runs) > 1 else ''}"
-        panel.set_title(panel_title(f"{setting.name} ({count}){other_title(runs, shown[0][1], quantity)}"))
+        panel.set_title(panel_title(f"{name} ({count}){other_title(runs, shown[0][1], quantity)}"))
         count_axis(panel, "epochs since the Eureka-moment" if aligned else "epoch")
     if quantity == "accuracy":
         axes[0].set_ylim(0, 102)
@@ -217,7 +221,8 @@ def learning_rates(settings: Sequence[Setting]) -> Figure | None:
     grid, rates = rate_grid(settings)
     if len(rates) < 2:
         return None
-    figure, axes = new_figure(2.4 + 0.6 * len(rates), 1.1 + 0.3 * len(grid))
+    labels = [panel_title(name, 40) for name in told_apart(list(grid), 40)]
+    figure, axes = new_figure(2.4 + 0.6 * len(rates), 1.1 + (0.14 + 0.16 * _most_lines(labels)) * len(grid))
     axes.grid(visible=False)
     shares = np.full((len(grid), len(rates)), np.nan)
     for row, cells in enumerate(grid.values()):
@@ -229,7 +234,7 @@ def learning_rates(settings: Sequence[Setting]) -> Figure | None:
                 axes.text(column, row, f"{count}/{seeds}", ha="center", va="center", color="white" if dark else "black")
     axes.imshow(shares, vmin=0, vmax=1, cmap=MAP, aspect="auto")
     axes.set_xticks(range(len(rates)), [_rate(rate) for rate in rates], rotation=45, ha="right")
-    axes.set_yticks(range(len(grid)), [panel_title(name, 40) for name in grid])
+    axes.set_yticks(range(len(grid)), labels)
     axes.set_xlabel("learning rate: largest to smallest")
     return figure
 
@@ -240,25 +245,19 @@ Rate = tuple[Any, ...]
 def rate_grid(settings: Sequence[Setting]) -> tuple[dict[str, dict[Rate, tuple[int, int]]], list[Rate]]:
     """Methods -> schedule (largest, smallest rate) -> (moments, seeds); and all schedules, largest first.
 
-    Of the finished seeds that were watched for a moment.
+    Of the finished seeds that were watched for a moment. Settings that have a rate in common are methods of their own.
     """
-    found: dict[str, dict[Rate, dict[int, bool]]] = {}
+    found: dict[str, dict[Rate, tuple[int, int]]] = {}
     for setting in settings:
         rate = tuple(setting.config.get(key) for key in _LEARNING_RATE)
         looked = [run for run in setting.finished if run.looked]
         if not looked or not all(isinstance(one, float | int | None) for one in rate) or rate[0] is None:
             continue
         parts = setting.name.split(", ")
-        name = ", ".join(part for part in parts if not part.startswith(_NO_METHOD))
-        seeds = found.setdefault(name, {}).setdefault(rate, {})
-        for run in looked:
-            seeds[run.seed] = seeds.get(run.seed, False) or run.moment is not None
-    rates = sorted({rate for cells in found.values() for rate in cells}, key=lambda r: (-r[0], -(r[1] or 0)))
-    grid = {
-        name: {rate: (sum(seeds.values()), len(seeds)) for rate, seeds in cells.items()}
-        for name, cells in found.items()
-    }
-    return grid, rates
+        name = ", ".join(part for part in parts if part.split("=")[0] not in _NO_METHOD)
+        own = setting.name if rate in found.get(name, {}) else name
+        found.setdefault(own, {})[rate] = sum(run.moment is not None for run in looked), len(looked)
+    return found, sorted({rate for cells in found.values() for rate in cells}, key=lambda r: (-r[0], -(r[1] or 0)))
 
 
 def _rate(rate: Rate) -> str:
@@ -273,20 +272,25 @@ def _scientific(value: float) -> str:
 
 @styled()
 def gradients(settings: Sequence[Setting]) -> Figure | None:
-    """Mean |gradient| of W_Q, W_K, W_V in the first layer of a setting's first seed, grey before its moment.
+    """Mean |gradient| of W_Q, W_K, W_V in the first layer, of a setting's first seed with any; grey before its moment.
 
     Source: Eureka-moments in Transformers, Figure 4. None where no run has logged any.
     """
-    shown = [(setting, rows) for setting in settings if (rows := gradient_rows(setting.runs[0].folder))]
+    shown = [(setting, *found) for setting in settings if (found := _first_with_gradients(setting))]
     if not shown:
         return None
     figure, axes = panels(len(shown), sharex=True, sharey=True)
-    for panel, (setting, rows) in zip(axes, shown, strict=True):
-        gradient_panel(panel, rows, 0, setting.runs[0].summary.eureka.shown_step)
-        panel.set_title(panel_title(f"{setting.name}, seed {setting.runs[0].seed}"))
+    names = told_apart([setting.name for setting, *_ in shown])
+    for panel, name, (_, run, rows) in zip(axes, names, shown, strict=True):
+        gradient_panel(panel, rows, 0, run.summary.eureka.shown_step)
+        panel.set_title(panel_title(f"{name}, seed {run.seed}"))
     name_left(axes, "mean |gradient|, layer 0")
     legend_below(figure)
     return figure
+
+
+def _first_with_gradients(setting: Setting) -> tuple[Record, list[dict[str, float]]] | None:
+    return next(((run, rows) for run in setting.runs if (rows := gradient_rows(run.folder))), None)
 
 
 def gradient_shares(settings: Sequence[Setting]) -> str:
@@ -296,8 +300,8 @@ def gradient_shares(settings: Sequence[Setting]) -> str:
     """
     told = []
     for setting in settings:
-        run = setting.runs[0]
-        if shares := shares_of_v(run.folder, run.summary.eureka.step):
+        found = _first_with_gradients(setting)
+        if found and (shares := _shares_of_v(found[1], found[0].summary.eureka.step)):
             told.append(f"{setting.name} {', '.join(f'{name} {share:.2g}' for name, share in shares.items())}")
     if not told:
         return ""
@@ -314,26 +318,43 @@ def shares_of_v(folder: Path, moment: float | None) -> dict[str, float]:
     Returns:
         "W_Q" and "W_K" -> share; nothing where the run has logged no gradients.
     """
-    rows = [row for row in gradient_rows(folder) if row["gradient/v/layer_0"] > 0]
-    before = [row for row in rows if moment is None or row["step"] < moment]
-    return {
-        f"W_{name.upper()}": float(
-            np.median([row[f"gradient/{name}/layer_0"] / row["gradient/v/layer_0"] for row in before])
-        )
+    return _shares_of_v(gradient_rows(folder), moment)
+
+
+def _shares_of_v(rows: Sequence[Mapping[str, float]], moment: float | None) -> dict[str, float]:
+    before = [row for row in rows if row["gradient/v/layer_0"] > 0 and (moment is None or row["step"] < moment)]
+    shares = {
+        f"W_{name.upper()}": [row[f"gradient/{name}/layer_0"] / row["gradient/v/layer_0"] for row in before]
         for name in "qk"
-        if before
     }
+    return {name: float(np.nanmedian(own)) for name, own in shares.items() if np.isfinite(own).any()}
+
+
+def told_apart(names: Sequence[str], width: int = 34) -> list[str]:
+    """Names of settings for titles of ``width``: where one is too long for its lines, all lose what tells none apart.
+
+    An option is left out where the names are still unlike without it, those first that most of them have.
+    """
+    if all(len(textwrap.wrap(name, width)) < _LINES for name in names):
+        return list(names)
+    parts = [name.split(", ") for name in names]
+    for option, often in Counter(part.split("=")[0] for own in parts for part in own[1:]).most_common():
+        without = [[own[0], *(part for part in own[1:] if part.split("=")[0] != option)] for own in parts]
+        if often > 1 and len(set(map(tuple, without))) == len(set(names)):
+            parts = without
+    return [", ".join(own) for own in parts]
 
 
 def panel_title(text: str, width: int = 34) -> str:
-    """A title in at most three lines, shortened in its middle, its dollar signs no formulas.
-
-    What tells settings of a softmax apart stands at the end of their names, and the number of seeds behind it.
-    """
+    """A title in at most three lines, shortened in its middle, its dollar signs no formulas."""
     lines = textwrap.wrap(text, width)
-    if len(lines) > 3:
+    if len(lines) > _LINES:
         lines = [lines[0], f"… {lines[-2]}", lines[-1]]
     return "\n".join(map(literal, lines))
+
+
+def _most_lines(labels: Sequence[str]) -> int:
+    return max(label.count("\n") + 1 for label in labels)
 
 
 def in_parts(settings: Sequence[Setting], draw: Callable[[Sequence[Setting]], Figure | None]) -> list[Figure]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -71,7 +72,7 @@ def outcome(
         accuracy=mean_over_seeds(with_moment, confidence, (0, 100)) if with_moment else None,
         plateau=mean_over_seeds(without, confidence, (0, 100)) if without else None,
         watched=mean_over_seeds(values, confidence) if values else None,
-        eureka_epoch=mean_over_seeds(moments, confidence, (0, max(run.epochs for run in looked))) if moments else None,
+        eureka_epoch=mean_over_seeds(moments, confidence, (0, math.inf)) if moments else None,
         median=median_time(watched, confidence) if watched else None,
         change_ratio=eureka_ratio(sum(one is not None for one in changes), len(changes), confidence)
         if changes
@@ -99,7 +100,7 @@ def _times(runs: Sequence[tuple[int | None, int]]) -> Times | None:
 def _reach(finished: Sequence[Record], baseline: Setting | None) -> Reach | None:
     if baseline is None or not finished or not baseline.finished or _moment_of(finished[0]) != _moment_of(baseline):
         return None
-    threshold = baseline.runs[0].threshold
+    threshold = next((run.threshold for run in baseline.looked), None)
     if threshold is None or "accuracy" not in baseline.metric:
         return None
     every = finished[0].config.get("trainer.check_val_every_n_epoch")
@@ -122,11 +123,11 @@ class Against:
     """A setting against the baseline: p-values, each corrected over all settings (Holm); None where none can be had.
 
     Attributes:
-        ratio: of Fisher's exact test on the Eureka-ratios.
+        ratio: of Fisher's exact test on the Eureka-ratios, of settings that were trained for as long.
         time, change_time: of the log-rank test on the times to the moment, and to the change point.
         watched: mean difference of the watched metric at the end over equal seeds, and its interval; of an accuracy in
             percent points.
-        watched_p: of the paired t-test.
+        watched_p: of the paired t-test, of settings that were trained for as long and stop as soon after a moment.
         seeds: how many both have finished.
     """
 
@@ -155,10 +156,24 @@ def compare(outcomes: Sequence[Outcome], baseline: Setting, confidence: float = 
 
 def _fisher(one: Setting, other: Setting) -> float | None:
     looked = [[run for run in s.finished if run.looked] for s in (one, other)]
-    if not all(looked) or _moment_of(one) != _moment_of(other):
+    same = _moment_of(one) == _moment_of(other) and _length_of(one) == _length_of(other)
+    if not all(looked) or not same or still_waiting(one, one.runs) or still_waiting(other, other.runs):
         return None
     ours, theirs = ((sum(run.moment is not None for run in runs), len(runs)) for runs in looked)
     return fisher(ours, theirs)
+
+
+def still_waiting(setting: Setting, runs: Sequence[Record]) -> list[Record]:
+    """Runs without a moment that go on or were stopped, where those with one end early: these alone are finished."""
+    return [
+        run
+        for run in runs
+        if setting.stops_early and run.looked and run.moment is None and run.status in ("running", "stopped")
+    ]
+
+
+def _length_of(setting: Setting) -> list[Any]:
+    return [setting.config.get(f"trainer.{name}") for name in ("max_epochs", "max_steps")]
 
 
 def _log_rank(one: Setting, other: Setting, of: Callable[[Sequence[Record]], Times | None] = times) -> float | None:
@@ -182,7 +197,8 @@ def _at_the_end(runs: Sequence[Record]) -> list[tuple[int, float]]:
 
 def _paired(one: Setting, other: Setting, confidence: float) -> Paired | None:
     ours, theirs = dict(_at_the_end(one.finished)), dict(_at_the_end(other.finished))
-    if one.metric != other.metric or len(ours.keys() & theirs.keys()) < 2:
+    ends = [[s.metric, *_length_of(s), s.config.get("callbacks.eureka.stop_after")] for s in (one, other)]
+    if ends[0] != ends[1] or len(ours.keys() & theirs.keys()) < 2:
         return None
     return paired(ours, theirs, confidence)
 

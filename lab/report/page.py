@@ -37,13 +37,8 @@ def page_values(
         pictures_mib: most that pictures of diagnostics may add to the page; None: as many as leave it below 3 MB.
     """
     ids = {id(setting): f"setting-{number}" for number, setting in enumerate(report.settings, start=1)}
-    charts = {
-        drawing.name: _script(drawing.chart)
-        for section in report.sections
-        for drawing in section.drawings
-        if drawing.chart is not None
-    }
-    room = Room(_PAGE - _FRAME - _RUN * len(report.runs) - sum(map(len, charts.values())))
+    room = Room(_PAGE - _FRAME - _RUN * len(report.runs))
+    charts = _charts(report, room)
     figures = {name: {**one, "source": _source(one["path"], out, room)} for name, one in drawn.items()}
     pictures = room if pictures_mib is None else Room(int(pictures_mib * 2**20 * 4 / 3))
     roots = ", ".join(os.path.relpath(root) for root in report.roots)
@@ -64,6 +59,18 @@ def page_values(
         "damaged": [{"folder": os.path.relpath(f, out), "why": why} for f, why in sorted(report.damaged.items())],
         "method": _method(report),
     }
+
+
+def _charts(report: Report, room: Room) -> dict[str, Markup]:
+    """Charts by id, while there is room for them; figures stand in the place of the others."""
+    found: dict[str, Markup] = {}
+    for drawing in (one for section in report.sections for one in section.drawings):
+        # A chart of aligned curves takes them from another chart.
+        if drawing.chart and drawing.chart.get("of", drawing.chart_id) in (drawing.chart_id, *found):
+            script = _script(drawing.chart)
+            if room.take(len(script)):
+                found[drawing.chart_id] = script
+    return found
 
 
 def _table_rows(rows: Sequence[MatchedRow], ids: Mapping[int, str]) -> list[dict[str, Any]]:
@@ -140,8 +147,8 @@ def _section(
                 "title": d.title,
                 "reading": d.reading,
                 "says": d.says,
-                "chart": charts.get(d.name, ""),
-                "chart_id": f"chart-{d.chart_id}" if d.chart_id else "",
+                "chart": charts.get(d.chart_id, "") if d.chart else "",
+                "chart_id": f"chart-{d.chart_id}" if d.chart_id in charts else "",
                 **figures[d.name],
             }
             for d in section.drawings

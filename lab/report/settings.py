@@ -45,13 +45,26 @@ class Setting:
         return tuple(run for run in self.runs if run.finished)
 
     @property
+    def looked(self) -> tuple[Record, ...]:
+        """Runs that were watched for a moment: those that failed before their first validation were not."""
+        return tuple(run for run in self.runs if run.looked)
+
+    @property
     def metric(self) -> str:
         """Metric that is watched for the moment, without its "val/"."""
-        return self.runs[0].summary.eureka.metric.removeprefix("val/")
+        told = (*self.looked, *self.runs)[0].summary.eureka.metric
+        return told.removeprefix("val/")
+
+    @property
+    def stops_early(self) -> bool:
+        """True if runs end soon after their moment: those that have ended are then those that have had one."""
+        return self.config.get("callbacks.eureka.stop_after") is not None
 
 
 def settings(runs: Iterable[Record]) -> list[Setting]:
-    """Runs by what was run; a seed that was run twice counts once, by its most advanced run.
+    """Runs by what was run; a seed that was run twice counts once, and never by what its runs say of the moment.
+
+    Of finished runs the first by name of its folder counts, of others the one with the most epochs.
 
     Returns:
         By experiment, plain softmax first.
@@ -93,7 +106,7 @@ def planned(overrides: Sequence[str]) -> dict[str, Any]:
 def _setting(name: str, experiment: str, group: Sequence[Record]) -> Setting:
     best: dict[int, Record] = {}
     doubles = []
-    for run in sorted(group, key=lambda r: (not r.finished, -r.epochs, str(r.folder))):
+    for run in sorted(group, key=lambda r: (not r.finished, 0 if r.finished else -r.epochs, str(r.folder))):
         if run.seed in best:
             doubles.append(run)
         else:

@@ -79,7 +79,8 @@ class Mean:
     Attributes:
         value: the mean.
         std: standard deviation over the seeds (divided by n, as in the papers: one seed has 0).
-        low, high: bounds of Student's interval; None for a single seed, which says nothing of its spread.
+        low, high: bounds of Student's interval; None for a single seed, and for seeds that are all the same: these say
+            nothing of their spread.
         seeds: how many.
     """
 
@@ -107,7 +108,7 @@ def mean_over_seeds(
         raise ValueError("a mean over seeds needs one seed or more, got none")
     array = np.asarray(values, dtype=np.float64)
     mean, count = float(array.mean()), len(array)
-    if count < 2:
+    if float(np.ptp(array)) <= 1e-9 * float(np.abs(array).max()):
         return Mean(mean, 0.0, None, None, count)
     half = float(t.ppf((1 + confidence) / 2, count - 1)) * float(array.std(ddof=1)) / math.sqrt(count)
     return Mean(mean, float(array.std()), max(bounds[0], mean - half), min(bounds[1], mean + half), count)

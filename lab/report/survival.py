@@ -106,11 +106,13 @@ class Median:
     end: float
 
     def __str__(self) -> str:
-        if math.isinf(self.low):
-            return f"later than {self.end:,.0f}"
-        low, high = (f"later than {self.end:,.0f}" if math.isinf(e) else f"{e:,.0f}" for e in (self.low, self.high))
-        middle = f"later than {self.end:,.0f}" if math.isinf(self.epoch) else f"{self.epoch:,.0f}"
-        return f"{middle} ({low} to {high})"
+        # Where runs are still trained, what is known of half of them may end before the moments of the others.
+        last = max(self.end, *(epoch for epoch in (self.low, self.epoch) if math.isfinite(epoch)), 0)
+        middle, low, high = (
+            f"later than {last:,.0f}" if math.isinf(epoch) else f"{epoch:,.0f}"
+            for epoch in (self.epoch, self.low, self.high)
+        )
+        return middle if math.isinf(self.low) else f"{middle} ({low} to {high})"
 
 
 def median_time(times: Times, confidence: float = 0.95) -> Median:

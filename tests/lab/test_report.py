@@ -29,7 +29,17 @@ from lab.report.__main__ import main, report
 from lab.report.against import MatchedRow, set_beside
 from lab.report.assemble import assemble, file_name
 from lab.report.charts import curves_chart
-from lab.report.figures import _rate, curves, gradient_shares, gradients, looks_of, panel_title, rate_grid, survival
+from lab.report.figures import (
+    _rate,
+    curves,
+    gradient_shares,
+    gradients,
+    looks_of,
+    panel_title,
+    rate_grid,
+    survival,
+    told_apart,
+)
 from lab.report.gather import INDEX, gather
 from lab.report.outcomes import baseline_of, compare, outcome, times
 from lab.report.published import load
@@ -37,6 +47,7 @@ from lab.report.records import what_is_run
 from lab.report.settings import Setting, planned, settings
 from lab.runs.spec import run_name
 from scripts import curves as curves_script
+from scripts.curves import drawn as drawn_curves
 
 EPOCHS = 40
 
@@ -269,6 +280,18 @@ def test_a_run_in_which_nobody_looked_for_a_moment_is_in_no_grid(write, tmp_path
     assert [cell for cells in grid.values() for cell in cells.values()] == [(1, 1), (1, 1)]
 
 
+def test_settings_at_one_rate_are_rows_of_their_own(write, tmp_path: Path) -> None:
+    for after in (3, 5):
+        for seed in range(2):
+            moment = 12 if after == 3 else None
+            write(seed, moment, f"callbacks.eureka.stop_after={after}", "optim.lr=1e-3")
+            write(seed, moment, f"callbacks.eureka.stop_after={after}", "optim.lr=2e-3")
+    grid, rates = rate_grid(settings(gather(tmp_path).runs))
+    assert len(rates) == 2 and sorted(cell for cells in grid.values() for cell in cells.values()) == [
+        (0, 2), (0, 2), (2, 2), (2, 2),
+    ]  # fmt: skip
+
+
 def test_values_that_read_alike_are_settings_of_their_own_names(write, tmp_path: Path) -> None:
     for seed, value in enumerate((True, 1, "1")):
         path = write(seed, 12, "model.layer_norm=true") / "config.yaml"
@@ -300,6 +323,31 @@ def test_a_title_keeps_its_end_where_it_is_shortened() -> None:
     assert len(shown) == 3 and shown[0].startswith("norm_softmax") and shown[1].startswith("… ")
     assert shown[-1].endswith("softmax.tau=1.5 (3 seeds)")
     assert panel_title("softmax (3 seeds)") == "softmax (3 seeds)"
+
+
+def test_curves_of_runs_tell_in_a_legend_that_fits_what_was_looked_for(write, tmp_path: Path) -> None:
+    folders = [write(0, 12, "optim.lr=1e-3"), write(0, None, "optim.lr=2e-3", status="stopped", epochs=20)]
+    folders += [write(0, None, "optim.lr=3e-3"), write(0, None, "optim.lr=4e-3", "callbacks.eureka.stop_after=3")]
+    (unwatched := folders[2] / "summary.json").write_text(
+        json.dumps(json.loads(unwatched.read_text()) | {"eureka": {"happened": None}})
+    )
+    figure = drawn_curves(folders, gradients=False)
+    labels = [text.get_text().replace("\n", "") for text in figure.legends[0].get_texts()]
+    assert [label.partition("seed=0")[2] for label in labels if "optim.lr" in label] == [
+        ": Eureka-moment at epoch 12", ": no Eureka-moment by epoch 20", "", ": no Eureka-moment",
+    ]  # fmt: skip
+    assert not any(str(tmp_path) in label for label in labels)
+    figure.draw_without_rendering()
+    box, room = figure.legends[0].get_window_extent(), figure.bbox
+    assert room.x0 <= box.x0 and box.x1 <= room.x1
+
+
+def test_titles_keep_what_tells_their_settings_apart() -> None:
+    long = "callbacks.eureka.stop_after=200, optim.lr={}, optim.warmup_epochs=5, optim.weight_decay=0.5, softmax.tau={}"
+    names = ["softmax", *(f"softmax, {long.format(rate, tau)}" for rate in (0.1, 0.2) for tau in (1, 2))]
+    grid = [f"softmax, optim.lr={rate}, softmax.tau={tau}" for rate in (0.1, 0.2) for tau in (1, 2)]
+    assert told_apart(names) == ["softmax", *grid]
+    assert told_apart(grid) == grid, "nothing is left out of names that fit"
 
 
 def test_runs_with_some_gradients_alone_are_not_drawn(write, tmp_path: Path) -> None:
@@ -353,6 +401,57 @@ def test_settings_differ_in_more_than_the_seed(write, tmp_path: Path) -> None:
     }
     (twice,) = [setting for setting in found if setting.name == "softmax, optim.lr=1e-3"]
     assert len(twice.doubles) == 1
+
+
+def test_which_run_of_a_seed_counts_does_not_hang_on_its_moment(write, tmp_path: Path) -> None:
+    first = [write(seed, 12 if seed else None, root=tmp_path / "a", epochs=15 if seed else EPOCHS) for seed in range(2)]
+    for seed in range(2):
+        write(seed, None if seed else 12, root=tmp_path / "b", epochs=EPOCHS if seed else 15)
+    (setting,) = settings(gather(tmp_path).runs)
+    assert [run.folder for run in setting.runs] == first and len(setting.doubles) == 2
+
+
+def test_while_seeds_wait_for_a_moment_that_ends_a_run_a_ratio_has_no_verdict(write, tmp_path: Path) -> None:
+    for softmax in ("softmax", "norm_softmax"):
+        for seed in range(4):
+            waits = softmax == "softmax" and seed > 1
+            status = "stopped" if waits else "finished"
+            write(seed, None if waits else 12, "callbacks.eureka.stop_after=3", softmax=softmax, status=status)
+    found = gather(tmp_path)
+    (section,) = assemble([found]).sections
+    (against,) = section.comparisons.values()
+    assert against.ratio is None and against.time is not None
+    beside = set_beside(load("eureka/figure_8"), settings(found.runs))
+    cells = {row.settings[0].softmax: row.cells["eureka_ratio"] for row in beside if row.settings}
+    assert cells["softmax"].text == f"2 with a moment; 2 without one by epoch {EPOCHS} count as neither"
+    assert cells["softmax"].inside is None and cells["norm_softmax"].text.startswith("4/4")
+
+
+def test_settings_of_other_lengths_have_neither_ratios_nor_accuracies_compared(write, tmp_path: Path) -> None:
+    for seed in range(3):
+        write(seed, 12 + seed)
+        write(seed, None, "trainer.max_epochs=5000")
+        write(seed, 14 + seed, "callbacks.eureka.stop_after=9", softmax="norm_softmax")
+    (section,) = assemble([gather(tmp_path)]).sections
+    of = {against.setting.name: against for against in section.comparisons.values()}
+    assert section.baseline.name == "softmax"  # type: ignore[union-attr]
+    longer, early = of["softmax, trainer.max_epochs=5000"], of["norm_softmax, callbacks.eureka.stop_after=9"]
+    assert (longer.ratio, longer.watched) == (None, None) and longer.time is not None
+    assert early.ratio is not None and early.watched is None
+
+
+def test_a_seed_that_failed_at_once_does_not_speak_for_its_setting(write, tmp_path: Path) -> None:
+    for seed in range(3):
+        path = write(seed, 12) / "summary.json"
+        told = json.loads(path.read_text())
+        failed = {"status": "failed", "epochs": 0, "metrics": {}, "eureka": {}}
+        told |= failed if seed == 0 else {"eureka": told["eureka"] | {"metric": "val/loss", "threshold": 0.3}}
+        path.write_text(json.dumps(told))
+        if seed == 0:
+            (path.parent / "metrics.csv").write_text("step,epoch\n")
+    (setting,) = settings(gather(tmp_path).runs)
+    assert setting.metric == "loss"
+    assert gradients([setting]) is not None and gradient_shares([setting])
 
 
 def test_the_most_advanced_run_of_a_seed_counts(write, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from lab.bench.gathering import write_runs
+from lab.report import page as page_module
 from lab.report.__main__ import report
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (it is in the extra dev)")
@@ -108,6 +109,17 @@ def test_a_chart_tells_its_values_and_switches_and_zooms(browser: Any, page_file
     assert page.evaluate(paper) == "rgb(255, 255, 255)"
     page.locator("#theme").click()
     assert page.evaluate(paper) != "rgb(255, 255, 255)"
+    assert problems == []
+
+
+def test_charts_without_room_are_figures(browser: Any, page_file: Path, monkeypatch: Any, tmp_path: Path) -> None:
+    monkeypatch.setattr(page_module, "_PAGE", page_module._FRAME)
+    _, out = report([page_file.parent.parent], out=tmp_path / "out")
+    page, problems = opened(browser, out / "index.html", 1200)
+    page.wait_for_function("[...document.images].every(image => image.complete)")
+    charts, figures = page.locator("figure:has(.chart)"), page.locator("figure:not(:has(.chart))")
+    assert charts.count() == 0 and figures.count() > 6
+    assert all(figures.nth(place).locator("img").is_visible() for place in range(figures.count()))
     assert problems == []
 
 

@@ -161,6 +161,11 @@ def test_edges_of_survival_that_rounding_and_ties_make() -> None:
     assert reach([[], [0.9]], [[0.9]]).reached == 1
 
 
+def test_a_median_s_interval_ends_no_earlier_than_it_begins() -> None:
+    assert str(median_time(Times((10.0, 20.0), (5.0, 5.0, 5.0)))) == "10 (10 to later than 10)"
+    assert str(median_time(Times((10.0,), (50.0, 60.0, 70.0)))) == "later than 70 (10 to later than 70)"
+
+
 def test_a_mean_has_students_interval_and_keeps_to_its_bounds() -> None:
     # SciPy's own interval of the same sample, and the papers' standard deviation (divided by n).
     values = [89.1, 90.4, 88.7, 91.0]
@@ -169,6 +174,7 @@ def test_a_mean_has_students_interval_and_keeps_to_its_bounds() -> None:
     assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
     assert (found.value, found.std, found.seeds) == (pytest.approx(89.8), pytest.approx(statistics.pstdev(values)), 4)
     assert mean_over_seeds([99.0, 90.0], bounds=(0, 100)).high == 100
+    assert (alike := mean_over_seeds([4.0, 4.0, 4.0])).low is None and alike.seeds == 3, "no width is no interval"
     one = mean_over_seeds([90.16])
     assert (one.value, one.std, one.low, one.high) == (90.16, 0.0, None, None)
     with pytest.raises(ValueError, match="one seed or more"):
