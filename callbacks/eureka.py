@@ -103,7 +103,8 @@ class EurekaMoment(Callback):
     @property
     def plateau(self) -> float | None:
         """Value of the watched metric that the prior alone reaches; None where the data cannot tell."""
-        return {"accuracy": self.prior_accuracy, "loss": self.prior_loss}.get(self._quantity or "")
+        # Another accuracy (of some places, of labels alone) has a plateau of its own, which the data do not tell.
+        return {"val/accuracy": self.prior_accuracy, "val/loss": self.prior_loss}.get(self.metric)
 
     @property
     def change(self) -> Change | None:

@@ -61,10 +61,14 @@ class FiniteLoss(Callback):
 
     Args:
         every_n_steps: cadence on a GPU, in optimiser steps.
+
+    Attributes:
+        diverged: True once a loss was not finite.
     """
 
     def __init__(self, every_n_steps: PositiveInt = 50) -> None:
         self.every_n_steps = every_n_steps
+        self.diverged = False
         self._trainer: L.Trainer | None = None
         # (step, epoch, loss) that nobody has looked at.
         self._losses: list[tuple[int, int, Tensor]] = []
@@ -97,6 +101,7 @@ class FiniteLoss(Callback):
         losses_WS = self._trainer.strategy.all_gather(torch.stack([loss for _, _, loss in seen]))
         for (step, epoch, _), values in zip(seen, torch.atleast_2d(losses_WS).T.tolist(), strict=True):
             if wrong := [value for value in values if not math.isfinite(value)]:
+                self.diverged = True
                 raise LabError(
                     f"the loss is {wrong[0]} at step {step} (epoch {epoch}); gradient norms: "
                     f"{_norms_by_layer(model_of(self._trainer.lightning_module))}. The checkpoint before it is kept: "

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import lightning as L
@@ -11,11 +13,12 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_only
 from pydantic import PositiveInt
 
+from lab.callbacks.access import callbacks_of
 from lab.datasets.loading import data_of
 
 
 class Throughput(Callback):
-    """Logs ``samples_per_second`` of training over a window of steps; validation is not counted.
+    """Logs ``samples_per_second`` of training over a window of steps; validations and looks are not counted.
 
     Lightning's ThroughputMonitor needs the batch size from every batch and waits for the device at each
     step; this one reads a clock once a window.
@@ -62,6 +65,20 @@ class Throughput(Callback):
             for logger in trainer.loggers:
                 logger.log_metrics(values, step=trainer.global_step - 1)
         self._started, self._from_step, self._paused = now, trainer.global_step, 0.0
+
+    def leave_out(self, seconds: float) -> None:
+        """Takes so many seconds of this window for something else than training."""
+        self._paused += seconds
+
+
+@contextmanager
+def no_training(trainer: L.Trainer) -> Iterator[None]:
+    """Leaves what is done within out of the speed of training, as validations are."""
+    began = time.perf_counter()
+    yield
+    for one in callbacks_of(trainer):
+        if isinstance(one, Throughput):
+            one.leave_out(time.perf_counter() - began)
 
 
 def samples_seen(trainer: L.Trainer, step: int | None = None) -> int:

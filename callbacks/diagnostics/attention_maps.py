@@ -89,7 +89,7 @@ class AttentionMaps(Diagnostic):
             found.arrays |= {"answer": answer.half().numpy(), "rollout": rolled.half().numpy()}
         grid = seen[0]["grid"]
         if grid is None:
-            names = seen[0]["names"]
+            names = [name for own in seen for name in own["names"]]
             if all(own == names[0] for own in names):
                 mean_LHNM = torch.stack([own["mean"] for own in seen]).sum(0) / got.shape[1]
                 found.figures["heads"] = partial(_matrices, mean_LHNM, names[0])

@@ -16,6 +16,7 @@ from pydantic import NonNegativeInt, PositiveInt
 
 from lab.callbacks.access import callbacks_of, model_of
 from lab.callbacks.eureka import moment_step
+from lab.callbacks.throughput import no_training
 from lab.console import LabError, tell
 from lab.datasets.loading import data_of
 from lab.observation.observe import Chunk, Findings, attention_layers, observe
@@ -198,13 +199,15 @@ class Diagnostic(Keeper):
         if trainer.is_global_zero and trainer.global_step:
             self.take_back(trainer.global_step)
         elif self._leads(trainer, due=_diagnostics(trainer)):
-            _look(trainer, pl_module, _diagnostics(trainer), epoch=0)
+            with no_training(trainer):
+                _look(trainer, pl_module, _diagnostics(trainer), epoch=0)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         epoch = trainer.current_epoch + 1
         due = [one for one in _diagnostics(trainer) if epoch % one.every_n_epochs == 0]
         if self._leads(trainer, due):
-            _look(trainer, pl_module, due, epoch)
+            with no_training(trainer):
+                _look(trainer, pl_module, due, epoch)
 
     def _leads(self, trainer: L.Trainer, due: list[Diagnostic]) -> bool:
         """True for the one of those due that does the looking for all; only on rank 0."""

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
 from lab.callbacks.diagnostics.base import Look
+from lab.callbacks.throughput import no_training
 from lab.console import LabError, tell
 from lab.datasets.loading import data_of
 from lab.observation.gradients import SeededModule, TrainingState
@@ -78,7 +79,8 @@ class LearningCoefficient(Look):
             accumulated=trainer.accumulate_grad_batches,
             limit=trainer.limit_train_batches,
         )
-        found = self._sampled(state)
+        with no_training(trainer):
+            found = self._sampled(state)
         self.keep(Findings(rows=_rows(found)), epoch, step)
         if np.isfinite(found.of_chains).any():
             values = {"mean": np.nanmean(found.of_chains), "std": np.nanstd(found.of_chains)}

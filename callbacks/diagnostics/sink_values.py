@@ -46,4 +46,4 @@ class SinkValues(Diagnostic):
         return found
 
     def history(self, table: pd.DataFrame, moment: float | None) -> Figure:
-        return lines_by_layer(table, ["sink", "others"], "norm of values", moment, by="head")
+        return lines_by_layer(table, ["sink", "others"], "norm of values", moment)

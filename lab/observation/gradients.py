@@ -79,6 +79,8 @@ class Ahead:
         self._device = next(trained.module.parameters()).device
         self.precision = _precision(trained.precision, self._device)
         own: Any = copy.deepcopy(trained.module)
+        # "32-true" leaves weights of a training in bfloat16 or float64 as they are.
+        own = own.float() if trained.precision.startswith("32") else own
         self.module: Any = self.precision.convert_module(own).train()
         self._batches = _limited(len(self._data.train_dataloader()), trained.limit)
 
@@ -86,6 +88,16 @@ class Ahead:
     def steps_an_epoch(self) -> int:
         """Optimiser steps of an epoch."""
         return math.ceil(self._batches / self._count)
+
+    @property
+    def batches_an_epoch(self) -> int:
+        """Batches that an epoch trains on."""
+        return self._batches
+
+    def whole(self, step: int) -> float:
+        """Share of its batches that a step has: 1 but for the last one of an epoch, under gradient accumulation."""
+        place = step % self.steps_an_epoch
+        return min(1.0, self._batches / self._count - place)
 
     def losses(self, step: int) -> Iterator[Tensor]:
         """Loss of each batch of an optimiser step, to be divided by their number."""

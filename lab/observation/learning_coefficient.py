@@ -85,14 +85,15 @@ def learning_coefficient(trained: TrainingState, sampling: Sampling) -> Coeffici
     langevin = sampler_of_devinterp()
     steps = range(trained.step, trained.step + sampling.burn_in + sampling.draws)
     with ahead(replace(trained, precision="32-true")) as copied:
-        samples = sampling.samples or copied.steps_an_epoch * trained.samples_per_step
+        samples = sampling.samples or copied.batches_an_epoch * trained.samples_per_step // trained.accumulated
         if samples < 2:
             raise LabError(f"learning_coefficient needs two training samples or more, got {samples}")
         n_beta = samples / math.log(samples)
         model: Any = copied.module.model
         start = {name: value.clone() for name, value in model.state_dict().items()}
         with torch.no_grad():
-            loss = float(np.mean([float(sum(copied.losses(step))) for step in steps[sampling.burn_in :]]))
+            drawn = steps[sampling.burn_in :]
+            loss = float(np.mean([float(sum(copied.losses(step))) / copied.whole(step) for step in drawn]))
         losses = np.full((sampling.chains, len(steps)), np.nan)
         for chain in range(sampling.chains):
             model.load_state_dict(start)
@@ -105,7 +106,8 @@ def learning_coefficient(trained: TrainingState, sampling: Sampling) -> Coeffici
             for place, step in enumerate(steps):
                 sampler.zero_grad()
                 total = 0.0
-                for own in copied.losses(step):
+                for part in copied.losses(step):
+                    own = part / copied.whole(step)
                     own.backward()
                     total += own.item()
                 if not math.isfinite(total):

@@ -202,11 +202,11 @@ def same_axes(figures: Sequence[Figure]) -> None:
 def shade_before(axes: Any, moment: float | None) -> None:
     """The time before the Eureka-moment in grey, as in the paper's figures; all of it where there was none (None).
 
-    Where nobody looked out for one (NaN), nothing is grey.
+    Where nobody looked out for one (NaN), or nothing is drawn, nothing is grey.
     """
-    if moment is not None and math.isnan(moment):
-        return
     first, last = axes.dataLim.intervalx
+    if (moment is not None and math.isnan(moment)) or not math.isfinite(last - first):
+        return
     end = moment if moment is not None else last
     axes.axvspan(min(first, end), end, color="0.92", zorder=0, label="before any Eureka-moment")
 

@@ -131,6 +131,7 @@ class Summary(_Part):
         metrics: the newest value of everything logged; None where it was not a number.
         peak_memory_bytes: by "host" and "device".
         error: why it failed.
+        diverged: whether it failed because its loss was no finite number, which training it again does not change.
     """
 
     version: int = 0
@@ -159,6 +160,7 @@ class Summary(_Part):
     metrics: Mapping[str, FiniteFloat | None] = Field(default_factory=dict)
     peak_memory_bytes: Mapping[str, int] = Field(default_factory=dict)
     error: str | None = None
+    diverged: bool = False
 
     @model_validator(mode="after")
     def _of_a_known_version(self) -> Summary:

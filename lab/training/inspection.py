@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,8 @@ def inspect(
     subject = Subject(state.module.model, state)
     if isinstance(data, CausalLanguageData):
         subject = Subject(state.module.model, state, data.tokens.encode, data.block)
-    for one, findings in looks.found(subject, data, where, _tell_too_few):
+    more = "validation_size" in config.data and "corpus" not in config.data
+    for one, findings in looks.found(subject, data, where, partial(_tell_too_few, more)):
         looks.keep(one, findings, {"run": str(run), "step": step, "softmax": swapped_in}, step)
     return looks.folder
 
@@ -100,5 +102,6 @@ def _state(config: DictConfig, model: nn.Module, data: DataModule, optim: OptimC
     )
 
 
-def _tell_too_few(wanted: int, there: int) -> None:
-    tell(f"{wanted:,} scenes are asked for, the validation set has {there:,}: data.validation_size={wanted} draws more")
+def _tell_too_few(more: bool, wanted: int, there: int) -> None:
+    what = f"data.validation_size={wanted} draws more" if more else "all of them are looked at"
+    tell(f"{wanted:,} scenes are asked for, the validation set has {there:,}: {what}")

@@ -23,7 +23,7 @@ from scripts.atlas import page, retrieval
 from scripts.atlas.columns import COLUMNS, Cell, cells
 from scripts.atlas.retrieval import TRAINED, Retrieval
 from scripts.atlas.rows import Row, all_rows
-from scripts.reproduce.common import origin, run_options, sentences
+from scripts.reproduce.common import check_minutes, origin, positive, run_options, sentences
 from scripts.reproduce.kept import FILE, Kept
 
 RETRIEVAL = "max_retrieval"
@@ -56,6 +56,7 @@ def write_page(found: list[Cell], kept: Kept, plan: Retrieval, out: Path, comman
 
 def main(arguments: argparse.Namespace) -> None:
     """Trains missing cells, and writes the page after each."""
+    check_minutes(arguments.minutes)
     threads = run_options(arguments.threads)
     further = (*threads, *run_options(None, arguments.compile))
     kept = Kept(arguments.out / FILE)
@@ -77,7 +78,7 @@ def main(arguments: argparse.Namespace) -> None:
             print(f"{'whole  ' if plan.whole(typed) else 'missing'}  {RETRIEVAL:16}  {Row(typed)}")
         return
     command = "python -m scripts.atlas" + "".join(f" {word}" for word in arguments.typed)
-    end = time.monotonic() + 60 * arguments.minutes if arguments.minutes else float("inf")
+    end = time.monotonic() + 60 * (float("inf") if arguments.minutes is None else arguments.minutes)
     if not arguments.page:
         for cell in asked:
             if not cell.whole and time.monotonic() < end:
@@ -103,8 +104,8 @@ if __name__ == "__main__":
         choices=[row.typed for row in all_rows()],
         help="train this row alone: a softmax and its overrides",
     )
-    parser.add_argument("--minutes", type=float, default=0, help="begin no further cell after so many; 0: never stop")
-    parser.add_argument("--threads", type=int, default=None, help="CPU threads of each run")
+    parser.add_argument("--minutes", type=float, help="begin no further cell after so many; default: never stop")
+    parser.add_argument("--threads", type=positive, default=None, help="CPU threads of each run")
     parser.add_argument(
         "--compile",
         action=argparse.BooleanOptionalAction,

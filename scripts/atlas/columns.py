@@ -191,6 +191,9 @@ class Cell:
         if self.fails:
             print(f"{self.row} fails at every learning rate on {self.column.title}", flush=True)
             return
+        if self.column.rates and self.rate is None:
+            print(f"{self.row} has no learning rate yet: not all trials have come to their end", flush=True)
+            return
         typed = [*self.column.overrides(self.row, self.rate), *self.further]
         if self.column.together:
             train([*typed, f"seeds={self.column.seeds}"], self._where(False))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +10,7 @@ from statistics import median
 import torch
 
 from lab.config.compose import compose_config
-from lab.runs.files import write_json
+from lab.runs.files import read_json, write_json
 from lab.training.build import build_model_and_data
 from scripts.atlas.columns import Column
 from scripts.atlas.rows import PLAIN, Row
@@ -19,15 +18,19 @@ from scripts.atlas.rows import PLAIN, Row
 _ROUNDS = 31
 
 
-def cost_of(column: Column, row: Row, kept: Path) -> float:
+def cost_of(column: Column, row: Row, kept: Path) -> float | None:
     """Median over rounds of (CPU time of a step) / (that of plain softmax), measured once and kept in a file.
 
-    CPU time of the process, of all its threads: other work on the machine does not lengthen it.
+    CPU time of the process, of all its threads: other work on the machine does not lengthen it. None where it is not
+    kept, and the data of a step are not here.
     """
-    costs = json.loads(kept.read_text()) if kept.exists() else {}
+    costs: dict[str, float] = read_json(kept) if kept.exists() else {}
     key = f"{column.key}: {row.typed}"
     if key not in costs:
-        ours, plain = (_step(column, one) for one in (row, Row(PLAIN)))
+        try:
+            ours, plain = (_step(column, one) for one in (row, Row(PLAIN)))
+        except FileNotFoundError:
+            return None
         ratios = []
         for place in range(_ROUNDS):
             # The first of a round finds the caches as the second of the last one left them: each is first in turn.

@@ -13,7 +13,7 @@ from lab.report.figures import Waiting, survival_figure
 from lab.report.outcomes import Against, Outcome, compare, times
 from scripts.atlas.columns import Cell, Column
 from scripts.atlas.cost import cost_of
-from scripts.atlas.rows import PLAIN
+from scripts.atlas.rows import PLAIN, Row
 
 
 def table(column: Column, cells: Sequence[Cell], costs: Path) -> pd.DataFrame:
@@ -35,12 +35,16 @@ def table(column: Column, cells: Sequence[Cell], costs: Path) -> pd.DataFrame:
                 "median epoch of the moment (Kaplan-Meier)": str(own.median) if own.median else "",
                 "accuracy with a moment": f"{own.accuracy.value:.1f} %" if own.accuracy else "",
                 "accuracy without": f"{own.plateau.value:.1f} %" if own.plateau else "",
-                "step / softmax's": "" if cell.row.typed == PLAIN else f"{cost_of(column, cell.row, costs):.2f}",
+                "step / softmax's": "" if (cost := _cost(column, cell.row, costs)) is None else f"{cost:.2f}",
                 "p, ratio (Fisher)": _p(other.ratio) if other else "",
                 "p, time (log-rank)": _p(other.time) if other else "",
             }
         )
     return pd.DataFrame(rows).fillna("")
+
+
+def _cost(column: Column, row: Row, kept: Path) -> float | None:
+    return None if row.typed == PLAIN else cost_of(column, row, kept)
 
 
 def _against(found: Mapping[str, Outcome | None]) -> dict[str, Against]:

@@ -12,10 +12,10 @@ from omegaconf import DictConfig
 from lab.console import LabError
 from lab.models.composed_softmax import softmax_config, softmax_factory, without_schedule
 from lab.report.statistics import mean_over_seeds
-from lab.runs.summary import is_finished
 from lab.training.load import read_trained
 from scripts.atlas.rows import PLAIN, Row, all_rows
 from scripts.reproduce.common import folder_of, train
+from scripts.reproduce.kept import summary_of
 from scripts.reproduce.max_retrieval import PAPER, by_seed, p_value, published
 from scripts.reproduce.max_retrieval_evaluation import SIZES, Evaluation
 
@@ -93,7 +93,11 @@ class Retrieval:
         return str(Row(typed)) in self._known() or self._is_trained(typed)
 
     def _is_trained(self, typed: str) -> bool:
-        return all(map(is_finished, self.folders(typed)))
+        found = [
+            summary_of([*self._overrides(typed), f"seed={seed}"], folder)
+            for seed, folder in enumerate(self.folders(typed))
+        ]
+        return all(one is not None and one.finished for one in found)
 
     def _known(self) -> set[str]:
         """Measures that are kept, each of all its seeds."""

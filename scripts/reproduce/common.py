@@ -6,6 +6,7 @@ import runpy
 import signal
 import sys
 import tempfile
+from argparse import ArgumentTypeError
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -38,6 +39,13 @@ def train(overrides: Sequence[str], runs: Path | None = None) -> bool:
     if stopped(status):
         sys.exit(status)
     return status == 0
+
+
+def positive(text: str) -> int:
+    """A whole number of at least one, as a command line has it (``type=positive`` of argparse)."""
+    if not text.isdecimal() or not int(text):
+        raise ArgumentTypeError(f"{text} must be a whole number of at least 1")
+    return int(text)
 
 
 def run_options(threads: int | None, compiled: bool = False) -> tuple[str, ...]:
@@ -125,6 +133,16 @@ class _TimeIsUp(KeyboardInterrupt):
     """Ends a training as Ctrl-C does: it saves before it goes."""
 
 
+def check_minutes(minutes: float | None) -> None:
+    """Refuses a number of minutes in which nothing can be done; None is no limit.
+
+    Raises:
+        LabError: if they are not positive.
+    """
+    if minutes is not None and not minutes > 0:
+        raise LabError(f"--minutes must be positive, got {minutes:g}")
+
+
 @contextmanager
 def within(minutes: float | None) -> Iterator[None]:
     """Ends what is run inside after so many minutes, as Ctrl-C would, and says so; None: never.
@@ -132,11 +150,10 @@ def within(minutes: float | None) -> Iterator[None]:
     Raises:
         LabError: if the minutes are not positive.
     """
+    check_minutes(minutes)
     if minutes is None:
         yield
         return
-    if not minutes > 0:
-        raise LabError(f"--minutes must be positive, got {minutes:g}")
     up = False
 
     def end(*_: object) -> None:

@@ -29,7 +29,18 @@ from lab.report.statistics import eureka_ratio, fisher
 from lab.runs.files import write_text
 from lab.runs.metrics import read_metrics
 from lab.runs.summary import Summary, read_summary
-from scripts.reproduce.common import earliest, folder_of, origin, run_options, sentences, speed_of, tell_duration, train
+from scripts.reproduce.common import (
+    earliest,
+    folder_of,
+    origin,
+    positive,
+    run_options,
+    sentences,
+    speed_of,
+    tell_duration,
+    train,
+)
+from scripts.reproduce.kept import check_ended, ended, summary_of
 
 # The paper draws from [1e-4, 1e-2] (A.16).
 GRID = ["1e-4", "2e-4", "5e-4", "1e-3", "2e-3", "5e-3", "1e-2"]
@@ -69,7 +80,7 @@ class Plan:
 
     def summary(self, softmax: str, lr: str, seed: int, trial: bool = False) -> Summary | None:
         """Reads its summary; None before it has begun."""
-        return read_summary(self.folder(softmax, lr, seed, trial))
+        return summary_of([*self.overrides(softmax, lr, trial), f"seed={seed}"], self.folder(softmax, lr, seed, trial))
 
     def folder(self, softmax: str, lr: str, seed: int, trial: bool = False) -> Path:
         """Its run folder."""
@@ -85,7 +96,7 @@ def steps_left(plan: Plan) -> tuple[int, int]:
     single, together = 0, 0
     for softmax in SOFTMAXES.values():
         trials = [plan.summary(softmax, lr, 0, trial=True) for lr in plan.grid]
-        open_trials = [t for t in trials if t is None or t.status not in ("finished", "failed")]
+        open_trials = [t for t in trials if t is None or not ended(t)]
         single += sum(plan.epochs - _steps(t) for t in open_trials)
         # While a trial is open, any rate may be the one, also one that no seed has yet been trained at.
         done = 0 if open_trials else _steps(plan.summary(softmax, choose(plan, softmax), plan.seeds - 1))
@@ -261,9 +272,11 @@ def main(arguments: argparse.Namespace) -> None:
     for name, softmax in SOFTMAXES.items():
         for lr in plan.grid:
             train([*plan.overrides(softmax, lr, trial=True), "seed=0"], plan.where(trial=True))
+            check_ended([plan.summary(softmax, lr, 0, trial=True)])
         chosen[name] = choose(plan, softmax)
         print(f"{name}: learning rate {chosen[name]}")
         train([*plan.overrides(softmax, chosen[name]), f"seeds={plan.seeds}"], plan.where())
+        check_ended([plan.summary(softmax, chosen[name], seed) for seed in range(plan.seeds)])
         save_figure(figure(plan, chosen), arguments.out / "figure_8.png", pdf=True)
         write_text(arguments.out / "README.md", page(plan, chosen, arguments.out, command) + "\n")
     print(f"written: {arguments.out}")
@@ -273,10 +286,10 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=Path, default=Path("runs/figure_8"), help="folder of the runs")
     parser.add_argument("--out", type=Path, default=Path("results/figure_8"), help="folder of the page")
-    parser.add_argument("--epochs", type=int, default=10_000)
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--epochs", type=positive, default=10_000)
+    parser.add_argument("--seeds", type=positive, default=5)
     parser.add_argument("--grid", nargs="+", default=GRID, help="learning rates on seed 0")
-    parser.add_argument("--threads", type=int, default=None, help="CPU threads of each run")
+    parser.add_argument("--threads", type=positive, default=None, help="CPU threads of each run")
     parser.add_argument("--compile", action="store_true", help="torch.compile: needs a C++ compiler on a CPU")
     parsed = parser.parse_args()
     parsed.typed = sys.argv[1:]

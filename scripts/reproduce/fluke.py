@@ -29,7 +29,7 @@ from lab.observation.dispersion import entropy
 from lab.plotting.figures import new_figure, save_figure
 from lab.plotting.style import looks, styled
 from lab.runs.files import write_text
-from scripts.reproduce.common import origin
+from scripts.reproduce.common import origin, positive
 
 SIZES = (2, 5, 25, 1000)
 TRAINED = 25
@@ -125,7 +125,7 @@ def main(out: Path, draws: int, seed: int, command: str) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("results/fluke"), help="folder of the page")
-    parser.add_argument("--draws", type=int, default=1000, help="of each size")
+    parser.add_argument("--draws", type=positive, default=1000, help="of each size")
     parser.add_argument("--seed", type=int, default=0)
     parsed = parser.parse_args()
     main(parsed.out, parsed.draws, parsed.seed, " ".join(["python -m scripts.reproduce.fluke", *sys.argv[1:]]))

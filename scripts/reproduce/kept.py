@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from omegaconf import DictConfig
 
+from lab.console import LabError
 from lab.report.records import CURVES, FILES, Record, what_is_run
 from lab.runs.files import DamagedFile, read_file, write_text
+from lab.runs.folder import Run
+from lab.runs.spec import RunSpec
 from lab.runs.stored_config import read_config
 from lab.runs.summary import Summary, read_summary
 
@@ -21,7 +26,7 @@ _KEPT: dict[str, Any] = {
     name: True
     for name in (
         *("version", "status", "seed", "softmax", "experiment", "git", "seeds_together", "written", "epochs"),
-        *("max_epochs", "steps", "samples", "wall_seconds", "eureka", "best"),
+        *("max_epochs", "steps", "samples", "wall_seconds", "eureka", "best", "diverged"),
     )
 } | {"versions": {"torch"}, "machine": {"processor", "cores", "threads", "gpu"}, "metrics": {"val/accuracy"}}
 
@@ -48,7 +53,7 @@ class Kept:
             except (ValueError, KeyError, TypeError) as error:
                 raise DamagedFile(path, f"cannot be read: line {number} holds no run and summary") from error
 
-    def summary(self, typed: Sequence[str], folder: Path) -> Summary | None:
+    def summary(self, typed: Sequence[str], folder: Path, further: Sequence[str] = ()) -> Summary | None:
         """The kept summary of a run or, where none has finished, that of its folder; None where it has not begun.
 
         What is kept comes first, so that a page is made of the lines that stand beside it.
@@ -56,11 +61,15 @@ class Kept:
         Args:
             typed: overrides of the run with its seed, without what changes no number.
             folder: of the run.
+            further: overrides of the run that are not kept by.
+
+        Raises:
+            LabError: if the folder holds another run.
         """
         kept = self._found.get(" ".join(typed))
         if kept is not None and kept.finished:
             return kept
-        own = read_summary(folder)
+        own = summary_of([*typed, *further], folder)
         return own if own is not None and (kept is None or own.finished) else kept
 
     def runs(self) -> Sequence[str]:
@@ -82,8 +91,35 @@ class Kept:
 
 
 def ended(summary: Summary) -> bool:
-    """Tells whether a run has come to an end that training on does not change."""
-    return summary.status in ("finished", "failed")
+    """Tells whether a run has come to an end that training on does not change: a full disk is none."""
+    return summary.finished or (summary.status == "failed" and summary.diverged)
+
+
+def check_ended(summaries: Sequence[Summary | None]) -> None:
+    """Refuses to go on from runs that were to be trained and have not come to their end.
+
+    Raises:
+        LabError: if there is one.
+    """
+    if not all(one is not None and ended(one) for one in summaries):
+        raise LabError("not all runs have come to their end, for the reason above: the same command goes on with them")
+
+
+def summary_of(overrides: Sequence[str], folder: Path) -> Summary | None:
+    """The summary of the run of these overrides, its seed among them; None before it has begun.
+
+    Raises:
+        LabError: if the folder holds another run: its name is what was typed, and a default may have changed since.
+    """
+    found = read_summary(folder)
+    if found is not None:
+        Run(folder, primary=False).check_same(_config(tuple(overrides)))
+    return found
+
+
+@lru_cache(maxsize=1000)
+def _config(overrides: tuple[str, ...]) -> DictConfig:
+    return RunSpec.compose(overrides).config
 
 
 def keep_run(folder: Path, place: Path, what: Mapping[str, Any]) -> Summary | None:

@@ -30,7 +30,7 @@ from lab.report.statistics import mean_over_seeds, paired
 from lab.runs.files import write_text
 from lab.runs.summary import read_summary
 from lab.training.load import read_trained
-from scripts.reproduce.common import folder_of, origin, run_options, sentences, speed_of, tell_duration, train
+from scripts.reproduce.common import folder_of, origin, positive, run_options, sentences, speed_of, tell_duration, train
 from scripts.reproduce.max_retrieval_evaluation import SIZES, Evaluation, Points, sets_of
 from scripts.reproduce.max_retrieval_figures import attention_figure, entropy_figure, fit_figure
 
@@ -284,14 +284,14 @@ if __name__ == "__main__":
     parser.add_argument(
         "--out", type=Path, help="of the page; default: results/max_retrieval, of another penalty with its name"
     )
-    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--seeds", type=positive, default=10)
     parser.add_argument("--penalty", choices=list(PENALTIES), default=GRADIENT, help="reading of the L2 penalty")
-    parser.add_argument("--sets", type=int, default=1000, help="test sets of each size")
-    parser.add_argument("--fit-sets", type=int, default=60, help="sets of each size and seed for the fit of Figure 5")
+    parser.add_argument("--sets", type=positive, default=1000, help="test sets of each size")
+    parser.add_argument("--fit-sets", type=positive, default=60, help="of each size and seed, for the fit of Figure 5")
     parser.add_argument(
         "--softmax", action="append", default=[], metavar="NAME", help="a further row: a softmax and its overrides"
     )
-    parser.add_argument("--threads", type=int, default=None, help="CPU threads of the training")
+    parser.add_argument("--threads", type=positive, default=None, help="CPU threads of the training")
     parsed = parser.parse_args()
     parsed.typed = [word if " " not in word else f'"{word}"' for word in sys.argv[1:]]
     with refusals():

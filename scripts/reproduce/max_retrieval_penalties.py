@@ -21,12 +21,13 @@ import pandas as pd
 import torch
 
 from lab.attention.layers import MultiHead
-from lab.console import refusals
+from lab.console import LabError, refusals
 from lab.observation.attention_statistics import logit_spread
 from lab.report.statistics import mean_over_seeds
 from lab.runs.files import write_text
-from lab.runs.summary import Summary, is_finished, read_summary
-from scripts.reproduce.common import origin, seconds_a_step, sentences, tell_duration, train, within
+from lab.runs.summary import Summary, read_summary
+from scripts.reproduce.common import origin, positive, seconds_a_step, sentences, tell_duration, train, within
+from scripts.reproduce.kept import summary_of
 from scripts.reproduce.max_retrieval import (
     BASELINE,
     PAPER,
@@ -41,7 +42,7 @@ from scripts.reproduce.max_retrieval import (
     overrides_of,
     steps_left,
 )
-from scripts.reproduce.max_retrieval_evaluation import SIZES, Evaluation, batches, logits_and_largest
+from scripts.reproduce.max_retrieval_evaluation import SIZES, Evaluation, batches, logits_and_largest, sets_of
 
 FIRST, THEN = 3, 10
 # Logits are told of sets of these sizes: the largest trained on, and where the baseline is farthest from the paper's.
@@ -79,24 +80,44 @@ class Plan:
     def kept(self, file: str) -> pd.DataFrame:
         """Rows beside the page, by reading and seed; none before it is written."""
         path = self.out / file
-        return pd.read_csv(path) if path.exists() else pd.DataFrame(columns=["penalty", "seed"])
+        return pd.read_csv(path) if path.exists() else pd.DataFrame(columns=["penalty", "seed", "size", "sets"])
 
     def whole(self, penalty: str) -> bool:
         """Tells whether the first seeds of a reading are kept, or have been trained to their end."""
-        return penalty in set(self.kept(ACCURACIES)["penalty"]) or self.trained(penalty)
+        return penalty in self.measured() or self.trained(penalty)
+
+    def measured(self) -> set[str]:
+        """Readings whose accuracies are kept, each on as many test sets as are asked for.
+
+        Raises:
+            LabError: if they are of other numbers of test sets, and the runs are gone.
+        """
+        found = self.kept(ACCURACIES)
+        asked = [sets_of(size, self.sets) for size in found["size"]]
+        unlike = set(found["penalty"][found["sets"] != asked])
+        if gone := [penalty for penalty in unlike if not self.trained(penalty)]:
+            raise LabError(
+                f"{self.out / ACCURACIES} holds {', '.join(gone)} on another number of test sets than "
+                f"--sets {self.sets}, and their runs are not below {self.runs}: give the number they were tested on"
+            )
+        return set(found["penalty"]) - unlike
 
     def trained(self, penalty: str, seeds: int = FIRST) -> bool:
         """Tells whether so many seeds have been trained to their end, and are here."""
-        return all(map(is_finished, self.folders(penalty, seeds)))
+        found = [
+            summary_of([*self.overrides(penalty), f"seed={seed}"], folder)
+            for seed, folder in enumerate(self.folders(penalty, seeds))
+        ]
+        return all(one is not None and one.finished for one in found)
 
     def train(self, penalty: str, seeds: int = FIRST) -> None:
         """Trains what is missing of it."""
         train([*self.overrides(penalty), f"seeds={seeds}"], self.runs)
 
     def known(self) -> list[Summary]:
-        """Summaries of all seeds that are finished."""
+        """Summaries of all seeds that are finished, of such that trained as many together as are to be trained now."""
         found = [read_summary(folder) for penalty in PENALTIES for folder in self.folders(penalty, THEN)]
-        return [one for one in found if one is not None and one.finished]
+        return [one for one in found if one is not None and one.finished and one.seeds_together == FIRST]
 
 
 @torch.no_grad()
@@ -158,8 +179,8 @@ def norms_table(found: pd.DataFrame) -> pd.DataFrame:
 
 def measure(plan: Plan) -> tuple[dict[str, pd.DataFrame], pd.DataFrame]:
     """Accuracies by reading, and size of the logits, of every reading whose first seeds are whole; keeps both."""
-    accuracies, sizes = plan.kept(ACCURACIES), plan.kept(NORMS)
-    known = set(accuracies["penalty"])
+    known = plan.measured()
+    accuracies, sizes = (found[found["penalty"].isin(known)] for found in map(plan.kept, (ACCURACIES, NORMS)))
     for penalty in PENALTIES:
         if penalty in known or not plan.trained(penalty):
             continue
@@ -245,10 +266,10 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of the runs")
     parser.add_argument("--out", type=Path, default=Path("results/max_retrieval_penalties"), help="folder of the page")
-    parser.add_argument("--sets", type=int, default=1000, help="test sets of each size")
-    parser.add_argument("--fit-sets", type=int, default=60, help="sets of each size and seed for the fit of Figure 5")
+    parser.add_argument("--sets", type=positive, default=1000, help="test sets of each size")
+    parser.add_argument("--fit-sets", type=positive, default=60, help="of each size and seed, for the fit of Figure 5")
     parser.add_argument("--minutes", type=float, help="stop after so many; the same command goes on")
-    parser.add_argument("--threads", type=int, default=None, help="CPU threads of the training")
+    parser.add_argument("--threads", type=positive, default=None, help="CPU threads of the training")
     parser.add_argument("--page", action="store_true", help="write the page of what is there; train nothing")
     parsed = parser.parse_args()
     parsed.typed = sys.argv[1:]

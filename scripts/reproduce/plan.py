@@ -19,9 +19,10 @@ from lab.config.overrides import read_override
 from lab.config.suggestions import choices
 from lab.console import LabError, duration, tell
 from lab.runs.spec import RunSpec
-from lab.runs.summary import Summary, is_finished, read_summary
+from lab.runs.summary import Summary
 from lab.training.build import build_data
 from scripts.reproduce.common import of_this_machine, speed_of, train
+from scripts.reproduce.kept import summary_of
 
 HERE = Path(__file__).resolve().parent
 SizeName = Literal["published", "small"]
@@ -178,13 +179,20 @@ class Run:
         return tuple(self.spec.changed(seed=seed).folder for seed in self.seeds)
 
     def summaries(self) -> list[Summary | None]:
-        """Of every seed; None before it has begun."""
-        return [read_summary(folder) for folder in self.folders]
+        """Of every seed; None before it has begun.
+
+        Raises:
+            LabError: if the folder of one holds another run.
+        """
+        return [
+            summary_of([*self.overrides, f"seed={seed}"], folder)
+            for seed, folder in zip(self.seeds, self.folders, strict=True)
+        ]
 
     @property
     def finished(self) -> bool:
         """Tells whether all seeds have been trained to their end."""
-        return all(map(is_finished, self.folders))
+        return all(one is not None and one.finished for one in self.summaries())
 
     def epochs_left(self) -> int:
         """Epochs still to train; of seeds that train together, those of the one that has come least far."""

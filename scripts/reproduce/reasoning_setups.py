@@ -32,6 +32,7 @@ from scripts.reproduce.common import (
     earliest,
     folder_of,
     origin,
+    positive,
     run_options,
     seconds_a_step,
     sentences,
@@ -40,7 +41,7 @@ from scripts.reproduce.common import (
     within,
 )
 from scripts.reproduce.figure_8 import PAPER, SOFTMAXES
-from scripts.reproduce.kept import FILE, Kept, record
+from scripts.reproduce.kept import FILE, Kept, check_ended, record
 
 EPOCHS = 10_000
 SEEDS = 10
@@ -125,10 +126,11 @@ class Cell:
     def train(self) -> None:
         """Trains what is missing."""
         train([*self.overrides, f"seeds={SEEDS}"], self.runs)
+        check_ended(self.summaries())
 
     def summaries(self) -> list[Summary | None]:
         """Of every seed; None before it has begun."""
-        return [self.kept.summary(self._typed(seed), self._folder(seed)) for seed in range(SEEDS)]
+        return [self.kept.summary(self._typed(seed), self._folder(seed), self.further) for seed in range(SEEDS)]
 
     def left(self) -> int:
         """Epochs that are still to train, at most."""
@@ -329,7 +331,7 @@ if __name__ == "__main__":
     parser.add_argument("--out", type=Path, default=Path("results/reasoning_setups"), help="folder of the page")
     parser.add_argument("--setup", choices=list(SETUPS), help="this one alone")
     parser.add_argument("--minutes", type=float, help="stop after so many; the same command goes on")
-    parser.add_argument("--threads", type=int, default=None, help="CPU threads of each run")
+    parser.add_argument("--threads", type=positive, default=None, help="CPU threads of each run")
     parser.add_argument("--compile", action="store_true", help="torch.compile: needs a C++ compiler on a CPU")
     parser.add_argument("--page", action="store_true", help="write the page of what is there; train nothing")
     parsed = parser.parse_args()

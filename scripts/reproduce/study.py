@@ -25,7 +25,7 @@ from lab.report.settings import planned
 from lab.runs.files import write_text
 from lab.runs.summary import Summary, is_finished
 from lab.training.inspection import inspect
-from scripts.reproduce.common import folder_of, origin, run_options, sentences, train, within
+from scripts.reproduce.common import folder_of, origin, positive, run_options, sentences, train, within
 from scripts.reproduce.kept import keep_run
 
 KEPT = "runs"
@@ -199,7 +199,7 @@ def main(typed: Sequence[str]) -> None:
     parser.add_argument("--runs", type=Path, help="folder of the runs; default: runs/<study>")
     parser.add_argument("--out", type=Path, help="folder of the page; default: results/<study>")
     parser.add_argument("--minutes", type=float, help="stop after so many; the same command goes on")
-    parser.add_argument("--threads", type=int, help="CPU threads of each run")
+    parser.add_argument("--threads", type=positive, help="CPU threads of each run")
     parser.add_argument("--page", action="store_true", help="write the page of what is there; train nothing")
     arguments = parser.parse_args(typed)
     study = STUDIES[arguments.study]

@@ -31,7 +31,7 @@ from lab.report.published import names as published
 from lab.report.records import read_record
 from lab.report.settings import Setting
 from lab.runs.files import write_text
-from scripts.reproduce.common import origin, run_script, tell_duration, within
+from scripts.reproduce.common import origin, positive, run_script, tell_duration, within
 from scripts.reproduce.plan import SIZES, Run, SizeName, Speeds, families
 
 SCHEDULES = tuple(row.overrides[0] for row in load("eureka/section_5_3").rows if row.overrides)
@@ -108,7 +108,7 @@ def runs_of_row(
     if overrides is None:
         return []
     every = SCHEDULES if table.pool and size == "published" else (schedule,)
-    count = seeds or seeds_of(table, row)
+    count = seeds_of(table, row) if seeds is None else seeds
     return [
         Run(
             overrides[0].removeprefix("experiment="),
@@ -211,20 +211,24 @@ def main(arguments: argparse.Namespace) -> None:
     Raises:
         LabError: if there is no such table, the overrides do not compose, or runs fail.
     """
-    further = [*arguments.further, *([f"paths.runs={arguments.runs}"] if arguments.runs else [])]
+    names = [word for word in arguments.words if "=" not in word]
+    if len(names) > 1 or (names and arguments.list):
+        raise LabError(f"{' '.join(names)}: name one table, and none after --list")
+    further = [word for word in arguments.words if "=" in word]
+    further += [f"paths.runs={arguments.runs}"] if arguments.runs else []
     if arguments.list:
         for line in listed(arguments, further):
             print(line, flush=True)
         return
-    if arguments.name in SCRIPTS:
-        given = [word for word in arguments.typed if word != arguments.name]
-        run_script(arguments.name, SCRIPTS[arguments.name], given)
+    name = names[0] if names else "4"
+    if name in SCRIPTS:
+        run_script(name, SCRIPTS[name], [word for word in arguments.typed if word != name])
         return
-    table, size = table_of(arguments.name), arguments.size
+    table, size = table_of(name), arguments.size
     fixed = table.pool or any(one.startswith("optim/lr=") for row in table.rows for one in row.overrides or ())
     if arguments.schedules and (fixed or size == "small"):
         what = "are of schedules that the paper names" if fixed else "in small have one learning rate"
-        raise LabError(f"the rows of {arguments.name} {what}: leave --schedules out")
+        raise LabError(f"the rows of {name} {what}: leave --schedules out")
     command = " ".join(["python -m scripts.reproduce.table", *arguments.typed])
     trials = [
         (row, trial_runs(table, row, size, further))
@@ -248,7 +252,7 @@ def main(arguments: argparse.Namespace) -> None:
 
     rows = rows_of({})
     if not any(runs for _, runs in rows):
-        raise LabError(f"{arguments.name} has no row that can be run {size}")
+        raise LabError(f"{name} has no row that can be run {size}")
     chosen: dict[str, str] = {}
     out = arguments.out / size / table.name.replace("/", "_") / "README.md"
     try:
@@ -269,10 +273,11 @@ def main(arguments: argparse.Namespace) -> None:
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("name", nargs="?", default="4", help="such as 4, eureka:4 or softmax:1")
-    made.add_argument("further", nargs="*", help="overrides of every run, such as trainer=gpu compile=true")
+    made.add_argument(
+        "words", nargs="*", help="a table, such as 4, eureka:4 or softmax:1 (default: 4), and overrides of every run"
+    )
     made.add_argument("--size", choices=SIZES, default="published")
-    made.add_argument("--seeds", type=int, help="of every row; default: as many as the paper has")
+    made.add_argument("--seeds", type=positive, help="of every row; default: as many as the paper has")
     made.add_argument("--schedules", action="store_true", help="choose each row's schedule first, as the paper did")
     made.add_argument("--list", action="store_true", help="every table: what is there, and how long the rest takes")
     made.add_argument("--runs", type=Path, help="folder of the runs; default: as the overrides say")

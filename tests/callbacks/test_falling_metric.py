@@ -64,6 +64,8 @@ def test_a_share_of_the_plateau_is_the_threshold(capsys: pytest.CaptureFixture[s
     assert "the prior p(z) alone reaches 6.000 on this task; set a lower one" in capsys.readouterr().err
     with pytest.raises(LabError, match="plateau of val/loss that this data does not tell"):
         watched(EurekaMoment(threshold=None, plateau_share=0.9, metric="val/loss"), [])
+    with pytest.raises(LabError, match="plateau of val/loss_c that this data does not tell"):
+        watched(EurekaMoment(threshold=None, plateau_share=0.9, metric="val/loss_c"), [], prior_loss=6.0)
 
 
 def test_the_change_point_needs_no_threshold_and_outlives_a_resume() -> None:

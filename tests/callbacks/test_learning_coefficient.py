@@ -71,6 +71,31 @@ def test_a_quadratic_loss_has_half_as_much_as_it_has_weights() -> None:
     assert np.array_equal(learning_coefficient(trained, sampling).losses, found.losses)
 
 
+class Ten(Nothing):
+    """Ten batches of 1,000."""
+
+    def train_dataloader(self) -> list[None]:
+        return [None] * 10
+
+
+def test_the_last_step_of_an_epoch_has_fewer_batches_and_the_same_loss() -> None:
+    bowl = Bowl(100)
+    nn.init.ones_(bowl.model.weight)
+    of = {}
+    for accumulated in (1, 4, 20):
+        trained = TrainingState(bowl, Ten(), 0, accumulated=accumulated)
+        of[accumulated] = learning_coefficient(trained, Sampling(chains=1, burn_in=1, draws=5, step_size=1e-6))
+        assert of[accumulated].loss == 50
+    assert of[1].losses == pytest.approx(of[4].losses) and of[1].losses == pytest.approx(of[20].losses)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_a_training_in_another_precision_is_sampled_in_float32(dtype: torch.dtype) -> None:
+    bowl = Bowl(4).to(dtype)
+    assert np.isfinite(learning_coefficient(TrainingState(bowl, Nothing(), 0), Sampling(chains=1)).of_chains).all()
+    assert bowl.model.weight.dtype == dtype
+
+
 def test_training_is_left_alone_and_a_checkpoint_is_looked_at(tmp_path: Path, one_thread, capsys) -> None:
     plain = train_in(tmp_path / "plain", *SMALL)
     watched = train_in(tmp_path / "watched", *SMALL, *WATCHED)

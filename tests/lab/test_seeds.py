@@ -253,7 +253,7 @@ def test_a_seed_that_breaks_fails_alone(tmp_path: Path, monkeypatch) -> None:
     batched = together(tmp_path / "together", *REASONING, "seeds=3")
     failed = summary_of(batched[1])
     assert failed["status"] == "failed"
-    assert "the loss is nan at step 30" in failed["error"]
+    assert "the loss is nan at step 30" in failed["error"] and failed["diverged"]
     assert [path.name for path in (batched[1] / "checkpoints").glob("last-*")] == ["last-000000020.ckpt"]
     single = one_by_one(tmp_path / "single", [0, 2], *REASONING)
     for seed in (0, 2):

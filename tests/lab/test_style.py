@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 
@@ -31,6 +32,12 @@ def test_lines_of_one_softmax_differ_in_their_style_alone() -> None:
     found = looks(["softmax"] * 20)
     assert len(set(found)) == 20 and {look.color for look in found} == {look_of("softmax").color}
     assert found[0] == look_of("softmax")
+
+
+def test_a_column_that_was_left_empty_has_nothing_before_the_moment(recwarn: pytest.WarningsRecorder) -> None:
+    table = pd.DataFrame([{"layer": 0, "step": step, "share": math.nan} for step in range(4)])
+    lines_by_layer(table, ["share"], "share of attention", moment=2).draw_without_rendering()
+    assert not [one for one in recwarn if issubclass(one.category, RuntimeWarning)]
 
 
 @pytest.mark.pictures

@@ -291,7 +291,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path: Path) -> None:
         train_in(tmp_path, *SMALL, *broken)
     run = only_run(tmp_path)
     summary = summary_of(run)
-    assert summary["status"] == "failed"
+    assert summary["status"] == "failed" and summary["diverged"]
     assert "gradient norms" in summary["error"]
     weights = newest(run)["state_dict"]
     assert newest(run)["global_step"] <= summary["steps"]

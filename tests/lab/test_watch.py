@@ -122,6 +122,10 @@ def test_the_norm_of_the_jacobian_is_that_of_the_matrix() -> None:
     weights = torch.randn(2, 2, 3, 5, dtype=torch.float64).softmax(-1)
     matrices = torch.diag_embed(weights) - weights.unsqueeze(-1) * weights.unsqueeze(-2)
     torch.testing.assert_close(softmax_jacobian(weights), torch.linalg.matrix_norm(matrices).float())
+    for rest in (3e-4, 1e-5):  # nearly one-hot, where rounding of float32 would be all of it
+        weights = torch.tensor([1 - rest, rest / 3, rest / 3, rest / 3])[None, None, None].float()
+        exact = torch.diag_embed(weights.double()) - weights.double().unsqueeze(-1) * weights.double().unsqueeze(-2)
+        torch.testing.assert_close(softmax_jacobian(weights), torch.linalg.matrix_norm(exact).float())
 
 
 def test_the_sink_is_the_key_that_gets_most() -> None:

@@ -77,9 +77,18 @@ def test_a_softmax_that_fails_at_every_rate_is_told_and_not_trained_again(tmp_pa
         folder = cell.folder(0, rate, trial=True)
         folder.mkdir(parents=True)
         write_summary(folder, Summary(status="failed", seed=0, softmax="softmax"))
+        assert not cell.rate and not cell.fails, "a full disk says nothing of a softmax"
+        write_summary(folder, Summary(status="failed", seed=0, softmax="softmax", diverged=True))
     assert cell.fails and cell.whole and cell.outcome() is None and len(cell.ends()) == 3
     cell.train()
     assert page.table(cell.column, [cell], tmp_path).iloc[0, 1] == "fails at every rate"
+
+
+def test_without_a_rate_no_seeds_are_trained(tmp_path: Path, monkeypatch) -> None:
+    cell, trained = columns.Cell(columns.COLUMNS[0], Row("softmax"), tmp_path, Kept(tmp_path / FILE)), list[str]()
+    monkeypatch.setattr(columns, "train", lambda typed, _: trained.append(typed[-1]) or False)
+    cell.train()
+    assert trained == ["seed=0"] * len(cell.column.rates)
 
 
 def test_the_sweep_makes_the_runs_of_the_reasoning_column_and_each_is_a_trial_of_its_rate(
@@ -143,6 +152,7 @@ def test_a_cell_is_made_of_seeds_alike_and_one_that_failed_has_no_moment(tmp_pat
         folder = cell.folder(seed, None)
         folder.mkdir(parents=True)
         told = {"status": status, "seed": seed, "softmax": "softmax", "epochs": 7, "eureka": {"threshold": 0.7}}
+        told["diverged"] = status == "failed"
         write_summary(folder, Summary.model_validate(told))
     kept = Kept(tmp_path / FILE)
     kept.keep(cell.ends())

@@ -18,10 +18,12 @@ import pandas as pd
 import pytest
 import torch
 from conftest import ROOT, SMALL, problem_with, summary_of
+from omegaconf import OmegaConf
 
 from lab.config.compose import CONFIGS
 from lab.console import LabError
-from lab.runs.summary import Summary
+from lab.runs.spec import RunSpec
+from lab.runs.summary import Summary, write_summary
 from lab.train import run as train
 from scripts.reproduce import (
     common,
@@ -37,7 +39,9 @@ from scripts.reproduce import (
 )
 from scripts.reproduce.drawings import maps, probes
 from scripts.reproduce.drawings.runs import Shown
-from scripts.reproduce.kept import Kept
+from scripts.reproduce.kept import Kept, check_ended
+from scripts.reproduce.kept import summary_of as run_of
+from scripts.reproduce.max_retrieval_evaluation import sets_of
 
 
 @pytest.fixture
@@ -157,7 +161,8 @@ def test_figure_8_tells_what_is_left_at_the_rate_that_is_chosen(monkeypatch) -> 
         if not trial:
             return summary_with(steps=100) if lr == "1e-3" else None
         best = {"accuracy": 0.53 if lr == "1e-3" else 0.54, "epoch": 1}
-        return summary_with(status=status[lr], steps=40, eureka={"happened": False}, best=best)
+        failed = {"diverged": status[lr] == "failed"}
+        return summary_with(status=status[lr], steps=40, eureka={"happened": False}, best=best, **failed)
 
     monkeypatch.setattr(figure_8.Plan, "summary", summary)
     plan = figure_8.Plan(Path("runs"), 100, 5, ("1e-3", "2e-3", "1e-2"), ())
@@ -212,6 +217,37 @@ def test_figure_8_keeps_rates_on_its_page_that_a_larger_grid_did_not_choose(monk
     assert "5/5" in others and "0/5" not in others.split("## The grid")[0]
     alone = figure_8.Plan(Path("runs"), 100, 5, ("1e-3", "2e-3"), ())
     assert "Rates not chosen" not in figure_8.page(alone, {"Softmax": "2e-3"}, tmp_path, "command")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [(["4", "5"], "4 5: name one table"), (["--list", "4"], "none after --list"), (["--seeds", "0"], "at least 1")],
+)
+def test_a_table_s_words_are_taken_or_refused(words: list[str], told: str, capsys) -> None:
+    with pytest.raises((LabError, SystemExit)) as refused:
+        table.main(asked_for(*words))
+    assert told in f"{refused.value}{capsys.readouterr().err}"
+
+
+def test_overrides_stand_where_a_table_s_name_may_stand(monkeypatch) -> None:
+    given: list[list[str]] = []
+    monkeypatch.setattr(table, "listed", lambda _, further: given.append(further) or [])
+    table.main(asked_for("--list", "data/source=drawn", "trainer=gpu"))
+    assert given == [["data/source=drawn", "trainer=gpu"]]
+
+
+def test_a_run_of_another_default_is_no_run_of_what_is_asked_for(tmp_path: Path) -> None:
+    typed = ["experiment=reasoning", "softmax=softmax", "seed=0"]
+    write_summary(tmp_path, summary_with(status="finished", epochs=3))
+    (tmp_path / "config.yaml").write_text(OmegaConf.to_yaml(RunSpec.compose(typed).config, resolve=True))
+    found = run_of(typed, tmp_path)
+    assert found is not None and found.finished
+    with pytest.raises(LabError, match=r"holds a run of another configuration \(model.layer_norm: True there, False"):
+        run_of([*typed, "model.layer_norm=false"], tmp_path)
+    assert run_of(typed, tmp_path / "nothing") is None
+    with pytest.raises(LabError, match="not all runs have come to their end"):
+        check_ended([found, summary_with(status="failed", error="the disk has no room")])
+    check_ended([found, summary_with(status="failed", diverged=True)])
 
 
 def test_rows_of_table_4_are_those_of_their_folder() -> None:
@@ -447,7 +483,13 @@ def _baseline(shift: float) -> pd.DataFrame:
     paper = {size: max_retrieval.PAPER["Baseline"][f"size_{size}"].mean for size in max_retrieval.SIZES}
     return pd.DataFrame(
         [
-            {"seed": seed, "measure": "baseline", "size": size, "accuracy": (value + shift + seed - 1) / 100}
+            {
+                "seed": seed,
+                "measure": "baseline",
+                "size": size,
+                "sets": sets_of(size, 1000),
+                "accuracy": (value + shift + seed - 1) / 100,
+            }
             for size, value in paper.items()
             for seed in range(3)
         ]
@@ -472,6 +514,18 @@ def test_a_reading_that_was_whole_stays_on_the_page_when_its_runs_are_gone(tmp_p
     page = (tmp_path / "README.md").read_text()
     assert "72.1 (70 to 75)" in page and "2.0 (1.0 to 3.0)" in page
     assert "Not run: gradient, twice, decoupled_matrices, gradient_matrices, twice_matrices." in page
+    with pytest.raises(SystemExit):
+        script(
+            "max_retrieval_penalties",
+            "--runs",
+            str(tmp_path / "gone"),
+            "--out",
+            str(tmp_path),
+            "--page",
+            "--sets",
+            "50",
+        )
+    assert (tmp_path / "README.md").read_text() == page, "of other test sets than are asked for nothing is told"
     assert (tmp_path / max_retrieval_penalties.ACCURACIES).read_bytes() == before
 
 
