@@ -26,6 +26,8 @@ PACKAGES = (
     "tensorboard",
     "numpy",
 )
+# Folders and files of a checkout that runs are made of.
+_RUNS = ("lab", "callbacks", "configs", "datasets", "scripts", "pyproject.toml")
 
 
 def now() -> str:
@@ -46,7 +48,10 @@ def command_line() -> str:
 
 
 def git_state() -> dict[str, Any]:
-    """Commit and whether files differ from it; ``commit`` is None outside a checkout."""
+    """Commit and whether what runs differs from it, new files counted; ``commit`` is None outside a checkout.
+
+    Pages of results and documentation run nothing: a command that writes one changes no run that follows.
+    """
     here = Path(__file__).parent
 
     def git(*arguments: str) -> str | None:
@@ -59,7 +64,7 @@ def git_state() -> dict[str, Any]:
     # Installed from a wheel, the lab may lie inside a checkout of something else.
     if git("ls-files", "--error-unmatch", Path(__file__).name) is None:
         return {"commit": None, "modified": False}
-    changes = git("status", "--porcelain", "--untracked-files=no")
+    changes = git("status", "--porcelain", "--", *(f":/{folder}" for folder in _RUNS))
     return {"commit": git("rev-parse", "HEAD"), "modified": bool(changes)}
 
 
