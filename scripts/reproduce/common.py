@@ -192,5 +192,5 @@ def origin(command: str) -> str:
     processor = here["gpu"] or here["processor"] or "unknown processor"
     return (
         f"`{command}`, {now()[:10]}, {processor} ({here['cores']} cores), "
-        f"torch {packages['torch']}, commit {str(git['commit'])[:8]}."
+        f"torch {packages['torch']}, commit {str(git['commit'])[:8]}{' with changes' * git['modified']}."
     )

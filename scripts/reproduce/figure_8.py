@@ -42,6 +42,8 @@ from scripts.reproduce.common import (
 )
 from scripts.reproduce.kept import check_ended, ended, summary_of
 
+# A page beside the others, of before layer norm was the default.
+WITHOUT = " (without it: [without_layer_norm.md](without_layer_norm.md))"
 # The paper draws from [1e-4, 1e-2] (A.16).
 GRID = ["1e-4", "2e-4", "5e-4", "1e-3", "2e-3", "5e-3", "1e-2"]
 # Name in the figure -> softmax=, and -> the paper's Eureka-ratio.
@@ -238,7 +240,7 @@ def page(plan: Plan, chosen: dict[str, str], out: Path, command: str) -> str:
             "# Figure 8 of Eureka-moments in Transformers: the reasoning task under three softmaxes",
             origin(command),
             f"{plan.seeds} seeds, {plan.epochs:,} epochs of full-batch AdamW, with layer norm, which A.16 does not "
-            "name (without it: [without_layer_norm.md](without_layer_norm.md)), learning rate chosen on seed 0 from "
+            f"name{WITHOUT if (out / 'without_layer_norm.md').exists() else ''}, learning rate chosen on seed 0 from "
             f"{', '.join(plan.grid)} (earliest Eureka-moment, else best accuracy). A Eureka-moment is the first "
             "validation (every ten epochs) above 70 %, a slingshot a rise of the training loss above ten times its "
             "lowest value since then (A.17), of losses logged every ten epochs.",
