@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from conftest import SMALL, newest, train_in
 from torch import Tensor, nn
 
 from lab.training import onednn
@@ -116,3 +117,16 @@ def test_which_processors(tmp_path: Path, told: str | None, expected: bool) -> N
     if told is not None:
         (tmp_path / "cpuinfo").write_text(told)
     assert onednn.quicker(tmp_path / "cpuinfo") is expected
+
+
+def test_a_run_takes_them_and_comes_to_the_same_weights_but_for_rounding(
+    everywhere: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    few = (*SMALL, "trainer.max_epochs=1", "checkpoints.every_n_steps=1")
+    found = newest(train_in(tmp_path / "onednn", *few))["state_dict"]
+    assert everywhere
+    monkeypatch.setattr(onednn, "quicker", lambda: False)
+    expected = newest(train_in(tmp_path / "pytorch", *few))["state_dict"]
+    assert found.keys() == expected.keys()
+    for name, weight in found.items():
+        torch.testing.assert_close(weight, expected[name], rtol=1e-3, atol=1e-5)
