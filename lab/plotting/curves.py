@@ -45,7 +45,7 @@ def accuracy_figure(runs: Mapping[str, Path], axis: str = "epoch", title: str = 
 
 
 def _told_of_moment(summary: Summary | None) -> str:
-    """What a legend tells of a run's moment; "" where nobody looked for one."""
+    """Words of a legend on a run's moment; "" where nobody looked for one."""
     if summary is None or summary.eureka.happened is None:
         return ""
     if summary.moment is not None:
