@@ -155,7 +155,7 @@ def test_the_hub_s_first_documents_validate(monkeypatch: pytest.MonkeyPatch) -> 
     read: list[str] = []
     pushed = iter(["first", "second"])
 
-    def stream(*_given: object, revision: str, **_named: object) -> Iterator[dict]:
+    def stream(*_given: object, revision: str, **_named: object) -> Iterator[object]:
         read.append(revision)
         return (row or 1 / 0 for row in rows)
 
