@@ -199,15 +199,13 @@ class Diagnostic(Keeper):
         if trainer.is_global_zero and trainer.global_step:
             self.take_back(trainer.global_step)
         elif self._leads(trainer, due=_diagnostics(trainer)):
-            with no_training(trainer):
-                _look(trainer, pl_module, _diagnostics(trainer), epoch=0)
+            _look(trainer, pl_module, _diagnostics(trainer), epoch=0)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         epoch = trainer.current_epoch + 1
         due = [one for one in _diagnostics(trainer) if epoch % one.every_n_epochs == 0]
         if self._leads(trainer, due):
-            with no_training(trainer):
-                _look(trainer, pl_module, due, epoch)
+            _look(trainer, pl_module, due, epoch)
 
     def _leads(self, trainer: L.Trainer, due: list[Diagnostic]) -> bool:
         """True for the one of those due that does the looking for all; only on rank 0."""
@@ -220,19 +218,20 @@ def _diagnostics(trainer: L.Trainer) -> list[Diagnostic]:
 
 def _look(trainer: L.Trainer, pl_module: L.LightningModule, due: list[Diagnostic], epoch: int) -> None:
     """Shows the probe set to the diagnostics that are due, and writes down what they find."""
-    model, data, precision = model_of(pl_module), data_of(trainer), trainer.precision_plugin
-    step = trainer.global_step
-    for one, findings in zip(due, observe(model, data, due, pl_module.device, precision), strict=True):
-        one.keep(findings, epoch, step)
-        pictures = one.pictures_every_n_epochs and epoch % one.pictures_every_n_epochs == 0
-        values = {f"{one.name}/{name}": value for name, value in findings.scalars.items()}
-        for logger in trainer.loggers:
-            # The row of the epoch's other numbers; before training there is none yet.
-            logger.log_metrics({**values, "epoch": max(0, epoch - 1)}, step=max(0, step - 1))
-            if pictures and isinstance(logger, Board):
-                for name, numbers in findings.histograms.items():
-                    logger.show_histogram(f"{one.name}/{name}", numbers.float().cpu(), step)
-        if pictures:
-            one.keep_arrays(findings, f"epoch_{epoch:05d}")
-            for name, make in findings.figures.items():
-                one.draw(make(), f"{name}_epoch_{epoch:05d}", trainer)
+    with no_training(trainer):
+        model, data, precision = model_of(pl_module), data_of(trainer), trainer.precision_plugin
+        step = trainer.global_step
+        for one, findings in zip(due, observe(model, data, due, pl_module.device, precision), strict=True):
+            one.keep(findings, epoch, step)
+            pictures = one.pictures_every_n_epochs and epoch % one.pictures_every_n_epochs == 0
+            values = {f"{one.name}/{name}": value for name, value in findings.scalars.items()}
+            for logger in trainer.loggers:
+                # The row of the epoch's other numbers; before training there is none yet.
+                logger.log_metrics({**values, "epoch": max(0, epoch - 1)}, step=max(0, step - 1))
+                if pictures and isinstance(logger, Board):
+                    for name, numbers in findings.histograms.items():
+                        logger.show_histogram(f"{one.name}/{name}", numbers.float().cpu(), step)
+            if pictures:
+                one.keep_arrays(findings, f"epoch_{epoch:05d}")
+                for name, make in findings.figures.items():
+                    one.draw(make(), f"{name}_epoch_{epoch:05d}", trainer)

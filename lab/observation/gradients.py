@@ -68,6 +68,9 @@ class Ahead:
     Args:
         trained: the checkpoint.
 
+    Attributes:
+        batches_an_epoch: that an epoch trains on.
+
     Raises:
         LabError: if the data cannot be drawn by (epoch, batch).
     """
@@ -82,27 +85,22 @@ class Ahead:
         # "32-true" leaves weights of a training in bfloat16 or float64 as they are.
         own = own.float() if trained.precision.startswith("32") else own
         self.module: Any = self.precision.convert_module(own).train()
-        self._batches = _limited(len(self._data.train_dataloader()), trained.limit)
+        self.batches_an_epoch = _limited(len(self._data.train_dataloader()), trained.limit)
 
     @property
     def steps_an_epoch(self) -> int:
         """Optimiser steps of an epoch."""
-        return math.ceil(self._batches / self._count)
-
-    @property
-    def batches_an_epoch(self) -> int:
-        """Batches that an epoch trains on."""
-        return self._batches
+        return math.ceil(self.batches_an_epoch / self._count)
 
     def whole(self, step: int) -> float:
         """Share of its batches that a step has: 1 but for the last one of an epoch, under gradient accumulation."""
         place = step % self.steps_an_epoch
-        return min(1.0, self._batches / self._count - place)
+        return min(1.0, self.batches_an_epoch / self._count - place)
 
     def losses(self, step: int) -> Iterator[Tensor]:
         """Loss of each batch of an optimiser step, to be divided by their number."""
         epoch, place = divmod(step, self.steps_an_epoch)
-        for index in range(place * self._count, min((place + 1) * self._count, self._batches)):
+        for index in range(place * self._count, min((place + 1) * self._count, self.batches_an_epoch)):
             batch = move_data_to_device(self._data.draw_train(epoch, index), self._device)
             batch = self.precision.convert_input(self._data.on_after_batch_transfer(batch, 0))
             self.module.seed_step(epoch, index)

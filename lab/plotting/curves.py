@@ -34,8 +34,8 @@ def accuracy_figure(runs: Mapping[str, Path], axis: str = "epoch", title: str = 
             raise ValueError(f"{folder} has no validation accuracy yet")
         epochs, accuracies = [row["epoch"] + 1 for row in rows], [100 * row["val/accuracy"] for row in rows]
         axes.plot(epochs, accuracies, label=literal(name) + _told_of_moment(told[name]), **look.of_line)
-        mark_moments(axes, [_eureka(folder)], look.color)
-    priors = {prior for folder in runs.values() if (prior := _eureka(folder).prior_accuracy) is not None}
+        mark_moments(axes, [known.eureka] if (known := told[name]) else [], look.color)
+    priors = {prior for one in told.values() if one and (prior := one.eureka.prior_accuracy) is not None}
     for prior in priors if len(priors) == 1 else ():
         guide(axes, 100 * prior, "--", f"plateau: the prior p(z) alone ({prior:.1%})")
     axes.set(ylabel="validation accuracy in %", ylim=(0, 102), title=literal(title))

@@ -78,7 +78,7 @@ def curves(
             panel.plot(found.epochs, scale * found.median, color=own, linewidth=1.8)
             panel.plot([], [], color=GUIDE, linewidth=1.8, label="median of the seeds, while all are trained")
             panel.fill_between([], [], [], color=GUIDE, alpha=0.2, linewidth=0, label="the middle half of them")
-        for height, line, meaning in guides((*setting.looked, *runs)[0].summary.eureka, quantity):
+        for height, line, meaning in guides(setting.first.summary.eureka, quantity):
             guide(panel, scale * height, line, meaning)
         if aligned:
             panel.axvline(0, color=GUIDE, linewidth=0.8)
@@ -272,25 +272,21 @@ def _scientific(value: float) -> str:
 
 @styled()
 def gradients(settings: Sequence[Setting]) -> Figure | None:
-    """Mean |gradient| of W_Q, W_K, W_V in the first layer, of a setting's first seed with any; grey before its moment.
+    """Mean |gradient| of W_Q, W_K, W_V in the first layer, of a setting's first seed, grey before its moment.
 
     Source: Eureka-moments in Transformers, Figure 4. None where no run has logged any.
     """
-    shown = [(setting, *found) for setting in settings if (found := _first_with_gradients(setting))]
+    shown = [(setting, rows) for setting in settings if (rows := gradient_rows(setting.first.folder))]
     if not shown:
         return None
     figure, axes = panels(len(shown), sharex=True, sharey=True)
-    names = told_apart([setting.name for setting, *_ in shown])
-    for panel, name, (_, run, rows) in zip(axes, names, shown, strict=True):
-        gradient_panel(panel, rows, 0, run.summary.eureka.shown_step)
-        panel.set_title(panel_title(f"{name}, seed {run.seed}"))
+    names = told_apart([setting.name for setting, _ in shown])
+    for panel, name, (setting, rows) in zip(axes, names, shown, strict=True):
+        gradient_panel(panel, rows, 0, setting.first.summary.eureka.shown_step)
+        panel.set_title(panel_title(f"{name}, seed {setting.first.seed}"))
     name_left(axes, "mean |gradient|, layer 0")
     legend_below(figure)
     return figure
-
-
-def _first_with_gradients(setting: Setting) -> tuple[Record, list[dict[str, float]]] | None:
-    return next(((run, rows) for run in setting.runs if (rows := gradient_rows(run.folder))), None)
 
 
 def gradient_shares(settings: Sequence[Setting]) -> str:
@@ -300,8 +296,8 @@ def gradient_shares(settings: Sequence[Setting]) -> str:
     """
     told = []
     for setting in settings:
-        found = _first_with_gradients(setting)
-        if found and (shares := _shares_of_v(found[1], found[0].summary.eureka.step)):
+        run = setting.first
+        if shares := shares_of_v(run.folder, run.summary.eureka.step):
             told.append(f"{setting.name} {', '.join(f'{name} {share:.2g}' for name, share in shares.items())}")
     if not told:
         return ""
@@ -318,11 +314,8 @@ def shares_of_v(folder: Path, moment: float | None) -> dict[str, float]:
     Returns:
         "W_Q" and "W_K" -> share; nothing where the run has logged no gradients.
     """
-    return _shares_of_v(gradient_rows(folder), moment)
-
-
-def _shares_of_v(rows: Sequence[Mapping[str, float]], moment: float | None) -> dict[str, float]:
-    before = [row for row in rows if row["gradient/v/layer_0"] > 0 and (moment is None or row["step"] < moment)]
+    rows = [row for row in gradient_rows(folder) if row["gradient/v/layer_0"] > 0]
+    before = [row for row in rows if moment is None or row["step"] < moment]
     shares = {
         f"W_{name.upper()}": [row[f"gradient/{name}/layer_0"] / row["gradient/v/layer_0"] for row in before]
         for name in "qk"

@@ -100,7 +100,7 @@ def _times(runs: Sequence[tuple[int | None, int]]) -> Times | None:
 def _reach(finished: Sequence[Record], baseline: Setting | None) -> Reach | None:
     if baseline is None or not finished or not baseline.finished or _moment_of(finished[0]) != _moment_of(baseline):
         return None
-    threshold = next((run.threshold for run in baseline.looked), None)
+    threshold = baseline.first.threshold
     if threshold is None or "accuracy" not in baseline.metric:
         return None
     every = finished[0].config.get("trainer.check_val_every_n_epoch")

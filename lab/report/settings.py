@@ -45,15 +45,14 @@ class Setting:
         return tuple(run for run in self.runs if run.finished)
 
     @property
-    def looked(self) -> tuple[Record, ...]:
-        """Runs that were watched for a moment: those that failed before their first validation were not."""
-        return tuple(run for run in self.runs if run.looked)
+    def first(self) -> Record:
+        """The first seed that came to a validation; it speaks for all, where one that failed before says nothing."""
+        return next((run for run in self.runs if run.validated_epochs), self.runs[0])
 
     @property
     def metric(self) -> str:
         """Metric that is watched for the moment, without its "val/"."""
-        told = (*self.looked, *self.runs)[0].summary.eureka.metric
-        return told.removeprefix("val/")
+        return self.first.summary.eureka.metric.removeprefix("val/")
 
     @property
     def stops_early(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import matplotlib
 import numpy as np
@@ -24,39 +24,32 @@ _KEY = re.compile(r"temperature/(?P<name>[^/]+)/layer_(?P<layer>\d+)(?P<mean>/me
 
 @styled()
 def temperatures(settings: Sequence[Setting]) -> Figure | None:
-    """Temperatures over training, a panel for each setting (first seed with any) and quantity, a line for each layer.
+    """Temperatures over training, a panel for each setting (first seed) and quantity, a line for each layer.
 
     Of a quantity that each head has, the line is the mean over heads, and one standard deviation is shaded. What stays
     as it was at the first epoch is left out; None where everything does.
 
     Source: "Introducing a learnable temperature" shows mean and spread over heads, layer by layer.
     """
-    shown = [*_first_quantities(settings)]
+    shown = [(setting, name, layers) for setting in settings for name, layers in _changing(setting.first).items()]
     if not shown:
         return None
     figure, axes = panels(len(shown), sharex=True)
+    titles = told_apart([setting.name for setting, *_ in shown])
     most = max(max(layers) for *_, layers in shown)
     colors = matplotlib.colormaps[MAP](np.linspace(0, 0.9, most + 1))
-    for panel, title, (_, seed, name, layers) in zip(axes, told_apart([one[0] for one in shown]), shown, strict=True):
+    for panel, title, (setting, name, layers) in zip(axes, titles, shown, strict=True):
         for layer, table in layers.items():
             panel.plot(table["step"], table["mean"], color=colors[layer], label=f"layer {layer}")
             low, high = table["mean"] - table["spread"], table["mean"] + table["spread"]
             panel.fill_between(table["step"], low, high, color=colors[layer], alpha=0.15, linewidth=0)
-        panel.set_title(panel_title(f"{title}, seed {seed}"))
+        panel.set_title(panel_title(f"{title}, seed {setting.first.seed}"))
         panel.set_ylabel(name)
         count_axis(panel, "step")
     if any(table["spread"].any() for *_, layers in shown for table in layers.values()):
         axes[0].fill_between([], [], [], color="0.5", alpha=0.3, linewidth=0, label="one standard deviation over heads")
     legend_below(figure)
     return figure
-
-
-def _first_quantities(settings: Sequence[Setting]) -> Iterator[tuple[str, int, str, dict[int, pd.DataFrame]]]:
-    """Name and seed, quantity and its layers, of each setting's first run in which one changes."""
-    for setting in settings:
-        found = next(((run.seed, own) for run in setting.runs if (own := _changing(run))), None)
-        if found:
-            yield from ((setting.name, found[0], name, layers) for name, layers in found[1].items())
 
 
 def _changing(run: Record) -> dict[str, dict[int, pd.DataFrame]]:

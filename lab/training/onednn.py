@@ -70,7 +70,7 @@ def _side_by_side(
     info: Any, axes: tuple[int | None, ...], x: Tensor, weight: Tensor, bias: Tensor | None
 ) -> tuple[Tensor, int]:
     x, weight = (
-        one[None] if axis is None else one.movedim(axis, 0) for one, axis in zip((x, weight), axes, strict=False)
+        one[None] if axis is None else one.movedim(axis, 0) for one, axis in zip((x, weight), axes[:2], strict=True)
     )
     found = x.flatten(1, -2) @ weight.transpose(1, 2)
     if bias is not None:

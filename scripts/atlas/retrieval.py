@@ -15,7 +15,7 @@ from lab.report.statistics import mean_over_seeds
 from lab.training.load import read_trained
 from scripts.atlas.rows import PLAIN, Row, all_rows
 from scripts.reproduce.common import folder_of, train
-from scripts.reproduce.kept import summary_of
+from scripts.reproduce.kept import all_finished, summaries_of
 from scripts.reproduce.max_retrieval import PAPER, by_seed, p_value, published
 from scripts.reproduce.max_retrieval_evaluation import SIZES, Evaluation
 
@@ -93,11 +93,8 @@ class Retrieval:
         return str(Row(typed)) in self._known() or self._is_trained(typed)
 
     def _is_trained(self, typed: str) -> bool:
-        found = [
-            summary_of([*self._overrides(typed), f"seed={seed}"], folder)
-            for seed, folder in enumerate(self.folders(typed))
-        ]
-        return all(one is not None and one.finished for one in found)
+        folders = self.folders(typed)
+        return all_finished(summaries_of(self._overrides(typed), folders, range(len(folders))))
 
     def _known(self) -> set[str]:
         """Measures that are kept, each of all its seeds."""

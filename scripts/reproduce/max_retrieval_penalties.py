@@ -27,7 +27,7 @@ from lab.report.statistics import mean_over_seeds
 from lab.runs.files import write_text
 from lab.runs.summary import Summary, read_summary
 from scripts.reproduce.common import origin, positive, seconds_a_step, sentences, tell_duration, train, within
-from scripts.reproduce.kept import summary_of
+from scripts.reproduce.kept import all_finished, summaries_of
 from scripts.reproduce.max_retrieval import (
     BASELINE,
     PAPER,
@@ -104,11 +104,7 @@ class Plan:
 
     def trained(self, penalty: str, seeds: int = FIRST) -> bool:
         """Tells whether so many seeds have been trained to their end, and are here."""
-        found = [
-            summary_of([*self.overrides(penalty), f"seed={seed}"], folder)
-            for seed, folder in enumerate(self.folders(penalty, seeds))
-        ]
-        return all(one is not None and one.finished for one in found)
+        return all_finished(summaries_of(self.overrides(penalty), self.folders(penalty, seeds), range(seeds)))
 
     def train(self, penalty: str, seeds: int = FIRST) -> None:
         """Trains what is missing of it."""

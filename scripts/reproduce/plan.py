@@ -22,7 +22,7 @@ from lab.runs.spec import RunSpec
 from lab.runs.summary import Summary
 from lab.training.build import build_data
 from scripts.reproduce.common import of_this_machine, speed_of, train
-from scripts.reproduce.kept import summary_of
+from scripts.reproduce.kept import all_finished, summaries_of
 
 HERE = Path(__file__).resolve().parent
 SizeName = Literal["published", "small"]
@@ -184,15 +184,12 @@ class Run:
         Raises:
             LabError: if the folder of one holds another run.
         """
-        return [
-            summary_of([*self.overrides, f"seed={seed}"], folder)
-            for seed, folder in zip(self.seeds, self.folders, strict=True)
-        ]
+        return summaries_of(self.overrides, self.folders, self.seeds)
 
     @property
     def finished(self) -> bool:
         """Tells whether all seeds have been trained to their end."""
-        return all(one is not None and one.finished for one in self.summaries())
+        return all_finished(self.summaries())
 
     def epochs_left(self) -> int:
         """Epochs still to train; of seeds that train together, those of the one that has come least far."""
