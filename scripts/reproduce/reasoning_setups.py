@@ -3,6 +3,7 @@
     python -m scripts.reproduce.reasoning_setups --threads 1 --compile                     # all, the likeliest first
     python -m scripts.reproduce.reasoning_setups --minutes 300 --threads 1 --compile       # what five hours hold
     python -m scripts.reproduce.reasoning_setups --setup layer_norm --threads 1 --compile  # one of them
+    python -m scripts.reproduce.reasoning_setups --setup init warmup --softmax softmax --rate 2e-3  # some of its cells
     python -m scripts.reproduce.reasoning_setups --page                                    # the page of what is there
 
 A set-up changes one thing, or one more on top of layer norm, and is compared seed by seed with the one that it changes.
@@ -309,7 +310,11 @@ def main(arguments: argparse.Namespace) -> None:
     """Trains what is missing, and writes the page after every cell."""
     kept = Kept(arguments.out / FILE)
     cells = plan(arguments.runs, kept, run_options(arguments.threads, arguments.compile))
-    asked = [cell for cell in cells if arguments.setup in (None, cell.setup)]
+    asked = [
+        cell
+        for cell in cells
+        if cell.setup in arguments.setup and SOFTMAXES[cell.name] in arguments.softmax and cell.rate in arguments.rate
+    ]
     command = "python -m scripts.reproduce.reasoning_setups" + "".join(f" {word}" for word in arguments.typed)
     left = [] if arguments.page else [cell for cell in asked if not cell.records()]
     if left:
@@ -329,7 +334,14 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=Path, default=Path("runs/reasoning_setups"), help="folder of the runs")
     parser.add_argument("--out", type=Path, default=Path("results/reasoning_setups"), help="folder of the page")
-    parser.add_argument("--setup", choices=list(SETUPS), help="this one alone")
+    for option, choices, what in (
+        ("--setup", SETUPS, "set-ups"),
+        ("--softmax", SOFTMAXES.values(), "softmaxes"),
+        ("--rate", RATES, "learning rates"),
+    ):
+        every = list(choices)
+        words = f"these {what} alone, of {', '.join(every)}"
+        parser.add_argument(option, nargs="+", choices=every, default=every, metavar="NAME", help=words)
     parser.add_argument("--minutes", type=float, help="stop after so many; the same command goes on")
     parser.add_argument("--threads", type=positive, default=None, help="CPU threads of each run")
     parser.add_argument("--compile", action="store_true", help="torch.compile: needs a C++ compiler on a CPU")
