@@ -52,6 +52,8 @@ def attend(
     keys, dtype = k_BHMD.shape[-2], v_BHMD.dtype
     in_bfloat16 = q_BHND.dtype == k_BHMD.dtype == dtype == torch.bfloat16
     if in_bfloat16 and _CPU_MULTIPLIES_BFLOAT16 and _FEW_KEYS < keys <= _KEYS_IN_BFLOAT16 and normaliser.is_softmax:
+        # Heads lie strided in their projection: each product would copy them, forward and backward.
+        q_BHND, k_BHMD, v_BHMD = (x.contiguous() for x in (q_BHND, k_BHMD, v_BHMD))
         if mask is None:
             with torch.autocast("cpu", enabled=False):
                 if (weights := _weights_at_once(q_BHND, k_BHMD, rule)) is not None:

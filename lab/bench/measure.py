@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 import lab.attention.layers
 from lab.attention.functional import attend
@@ -26,7 +27,7 @@ from lab.bench.gathering import time_of_gathering
 from lab.bench.looking import cost_of_looking, time_of_probes
 from lab.bench.replacing import cost_of_replacing
 from lab.bench.runs import time_of_runs
-from lab.bench.timing import MIB, Step, memory_now, quartiles, timed_rounds, warm_up
+from lab.bench.timing import MIB, Step, matrix_product, memory_now, quartiles, timed_rounds, warm_up
 from lab.datasets.drawn import DrawnDigits, DrawnGarments
 from lab.datasets.loading import Batch, Drawn
 from lab.datasets.reasoning import ReasoningData
@@ -105,8 +106,28 @@ def _compose(case: Case) -> list[Row]:
 
 def _train(case: Case) -> list[Row]:
     before = memory_now(case.device)
-    (times,), memory = _run(case, [training_step(case, case.softmax)], before, minimum=5)
-    return [_row(case, "training", "images/s", [case.batch / t for t in times], memory)]
+    # In turn, since a machine with neighbours is not as fast from one second to the next.
+    multiply, flops = matrix_product(getattr(torch, case.precision), case.device)
+    steps = [training_step(case, case.softmax), multiply]
+    (times, products), memory = _run(case, steps, before, minimum=5)
+    share = linear_flops() * case.batch / flops
+    shares = [100 * share * product / time for time, product in zip(times, products, strict=True)]
+    return [
+        _row(case, "training", "images/s", [case.batch / t for t in times], memory),
+        _row(case, "its linear layers over the machine's matrix product", "%", shares, memory),
+    ]
+
+
+def linear_flops() -> int:
+    """Floating-point operations of the compact ViT's linear layers for one image, forward and backward.
+
+    Attention's own products, a fifth more, are not counted.
+    """
+    with FlopCounterMode(display=False) as counter:
+        CompactViT(softmax=Fixed)(torch.zeros(1, 3, IMAGE_SIZE, IMAGE_SIZE))
+    found = counter.get_flop_counts()["Global"]
+    # Backward there is a product towards the weights, and one towards the input.
+    return 3 * sum(found.get(name, 0) for name in (torch.ops.aten.mm, torch.ops.aten.addmm))
 
 
 def _ratio(case: Case) -> list[Row]:

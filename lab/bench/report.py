@@ -53,7 +53,7 @@ class Target:
 def targets(rows: Sequence[Row], device: str) -> list[Target]:
     """The project's speed targets, judged by the rows that there are: set for two CPU cores, one for a GPU alone."""
 
-    def median(group: str, begin: str = "") -> float | None:
+    def median(group: str, begin: str = "", precision: str = "") -> float | None:
         """The largest of a group's quantities that begin so; a glance (--quick) is of other sizes and judges nothing.
 
         Of seeds, whose size is always the same, the quickest mode's under NormSoftmax.
@@ -63,13 +63,20 @@ def targets(rows: Sequence[Row], device: str) -> list[Target]:
             row.median
             for row in rows
             if row.group == group and row.quantity.startswith(begin) and row.median is not None
+            if precision in ("", row.precision)
             if (row.softmax == "norm_softmax" if seeds else row.batch == BATCH_SIZES[group])
         ]
         return (min(found) if seeds else max(found)) if found else None
 
     return [
         _target("composed samples/s", median("compose", "composition"), at_least=50_000),
-        _target(f"trained images/s, best setting, batch {BATCH_SIZES['train']}", median("train"), at_least=55),
+        _target(
+            f"trained images/s, best setting, batch {BATCH_SIZES['train']}", median("train", "training"), at_least=55
+        ),
+        *(
+            _target(f"its linear layers / matrix product in %, {name}, likewise", median("train", "its", name), share)
+            for name, share in (("float32", 75), ("bfloat16", 60))
+        ),
         _target(
             f"NormSoftmax step / softmax step, worst setting, batch {BATCH_SIZES['ratio']}",
             median("ratio"),

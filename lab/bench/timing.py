@@ -68,14 +68,19 @@ def warm_up(steps: Sequence[Step], rounds: int, device: str) -> None:
             return
 
 
-def matrix_product_gflops(dtype: torch.dtype, device: str) -> float:
-    """GFLOP/s of a square matrix product: what the machine has to give, to judge all else by."""
-    side = 8192 if device == "cuda" else 768
+def matrix_product(dtype: torch.dtype, device: str) -> tuple[Step, int]:
+    """Square matrix product, and its floating-point operations: what the machine has to give, to judge all else by."""
+    side = 8192 if device == "cuda" else 2048
     a, b = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
-    multiply = lambda: a @ b  # noqa: E731
+    return lambda: a @ b, 2 * side**3
+
+
+def matrix_product_gflops(dtype: torch.dtype, device: str) -> float:
+    """GFLOP/s of :func:`matrix_product`."""
+    multiply, flops = matrix_product(dtype, device)
     warm_up([multiply], 1, device)
     (times,) = timed_rounds([multiply], seconds=0.5, minimum=3, device=device)
-    return 2 * side**3 / quartiles(times)[1] / 1e9
+    return flops / quartiles(times)[1] / 1e9
 
 
 def synchronise(device: str) -> None:

@@ -174,8 +174,9 @@ def test_training_takes_the_path_it_names(
 
     monkeypatch.setattr(lab.attention.layers, "attend_explicit", counted)
     fused = lab.attention.layers.attend
-    (row,) = measure(replace(TINY, group="train", softmax="norm_softmax", path=path, precision=precision))
+    row, share = measure(replace(TINY, group="train", softmax="norm_softmax", path=path, precision=precision))
     assert is_number(row) and row.unit == "images/s"
+    assert is_number(share) and share.unit == "%" and share.rounds == row.rounds
     assert bool(calls) == (path == "explicit")
     assert lab.attention.layers.attend is fused
 
@@ -216,24 +217,40 @@ def test_interleaved_rounds_alternate_their_order() -> None:
 
 
 def test_targets_are_judged_by_the_rows_there_are() -> None:
-    def row(group: str, median: float, quantity: str = "", batch: int = 64, softmax: str = "", mode: str = "") -> Row:
+    def row(
+        group: str,
+        median: float,
+        quantity: str = "",
+        batch: int = 64,
+        softmax: str = "",
+        mode: str = "",
+        precision: str = "",
+    ) -> Row:
         batch = 512 if group == "compose" else batch
-        return Row(group, quantity, softmax, "", "", mode, 0, batch, "", median, median, median, 1)
+        return Row(group, quantity, softmax, "", precision, mode, 0, batch, "", median, median, median, 1)
+
+    def train(median: float, batch: int = 64) -> Row:
+        return row("train", median, "training", batch)
+
+    def share(median: float, precision: str) -> Row:
+        return row("train", median, "its linear layers over the machine's matrix product", precision=precision)
 
     def reached(rows: list[Row], device: str = "cpu") -> list[bool | None]:
         return [target.reached for target in targets(rows, device)]
 
-    assert reached([]) == [None] * 15
+    assert reached([]) == [None] * 17
     together = row("seeds", 1.2, "5 steps together / one", 4392, "norm_softmax", "compile")
-    assert reached([together])[6] is None and reached([together], "cuda")[6] is True
-    rows = [row("compose", 60_000, "composition"), row("train", 54), row("train", 56), row("ratio", 1.0)]
-    assert reached(rows)[:6] == [True, True, True, None, None, None]
+    assert reached([together])[8] is None and reached([together], "cuda")[8] is True
+    rows = [row("compose", 60_000, "composition"), train(54), train(56), row("ratio", 1.0)]
+    assert reached(rows)[:8] == [True, True, None, None, True, None, None, None]
+    shares = [share(76, "float32"), share(70, "float32"), share(59, "bfloat16")]
+    assert reached(shares)[:4] == [None, None, True, False]
     # The ratio has to hold in every setting, and only batch 64 counts.
-    rows = [row("compose", 60_000, "draws and composition"), row("train", 90, batch=8), row("ratio", 1.2)]
-    assert reached([*rows, row("ratio", 1.0)])[:6] == [None, None, False, None, None, None]
+    rows = [row("compose", 60_000, "draws and composition"), train(90, batch=8), row("ratio", 1.2)]
+    assert reached([*rows, row("ratio", 1.0)])[:8] == [None, None, None, None, False, None, None, None]
     # Of models of other libraries the worst counts.
     ratios = [row("replace", value, batch=8) for value in (1.01, 1.02)]
-    assert reached(ratios)[7] is True and reached([*ratios, row("replace", 1.04, batch=8)])[7] is False
+    assert reached(ratios)[9] is True and reached([*ratios, row("replace", 1.04, batch=8)])[9] is False
     # Of the seeds the best mode counts, under NormSoftmax.
     quantities = ("step of one seed", "step of 5 seeds together", "a run of 5 seeds / 5 runs")
     slow, fast, other = [
@@ -244,7 +261,7 @@ def test_targets_are_judged_by_the_rows_there_are() -> None:
             (("softmax", "compile"), (1.0, 1.0, 0.1)),
         ]
     ]
-    assert reached([*slow, *fast, *other])[:6] == [None, None, None, True, False, True]
+    assert reached([*slow, *fast, *other])[:8] == [None, None, None, None, None, True, False, True]
     looking = [
         row("diagnostics", 0.04, "all diagnostics / training"),
         row("diagnostics", 0.02, "none due / training"),
@@ -254,7 +271,7 @@ def test_targets_are_judged_by_the_rows_there_are() -> None:
         row("gather", 9.0, "first, 1,000 runs", 1000),
         row("gather", 2.0, "again, 1,000 runs", 1000),
     ]
-    assert reached(looking)[8:] == [True, False, True, False, None, True, False]
+    assert reached(looking)[10:] == [True, False, True, False, None, True, False]
 
 
 @pytest.mark.parametrize(("value", "text"), [(83_123.4, "83,123"), (61.23, "61.2"), (1.1499, "1.150")])
