@@ -34,7 +34,7 @@ def main() -> None:
     parser = Parser(
         prog="python -m lab.status", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("root", type=Path, nargs="?", default=Path("runs"), help="a folder of runs")
+    parser.add_argument("root", type=Path, nargs="?", help="a folder of runs; default: runs")
     parser.add_argument("--watch", type=float, metavar="SECONDS", help="show it again every so many seconds")
     parser.add_argument(
         "--plan",
@@ -45,9 +45,13 @@ def main() -> None:
     arguments = parser.parse_args()
     only = None
     if arguments.plan is not None:
+        if arguments.root is not None:
+            parser.error(f"{arguments.root} and --plan: the folder of planned runs is named by paths.runs=")
         with refusals():
             arguments.root, only = _plan(arguments.plan)
-    elif not arguments.root.is_dir():
+    elif arguments.root is None:
+        arguments.root = Path("runs")
+    if arguments.plan is None and not arguments.root.is_dir():
         tell(f"error: {arguments.root} is no folder: name one that holds runs, as in python -m lab.status runs")
         sys.exit(1)
     if arguments.watch is not None and not 0 < arguments.watch <= 86_400:

@@ -41,8 +41,9 @@ def train(softmax: str, runs: Path, seed: int, settings: list[str]) -> Path:
     """Runs ``python -m lab.train`` as a user would; the run folder."""
     # At the preset's 5e-3 a slingshot (Eureka-moments, A.17) throws seed 0 back to the plateau right after its moment.
     overrides = ["experiment=reasoning", f"softmax={softmax}", "optim.lr=2e-3", f"seed={seed}", *settings]
-    print(f"$ python -m lab.train {' '.join(overrides)}", flush=True)
-    if status := train_apart([*overrides, f"paths.runs={runs}"]):
+    typed = [*overrides, f"paths.runs={runs}"]
+    print(f"$ python -m lab.train {' '.join(typed)}", flush=True)
+    if status := train_apart(typed):
         sys.exit(status)
     print(flush=True)
     return runs / run_name("reasoning", softmax, seed, overrides)

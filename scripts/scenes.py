@@ -21,7 +21,7 @@ from matplotlib.patches import FancyBboxPatch
 from lab.callbacks.diagnostics.sample_scenes import scenes_figure, titles_of
 from lab.config.check import check
 from lab.config.command_line import composed
-from lab.console import LabError, refusals
+from lab.console import LabError, import_from_here, refusals
 from lab.datasets.imagenet import FolderScenes
 from lab.datasets.loading import DataModule
 from lab.datasets.scenes import unnormalised
@@ -171,6 +171,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=6, help="scenes of each task")
     parser.add_argument("--set", nargs="*", default=[], help="overrides, as data/source=drawn or paths.data=<folder>")
     arguments = parser.parse_args()
+    import_from_here()
     with refusals(), Ending().told():
         if arguments.count < 1:
             raise LabError(f"--count must be at least 1, got {arguments.count}")

@@ -105,6 +105,15 @@ def trainings_in(page: Path) -> list[str]:
 TRAINING = [page for page in sorted((ROOT / "docs").glob("*.md")) if trainings_in(page)]
 
 
+def test_a_shell_can_read_every_command() -> None:
+    for page in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "results").rglob("*.md")):
+        for block in re.findall(r"^```bash\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
+            # Words in angle brackets stand for what the reader fills in.
+            text = re.sub(r"<[^<>\n]+>", "X", block)
+            read = subprocess.run(["bash", "-n"], input=text, capture_output=True, text=True)
+            assert not read.returncode, f"{page.relative_to(ROOT)}: {read.stderr}"
+
+
 @pytest.mark.parametrize("page", TRAINING, ids=lambda path: path.name)
 def test_commands_in_the_pages_compose(page: Path, configs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lab.config.compose.CONFIGS", configs)

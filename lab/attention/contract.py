@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from lab.attention.normaliser import Normaliser
-from lab.attention.rule import TemperatureRule, not_handed_on
+from lab.attention.rule import LengthNotTold, TemperatureRule, not_handed_on
 
 # What every constructor takes: the model makes one rule a layer with them.
 _OF_A_LAYER = ("heads", "head_dim")
@@ -176,6 +176,8 @@ def _beta_of(rule: TemperatureRule, q_BHND: Tensor, k_BHMD: Tensor) -> Tensor:
     shapes = f"queries {list(q_BHND.shape)} and keys {list(k_BHMD.shape)} [batch, heads, tokens, head_dim]"
     try:
         beta: object = rule.inverse_temperature(q_BHND, k_BHMD, None)
+    except LengthNotTold:
+        raise
     except Exception as error:
         raise ValueError(f"{where}(q, k, mask) fails on {shapes}: {type(error).__name__}: {error}") from error
     if not isinstance(beta, Tensor) or not beta.is_floating_point():

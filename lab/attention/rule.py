@@ -92,11 +92,12 @@ class TemperatureRule(nn.Module):
         """The trained length.
 
         Raises:
-            ValueError: if nobody has told it.
+            LengthNotTold: if nobody has told it.
         """
         if self.trained_length is None:
-            raise ValueError(
-                "softmax.trained_length must be given here: the model does not tell how many keys it is trained on"
+            raise LengthNotTold(
+                "softmax.trained_length must be given here: the model does not tell how many keys it is trained on (in "
+                "Python: trained_length=197, say)"
             )
         return self.trained_length
 
@@ -136,6 +137,10 @@ class TemperatureRule(nn.Module):
     def temperatures(self) -> dict[str, Tensor]:
         """Detached values worth logging, by name."""
         return {"tau": self.tau.detach().clone()}
+
+
+class LengthNotTold(ValueError):
+    """Error of a rule that counts keys, where nobody has told it how many there are in training."""
 
 
 def inverse_temperature(rule: TemperatureRule, q_BHND: Tensor, k_BHMD: Tensor, mask: Mask) -> Tensor:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
+import logging
 import re
 import sys
 import typing
@@ -224,12 +225,16 @@ def _check_node(node: Any, path: str) -> None:
     if not isinstance(node, Mapping):
         return
     if "_target_" in node:
+        # Hydra tells of what it cannot import by itself, too.
+        logging.getLogger("hydra.utils").disabled = True
         try:
             target = get_object(node["_target_"])
         except Exception as error:
             raise LabError(
                 f"{path}._target_={node['_target_']} cannot be imported: {' '.join(str(error).split())}"
             ) from error
+        finally:
+            logging.getLogger("hydra.utils").disabled = False
         if path in ("softmax", "softmax.normaliser"):
             _check_rule(target)
         options = {key: value for key, value in node.items() if key not in HYDRA_KEYS}

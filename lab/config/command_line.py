@@ -133,7 +133,8 @@ def each_value(overrides: Sequence[str], config_dir: Path | None = None) -> Iter
         yield _without_hydra(_composed(first) if planned else whole).config
         for place, (override, some) in enumerate(zip((*planned, *typed), values, strict=True)):
             for value in some[1:]:
-                if override.key_or_group in PLAIN_VALUES:  # changes nothing else
+                # Changes nothing else; the name of a config does.
+                if override.key_or_group in PLAIN_VALUES and not _options(override.key_or_group):
                     check_plain(override.key_or_group, parsed([value])[0].value())
                 else:
                     yield _without_hydra(_composed([*first[:place], value, *first[place + 1 :]])).config

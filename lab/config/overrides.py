@@ -24,11 +24,13 @@ class Override:
         text: as typed.
         key: what it sets, without signs in front and without a package: ``softmax.tau``, ``data/task``.
         value: what it is set to, as typed; "" where something is taken out.
+        written: in one way, however it is typed: ``optim.lr=0.001`` for ``optim.lr=1e-3``.
     """
 
     text: str
     key: str
     value: str
+    written: str
 
     @property
     def name(self) -> str:
@@ -58,8 +60,13 @@ def read_override(text: str) -> Override:
         LabError: if Hydra's grammar has no place for it.
     """
     (found,) = parsed([text])
-    _, equals, value = text.partition("=")
-    return Override(text, found.key_or_group, value if equals else "")
+    key, equals, value = text.partition("=")
+    written = text
+    if equals and not found.is_sweep_override():
+        # As Hydra hands it to the runs of a sweep, but for False, which nobody types.
+        as_hydra = found.get_value_element_as_str()
+        written = f"{key}={as_hydra.lower() if isinstance(found.value(), bool) else as_hydra}"
+    return Override(text, found.key_or_group, value if equals else "", written)
 
 
 def parsed(texts: Sequence[str], loader: ConfigLoader | None = None) -> list[types.Override]:

@@ -233,7 +233,7 @@ def baseline_of(
                 return setting
         there = "; ".join(setting.name for setting in settings) or "none"
         raise LabError(f"no setting is called {name!r}: the settings are {there}")
-    plain = [setting for setting in settings if setting.softmax == "softmax"]
+    plain = [setting for setting in settings if setting.plain]
     if len(plain) < 2:
         return plain[0] if plain else None
     known = default()

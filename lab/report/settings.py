@@ -55,6 +55,12 @@ class Setting:
         return self.first.summary.eureka.metric.removeprefix("val/")
 
     @property
+    def plain(self) -> bool:
+        """True of softmax with its own normaliser at a constant tau, whatever that is."""
+        others = ("softmax.normaliser.", "softmax.schedule.")
+        return self.softmax == "softmax" and not any(key.startswith(others) for key in self.config)
+
+    @property
     def stops_early(self) -> bool:
         """True if runs end soon after their moment: those that have ended are then those that have had one."""
         return self.config.get("callbacks.eureka.stop_after") is not None
@@ -78,7 +84,7 @@ def settings(runs: Iterable[Record]) -> list[Setting]:
     for experiment in sorted(by_experiment):
         own = by_experiment[experiment]
         named = [_setting(name, experiment, group) for name, group in zip(_names(own), own, strict=True)]
-        found += sorted(named, key=lambda setting: (setting.softmax != "softmax", setting.name))
+        found += sorted(named, key=lambda setting: (not setting.plain, setting.name))
     return found
 
 

@@ -171,14 +171,15 @@ def run_name(experiment: str, softmax: str, seed: int, overrides: Iterable[str])
         experiment: the chosen ``experiment`` config.
         softmax: the chosen ``softmax`` config.
         seed: of the run.
-        overrides: as typed on the command line; their order does not matter, and of a key that comes twice the last
-            one counts, as it does for Hydra.
+        overrides: as typed on the command line; their order does not matter, nor how a number is written, and of a key
+            that comes twice the last one counts, as it does for Hydra.
     """
     typed = list({one.key: one for one in map(read_override, overrides)}.values())
     name = softmax_name(softmax, overrides)
-    rest = [one.text.lstrip("+") for one in typed if _names_a_run(one)]
+    # Not as typed: a run by itself and one of a sweep are one run.
+    rest = [one.written.lstrip("+") for one in typed if _names_a_run(one)]
     # What a class of one's own takes its options from stands in its name only where it was chosen.
-    rest += [one.text for one in typed if one.key == "softmax" and name != softmax]
+    rest += [one.written for one in typed if one.key == "softmax" and name != softmax]
     return f"{experiment}/{folder_name(','.join([name, *sorted(rest)]))}/seed={seed}"
 
 

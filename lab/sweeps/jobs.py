@@ -77,12 +77,42 @@ def with_resources(given: Mapping[str, Any], trainer: DictConfig) -> dict[str, A
         "gpus_per_node": None if otherwise else count,
     }
     needed = {name: value for name, value in needed.items() if given[name] is None}
-    return {**given, **needed, "setup": [_CPUS_FOR_SRUN, *(given["setup"] or [])]}
+    setup = given["setup"] or []
+    lines = [setup] if isinstance(setup, str) else setup
+    return {**given, **needed, "setup": [_CPUS_FOR_SRUN, *lines]}
 
 
-def note(folder: Path, job: SlurmJob) -> None:
-    """Writes into a run folder which job is to run it."""
-    write_json(folder / JOB, {"job": job.job_id, "folder": str(job.paths._folder)})
+def check_numbers(given: Mapping[str, Any]) -> None:
+    """Checks numbers of the launcher that SLURM or submitit would not refuse before the jobs are there.
+
+    Raises:
+        LabError: at the first that is none, or that leaves a job no time.
+    """
+    for name in ("array_parallelism", "max_num_timeout", "timeout_min", "signal_delay_s"):
+        value = given[name]
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise LabError(f"hydra.launcher.{name}={value} is wrong: give a whole number")
+    # SLURM may send its signal a minute early.
+    if 60 * given["timeout_min"] <= given["signal_delay_s"] + 60:
+        raise LabError(
+            f"hydra.launcher.timeout_min={given['timeout_min']} leaves a job no time: its runs are told to save "
+            f"signal_delay_s={given['signal_delay_s']} seconds before, up to a minute earlier still"
+        )
+
+
+def note(folder: Path, job: SlurmJob, overrides: Iterable[str]) -> None:
+    """Writes into a run folder which job is to run it, and with which overrides."""
+    noted = {"job": job.job_id, "folder": str(job.paths._folder), "overrides": sorted(overrides)}
+    write_json(folder / JOB, noted)
+
+
+def differ(folder: Path, overrides: Iterable[str]) -> list[str]:
+    """Overrides that the noted job of a run folder has and these have not, or the other way round; by name."""
+    try:
+        noted = read_json(folder / JOB)["overrides"]
+    except (DamagedFile, KeyError, TypeError):
+        return []  # noted before overrides were
+    return sorted(set(noted) ^ set(overrides))
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from submitit.core.utils import FailedSubmissionError, UncompletedJobError
 from submitit.helpers import clean_env
 from submitit.slurm.slurm import SlurmJob
 
+from lab.config.hydra_internals import BASIC_SWEEPER
 from lab.config.overrides import Override, read_override
 from lab.console import LabError, Unfinished, first_line, tell
 from lab.runs import slurm
@@ -104,7 +105,9 @@ class SlurmLauncher(submitit_launcher.SlurmLauncher):
             reason = f": {first_line(end._return_value)} (log: {job.paths.stdout})" if failed else ""
             tell(f"[{len(ends)}/{len(runs)}] {'not finished' if failed else 'finished'}: {of[number]}{reason}")
         broken = [of[number] for number in sorted(ends) if ends[number].status == JobStatus.FAILED]
-        for run in broken:
+        # A search goes on with others, and tells of each trial its own reason.
+        searches = bool(broken) and self.config.hydra.sweeper._target_ != BASIC_SWEEPER
+        for run in broken if not searches else ():
             names = ", ".join(map(str, broken))
             cut_short = isinstance(ends[run.number]._return_value, Unfinished)
             ends[run.number].return_value = (_CutShort if cut_short else CompactHydraException)(
@@ -117,12 +120,19 @@ class SlurmLauncher(submitit_launcher.SlurmLauncher):
         """The job that is to run this run, all of its seeds that are not finished; None where it has to be submitted.
 
         Raises:
-            LabError: if another run's job has some of its seeds: two jobs would want one folder.
+            LabError: if its job was submitted with other overrides, or another run's job has some of its seeds: two
+                jobs would want one folder.
         """
         of = {folder: found.get(folder) for folder in run.folders if run.force or not is_finished(folder)}
         names = {job.job_id if job else None for job in of.values()}
         if names <= {None} or len(names) == 1:
-            return next(iter(of.values()), None)
+            job = next(iter(of.values()), None)
+            if job and (other := jobs.differ(next(iter(of)), run.overrides)):
+                raise LabError(
+                    f"{run}: job {job.job_id} of another command is to run it already, which differs in "
+                    f"{', '.join(other)}: let it end, or scancel it, and then give this one again"
+                )
+            return job
         taken = {folder.name: job.job_id for folder, job in of.items() if job}
         raise LabError(
             f"{run}: {', '.join(f'{seed} is job {job}' for seed, job in taken.items())} already, of another command: "
@@ -133,8 +143,9 @@ class SlurmLauncher(submitit_launcher.SlurmLauncher):
         """The runs of these overrides.
 
         Raises:
-            LabError: if a seed is no number, or the trainer does not say how many devices it takes.
+            LabError: if a number is none, or the trainer does not say how many devices it takes.
         """
+        jobs.check_numbers(self.params)
         # Runs that differ in their seed alone are composed once: each takes a good part of a second.
         composed: dict[tuple[str, ...], RunSpec] = {}
         runs = []
@@ -176,7 +187,7 @@ class SlurmLauncher(submitit_launcher.SlurmLauncher):
             alike = [run for run in left if run.asks == left[0].asks]
             for run, job in zip(alike, self._submit_array(alike), strict=True):
                 for folder in run.folders:
-                    jobs.note(folder, job)
+                    jobs.note(folder, job, run.overrides)
                 submitted[run.number] = job
         return submitted
 
@@ -192,7 +203,7 @@ class SlurmLauncher(submitit_launcher.SlurmLauncher):
             with clean_env() if slurm.job() else nullcontext():
                 jobs_of_runs: Any = executor.map_array(self, *zip(*calls, strict=True))
             return jobs_of_runs
-        except (RuntimeError, ValueError, NameError, AssertionError, FailedSubmissionError) as error:
+        except (RuntimeError, TypeError, ValueError, NameError, AssertionError, FailedSubmissionError) as error:
             raise LabError(f"SLURM does not take the jobs: {' '.join(str(error).split())}") from error
 
     def _end_of(self, run: _Run, job: SlurmJob) -> JobReturn:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,8 @@ class RecordPlan(Callback):
         except (HydraException, LabError):
             # The sweep is about to fail of just this, and says so.
             return
+        with refusals():
+            check_apart(names)
         write_plan(runs, names, command_line())
 
 
@@ -85,11 +88,26 @@ def planned(config: DictConfig) -> list[str]:
     return names
 
 
+def check_apart(names: Sequence[str]) -> None:
+    """Checks that no run folder is that of two runs of a sweep.
+
+    Raises:
+        LabError: at the first one that is.
+    """
+    if twice := [name for name, times in Counter(names).items() if times > 1]:
+        more = f", and {len(twice) - 1} more" if len(twice) > 1 else ""
+        raise LabError(
+            f"two runs of this sweep would be one, {twice[0]}{more}: give each value once, a key that the sweep has "
+            "without ++, and under seeds=4 every fourth seed, as in seed=0,4"
+        )
+
+
 def planned_runs(arguments: Sequence[str]) -> tuple[Path, list[Path]]:
     """Returns the folder of runs and, in it, those of the runs that ``lab.train -m <arguments>`` would make.
 
     Raises:
-        LabError: if something is wrong with the arguments, or they are a search, which decides as it goes.
+        LabError: if something is wrong with the arguments, two runs would be one, or they are a search, which decides
+            as it goes.
     """
     given = parse_arguments(arguments)
     overrides = list(given.overrides)
@@ -104,7 +122,8 @@ def planned_runs(arguments: Sequence[str]) -> tuple[Path, list[Path]]:
         except (HydraException, OmegaConfBaseException) as error:
             raise LabError(explained(error, overrides)) from error
     runs = Path(config.paths.runs).expanduser().absolute()
-    return runs, [runs / name for name in dict.fromkeys(names)]
+    check_apart(names)
+    return runs, [runs / name for name in names]
 
 
 def jobs_of(config: DictConfig) -> Sequence[Sequence[str]]:

@@ -38,6 +38,8 @@ from lab.console import LabError, Unfinished, first_line, tell
 from lab.runs.study import PRUNED_AT, PRUNER, PRUNERS, SAMPLERS, chosen, storage_at
 from lab.sweeps.plan import FOLDER
 
+# Attribute of a study: why the last trial that failed did.
+_REASON = "last failure"
 # Runs jobs side by side, given the overrides of each and the number of the first.
 Launch = Callable[[Sequence[Sequence[str]], int], Sequence[JobReturn]]
 
@@ -66,7 +68,7 @@ def search(config: DictConfig, launch: Launch) -> None:
     if not swept:
         raise LabError("a search needs something to search: a key with an interval(), a choice() or a range()")
     space = {key: distribution(override) for key, override in swept.items()}
-    name = settings.study_name or study_name(config)
+    name = str(settings.study_name or study_name(config))
     with _held(runs / FOLDER, name):
         where = settings.storage or str(runs / FOLDER / f"{name}.journal")
         study = _opened(name, where, settings)
@@ -105,7 +107,7 @@ def search(config: DictConfig, launch: Launch) -> None:
                 cut = _number(len(open_ones), "trial")
                 raise LabError(f"{cut} of search {name} did not come to an end: the same command goes on with them")
             started += len(jobs)
-    _tell_of_best(study, where, runs)
+    _tell_of_best(study, where)
 
 
 def study_name(config: DictConfig) -> str:
@@ -150,7 +152,7 @@ def distribution(override: Override) -> BaseDistribution:
 def reference(study: str, number: int, storage: str) -> str:
     """The override by which a run knows its trial (:class:`lab.runs.study.RunningTrial`)."""
     quoted = storage.replace("'", "\\'")
-    return f"trial={{study:{study},number:{number},storage:'{quoted}'}}"
+    return f"trial={{study:'{study}',number:{number},storage:'{quoted}'}}"
 
 
 def _values(override: Override) -> list[Any]:
@@ -164,7 +166,8 @@ def _typed(config: DictConfig) -> dict[str, Override]:
     params = [f"{key}={'null' if value is None else value}" for key, value in given.items()]
     parser = OverridesParser.create(GlobalHydra.instance().config_loader())
     parsed = parser.parse_overrides([*params, *config.hydra.overrides.task])
-    return {override.get_key_element(): override for override in parsed}
+    last = {(override.key_or_group, override.package): override for override in parsed}  # whatever sign it has
+    return {override.get_key_element(): override for override in last.values()}
 
 
 def _check_options(settings: DictConfig) -> None:
@@ -219,6 +222,11 @@ def _held(folder: Path, name: str) -> Iterator[None]:
         raise LabError(
             f"another process is searching {name} below {folder.parent}: wait for it, or search something else"
         ) from None
+    except OSError as error:
+        raise LabError(
+            f"{folder} cannot be locked, so that two processes might search the same: {error}; name another folder "
+            "with paths.runs"
+        ) from error
     try:
         yield
     finally:
@@ -285,7 +293,7 @@ def _note(study: optuna.Study, number: int, trained: int, end: JobReturn) -> str
         trained: number of the trial of the same values whose run this is.
         end: of that run.
     """
-    reason = "not finished"
+    reason = "no validation accuracy at its end"
     try:
         value = end.return_value
     except Unfinished:
@@ -296,11 +304,13 @@ def _note(study: optuna.Study, number: int, trained: int, end: JobReturn) -> str
         study.tell(number, float(value))
         return f"{value:.6g}"
     epoch = study.trials[trained].user_attrs.get(PRUNED_AT)
+    if epoch is None:
+        study.set_user_attr(_REASON, reason)
     study.tell(number, state=TrialState.FAIL if epoch is None else TrialState.PRUNED)
     return f"failed ({reason})" if epoch is None else f"pruned at epoch {epoch}"
 
 
-def _tell_of_best(study: optuna.Study, where: str, runs: Path) -> None:
+def _tell_of_best(study: optuna.Study, where: str) -> None:
     """Tells how the trials ended, and which are the best.
 
     Raises:
@@ -312,11 +322,17 @@ def _tell_of_best(study: optuna.Study, where: str, runs: Path) -> None:
     tell(f"search {study.study_name}: {trials}, {states.count(TrialState.FAIL)} failed{pruned}; {where}")
     if TrialState.COMPLETE not in states:
         raise LabError(
-            f"none of {trials} of {study.study_name} has finished, so none is the best: "
-            f"python -m lab.status {runs} shows why each failed"
+            f"none of {trials} of {study.study_name} has a score, so none is the best ({_last_reason(study)}). Failed "
+            "trials do not run again: once the cause is mended, give a larger hydra.sweeper.n_trials, or another "
+            "hydra.sweeper.study_name"
         )
     for trial in study.best_trials:
         tell(f"best: {trial.value:.6g} with {' '.join(_overrides(trial.params))}")
+
+
+def _last_reason(study: optuna.Study) -> str:
+    told = study.user_attrs.get(_REASON)
+    return f"the last that failed: {told}" if told else "all were pruned"
 
 
 def _finished(study: optuna.Study) -> int:

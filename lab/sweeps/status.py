@@ -6,6 +6,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -156,8 +157,9 @@ class Gathering:
 
 def _planned(folder: Path, plans: tuple[Plan, ...]) -> RunStatus:
     """The status of a run without a summary: its process holds the folder while it still loads."""
-    if (folder / LOCK).exists() and is_held(folder):
-        return RunStatus(folder, "running", reason="loading")
+    with suppress(PermissionError):  # a colleague's folder that one may not read
+        if (folder / LOCK).exists() and is_held(folder):
+            return RunStatus(folder, "running", reason="loading")
     return RunStatus(folder, "missing", plans=plans)
 
 

@@ -10,6 +10,8 @@ export EUREKA_GPU_BEGAN=${EUREKA_GPU_BEGAN:-$(date +%s)} # the minutes count fro
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 cd "$here"
 python=${PYTHON:-$(command -v python || command -v python3)}
+# After make setup, in a shell that has not activated it.
+[[ -n ${PYTHON:-}${VIRTUAL_ENV:-} || ! -x .venv/bin/python ]] || python=.venv/bin/python
 export PYTHONPATH="$here${PYTHONPATH:+:$PYTHONPATH}"
 needed='import lab.training.fit, lab.bench.__main__, tabulate, pytest, pytest_timeout, hypothesis, entmax'
 if ! why=$("$python" -c "$needed" 2>&1); then

@@ -11,6 +11,7 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import python, write_a_summary
@@ -57,6 +58,37 @@ def test_a_job_asks_for_what_the_trainer_needs(overrides: list[str], needed: tup
     assert (found["nodes"], found["tasks_per_node"], found["gpus_per_node"]) == needed
     assert jobs.with_resources({**OPEN, "gpus_per_node": 8}, trainer)["gpus_per_node"] == 8
     assert jobs.with_resources({**OPEN, "gres": "gpu:h200:1"}, trainer)["gpus_per_node"] is None
+
+
+def test_lines_before_a_run_may_be_one() -> None:
+    trainer = compose_config(["trainer=cpu"]).trainer
+    for setup in ("module load cuda", ["module load cuda"]):
+        assert jobs.with_resources({**OPEN, "setup": setup}, trainer)["setup"][1:] == ["module load cuda"]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"array_parallelism": "abc"}, "array_parallelism=abc is wrong: give a whole number"),
+        ({"max_num_timeout": "abc"}, "max_num_timeout=abc is wrong"),
+        ({"timeout_min": 2.5}, "timeout_min=2.5 is wrong"),
+        ({"timeout_min": 3}, "timeout_min=3 leaves a job no time"),
+    ],
+)
+def test_numbers_that_would_break_a_job_later_are_refused(given: dict[str, Any], said: str) -> None:
+    numbers = {"array_parallelism": 64, "max_num_timeout": 100, "timeout_min": 4, "signal_delay_s": 120}
+    jobs.check_numbers(numbers)
+    with pytest.raises(LabError, match=re.escape(said)):
+        jobs.check_numbers({**numbers, **given})
+
+
+def test_a_job_of_other_overrides_is_known(tmp_path: Path) -> None:
+    run, job = tmp_path / "run", job_in(tmp_path / "logs", 4)
+    jobs.note(run, job, ["seed=0", "optim.lr=0.1"])
+    assert jobs.differ(run, ["optim.lr=0.1", "seed=0"]) == []
+    assert jobs.differ(run, ["optim.lr=0.1", "seed=0", "force=true"]) == ["force=true"]
+    (run / jobs.JOB).write_text(json.dumps({"job": "9_4", "folder": "x"}))
+    assert jobs.differ(run, ["force=true"]) == [], "noted before overrides were"
 
 
 def test_devices_auto_needs_a_number() -> None:
@@ -152,7 +184,7 @@ def test_jobs_are_followed_by_their_results_and_the_queue(tmp_path: Path, quick:
 def test_a_job_of_an_earlier_command_is_found_again(tmp_path: Path, quick: None, monkeypatch) -> None:
     run, job = tmp_path / "run", job_in(tmp_path / "logs", 4)
     assert jobs.find([run]) == {}
-    jobs.note(run, job)
+    jobs.note(run, job, [])
     monkeypatch.setattr(slurm, "queued", lambda: {"9_4": "Priority"})
     found = jobs.find([tmp_path / "another", run])
     assert list(found) == [run]
@@ -167,7 +199,7 @@ def test_a_job_of_an_earlier_command_is_found_again(tmp_path: Path, quick: None,
 
 def test_a_note_of_somebody_else_is_no_job(tmp_path: Path, monkeypatch) -> None:
     run, job = tmp_path / "run", job_in(tmp_path / "logs", 4)
-    jobs.note(run, job)
+    jobs.note(run, job, [])
     assert list(jobs.left_open([run])) == [run]
     with monkeypatch.context() as another:
         another.setattr(jobs.os, "getuid", lambda: 2**30)
@@ -180,7 +212,7 @@ def test_a_note_of_somebody_else_is_no_job(tmp_path: Path, monkeypatch) -> None:
 
 def test_a_job_is_not_submitted_twice_while_slurm_does_not_answer(tmp_path: Path, quick: None, monkeypatch) -> None:
     run, job = tmp_path / "run", job_in(tmp_path / "logs", 4)
-    jobs.note(run, job)
+    jobs.note(run, job, [])
     monkeypatch.setattr(jobs.shutil, "which", lambda name: f"/usr/bin/{name}")
     answers = [None, None, {"9_4": None}]
     monkeypatch.setattr(slurm, "queued", lambda: answers.pop(0))

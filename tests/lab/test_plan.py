@@ -60,6 +60,24 @@ def test_a_sweep_that_cannot_be_split_has_no_plan(hydra, tmp_path: Path) -> None
     assert not list(tmp_path.rglob("plan-*"))
 
 
+@pytest.mark.parametrize(
+    ("typed", "folder"),
+    [
+        (["seed=0,0"], "reasoning/softmax/seed=0"),
+        (["seed=range(4)", "seeds=4"], "reasoning/softmax/seed=1, and 4 more"),
+        (["softmax=softmax,norm_softmax", "++optim.lr=0.1,0.10"], "optim.lr=0.1/seed=0, and 1 more"),
+    ],
+)
+def test_a_sweep_of_which_two_runs_would_be_one_is_refused(
+    hydra, tmp_path: Path, capsys, typed: list[str], folder: str
+) -> None:
+    with pytest.raises(SystemExit):
+        RecordPlan().on_multirun_start(multirun("experiment=reasoning", *typed, f"paths.runs={tmp_path}"))
+    said = capsys.readouterr().err
+    assert "two runs of this sweep would be one, reasoning/softmax" in said and folder in said
+    assert not list(tmp_path.rglob("plan-*"))
+
+
 def test_a_folder_that_cannot_be_written_is_told_before_any_run(hydra, tmp_path: Path, capsys) -> None:
     (tmp_path / "file").touch()
     for sweep in ((), ("+sweep=search",)):

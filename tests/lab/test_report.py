@@ -523,6 +523,17 @@ def test_the_baseline_is_the_experiment_as_it_comes(write, tmp_path: Path) -> No
     assert len(section.baseline.runs) == 1
 
 
+def test_softmax_under_another_normaliser_is_no_baseline(write, tmp_path: Path) -> None:
+    for seed in range(2):
+        write(seed, 5, "softmax/normaliser=sigmoid")
+        write(seed, 9, softmax="norm_softmax")
+    (section,) = assemble([gather(tmp_path)], draw=False).sections
+    assert section.baseline is None
+    write(0, None)
+    (section,) = assemble([gather(tmp_path)], draw=False).sections
+    assert section.baseline is not None and section.baseline.name == "softmax"
+
+
 def test_a_run_that_never_looked_out_says_nothing_of_moments(write, tmp_path: Path) -> None:
     for seed in range(2):
         path = write(seed, None, accuracy=0.9) / "summary.json"

@@ -8,10 +8,13 @@ import lightning as L
 import pytest
 import torch
 from conftest import summary_of, write_a_summary
+from hydra.core.global_hydra import GlobalHydra
+from hydra.types import RunMode
 from omegaconf import OmegaConf
 
 from lab.callbacks.checkpoints import Checkpoints
 from lab.callbacks.summary import RunSummary
+from lab.config.compose import initialized
 from lab.console import LabError
 from lab.runs.checkpoints import (
     AtomicCheckpointIO,
@@ -23,6 +26,7 @@ from lab.runs.checkpoints import (
 from lab.runs.folder import Run
 from lab.runs.spec import RunSpec, run_name
 from lab.runs.summary import Summary
+from lab.sweeps.record import jobs_of
 from lab.sweeps.status import status_of
 from lab.training.resume import check_resumable
 from lab.training.start import start_apart
@@ -43,16 +47,19 @@ def test_a_name_leaves_out_where_it_runs() -> None:
 
 def test_a_class_in_place_of_the_softmax_gives_its_own_name() -> None:
     typed = ["softmax._target_=my_rules.Mine", "optim.lr=1e-3"]
-    assert run_name("reasoning", "softmax", 0, typed) == "reasoning/Mine,optim.lr=1e-3/seed=0"
+    assert run_name("reasoning", "softmax", 0, typed) == "reasoning/Mine,optim.lr=0.001/seed=0"
     based = run_name("reasoning", "norm_softmax", 0, ["softmax=norm_softmax", *typed])
-    assert based == "reasoning/Mine,optim.lr=1e-3,softmax=norm_softmax/seed=0"
+    assert based == "reasoning/Mine,optim.lr=0.001,softmax=norm_softmax/seed=0"
 
 
 @pytest.mark.parametrize(
     ("typed", "named"),
     [
         (["optim.lr= 0.01"], "optim.lr=0.01"),  # and no negative rate
-        (["optim.lr='1e-3'"], "optim.lr=1e-3"),
+        (["optim.lr='1e-3'"], "optim.lr=1e-3"),  # a word
+        (["optim.lr=1e-3"], "optim.lr=0.001"),
+        (["optim.lr=.0010"], "optim.lr=0.001"),
+        (["softmax.tau=NULL", "model.layer_norm=TRUE"], "model.layer_norm=true,softmax.tau=null"),
         (["callbacks=[ a, b ]"], "callbacks=[a,b]"),
         (["optim.lr=1", "optim.lr=2"], "optim.lr=2"),
         (["data.note='a b'"], "data.note=a-b"),
@@ -60,6 +67,17 @@ def test_a_class_in_place_of_the_softmax_gives_its_own_name() -> None:
 )
 def test_a_name_has_neither_blanks_and_quotes_around_values_nor_a_key_twice(typed: list[str], named: str) -> None:
     assert run_name("reasoning", "softmax", 0, typed) == f"reasoning/softmax,{named}/seed=0"
+
+
+def test_a_run_by_itself_and_one_of_a_sweep_are_one_run() -> None:
+    typed = ["experiment=reasoning", "optim.lr=1e-3", "model.layer_norm=false", "seed=0"]
+    with initialized():
+        config = GlobalHydra.instance().hydra.compose_config(
+            "train", typed, run_mode=RunMode.MULTIRUN, with_log_configuration=False
+        )
+        (job,) = jobs_of(config)
+    assert "optim.lr=0.001" in job, "what Hydra makes of it"
+    assert run_name("reasoning", "softmax", 0, job) == run_name("reasoning", "softmax", 0, typed)
 
 
 def test_a_name_of_long_foreign_letters_is_a_folder(tmp_path: Path) -> None:

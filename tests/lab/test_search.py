@@ -82,7 +82,9 @@ def test_a_search_without_any_success_says_so(tmp_path: Path) -> None:
     always_refused = "data.train_share=interval(0.0001,0.001)"
     done = lab_train(*SMALL[:-1], always_refused, "hydra.sweeper.n_trials=2", folder=tmp_path, check=False)
     assert done.returncode == 1 and "Traceback" not in done.stderr
-    assert "error: none of 2 trials of search-" in done.stderr
+    assert (
+        "error: none of 2 trials of search-" in done.stderr and "the last that failed: data.train_share" in done.stderr
+    )
     assert [trial.state.name for trial in trials(tmp_path / "runs")] == ["FAIL", "FAIL"]
 
 
@@ -125,6 +127,12 @@ def test_a_study_is_named_by_what_is_searched(multirun) -> None:
         "hydra.sweeper.direction=minimize",
     ]
     assert len({name, *(search.study_name(multirun(other)) for other in others)}) == 1 + len(others)
+
+
+def test_a_value_with_pluses_takes_the_place_of_what_would_be_searched(multirun) -> None:
+    typed = search._typed(multirun("++optim.lr=0.01"))
+    assert "optim.lr" not in typed and not typed["++optim.lr"].is_sweep_override()
+    assert search._typed(multirun())["optim.lr"].is_sweep_override()
 
 
 class Launcher:

@@ -186,6 +186,13 @@ def test_a_plan_of_something_wrong_is_refused(overrides: list[str], words: str, 
     assert told.startswith("error: ") and words in told and told.count("\n") == 1
 
 
+def test_a_plan_has_its_folder_of_runs_already(monkeypatch, capsys) -> None:
+    monkeypatch.setattr(sys, "argv", ["lab.status", "elsewhere", "--plan", "seed=0,1"])
+    with pytest.raises(SystemExit):
+        main()
+    assert "named by paths.runs=" in capsys.readouterr().err
+
+
 def test_a_plan_knows_the_seeds_of_an_experiment_that_is_swept_over(tmp_path: Path) -> None:
     (tmp_path / "experiment").mkdir()
     for name, own in (("two", "seeds: 2"), ("seventh", "seed: 7")):
