@@ -18,8 +18,10 @@ from hydra_plugins.eureka_lab import offer
 from lab.config import command_line
 from lab.config.compose import CONFIGS
 from lab.console import LabError, Unfinished, import_from_here, patience, refusals, tell
+from lab.runs.outcome import BrokenOff, Failed
 from lab.runs.spec import RunSpec
 from lab.runs.summary import Summary
+from lab.sweeps.waiting import ends_as_told
 from lab.training.processes import ended_with_parent
 from lab.training.start import run, share_of_threads, start, start_apart, starts_processes
 
@@ -43,14 +45,14 @@ def _main(config: DictConfig) -> float | None:
         tell(f"error: {error}")
         if multirun:
             # The others of a sweep run all the same; Hydra ends it with this error once they are done.
-            raise (Unfinished if isinstance(error, Unfinished) else LabError)(str(error)) from None
+            raise (BrokenOff if isinstance(error, Unfinished) else Failed)(str(error)) from None
         sys.exit(1)
     for summary in summaries:
         tell(f"seed {summary.seed}: {summary}" if spec.several else str(summary))
     if spec.several and (failed := [str(one.seed) for one in summaries if one.status == "failed"]):
         told = f"seeds {', '.join(failed)} failed, for the reasons above"
         if multirun:
-            raise LabError(told)
+            raise Failed(told)
         tell(f"error: {told}")
         sys.exit(1)
     return _objective(summaries)
@@ -82,7 +84,8 @@ def main() -> None:
         offer(sys.argv[1:])
         with patience("loading PyTorch"):  # to check an option, its class is imported
             command_line.check_overrides(sys.argv[1:])
-        _main()
+        with ends_as_told():
+            _main()
 
 
 if __name__ == "__main__":

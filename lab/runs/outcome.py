@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hydra.errors import InstantiationException
+from hydra.errors import CompactHydraException, InstantiationException
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from lab.console import LabError
+from lab.console import LabError, Unfinished
 from lab.runs.files import is_full
 from lab.runs.summary import Status
 
@@ -26,6 +26,14 @@ MENDED = (
 )
 # What ends a run from outside, and is no failure of it.
 STOPPED = (KeyboardInterrupt, SystemExit, SIGTERMException)
+
+
+class Failed(CompactHydraException, LabError):
+    """Error of a run of a sweep, which Hydra tells in one sentence once the others are done."""
+
+
+class BrokenOff(CompactHydraException, Unfinished):
+    """The same of a run that has not ended, which a search takes up again."""
 
 
 class Ending:

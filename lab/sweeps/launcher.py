@@ -16,7 +16,6 @@ from typing import Any
 
 from hydra.core.singleton import Singleton
 from hydra.core.utils import JobReturn, JobStatus, run_job, setup_globals
-from hydra.errors import CompactHydraException
 from hydra_plugins.hydra_submitit_launcher import submitit_launcher
 from hydra_plugins.hydra_submitit_launcher.config import BaseQueueConf
 from omegaconf import open_dict
@@ -29,6 +28,7 @@ from lab.config.hydra_internals import BASIC_SWEEPER
 from lab.config.overrides import Override, read_override
 from lab.console import LabError, Unfinished, first_line, tell
 from lab.runs import slurm
+from lab.runs.outcome import BrokenOff, Failed
 from lab.runs.spec import RunSpec
 from lab.runs.summary import is_finished, read_summary
 from lab.sweeps import jobs
@@ -62,10 +62,6 @@ class _Run:
     def __str__(self) -> str:
         seeds = f" to {self.folders[-1].name}" if len(self.folders) > 1 else ""
         return "/".join(self.folders[0].parts[-3:]) + seeds
-
-
-class _CutShort(CompactHydraException, Unfinished):
-    """Error that Hydra tells in one sentence, of what a search takes up again."""
 
 
 class SlurmLauncher(submitit_launcher.SlurmLauncher):
@@ -110,7 +106,7 @@ class SlurmLauncher(submitit_launcher.SlurmLauncher):
         for run in broken if not searches else ():
             names = ", ".join(map(str, broken))
             cut_short = isinstance(ends[run.number]._return_value, Unfinished)
-            ends[run.number].return_value = (_CutShort if cut_short else CompactHydraException)(
+            ends[run.number].return_value = (BrokenOff if cut_short else Failed)(
                 f"{len(broken)} of {len(runs)} runs did not finish: {names}. The same command runs what is missing."
             )
         return [ends[run.number] for run in runs]

@@ -12,8 +12,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO
 
+from lab.console import Unfinished
+
 # Seconds between two looks whether the parent process is still there.
 _LOOK = 1.0
+# Set once this worker of a launcher was told to end.
+_told = threading.Event()
 
 
 def train_apart(overrides: Sequence[str], log: IO[str] | None = None) -> int:
@@ -42,8 +46,18 @@ def train_apart(overrides: Sequence[str], log: IO[str] | None = None) -> int:
 def ended_with_parent() -> Iterator[None]:
     """Has a worker of a launcher end what runs within by SIGTERM, which saves, once its parent process is gone.
 
-    Nobody else would end it: a worker of joblib trains on when the sweep is killed, and then waits for ever.
+    Nobody else would end it: a worker of joblib trains on when the sweep is killed, and then waits for ever. A worker
+    that was told to end (Ctrl-C, SIGTERM) stays, and begins no other run: if it ended, joblib would kill the others
+    while they save.
+
+    Raises:
+        Unfinished: of a run that was told to end, and of each that this worker would begin later.
     """
+    if multiprocessing.parent_process() is None:
+        yield
+        return
+    if _told.is_set():
+        raise Unfinished("not begun, since the sweep was told to end: the same command runs it")
     parent, done = os.getppid(), threading.Event()
 
     def watch() -> None:
@@ -53,12 +67,18 @@ def ended_with_parent() -> Iterator[None]:
                 done.wait()
                 os._exit(128 + signal.SIGTERM)
 
-    if multiprocessing.parent_process() is not None:
-        threading.Thread(target=watch, daemon=True).start()
+    threading.Thread(target=watch, daemon=True).start()
     try:
         yield
+    except SystemExit as end:
+        if not (isinstance(end.code, int) and stopped(end.code)):
+            raise
+        _told.set()
+        raise Unfinished("told to end: the same command goes on with it") from None
     finally:
         done.set()
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, lambda *_: None)  # it waits for work, and others save
 
 
 def stopped(status: int) -> bool:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -31,6 +33,7 @@ def test_a_run_that_fails_takes_no_other_down(tmp_path: Path, monkeypatch, capsy
     done = lab_train(*SWEEP, "hydra/launcher=joblib", folder=tmp_path, check=False)
     assert done.returncode == 1
     assert "error: data.train_share must leave inputs on both sides, got 0.001" in done.stderr
+    assert "Traceback" not in done.stderr
     summaries = [summary_of(path.parent) for path in tmp_path.rglob("summary.json")]
     assert sorted(summary["status"] for summary in summaries) == ["finished", "finished"]
     assert all(summary["command"].startswith("python -m lab.train ") for summary in summaries)
@@ -44,6 +47,40 @@ def test_a_run_that_fails_takes_no_other_down(tmp_path: Path, monkeypatch, capsy
     again = capsys.readouterr().err
     assert again.count("finished already") == 2
     assert again.count("error: data.train_share must leave inputs on both sides") == 2
+
+
+def test_runs_side_by_side_save_upon_ctrl_c_and_no_other_begins(tmp_path: Path) -> None:
+    endless = (
+        "experiment=reasoning",
+        "data.numbers=4",
+        "callbacks=eureka",
+        "logger=csv_only",
+        "trainer.max_epochs=100000",
+    )
+    side_by_side = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "seed=0,1,2", "checkpoints.every_minutes=60")
+    command = [sys.executable, "-m", "lab.train", "-m", *endless, *side_by_side]
+    log = tmp_path / "log"
+    with log.open("w") as out:
+        sweep = subprocess.Popen(
+            command,
+            cwd=tmp_path,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+        )
+        try:
+            while len(list(tmp_path.rglob("best.ckpt"))) < 2 and sweep.poll() is None:  # both train
+                time.sleep(0.2)
+            os.killpg(sweep.pid, signal.SIGINT)
+            assert sweep.wait(60) == 128 + signal.SIGINT
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(sweep.pid, signal.SIGKILL)
+    assert "Traceback" not in log.read_text()
+    runs = [summary_of(path.parent) for path in tmp_path.rglob("summary.json")]
+    assert [run["status"] for run in runs] == ["stopped", "stopped"]
+    assert all(list(tmp_path.rglob(f"last-*{run['steps']}.ckpt")) for run in runs)
 
 
 def test_cores_are_shared_out_among_the_jobs_of_a_machine(monkeypatch) -> None:
