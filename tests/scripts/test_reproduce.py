@@ -451,7 +451,7 @@ def test_set_ups_keep_the_folders_of_runs_that_exist() -> None:
     first = cells[0]
     assert (first.name, first.rate) == ("Softmax", "2e-3")
     folder = common.folder_of(Path("runs"), "reasoning", "softmax", 3, first.overrides)
-    name = "softmax,callbacks.eureka.stop_after=0,compile=true,model.layer_norm=true,optim.lr=2e-3"
+    name = "softmax,callbacks.eureka.stop_after=0,compile=true,model.layer_norm=true,optim.lr=0.002"
     assert folder == Path("runs") / "reasoning" / name / "seed=3"
     for overrides in [cell.overrides for cell in cells if (cell.name, cell.rate) == ("Softmax + HT", "2e-3")]:
         assert problem_with(overrides) is None, overrides
