@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -127,18 +128,23 @@ def test_what_takes_long_says_so_and_what_does_not_is_quiet(capsys: pytest.Captu
     assert capsys.readouterr().err == ""
 
 
-def test_at_a_terminal_what_goes_on_says_so_again(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_at_a_terminal_what_goes_on_says_so_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    thrice = threading.Event()
+
+    def tell(text: str) -> None:
+        told.append(text)
+        if len(told) == 3:
+            thrice.set()
+
+    monkeypatch.setattr(console, "tell", tell)
     monkeypatch.setattr(console, "_SILENCE", 0.01)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    told = ""
     timer = tell_later("under way", seconds=0.01)
-    while told.count("\n") < 3:
-        told += capsys.readouterr().err
+    assert thrice.wait(60)
     timer.cancel()
     timer.join()
-    assert told.startswith("under way\nunder way: 0 s so far\nunder way: 0 s so far\n")
+    assert told[0] == "under way" and all(re.fullmatch(r"under way: \d+ s so far", text) for text in told[1:])
 
 
 def test_compiling_and_a_slow_first_batch_say_so(

@@ -325,7 +325,9 @@ def test_a_run_that_is_ended_before_it_trains_leaves_nothing(
         "import time\n\nclass Slow:\n    def load(self, split: str):\n        time.sleep(300)\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "data"))
-    slow = ["data/source=drawn", "+data.source.slow={_target_: slow.Slow}"]
+    # So few are drawn in no time, and nothing says that they are kept.
+    few = ["+drawn.train_size=20", "+drawn.test_size=20"]
+    slow = ["data/source=drawn", *few, "+data.source.slow={_target_: slow.Slow}"]
     process = Process("-m", "lab.train", "experiment=main_task", *slow, folder=tmp_path)
     deadline = time.monotonic() + 120
     while not (tmp_path / "runs").exists() and time.monotonic() < deadline:
