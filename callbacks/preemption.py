@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 from typing import Any, NoReturn
 
 import lightning as L
 from lightning.pytorch.callbacks import Checkpoint
 
-from lab.console import signal_name, tell
+from lab.console import hears, signal_name, tell
 
 # Ctrl-C is SIGINT. SLURM sends SIGTERM to what it ends, and what sbatch --signal names before the time limit: SIGUSR2
 # by submitit.
@@ -40,11 +39,8 @@ class Preemption(Checkpoint):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         # Lightning puts back what was there before it when the run ends.
-        if threading.current_thread() is threading.main_thread():
-            for number in SIGNALS:
-                # In the background of a shell a process is deaf to the Ctrl-C that is meant for another.
-                if self._before[number] != signal.SIG_IGN:
-                    signal.signal(number, self._note)
+        for number in filter(hears, SIGNALS):
+            signal.signal(number, self._note)
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int

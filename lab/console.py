@@ -6,9 +6,9 @@ import os
 import select
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from threading import Timer
 from time import monotonic
 from typing import TYPE_CHECKING, NoReturn
 
@@ -41,6 +41,15 @@ def signal_name(number: int) -> str:
     return "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
 
 
+def hears(number: int) -> bool:
+    """Tells if a handler of a signal may be set here: in the main thread, of a process that does not ignore it.
+
+    In the background of a shell a process ignores the Ctrl-C that is meant for another.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    return main and signal.getsignal(number) != signal.SIG_IGN
+
+
 def duration(seconds: float) -> str:
     """A time in at most two units: "45 s", "32 min", "5 h 12 min", "3 d 4 h"."""
     minutes = round(seconds / 60)
@@ -69,7 +78,7 @@ def tell(text: str) -> None:
         print("\n".join(map(printable, text.split("\n"))), file=sys.stderr, flush=True)
 
 
-class _Patience(Timer):
+class _Patience(threading.Timer):
     """Line on stderr once the time is over; at a terminal another every five seconds, until it is cancelled."""
 
     def __init__(self, seconds: float, text: str) -> None:
@@ -86,7 +95,7 @@ class _Patience(Timer):
             tell(f"{self._text}: {monotonic() - begun:.0f} s so far")
 
 
-def tell_later(text: str, seconds: float = 3.0) -> Timer:
+def tell_later(text: str, seconds: float = 3.0) -> threading.Timer:
     """Prints a line on stderr unless its timer is cancelled before: of what is usually done in no time."""
     timer = _Patience(seconds, text)
     timer.start()

@@ -13,6 +13,8 @@ from typing import Any
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
+from lab.console import hears
+
 _told = threading.Event()
 
 
@@ -23,7 +25,7 @@ class WaitForRuns(Callback):
     """
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        if config.hydra.runtime.choices.get("hydra/launcher") == "joblib" and _hears():
+        if config.hydra.runtime.choices.get("hydra/launcher") == "joblib" and hears(signal.SIGINT):
             signal.signal(signal.SIGINT, _note)
 
 
@@ -35,16 +37,10 @@ def ends_as_told() -> Iterator[None]:
     try:
         yield
     finally:
-        if _hears():
+        if hears(signal.SIGINT):
             signal.signal(signal.SIGINT, before)
         if _told.is_set():
             sys.exit(128 + signal.SIGINT)
-
-
-def _hears() -> bool:
-    """Tells if this thread may, and this process does, hear Ctrl-C: in the background of a shell it is deaf to it."""
-    main = threading.current_thread() is threading.main_thread()
-    return main and signal.getsignal(signal.SIGINT) != signal.SIG_IGN
 
 
 def _note(number: int, frame: Any) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
-from lab.console import signal_name
+from lab.console import hears, signal_name
 from lab.runs.files import is_full
 
 # Who has set these to anything else, as submitit and the shell do that starts in the background, keeps them so.
@@ -23,9 +23,7 @@ _OWN = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DF
 def ended_by_signals() -> Iterator[None]:
     """Has Ctrl-C and SIGTERM end, within, the program in one line, with exit status 128 + signal."""
     before = {number: signal.getsignal(number) for number in _OWN}
-    taken = [number for number, own in _OWN.items() if before[number] == own]
-    if threading.current_thread() is not threading.main_thread():
-        taken = []
+    taken = [number for number, own in _OWN.items() if hears(number) and before[number] == own]
     for number in taken:
         signal.signal(number, _end)
     try:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO
 
-from lab.console import Unfinished
+from lab.console import Unfinished, hears
 
 # Seconds between two looks whether the parent process is still there.
 _LOOK = 1.0
@@ -77,7 +77,7 @@ def ended_with_parent() -> Iterator[None]:
         raise Unfinished("told to end: the same command goes on with it") from None
     finally:
         done.set()
-        if threading.current_thread() is threading.main_thread():
+        if hears(signal.SIGINT):
             signal.signal(signal.SIGINT, lambda *_: None)  # it waits for work, and others save
 
 
@@ -88,7 +88,7 @@ def stopped(status: int) -> bool:
 
 @contextmanager
 def _passing_on(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():
+    if not hears(signal.SIGTERM):
         yield
         return
     before = signal.signal(signal.SIGTERM, lambda *_: process.terminate())

@@ -23,7 +23,7 @@ from lab.bench.arguments import choose_precisions, default_name, parse
 from lab.bench.cases import SOFTMAXES, TOKENS, Case, Row, cases
 from lab.bench.measure import RULES, measure
 from lab.bench.report import SUFFIXES, number, set_aside, table_of, targets
-from lab.bench.timing import quartiles, timed_rounds
+from lab.bench.timing import Step, quartiles, timed_rounds
 from lab.models.compact_vit import CompactViT
 
 TINY = Case("attention", softmax="softmax", path="fused", tokens=5, batch=2, seconds=0.0, quick=True)
@@ -179,6 +179,21 @@ def test_training_takes_the_path_it_names(
     assert is_number(share) and share.unit == "%" and share.rounds == row.rounds
     assert bool(calls) == (path == "explicit")
     assert lab.attention.layers.attend is fused
+
+
+def test_memory_of_a_training_is_not_that_of_the_product_beside_it(
+    small_model: None, monkeypatch: pytest.MonkeyPatch, one_thread: None
+) -> None:
+    """A product that holds 512 MiB."""
+    held: list[torch.Tensor] = []
+
+    def large(*setting: object) -> tuple[Step, int]:
+        held.append(torch.ones(2**27))
+        return lambda: torch.ones(64, 64) @ torch.ones(64, 64), 2 * 64**3
+
+    monkeypatch.setattr(measurements, "matrix_product", large)
+    row, share = measure(replace(TINY, group="train"))
+    assert held and row.growth_mib is not None and row.growth_mib < 400 and share.peak_mib == row.peak_mib
 
 
 def test_ratio_is_measured_in_pairs(small_model: None, one_thread: None) -> None:
