@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from lab.console import refusals
 from lab.datasets.reasoning import PLATEAU
 from lab.plotting.curves import accuracy_figure
 from lab.plotting.figures import save_figure
@@ -80,4 +81,5 @@ if __name__ == "__main__":
     parser.add_argument("--epochs-after", type=int, default=300, help="epochs trained after the Eureka-moment")
     parser.add_argument("--limit", type=int, default=6000, help="epochs after which NormSoftmax gives up")
     arguments = parser.parse_args()
-    sys.exit(demo(arguments.runs, arguments.seed, arguments.epochs_after, arguments.limit))
+    with refusals():
+        sys.exit(demo(arguments.runs, arguments.seed, arguments.epochs_after, arguments.limit))

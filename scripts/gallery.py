@@ -17,6 +17,7 @@ from hydra.utils import instantiate
 from matplotlib.figure import Figure
 
 from lab.config.command_line import composed
+from lab.console import refusals
 from lab.plotting.curves import gradient_figure
 from lab.plotting.figures import same_axes, save_figure
 from lab.report.figures import shares_of_v
@@ -136,4 +137,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with refusals():
+        main()

@@ -25,6 +25,7 @@ from lab.attention.rule import TemperatureRule
 from lab.attention.rules.entropy_matched import EntropyMatched
 from lab.attention.rules.fixed import Fixed
 from lab.attention.rules.log_length import LogLength
+from lab.console import refusals
 from lab.observation.dispersion import entropy
 from lab.plotting.figures import new_figure, save_figure
 from lab.plotting.style import looks, styled
@@ -128,4 +129,5 @@ if __name__ == "__main__":
     parser.add_argument("--draws", type=positive, default=1000, help="of each size")
     parser.add_argument("--seed", type=int, default=0)
     parsed = parser.parse_args()
-    main(parsed.out, parsed.draws, parsed.seed, " ".join(["python -m scripts.reproduce.fluke", *sys.argv[1:]]))
+    with refusals():
+        main(parsed.out, parsed.draws, parsed.seed, " ".join(["python -m scripts.reproduce.fluke", *sys.argv[1:]]))
