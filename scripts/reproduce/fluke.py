@@ -12,7 +12,6 @@ import argparse
 import sys
 import textwrap
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -41,12 +40,11 @@ TOLD = {25: 2.80, 1000: 6.39}
 
 def rules() -> dict[str, TemperatureRule]:
     """Each rule by the words that choose it."""
-    made = partial(LogLength, heads=1, head_dim=1, trained_length=TRAINED)
     return {
         "softmax": Fixed(1, 1),
-        "log_length form=log_n": made(form="log_n"),
-        "log_length form=sqrt_log_ratio": made(form="sqrt_log_ratio"),
-        "log_length form=learned, at its start": made(form="learned"),
+        "log_length form=log_n": LogLength(1, 1, form="log_n"),
+        "log_length form=sqrt_log_ratio": LogLength(1, 1, form="sqrt_log_ratio", trained_length=TRAINED),
+        "log_length form=learned, at its start": LogLength(1, 1, form="learned", trained_length=TRAINED),
         "entropy_matched": EntropyMatched(1, 1, trained_length=TRAINED),
     }
 

@@ -29,6 +29,7 @@ from scripts.reproduce import (
     common,
     figure,
     figure_8,
+    fluke,
     max_retrieval,
     max_retrieval_evaluation,
     max_retrieval_figures,
@@ -527,6 +528,15 @@ def test_a_reading_that_was_whole_stays_on_the_page_when_its_runs_are_gone(tmp_p
         )
     assert (tmp_path / "README.md").read_text() == page, "of other test sets than are asked for nothing is told"
     assert (tmp_path / max_retrieval_penalties.ACCURACIES).read_bytes() == before
+
+
+def test_the_flattening_of_softmax_in_small(tmp_path: Path, script) -> None:
+    script("fluke", "--draws", "20", "--out", str(tmp_path))
+    rows = [line for line in (tmp_path / "README.md").read_text().splitlines() if line.startswith("|")]
+    assert len(rows) == 2 + len(fluke.rules())
+    # Each rule is made for 25 items: only log n is another softmax there.
+    of_25 = {row.split("|")[1].strip(): row.split("|")[4].strip() for row in rows[2:]}
+    assert {name for name, told in of_25.items() if told != of_25["softmax"]} == {"log_length form=log_n"}
 
 
 def test_time_that_is_up_ends_as_ctrl_c_and_is_told(capsys) -> None:
