@@ -17,6 +17,7 @@ from lab.console import LabError
 from lab.runs.checkpoints import read_checkpoint, save_checkpoint
 from lab.runs.metrics import read_metrics
 from lab.train import run as train_with
+from lab.training.seeds import train as training
 from lab.training.seeds.module import Seed, SeedsModule
 from lab.training.seeds.stack import join_optimizer_states
 
@@ -144,6 +145,37 @@ def test_a_killed_group_goes_on_where_it_was(tmp_path: Path) -> None:
     resumed = together(tmp_path / "again", *REASONING, "seeds=2")
     for seed in whole:
         assert_same_run(resumed[seed], whole[seed], tolerance=0)
+
+
+def test_a_group_killed_at_its_first_checkpoint_begins_again_together(tmp_path: Path) -> None:
+    once = (*REASONING, "trainer.precision=32-true", "checkpoints.every_n_steps=1000", "seeds=3")
+    whole = together(tmp_path / "whole", *once)
+    again = together(tmp_path / "again", *once)
+    for seed, run in again.items():
+        if seed == 2:  # as a kill leaves it that came before its first checkpoint
+            for path in (run / "checkpoints").iterdir():
+                path.unlink()
+        set_status(run, "running")
+    resumed = together(tmp_path / "again", *once)
+    for seed in whole:
+        assert_same_run(resumed[seed], whole[seed], tolerance=0)
+
+
+def test_a_seed_that_comes_later_keeps_the_others_where_they_are(tmp_path: Path) -> None:
+    first = together(tmp_path, *REASONING, "trainer.max_epochs=40", "checkpoints.keep=1", "seeds=2")
+    for run in first.values():
+        set_status(run, "running")
+    told: list[int] = []
+    train_group = training._train_group
+
+    def noted(group: Any) -> None:
+        told.extend(path is not None for _, path in group)
+        train_group(group)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "_train_group", noted)
+        together(tmp_path, *REASONING, "trainer.max_epochs=40", "checkpoints.keep=1", "seeds=3")
+    assert told == [False, True, True]
 
 
 @pytest.mark.parametrize("every", [1, 1000], ids=["with the others", "alone"])

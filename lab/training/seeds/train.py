@@ -57,11 +57,15 @@ def train_together(runs: list[OpenRun]) -> None:
 
     Seeds that have come equally far go on together; usually that is all of them.
     """
+    paths = [{} if one.spec.force else {own.step: own.path for own in one.run.intact_checkpoints()} for one in runs]
+    began_together = len({one.fixed.seeds_together for one in runs}) == 1 and runs[0].fixed.seeds_together
+    if began_together and not all(paths) and max(map(len, paths)) == 1:
+        # A kill between the first checkpoints of two seeds. Apart from the others a seed would round otherwise.
+        paths = [{} for _ in runs]
     for_all = {"seeds_together": len(runs)}
     runs = [
         one if one.fixed.seeds_together else replace(one, fixed=one.fixed.model_copy(update=for_all)) for one in runs
     ]
-    paths = [{} if one.spec.force else {own.step: own.path for own in one.run.intact_checkpoints()} for one in runs]
     common = set.intersection(*map(set, paths))
     at_step: dict[int, list[tuple[OpenRun, Path | None]]] = {}
     for one, own in zip(runs, paths, strict=True):
