@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Group
@@ -45,6 +46,8 @@ def main() -> None:
     arguments = parser.parse_args()
     only = None
     if arguments.plan is not None:
+        if any(word.startswith("--watch") for word in arguments.plan):
+            parser.error("--watch stands before --plan, whose overrides are all that follows")
         if arguments.root is not None:
             parser.error(f"{arguments.root} and --plan: the folder of planned runs is named by paths.runs=")
         with refusals():
@@ -57,10 +60,12 @@ def main() -> None:
     if arguments.watch is not None and not 0 < arguments.watch <= 86_400:
         parser.error(f"--watch takes a positive number of seconds, a day at most, got {arguments.watch:g}")
     gathering = Gathering(arguments.root, only)
-    if arguments.watch is None:
-        _show(gathering, arguments.root)
-    else:
-        _watch(gathering, arguments.root, arguments.watch)
+    with refusals():
+        if arguments.watch is None:
+            _show(gathering, arguments.root)
+        else:
+            with suppress(KeyboardInterrupt):
+                _watch(gathering, arguments.root, arguments.watch)
 
 
 def _show(gathering: Gathering, root: Path) -> None:
@@ -73,16 +78,19 @@ def _show(gathering: Gathering, root: Path) -> None:
 
 def _watch(gathering: Gathering, root: Path, seconds: float) -> None:
     console = tables()
+    if not console.is_terminal:
+        # In a file or a pipe one table follows the other.
+        while True:
+            _show(gathering, root)
+            sys.stdout.flush()
+            time.sleep(seconds)
     with Live(console=console, auto_refresh=False, screen=False) as live:
-        try:
-            while True:
-                # What does not fit would be cut off all the same, and takes seconds to lay out for 1,000 runs.
-                fits = max(1, console.height - 8)
-                runs = gathering.look()
-                live.update(Group(table(runs, root, fits), *map(Text, notes(runs, fits))), refresh=True)
-                time.sleep(seconds)
-        except KeyboardInterrupt:
-            return
+        while True:
+            # What does not fit would be cut off all the same, and takes seconds to lay out for 1,000 runs.
+            fits = max(1, console.height - 8)
+            runs = gathering.look()
+            live.update(Group(table(runs, root, fits), *map(Text, notes(runs, fits))), refresh=True)
+            time.sleep(seconds)
 
 
 if __name__ == "__main__":

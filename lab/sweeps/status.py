@@ -23,15 +23,15 @@ from lab.sweeps import jobs
 from lab.sweeps.plan import FOLDER, Plan, read_plans
 
 # From what needs a look to what does not.
-ORDER = ("failed", "running", "queued", "stopped", "missing", "finished", "damaged")
+ORDER = ("failed", "damaged", "running", "queued", "stopped", "missing", "finished")
 COLORS = {
     "failed": "red",
+    "damaged": "red",
     "running": "cyan",
     "queued": "blue",
     "stopped": "yellow",
     "missing": "magenta",
     "finished": "green",
-    "damaged": "red",
 }
 
 # Of these a SLURM job may be under way.
@@ -206,7 +206,7 @@ def _cells(run: RunStatus, root: Path) -> dict[str, str]:
         "Eureka": f"{run.moment:,}" if run.moment is not None else "",
         "change point": f"{run.change:,}" if run.change is not None else "",
         "left": duration(run.seconds_left) if run.seconds_left is not None else "",
-        "reason": _shown(run.reason.splitlines()[0]) if run.reason else "",
+        "reason": _shown(next(iter(run.reason.strip().splitlines()), "")),
     }
 
 

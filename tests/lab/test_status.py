@@ -42,7 +42,7 @@ def runs(tmp_path: Path) -> Path:
 def test_a_run_is_running_only_while_somebody_holds_it(runs: Path) -> None:
     with FileLock(runs / "norm" / "seed=0" / ".lock"):
         found = {str(run.folder.relative_to(runs)): run for run in gather(runs)}
-    assert [run.status for run in found.values()] == ["failed", "running", "stopped", "finished", "damaged"]
+    assert [run.status for run in found.values()] == ["failed", "damaged", "running", "stopped", "finished"]
     running = found["norm/seed=0"]
     assert (running.moment, running.accuracy, running.seconds_left) == (12, 0.9, 1200.0)
     assert found["softmax/seed=1"].seconds_left is None
@@ -75,8 +75,34 @@ def test_the_table_names_all_and_counts_them(runs: Path, monkeypatch, capsys) ->
     monkeypatch.setenv("COLUMNS", "200")
     main()
     told = capsys.readouterr().out
-    assert "1 failed, 2 stopped, 1 finished, 1 damaged" in " ".join(told.split())
+    assert "1 failed, 1 damaged, 2 stopped, 1 finished" in " ".join(told.split())
     assert "the loss is not finite at step 7" in told and "90.0%" in told
+
+
+def test_what_is_watched_in_a_file_is_written_each_time(runs: Path, monkeypatch, capsys) -> None:
+    waited: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waited.append(seconds)
+        if len(waited) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("lab.status.time.sleep", sleep)
+    monkeypatch.setattr(sys, "argv", ["lab.status", str(runs), "--watch", "5"])
+    main()
+    assert waited == [5.0, 5.0] and capsys.readouterr().out.count("1 failed, 1 damaged") == 2
+    monkeypatch.setattr(sys, "argv", ["lab.status", "--plan", "experiment=reasoning", "--watch", "5"])
+    with pytest.raises(SystemExit):
+        main()
+    assert "--watch stands before --plan" in capsys.readouterr().err
+
+
+def test_a_reason_is_its_first_words(tmp_path: Path, monkeypatch, capsys) -> None:
+    write(tmp_path / "softmax" / "seed=0", status="failed", error="\n\nno room is left\nin two lines")
+    monkeypatch.setattr(sys, "argv", ["lab.status", str(tmp_path)])
+    monkeypatch.setenv("COLUMNS", "200")
+    main()
+    assert "no room is left" in capsys.readouterr().out
 
 
 def test_a_folder_that_is_none_is_refused(tmp_path: Path, monkeypatch, capsys) -> None:
