@@ -48,6 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments, __doc__)
     console = tables()
     torch.set_num_threads(options.threads)
+    # Other work on the machine makes every number worse; the reader should know. Before this one's own begins.
+    load = round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else None
     gflops = {name: matrix_product_gflops(getattr(torch, name), options.device) for name in PRECISIONS}
     precisions, left_out = choose_precisions(options.precision, gflops, options.quick)
     facts: dict[str, Any] = {
@@ -57,8 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "seconds_per_measurement": options.seconds_per_measurement,
         "gflops": gflops,
         "left_out": left_out,
-        # Other work on the machine makes every number worse; the reader should know.
-        "load": round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else None,
+        "load": load,
+        "quick": options.quick,
     }
     plan = list(
         cases(

@@ -8,14 +8,26 @@ from pathlib import Path
 
 import torch
 
-from lab.bench.cases import GROUPS, ON_A_GPU, PRECISIONS, SOFTMAXES
+from lab.bench.cases import (
+    FIXED_SIZE,
+    GROUPS,
+    ON_A_GPU,
+    PRECISIONS,
+    SOFTMAXES,
+    WITH_PRECISION,
+    WITH_SOFTMAX,
+    cases,
+)
 from lab.bench.report import number
 from lab.config.arguments import Parser
-from lab.console import MOST_THREADS
+from lab.console import MOST_THREADS, LabError
 from lab.datasets.sizes import MOST_SAMPLES
+from lab.runs.files import check_writable
 
 # A processor without 16-bit arithmetic emulates it: a table of that takes a day and tells nothing.
 EMULATED = 0.25
+# Of one measurement: an hour.
+_MOST_SECONDS = 3600
 
 
 def parse(arguments: Sequence[str] | None = None, description: str | None = None) -> argparse.Namespace:
@@ -27,7 +39,7 @@ def parse(arguments: Sequence[str] | None = None, description: str | None = None
     parser.add_argument(
         "--precision", nargs="+", choices=PRECISIONS, help="default: float32, and bfloat16 where the machine has it"
     )
-    parser.add_argument("--batch-size", type=int, help="for every group (default: 512 composed, 64 trained, ...)")
+    parser.add_argument("--batch-size", type=int, help="of all but seeds (default: 512 composed, 64 trained, ...)")
     parser.add_argument("--threads", type=int, default=None, help="CPU threads (default: torch's)")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--seconds-per-measurement", type=float, help="default 6, with --quick 0.5")
@@ -43,8 +55,10 @@ def parse(arguments: Sequence[str] | None = None, description: str | None = None
         parser.error(f"--threads must be from 1 to {MOST_THREADS}, got {options.threads}")
     if options.seconds_per_measurement is None:
         options.seconds_per_measurement = 0.5 if options.quick else 6.0
-    if not 0 <= options.seconds_per_measurement < float("inf"):
-        parser.error(f"--seconds-per-measurement must not be negative, got {options.seconds_per_measurement}")
+    if not 0 <= options.seconds_per_measurement <= _MOST_SECONDS:
+        parser.error(
+            f"--seconds-per-measurement must be from 0 to {_MOST_SECONDS}, got {options.seconds_per_measurement}"
+        )
     if options.device == "cuda" and not torch.cuda.is_available():
         parser.error("--device cuda: torch sees no GPU here; leave the option out to measure on the CPU")
     if options.device == "auto":
@@ -55,17 +69,37 @@ def parse(arguments: Sequence[str] | None = None, description: str | None = None
         )
     options.threads = options.threads or torch.get_num_threads()
     options.only = [group for group in GROUPS if not options.only or group in options.only]
+    _check_used(options, parser)
     if options.out is None:
         options.out = Path("results/benchmark") / default_name(options)
     elif options.out.suffix in (".json", ".csv", ".md"):
         options.out = options.out.with_suffix("")
-    if options.out.is_file():
-        parser.error(f"--out {options.out} is a file: tables are saved beside it, so name another")
+    if options.out.exists() or not options.out.name:
+        what = "folder" if options.out.is_dir() else "file"
+        parser.error(f"--out {options.out} is a {what}: name tables that are to lie in one, as in results/mine")
     try:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        parser.error(f"--out: cannot write to {options.out.parent}: {error.strerror}")
+        check_writable(options.out.parent, "--out:")
+    except LabError as error:
+        parser.error(str(error))
     return options
+
+
+def _check_used(options: argparse.Namespace, parser: Parser) -> None:
+    """Refuses an option that none of the groups heeds, and one that leaves nothing to measure."""
+    sized = [group for group in GROUPS if group not in FIXED_SIZE]
+    for name, value, groups in (
+        ("--batch-size", options.batch_size, sized),
+        ("--precision", options.precision, WITH_PRECISION),
+        ("--softmax", options.softmax, WITH_SOFTMAX),
+    ):
+        if value is not None and not set(options.only) & set(groups):
+            parser.error(f"{name} changes nothing of {' '.join(options.only)}: it is of {', '.join(groups)}")
+    softmaxes = options.softmax or SOFTMAXES
+    if not list(cases(options.only, options.device, 1, 0.0, quick=options.quick, softmaxes=softmaxes)):
+        parser.error(
+            f"nothing to measure: {' '.join(options.only)} {'in a glance ' * options.quick}has no case of "
+            f"{', '.join(softmaxes)}"
+        )
 
 
 def default_name(options: argparse.Namespace) -> str:

@@ -33,7 +33,12 @@ BATCH_SIZES = {
     "gather": 1000,
     "windows": 16,
 }
-# Other sizes than the whole table's, so that a glance is never taken for a target.
+# Whose size is the task's own.
+FIXED_SIZE = ("seeds",)
+# Of which there is a softmax to choose, and a precision.
+WITH_SOFTMAX = ("train", "ratio", "attention", "replace", "seeds", "diagnostics")
+WITH_PRECISION = ("train", "ratio", "attention", "windows")
+# A glance takes smaller ones.
 QUICK_BATCH_SIZES = {
     "compose": 256,
     "train": 8,
@@ -135,7 +140,8 @@ def cases(
     for group in groups:
         if group in ON_A_GPU and device != "cuda":
             continue
-        size = batch or (QUICK_BATCH_SIZES if quick else BATCH_SIZES)[group]
+        own = (QUICK_BATCH_SIZES if quick else BATCH_SIZES)[group]
+        size = own if batch is None or group in FIXED_SIZE else batch
         for setting in _settings(group, quick, precisions):
             if setting.get("softmax", softmaxes[0]) not in softmaxes:
                 continue

@@ -130,8 +130,8 @@ def time_of_probes(case: Case) -> dict[str, list[float]]:
     return {
         f"{representations} representations, {case.batch:,} scenes": [batched],
         f"whole representation of {heads} heads, {scenes:,} scenes": [whole],
-        "SGD one by one / batched": [one_by_one / batched],
-        "largest difference to SGD": apart,
+        f"SGD one by one, as {len(seconds)} fits tell, / batched": [one_by_one / batched],
+        f"largest difference to SGD of {len(apart)} fits": [max(apart)],
     }
 
 

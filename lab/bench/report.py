@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -27,9 +28,9 @@ TITLES = {
 }
 COLUMNS = ("quantity", "softmax", "path", "precision", "mode", "tokens", "batch")
 NOTES = (
-    "Medians over timed rounds after warm-up, in brackets the quartiles; every case runs in a process of its "
-    "own. Peak is the largest resident set of that process during the timed rounds (on a GPU: what torch had "
-    "allocated), growth its part above the bare process; after torch.compile both hold the compiler too. "
+    "Medians over timed rounds after warm-up, in brackets the quartiles, or what was measured once; every case runs in "
+    "a process of its own. Peak is the largest resident set of that process during the timed rounds (on a GPU: what "
+    "torch had allocated), growth its part above the bare process; after torch.compile both hold the compiler too. "
     "bfloat16 is autocast; on a CPU that multiplies such numbers, what is called fused up to 256 keys is plain "
     "products in them. Heat treatment moves the tau of these rules once an epoch; its steps are theirs. "
     "adaptive_temperature is measured with when=always."
@@ -54,7 +55,7 @@ def targets(rows: Sequence[Row], device: str) -> list[Target]:
     """The project's speed targets, judged by the rows that there are: set for two CPU cores, one for a GPU alone."""
 
     def median(group: str, begin: str = "", precision: str = "") -> float | None:
-        """The largest of a group's quantities that begin so; a glance (--quick) is of other sizes and judges nothing.
+        """The largest of a group's quantities that begin so, at the group's own batch size.
 
         Of seeds, whose size is always the same, the quickest mode's under NormSoftmax.
         """
@@ -113,6 +114,11 @@ def targets(rows: Sequence[Row], device: str) -> list[Target]:
     ]
 
 
+def _judged(rows: Sequence[Row], facts: dict[str, Any]) -> list[Target]:
+    """The targets, of which a glance judges none."""
+    return targets([] if facts["quick"] else rows, facts["device"])
+
+
 def _target(name: str, value: float | None, at_least: float | None = None, at_most: float | None = None) -> Target:
     wanted = f"at least {at_least:,.0f}" if at_least is not None else f"at most {at_most}"
     if value is None:
@@ -125,7 +131,8 @@ def number(value: float) -> str:
     """At least three figures, no exponent."""
     if abs(value) >= 100:
         return f"{value:,.0f}"
-    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.3f}"
+    before = math.floor(math.log10(abs(value))) if value else 0
+    return f"{value:.1f}" if before == 1 else f"{value:.{3 if before == 0 else 2 - before}f}"
 
 
 def table_of(rows: Sequence[Row]) -> tuple[str, list[str], list[list[str]]]:
@@ -147,7 +154,8 @@ def _cell(value: object) -> str:
 def _numbers(row: Row) -> list[str]:
     if row.median is None or row.lower_quartile is None or row.upper_quartile is None:
         return ["-", f"failed: {row.error}", "", "", ""]
-    spread = f"[{number(row.lower_quartile)}, {number(row.upper_quartile)}]"
+    once = row.rounds < 2
+    spread = "once" if once else f"[{number(row.lower_quartile)}, {number(row.upper_quartile)}]"
     memory = [number(mib) if mib is not None else "" for mib in (row.peak_mib, row.growth_mib)]
     return [number(row.median), spread, row.unit, *memory]
 
@@ -164,14 +172,14 @@ def show(rows: Sequence[Row], facts: dict[str, Any], console: Console) -> None:
         for line in cells:
             table.add_row(*(cell.replace("[", r"\[") for cell in line))
         console.print(table)
-    for target in targets(rows, facts["device"]):
+    for target in _judged(rows, facts):
         console.print(_sentence(target), markup=False, highlight=False)
 
 
 def save(stem: Path, rows: Sequence[Row], facts: dict[str, Any]) -> list[Path]:
     """Writes ``stem``.json, .csv and .md, each atomically; returns their paths."""
     paths = [stem.with_name(stem.name + suffix) for suffix in SUFFIXES]
-    judged = [asdict(target) for target in targets(rows, facts["device"])]
+    judged = [asdict(target) for target in _judged(rows, facts)]
     write_json(paths[0], {**facts, "targets": judged, "rows": [asdict(row) for row in rows]})
     write_text(paths[1], csv_text([asdict(row) for row in rows], [field.name for field in fields(Row)]))
     write_text(paths[2], _markdown(rows, facts))
@@ -193,7 +201,7 @@ def set_aside(stem: Path) -> Path | None:
 
 def _markdown(rows: Sequence[Row], facts: dict[str, Any]) -> str:
     lines = ["# Benchmark", "", *(f"- {fact}" for fact in _headline(facts).splitlines()), ""]
-    lines += [*(f"- {_sentence(target)}" for target in targets(rows, facts["device"])), ""]
+    lines += [*(f"- {_sentence(target)}" for target in _judged(rows, facts)), ""]
     for members in _groups(rows):
         title, head, cells = table_of(members)
         lines += [f"## {title}", ""]

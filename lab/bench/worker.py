@@ -16,6 +16,8 @@ from lab.training.memory import keep_freed_memory
 ANSWER = "rows: "
 # A compiled case spends most of its time in the compiler.
 LIMIT_SECONDS = 900
+# Seconds that a case which is told to end has for it.
+_TO_REMOVE = 20
 
 
 def measure_apart(case: Case) -> list[Row]:
@@ -25,10 +27,12 @@ def measure_apart(case: Case) -> list[Row]:
     """
     environment = {**os.environ, "OMP_NUM_THREADS": str(case.threads), "MKL_NUM_THREADS": str(case.threads)}
     command = [sys.executable, "-m", "lab.bench.worker", json.dumps(asdict(case))]
+    # A case times several things, each for that long.
+    limit = LIMIT_SECONDS + 20 * case.seconds
     try:
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=LIMIT_SECONDS)
+        done = run(command, environment, limit)
     except subprocess.TimeoutExpired:
-        return [_failed(case, f"not done within {LIMIT_SECONDS} s")]
+        return [_failed(case, f"not done within {limit:.0f} s")]
     for line in done.stdout.splitlines():
         if line.startswith(ANSWER):
             return [Row(**row) for row in json.loads(line.removeprefix(ANSWER))]
@@ -38,12 +42,34 @@ def measure_apart(case: Case) -> list[Row]:
     return [_failed(case, lines[-1][:300] if lines else f"exit status {done.returncode}, no message")]
 
 
+def run(command: list[str], environment: dict[str, str], limit: float) -> subprocess.CompletedProcess[str]:
+    """Runs a command to its end; one that is over its limit, or is interrupted, first removes what it has written.
+
+    Raises:
+        subprocess.TimeoutExpired: if it was not done within ``limit`` seconds.
+    """
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment) as process:
+        try:
+            out, err = process.communicate(timeout=limit)
+        except BaseException:
+            process.terminate()
+            try:
+                process.communicate(timeout=_TO_REMOVE)
+            except subprocess.TimeoutExpired:
+                process.kill()
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
 def _failed(case: Case, error: str) -> Row:
     return Row(**case.setting(), quantity=case.quantity or case.group, unit="", error=error)
 
 
 def main() -> None:
     """Measures the case given as the only argument and prints its rows."""
+    # As an exception, upon which temporary folders are removed.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     keep_freed_memory()
     # Late: the parent imports this module, and needs neither timm nor Lightning.
     from lab.bench.measure import measure

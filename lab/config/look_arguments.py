@@ -31,8 +31,12 @@ def look_arguments(arguments: Sequence[str]) -> dict[str, Any]:
     overrides: list[str] = []
     of_softmax: list[str] = []
     of_data: dict[str, Any] = {}
+    given: set[str] = set()
     for argument in arguments:
         key, _, value = argument.partition("=")
+        if key in given:
+            raise LabError(f"{argument} is the second {key}=: give it once")
+        given.add(key)
         kind = "data" if key.startswith("data.") else key
         if kind in _OPTIONS[other]:
             raise LabError(f"{key}= goes with {other}=, and this is a look at {own}=: leave it out")

@@ -10,6 +10,7 @@ import os
 import stat
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -38,6 +39,28 @@ class DamagedFile(LabError):
 def one_line(error: BaseException) -> str:
     """Shortens what an error says to one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
+
+
+def check_writable(folder: Path, option: str) -> None:
+    """Refuses a folder that nothing can be written into; one that is not there yet is not left behind.
+
+    Args:
+        folder: of what is to be written later.
+        option: that named it.
+
+    Raises:
+        LabError: if a file cannot be made there.
+    """
+    missing = [one for one in (folder, *folder.parents) if not one.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise LabError(f"{option} {folder} cannot be written: {error.strerror or error}") from error
+    finally:
+        for one in missing:
+            with suppress(OSError):
+                one.rmdir()
 
 
 def read_file(path: Path, most: int) -> bytes:

@@ -20,7 +20,7 @@ from lab.console import LabError, first_line, tables, tell
 from lab.datasets.loading import DataModule
 from lab.observation.observe import Findings, observe
 from lab.observation.subject import Subject
-from lab.runs.files import write_json
+from lab.runs.files import check_writable, write_json
 from lab.runs.provenance import provenance
 
 # Larger tables are for a reader of files.
@@ -71,6 +71,7 @@ class Looks:
             raise LabError(f"{', '.join(others)} watches training and cannot look afterwards: leave it out")
         if not made:
             raise LabError("no diagnostics: name some, as in diagnostics=[attention_entropy,linear_probes]")
+        check_writable(folder, "out:")
         self.folder = folder
         self.diagnostics: list[Diagnostic | Look] = list(made.values())
         plain: Any = OmegaConf.to_container(config.callbacks, resolve=True)

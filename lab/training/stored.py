@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -55,8 +56,13 @@ def load_config(folder: Path, trust: Sequence[str] = ()) -> DictConfig:
         trust: modules whose classes and functions may be made, beside the lab's own tasks, models and the like.
 
     Raises:
-        LabError: if there is no run in the folder, or its config is damaged or names what may not be made.
+        LabError: if there is no run in the folder, its config is damaged or names what may not be made, or there is no
+            such module.
     """
+    for name in trust:
+        home = name.partition(".")[0]
+        if not home or find_spec(home) is None:
+            raise LabError(f"trust={name}: there is no such module; yours is found by PYTHONPATH=<its folder>")
     path = folder / FILE
     if not path.exists():
         raise LabError(f"{folder} holds no run: {FILE} is missing")

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -22,9 +23,10 @@ from lab.bench import worker
 from lab.bench.arguments import choose_precisions, default_name, parse
 from lab.bench.cases import SOFTMAXES, TOKENS, Case, Row, cases
 from lab.bench.measure import RULES, measure
-from lab.bench.report import SUFFIXES, number, set_aside, table_of, targets
+from lab.bench.report import SUFFIXES, number, save, set_aside, table_of, targets
 from lab.bench.timing import Step, quartiles, timed_rounds
 from lab.models.compact_vit import CompactViT
+from lab.runs.provenance import provenance
 
 TINY = Case("attention", softmax="softmax", path="fused", tokens=5, batch=2, seconds=0.0, quick=True)
 
@@ -116,16 +118,55 @@ def test_a_table_that_is_there_is_kept(tmp_path: Path) -> None:
 def quick_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Processes of their own all the same, but forks."""
 
-    def run(command: list[str], env: dict[str, str], **_: object) -> subprocess.CompletedProcess:
-        return python(*command[1:], folder=ROOT, check=False, environment=env)
+    def run(command: list[str], environment: dict[str, str], limit: float) -> subprocess.CompletedProcess:
+        return python(*command[1:], folder=ROOT, check=False, environment=environment)
 
-    monkeypatch.setattr(worker.subprocess, "run", run)
+    monkeypatch.setattr(worker, "run", run)
 
 
 def test_a_case_in_its_own_process(one_thread: None, quick_processes: None) -> None:
     rows = worker.measure_apart(TINY)
     assert [row.quantity for row in rows] == ["forward", "backward"]
     assert all(is_number(row) and not row.error and row.tokens == 5 for row in rows)
+
+
+def test_a_case_that_takes_too_long_removes_what_it_wrote(tmp_path: Path) -> None:
+    program = (
+        "import signal, sys, tempfile, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))\n"
+        f"with tempfile.TemporaryDirectory(dir={str(tmp_path)!r}): time.sleep(60)"
+    )
+    with pytest.raises(subprocess.TimeoutExpired):
+        worker.run([sys.executable, "-S", "-c", program], dict(os.environ), limit=2)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ("--only seeds --batch-size 8", "--batch-size changes nothing of seeds"),
+        ("--only gather --precision bfloat16", "--precision changes nothing of gather"),
+        ("--only compose --softmax softmax", "--softmax changes nothing of compose"),
+        ("--only ratio --softmax softmax", "nothing to measure: ratio has no case of softmax"),
+        ("--quick --only train --softmax adaptive_temperature", "nothing to measure: train in a glance has no case"),
+        ("--seconds-per-measurement 1e9", "--seconds-per-measurement must be from 0 to 3600"),
+        ("--out .", "--out . is a folder"),
+        ("--out /proc/x", "--out: /proc cannot be written"),
+    ],
+)
+def test_what_nothing_would_heed_is_refused_before_it_measures(arguments: str, told: str, capsys) -> None:
+    with pytest.raises(SystemExit):
+        parse([*arguments.split(), "--device", "cpu"])
+    assert told in capsys.readouterr().err
+
+
+def test_a_glance_judges_no_target(tmp_path: Path) -> None:
+    seeds = Row("seeds", "a run of 5 seeds / 5 runs", "norm_softmax", "", "", "eager", 0, 4392, "x", 0.5, 0.5, 0.5, 1)
+    facts = {**provenance(), "device": "cpu", "threads": 1, "gflops": {}, "load": 0, "left_out": "", "complete": True}
+    for quick in (False, True):
+        save(tmp_path / "a", [seeds], {**facts, "quick": quick})
+        text = (tmp_path / "a.md").read_text()
+        assert ("Target reached" in text) is not quick and "| once |" in text
 
 
 def test_a_failing_case_is_a_row_with_its_error(one_thread: None, quick_processes: None) -> None:

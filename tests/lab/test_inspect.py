@@ -15,6 +15,7 @@ from lab.config.look_arguments import look_arguments
 from lab.config.overrides import read_override
 from lab.console import LabError
 from lab.inspect import main
+from lab.runs.files import check_writable
 from lab.training.inspection import inspect
 
 
@@ -100,6 +101,15 @@ def test_options_of_data_have_one_value_and_configs_lie_in_one_folder(tmp_path: 
     )
     assert read_override(found).parsed() == [f"file://{quoted}"]
     assert look_arguments(["run=there", "diagnostics=[mine]", "trust=[a, b]"])["trust"] == ["a", "b"]
+    with pytest.raises(LabError, match=r"^run=here is the second run=: give it once$"):
+        look_arguments(["run=there", "diagnostics=[mine]", "run=here"])
+
+
+def test_a_folder_that_cannot_be_written_is_told_before_anything_is_looked_at(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(LabError, match=r"^out: /proc/x/y cannot be written: No such file or directory$"):
+        inspect(run, ["callbacks=[attention_entropy]"], out="/proc/x/y")
+    check_writable(tmp_path / "new" / "folder", "out:")
+    assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize("words", [["--config-dir", "nowhere"], ["--config-dir="], ["--config-dir"]])

@@ -113,6 +113,8 @@ def test_a_module_that_the_user_names_is_trusted_and_what_it_imports_is_not(run:
     change(run, "softmax", _target_="my_rules.os.mkdir", path="touched")
     with pytest.raises(LabError, match="is not made"):
         read_trained(run, trust=["my_rules"])
+    with pytest.raises(LabError, match=r"^trust=my_ruels: there is no such module"):
+        read_trained(run, trust=["my_ruels"])
 
 
 def test_nothing_is_downloaded_for_somebody_else(run: Path) -> None:
