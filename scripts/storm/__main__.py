@@ -4,10 +4,10 @@
     python -m scripts.storm --seed 0 --kills 20 --only kills,flips    # some of it
     python -m scripts.storm --seed 0 --only kills --number 17         # one case again
 
-The same command goes on where it was stopped: a case that held is not carried out again, one that failed is. How each
-ended stands in ``cases.jsonl`` beside the page. Each case is drawn from the seed and its number alone. Signals that
-come by the clock do not come at the very same step again; those at a call that changes the disk do. Runs lie in a
-temporary folder, which is removed unless a case failed.
+The same command goes on where it was stopped: a case that held is not carried out again while the lab is the same, one
+that failed is. How each ended stands in ``cases.jsonl`` beside the page. Each case is drawn from the seed and its
+number alone. Signals that come by the clock do not come at the very same step again; those at a call that changes the
+disk do. Runs lie in a temporary folder, which is removed unless a case failed.
 """
 
 from __future__ import annotations
@@ -25,12 +25,14 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from lab.console import tell
+from lab.console import refusals, tell
+from lab.runs.files import check_writable
 from scripts.process import Process
+from scripts.reproduce.common import positive
 from scripts.storm import damage, disk, flips, hostile, kills, lines, signals, slurm
 from scripts.storm.case import Case, Outcome, Storm
 from scripts.storm.grounds import Grounds
-from scripts.storm.page import ends_of, page, write_page
+from scripts.storm.page import page, write_page
 from scripts.storm.record import Record
 
 STORMS: Mapping[str, Storm] = {
@@ -49,43 +51,58 @@ def storm(arguments: Sequence[str] | None = None) -> bool:
     """Runs the command line; True where all held."""
     asked = _parse(arguments)
     names = asked.only.split(",")
+    record = Record(None if asked.number is not None else asked.out / "cases.jsonl", asked.seed)
+    if asked.number is None:
+        check_writable(asked.out, "--out")
     folder = Path(tempfile.mkdtemp(prefix="eureka-storm-"))
     grounds = Grounds(asked.seed, folder)
-    record = Record(None if asked.number is not None else asked.out / "cases.jsonl", asked.seed)
-    ran: dict[str, Sequence[Outcome] | str] = {}
-    for name in names:
-        ran[name] = STORMS[name].missing() or _let_loose(name, grounds, getattr(asked, name), asked, record)
-    typed = shlex.join(["python", "-m", "scripts.storm", *(sys.argv[1:] if arguments is None else arguments)])
-    told = page(STORMS, ran, record, asked.seed, typed)
-    if asked.number is None:
-        tell(f"written: {write_page(asked.out, told)}")
-    else:
-        print(told)
-    failed = any(end.problem for ends in ran.values() for end in ends_of(ends))
-    if failed:
-        tell(f"what failed is kept in {folder}")
-    else:
-        shutil.rmtree(folder)
-    return not failed
+    failures: list[Outcome] = []
+    try:
+        ran: dict[str, Sequence[Outcome] | str] = {}
+        for name in names:
+            ran[name] = STORMS[name].missing() or _let_loose(name, grounds, asked, record, failures)
+        typed = shlex.join(["python", "-m", "scripts.storm", *(sys.argv[1:] if arguments is None else arguments)])
+        told = page(STORMS, ran, record, asked.seed, typed)
+        if asked.number is None:
+            tell(f"written: {write_page(asked.out, told)}")
+        else:
+            print(told)
+    finally:
+        if failures:
+            tell(f"what failed is kept in {folder}")
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+    return not failures
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        "python -m scripts.storm", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seed", type=int, default=0, help="of all that is drawn")
     for name, one in STORMS.items():
-        parser.add_argument(f"--{name}", type=int, default=one.count, metavar="N", help=f"default {one.count}")
+        words = f"default {one.count}{', which are all' if one.table else ''}"
+        parser.add_argument(f"--{name}", type=positive, default=one.count, metavar="N", help=words)
     parser.add_argument("--only", default=",".join(STORMS), metavar="NAMES", help="of these, with commas")
     parser.add_argument("--number", type=int, help="this case alone; writes no page")
-    parser.add_argument("--workers", type=int, default=os.cpu_count(), help="cases side by side")
+    parser.add_argument("--workers", type=positive, default=os.cpu_count(), help="cases side by side")
     parser.add_argument("--out", type=Path, default=Path("results/storm"), help="folder of the page")
     asked = parser.parse_args(arguments)
     if unknown := set(asked.only.split(",")) - STORMS.keys():
         parser.error(f"--only {','.join(sorted(unknown))}: there are {', '.join(STORMS)}")
+    for name in asked.only.split(","):
+        known = STORMS[name].count if STORMS[name].table else None
+        if asked.number is not None and not 0 <= asked.number < (known or asked.number + 1):
+            last = f"to {known - 1}" if known else "on"
+            parser.error(f"--number {asked.number}: {name} has cases from 0 {last}")
     return asked
 
 
-def _let_loose(name: str, grounds: Grounds, count: int, asked: argparse.Namespace, record: Record) -> list[Outcome]:
-    """Carries out the cases of a storm side by side, but those that have held."""
+def _let_loose(
+    name: str, grounds: Grounds, asked: argparse.Namespace, record: Record, failures: list[Outcome]
+) -> list[Outcome]:
+    """Carries out the cases of a storm side by side, but those that have held; adds to ``failures``."""
+    count: int = getattr(asked, name)
     if asked.number is not None:
         count = max(count, asked.number + 1)
     numbered = list(enumerate(STORMS[name].cases(grounds, count)))
@@ -102,9 +119,11 @@ def _let_loose(name: str, grounds: Grounds, count: int, asked: argparse.Namespac
             problem = case.carry_out(folder)
         except Exception as error:
             problem = f"{type(error).__name__}: {error}"
+        outcome = Outcome(number, case, problem)
         if problem is None:
             shutil.rmtree(folder)
-        outcome = Outcome(number, case, problem)
+        else:
+            failures.append(outcome)
         record.note(name, outcome)
         progress.note(outcome)
         return outcome
@@ -135,9 +154,11 @@ class _Progress:
 
 if __name__ == "__main__":
     # Started in the background of a shell, a process is deaf to SIGINT, and so are its children.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        held = storm()
-    finally:
-        Process.end()
-    sys.exit(0 if held else 1)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
+    with refusals():
+        try:
+            held = storm()
+        finally:
+            Process.end()
+        sys.exit(0 if held else 1)

@@ -6,7 +6,7 @@ import json
 import os
 import pickle
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import yaml
 
+from lab.runs.checkpoints import save_checkpoint
 from scripts.storm.case import Case, Storm
 from scripts.storm.command import problem_with
 from scripts.storm.damage import look
@@ -24,12 +25,12 @@ from scripts.storm.grounds import Grounds, train
 _LONGEST = 50.0
 _COMMANDS = ("inspect", "report", "status", "train")
 _SCRIPT = "<script>alert(1)</script>"
-# A file that only code of the folder makes.
+# A folder that only code of the run's folder makes.
 _MADE = "made-by-the-folder"
 
 
 class _Pickled:
-    """A value whose unpickling makes a file."""
+    """A value whose unpickling makes a folder."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -44,16 +45,24 @@ def _target(section: str, target: str, **options: Any) -> Callable[[Path, Path],
     def attack(run: Path, made: Path) -> None:
         (run / "some.pkl").write_bytes(pickle.dumps(_Pickled(made)))
         paths = {"made": str(made), "pickle": str(run / "some.pkl")}
-        own = {key: value.format(**paths) if isinstance(value, str) else value for key, value in options.items()}
         config = yaml.safe_load((run / "config.yaml").read_text())
         *above, last = section.split(".")
         place = config
         for key in above:
             place = place[key]
-        place[last] = {"_target_": target, **own}
+        place[last] = {"_target_": target, **_filled(options, paths)}
         (run / "config.yaml").write_text(yaml.safe_dump(config))
 
     return attack
+
+
+def _filled(value: Any, paths: Mapping[str, str]) -> Any:
+    """The value with paths in all of its texts, however deep."""
+    if isinstance(value, str):
+        return value.format(**paths)
+    if isinstance(value, Mapping):
+        return {key: _filled(one, paths) for key, one in value.items()}
+    return [_filled(one, paths) for one in value] if isinstance(value, list) else value
 
 
 def _text(name: str, text: str | Callable[[], str]) -> Callable[[Path, Path], None]:
@@ -98,10 +107,11 @@ def _huge(path: Path) -> None:
 
 def _pickled_checkpoint(run: Path, made: Path) -> None:
     path = checkpoints_of(run)["newest"]
-    torch.save({**torch.load(path, weights_only=True), "more": _Pickled(made)}, path)
+    # With the digest of what it holds now: a checkpoint whose digest is another is not even unpickled.
+    save_checkpoint({**torch.load(path, weights_only=True), "more": _Pickled(made)}, path)
 
 
-_ATTACKS: dict[str, Callable[[Path, Path], None]] = {
+ATTACKS: dict[str, Callable[[Path, Path], None]] = {
     "data: pandas.read_pickle": _target("data", "pandas.read_pickle", filepath_or_buffer="{pickle}"),
     "data: torch.load": _target("data", "torch.load", f="{pickle}", weights_only=False),
     "model: os.mkdir": _target("model", "os.mkdir", path="{made}"),
@@ -129,7 +139,7 @@ _ATTACKS: dict[str, Callable[[Path, Path], None]] = {
     "metrics.csv is a pipe": _instead("metrics.csv", os.mkfifo),
     "summary.json is a pipe": _instead("summary.json", os.mkfifo),
 }
-_PAIRS = list(product(_ATTACKS, _COMMANDS))
+_PAIRS = list(product(ATTACKS, _COMMANDS))
 
 
 def _case(grounds: Grounds, number: int) -> Case:
@@ -139,7 +149,7 @@ def _case(grounds: Grounds, number: int) -> Case:
 
 STORM = Storm(
     count=len(_PAIRS),
-    held="no code of the folder runs, nothing outside is read or written, no page takes its markup, no command hangs",
+    held="no code of the folder runs, no page and no terminal takes its markup, no command hangs",
     draw=_case,
     table="hostile",
 )
@@ -148,7 +158,7 @@ STORM = Storm(
 def _carry_out(grounds: Grounds, attack: str, command: str, folder: Path) -> str | None:
     shape, run = stopped_run(grounds, folder)
     made = folder / _MADE
-    _ATTACKS[attack](run, made)
+    ATTACKS[attack](run, made)
     began = time.monotonic()
     said = train(shape, folder / "runs") if command == "train" else look(command, run, folder)
     seconds = time.monotonic() - began

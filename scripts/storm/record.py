@@ -1,16 +1,23 @@
-"""Record of a storm, a line for each case that ended: what was stopped goes on, and what failed is tried again."""
+"""Record of a storm, a line for each case that ended: what was stopped goes on, and what failed is tried again.
+
+What held is carried out again once the lab is another: at another commit, or with other changes.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import subprocess
 import threading
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from lab.runs.provenance import provenance
+from lab.console import LabError, tell
+from lab.runs.provenance import git_state
 from scripts.storm.case import Case, Outcome
+from scripts.storm.command import ROOT
 
 
 @dataclass(frozen=True)
@@ -23,7 +30,7 @@ class Line:
         number: of the case.
         what: that was done.
         problem: what was wrong; None where the lab held.
-        commit: of the lab, at its first eight digits.
+        commit: of the lab, at its first eight digits; with changes, ``+`` and four digits that name them.
     """
 
     seed: int
@@ -45,10 +52,9 @@ class Record:
     def __init__(self, path: Path | None, seed: int) -> None:
         self._path, self._seed = path, seed
         self._lock = threading.Lock()
-        self._commit = (provenance()["git"].get("commit") or "unknown")[:8]
-        written = path.read_text(encoding="utf-8").splitlines() if path is not None and path.exists() else []
+        self._commit = state_of_the_lab()
         self._ends: dict[tuple[str, int, str], list[Line]] = defaultdict(list)
-        for line in (Line(**json.loads(text)) for text in written):
+        for line in _read(path) if path is not None and path.exists() else ():
             if line.seed == seed:
                 self._ends[line.storm, line.number, line.what].append(line)
 
@@ -57,9 +63,9 @@ class Record:
         return self._ends.get((storm, number, case.what), ())
 
     def held(self, storm: str, number: int, case: Case) -> bool:
-        """True where the lab held when the case was last carried out."""
+        """True where the lab, as it is now, held when the case was last carried out."""
         ends = self.of(storm, number, case)
-        return bool(ends) and ends[-1].problem is None
+        return bool(ends) and ends[-1].problem is None and ends[-1].commit == self._commit
 
     def note(self, storm: str, outcome: Outcome) -> None:
         """Writes how a case ended."""
@@ -70,3 +76,32 @@ class Record:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
                 with self._path.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(asdict(line)) + "\n")
+
+
+def state_of_the_lab() -> str:
+    """The commit, and what names changes to it that are not committed."""
+    git = git_state()
+    commit = (git["commit"] or "unknown")[:8]
+    if not git["modified"]:
+        return commit
+    changes = subprocess.run(["git", "diff", "HEAD"], cwd=ROOT, capture_output=True, check=False).stdout
+    return f"{commit}+{hashlib.sha256(changes).hexdigest()[:4]}"
+
+
+def _read(path: Path) -> list[Line]:
+    """Lines of a record; one that was cut off as it was written, the last, is left out, and told.
+
+    Raises:
+        LabError: if another line is none.
+    """
+    texts = path.read_text(encoding="utf-8").splitlines()
+    found = []
+    for number, text in enumerate(texts, 1):
+        try:
+            found.append(Line(**json.loads(text)))
+        except (ValueError, TypeError) as error:
+            if number < len(texts):
+                raise LabError(f"{path}: line {number} is no end of a case: name another folder by --out") from error
+            tell(f"{path}: its last line was cut off as it was written: that case is carried out again")
+            path.write_text("".join(f"{one}\n" for one in texts[:-1]), encoding="utf-8")
+    return found

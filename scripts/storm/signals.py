@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from functools import partial
@@ -10,11 +11,11 @@ from pathlib import Path
 from random import Random
 
 from scripts.storm.case import Case, Storm
-from scripts.storm.command import problem_with, said_by
-from scripts.storm.grounds import Grounds, hooked
+from scripts.storm.command import Said, problem_with, said_by
+from scripts.storm.grounds import Grounds, Undisturbed, hooked
 from scripts.storm.kills import ends_undisturbed
 from scripts.storm.shapes import SHAPES
-from scripts.storm.strike import draw, running_still, struck
+from scripts.storm.strike import Strike, draw, running_still, struck
 
 # Ctrl-C; what SLURM sends to what it ends; what it sends before a limit, by sbatch --signal and by submitit.
 _SENT = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGSTOP)
@@ -40,12 +41,29 @@ def _tell(grounds: Grounds, random: Random, shape: str, sent: signal.Signals, mo
     undisturbed, runs = grounds.undisturbed(shape), folder / "runs"
     strike = draw(random, moment, undisturbed, sent)
     said = struck(shape, runs, strike, undisturbed)
-    # Before it trains, a run has nothing to save: a signal ends it by itself, as it ends any program.
-    if said.status != -sent and (problem := problem_with(said, refusals=(128 + sent,), sentences=0)):
+    if problem := _left_wrongly(said, strike, undisturbed, runs):
         return f"{strike}: {problem}"
-    if running := running_still(runs):
-        return f"{strike}: it has left, and still {running} read as running"
     return ends_undisturbed(grounds, shape, runs)
+
+
+def _left_wrongly(said: Said, strike: Strike, undisturbed: Undisturbed, runs: Path) -> str | None:
+    """Says what is wrong with how a run has left that was told to go."""
+    saved = sorted(int(path.stem.removeprefix("last-")) for path in runs.rglob("last-*.ckpt"))
+    # Before it trains, a run has nothing to save: a signal ends it by itself, as it ends any program.
+    if said.status == -strike.sent:
+        return "it was ended by the signal, though it had begun to save" if saved else None
+    if problem := problem_with(said, refusals=(128 + strike.sent,), sentences=0):
+        return problem
+    if running := running_still(runs):
+        return f"it has left, and still {running} read as running"
+    saves = [number for number, event in enumerate(undisturbed.events) if event.startswith("replace last-")]
+    if said.status == 0:
+        # What comes as it saves for the last time finds the run at its end.
+        return "it trained on to its end" if 0 <= strike.call <= saves[len(saves) // 2] else None
+    told = re.search(r"saved at step (\d+)", said.err)
+    if told is None:
+        return None if "had come to its end" in said.err or not saved else "it left without saving"
+    return None if saved and saved[-1] == int(told[1]) else f"{told[0]}, and its newest checkpoint is of {saved[-1:]}"
 
 
 def _suspend(grounds: Grounds, random: Random, shape: str, folder: Path) -> str | None:
