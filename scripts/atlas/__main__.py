@@ -93,7 +93,9 @@ def main(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        "python -m scripts.atlas", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--runs", type=Path, default=Path("runs/atlas"), help="folder of the runs")
     parser.add_argument("--out", type=Path, default=Path("results/atlas"), help="folder of the page")
     parser.add_argument("--only", nargs="+", choices=[*_KEYS, RETRIEVAL], help="train these columns alone")
