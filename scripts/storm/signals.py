@@ -48,10 +48,12 @@ def _tell(grounds: Grounds, random: Random, shape: str, sent: signal.Signals, mo
 
 def _left_wrongly(said: Said, strike: Strike, undisturbed: Undisturbed, runs: Path) -> str | None:
     """Says what is wrong with how a run has left that was told to go."""
-    saved = sorted(int(path.stem.removeprefix("last-")) for path in runs.rglob("last-*.ckpt"))
-    # Before it trains, a run has nothing to save: a signal ends it by itself, as it ends any program.
+    saved, all_steps = _steps(runs), _steps(undisturbed.runs)
+    # Before it trains a run has nothing to save, and after its last checkpoint nothing more: a signal ends it, as it
+    # ends any program.
+    nothing_to_save = not saved or saved[-1] == all_steps[-1]
     if said.status == -strike.sent:
-        return "it was ended by the signal, though it had begun to save" if saved else None
+        return None if nothing_to_save else "it was ended by the signal, though it had begun to save"
     if problem := problem_with(said, refusals=(128 + strike.sent,), sentences=0):
         return problem
     if running := running_still(runs):
@@ -62,8 +64,13 @@ def _left_wrongly(said: Said, strike: Strike, undisturbed: Undisturbed, runs: Pa
         return "it trained on to its end" if 0 <= strike.call <= saves[len(saves) // 2] else None
     told = re.search(r"saved at step (\d+)", said.err)
     if told is None:
-        return None if "had come to its end" in said.err or not saved else "it left without saving"
+        return None if nothing_to_save else "it left without saving"
     return None if saved and saved[-1] == int(told[1]) else f"{told[0]}, and its newest checkpoint is of {saved[-1:]}"
+
+
+def _steps(runs: Path) -> list[int]:
+    """Steps of all checkpoints below a folder, the last one last."""
+    return sorted(int(path.stem.removeprefix("last-")) for path in runs.rglob("last-*.ckpt"))
 
 
 def _suspend(grounds: Grounds, random: Random, shape: str, folder: Path) -> str | None:

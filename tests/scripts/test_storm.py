@@ -128,6 +128,7 @@ def test_a_pickle_in_a_checkpoint_would_run_code_where_a_reader_took_it_for_the_
         (130, "Ctrl-C: saved at step 6, from where the same command goes on", [3], "its newest checkpoint is of [3]"),
         (130, "Ctrl-C: ended", [], None),
         (130, "Ctrl-C: ended", [3], "it left without saving"),
+        (130, "Ctrl-C: ended", [27, 30], None),
         (0, "", [30], "it trained on to its end"),
         (-2, "", [], None),
         (-2, "", [3], "though it had begun to save"),
@@ -136,8 +137,10 @@ def test_a_pickle_in_a_checkpoint_would_run_code_where_a_reader_took_it_for_the_
 )
 def test_how_a_run_leaves_that_was_told_to_go(status: int, err: str, saved: list[int], problem, tmp_path: Path) -> None:
     events = tuple(f"replace last-{step:09d}.ckpt" for step in range(3, 33, 3))
-    undisturbed = Undisturbed(tmp_path, events, 1.0)
-    for step in saved:
-        (tmp_path / f"last-{step:09d}.ckpt").write_text("")
-    told = _left_wrongly(Said(status, "", err), Strike("checkpoint", 2, 1), undisturbed, tmp_path)
+    undisturbed = Undisturbed(tmp_path / "undisturbed", events, 1.0)
+    for runs, steps in ((undisturbed.runs, [27, 30]), (tmp_path / "runs", saved)):
+        runs.mkdir()
+        for step in steps:
+            (runs / f"last-{step:09d}.ckpt").write_text("")
+    told = _left_wrongly(Said(status, "", err), Strike("checkpoint", 2, 1), undisturbed, tmp_path / "runs")
     assert told is None if problem is None else problem in told
