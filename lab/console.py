@@ -9,6 +9,8 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import takewhile
+from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, NoReturn
 
@@ -66,6 +68,9 @@ def duration(seconds: float) -> str:
 # Who waits at a terminal hears something after this many seconds.
 _SILENCE = 5.0
 
+# Names of commands, beside python -m lab.train and the like.
+_COMMANDS = {f"eureka-{name}" for name in ("train", "inspect", "report", "status", "bench")}
+
 # More threads than this crash OpenMP.
 MOST_THREADS = 1024
 
@@ -120,8 +125,9 @@ def import_from_here() -> None:
 
 def end_imports_quietly() -> None:
     """Has Ctrl-C end one of the lab's commands in one line while it is still importing; leaves other programs alone."""
-    words = " ".join(sys.orig_argv[1:4])
-    if "-m lab." in words or "/eureka-" in words:
+    flags = [*takewhile(lambda word: word.startswith("-"), sys.orig_argv[1:])]
+    named = next(iter(sys.orig_argv[1 + len(flags) :]), "")
+    if named.startswith("lab.") if flags[-1:] == ["-m"] else Path(named).name in _COMMANDS:
         before = sys.excepthook
         sys.excepthook = lambda kind, *rest: _ended() if kind is KeyboardInterrupt else before(kind, *rest)
 

@@ -31,7 +31,7 @@ def offer(arguments: list[str]) -> None:
         ours = {path.stem for path in (CONFIGS / "hydra" / "launcher").glob("*.yaml")} | {"submitit_slurm"}
         for argument in arguments:
             if argument.startswith("hydra/launcher=") and argument.split("=", 1)[1] in ours:
-                tell(f"error: {argument} needs {error.name}, which is not installed: pip install -e '.[slurm]'")
+                tell(f"error: {argument} needs {error.name}, which is not installed: pip install 'eureka-lab[slurm]'")
                 sys.exit(1)
         return
     plugins.register(SlurmLauncher)

@@ -59,10 +59,11 @@ def attend(
         z_BHND, in the dtype of v.
 
     Raises:
-        ValueError: if the mask is not bool, or a query would know of later ones, though the mask is causal.
+        ValueError: if rule, normaliser or mask is none, the mask is not bool, the dropout no share, or a query would
+            know of later ones, though the mask is causal.
     """
     normaliser = normaliser or _SOFTMAX
-    _check_mask(mask, rule, normaliser)
+    _check(rule, mask, normaliser, dropout)
     if dropout and not normaliser.is_softmax:
         return attend_explicit(q_BHND, k_BHMD, v_BHMD, rule, mask, normaliser, dropout).z
     mask = normaliser.allowed(mask if normaliser.takes_causal else written_out(mask), q_BHND, k_BHMD)
@@ -87,7 +88,7 @@ def attend_explicit(
 ) -> Attended:
     """The same numbers as :func:`attend`, with logits and weights to look at, in float32 or better."""
     normaliser = normaliser or _SOFTMAX
-    _check_mask(mask, rule, normaliser)
+    _check(rule, mask, normaliser, dropout)
     allowed = normaliser.allowed(written_out(mask), q_BHND, k_BHMD)
     q, k, v = at_least_float32(q_BHND, k_BHMD, v_BHMD)
     beta = rule.inverse_temperature(q, k, allowed)
@@ -98,7 +99,15 @@ def attend_explicit(
         return Attended((mixed @ v).to(v_BHMD.dtype), logits, weights)
 
 
-def _check_mask(mask: Mask, rule: TemperatureRule, normaliser: Normaliser) -> None:
+def _check(rule: TemperatureRule, mask: Mask, normaliser: Normaliser, dropout: float) -> None:
+    if not isinstance(rule, TemperatureRule):
+        raise ValueError(f"{rule!r} is no temperature rule: give one, as in Fixed(heads=4, head_dim=16)")
+    if not isinstance(normaliser, Normaliser):
+        raise ValueError(f"{normaliser!r} is no normaliser: give one, as in PlusOne(heads=4, head_dim=16)")
+    if mask is not None and not isinstance(mask, Tensor | Causal):
+        raise ValueError(f"a mask of attention is a tensor of bool or Causal; got {type(mask).__name__}")
+    if not 0 <= dropout < 1:
+        raise ValueError(f"dropout is a share from 0 to less than 1, got {dropout:g}")
     if isinstance(mask, Tensor) and mask.dtype != torch.bool:
         raise ValueError(f"a mask of attention is bool, True where a query may attend to a key; got {mask.dtype}")
     if isinstance(mask, Causal) and mask.queries > 1:

@@ -157,7 +157,7 @@ def _composed(single: Sequence[str]) -> DictConfig:
                 raise LabError(f"{override.input_line} is no name of a config; {choices('', options)}") from error
         raise LabError(_one_line(str(error))) from error
     if config.hydra.runtime.choices["hydra/sweeper"] == "search" and find_spec("optuna") is None:
-        raise LabError("a search needs Optuna, which is not installed: pip install -e '.[optuna]'")
+        raise LabError("a search needs Optuna, which is not installed: pip install 'eureka-lab[optuna]'")
     return config
 
 

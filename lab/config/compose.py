@@ -8,13 +8,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 
 from lab.config.hydra_internals import keep_configs, prepend_to_search_path
 from lab.console import LabError
 
-# In place of ~ and ~user: ${home:${paths.runs}}.
-OmegaConf.register_new_resolver("home", os.path.expanduser, replace=True)
+# In place of ~ and ~user: ${eureka_lab.home:${paths.runs}}. Named as ours: Hydra imports this in other programs, too.
+OmegaConf.register_new_resolver("eureka_lab.home", os.path.expanduser, replace=True)
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 
@@ -28,11 +29,19 @@ def initialized(config_dir: Path | None = None) -> Iterator[None]:
     """
     if config_dir is not None and not config_dir.is_dir():
         raise LabError(f"--config-dir {config_dir} is no folder: name the one that holds softmax/, model/ or the like")
-    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        keep_configs(CONFIGS)
-        if config_dir is not None:
-            prepend_to_search_path(f"file://{config_dir.absolute()}")
-        yield
+    # Of a program that is itself run by Hydra, which is to find it as it was.
+    outer = GlobalHydra.instance().hydra
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+            keep_configs(CONFIGS)
+            if config_dir is not None:
+                prepend_to_search_path(f"file://{config_dir.absolute()}")
+            yield
+    finally:
+        if outer is not None:
+            GlobalHydra.instance().clear()
+            GlobalHydra.instance().initialize(outer)
 
 
 def compose_config(overrides: Sequence[str]) -> DictConfig:

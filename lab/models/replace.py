@@ -23,6 +23,8 @@ from lab.models.replaced_softmax import ReplacedSoftmax, Shape, replaced_in
 from lab.models.sdpa_calls import OfSdpaCalls, names
 
 Model = TypeVar("Model", bound=nn.Module)
+# Options that are parts of their own, with a name among their options.
+_PARTS = ("normaliser", "schedule")
 
 
 def replace_softmax(model: Model, softmax: str | SoftmaxFactory | RuleFactory = "softmax", **options: Any) -> Model:
@@ -37,7 +39,9 @@ def replace_softmax(model: Model, softmax: str | SoftmaxFactory | RuleFactory = 
 
     Args:
         model: of Hugging Face ``transformers``, of timm, or any other whose modules call
-            ``F.scaled_dot_product_attention``.
+            ``F.scaled_dot_product_attention``. Such a module has attributes ``num_heads`` (or ``n_head``, ``heads``,
+            ...), and ``head_dim`` or ``embed_dim`` (or ``d_model``, ``hidden_size``, ``dim``, ...); ``scale``, where
+            it is not 1 / sqrt(head_dim).
         softmax: its name, as on the command line (``softmax=norm_softmax``), or what makes a rule or both parts.
         options: of the named softmax; ``normaliser`` and ``schedule`` are names, or options with the ``name`` among
             them.
@@ -62,7 +66,7 @@ def replace_softmax(model: Model, softmax: str | SoftmaxFactory | RuleFactory = 
             one = next(makers.setdefault((*heads, shape.longest), new))
             if getattr(module, "is_causal", False):
                 check_causal(*one)
-        except ValueError as error:
+        except (TypeError, ValueError) as error:  # an option that a class does not have, too
             raise LabError(f"{type(module).__name__}: {error}") from error
         # A temperature that the factory brings stays; sqrt(D) is what a rule takes where nobody has said.
         own_scale = _tau_of(factory) is None and one.rule.default_tau == math.sqrt(shape.head_dim)
@@ -154,7 +158,14 @@ def _chosen(
         if options:
             raise LabError(f"{', '.join(options)}: options go with a softmax by name; bind those of a class by partial")
         return softmax if isinstance(softmax, SoftmaxFactory) else SoftmaxFactory(softmax), None
-    config = softmax_config(softmax, *_overrides(options))
+    try:
+        config = softmax_config(softmax, *_overrides(options))
+    except LabError as error:
+        unnamed = [key for key in _PARTS if isinstance(part := options.get(key), Mapping) and "name" not in part]
+        if not unnamed:
+            raise
+        named = f"{unnamed[0]}={{'name': ..., ...}} names another {unnamed[0]}, whose options they may be"
+        raise LabError(f"{str(error).removesuffix('; valid: ')}; {named}") from error
     schedule = config.get("schedule")
     return softmax_factory(without_schedule(config)), instantiate(schedule) if schedule else None
 
@@ -163,7 +174,7 @@ def _overrides(options: Mapping[str, Any]) -> Iterator[str]:
     """Options as they are typed on the command line."""
     for key, value in options.items():
         part = {"name": value} if isinstance(value, str) else value
-        if key not in ("normaliser", "schedule") or not isinstance(part, Mapping):
+        if key not in _PARTS or not isinstance(part, Mapping):
             yield f"softmax.{key}={_typed(key, value)}"
             continue
         if "name" in part:

@@ -43,7 +43,9 @@ class Shape:
     def __init__(self, module: nn.Module) -> None:
         heads = _told(module, _HEADS)
         if heads is None:
-            raise LabError(f"{type(module).__name__} does not tell its number of heads: give it an attribute num_heads")
+            raise LabError(
+                f"{type(module).__name__} does not tell its number of heads: give it attributes num_heads and head_dim"
+            )
         dim, width = _told(module, _HEAD_DIM), _told(module, _WIDTH)
         if dim is None and (width is None or width % heads):
             raise LabError(f"{type(module).__name__} does not tell the dimension of its heads: give it a head_dim")

@@ -179,7 +179,11 @@ def look(model: nn.Module, x: Any, observers: Sequence[Observer]) -> list[Findin
     known = observable(model)
     if known is None or not attention_layers(model):
         raise LabError(f"{type(model).__name__} has no attention of the lab: lab.replace_softmax(model) puts it in")
+    if not isinstance(observers, Sequence):
+        raise LabError(f"observers are a list, as in [{type(observers).__name__}(...)]")
     for one in observers:
+        if isinstance(one, type):
+            raise LabError(f"{one.__name__} is a class: give an observer, as in {one.__name__}('look')")
         if not hasattr(one, "see") or getattr(one, "needs", None) is not None:
             raise LabError(f"{type(one).__name__} cannot look at a batch: it needs more (lab.inspect)")
     device = _device_of(model)

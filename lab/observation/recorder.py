@@ -38,7 +38,7 @@ class Recorder:
         keep_graph: keep the autograd graph; otherwise tensors are detached.
 
     Raises:
-        ValueError: if a quantity or a layer does not exist.
+        LabError: if the model has no attention of the lab, or a quantity or a layer does not exist.
     """
 
     def __init__(
@@ -50,17 +50,17 @@ class Recorder:
     ) -> None:
         unknown = set(what) - set(QUANTITIES)
         if unknown:
-            raise ValueError(f"the recorder does not know {sorted(unknown)}; valid: {', '.join(QUANTITIES)}")
+            raise LabError(f"the recorder does not know {sorted(unknown)}; valid: {', '.join(QUANTITIES)}")
         # Behind torch.compile: its forward is the eager one.
         known = observable(model)
         if known is None:
-            raise ValueError(
+            raise LabError(
                 f"{type(model).__name__} has no attention of the lab to read: lab.replace_softmax(model) puts it in"
             )
         all_layers = known.attention_layers()
         chosen = range(len(all_layers)) if layers is None else layers
         if any(not 0 <= index < len(all_layers) for index in chosen):
-            raise ValueError(f"the model has layers 0 to {len(all_layers) - 1}, got {list(chosen)}")
+            raise LabError(f"the model has layers 0 to {len(all_layers) - 1}, got {list(chosen)}")
         self.model = known
         self.what = tuple(what)
         self.keep_graph = keep_graph

@@ -41,6 +41,8 @@ def inspect(
 ) -> Path:
     """Shows a run's newest checkpoint to diagnostics; the folder that tables and pictures were written to.
 
+        inspect("runs/reasoning/norm_softmax/seed=0", ["callbacks=[attention_entropy,linear_probes]"])
+
     Args:
         run: a run folder.
         callbacks: overrides of ``configs/train.yaml`` that name and set the diagnostics, or say where more configs are
@@ -57,6 +59,8 @@ def inspect(
         LabError: if there is no such run or diagnostic, its config names what is not trusted, or an earlier look would
             be overwritten.
     """
+    if isinstance(callbacks, str) or not any(one.startswith("callbacks=") for one in callbacks):
+        raise LabError(f"no diagnostics: give a list that names some, ['callbacks=[attention_entropy]'], {callbacks!r}")
     run, out = Path(run), None if out is None else Path(out)
     where = device_of(device)
     newest = read_trained(run, trust)

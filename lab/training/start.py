@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
+import numpy as np
 from omegaconf import DictConfig
 
 from lab.console import LabError, patience
@@ -19,13 +22,46 @@ from lab.training.processes import stopped, train_apart
 def run(overrides: Sequence[str]) -> list[Summary]:
     """Trains what ``python -m lab.train <overrides>`` trains; one summary a seed.
 
+    Generators of random numbers and PyTorch's number of threads are as before it then. What the process has freed stays
+    with it on a CPU, and of Lightning it hears warnings alone.
+
     Args:
         overrides: as on the command line: ``["experiment=reasoning", "seed=3"]``.
 
     Raises:
         LabError: for everything that a user can mend.
     """
-    return start(RunSpec.compose(overrides))
+    if isinstance(overrides, str) or not isinstance(overrides, Sequence):
+        raise LabError(f"lab.run takes a list of overrides, as ['experiment=reasoning', 'seed=3'], got {overrides!r}")
+    for one in overrides:
+        if not isinstance(one, str):
+            raise LabError(f"an override is a text, as in 'seed=3', got {one!r}")
+        if one.startswith("-"):
+            raise LabError(
+                f"{one} is of the command line: from Python a loop over lab.run sweeps, seeds=3 trains seeds together, "
+                "and hydra.searchpath=[file:///my/configs] adds a folder of configs"
+            )
+    with _generators_kept():
+        return start(RunSpec.compose(overrides))
+
+
+@contextmanager
+def _generators_kept() -> Iterator[None]:
+    """Puts generators, what Lightning notes of their seed, and the number of threads back after what is within."""
+    python, numpy, torch = random.getstate(), np.random.get_state(), sys.modules.get("torch")
+    of_torch = (torch.get_rng_state(), torch.get_num_threads()) if torch else None
+    noted = {name: os.environ.get(name) for name in ("PL_GLOBAL_SEED", "PL_SEED_WORKERS")}
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
+        if torch and of_torch:
+            torch.set_rng_state(of_torch[0])
+            torch.set_num_threads(of_torch[1])
+        for name, value in noted.items():
+            os.environ.pop(name, None)
+            os.environ.update({name: value} if value is not None else {})
 
 
 def start(spec: RunSpec) -> list[Summary]:

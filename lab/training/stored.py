@@ -59,6 +59,7 @@ def load_config(folder: Path, trust: Sequence[str] = ()) -> DictConfig:
         LabError: if there is no run in the folder, its config is damaged or names what may not be made, or there is no
             such module.
     """
+    trust = [trust] if isinstance(trust, str) else trust
     for name in trust:
         home = name.partition(".")[0]
         if not home or find_spec(home) is None:

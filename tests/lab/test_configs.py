@@ -85,7 +85,7 @@ def test_a_search_without_optuna_says_what_to_install(monkeypatch: pytest.Monkey
     monkeypatch.setattr("lab.config.command_line.find_spec", lambda name: None)
     for sweep in ("search", "main_task_small"):
         problem = problem_with([f"+sweep={sweep}"])
-        assert problem is not None and "pip install -e '.[optuna]'" in problem
+        assert problem is not None and "pip install 'eureka-lab[optuna]'" in problem
 
 
 @pytest.mark.parametrize(

@@ -141,7 +141,7 @@ def test_without_submitit_the_launcher_says_what_to_install(tmp_path: Path) -> N
     environment = {**os.environ, "PYTHONPATH": path}
     done = python("-m", "lab.train", *SWEEP, folder=tmp_path, check=False, environment=environment)
     assert done.returncode == 1
-    assert "needs submitit, which is not installed: pip install -e '.[slurm]'" in done.stderr
+    assert "needs submitit, which is not installed: pip install 'eureka-lab[slurm]'" in done.stderr
     assert "Traceback" not in done.stderr
 
 

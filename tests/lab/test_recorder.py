@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 import lab.attention.layers
 from lab.attention.rules.norm import NormSoftmax
+from lab.console import LabError
 from lab.models.compact_vit import CompactViT
 from lab.models.reasoner import Reasoner
 from lab.observation.recorder import QUANTITIES, Recorder
@@ -178,5 +179,5 @@ def test_a_compiled_model_is_watched_without_compiling_anew(in_place: bool) -> N
     ],
 )
 def test_what_does_not_exist_is_refused(options: dict, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(LabError, match=words):
         Recorder(vit(), **options)

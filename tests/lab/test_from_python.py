@@ -1,0 +1,118 @@
+"""The lab as a library within somebody else's program: it answers in one sentence, and leaves the program as it was."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import timm
+import torch
+from hydra import compose, initialize
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import OmegaConf
+
+import lab
+from lab.attention.functional import attend
+from lab.attention.rules.fixed import Fixed
+from lab.callbacks.diagnostics.attention_entropy import AttentionEntropy
+from lab.console import LabError, end_imports_quietly
+from lab.training.inspection import inspect
+from lab.training.load import read_trained
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        ("experiment=reasoning", "lab.run takes a list of overrides"),
+        ({"experiment": "reasoning"}, "lab.run takes a list of overrides"),
+        (None, "lab.run takes a list of overrides"),
+        (["experiment=reasoning", 3], "an override is a text, as in 'seed=3', got 3"),
+        (["-m", "experiment=reasoning"], "-m is of the command line: from Python a loop over lab.run sweeps"),
+        (["--config-dir=conf"], "--config-dir=conf is of the command line"),
+    ],
+)
+def test_what_is_no_list_of_overrides_is_refused(overrides: Any, told: str) -> None:
+    with pytest.raises(LabError, match=told):
+        lab.run(overrides)
+
+
+def test_a_run_leaves_generators_and_threads_as_they_were(tmp_path: Path, one_thread: None) -> None:
+    torch.set_num_threads(2)
+    states = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+    lab.run(
+        ["experiment=reasoning_small", "data.numbers=4", "trainer.max_epochs=1", "threads=1", f"paths.runs={tmp_path}"]
+    )
+    assert (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()) == states
+    assert torch.get_num_threads() == 2 and "PL_GLOBAL_SEED" not in os.environ
+
+
+def test_softmaxes_are_composed_within_a_program_that_hydra_runs() -> None:
+    with initialize(version_base="1.3", config_path=None):
+        outer = GlobalHydra.instance().hydra
+        model = lab.replace_softmax(timm.create_model("vit_tiny_patch16_224", depth=1), "norm_softmax", statistic="std")
+        with pytest.raises(LabError):
+            lab.replace_softmax(model, "norm_softmax", nothing=1)
+        assert GlobalHydra.instance().hydra is outer
+        assert compose(overrides=["+mine=3"]).mine == 3
+    assert GlobalHydra.instance().hydra is None
+    assert not OmegaConf.has_resolver("home"), "a name that another program may have taken"
+
+
+@pytest.mark.parametrize(
+    ("words", "ours"),
+    [
+        (["python", "-m", "lab.train", "experiment=reasoning"], True),
+        (["python", "-u", "-m", "lab.report"], True),
+        (["python", "/venv/bin/eureka-train", "seed=3"], True),
+        (["python", "/home/me/eureka-study/train.py"], False),
+        (["python", "train.py", "--out", "/data/eureka-runs"], False),
+        (["python", "mine.py", "-m", "lab.train"], False),
+        (["python"], False),
+    ],
+)
+def test_ctrl_c_is_the_lab_s_in_its_own_commands_alone(words: list[str], ours: bool, monkeypatch) -> None:
+    before = sys.excepthook
+    monkeypatch.setattr(sys, "excepthook", before)
+    monkeypatch.setattr(sys, "orig_argv", words)
+    end_imports_quietly()
+    assert (sys.excepthook is not before) == ours
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"rule": "softmax"}, "'softmax' is no temperature rule: give one, as in Fixed"),
+        ({"rule": Fixed}, "is no temperature rule"),
+        ({"normaliser": "plus_one"}, "'plus_one' is no normaliser: give one, as in PlusOne"),
+        ({"mask": np.ones((3, 3), bool)}, "a mask of attention is a tensor of bool or Causal; got ndarray"),
+        ({"mask": torch.ones(3, 3)}, "a mask of attention is bool"),
+        ({"dropout": -0.5}, "dropout is a share from 0 to less than 1, got -0.5"),
+    ],
+)
+def test_attention_of_wrong_parts_is_refused(options: dict[str, Any], told: str) -> None:
+    x = torch.zeros(1, 2, 3, 4)
+    with pytest.raises(ValueError, match=told):
+        attend(x, x, x, **{"rule": Fixed(2, 4), **options})
+
+
+def test_names_and_classes_in_the_place_of_lists_and_observers_are_told(tmp_path: Path) -> None:
+    model = lab.replace_softmax(timm.create_model("vit_tiny_patch16_224", depth=1))
+    x = torch.zeros(1, 3, 224, 224)
+    with pytest.raises(LabError, match="observers are a list"):
+        lab.look(model, x, AttentionEntropy("look"))
+    with pytest.raises(LabError, match="AttentionEntropy is a class: give an observer"):
+        lab.look(model, x, [AttentionEntropy])
+    with pytest.raises(LabError, match="trust=no_such_module: there is no such module"):
+        read_trained(tmp_path, trust="no_such_module")
+    with pytest.raises(LabError, match="no diagnostics: give a list that names some"):
+        inspect(tmp_path, "attention_entropy")
+    with pytest.raises(LabError, match="unexpected keyword argument 'foo'"):
+        lab.replace_softmax(model, partial(Fixed, foo=2.0))
+    with pytest.raises(LabError, match="names another normaliser, whose options they may be"):
+        lab.replace_softmax(model, "softmax", normaliser={"bias": "learned"})
