@@ -107,7 +107,7 @@ def test_names_and_classes_in_the_place_of_lists_and_observers_are_told(tmp_path
     with pytest.raises(LabError, match="observers are a list"):
         lab.look(model, x, AttentionEntropy("look"))
     with pytest.raises(LabError, match="AttentionEntropy is a class: give an observer"):
-        lab.look(model, x, [AttentionEntropy])
+        lab.look(model, x, [AttentionEntropy])  # type: ignore[list-item]
     with pytest.raises(LabError, match="trust=no_such_module: there is no such module"):
         read_trained(tmp_path, trust="no_such_module")
     with pytest.raises(LabError, match="no diagnostics: give a list that names some"):
