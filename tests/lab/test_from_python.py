@@ -42,7 +42,8 @@ def test_what_is_no_list_of_overrides_is_refused(overrides: Any, told: str) -> N
         lab.run(overrides)
 
 
-def test_a_run_leaves_generators_and_threads_as_they_were(tmp_path: Path, one_thread: None) -> None:
+def test_a_run_leaves_generators_and_threads_as_they_were(tmp_path: Path, one_thread: None, monkeypatch) -> None:
+    monkeypatch.delenv("PL_GLOBAL_SEED", raising=False)
     torch.set_num_threads(2)
     states = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
     lab.run(
