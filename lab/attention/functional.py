@@ -104,10 +104,12 @@ def _check(rule: TemperatureRule, mask: Mask, normaliser: Normaliser, dropout: f
         raise ValueError(f"{rule!r} is no temperature rule: give one, as in Fixed(heads=4, head_dim=16)")
     if not isinstance(normaliser, Normaliser):
         raise ValueError(f"{normaliser!r} is no normaliser: give one, as in PlusOne(heads=4, head_dim=16)")
-    if mask is not None and not isinstance(mask, Tensor | Causal):
-        raise ValueError(f"a mask of attention is a tensor of bool or Causal; got {type(mask).__name__}")
     if not 0 <= dropout < 1:
         raise ValueError(f"dropout is a share from 0 to less than 1, got {dropout:g}")
+    if mask is None:
+        return
+    if not isinstance(mask, (Tensor, Causal)):
+        raise ValueError(f"a mask of attention is a tensor of bool or Causal; got {type(mask).__name__}")
     if isinstance(mask, Tensor) and mask.dtype != torch.bool:
         raise ValueError(f"a mask of attention is bool, True where a query may attend to a key; got {mask.dtype}")
     if isinstance(mask, Causal) and mask.queries > 1:

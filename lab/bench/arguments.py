@@ -8,16 +8,7 @@ from pathlib import Path
 
 import torch
 
-from lab.bench.cases import (
-    FIXED_SIZE,
-    GROUPS,
-    ON_A_GPU,
-    PRECISIONS,
-    SOFTMAXES,
-    WITH_PRECISION,
-    WITH_SOFTMAX,
-    cases,
-)
+from lab.bench.cases import FIXED_SIZE, GROUPS, ON_A_GPU, PRECISIONS, SOFTMAXES, cases, heeding
 from lab.bench.report import number
 from lab.config.arguments import Parser
 from lab.console import MOST_THREADS, LabError
@@ -89,8 +80,8 @@ def _check_used(options: argparse.Namespace, parser: Parser) -> None:
     sized = [group for group in GROUPS if group not in FIXED_SIZE]
     for name, value, groups in (
         ("--batch-size", options.batch_size, sized),
-        ("--precision", options.precision, WITH_PRECISION),
-        ("--softmax", options.softmax, WITH_SOFTMAX),
+        ("--precision", options.precision, heeding("precision")),
+        ("--softmax", options.softmax, heeding("softmax")),
     ):
         if value is not None and not set(options.only) & set(groups):
             parser.error(f"{name} changes nothing of {' '.join(options.only)}: it is of {', '.join(groups)}")

@@ -35,9 +35,6 @@ BATCH_SIZES = {
 }
 # Whose size is the task's own.
 FIXED_SIZE = ("seeds",)
-# Of which there is a softmax to choose, and a precision.
-WITH_SOFTMAX = ("train", "ratio", "attention", "replace", "seeds", "diagnostics")
-WITH_PRECISION = ("train", "ratio", "attention", "windows")
 # A glance takes smaller ones.
 QUICK_BATCH_SIZES = {
     "compose": 256,
@@ -146,6 +143,11 @@ def cases(
             if setting.get("softmax", softmaxes[0]) not in softmaxes:
                 continue
             yield Case(group, **setting, batch=size, device=device, threads=threads, seconds=seconds, quick=quick)
+
+
+def heeding(key: str) -> list[str]:
+    """Lists the groups of which cases have a "softmax", a "precision" or the like to choose."""
+    return [group for group in GROUPS if any(key in setting for setting in _settings(group, False, PRECISIONS))]
 
 
 def _settings(group: str, quick: bool, precisions: Sequence[str]) -> Iterator[dict[str, Any]]:

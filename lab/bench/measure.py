@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -27,7 +28,7 @@ from lab.bench.gathering import time_of_gathering
 from lab.bench.looking import cost_of_looking, time_of_probes
 from lab.bench.replacing import cost_of_replacing
 from lab.bench.runs import time_of_runs
-from lab.bench.timing import MIB, Step, matrix_product, memory_now, quartiles, synchronise, timed_rounds, warm_up
+from lab.bench.timing import MIB, Step, matrix_product, memory_now, quartiles, timed_rounds, warm_up
 from lab.datasets.drawn import DrawnDigits, DrawnGarments
 from lab.datasets.loading import Batch, Drawn
 from lab.datasets.reasoning import ReasoningData
@@ -107,7 +108,7 @@ def _compose(case: Case) -> list[Row]:
 def _train(case: Case) -> list[Row]:
     before = memory_now(case.device)
     step = training_step(case, case.softmax)
-    memory = _memory_of(case, step, before)  # before the product's matrices are there
+    _, memory = _run(replace(case, seconds=0.0), [step], before, minimum=1)  # before the product's matrices are there
     # In turn, since a machine with neighbours is not as fast from one second to the next.
     multiply, flops = matrix_product(getattr(torch, case.precision), case.device)
     (times, products), _ = _run(case, [step, multiply], before, minimum=5)
@@ -323,15 +324,6 @@ def _rows(case: Case, before: int, find: Callable[[], Mapping[str, list[float]]]
     found = find()
     memory = _memory(case, before)
     return [_row(case, name, unit, values, memory) for (name, values), unit in zip(found.items(), units, strict=True)]
-
-
-def _memory_of(case: Case, step: Step, before: int) -> tuple[int, int]:
-    """:func:`_memory` of a step that is warm."""
-    warm_up([step], WARM_UP_ROUNDS, case.device)
-    forget_peak(case.device)
-    step()
-    synchronise(case.device)
-    return _memory(case, before)
 
 
 def _memory(case: Case, before: int) -> tuple[int, int]:

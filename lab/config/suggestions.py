@@ -33,6 +33,8 @@ def choices(name: str, valid: Sequence[str]) -> str:
 
 def _told(meant: str | None, valid: Sequence[str]) -> str:
     hint = f"did you mean {meant!r}? " if meant else ""
+    if not valid:
+        return f"{hint}it has no options"
     return f"{hint}valid: {shorten(', '.join(sorted(valid)), LONGEST_LIST, placeholder=' ...')}"
 
 

@@ -165,7 +165,7 @@ def _chosen(
         if not unnamed:
             raise
         named = f"{unnamed[0]}={{'name': ..., ...}} names another {unnamed[0]}, whose options they may be"
-        raise LabError(f"{str(error).removesuffix('; valid: ')}; {named}") from error
+        raise LabError(f"{error}; {named}") from error
     schedule = config.get("schedule")
     return softmax_factory(without_schedule(config)), instantiate(schedule) if schedule else None
 

@@ -22,8 +22,8 @@ from lab.training.processes import stopped, train_apart
 def run(overrides: Sequence[str]) -> list[Summary]:
     """Trains what ``python -m lab.train <overrides>`` trains; one summary a seed.
 
-    Generators of random numbers and PyTorch's number of threads are as before it then. What the process has freed stays
-    with it on a CPU, and of Lightning it hears warnings alone.
+    Generators of random numbers of the CPU and PyTorch's number of threads are as before it then. What the process has
+    freed stays with it on a CPU, and of Lightning it hears warnings alone.
 
     Args:
         overrides: as on the command line: ``["experiment=reasoning", "seed=3"]``.

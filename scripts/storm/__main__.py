@@ -90,10 +90,10 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     asked = parser.parse_args(arguments)
     if unknown := set(asked.only.split(",")) - STORMS.keys():
         parser.error(f"--only {','.join(sorted(unknown))}: there are {', '.join(STORMS)}")
-    for name in asked.only.split(","):
-        known = STORMS[name].count if STORMS[name].table else None
-        if asked.number is not None and not 0 <= asked.number < (known or asked.number + 1):
-            last = f"to {known - 1}" if known else "on"
+    for name in asked.only.split(",") if asked.number is not None else ():
+        one = STORMS[name]
+        if asked.number < 0 or (one.table and asked.number >= one.count):
+            last = f"to {one.count - 1}" if one.table else "on"
             parser.error(f"--number {asked.number}: {name} has cases from 0 {last}")
     return asked
 

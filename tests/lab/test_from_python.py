@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import sys
+import tomllib
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,13 @@ import numpy as np
 import pytest
 import timm
 import torch
+from conftest import ROOT
 from hydra import compose, initialize
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
 import lab
+from lab import console
 from lab.attention.functional import attend
 from lab.attention.rules.fixed import Fixed
 from lab.callbacks.diagnostics.attention_entropy import AttentionEntropy
@@ -83,6 +86,11 @@ def test_ctrl_c_is_the_lab_s_in_its_own_commands_alone(words: list[str], ours: b
     monkeypatch.setattr(sys, "orig_argv", words)
     end_imports_quietly()
     assert (sys.excepthook is not before) == ours
+
+
+def test_the_lab_knows_the_names_of_its_commands() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["scripts"].keys() == console._COMMANDS
 
 
 @pytest.mark.parametrize(
