@@ -24,7 +24,8 @@ from lab.report.figures import shares_of_v
 from lab.runs.files import write_atomically, write_text
 from lab.runs.summary import load_summary
 from lab.training.inspection import inspect
-from scripts.reproduce.common import folder_of, run_options, train
+from scripts.reproduce.common import run_options
+from scripts.reproduce.seeds import Seeds
 
 DIAGNOSTICS = (
     "attention_entropy",
@@ -62,8 +63,9 @@ def reasoning(softmax: str, runs: Path, epochs: int, options: Sequence[str]) -> 
         f"diagnostics.pictures_every_n_epochs={epochs}",
         *options,
     ]
-    train([*overrides, "seed=0"], runs)
-    return folder_of(runs, "reasoning", softmax, 0, overrides)
+    seeds = Seeds(typed=tuple(overrides), seeds=(0,), runs=runs)
+    seeds.train()
+    return seeds.folder(0)
 
 
 def history(runs: Mapping[str, Path], out: Path) -> None:

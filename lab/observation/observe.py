@@ -133,11 +133,13 @@ def observe(
         too_few: called with the scenes asked for and those there are, where there are not enough.
 
     Raises:
-        LabError: if the model has no attention.
+        LabError: if the model has no attention, or data is no data module.
     """
     if not attention_layers(model):
         names = ", ".join(type(observer).__name__ for observer in observers)
         raise LabError(f"{type(model).__name__} has no attention, so {names} cannot look into it")
+    if not isinstance(data, DataModule):
+        raise LabError(f"lab.observe takes a data module of the lab, got {type(data).__name__}: lab.look takes a batch")
     device = _device_of(model) if device is None else torch.device(device)
     cuda = [device] if device.type == "cuda" else []
     precision = precision or Precision()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -47,12 +48,15 @@ def load_runs(*folders: str | Path) -> tuple[pd.DataFrame, pd.DataFrame]:
         folders: folders of runs, or run folders.
 
     Raises:
-        LabError: if no folder is given, or one does not exist.
+        LabError: if no folder is given, one is none, or one does not exist.
     """
     if not folders:
         raise LabError("load_runs needs a folder of runs, as in load_runs('runs/reasoning')")
     found: dict[Path, Record] = {}
-    for folder in map(Path, folders):
+    for given in folders:
+        if not isinstance(given, (str, PathLike)):
+            raise LabError(f"load_runs takes folders one by one, as in load_runs('runs/a', 'runs/b'); got {given!r}")
+        folder = Path(given)
         if not folder.is_dir():
             raise LabError(f"{folder} is no folder: name one that holds runs, as in load_runs('runs/reasoning')")
         gathered = gather(folder)

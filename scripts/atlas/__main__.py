@@ -86,7 +86,7 @@ def main(arguments: argparse.Namespace) -> None:
                 write_page(found, kept, plan, arguments.out, command)
         for typed in retrievals:
             if not plan.whole(typed) and time.monotonic() < end:
-                plan.train(typed)
+                plan.seeds_of(typed).train()
                 write_page(found, kept, plan, arguments.out, command)
     write_page(found, kept, plan, arguments.out, command)
     print(f"written: {arguments.out}")

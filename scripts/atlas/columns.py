@@ -10,8 +10,9 @@ from lab.report.outcomes import Outcome, outcome
 from lab.report.settings import Setting
 from lab.runs.summary import Summary
 from scripts.atlas.rows import Row
-from scripts.reproduce.common import earliest, folder_of, train
-from scripts.reproduce.kept import Kept, ended, record
+from scripts.reproduce.common import earliest
+from scripts.reproduce.kept import Kept, ended
+from scripts.reproduce.seeds import Seeds
 
 
 @dataclass(frozen=True)
@@ -44,14 +45,13 @@ class Column:
         """Tells whether a softmax has a cell here."""
         return not self.rows or row.typed in self.rows
 
-    def overrides(self, row: Row, rate: str | None, trial: bool = False) -> list[str]:
-        """The runs of a cell, all but their seeds; a trial of a rate ends at its moment."""
+    def overrides(self, row: Row, rate: str | None) -> list[str]:
+        """The runs of a cell, all but their seeds."""
         return [
             f"experiment={self.experiment}",
             *row.overrides,
             *([f"optim.lr={rate}"] if rate else []),
             *self.options,
-            *(["callbacks.eureka.stop_after=0"] if trial else []),
         ]
 
 
@@ -123,36 +123,39 @@ class Cell:
     kept: Kept
     further: tuple[str, ...] = ()
 
-    def _where(self, trial: bool) -> Path:
-        return self.runs / self.column.key / ("trials" if trial else "seeds")
+    def trial(self, rate: str) -> Seeds:
+        """Seed 0 at a learning rate, until its moment."""
+        return self._of((0,), rate, "trials", "callbacks.eureka.stop_after=0")
 
-    def _typed(self, seed: int, rate: str | None, trial: bool) -> list[str]:
+    def all(self, rate: str | None) -> Seeds:
+        """All seeds at a learning rate; None: the experiment's own."""
+        return self._of(tuple(range(self.column.seeds)), rate, "seeds")
+
+    def _of(self, seeds: tuple[int, ...], rate: str | None, where: str, *more: str) -> Seeds:
         # Rounding is enough to move a moment: compiled and other seeds are not of one cell.
         compiled = [option for option in self.further if option.startswith("compile")]
-        return [*self.column.overrides(self.row, rate, trial), *compiled, f"seed={seed}"]
+        return Seeds(
+            typed=(*self.column.overrides(self.row, rate), *more, *compiled),
+            seeds=seeds,
+            runs=self.runs / self.column.key / where,
+            further=tuple(option for option in self.further if option not in compiled),
+            kept=self.kept,
+            together=self.column.together,
+        )
 
-    def folder(self, seed: int, rate: str | None, trial: bool = False) -> Path:
-        """The folder of a run."""
-        typed = [*self.column.overrides(self.row, rate, trial), *self.further]
-        return folder_of(self._where(trial), self.column.experiment, self.row.softmax, seed, typed)
+    def _trial(self, rate: str) -> dict[str, Summary]:
+        """The ended run of seed 0 that a rate is judged by, by what was typed for it; none where there is none.
 
-    def summary(self, seed: int, rate: str | None, trial: bool = False) -> Summary | None:
-        """The summary of a run; None before it has begun."""
-        return self.kept.summary(self._typed(seed, rate, trial), self.folder(seed, rate, trial))
-
-    def _trial(self, rate: str) -> tuple[Summary, bool] | None:
-        """The ended run of seed 0 that a rate is judged by, and whether it is a trial.
-
-        Where there is none, one that went on beyond its moment (``+sweep=atlas`` trains every rate so) says the same.
+        Where it is no trial, one that went on beyond its moment (``+sweep=atlas`` trains every rate so) says the same.
         """
-        for trial in (True, False):
-            if (one := self.summary(0, rate, trial)) is not None and ended(one):
-                return one, trial
-        return None
+        for seeds in (self.trial(rate), self.all(rate)):
+            if (one := seeds.summary(0)) is not None and ended(one):
+                return seeds.by_typed([one])
+        return {}
 
     def _trials(self) -> dict[str, Summary]:
         """Those that have ended, by rate."""
-        return {rate: found[0] for rate in self.column.rates if (found := self._trial(rate))}
+        return {rate: one for rate in self.column.rates for one in self._trial(rate).values()}
 
     @property
     def rate(self) -> str | None:
@@ -171,11 +174,7 @@ class Cell:
     def _seeds(self) -> list[Summary]:
         """Every seed's summary; none unless all have ended: a seed that is missing may be the slow one."""
         rate = self.rate
-        if self.column.rates and rate is None:
-            return []
-        found = [self.summary(seed, rate) for seed in range(self.column.seeds)]
-        there = [one for one in found if one is not None and ended(one)]
-        return there if len(there) == len(found) else []
+        return [] if self.column.rates and rate is None else self.all(rate).ends()
 
     @property
     def whole(self) -> bool:
@@ -187,19 +186,14 @@ class Cell:
         tried = self._trials()
         for rate in self.column.rates:
             if rate not in tried:
-                train([*self.column.overrides(self.row, rate, True), *self.further, "seed=0"], self._where(True))
+                self.trial(rate).train()
         if self.fails:
             print(f"{self.row} fails at every learning rate on {self.column.title}", flush=True)
             return
         if self.column.rates and self.rate is None:
             print(f"{self.row} has no learning rate yet: not all trials have come to their end", flush=True)
             return
-        typed = [*self.column.overrides(self.row, self.rate), *self.further]
-        if self.column.together:
-            train([*typed, f"seeds={self.column.seeds}"], self._where(False))
-            return
-        for seed in range(self.column.seeds):
-            train([*typed, f"seed={seed}"], self._where(False))
+        self.all(self.rate).train()
 
     @property
     def failed(self) -> int:
@@ -211,15 +205,15 @@ class Cell:
         found = [one.model_copy(update={"status": "finished"}) for one in self._seeds()]
         if not found:
             return None
-        records = tuple(record(one, self.folder(one.seed, self.rate)) for one in found)
+        records = self.all(self.rate).records(found)
         return outcome(Setting(str(self.row), self.column.experiment, self.row.softmax, {}, records))
 
     def ends(self) -> dict[str, Summary]:
         """Every summary of a cell that is whole, by what was typed."""
-        seeds = {" ".join(self._typed(one.seed, self.rate, False)): one for one in self._seeds()}
-        found = {rate: self._trial(rate) for rate in self.column.rates}
-        trials = {" ".join(self._typed(0, rate, one[1])): one[0] for rate, one in found.items() if one}
-        return seeds | trials if self.whole else {}
+        if not self.whole:
+            return {}
+        trials = {run: one for rate in self.column.rates for run, one in self._trial(rate).items()}
+        return self.all(self.rate).by_typed(self._seeds()) | trials
 
 
 def cells(

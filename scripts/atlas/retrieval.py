@@ -14,10 +14,9 @@ from lab.models.composed_softmax import softmax_config, softmax_factory, without
 from lab.report.statistics import mean_over_seeds
 from lab.training.load import read_trained
 from scripts.atlas.rows import PLAIN, Row, all_rows
-from scripts.reproduce.common import folder_of, train
-from scripts.reproduce.kept import all_finished, summaries_of
 from scripts.reproduce.max_retrieval import PAPER, by_seed, p_value, published
 from scripts.reproduce.max_retrieval_evaluation import SIZES, Evaluation
+from scripts.reproduce.seeds import Seeds
 
 # Trained with, in the order of training; the baseline first, on whose checkpoints the others are put.
 TRAINED = (
@@ -73,28 +72,20 @@ class Retrieval:
     sets: int = 1000
     further: tuple[str, ...] = ()
 
-    def seeds_of(self, typed: str) -> int:
-        """Seeds of a softmax trained with."""
-        return self.baseline_seeds if typed == PLAIN else self.seeds
-
-    def _overrides(self, typed: str) -> list[str]:
-        return ["experiment=max_retrieval", *Row(typed).overrides, *self.further]
-
-    def folders(self, typed: str) -> list[Path]:
-        """Run folders of a softmax trained with, one a seed."""
-        where, overrides = self.runs / "max_retrieval", self._overrides(typed)
-        return [
-            folder_of(where, "max_retrieval", Row(typed).softmax, seed, overrides)
-            for seed in range(self.seeds_of(typed))
-        ]
+    def seeds_of(self, typed: str) -> Seeds:
+        """The runs of a softmax trained with."""
+        row = Row(typed)
+        return Seeds(
+            typed=("experiment=max_retrieval", *row.overrides),
+            seeds=tuple(range(self.baseline_seeds if typed == PLAIN else self.seeds)),
+            runs=self.runs / "max_retrieval",
+            further=self.further,
+            together=True,
+        )
 
     def whole(self, typed: str) -> bool:
         """True if every seed has finished."""
-        return str(Row(typed)) in self._known() or self._is_trained(typed)
-
-    def _is_trained(self, typed: str) -> bool:
-        folders = self.folders(typed)
-        return all_finished(summaries_of(self._overrides(typed), folders, range(len(folders))))
+        return str(Row(typed)) in self._known() or self.seeds_of(typed).finished
 
     def _known(self) -> set[str]:
         """Measures that are kept, each of all its seeds."""
@@ -108,16 +99,12 @@ class Retrieval:
         put_on = swapped() if typed == PLAIN else ()
         return {str(Row(typed)): typed} | {f"{Row(other)}, at inference": other for other in put_on}
 
-    def train(self, typed: str) -> None:
-        """Trains what is missing of one softmax, its seeds together."""
-        train([*self._overrides(typed), f"seeds={self.seeds_of(typed)}"], self.runs / "max_retrieval")
-
     def scores(self) -> pd.DataFrame:
         """Accuracies of everything that is whole; rows of seed, measure, size, sets, accuracy, trained."""
         tables, known = [self._kept()], self._known()
         for typed in TRAINED:
             missing = {name: one for name, one in self._measures(typed).items() if name not in known}
-            if not missing or not self._is_trained(typed):
+            if not missing or not self.seeds_of(typed).finished:
                 continue
             configs = {}
             for measure, one in missing.items():
@@ -126,7 +113,7 @@ class Retrieval:
                     configs[measure] = softmax_config(name, *options)
                 except LabError as error:
                     print(f"{measure}: {error}", flush=True)
-            for seed, folder in enumerate(self.folders(typed)):
+            for seed, folder in enumerate(self.seeds_of(typed).folders):
                 tables.append(Evaluation(folder, read_trained(folder), seed).accuracies(configs, self.sets))
         found = [one for one in tables if len(one)]
         return pd.concat(found) if found else self._kept()

@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 from lab.console import LabError, duration
 from lab.runs.provenance import git_state, machine, now, versions
-from lab.runs.spec import run_name
 from lab.runs.summary import Summary, read_summary
 from lab.runs.walk import walk_runs
 from lab.training.processes import stopped, train_apart
@@ -77,11 +76,6 @@ def earliest(summaries: Mapping[str, Summary]) -> str:
         return moment, -summary.best.accuracy if summary.best else 0.0
 
     return min(summaries, key=rank)
-
-
-def folder_of(runs: Path, experiment: str, softmax: str, seed: int, overrides: Sequence[str]) -> Path:
-    """Returns the folder of the run of these overrides."""
-    return runs / run_name(experiment, softmax, seed, overrides)
 
 
 class Speed(NamedTuple):

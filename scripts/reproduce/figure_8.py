@@ -28,19 +28,10 @@ from lab.report.published import load
 from lab.report.statistics import eureka_ratio, fisher
 from lab.runs.files import write_text
 from lab.runs.metrics import read_metrics
-from lab.runs.summary import Summary, read_summary
-from scripts.reproduce.common import (
-    earliest,
-    folder_of,
-    origin,
-    positive,
-    run_options,
-    sentences,
-    speed_of,
-    tell_duration,
-    train,
-)
-from scripts.reproduce.kept import check_ended, ended, summary_of
+from lab.runs.summary import read_summary
+from scripts.reproduce.common import earliest, origin, positive, run_options, sentences, speed_of, tell_duration
+from scripts.reproduce.kept import check_ended
+from scripts.reproduce.seeds import Seeds
 
 # A page beside the others, of before layer norm was the default.
 WITHOUT = " (without it: [without_layer_norm.md](without_layer_norm.md))"
@@ -69,45 +60,30 @@ class Plan:
     grid: tuple[str, ...]
     options: tuple[str, ...]
 
-    def overrides(self, softmax: str, lr: str, trial: bool = False) -> list[str]:
-        """The run of one softmax at one learning rate, all but its seed; a trial of the grid ends at its moment."""
-        return [
-            *(["callbacks.eureka.stop_after=0"] if trial else []),
-            "experiment=reasoning",
-            f"softmax={softmax}",
-            f"optim.lr={lr}",
-            f"trainer.max_epochs={self.epochs}",
-            *self.options,
-        ]
+    def trial(self, softmax: str, lr: str) -> Seeds:
+        """Seed 0 of a softmax at a learning rate, until its moment."""
+        return self._of(softmax, lr, (0,), "trials", "callbacks.eureka.stop_after=0")
 
-    def summary(self, softmax: str, lr: str, seed: int, trial: bool = False) -> Summary | None:
-        """Reads its summary; None before it has begun."""
-        return summary_of([*self.overrides(softmax, lr, trial), f"seed={seed}"], self.folder(softmax, lr, seed, trial))
+    def all(self, softmax: str, lr: str) -> Seeds:
+        """All seeds of a softmax at a learning rate."""
+        return self._of(softmax, lr, tuple(range(self.seeds)), "seeds")
 
-    def folder(self, softmax: str, lr: str, seed: int, trial: bool = False) -> Path:
-        """Its run folder."""
-        return folder_of(self.where(trial), "reasoning", softmax, seed, self.overrides(softmax, lr, trial))
-
-    def where(self, trial: bool = False) -> Path:
-        """Folder of the seeds or of the grid's trials: a report on the one is not to show the other."""
-        return self.runs / ("trials" if trial else "seeds")
+    def _of(self, softmax: str, lr: str, seeds: tuple[int, ...], where: str, *more: str) -> Seeds:
+        setting = ("experiment=reasoning", f"softmax={softmax}", f"optim.lr={lr}", f"trainer.max_epochs={self.epochs}")
+        # Folders of their own: a report on the seeds is not to show the trials.
+        runs = self.runs / where
+        return Seeds(typed=(*more, *setting, *self.options), seeds=seeds, runs=runs, together=True)
 
 
 def steps_left(plan: Plan) -> tuple[int, int]:
     """Optimiser steps still to do: (of single runs of the grid, of seeds trained together), at most."""
     single, together = 0, 0
     for softmax in SOFTMAXES.values():
-        trials = [plan.summary(softmax, lr, 0, trial=True) for lr in plan.grid]
-        open_trials = [t for t in trials if t is None or not ended(t)]
-        single += sum(plan.epochs - _steps(t) for t in open_trials)
+        trials = [plan.trial(softmax, lr).left(plan.epochs, "steps") for lr in plan.grid]
+        single += sum(trials)
         # While a trial is open, any rate may be the one, also one that no seed has yet been trained at.
-        done = 0 if open_trials else _steps(plan.summary(softmax, choose(plan, softmax), plan.seeds - 1))
-        together += plan.epochs - done
+        together += plan.epochs if any(trials) else plan.all(softmax, choose(plan, softmax)).left(plan.epochs, "steps")
     return single, together
-
-
-def _steps(summary: Summary | None) -> int:
-    return summary.steps if summary is not None else 0
 
 
 def choose(plan: Plan, softmax: str) -> str:
@@ -117,7 +93,7 @@ def choose(plan: Plan, softmax: str) -> str:
         LabError: if it failed at every rate.
     """
 
-    trials = {lr: plan.summary(softmax, lr, 0, trial=True) for lr in plan.grid}
+    trials = {lr: plan.trial(softmax, lr).summary(0) for lr in plan.grid}
     finished = {lr: summary for lr, summary in trials.items() if summary is not None and summary.finished}
     if not finished:
         raise LabError(f"{softmax} failed at every learning rate of the grid: name lower ones after --grid")
@@ -129,7 +105,7 @@ def grid_table(plan: Plan) -> pd.DataFrame:
     rows = []
     for name, softmax in SOFTMAXES.items():
         for lr in plan.grid:
-            summary = plan.summary(softmax, lr, 0, trial=True)
+            summary = plan.trial(softmax, lr).summary(0)
             if summary is None:
                 continue
             moment = "none" if summary.moment is None else f"{summary.moment:,}"
@@ -149,19 +125,15 @@ def ratio_table(plan: Plan, rates: Iterable[tuple[str, str]]) -> pd.DataFrame:
     """Eureka-ratios of finished seeds with their intervals beside the paper's, for pairs of a softmax and a rate."""
     rows = []
     for name, lr in rates:
-        found = [plan.summary(SOFTMAXES[name], lr, seed) for seed in range(plan.seeds)]
-        summaries = [summary for summary in found if summary is not None and summary.finished]
+        seeds = plan.all(SOFTMAXES[name], lr)
+        summaries = [summary for summary in seeds.summaries() if summary is not None and summary.finished]
         if not summaries:
             continue
         theirs = PAPER[name]
         assert theirs.count is not None and theirs.of is not None
         # All three lists of a row in one order.
         summaries.sort(key=lambda one: (one.moment is None, one.moment, one.seed))
-        thrown = [
-            str(slingshots_of(plan.folder(SOFTMAXES[name], lr, one.seed)))
-            for one in summaries
-            if one.moment is not None
-        ]
+        thrown = [str(slingshots_of(seeds.folder(one.seed))) for one in summaries if one.moment is not None]
         moments = [summary.moment for summary in summaries if summary.moment is not None]
         finals = [f"{summary.accuracy:.1%}" for summary in summaries if summary.accuracy is not None]
         p = fisher((len(moments), len(summaries)), (theirs.count, theirs.of))
@@ -195,8 +167,8 @@ def figure(plan: Plan, chosen: dict[str, str]) -> Figure:
     picture, grid = panels(len(chosen), sharex=True, sharey=True)
     for axes, (name, lr) in zip(grid, chosen.items(), strict=True):
         color = look_of(SOFTMAXES[name]).color
-        for seed in range(plan.seeds):
-            rows = read_metrics(plan.folder(SOFTMAXES[name], lr, seed) / "metrics.csv")
+        for folder in plan.all(SOFTMAXES[name], lr).folders:
+            rows = read_metrics(folder / "metrics.csv")
             for metric, alpha in (("train/accuracy", 0.3), ("val/accuracy", 1.0)):
                 points = [(row["epoch"] + 1, 100 * row[metric]) for row in rows if metric in row]
                 points = points[:: max(1, len(points) // 1000)]
@@ -217,7 +189,7 @@ def by_luck(plan: Plan, chosen: Iterable[str]) -> str:
         name
         for name in chosen
         if not any(
-            (summary := plan.summary(SOFTMAXES[name], lr, 0, True)) is not None and summary.moment is not None
+            (summary := plan.trial(SOFTMAXES[name], lr).summary(0)) is not None and summary.moment is not None
             for lr in plan.grid
         )
     ]
@@ -263,9 +235,9 @@ def main(arguments: argparse.Namespace) -> None:
     plan = Plan(arguments.runs, arguments.epochs, arguments.seeds, tuple(arguments.grid), options)
     single, together = steps_left(plan)
     if single + together:
-        probe = plan.overrides("norm_softmax", plan.grid[0])
-        one = speed_of(probe).per_step
-        many = speed_of([*probe, f"seeds={plan.seeds}"]).per_step if together else 0.0
+        probe = plan.all("norm_softmax", plan.grid[0])
+        one = speed_of(probe.overrides).per_step
+        many = speed_of([*probe.overrides, *probe.as_one]).per_step if together else 0.0
         tell_duration(
             f"{single:,} steps of single runs, {together:,} of {plan.seeds} seeds", single * one + together * many
         )
@@ -273,12 +245,14 @@ def main(arguments: argparse.Namespace) -> None:
     chosen: dict[str, str] = {}
     for name, softmax in SOFTMAXES.items():
         for lr in plan.grid:
-            train([*plan.overrides(softmax, lr, trial=True), "seed=0"], plan.where(trial=True))
-            check_ended([plan.summary(softmax, lr, 0, trial=True)])
+            trial = plan.trial(softmax, lr)
+            trial.train()
+            check_ended(trial.summaries())
         chosen[name] = choose(plan, softmax)
         print(f"{name}: learning rate {chosen[name]}")
-        train([*plan.overrides(softmax, chosen[name]), f"seeds={plan.seeds}"], plan.where())
-        check_ended([plan.summary(softmax, chosen[name], seed) for seed in range(plan.seeds)])
+        seeds = plan.all(softmax, chosen[name])
+        seeds.train()
+        check_ended(seeds.summaries())
         save_figure(figure(plan, chosen), arguments.out / "figure_8.png", pdf=True)
         write_text(arguments.out / "README.md", page(plan, chosen, arguments.out, command) + "\n")
     print(f"written: {arguments.out}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -115,25 +115,6 @@ def summary_of(overrides: Sequence[str], folder: Path) -> Summary | None:
     if found is not None:
         Run(folder, primary=False).check_same(_config(tuple(overrides)))
     return found
-
-
-def summaries_of(overrides: Sequence[str], folders: Sequence[Path], seeds: Iterable[int]) -> list[Summary | None]:
-    """As :func:`summary_of`, of each seed of a setting.
-
-    Args:
-        overrides: of the setting, all but the seed.
-        folders: of its runs, by seed.
-        seeds: as many.
-
-    Raises:
-        LabError: if a folder holds another run.
-    """
-    return [summary_of([*overrides, f"seed={seed}"], one) for seed, one in zip(seeds, folders, strict=True)]
-
-
-def all_finished(summaries: Sequence[Summary | None]) -> bool:
-    """Tells whether all of them are there, of runs that were trained to their end."""
-    return all(one is not None and one.finished for one in summaries)
 
 
 @lru_cache(maxsize=1000)

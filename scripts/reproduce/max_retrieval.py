@@ -28,11 +28,11 @@ from lab.plotting.figures import save_figure
 from lab.report.published import load
 from lab.report.statistics import mean_over_seeds, paired
 from lab.runs.files import write_text
-from lab.runs.summary import read_summary
 from lab.training.load import read_trained
-from scripts.reproduce.common import folder_of, origin, positive, run_options, sentences, speed_of, tell_duration, train
+from scripts.reproduce.common import origin, positive, run_options, sentences, speed_of, tell_duration
 from scripts.reproduce.max_retrieval_evaluation import SIZES, Evaluation, Points, sets_of
 from scripts.reproduce.max_retrieval_figures import attention_figure, entropy_figure, fit_figure
+from scripts.reproduce.seeds import Seeds
 
 STEPS = 100_000
 PAPER = {row.label: row.cells for row in load("softmax_is_not_enough/table_1").rows}
@@ -242,39 +242,29 @@ def page(
     )
 
 
-def overrides_of(penalty: Penalty, threads: int | None = None) -> list[str]:
-    """Overrides of a run under a penalty, all but its seed."""
-    return ["experiment=max_retrieval", *penalty.overrides, *run_options(threads)]
-
-
-def folders_of(runs: Path, overrides: Sequence[str], seeds: int) -> list[Path]:
-    """Run folders by seed."""
-    return [folder_of(runs, "max_retrieval", "softmax", seed, overrides) for seed in range(seeds)]
-
-
-def steps_left(folders: Sequence[Path]) -> int:
-    """Optimiser steps that the seed which has come least far has still to do."""
-    return STEPS - min(summary.steps if (summary := read_summary(folder)) is not None else 0 for folder in folders)
+def seeds_of(penalty: Penalty, runs: Path, seeds: int, threads: int | None = None) -> Seeds:
+    """The runs of plain softmax under a penalty: so many seeds, trained together."""
+    typed = ("experiment=max_retrieval", "softmax=softmax", *penalty.overrides)
+    further = run_options(threads)
+    return Seeds(typed=typed, seeds=tuple(range(seeds)), runs=runs, further=further, together=True)
 
 
 def main(arguments: argparse.Namespace) -> None:
     """Trains what is missing, unless told only to evaluate."""
     penalty = PENALTIES[arguments.penalty]
-    overrides = overrides_of(penalty, arguments.threads)
-    folders = folders_of(arguments.runs, overrides, arguments.seeds)
+    seeds = seeds_of(penalty, arguments.runs, arguments.seeds, arguments.threads)
     asked = Asked(arguments.sets, arguments.fit_sets, arguments.softmax)
     asked.rules()  # before the training: a wrong name is told at once
     if arguments.what == "all":
-        together = [*overrides, f"seeds={arguments.seeds}"]
-        if left := steps_left(folders):
-            seconds = left * speed_of([*together, "data.epoch_steps=100"]).per_step
+        if left := seeds.left(STEPS, "steps"):
+            seconds = left * speed_of([*seeds.overrides, *seeds.as_one, "data.epoch_steps=100"]).per_step
             tell_duration(f"{left:,} steps of {arguments.seeds} seeds together, then their evaluation", seconds)
-            if not train(together, arguments.runs):
-                sys.exit(1)
+        if not seeds.train():
+            sys.exit(1)
     command = " ".join(["python -m scripts.reproduce.max_retrieval", *arguments.typed])
     # The page of the default reading is not to be replaced by that of another one.
     other = "" if arguments.penalty == GRADIENT else f"_{arguments.penalty}"
-    evaluate(folders, arguments.out or Path(f"results/max_retrieval{other}"), asked, command, penalty.words)
+    evaluate(seeds.folders, arguments.out or Path(f"results/max_retrieval{other}"), asked, command, penalty.words)
 
 
 if __name__ == "__main__":

@@ -25,9 +25,8 @@ from lab.console import LabError, refusals
 from lab.observation.attention_statistics import logit_spread
 from lab.report.statistics import mean_over_seeds
 from lab.runs.files import write_text
-from lab.runs.summary import Summary, read_summary
-from scripts.reproduce.common import origin, positive, seconds_a_step, sentences, tell_duration, train, within
-from scripts.reproduce.kept import all_finished, summaries_of
+from lab.runs.summary import Summary
+from scripts.reproduce.common import origin, positive, seconds_a_step, sentences, tell_duration, within
 from scripts.reproduce.max_retrieval import (
     BASELINE,
     PAPER,
@@ -38,11 +37,10 @@ from scripts.reproduce.max_retrieval import (
     by_seed,
     evaluate,
     evaluations,
-    folders_of,
-    overrides_of,
-    steps_left,
+    seeds_of,
 )
 from scripts.reproduce.max_retrieval_evaluation import SIZES, Evaluation, batches, logits_and_largest, sets_of
+from scripts.reproduce.seeds import Seeds
 
 FIRST, THEN = 3, 10
 # Logits are told of sets of these sizes: the largest trained on, and where the baseline is farthest from the paper's.
@@ -69,13 +67,9 @@ class Plan:
     sets: int
     fit_sets: int
 
-    def overrides(self, penalty: str) -> list[str]:
-        """Overrides of a penalty's runs, all but the seeds."""
-        return overrides_of(PENALTIES[penalty], self.threads)
-
-    def folders(self, penalty: str, seeds: int = FIRST) -> list[Path]:
-        """Its run folders, by seed."""
-        return folders_of(self.runs, self.overrides(penalty), seeds)
+    def seeds_of(self, penalty: str, seeds: int = FIRST) -> Seeds:
+        """The first so many seeds of a reading."""
+        return seeds_of(PENALTIES[penalty], self.runs, seeds, self.threads)
 
     def kept(self, file: str) -> pd.DataFrame:
         """Rows beside the page, by reading and seed; none before it is written."""
@@ -84,7 +78,7 @@ class Plan:
 
     def whole(self, penalty: str) -> bool:
         """Tells whether the first seeds of a reading are kept, or have been trained to their end."""
-        return penalty in self.measured() or self.trained(penalty)
+        return penalty in self.measured() or self.seeds_of(penalty).finished
 
     def measured(self) -> set[str]:
         """Readings whose accuracies are kept, each on as many test sets as are asked for.
@@ -95,24 +89,16 @@ class Plan:
         found = self.kept(ACCURACIES)
         asked = [sets_of(size, self.sets) for size in found["size"]]
         unlike = set(found["penalty"][found["sets"] != asked])
-        if gone := [penalty for penalty in unlike if not self.trained(penalty)]:
+        if gone := [penalty for penalty in unlike if not self.seeds_of(penalty).finished]:
             raise LabError(
                 f"{self.out / ACCURACIES} holds {', '.join(gone)} on another number of test sets than "
                 f"--sets {self.sets}, and their runs are not below {self.runs}: give the number they were tested on"
             )
         return set(found["penalty"]) - unlike
 
-    def trained(self, penalty: str, seeds: int = FIRST) -> bool:
-        """Tells whether so many seeds have been trained to their end, and are here."""
-        return all_finished(summaries_of(self.overrides(penalty), self.folders(penalty, seeds), range(seeds)))
-
-    def train(self, penalty: str, seeds: int = FIRST) -> None:
-        """Trains what is missing of it."""
-        train([*self.overrides(penalty), f"seeds={seeds}"], self.runs)
-
     def known(self) -> list[Summary]:
         """Summaries of all seeds that are finished, of such that trained as many together as are to be trained now."""
-        found = [read_summary(folder) for penalty in PENALTIES for folder in self.folders(penalty, THEN)]
+        found = [one for penalty in PENALTIES for one in self.seeds_of(penalty, THEN).summaries()]
         return [one for one in found if one is not None and one.finished and one.seeds_together == FIRST]
 
 
@@ -178,9 +164,9 @@ def measure(plan: Plan) -> tuple[dict[str, pd.DataFrame], pd.DataFrame]:
     known = plan.measured()
     accuracies, sizes = (found[found["penalty"].isin(known)] for found in map(plan.kept, (ACCURACIES, NORMS)))
     for penalty in PENALTIES:
-        if penalty in known or not plan.trained(penalty):
+        if penalty in known or not plan.seeds_of(penalty).finished:
             continue
-        seeds = evaluations(plan.folders(penalty))
+        seeds = evaluations(plan.seeds_of(penalty).folders)
         rules = {BASELINE: Asked(plan.sets, plan.fit_sets).rules()[BASELINE]}
         own = pd.concat([one.accuracies(rules, plan.sets) for one in seeds]).assign(penalty=penalty)
         accuracies = pd.concat([accuracies, own]) if len(accuracies) else own
@@ -234,25 +220,25 @@ def main(arguments: argparse.Namespace) -> None:
 
     left = [name for name in PENALTIES if not plan.whole(name)]
     if not arguments.page:
-        steps = sum(steps_left(plan.folders(name)) for name in left)
+        steps = sum(plan.seeds_of(name).left(STEPS, "steps") for name in left)
         if steps:
-            probe = [*plan.overrides(left[0]), f"seeds={FIRST}", "data.epoch_steps=100"]
-            seconds = steps * seconds_a_step(plan.known(), probe)
+            probe = plan.seeds_of(left[0])
+            typed = [*probe.overrides, *probe.as_one, "data.epoch_steps=100"]
+            seconds = steps * seconds_a_step(plan.known(), typed)
             what = (
                 f"{len(left)} readings, {steps:,} steps of {FIRST} seeds together, and then {THEN} seeds of the closest"
             )
             tell_duration(f"{what}: the first part", seconds)
         with within(arguments.minutes):
             for name in left:
-                plan.train(name)
+                plan.seeds_of(name).train()
                 write()
             if all(plan.whole(name) for name in PENALTIES):
                 chosen = closest(measure(plan)[0])
-                plan.train(chosen, THEN)
-                if plan.trained(chosen, THEN):
+                ten = plan.seeds_of(chosen, THEN)
+                if ten.train():
                     asked = Asked(plan.sets, plan.fit_sets)
-                    folders = plan.folders(chosen, THEN)
-                    evaluate(folders, arguments.out / chosen, asked, command, PENALTIES[chosen].words)
+                    evaluate(ten.folders, arguments.out / chosen, asked, command, PENALTIES[chosen].words)
     best = next((name for name in PENALTIES if (arguments.out / name).exists()), None)
     write()
     print(f"written: {arguments.out}")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, cast
 
@@ -18,11 +18,9 @@ from yaml import YAMLError
 from lab.config.overrides import read_override
 from lab.config.suggestions import choices
 from lab.console import LabError, duration, tell
-from lab.runs.spec import RunSpec
-from lab.runs.summary import Summary
 from lab.training.build import build_data
-from scripts.reproduce.common import of_this_machine, speed_of, train
-from scripts.reproduce.kept import all_finished, summaries_of
+from scripts.reproduce.common import of_this_machine, speed_of
+from scripts.reproduce.seeds import Seeds
 
 HERE = Path(__file__).resolve().parent
 SizeName = Literal["published", "small"]
@@ -142,73 +140,25 @@ class FigureSpec:
         return replace(own, runs=own.runs or self.published.runs, options={**self.options, **own.options})
 
 
-@dataclass(frozen=True)
-class Run:
+@dataclass(frozen=True, kw_only=True)
+class Run(Seeds):
     """The runs of one setting: one a seed.
 
     Attributes:
         family: by name.
         name: of the setting.
         label: as the paper calls it.
-        overrides: all but the seed.
-        seeds: of its runs.
         probe: further overrides to measure its speed with.
-        together: train the seeds as one batched model.
     """
 
     family: str
     name: str
     label: str
-    overrides: tuple[str, ...]
-    seeds: tuple[int, ...]
     probe: tuple[str, ...] = ()
-    together: bool = False
-
-    @cached_property
-    def spec(self) -> RunSpec:
-        """As composed.
-
-        Raises:
-            LabError: if the overrides do not compose.
-        """
-        return RunSpec.compose(self.overrides)
-
-    @cached_property
-    def folders(self) -> tuple[Path, ...]:
-        """Run folders, by seed."""
-        return tuple(self.spec.changed(seed=seed).folder for seed in self.seeds)
-
-    def summaries(self) -> list[Summary | None]:
-        """Of every seed; None before it has begun.
-
-        Raises:
-            LabError: if the folder of one holds another run.
-        """
-        return summaries_of(self.overrides, self.folders, self.seeds)
-
-    @property
-    def finished(self) -> bool:
-        """Tells whether all seeds have been trained to their end."""
-        return all_finished(self.summaries())
 
     def epochs_left(self) -> int:
         """Epochs still to train; of seeds that train together, those of the one that has come least far."""
-        most = int(self.spec.config.trainer.max_epochs)
-        left = [0 if one and one.finished else most - (one.epochs if one else 0) for one in self.summaries()]
-        return max(left) if self.together else sum(left)
-
-    @property
-    def as_one(self) -> tuple[str, ...]:
-        """The override that trains its seeds as one batched model; none where they train one after the other."""
-        return (f"seeds=[{','.join(map(str, self.seeds))}]",) if self.together and len(self.seeds) > 1 else ()
-
-    def train(self) -> bool:
-        """Trains what is missing; whether all of it came to its end."""
-        if self.finished:
-            return True
-        if self.as_one:
-            return train([*self.overrides, *self.as_one])
-        return all([train([*self.overrides, f"seed={seed}"]) for seed in self.seeds])
+        return self.left(int(self.spec.config.trainer.max_epochs))
 
 
 class Speeds:
@@ -346,14 +296,17 @@ def runs_of(family: str, seeds: Mapping[str, int], further: Sequence[str] = ()) 
     given = {read_override(one).key for one in further}
     return [
         Run(
-            family,
-            name,
-            own.settings[name].label,
+            family=family,
+            name=name,
+            label=own.settings[name].label,
             # What is said anew stands in a run's name once.
-            (*(o for o in (*own.always, *own.settings[name].overrides) if read_override(o).key not in given), *further),
-            tuple(range(own.seed, own.seed + count)),
-            own.probe,
-            own.together,
+            typed=(
+                *(o for o in (*own.always, *own.settings[name].overrides) if read_override(o).key not in given),
+                *further,
+            ),
+            seeds=tuple(range(own.seed, own.seed + count)),
+            probe=own.probe,
+            together=own.together,
         )
         for name, count in seeds.items()
     ]

@@ -28,21 +28,19 @@ from lab.report.records import Record
 from lab.report.statistics import eureka_ratio, fisher, holm, paired_ratios
 from lab.report.survival import log_rank, median_time
 from lab.runs.files import write_text
-from lab.runs.summary import Summary
 from scripts.reproduce.common import (
     earliest,
-    folder_of,
     origin,
     positive,
     run_options,
     seconds_a_step,
     sentences,
     tell_duration,
-    train,
     within,
 )
 from scripts.reproduce.figure_8 import PAPER, SOFTMAXES
-from scripts.reproduce.kept import FILE, Kept, check_ended, record
+from scripts.reproduce.kept import FILE, Kept, check_ended
+from scripts.reproduce.seeds import Seeds
 
 EPOCHS = 10_000
 SEEDS = 10
@@ -109,43 +107,22 @@ class Cell:
     further: tuple[str, ...]
 
     @property
-    def _setting(self) -> list[str]:
-        own = ["experiment=reasoning", f"softmax={SOFTMAXES[self.name]}", f"optim.lr={self.rate}"]
-        return [*own, *SETUPS[self.setup].overrides, "callbacks.eureka.stop_after=0"]
-
-    @property
-    def overrides(self) -> list[str]:
-        """Overrides of its runs, all but the seeds."""
-        return [*self._setting, *self.further]
-
-    def _folder(self, seed: int) -> Path:
-        return folder_of(self.runs, "reasoning", SOFTMAXES[self.name], seed, self.overrides)
-
-    def _typed(self, seed: int) -> list[str]:
-        return [*self._setting, f"seed={seed}"]
-
-    def train(self) -> None:
-        """Trains what is missing."""
-        train([*self.overrides, f"seeds={SEEDS}"], self.runs)
-        check_ended(self.summaries())
-
-    def summaries(self) -> list[Summary | None]:
-        """Of every seed; None before it has begun."""
-        return [self.kept.summary(self._typed(seed), self._folder(seed), self.further) for seed in range(SEEDS)]
-
-    def left(self) -> int:
-        """Epochs that are still to train, at most."""
-        done = [EPOCHS if one is not None and one.finished else one.epochs if one else 0 for one in self.summaries()]
-        return EPOCHS - min(done)
+    def seeds(self) -> Seeds:
+        """Its runs."""
+        own = ("experiment=reasoning", f"softmax={SOFTMAXES[self.name]}", f"optim.lr={self.rate}")
+        return Seeds(
+            typed=(*own, *SETUPS[self.setup].overrides, "callbacks.eureka.stop_after=0"),
+            seeds=tuple(range(SEEDS)),
+            runs=self.runs,
+            further=self.further,
+            kept=self.kept,
+            together=True,
+        )
 
     def records(self) -> tuple[Record, ...]:
         """Every seed's run; none unless all have finished, for the slow ones are the last."""
-        finished = [one for one in self.summaries() if one is not None and one.finished]
-        return tuple(record(one, self._folder(one.seed)) for one in finished) if len(finished) == SEEDS else ()
-
-    def ends(self) -> dict[str, Summary]:
-        """Every summary of a cell that is whole, by what was typed."""
-        return {" ".join(self._typed(one.seed)): one.summary for one in self.records()}
+        seeds = self.seeds
+        return seeds.records(seeds.ends()) if seeds.finished else ()
 
 
 def plan(runs: Path, kept: Kept, further: tuple[str, ...]) -> list[Cell]:
@@ -302,7 +279,8 @@ def _not_run(setup: str, missing: Sequence[Cell]) -> str:
 
 def write_page(cells: Sequence[Cell], kept: Kept, out: Path, command: str) -> None:
     """Writes the page of what is whole, and keeps the summaries that it is made of."""
-    kept.keep({run: one for cell in cells for run, one in cell.ends().items()})
+    whole = [cell.seeds for cell in cells if cell.records()]
+    kept.keep({run: one for seeds in whole for run, one in seeds.by_typed(seeds.ends()).items()})
     write_text(out / "README.md", page(cells, out, command))
 
 
@@ -318,13 +296,14 @@ def main(arguments: argparse.Namespace) -> None:
     command = "python -m scripts.reproduce.reasoning_setups" + "".join(f" {word}" for word in arguments.typed)
     left = [] if arguments.page else [cell for cell in asked if not cell.records()]
     if left:
-        steps = sum(cell.left() for cell in left)
-        known = [one for cell in cells for one in cell.summaries() if one is not None and one.finished]
-        seconds = steps * seconds_a_step(known, [*left[0].overrides, f"seeds={SEEDS}"])
+        steps = sum(cell.seeds.left(EPOCHS) for cell in left)
+        known = [one for cell in cells for one in cell.seeds.summaries() if one is not None and one.finished]
+        seconds = steps * seconds_a_step(known, [*left[0].seeds.overrides, *left[0].seeds.as_one])
         tell_duration(f"{len(left)} cells, {steps:,} steps of {SEEDS} seeds at most", seconds)
     with within(arguments.minutes):
         for cell in left:
-            cell.train()
+            cell.seeds.train()
+            check_ended(cell.seeds.summaries())
             write_page(cells, kept, arguments.out, command)
     write_page(cells, kept, arguments.out, command)
     print(f"written: {arguments.out}")

@@ -25,8 +25,9 @@ from lab.report.settings import planned
 from lab.runs.files import write_text
 from lab.runs.summary import Summary, is_finished
 from lab.training.inspection import inspect
-from scripts.reproduce.common import folder_of, origin, positive, run_options, sentences, train, within
+from scripts.reproduce.common import origin, positive, run_options, sentences, train, within
 from scripts.reproduce.kept import keep_run
+from scripts.reproduce.seeds import Seeds
 
 KEPT = "runs"
 
@@ -55,16 +56,20 @@ class Part:
         """Overrides of the runs of a softmax, all but the seed."""
         return [f"experiment={self.experiment}", f"softmax={softmax}", *self.options]
 
+    def runs_of(self, softmax: str, runs: Path) -> Seeds:
+        """The runs of a softmax."""
+        return Seeds(typed=tuple(self.overrides(softmax)), seeds=tuple(range(self.seeds)), runs=runs)
+
     def keep(self, softmax: str, seed: int, runs: Path, kept: Path) -> Summary | None:
         """Keeps a run of the folder of all runs beside the page; its summary, None where there is none."""
-        folder = folder_of(runs, self.experiment, softmax, seed, self.overrides(softmax))
+        folder = self.runs_of(softmax, runs).folder(seed)
         return keep_run(folder, kept / folder.relative_to(runs), planned([*self.overrides(softmax), f"seed={seed}"]))
 
     def runs(self, folder: Path) -> Iterator[tuple[str, int, Path]]:
         """Softmax, seed and folder of each run, seed by seed: what is stopped has whole pairs."""
         for seed in range(self.seeds):
             for softmax in self.softmaxes:
-                yield softmax, seed, folder_of(folder, self.experiment, softmax, seed, self.overrides(softmax))
+                yield softmax, seed, self.runs_of(softmax, folder).folder(seed)
 
 
 @dataclass(frozen=True)

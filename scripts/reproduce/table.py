@@ -111,12 +111,12 @@ def runs_of_row(
     count = seeds_of(table, row) if seeds is None else seeds
     return [
         Run(
-            overrides[0].removeprefix("experiment="),
-            name_of(row),
-            name_of(row),
-            joined((*overrides, *([one] if one else []), *further)),
-            (seed,),
-            PROBE if size == "published" else (),
+            family=overrides[0].removeprefix("experiment="),
+            name=name_of(row),
+            label=name_of(row),
+            typed=joined((*overrides, *([one] if one else []), *further)),
+            seeds=(seed,),
+            probe=PROBE if size == "published" else (),
         )
         for seed in range(count)
         for one in every

@@ -69,6 +69,8 @@ def test_a_default_of_null_is_read(tmp_path: Path) -> None:
 
 def test_a_path_may_be_a_string_and_a_softmax_a_name(folder: Path) -> None:
     trained = lab.read_trained(str(folder))
+    with pytest.raises(LabError, match=r"takes a data module of the lab, got Tensor: lab.look takes a batch"):
+        lab.observe(trained.model(), torch.zeros(2), [AttentionEntropy("look")])
     (found,) = lab.observe(trained.model("hard"), trained.data(), [AttentionEntropy("look", scenes=8)])
     assert found.rows and all(row["entropy"] == 0 for row in found.rows)
     assert load_summary(str(folder)).steps == trained.step == 6

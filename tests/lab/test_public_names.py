@@ -118,3 +118,5 @@ def test_no_folder_is_refused(tmp_path: Path) -> None:
         lab.load_runs(tmp_path / "nowhere")
     with pytest.raises(LabError, match="needs a folder of runs"):
         lab.load_runs()
+    with pytest.raises(LabError, match=r"takes folders one by one, .* got \['a', 'b'\]"):
+        lab.load_runs(["a", "b"])  # type: ignore[arg-type]

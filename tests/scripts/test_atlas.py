@@ -17,7 +17,7 @@ from lab.runs.summary import Summary, write_summary
 from lab.sweeps.record import planned_runs
 from scripts.atlas import columns, cost, page, retrieval
 from scripts.atlas.rows import FIRST, Row, all_rows
-from scripts.reproduce import reasoning_setups
+from scripts.reproduce import reasoning_setups, seeds
 from scripts.reproduce.kept import FILE, Kept
 
 SMALL = ("data.numbers=4", "trainer.max_epochs=4", "trainer.check_val_every_n_epoch=2", "callbacks.eureka.stop_after=1")
@@ -51,7 +51,7 @@ def test_the_command_trains_what_is_missing_and_writes_its_page(tmp_path: Path, 
     )
     _, trained = atlas(*two)
     # Two softmaxes, each with two rates on seed 0 and both seeds at the rate chosen.
-    assert len(trained) == 6 and sum("seeds=2" in overrides for overrides in trained) == 2
+    assert len(trained) == 6 and sum("seeds=[0,1]" in overrides for overrides in trained) == 2
     text = (tmp_path / "out/README.md").read_text()
     rows = [line for line in text.splitlines() if "0/2" in line]
     assert [row.split("|")[1].strip() for row in rows] == ["softmax", "softmax, tau=1"]
@@ -71,10 +71,10 @@ def test_the_command_trains_what_is_missing_and_writes_its_page(tmp_path: Path, 
 
 def test_a_softmax_that_fails_at_every_rate_is_told_and_not_trained_again(tmp_path: Path, monkeypatch) -> None:
     cell = columns.Cell(columns.COLUMNS[0], Row("softmax"), tmp_path, Kept(tmp_path / FILE))
-    monkeypatch.setattr(columns, "train", lambda *_: pytest.fail("it was trained again"))
+    monkeypatch.setattr(seeds, "train", lambda *_: pytest.fail("it was trained again"))
     for rate in cell.column.rates:
         assert not cell.fails and not cell.whole
-        folder = cell.folder(0, rate, trial=True)
+        folder = cell.trial(rate).folder(0)
         folder.mkdir(parents=True)
         write_summary(folder, Summary(status="failed", seed=0, softmax="softmax"))
         assert not cell.rate and not cell.fails, "a full disk says nothing of a softmax"
@@ -86,7 +86,7 @@ def test_a_softmax_that_fails_at_every_rate_is_told_and_not_trained_again(tmp_pa
 
 def test_without_a_rate_no_seeds_are_trained(tmp_path: Path, monkeypatch) -> None:
     cell, trained = columns.Cell(columns.COLUMNS[0], Row("softmax"), tmp_path, Kept(tmp_path / FILE)), list[str]()
-    monkeypatch.setattr(columns, "train", lambda typed, _: trained.append(typed[-1]) or False)
+    monkeypatch.setattr(seeds, "train", lambda typed, _: trained.append(typed[-1]) or False)
     cell.train()
     assert trained == ["seed=0"] * len(cell.column.rates)
 
@@ -98,11 +98,11 @@ def test_the_sweep_makes_the_runs_of_the_reasoning_column_and_each_is_a_trial_of
     runs, folders = planned_runs(["+sweep=atlas"])
     column, kept = columns.COLUMNS[0], Kept(tmp_path / FILE)
     cells = [columns.Cell(column, row, tmp_path / "runs/atlas", kept) for row in all_rows() if " " not in row.typed]
-    named = {cell.folder(seed, rate) for cell in cells for rate in column.rates for seed in range(column.seeds)}
+    named = {cell.all(rate).folder(seed) for cell in cells for rate in column.rates for seed in range(column.seeds)}
     assert runs == tmp_path / "runs/atlas/reasoning/seeds" and {*folders} == named
 
     def run(seed: int, rate: str, moment: int | None) -> None:
-        folder = cells[0].folder(seed, rate)
+        folder = cells[0].all(rate).folder(seed)
         folder.mkdir(parents=True, exist_ok=True)
         eureka = {"threshold": 0.7, "happened": moment is not None, "epoch": moment}
         told = {"status": "finished", "seed": seed, "softmax": cells[0].row.softmax, "epochs": 300, "eureka": eureka}
@@ -149,7 +149,7 @@ def test_a_cell_is_made_of_seeds_alike_and_one_that_failed_has_no_moment(tmp_pat
     column = replace(columns.COLUMNS[2], seeds=2)
     cell = columns.Cell(column, Row("softmax"), tmp_path, Kept(tmp_path / FILE), ("compile=true",))
     for seed, status in enumerate(("finished", "failed")):
-        folder = cell.folder(seed, None)
+        folder = cell.all(None).folder(seed)
         folder.mkdir(parents=True)
         told = {"status": status, "seed": seed, "softmax": "softmax", "epochs": 7, "eureka": {"threshold": 0.7}}
         told["diverged"] = status == "failed"
@@ -189,10 +189,10 @@ def test_setups_of_the_reasoning_task_compose_and_tell_what_is_missing(
     cell = reasoning_setups.Cell("layer_norm", "Softmax", "2e-3", tmp_path / "runs", kept, short)
     assert "- layer_norm: Softmax at 2e-3" in reasoning_setups.page([cell], tmp_path, "typed")
     monkeypatch.setattr(reasoning_setups, "SEEDS", 2)
-    cell.train()
+    cell.seeds.train()
     page = reasoning_setups.page([cell], tmp_path, "typed")
-    kept.keep(cell.ends())
+    kept.keep(cell.seeds.by_typed(cell.seeds.ends()))
     shutil.rmtree(tmp_path / "runs")
     gone = replace(cell, kept=Kept(tmp_path / FILE))
-    assert reasoning_setups.page([gone], tmp_path, "typed") == page and not gone.left()
+    assert reasoning_setups.page([gone], tmp_path, "typed") == page and not gone.seeds.left(2)
     assert "Not run" not in page and "| Softmax" in page and "0/2" in page and "later than 2" in page

@@ -8,6 +8,7 @@ import runpy
 import shutil
 import signal
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from pkgutil import resolve_name
@@ -21,6 +22,7 @@ from conftest import ROOT, SMALL, problem_with, summary_of
 from omegaconf import OmegaConf
 
 from lab.config.compose import CONFIGS
+from lab.config.overrides import read_override
 from lab.console import LabError
 from lab.runs.spec import RunSpec
 from lab.runs.summary import Summary, write_summary
@@ -43,6 +45,7 @@ from scripts.reproduce.drawings.runs import Shown
 from scripts.reproduce.kept import Kept, check_ended
 from scripts.reproduce.kept import summary_of as run_of
 from scripts.reproduce.max_retrieval_evaluation import sets_of
+from scripts.reproduce.seeds import Seeds
 
 
 @pytest.fixture
@@ -63,7 +66,7 @@ def test_trainings_are_processes_of_their_own(tmp_path: Path, capfd) -> None:
     told = capfd.readouterr()
     assert told.out == f"$ python -m lab.train {' '.join(overrides)} seed=1\n"
     assert "finished" in told.err
-    summary = summary_of(common.folder_of(tmp_path, "reasoning", "softmax", 1, overrides))
+    summary = summary_of(Seeds(typed=(*overrides, "softmax=softmax"), seeds=(1,), runs=tmp_path).folder(1))
     assert summary["status"] == "finished"
     assert summary["command"].startswith("python -m lab.train experiment=reasoning")
 
@@ -138,8 +141,22 @@ def summary_with(**fields: object) -> Summary:
     return Summary.model_validate({"status": "finished", "softmax": "softmax", "seed": 0, "epochs": 1, **fields})
 
 
-def test_figure_8_chooses_the_earliest_moment(monkeypatch) -> None:
-    def summary(self, softmax: str, lr: str, seed: int, trial: bool = False) -> Summary | None:
+@pytest.fixture
+def told_by(monkeypatch):
+    """Summaries of Figure 8 as a function tells them of softmax, learning rate, seed, and whether it is a trial."""
+
+    def tell(summary: Callable[[str, str, int, bool], Summary | None]) -> None:
+        def own(seeds: Seeds, seed: int) -> Summary | None:
+            typed = {one.key: one.value for one in map(read_override, seeds.typed)}
+            return summary(typed["softmax"], typed["optim.lr"], seed, "callbacks.eureka.stop_after" in typed)
+
+        monkeypatch.setattr(Seeds, "summary", own)
+
+    return tell
+
+
+def test_figure_8_chooses_the_earliest_moment(told_by) -> None:
+    def summary(softmax: str, lr: str, seed: int, trial: bool) -> Summary | None:
         moments = {"1e-3": None, "2e-3": 900, "5e-3": 300, "1e-2": 100}
         moment = moments[lr]
         eureka = {"happened": moment is not None, **({"epoch": moment} if moment else {})}
@@ -147,25 +164,25 @@ def test_figure_8_chooses_the_earliest_moment(monkeypatch) -> None:
         status = "failed" if lr == "1e-2" else "finished"
         return summary_with(status=status, eureka=eureka, best={"accuracy": 0.99 if lr == "1e-3" else 0.8, "epoch": 1})
 
-    monkeypatch.setattr(figure_8.Plan, "summary", summary)
+    told_by(summary)
     plan = figure_8.Plan(Path("runs"), 100, 5, ("1e-3", "2e-3", "5e-3", "1e-2"), ())
     assert figure_8.choose(plan, "softmax") == "5e-3"
     with pytest.raises(LabError, match="softmax failed at every learning rate"):
         figure_8.choose(figure_8.Plan(Path("runs"), 100, 5, ("1e-2",), ()), "softmax")
 
 
-def test_figure_8_tells_what_is_left_at_the_rate_that_is_chosen(monkeypatch) -> None:
+def test_figure_8_tells_what_is_left_at_the_rate_that_is_chosen(told_by) -> None:
     """Seeds that are finished at another rate are no part of it; a trial that failed is not tried again."""
     status = {"1e-3": "finished", "2e-3": "finished", "1e-2": "failed"}
 
-    def summary(self, softmax: str, lr: str, seed: int, trial: bool = False) -> Summary | None:
+    def summary(softmax: str, lr: str, seed: int, trial: bool) -> Summary | None:
         if not trial:
             return summary_with(steps=100) if lr == "1e-3" else None
         best = {"accuracy": 0.53 if lr == "1e-3" else 0.54, "epoch": 1}
         failed = {"diverged": status[lr] == "failed"}
         return summary_with(status=status[lr], steps=40, eureka={"happened": False}, best=best, **failed)
 
-    monkeypatch.setattr(figure_8.Plan, "summary", summary)
+    told_by(summary)
     plan = figure_8.Plan(Path("runs"), 100, 5, ("1e-3", "2e-3", "1e-2"), ())
     assert figure_8.steps_left(plan) == (0, 3 * 100)
     assert figure_8.steps_left(figure_8.Plan(Path("runs"), 100, 5, ("1e-3", "1e-2"), ())) == (0, 0)
@@ -173,28 +190,28 @@ def test_figure_8_tells_what_is_left_at_the_rate_that_is_chosen(monkeypatch) -> 
     assert figure_8.steps_left(plan) == (3 * 60, 3 * 100)
 
 
-def test_figure_8_says_where_its_rate_is_hardly_more_than_luck(monkeypatch) -> None:
+def test_figure_8_says_where_its_rate_is_hardly_more_than_luck(told_by) -> None:
     moments = {"softmax": None, "heat_treatment": None, "norm_softmax": 30}
 
-    def summary(self, softmax: str, lr: str, seed: int, trial: bool = False) -> Summary | None:
+    def summary(softmax: str, lr: str, seed: int, trial: bool) -> Summary | None:
         moment = moments[softmax]
         return summary_with(eureka={"happened": moment is not None, "epoch": moment})
 
-    monkeypatch.setattr(figure_8.Plan, "summary", summary)
+    told_by(summary)
     plan = figure_8.Plan(Path("runs"), 100, 5, ("1e-3", "2e-3"), ())
     told = figure_8.by_luck(plan, figure_8.SOFTMAXES)
     assert told.startswith("Of Softmax and Softmax + HT no trial on seed 0 had a moment")
     assert figure_8.by_luck(plan, ["NormSoftmax"]) == ""
 
 
-def test_figure_8_lists_the_seeds_of_a_row_in_one_order(monkeypatch) -> None:
+def test_figure_8_lists_the_seeds_of_a_row_in_one_order(told_by, monkeypatch) -> None:
     moments, accuracies = (40, None, 20), (0.9, 0.5, 0.8)
 
-    def summary(self, softmax: str, lr: str, seed: int, trial: bool = False) -> Summary | None:
+    def summary(softmax: str, lr: str, seed: int, trial: bool) -> Summary | None:
         eureka = {"happened": moments[seed] is not None, "epoch": moments[seed]}
         return summary_with(seed=seed, metrics={"val/accuracy": accuracies[seed]}, eureka=eureka)
 
-    monkeypatch.setattr(figure_8.Plan, "summary", summary)
+    told_by(summary)
     monkeypatch.setattr(figure_8, "slingshots_of", lambda folder: folder.name.removeprefix("seed="))
     plan = figure_8.Plan(Path("runs"), 100, 3, ("1e-3",), ())
     row = figure_8.ratio_table(plan, [("Softmax", "1e-3")]).iloc[0]
@@ -202,8 +219,8 @@ def test_figure_8_lists_the_seeds_of_a_row_in_one_order(monkeypatch) -> None:
     assert row["final accuracies"] == "80.0%, 90.0%, 50.0%"
 
 
-def test_figure_8_keeps_rates_on_its_page_that_a_larger_grid_did_not_choose(monkeypatch, tmp_path: Path) -> None:
-    def summary(self, softmax: str, lr: str, seed: int, trial: bool = False) -> Summary | None:
+def test_figure_8_keeps_rates_on_its_page_that_a_larger_grid_did_not_choose(told_by, tmp_path: Path) -> None:
+    def summary(softmax: str, lr: str, seed: int, trial: bool) -> Summary | None:
         if not trial and lr == "1e-3":
             return None
         eureka = {"happened": True, "epoch": 40} if lr == "5e-3" else {"happened": False}
@@ -211,7 +228,7 @@ def test_figure_8_keeps_rates_on_its_page_that_a_larger_grid_did_not_choose(monk
             epochs=100, metrics={"val/accuracy": 0.5}, best={"accuracy": 0.5, "epoch": 1}, eureka=eureka
         )
 
-    monkeypatch.setattr(figure_8.Plan, "summary", summary)
+    told_by(summary)
     plan = figure_8.Plan(Path("runs"), 100, 5, ("1e-3", "2e-3", "5e-3"), ())
     ratios, others = figure_8.page(plan, {"Softmax": "2e-3"}, tmp_path, "command").split("Rates not chosen")
     assert "0/5" in ratios and "5/5" not in ratios
@@ -327,7 +344,10 @@ def test_a_schedule_is_chosen_by_its_ratio_then_by_accuracy(monkeypatch) -> None
         return [summary_with(eureka=eureka, metrics={"val/accuracy": accuracies[run.name]})]
 
     monkeypatch.setattr(plan.Run, "summaries", summaries)
-    trials = {name: [plan.Run("main_task", name, name, (), (seed,)) for seed in (0, 1)] for name in moments}
+    trials = {
+        name: [plan.Run(family="main_task", name=name, label=name, typed=(), seeds=(seed,)) for seed in (0, 1)]
+        for name in moments
+    }
     assert table.choose(trials) == "c"
     monkeypatch.setattr(
         plan.Run, "summaries", lambda run: [summary_with(metrics={"val/accuracy": ord(run.name) / 100})]
@@ -451,10 +471,9 @@ def test_set_ups_keep_the_folders_of_runs_that_exist() -> None:
     assert [cell.setup for cell in cells[:9]] == ["layer_norm"] * 9 and len(set(cells)) == len(cells)
     first = cells[0]
     assert (first.name, first.rate) == ("Softmax", "2e-3")
-    folder = common.folder_of(Path("runs"), "reasoning", "softmax", 3, first.overrides)
     name = "softmax,callbacks.eureka.stop_after=0,compile=true,model.layer_norm=true,optim.lr=0.002"
-    assert folder == Path("runs") / "reasoning" / name / "seed=3"
-    for overrides in [cell.overrides for cell in cells if (cell.name, cell.rate) == ("Softmax + HT", "2e-3")]:
+    assert first.seeds.folder(3) == Path("runs") / "reasoning" / name / "seed=3"
+    for overrides in [cell.seeds.overrides for cell in cells if (cell.name, cell.rate) == ("Softmax + HT", "2e-3")]:
         assert problem_with(overrides) is None, overrides
 
 
@@ -503,7 +522,7 @@ def test_the_penalty_closest_to_the_paper_is_chosen() -> None:
     shown = max_retrieval_penalties.table(found)
     assert shown.loc["gradient", "mean distance"] == "6.0" and shown.loc["decoupled", "512"] == "72.1 (70 to 75)"
     for penalty in max_retrieval.PENALTIES.values():
-        assert problem_with(max_retrieval.overrides_of(penalty)) is None
+        assert problem_with(max_retrieval.seeds_of(penalty, Path("runs"), 1).overrides) is None
 
 
 def test_a_reading_that_was_whole_stays_on_the_page_when_its_runs_are_gone(tmp_path, script) -> None:

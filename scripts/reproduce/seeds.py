@@ -1,0 +1,130 @@
+"""Seeds of one setting: what is typed for them, where their runs lie, what is known of them, and their training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+from lab.config.overrides import read_override
+from lab.report.records import Record
+from lab.runs.spec import RunSpec, run_name
+from lab.runs.summary import Summary
+from scripts.reproduce.common import train
+from scripts.reproduce.kept import Kept, ended, record, summary_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seeds:
+    """Runs that differ in their seed alone.
+
+    Attributes:
+        typed: overrides of every run, all but the seed.
+        seeds: of its runs.
+        runs: folder of the runs; None: as the overrides say.
+        further: overrides of every run that change no number but for rounding, by which nothing is kept: threads.
+        kept: summaries beside a page, which stand when the runs are gone; None: there are the runs alone.
+        together: the seeds train as one batched model.
+    """
+
+    typed: tuple[str, ...]
+    seeds: tuple[int, ...]
+    runs: Path | None = None
+    further: tuple[str, ...] = ()
+    kept: Kept | None = None
+    together: bool = False
+
+    @property
+    def overrides(self) -> tuple[str, ...]:
+        """All overrides of every run but the seed."""
+        return (*self.typed, *self.further)
+
+    @property
+    def as_one(self) -> tuple[str, ...]:
+        """The override that trains the seeds as one batched model; none where they train one after the other."""
+        return (f"seeds=[{','.join(map(str, self.seeds))}]",) if self.together and len(self.seeds) > 1 else ()
+
+    @cached_property
+    def spec(self) -> RunSpec:
+        """Configuration of the runs, as composed; its seed is that of the experiment.
+
+        Raises:
+            LabError: if the overrides do not compose.
+        """
+        return RunSpec.compose(self.overrides)
+
+    @cached_property
+    def _first(self) -> Path:
+        typed = {one.key: one.value for one in map(read_override, self.overrides)}
+        # To compose takes a hundred times as long as to read what was typed; but a row chooses its softmax itself.
+        if self.runs is not None and {"experiment", "softmax"} <= {*typed}:
+            return self.runs / run_name(typed["experiment"], typed["softmax"], 0, self.overrides)
+        return self.spec.folder if self.runs is None else self.runs / self.spec.name
+
+    def folder(self, seed: int) -> Path:
+        """Returns the folder of a seed's run.
+
+        Raises:
+            LabError: if the overrides do not compose.
+        """
+        return self._first.with_name(f"seed={seed}")
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """Run folders, by seed."""
+        return tuple(map(self.folder, self.seeds))
+
+    def summary(self, seed: int) -> Summary | None:
+        """The summary of a seed's run: kept, or of its folder; None before it has begun.
+
+        Raises:
+            LabError: if its folder holds another run.
+        """
+        own = f"seed={seed}"
+        if self.kept is not None:
+            return self.kept.summary([*self.typed, own], self.folder(seed), self.further)
+        return summary_of([*self.overrides, own], self.folder(seed))
+
+    def summaries(self) -> list[Summary | None]:
+        """Summary of every seed, as of :meth:`summary`."""
+        return [self.summary(seed) for seed in self.seeds]
+
+    def ends(self) -> list[Summary]:
+        """Every seed's summary; none unless all have come to their end: a seed that is missing may be the slow one."""
+        found = [one for one in self.summaries() if one is not None and ended(one)]
+        return found if len(found) == len(self.seeds) else []
+
+    @property
+    def finished(self) -> bool:
+        """Tells whether all seeds have been trained to their end."""
+        return all(one is not None and one.finished for one in self.summaries())
+
+    def left(self, most: int, of: Literal["epochs", "steps"] = "epochs") -> int:
+        """Epochs, or steps, that are still to train, at most; of seeds that train together, those of the slowest.
+
+        Args:
+            most: of a whole run.
+            of: what is counted.
+        """
+        left = [0 if one and ended(one) else most - (getattr(one, of) if one else 0) for one in self.summaries()]
+        return max(left) if self.together else sum(left)
+
+    def train(self) -> bool:
+        """Trains what is missing; whether all seeds have been trained to their end."""
+        if self.finished:
+            return True
+        if self.as_one:
+            return train([*self.overrides, *self.as_one], self.runs)
+        missing = [seed for seed, one in zip(self.seeds, self.summaries(), strict=True) if not (one and one.finished)]
+        # A list: all are trained, though one may fail.
+        return all([train([*self.overrides, f"seed={seed}"], self.runs) for seed in missing])
+
+    def records(self, summaries: Sequence[Summary]) -> tuple[Record, ...]:
+        """Makes a report's records of these summaries."""
+        return tuple(record(one, self.folder(one.seed)) for one in summaries)
+
+    def by_typed(self, summaries: Sequence[Summary]) -> dict[str, Summary]:
+        """Summaries by what was typed for them, as they are kept."""
+        return {" ".join([*self.typed, f"seed={one.seed}"]): one for one in summaries}
