@@ -59,11 +59,11 @@ def attend(
         z_BHND, in the dtype of v.
 
     Raises:
-        ValueError: if rule, normaliser or mask is none, the mask is not bool, the dropout no share, or a query would
-            know of later ones, though the mask is causal.
+        ValueError: if rule, normaliser or mask is none, or made for other heads, queries are not [B, H, N, D], the mask
+            is not bool, the dropout no share, or a query would know of later ones, though the mask is causal.
     """
     normaliser = normaliser or _SOFTMAX
-    _check(rule, mask, normaliser, dropout)
+    _check(q_BHND, rule, mask, normaliser, dropout)
     if dropout and not normaliser.is_softmax:
         return attend_explicit(q_BHND, k_BHMD, v_BHMD, rule, mask, normaliser, dropout).z
     mask = normaliser.allowed(mask if normaliser.takes_causal else written_out(mask), q_BHND, k_BHMD)
@@ -88,7 +88,7 @@ def attend_explicit(
 ) -> Attended:
     """The same numbers as :func:`attend`, with logits and weights to look at, in float32 or better."""
     normaliser = normaliser or _SOFTMAX
-    _check(rule, mask, normaliser, dropout)
+    _check(q_BHND, rule, mask, normaliser, dropout)
     allowed = normaliser.allowed(written_out(mask), q_BHND, k_BHMD)
     q, k, v = at_least_float32(q_BHND, k_BHMD, v_BHMD)
     beta = rule.inverse_temperature(q, k, allowed)
@@ -99,11 +99,20 @@ def attend_explicit(
         return Attended((mixed @ v).to(v_BHMD.dtype), logits, weights)
 
 
-def _check(rule: TemperatureRule, mask: Mask, normaliser: Normaliser, dropout: float) -> None:
+def _check(q_BHND: Tensor, rule: TemperatureRule, mask: Mask, normaliser: Normaliser, dropout: float) -> None:
     if not isinstance(rule, TemperatureRule):
         raise ValueError(f"{rule!r} is no temperature rule: give one, as in Fixed(heads=4, head_dim=16)")
     if not isinstance(normaliser, Normaliser):
         raise ValueError(f"{normaliser!r} is no normaliser: give one, as in PlusOne(heads=4, head_dim=16)")
+    if q_BHND.dim() != 4:
+        raise ValueError(f"queries are [batch, heads, tokens, dimension of a head], got {list(q_BHND.shape)}")
+    for part in (rule, normaliser):
+        # One made for a single head serves any number.
+        if part.heads not in (1, q_BHND.shape[1]):
+            raise ValueError(
+                f"{type(part).__name__} was made for {part.heads} heads, and queries [batch, heads, tokens, dimension] "
+                f"are {list(q_BHND.shape)}"
+            )
     if not 0 <= dropout < 1:
         raise ValueError(f"dropout is a share from 0 to less than 1, got {dropout:g}")
     if mask is None:

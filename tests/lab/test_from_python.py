@@ -22,7 +22,9 @@ from omegaconf import OmegaConf
 import lab
 from lab import console
 from lab.attention.functional import attend
+from lab.attention.normalisers.plus_one import PlusOne
 from lab.attention.rules.fixed import Fixed
+from lab.attention.rules.learnable import LearnableTemperature
 from lab.callbacks.diagnostics.attention_entropy import AttentionEntropy
 from lab.console import LabError, end_imports_quietly
 from lab.training.inspection import inspect
@@ -98,6 +100,12 @@ def test_the_lab_knows_the_names_of_its_commands() -> None:
     [
         ({"rule": "softmax"}, "'softmax' is no temperature rule: give one, as in Fixed"),
         ({"rule": Fixed}, "is no temperature rule"),
+        ({"rule": LearnableTemperature(4, 4)}, r"LearnableTemperature was made for 4 heads, .* are \[1, 2, 3, 4\]"),
+        ({"normaliser": PlusOne(8, 4)}, "PlusOne was made for 8 heads"),
+        (
+            {"q_BHND": torch.zeros(2, 3, 4)},
+            r"queries are \[batch, heads, tokens, dimension of a head\], got \[2, 3, 4\]",
+        ),
         ({"normaliser": "plus_one"}, "'plus_one' is no normaliser: give one, as in PlusOne"),
         ({"mask": np.ones((3, 3), bool)}, "a mask of attention is a tensor of bool or Causal; got ndarray"),
         ({"mask": torch.ones(3, 3)}, "a mask of attention is bool"),
@@ -107,7 +115,7 @@ def test_the_lab_knows_the_names_of_its_commands() -> None:
 def test_attention_of_wrong_parts_is_refused(options: dict[str, Any], told: str) -> None:
     x = torch.zeros(1, 2, 3, 4)
     with pytest.raises(ValueError, match=told):
-        attend(x, x, x, **{"rule": Fixed(2, 4), **options})
+        attend(**{"q_BHND": x, "k_BHMD": x, "v_BHMD": x, "rule": Fixed(2, 4), **options})
 
 
 def test_names_and_classes_in_the_place_of_lists_and_observers_are_told(tmp_path: Path) -> None:
