@@ -1,4 +1,4 @@
-"""Typed access to what Lightning attaches to trainers and modules as they run, which its types do not know."""
+"""Typed access to attributes of trainers and modules that Lightning's types do not know; checks of metric names."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def check_metric(key: str, name: str, module: L.LightningModule, of: str = "") -
         key: the option, as it is typed.
         name: its value.
         module: what is trained.
-        of: how the name has to begin.
+        of: prefix that the name must have.
 
     Raises:
         LabError: if it is not logged.

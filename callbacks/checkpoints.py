@@ -18,18 +18,17 @@ from lab.callbacks.preemption import Preemption
 class Checkpoints(Checkpoint):
     """Keeps the newest ``last-<step>.ckpt`` and ``best.ckpt``, written atomically (:mod:`lab.runs.checkpoints`).
 
-    Lightning's ModelCheckpoint has one trigger an instance and may save after the last batch of an epoch but
-    before its validation, from where a resumed run validates at another time than an undisturbed one. Here a
-    save that falls on an epoch's end waits for the validation; by being a ``Checkpoint``, it comes after all
-    other callbacks.
+    Lightning's ModelCheckpoint has one trigger per instance and may save after the last batch of an epoch but before
+    its validation; a run resumed from there validates at another time than an uninterrupted one. Here a save at an
+    epoch's end waits for the validation. As a ``Checkpoint``, this callback is called after all others.
 
     Args:
         folder: where checkpoints go.
         every_minutes: save when this much time has passed since the last save, between any two batches.
         every_n_steps: also save every so many optimiser steps; None: by time alone.
         keep: number of newest checkpoints kept; two, so that a damaged one leaves another.
-        best: metric whose maximum, of a loss the minimum, is kept as ``best.ckpt``; None keeps none.
-        preemption: knows when the run is told to go, which is when to save, too.
+        best: metric whose maximum (for a loss the minimum) is kept as ``best.ckpt``; None keeps none.
+        preemption: knows when a signal tells the run to end, which is a reason to save.
     """
 
     def __init__(
@@ -48,7 +47,8 @@ class Checkpoints(Checkpoint):
         self.best = best
         self.best_value: float | None = None
         self.preemption = preemption or Preemption()
-        # Set by who trains many runs in step: whether all of them save now, or none could go on together. None: asked.
+        # Set where many seeds train together: whether all of them save now, since only a common step lets them resume
+        # together. None: this callback decides by itself.
         self.with_the_others: bool | None = None
         self._saved_at = time.monotonic()
         self._saved_step = -1
@@ -60,7 +60,7 @@ class Checkpoints(Checkpoint):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._saved_at = time.monotonic()
-        # Training goes on from this one. A kill may have left one more than are kept.
+        # The run resumes from this step. A kill may have left one checkpoint more than are kept.
         self._saved_step = trainer.global_step
         self._let_go(trainer, of_those_ahead=False)
 
@@ -89,11 +89,11 @@ class Checkpoints(Checkpoint):
         self.save(trainer)
 
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        # Of a run that was killed after its last checkpoint nothing is left to train, and training never starts.
+        # A run that was killed after its last checkpoint has nothing left to train: on_train_start is never called.
         self._let_go(trainer, of_those_ahead=False)
 
     def save(self, trainer: L.Trainer) -> None:
-        """Writes ``last-<step>.ckpt`` and lets go of all but the newest ``keep``."""
+        """Writes ``last-<step>.ckpt`` and removes all but the newest ``keep``."""
         if trainer.global_step == self._saved_step:
             return
         for logger in trainer.loggers:
@@ -101,11 +101,12 @@ class Checkpoints(Checkpoint):
         trainer.save_checkpoint(self._path(trainer.global_step))
         self._saved_step = trainer.global_step
         self._saved_at = time.monotonic()
-        # What lies ahead is damaged, or not common to all seeds: training did not begin there, and comes there again.
+        # Checkpoints of later steps are damaged or not common to all seeds: the run did not resume from them, and will
+        # reach their steps again.
         self._let_go(trainer, of_those_ahead=True)
 
     def _let_go(self, trainer: L.Trainer, of_those_ahead: bool) -> None:
-        """Removes all but the newest ``keep`` up to the present step."""
+        """Removes all but the newest ``keep`` up to the present step; with ``of_those_ahead`` also later ones."""
         if not trainer.is_global_zero:
             return
         present = self._path(trainer.global_step)
@@ -122,12 +123,12 @@ class Checkpoints(Checkpoint):
         return {"best_value": self.best_value, "best": self.best}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        # The best loss says nothing of the best accuracy.
+        # The best value of another metric, such as the loss, says nothing about this one.
         if state_dict.get("best", self.best) == self.best:
             self.best_value = state_dict["best_value"]
 
     def due(self, trainer: L.Trainer) -> bool:
-        """True when it is time to save: by the clock, by the steps, or because others save or the run has to go."""
+        """True when it is time to save: by the clock, by the steps, or because other seeds save or the run must end."""
         if self.with_the_others is not None:
             return self.with_the_others
         by_time = time.monotonic() - self._saved_at > 60 * self.every_minutes

@@ -1,4 +1,4 @@
-"""Detects the Eureka-moment; the one place where it is found, everything else reads it from the summary."""
+"""Detects the Eureka-moment; it is detected only here, and everything else reads it from the summary."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Moment:
         wall_seconds: seconds of training, interruptions left out.
         samples: training samples seen.
         accuracy: validation accuracy there; None where none is logged.
-        value: of the metric that is watched, there.
+        value: value of the watched metric there.
     """
 
     epoch: int
@@ -43,19 +43,20 @@ class Moment:
 
 
 class EurekaMoment(Callback):
-    """The first validation whose metric passes a threshold that the prior p(z) alone cannot pass.
+    """Finds the first validation whose metric passes a threshold that the prior p(z) alone cannot pass.
 
-    Beside it, and without a threshold, the change point of the metric (:mod:`lab.observation.change_point`).
+    Also finds the change point of the metric, which needs no threshold (:mod:`lab.observation.change_point`).
 
     Source: Eureka-moments in Transformers, section 4 ("Metrics"): 70 % accuracy.
 
     Args:
-        threshold: value to pass; None takes ``plateau_share``.
+        threshold: value to pass; None computes it from ``plateau_share``.
         metric: logged metric that is compared.
         stop_after: stop training at the first validation so many epochs after the moment; None trains on to the end.
         mode: "max" where the metric rises as it gets better, "min" where it falls; None is "min" for a loss.
-        plateau_share: the threshold as a share of the plateau that the data tells: the loss of one who knows how often
-            each answer is (of a corpus its unigram entropy), or the accuracy that the prior p(z) alone reaches.
+        plateau_share: the threshold as a share of the plateau that the data knows: the loss of a predictor that knows
+            only how frequent each answer is (for a corpus its unigram entropy), or the accuracy that the prior p(z)
+            alone reaches.
 
     Attributes:
         accuracy: at the last validation; None before the first.
@@ -63,7 +64,8 @@ class EurekaMoment(Callback):
             where the data cannot tell.
 
     Raises:
-        ValueError: if the threshold is said twice or not at all, or is no accuracy.
+        ValueError: if both or neither of ``threshold`` and ``plateau_share`` are given, or the threshold is not an
+            accuracy below 1.
     """
 
     def __init__(
@@ -103,7 +105,7 @@ class EurekaMoment(Callback):
     @property
     def plateau(self) -> float | None:
         """Value of the watched metric that the prior alone reaches; None where the data cannot tell."""
-        # Another accuracy (of some places, of labels alone) has a plateau of its own, which the data do not tell.
+        # Other accuracies (of one location, of labels alone) have plateaus of their own, which the data do not know.
         return {"val/accuracy": self.prior_accuracy, "val/loss": self.prior_loss}.get(self.metric)
 
     @property
@@ -154,7 +156,7 @@ class EurekaMoment(Callback):
                 f"no Eureka-moment can be seen: the first validation would come at epoch {every}, and the run ends at "
                 f"{last} (trainer.check_val_every_n_epoch, trainer.max_epochs)"
             )
-        # Killed between its last checkpoint and its end, a run has nothing left to train.
+        # A run that was killed after its last checkpoint may have nothing left to train.
         self._stop_if_due(trainer, trainer.current_epoch)
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -181,7 +183,7 @@ class EurekaMoment(Callback):
             trainer.should_stop = True
 
     def _draw(self, trainer: L.Trainer) -> None:
-        """The lines that boards show beside the metric; a table has no use for them."""
+        """Logs the lines that boards show beside the metric; a table does not need them."""
         classes = data_of(trainer).model_arguments()["num_classes"]
         threshold = "eureka/loss_threshold" if self._quantity == "loss" else "eureka/threshold"
         lines = {threshold: self.threshold, "eureka/chance": 1 / classes}
@@ -203,7 +205,7 @@ class EurekaMoment(Callback):
 
 
 def watched_metric(callbacks: Iterable[Callback]) -> str:
-    """Name of the metric in which the Eureka-moment is looked for; the accuracy where nobody looks for one."""
+    """Name of the metric in which the Eureka-moment is looked for; the accuracy if no callback looks for one."""
     found = find_moment(callbacks)
     return "val/accuracy" if found is None else found.metric
 
@@ -214,7 +216,7 @@ def find_moment(callbacks: Iterable[Callback]) -> EurekaMoment | None:
 
 
 def moment_step(trainer: L.Trainer) -> float | None:
-    """The step of the trainer's Eureka-moment, for a picture; None before it, NaN where nobody looks out for it."""
+    """The step of the trainer's Eureka-moment, for a picture; None before it, NaN if no callback looks for it."""
     callback = find_moment(callbacks_of(trainer))
     if callback is None:
         return math.nan

@@ -1,4 +1,4 @@
-"""Guards: end a run that must not go on."""
+"""Guards that end a run that must not go on."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from lab.runs.folder import Run
 
 
 class StillHeld(Callback):
-    """Raises LabError before the next batch or write once the folder is lost; notes that training has begun.
+    """Raises LabError once this process has lost its run folder; also notes that training has begun.
 
-    Nothing more is written into the folder then.
+    It checks before each batch and each write, so that nothing more is written into a lost folder.
 
-    It happens where the folder was deleted, and to a process that stood still for longer than ``lab.runs.lock.LEASE``
+    A folder is lost if it was deleted, or if this process stood still for longer than ``lab.runs.lock.LEASE``
     (suspended, its network gone) while another node ran the same command.
     """
 
@@ -54,13 +54,13 @@ class StillHeld(Callback):
 
 
 class FiniteLoss(Callback):
-    """Raises LabError naming step and gradient norms; the last checkpoint is from before, and stays.
+    """Raises LabError with step and gradient norms if the loss is not finite; the last checkpoint is older, and stays.
 
-    On a CPU every step is looked at before its weights move. To look at a loss on a GPU is to wait for it: there the
-    losses of many steps are looked at together, and before each validation and each checkpoint.
+    On a CPU the loss of every step is checked before the optimiser's step. To read a loss on a GPU means to wait for
+    it, so there the losses of many steps are checked together, also before each validation and each checkpoint.
 
     Args:
-        every_n_steps: cadence on a GPU, in optimiser steps.
+        every_n_steps: cadence of checks on a GPU, in optimiser steps.
 
     Attributes:
         diverged: True once a loss was not finite.
@@ -70,7 +70,7 @@ class FiniteLoss(Callback):
         self.every_n_steps = every_n_steps
         self.diverged = False
         self._trainer: L.Trainer | None = None
-        # (step, epoch, loss) that nobody has looked at.
+        # (step, epoch, loss) of steps that are not checked yet.
         self._losses: list[tuple[int, int, Tensor]] = []
 
     def on_before_backward(self, trainer: L.Trainer, pl_module: L.LightningModule, loss: Tensor) -> None:
@@ -88,7 +88,7 @@ class FiniteLoss(Callback):
         self._look()
 
     def state_dict(self) -> dict[str, Any]:
-        # Asked for by every checkpoint, also by those of seeds trained together.
+        # Called for every checkpoint, also for those of seeds trained together, so none is saved after a bad loss.
         self._look()
         return {}
 
@@ -97,7 +97,7 @@ class FiniteLoss(Callback):
         if not seen:
             return
         assert self._trainer is not None
-        # Of all processes: one that goes on alone would wait for the others for ever.
+        # Losses of all processes, so that all end together: one that went on alone would wait for the others for ever.
         losses_WS = self._trainer.strategy.all_gather(torch.stack([loss for _, _, loss in seen]))
         for (step, epoch, _), values in zip(seen, torch.atleast_2d(losses_WS).T.tolist(), strict=True):
             if wrong := [value for value in values if not math.isfinite(value)]:

@@ -1,4 +1,4 @@
-"""Pace of a run: seconds a step, seconds a validation, and what is left, by the last minute of training."""
+"""Pace of a run: seconds per step, seconds per validation, and time left, by the last minute of training."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 
-# Seconds of training that a pace is taken from.
+# Seconds of training over which the pace is measured.
 _WINDOW = 60.0
-# Fast steps are noted together, once they have taken so long.
+# Fast steps are recorded together, once they have taken this many seconds.
 _TOGETHER = 0.5
-# What takes so many times as long as usual (compiling anew, a suspended laptop) is no pace.
+# Stretches that take this many times as long as usual (recompiling, a suspended laptop) are left out.
 _UNUSUAL = 5.0
-# Before a validation has been seen: one of its batches as a share of a training step, for it has no backward pass.
+# Time of a validation batch as a share of a training step, used until a validation has been measured. It is below 1,
+# since validation has no backward pass.
 _FORWARD = 0.4
 
 
 class Pace:
-    """Measures steps of training by the last minute, and validations by the last five; the first step counts for none.
+    """Measures training steps over the last minute, and validations over the last five; the first step is left out.
 
     Args:
-        clock: seconds that never go back.
+        clock: returns seconds, which never go back.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -34,7 +35,10 @@ class Pace:
         self._from_step = 0
 
     def stepped(self, step: int) -> None:
-        """Notes that training has come to ``step``; what came since a validation began is the validation's."""
+        """Notes that training has reached ``step``.
+
+        After a validation began, the time beyond that of training steps counts as the validation's.
+        """
         now = self._clock()
         if self._since is not None:
             steps, seconds = step - self._from_step, now - self._since
@@ -70,25 +74,25 @@ class Pace:
         """Seconds that are left; None before the second step.
 
         Args:
-            steps: to be trained still.
-            validations: to begin still.
-            batches: of a validation, by which it is estimated before one has been seen.
+            steps: training steps that are left.
+            validations: validations that have not begun.
+            batches: batches of a validation, to estimate its time before one has been measured.
         """
         per_step = self.seconds_per_step
         if per_step is None or self._since is None:
             return None
         guess = _FORWARD * batches * per_step
         seen = _usual((seconds, 1) for seconds in self._validations) if self._validations else guess
-        # The first one may have waited for a compiler.
+        # The first validation may have waited for a compiler, and then the estimate is better.
         each = guess if len(self._validations) == 1 and seen > _UNUSUAL * guess else seen
         left = steps * per_step + (validations + self._validating) * each
         return max(0.0, left - (self._clock() - self._since))
 
 
 def _usual(stretches: Iterable[tuple[float, int]]) -> float:
-    """Returns the mean seconds of one of what is counted, over stretches (seconds, count) that are not unusually long.
+    """Returns the mean seconds of one step or validation, over stretches (seconds, count) that are not unusually long.
 
-    At least half of the stretches are.
+    At least half of the stretches count.
     """
     known = list(stretches)
     usual = statistics.median_low(seconds / count for seconds, count in known)

@@ -1,4 +1,4 @@
-"""Saves a run that is told to go: by Ctrl-C, near its time limit, cancelled, or queued again for another job's sake."""
+"""Saves a run that a signal tells to end: Ctrl-C, a near time limit, a cancelled job, or one that is requeued."""
 
 from __future__ import annotations
 
@@ -11,34 +11,33 @@ from lightning.pytorch.callbacks import Checkpoint
 
 from lab.console import hears, signal_name, tell
 
-# Ctrl-C is SIGINT. SLURM sends SIGTERM to what it ends, and what sbatch --signal names before the time limit: SIGUSR2
-# by submitit.
+# Ctrl-C is SIGINT. SLURM sends SIGTERM to a job that it ends and, before the time limit, the signal that
+# sbatch --signal names: SIGUSR2 under submitit.
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 
 class Preemption(Checkpoint):
-    """Notes these signals; the run leaves once :class:`~lab.callbacks.checkpoints.Checkpoints` has saved.
+    """Notes ``SIGNALS``; the run ends once :class:`~lab.callbacks.checkpoints.Checkpoints` has saved.
 
     Lightning and submitit act within the signal handler, in the middle of a step or a validation. Here a signal waits
-    for a moment from which a resumed run is equal to an undisturbed one: between two batches, or after a validation.
-    What submitit has put in the place of SIGUSR2 is called then; it queues the job again. A second Ctrl-C does not
-    wait.
+    until a resumed run would equal an uninterrupted one: between two batches, or after a validation. Then submitit's
+    handler of SIGUSR2 is called, which requeues the job. A second Ctrl-C does not wait.
 
-    As a ``Checkpoint`` it comes after all other callbacks; it belongs behind ``Checkpoints`` in their list.
+    As a ``Checkpoint`` it is called after all other callbacks; in their list it belongs after ``Checkpoints``.
 
     Attributes:
-        told: the signal, in this process.
-        leaving: what rank 0 was told, for all processes.
+        told: the signal that this process got; None before one.
+        leaving: the signal that rank 0 got, by which all processes end; None before one.
     """
 
     def __init__(self) -> None:
         self.told: int | None = None
         self.leaving: int | None = None
-        # Before Lightning's own, which would save in the middle of a step and into another folder.
+        # Handlers from before Lightning's own, which would save in the middle of a step and into another folder.
         self._before = {number: signal.getsignal(number) for number in SIGNALS}
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        # Lightning puts back what was there before it when the run ends.
+        # At the end of the run, Lightning restores the handlers from before its own.
         for number in filter(hears, SIGNALS):
             signal.signal(number, self._note)
 
@@ -56,28 +55,28 @@ class Preemption(Checkpoint):
             self._leave(trainer)
 
     def end_if_told(self) -> None:
-        """Ends the program where a run came to its end after it was told to go: no other run begins.
+        """Ends the program if a run finished although a signal told it to end: no other run may begin.
 
         Raises:
-            SystemExit: of Ctrl-C or SIGTERM; a run that has ended need not be queued again.
+            SystemExit: after Ctrl-C or SIGTERM; the other signals requeue a job, which a finished run does not need.
         """
         if self.told in (signal.SIGINT, signal.SIGTERM):
             tell(f"{signal_name(self.told)}: the run had come to its end")
             raise SystemExit(128 + self.told)
 
     def _note(self, number: int, frame: Any) -> None:
-        # SIGTERM follows at the limit itself: what came before it still says to queue again.
+        # SIGTERM follows at the time limit itself; the signal before it still counts, since it requeues the job.
         self.told = self.told or number
         if number == signal.SIGINT:
             signal.signal(number, signal.default_int_handler)
-            # Written past Python's buffers, which the signal may have met half-way.
+            # Not through Python's buffers: the signal may have interrupted a write to them.
             os.write(2, b"\nCtrl-C: the run saves before it goes; Ctrl-C again ends it at once\n")
 
     def _leave(self, trainer: L.Trainer) -> NoReturn:
         assert self.leaving is not None
         tell(f"{signal_name(self.leaving)}: saved at step {trainer.global_step}, from where the same command goes on")
         if not trainer.is_global_zero:
-            raise SystemExit(0)  # as a failure it would have rank 0 killed before that is done
+            raise SystemExit(0)  # a failure status would have rank 0 killed before it is done
         before = self._before[signal.Signals(self.leaving)]
         if self.leaving not in (signal.SIGINT, signal.SIGTERM) and callable(before):
             before(self.leaving, None)

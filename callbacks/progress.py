@@ -25,13 +25,13 @@ from lab.callbacks.pace import Pace
 from lab.console import duration, tell_later
 from lab.datasets.loading import data_of
 
-# Columns of the bar itself.
+# Shortest and longest width of the bar itself, in columns.
 _SHORTEST, _LONGEST = 8, 40
 _BETWEEN = "  "
 
 
 class EurekaProgress(ProgressBar):
-    """Steps of the whole run, not of an epoch: an epoch of the reasoning task is one step.
+    """Shows the steps of the whole run, not of an epoch: an epoch of the reasoning task is one step.
 
     On a terminal a live bar; elsewhere (a log file, SLURM) a line every ``line_every_seconds``.
 
@@ -62,7 +62,7 @@ class EurekaProgress(ProgressBar):
         self._enabled = False
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        # Endless training has no number of steps.
+        # Infinite for endless training.
         self._total = float(trainer.estimated_stepping_batches)
         self._pace = Pace()
         self._drawn = 0.0
@@ -83,7 +83,7 @@ class EurekaProgress(ProgressBar):
         if self._waiting is not None:
             self._waiting.cancel()
         self._pace.stepped(trainer.global_step)
-        # Made a number only where it is shown: that waits for a GPU.
+        # Converted to a number only when it is shown, since that waits for a GPU.
         self._outputs = outputs
         self._draw(trainer)
 
@@ -109,7 +109,7 @@ class EurekaProgress(ProgressBar):
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if not trainer.sanity_checking:
-            # The moment itself is news: it does not wait for its turn.
+            # The Eureka-moment is shown at once, not at the next regular update.
             callback = find_moment(callbacks_of(trainer))
             moment = callback.moment if callback is not None else None
             self._draw(trainer, now=moment is not None and moment.step == trainer.global_step)
@@ -157,7 +157,7 @@ class EurekaProgress(ProgressBar):
         state = self._state(trainer)
         told = (place, doing, *state[self._loss is not None :])
         if told == self._told:
-            return  # the last step was told of, and no validation has come since
+            return  # this step was printed already, and no validation has come since
         self._told = told
         per_step, left = self._pace.seconds_per_step, self._seconds_left(trainer)
         rate = f"{1 / per_step:.2f} steps/s" if per_step else ""
@@ -166,7 +166,7 @@ class EurekaProgress(ProgressBar):
         print(_BETWEEN.join(part for part in parts if part), file=sys.stderr, flush=True)
 
     def _state(self, trainer: L.Trainer) -> list[str]:
-        """Loss of the last batch, validation, moment; a module that trains many runs at once tells all of them."""
+        """Loss of the last batch, validated metric, Eureka-moment; a module of many seeds describes all of them."""
         module: object = trainer.lightning_module
         return module.describe() if isinstance(module, Describes) else state_of(trainer, self._loss)
 
@@ -183,7 +183,7 @@ class EurekaProgress(ProgressBar):
         return f"{told} a seed" if isinstance(trainer.lightning_module, Describes) else told
 
     def _seconds_left(self, trainer: L.Trainer) -> float | None:
-        """Seconds to the end of the run; None before they can be told."""
+        """Seconds to the end of the run; None before they can be estimated."""
         batches, accumulated, step = trainer.num_training_batches, trainer.accumulate_grad_batches, trainer.global_step
         if not (batches and math.isfinite(batches)):
             return None
@@ -208,7 +208,7 @@ class EurekaProgress(ProgressBar):
 
 @runtime_checkable
 class Describes(Protocol):
-    """A module that says by itself how far it has come."""
+    """A module that describes its progress itself."""
 
     def describe(self) -> list[str]:
         """Loss, accuracy and Eureka-moment, a few words each."""
@@ -244,7 +244,7 @@ def _as_told(metric: str, value: float) -> str:
 
 
 def loss_told(loss: float) -> str:
-    """A loss in as many digits from one batch to the next."""
+    """A loss in words, with as many digits from one batch to the next."""
     return f"loss {loss:.3f}" if loss >= 0.001 else f"loss {loss:.1e}"
 
 
@@ -254,10 +254,10 @@ class Line:
 
     Attributes:
         place: how far training has come, in words.
-        share: the same in [0, 1]; None of endless training, which has no bar.
+        share: share of the steps trained, in [0, 1]; None for endless training, which has no bar.
         left: time that is left, in words; "" where it is not known.
-        rest: what else there is to tell.
-        since: when it was made; what is under way for seconds says how many.
+        rest: all other parts: what is under way, loss, metric, Eureka-moment and speed.
+        since: when the line was made; from 2 s on, the line says how long the first of ``rest`` has been under way.
     """
 
     place: str
@@ -286,7 +286,7 @@ class Line:
 
 
 def in_lines(parts: Sequence[str], width: int) -> list[list[str]]:
-    """Parts line by line, as many on each as it takes."""
+    """Parts line by line, as many on each as fit."""
     lines: list[list[str]] = [[]]
     for part in parts:
         if lines[-1] and len(_BETWEEN.join([*lines[-1], part])) > width:

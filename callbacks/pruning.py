@@ -1,4 +1,4 @@
-"""Pruning: the trial of a search tells how it does while it trains, and ends early where the search gives it up."""
+"""Pruning: a trial of a search reports its accuracy while it trains, and ends early if the search gives it up."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Pruning(Callback):
     """Reports the validation accuracy to the run's trial; stops the run if the pruner says so.
 
     Args:
-        trial: ``config.trial``, set by a search that prunes; None for every other run, where this does nothing.
-        looking: Eureka callback of the run, or of each of the seeds that train together: their mean is reported.
+        trial: ``config.trial``, set by a search that prunes; None for every other run, which is never stopped here.
+        looking: Eureka callback of the run, or those of seeds that train together, whose mean accuracy is reported.
 
     Attributes:
         pruned: whether this ended the run.

@@ -25,7 +25,7 @@ from lab.runs.summary import VERSION, Best, Eureka, Status, Summary, read_summar
 
 
 class RunSummary(Callback):
-    """Writes the summary atomically at the start, while training and at the end, however it ends.
+    """Writes the summary atomically at the start, while training and at the end, however the run ends.
 
     Args:
         folder: the run folder.
@@ -38,16 +38,16 @@ class RunSummary(Callback):
         self.what = what.model_copy(update={"version": VERSION, "started": now()})
         self.every_seconds = every_seconds
         self._seconds_before = 0.0
-        self._clock: float | None = None  # until it trains
+        self._clock: float | None = None  # None until training starts
         self._written = -math.inf
         self._best: dict[str, Any] | None = None
         self._trainer: L.Trainer | None = None
         self._restored: dict[str, float] = {}
-        # What a run had come to, a start that fails before the checkpoint is read must not take back.
+        # A start that fails before the checkpoint is read must not overwrite the progress recorded here.
         self._before = read_summary(folder)
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        # The runs of a sweep follow one another in one process.
+        # The runs of a sweep follow one another in one process, and each has its own peak.
         for device in _devices().values():
             forget_peak(device)
 
@@ -87,7 +87,7 @@ class RunSummary(Callback):
         return self._seconds_before + (time.monotonic() - self._clock if self._clock is not None else 0.0)
 
     def _metrics(self, trainer: L.Trainer | None) -> dict[str, float]:
-        """The newest value of everything logged, those from before an interruption included."""
+        """The newest value of every logged metric, including values from before an interruption."""
         now = {name: float(value) for name, value in trainer.callback_metrics.items()} if trainer else {}
         return dict(sorted({**self._restored, **now}.items()))
 
@@ -106,17 +106,17 @@ class RunSummary(Callback):
         try:
             write_summary(self.folder, self.what.model_copy(update=told))
         except OSError as full:
-            # Others have taken even the room that was kept: what ended the run is told all the same.
+            # Even the reserved disk space is used up; the error that ended the run is still reported.
             if status == "running" or not is_full(full):
                 raise
 
     def _progress(self, trainer: L.Trainer) -> dict[str, Any]:
         callbacks = callbacks_of(trainer)
         eureka = find_moment(callbacks)
-        # Typed as a tracker that lacks what this one has.
+        # Any, since Lightning's type lacks the attribute ``processed``.
         epochs: Any = trainer.fit_loop.epoch_progress.current
         return {
-            # Not current_epoch, which is one behind where trainer.max_steps ended the run that is gone on with.
+            # Not current_epoch, which is one too low if the run that is resumed had ended by trainer.max_steps.
             "epochs": epochs.processed,
             "max_epochs": trainer.max_epochs,
             "steps": trainer.global_step,
@@ -134,7 +134,7 @@ class RunSummary(Callback):
 
 def _found(eureka: EurekaMoment | None) -> Eureka:
     if eureka is None or not eureka.looked:
-        # Where nobody has looked for a moment, nobody knows.
+        # Unknown, since no callback has looked for a Eureka-moment.
         return Eureka(happened=None, threshold=None)
     return Eureka(
         happened=eureka.moment is not None,

@@ -1,4 +1,4 @@
-"""Samples: how many a run has trained on, and how many a second."""
+"""Samples that a run has trained on, in all and per second."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from lab.datasets.loading import data_of
 
 
 class Throughput(Callback):
-    """Logs ``samples_per_second`` of training over a window of steps; validations and looks are not counted.
+    """Logs ``samples_per_second`` of training over a window of steps; validations and diagnostics do not count.
 
     Lightning's ThroughputMonitor needs the batch size from every batch and waits for the device at each
-    step; this one reads a clock once a window.
+    step; this callback reads a clock once per window.
 
     Args:
         every_n_steps: length of the window in optimiser steps.
@@ -39,7 +39,7 @@ class Throughput(Callback):
         return {"samples_per_second": self.samples_per_second}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        # Less than a window may be left.
+        # Kept, since less than a window may be left to train.
         self.samples_per_second = state_dict["samples_per_second"]
 
     @rank_zero_only
@@ -67,13 +67,13 @@ class Throughput(Callback):
         self._started, self._from_step, self._paused = now, trainer.global_step, 0.0
 
     def leave_out(self, seconds: float) -> None:
-        """Takes so many seconds of this window for something else than training."""
+        """Leaves so many seconds of this window out of the speed, as they were not training."""
         self._paused += seconds
 
 
 @contextmanager
 def no_training(trainer: L.Trainer) -> Iterator[None]:
-    """Leaves what is done within out of the speed of training, as validations are."""
+    """Leaves the time of the block out of the training speed, as that of validations is."""
     began = time.perf_counter()
     yield
     for one in callbacks_of(trainer):
@@ -82,7 +82,7 @@ def no_training(trainer: L.Trainer) -> Iterator[None]:
 
 
 def samples_seen(trainer: L.Trainer, step: int | None = None) -> int:
-    """Training samples of all processes up to an optimiser step; None: the present one.
+    """Training samples of all processes up to an optimiser step; None is the present step.
 
     Under ``accumulate_grad_batches`` the last step of an epoch takes the batches that are left.
     """

@@ -1,4 +1,4 @@
-"""Looks at any model while it is trained, in any Lightning trainer or that of Hugging Face."""
+"""Looks at any model while it is trained, by any Lightning trainer or by Hugging Face's trainer."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from lab.observation.observe import Findings, look
 
 
 class Watch(Callback):
-    """Shows a probe batch to diagnostics every few optimiser steps, and moves temperatures that have a schedule.
+    """Shows a probe batch to diagnostics every few optimiser steps, and sets temperatures that have a schedule.
 
-    Tables, arrays and pictures go where the diagnostics are told to keep them; their own cadences are not asked, but
-    ``pictures_every_n_epochs=0`` leaves out pictures and arrays of one moment. ``GradientNorms`` are read before the
-    optimiser's step. Of Hugging Face's trainer it is :class:`lab.callbacks.watch_trainer.WatchTrainer`.
+    Tables, arrays and pictures go to the folders of the diagnostics. Their own cadences have no effect, except that
+    ``pictures_every_n_epochs=0`` leaves out pictures and arrays of single steps. ``GradientNorms`` are read before the
+    optimiser's step. For Hugging Face's trainer use :class:`lab.callbacks.watch_trainer.WatchTrainer`.
 
     Args:
-        model: under a softmax of the lab (``lab.replace_softmax``): the model that is trained, or a part of it.
-        x: its input, or its inputs by name.
-        diagnostics: those that need no scene, and ``GradientNorms``.
-        every_n_steps: cadence.
+        model: the model that is trained, or a part of it, with a softmax of the lab (``lab.replace_softmax``).
+        x: the probe batch: the model's input, or its inputs by name.
+        diagnostics: diagnostics that need no more than a batch, and ``GradientNorms``.
+        every_n_steps: cadence in optimiser steps.
 
     Raises:
         LabError: if a diagnostic needs more than a batch.
@@ -67,11 +67,11 @@ class Watch(Callback):
             self.end(trainer.global_step)
 
     def at(self, step: int, steps: int | None, looks: bool = True) -> None:
-        """Sets temperatures for a step of so many, and looks where it is due.
+        """Sets temperatures for ``step`` of ``steps``, and looks if a look is due.
 
         Raises:
-            LabError: if there is a schedule, and nobody knows how many steps there are (None); at the first step, if
-                the tables of an earlier training are there.
+            LabError: if there is a schedule, and the number of steps is not known (None); at the first step, if tables
+                of an earlier training are there.
         """
         if steps is not None:
             heat(self.model, min(step / max(1, steps), 1.0))
@@ -88,7 +88,7 @@ class Watch(Callback):
             self._look(step)
 
     def gradients(self, step: int) -> None:
-        """Keeps the mean |gradient| of every layer's W_Q, W_K and W_V, where it is due; before the optimiser's step."""
+        """Keeps mean |gradient| of every layer's W_Q, W_K and W_V if due; call it before the optimiser's step."""
         for one in self.norms if step % self.every_n_steps == 0 else ():
             layers = norms_by_layer(self.model)
             one.keep(Findings([{"layer": layer, **norms} for layer, norms in layers.items()]), None, step)
@@ -102,20 +102,20 @@ class Watch(Callback):
                 one.draw(picture, "")
 
     def _check_new(self) -> None:
-        """Raises LabError where a training that begins would write over the tables of another one."""
+        """Raises LabError if a new training would overwrite the tables of an earlier one."""
         for one in (*self.diagnostics, *self.norms):
             if one.path.exists():
                 raise LabError(f"{one.path} is of an earlier training: remove it, or give {one.name} another folder")
 
     def _take_back(self, step: int) -> None:
-        """Takes up the tables of a run that is gone on with, which may be ended already."""
+        """Reads back the tables of a run that is resumed, even if nothing of it is left to train."""
         if self._seen < 0 < step:
             for one in (*self.diagnostics, *self.norms):
                 one.take_back(step)
 
     def _look(self, step: int) -> None:
         if step == self._seen:
-            return  # a step of several batches
+            return  # called once per batch, and a step may have several
         self._seen = step
         found = look(self.model, self.x, self.diagnostics) if self.diagnostics else []
         for one, findings in zip(self.diagnostics, found, strict=True):

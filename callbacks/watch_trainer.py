@@ -1,4 +1,4 @@
-"""Looks at a model of Hugging Face while its own trainer trains it; only imported where ``transformers`` is."""
+"""Looks at a model while Hugging Face's trainer trains it; only imported where ``transformers`` is installed."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from lab.callbacks.watch import Watch
 
 
 class WatchTrainer(transformers.TrainerCallback):
-    """Has a :class:`Watch` look in Hugging Face's trainer: ``Trainer(..., callbacks=[WatchTrainer(watch)])``.
+    """Runs a :class:`Watch` in Hugging Face's trainer: ``Trainer(..., callbacks=[WatchTrainer(watch)])``.
 
     Args:
-        watch: what looks.
+        watch: the watch to run.
     """
 
     def __init__(self, watch: Watch) -> None:
         self.watch = watch
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Looks where it is due."""
+        """Sets temperatures, and looks if a look is due."""
         self.watch.at(state.global_step, state.max_steps, state.is_world_process_zero)
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Reads gradients where it is due; the trainer has clipped them."""
+        """Reads gradients if a look is due; the trainer has clipped them already."""
         if state.is_world_process_zero:
             self.watch.gradients(state.global_step)
 

@@ -1,4 +1,4 @@
-"""The user's cache: what took long to make, by the content of what it was made from."""
+"""The user's cache of results that took long to make, named by the content of what they were made from."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 
 def cache() -> Path:
-    """Folder of the user's cache that is the lab's (XDG_CACHE_HOME, or ``~/.cache``)."""
+    """The lab's folder in the user's cache (XDG_CACHE_HOME, or ``~/.cache``)."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "eureka-lab"
 
 
@@ -27,7 +27,7 @@ def read_arrays(path: Path) -> dict[str, NDArray[np.generic]] | None:
 
 
 def write_arrays(path: Path, arrays: Mapping[str, NDArray[np.generic]]) -> None:
-    """Writes arrays with checksums; the file appears whole or not at all, and not where nothing can be written."""
+    """Writes arrays with checksums; the file appears whole or not at all, and a failure to write is ignored."""
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, draft = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)

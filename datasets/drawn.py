@@ -112,7 +112,7 @@ class DrawnDigits:
 
     Args:
         seed: of all that varies; train and test split differ.
-        train_size: images in the train split, of each class as many as of another, or one more; ten at least.
+        train_size: images in the train split, at least ten; classes are equally large, or differ by one image.
         test_size: images in the test split, likewise.
     """
 
@@ -128,7 +128,7 @@ class DrawnDigits:
         self.sizes: dict[Split, int] = {"train": train_size, "test": test_size}
 
     def load(self, split: Split) -> Images:
-        """All images of a split; many of them are drawn once, and kept in the user's cache."""
+        """All images of a split; a large split is drawn once, and kept in the user's cache."""
         size = self.sizes[split]
         if size < _WORTH_KEEPING:
             return self._drawn(split)
@@ -149,7 +149,7 @@ class DrawnDigits:
         return images
 
     def _digest(self) -> str:
-        """Name of all that the images follow from: the seed, this file, and how PyTorch rounds here."""
+        """Digest of all that the images follow from: the seed, this file, and how PyTorch rounds on this machine."""
         here = (self.seed, torch.__version__, torch.backends.cpu.get_cpu_capability())
         digest = hashlib.blake2b(Path(__file__).read_bytes(), digest_size=8)
         digest.update(repr(here).encode())
@@ -161,7 +161,7 @@ class DrawnDigits:
         labels = torch.arange(size) % 10
         labels = labels[torch.randperm(size, generator=generator)]
         pixels = torch.empty(size, 1, SIDE, SIDE, dtype=torch.uint8)
-        # Class by class, since their numbers of segments differ; in small chunks, which stay in the cache.
+        # Class by class, since their numbers of segments differ; in small chunks, which fit into the processor's cache.
         for label in range(10):
             for rows in (labels == label).nonzero()[:, 0].split(_CHUNK):
                 pixels[rows] = self._draw(label, len(rows), generator)
@@ -254,7 +254,7 @@ def _grid() -> tuple[Tensor, Tensor]:
 
 
 def _distance(points_nP2: Tensor, segments: Sequence[tuple[int, int]]) -> Tensor:
-    """Distance of every pixel from the nearest segment, [n, 784]; far, where there is none."""
+    """Distance of every pixel from the nearest segment, [n, 784]; far away where there is no segment."""
     x, y = _grid()
     nearest = torch.full((len(points_nP2), SIDE * SIDE), 1e4)
     for a, b in segments:
@@ -277,7 +277,7 @@ def _inside(points_nP2: Tensor, segments: Sequence[tuple[int, int]]) -> Tensor:
     for a, b in segments:
         ax, ay = points_nP2[:, a].split(1, dim=-1)
         bx, by = points_nP2[:, b].split(1, dim=-1)
-        # One crossing a row of pixels: x where the segment passes it, or left of everything.
+        # One crossing per row of pixels: the x where the segment passes it, or one left of everything.
         rise = torch.where((by - ay).abs() < 1e-8, 1.0, by - ay)
         at = torch.where((ay > line) != (by > line), ax + (line - ay) / rise * (bx - ax), -1e4)
         crossings ^= line < at[:, :, None]

@@ -71,10 +71,10 @@ def read_image(load: Callable[[str], Image.Image], path: str) -> Image.Image:
     """The image in a file.
 
     Raises:
-        ValueError: if the file is none, or damaged.
+        ValueError: if the file is no image, or damaged.
     """
     try:
         return load(path)
-    # Pillow's readers have no error of their own.
+    # Pillow's readers have no common error of their own.
     except (OSError, SyntaxError, ValueError, EOFError, struct.error, Image.DecompressionBombError) as error:
         raise ValueError(f"{path} cannot be read as an image: {error}") from error

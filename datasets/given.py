@@ -15,7 +15,7 @@ from lab.datasets.sizes import BatchSize
 class GivenData(DataModule):
     """Inputs of one shape without labels: ``{"x": [B, ...], "y": [B] zeros, "latents": {}}``.
 
-    Where they are to be trained on, each is its own label, as the tokens of a text are.
+    If they are to be trained on, each input is its own label, as with the tokens of a text.
 
     Args:
         inputs: what is shown, in this order; files are read when their batch is due.

@@ -103,7 +103,7 @@ class ImageNetData(DataModule):
         """The scenes of a split; its files are listed at first use.
 
         Raises:
-            FileNotFoundError: if the folder or one of the dogs' is missing.
+            FileNotFoundError: if the folder, or that of a dog class, is missing.
         """
         if split not in self._scenes:
             self._scenes[split] = FolderScenes(self.root / split, self.dogs, self.transforms[split], self.tile_size)
@@ -135,7 +135,7 @@ class ImageNetData(DataModule):
 
     @cached_property
     def fingerprint(self) -> Tensor:
-        """As of any data, of a few scenes: files are slow to read."""
+        """Fingerprint as of any data, but of eight scenes: files are slow to read."""
         walk, seed = self._validation_place(0)
         return means_of(self.scenes("val").batch(walk[:8], seed))
 
@@ -235,7 +235,7 @@ class FolderScenes:
         return files, latents, choose(latents["target_1"], latents["target_2"], latents["target_location"])
 
     def _canvas(self, files_B4: Tensor, seed: int) -> Tensor:
-        """[B, 3, 2 S, 2 S]; reading and augmenting is one image after another, in the loader's processes."""
+        """Pictures [B, 3, 2 S, 2 S]; images are read and augmented one by one, in the loader's processes."""
         canvas = torch.empty(len(files_B4), 3, 2 * self.tile_size, 2 * self.tile_size)
         # timm's augmentations draw from the global generators of Python, numpy and torch.
         with isolate_rng():

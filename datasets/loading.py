@@ -14,17 +14,17 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from lab.console import LabError
 
-# A label where nothing is asked: samples of a batch may ask for fewer answers than others.
+# Label where nothing is asked: some samples of a batch may ask for fewer answers than others.
 IGNORED = -100
 
 
 class Batch(TypedDict):
-    """Samples as a model is trained on them; B of them.
+    """B samples as a model is trained on them.
 
     Keys:
         x: the model's input, a tensor [B, ...] or a tuple of tensors.
         y: labels, [B] int64; with several answers a sample [B, M], ``IGNORED`` where there is none.
-        latents: of what each sample was made, name -> [B] int64.
+        latents: hidden variables that each sample was made from, name -> [B] int64.
     """
 
     x: Any
@@ -99,16 +99,16 @@ class StepLoader(DataLoader):
 
 
 class DataModule(L.LightningDataModule, ABC):
-    """Data of an experiment: draws fresh batches to train on and one fixed set to validate on, both shared out.
+    """Data of an experiment: draws fresh training batches and one fixed validation set, shared out over processes.
 
-    A subclass draws. What it does not say of its samples (locations, class names, regions, the plateau, pictures) is
-    left out of metrics and pictures.
+    A subclass draws them. What it does not tell about its samples (locations, class names, regions, the plateau,
+    pictures) is left out of metrics and pictures.
 
     Attributes:
         batch_size: samples of a training batch of one process.
-        validation_size: samples of the fixed validation set, which diagnostics see; batches that are scored by another
-            name alone (:meth:`scored`) may follow.
-        epoch_size: samples of an epoch over all processes; not needed beside another :meth:`train_dataloader`.
+        validation_size: samples of the fixed validation set, which diagnostics see; further batches may follow, which
+            count for accuracies of other names only (:meth:`scored`).
+        epoch_size: samples of an epoch over all processes; not needed if :meth:`train_dataloader` is overridden.
         locations: names of what the latent ``target_location`` chooses between.
         unit: what samples are called where they are counted.
         ragged: True where samples differ in length: two seeds' batches differ in shape, and labels may be ``IGNORED``.
@@ -123,12 +123,12 @@ class DataModule(L.LightningDataModule, ABC):
 
     @cached_property
     def class_names(self) -> tuple[str, ...]:
-        """Names of the labels; of images they may be known only once these are loaded."""
+        """Names of the labels; those of images may be known only once the images are loaded."""
         return ()
 
     @property
     def latent_names(self) -> Mapping[str, tuple[str, ...]]:
-        """Names of the values of latents: latent -> a name a value, from 0 on; only of those that have names."""
+        """Names of the values of latents: latent -> one name per value, from 0 on; no latent without names."""
         return {}
 
     def remarks(self) -> list[str]:
@@ -155,8 +155,8 @@ class DataModule(L.LightningDataModule, ABC):
     def fingerprint(self) -> Tensor:
         """Means of the samples of the first validation batch and of their labels, [B, parts] float64.
 
-        Data that lie elsewhere have the same, other data have not, whatever their files are called. To be compared up
-        to rounding, which no two kinds of processor share.
+        The same data have the same fingerprint wherever they lie, and other data another, whatever their files are
+        called. Compare it up to rounding, which differs between kinds of processors.
         """
         return means_of(self.on_after_batch_transfer(self.draw_validation(0), 0))
 
@@ -166,10 +166,10 @@ class DataModule(L.LightningDataModule, ABC):
         return self.locations
 
     def scored(self, logits: Tensor, batch: Batch) -> Mapping[str, tuple[Tensor, Tensor, Tensor | None]]:
-        """Answers [b, classes] of a validation batch, right ones [b], and which are counted (bool [b]; None: all).
+        """Name of an accuracy -> (logits [b, classes], labels [b], which of them count (bool [b]; None: all)).
 
-        One for each accuracy: "" for ``val/accuracy`` and ``val/loss``. Here these are of all samples, and each
-        location has its own. A mask, and no selection by it: a selection makes the processor wait for a GPU.
+        The name "" is for ``val/accuracy`` and ``val/loss``. By default these are of all samples, and each location has
+        an accuracy of its own. A mask tells which samples count: to select them, the processor would wait for a GPU.
         """
         y, where = batch["y"], batch["latents"].get("target_location")
         places = {} if where is None else {name: where == index for index, name in enumerate(self.locations)}
@@ -203,18 +203,18 @@ class DataModule(L.LightningDataModule, ABC):
         return self.trainer.global_rank if self.trainer else 0
 
     def prior_accuracy(self) -> float | None:
-        """The plateau of the validation set (:func:`lab.datasets.prior.prior_accuracy`); None without a first step."""
+        """The plateau of the validation set (:func:`lab.datasets.prior.prior_accuracy`); None without two steps."""
         return None
 
     def prior_loss(self) -> float | None:
-        """The plateau of the validation loss: of one who knows how often each answer is, and no more; None unknown."""
+        """The plateau of the validation loss: of one who knows only how often each answer is; None if unknown."""
         return None
 
     def steps_of(self, epoch_size: int) -> int:
         """Whole steps of an epoch of ``epoch_size`` samples over all processes.
 
         Raises:
-            ValueError: if there is none.
+            ValueError: if there is no whole step.
         """
         steps = epoch_size // self.samples_per_batch
         if steps < 1:
@@ -247,7 +247,7 @@ class DataModule(L.LightningDataModule, ABC):
                 "give a larger data.validation_size, or a smaller data.batch_size"
             )
         mine = batches[self.rank :: self.world_size]
-        # No lambda: workers need what can be pickled.
+        # No lambda: worker processes need a function that can be pickled.
         return StepLoader(partial(self._draw_one_of, mine), len(mine), workers=workers)
 
     def _draw_one_of(self, batches: range, epoch: int, step: int) -> Drawn:

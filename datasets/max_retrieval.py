@@ -21,11 +21,11 @@ class MaxRetrievalData(DataModule):
     """Sets of n items, each a priority ~ U(0, 1) and a class ~ U{1 .. C}; y is the class of the largest priority.
 
     A batch is ``{"x": (items [B, n, 1 + C], query [B, 1]), "y": [B] int64, "latents": {"largest": [B]}}``; an item is
-    its priority beside its class as a one-hot vector, the query ~ U(0, 1) says nothing.
+    its priority beside its class as a one-hot vector, the query ~ U(0, 1) carries no information.
 
     Source: "softmax is not enough", Appendix A.2 and A.4. All sets of a batch are of one size, n ~ U{5 .. 16},
-    drawn from (epoch, step) alone: seeds see other sets, but sizes in the same order, so that they can be
-    trained together (``seeds=10``).
+    drawn from (epoch, step) alone: each seed sees other sets, but the same sizes in the same order, so that
+    seeds can be trained together (``seeds=10``).
 
     Args:
         classes: number of classes C.
@@ -35,9 +35,9 @@ class MaxRetrievalData(DataModule):
         validation_items: size of the validation sets.
         validation_size: number of validation sets.
         seed: seed of the training sets.
-        validation_seed: seed of the validation sets; the same for all runs of one batch size, by which they are drawn.
-        rank: whose class is asked for: 1 the largest item's, 2 the second largest's, -1 the smallest's; the latent is
-            called so. The paper trains on the largest and names the others as the same kind of task (section 1).
+        validation_seed: seed of the validation sets, which are the same for all runs with the same batch size.
+        rank: item whose class is asked for: 1 the largest, 2 the second largest, -1 the smallest; the latent is named
+            after it. The paper trains on the largest and names the others as the same kind of task (section 1).
 
     Raises:
         ValueError: if ``smallest`` exceeds ``largest``, or sets have one item where the second largest is asked for.
@@ -97,7 +97,7 @@ class MaxRetrievalData(DataModule):
         kind = torch.randint(self.classes, (sets, items), generator=generator)
         query = torch.rand(sets, 1, generator=generator)
         features = torch.cat([priority.unsqueeze(-1), F.one_hot(kind, self.classes).to(priority.dtype)], dim=-1)
-        # The first of equal ones, as argmax has it.
+        # Of equal priorities the first counts, as with argmax.
         by_rank = priority.argsort(dim=1, descending=True, stable=True)
         asked = by_rank[:, self.asked - 1 if self.asked > 0 else self.asked]
         label: Tensor = kind.gather(1, asked.unsqueeze(1)).squeeze(1)

@@ -1,4 +1,4 @@
-"""The plateau: the accuracy on a two-step task of one who has not learnt its first step."""
+"""The plateau: the accuracy on a two-step task of a model that has not learnt the first step."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from torch import Tensor
 
 
 def prior_accuracy_over(batches: Iterable[tuple[Mapping[str, Tensor], Tensor]]) -> float | None:
-    """:func:`prior_accuracy` of batches, each its latents and labels, taken together."""
+    """:func:`prior_accuracy` over several batches, each given as its latents and labels."""
     latents, labels = zip(*batches, strict=True)
     return prior_accuracy({name: torch.cat([own[name] for own in latents]) for name in latents[0]}, torch.cat(labels))
 
 
 def prior_accuracy(latents: Mapping[str, Tensor], labels: Tensor) -> float | None:
-    """Accuracy of one who has learnt p(y | x, z) and of z knows the prior p(z) alone: the plateau before the moment.
+    """Accuracy of a model that has learnt p(y | x, z) but of z only the prior p(z): the plateau before the moment.
 
-    Whoever cannot tell which of the targets counts does best by always reading the same one. With 1 the
+    A model that cannot tell which of the targets counts does best by always reading the same one. With 1 the
     indicator function and l the target location,
 
         max_k mean_B 1[y_B = label_k(target_k)],  where label_k(c) is the label of scenes with l = k and target_k = c.

@@ -12,8 +12,8 @@ from lab.datasets.loading import Batch, DataModule, StepLoader
 from lab.datasets.prior import prior_accuracy
 from lab.datasets.seeding import generator_of
 
-# Accuracy of always giving the likelier number, d: it is the answer in 61 of 121 pairs (a, b), and equals it in 1 of 11
-# of the others. 54.9 %; were c and d the answer equally often, it would be 6/11, 54.5 %. Chance is 1/11.
+# Accuracy of always answering d, the likelier number: 54.9 %. It is the answer for 61 of 121 pairs (a, b), and equals c
+# in 1 of 11 of the other cases. Were c and d the answer equally often, it would be 6/11, 54.5 %. Chance is 1/11.
 PLATEAU = (61 + 60 / 11) / 121
 
 
@@ -105,7 +105,7 @@ class ReasoningData(DataModule):
         return self.batch("validation")
 
     def token_names(self, batch: Batch, sample: int) -> list[str]:
-        """The places of "a b c d =", the same of all samples."""
+        """Names a, b, c, d and = of the tokens, the same for all samples."""
         return [*"abcd", "="]
 
     def regions(self, batch: Batch) -> dict[str, Tensor]:

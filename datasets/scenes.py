@@ -48,7 +48,7 @@ class LabelledImages(Protocol):
 
 @dataclass
 class Scenes:
-    """Random draws that fully describe a batch of scenes; small enough to travel, composed on the device.
+    """Random draws that fully describe a batch of scenes; small to transfer, composed on the device.
 
     Attributes:
         images: [B, T] int64, index into the bank for each tile.
@@ -111,7 +111,7 @@ class ImageBank:
         generator: torch.Generator,
         classes: Sequence[int] | None = None,
     ) -> Tensor:
-        """Bank indices, shape ``shape``, drawn uniformly from the images of a source (of some classes).
+        """Bank indices, shape ``shape``, drawn uniformly from the images of a source (or of some of its classes).
 
         Raises:
             ValueError: if there is no such source, or a class has no image.
@@ -192,7 +192,7 @@ def compose(pixels: Tensor, images_BT: Tensor, colors_BT3: Tensor, normalise: bo
     device = pixels.device
     dtype = colors_BT3.dtype
     numbers = (IMAGENET_MEAN, IMAGENET_STD) if normalise else ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
-    # Made on a GPU at once, they would be waited for.
+    # Copied without blocking: to make them on a GPU directly, the CPU would wait for it.
     mean, std = (torch.tensor(values, dtype=dtype).to(device, non_blocking=True) for values in numbers)
     gain_BT3 = colors_BT3 / (255.0 * std)
     bias = (-mean / std).view(1, 3, 1, 1)
@@ -213,6 +213,6 @@ def place_of(tile: int, canvas: Tensor) -> Tensor:
 def unnormalised(
     pictures: Tensor, mean: Sequence[float] = IMAGENET_MEAN, std: Sequence[float] = IMAGENET_STD
 ) -> Tensor:
-    """Pictures [..., 3, H, W] as before normalisation by mean and std: colours in [0, 1], but for noise."""
+    """Pictures [..., 3, H, W] as before normalisation by mean and std: colours in [0, 1], up to noise."""
     centre, spread = (torch.tensor(value, device=pictures.device).view(-1, 1, 1) for value in (mean, std))
     return pictures * spread + centre

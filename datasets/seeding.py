@@ -20,17 +20,17 @@ def generator_of(*parts: int | str) -> torch.Generator:
 
 
 class Shuffle:
-    """Random orders of the numbers below a size; the last one is kept, for a training asks for it at every step."""
+    """Random orders of the numbers below a size; the last order is kept, since training asks for it at every step."""
 
     def __init__(self) -> None:
         self._kept: tuple[tuple[int | str, ...], Tensor] | None = None
 
     def order(self, size: int, *parts: int | str) -> Tensor:
-        """The order [size] int64 that these parts name, as those of :func:`generator_of` name a generator."""
+        """The order [size] int64 that follows from these parts, as a generator of :func:`generator_of` does."""
         if self._kept is None or self._kept[0] != (size, *parts):
             self._kept = ((size, *parts), torch.randperm(size, generator=generator_of(*parts)))
         return self._kept[1]
 
     def walk(self, start: int, count: int, size: int, *parts: int | str) -> Tensor:
-        """Numbers [count] int64 of such an order from a place on, which begins anew behind its end."""
+        """Numbers [count] int64 of :meth:`order` from the place ``start`` on; after its end it begins anew."""
         return self.order(size, *parts)[torch.arange(start, start + count) % size]

@@ -1,4 +1,4 @@
-"""Sizes that options may have: what is larger is a slip of the keyboard, and would fill memory."""
+"""Sizes that options may have: a larger number is taken for a typing error, and would fill memory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-# Of what a model or a picture is made: pixels, widths, layers, heads, classes.
+# Sizes within a model or a picture: pixels, widths, layers, heads, classes.
 Size = Annotated[int, Field(gt=0, le=4096)]
 # Samples that are held, or counted through, at once.
 Samples = Annotated[int, Field(gt=0, le=10_000_000)]

@@ -1,4 +1,4 @@
-"""Images by name: MNIST, Fashion-MNIST and what else torchvision has with classes."""
+"""Images by name: MNIST, Fashion-MNIST and other data sets of torchvision with classes."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class TorchvisionSource:
         root: folder that holds, or will hold, the data in torchvision's layout.
         download: fetch what is missing; existing files are never written again.
         interpolation: how images shrink to a tile, "area" or "bilinear".
-        way_out: what to do where they cannot be had.
+        way_out: advice for the error message where the images cannot be had.
 
     Raises:
         ValueError: if torchvision has no such data set.
@@ -135,7 +135,7 @@ class TorchvisionSource:
         return images
 
     def _damaged(self, split: Split, why: str) -> ValueError:
-        """The error that names the files of a split that cannot be read; of those that can, what they are about."""
+        """The error that names the unreadable files of a split; if all are readable, those that ``why`` is about."""
         raw = self.root.absolute() / self.name / "raw"
         files = sorted(raw.glob(f"{'train' if split == 'train' else 't10k'}-*-ubyte"))
         about = "labels" if why.startswith("labels") else "images"
@@ -159,15 +159,15 @@ class TorchvisionSource:
 def fetch_files(
     root: Path, name: str, download: Callable[[str], object], is_there: Callable[[], bool], keep: str, way_out: str
 ) -> None:
-    """Downloads beside the data, then moves whole files: a killed download leaves no half file that looks whole.
+    """Downloads into a folder of its own, then moves whole files: a killed download leaves no half files in place.
 
     Args:
-        root: folder of the data; it is made.
+        root: folder of the data; it is created if it is missing.
         name: of the data, in messages.
-        download: fetches it into a folder.
-        is_there: tells, once no other process downloads, whether that has been done.
+        download: fetches the data into a folder.
+        is_there: tells whether the data is there; called while no other process downloads.
         keep: pattern of the names of the files that are kept.
-        way_out: where to put them by hand, and what else can be done.
+        way_out: where to put the files by hand, and what else can be done.
 
     Raises:
         FileNotFoundError: if the data cannot be downloaded.

@@ -21,7 +21,7 @@ from lab.datasets.tasks.task import Task
 
 
 class Draws(TypedDict):
-    """The random draws of a batch of scenes, small enough to travel: see :class:`~lab.datasets.scenes.Scenes`."""
+    """The random draws of a batch of scenes, small to transfer: see :class:`~lab.datasets.scenes.Scenes`."""
 
     split: Split
     images: Tensor
@@ -30,7 +30,7 @@ class Draws(TypedDict):
 
 
 class VisionData(DataModule):
-    """Fresh training scenes for ever, one fixed set of validation scenes; composed on the training device.
+    """Fresh training scenes without end and one fixed set of validation scenes, composed on the training device.
 
     A batch is ``{"x": [B, 3, H, W] float32, "y": [B] int64, "latents": {name: [B] int64}}``. The loader only
     draws random numbers on the CPU, from (seed, epoch, step, rank); pixels are gathered and coloured in
@@ -40,17 +40,17 @@ class VisionData(DataModule):
         task: sampler and rule.
         source: name -> source of images, as the task names them.
         batch_size: scenes a batch and process.
-        epoch_size: scenes an epoch over all processes (60,000 in the paper; the last partial batch is left).
+        epoch_size: scenes an epoch over all processes (60,000 in the paper; the last partial batch is left out).
         validation_size: scenes of the fixed validation set (10,000 in the paper), from the test split.
         tile_size: side of one of the four tiles in pixels; the canvas is twice as wide.
         seed: seed of the training scenes.
-        validation_seed: seed of the validation scenes; the same for all runs of one validation batch size, by which
-            they are drawn, so that seeds are comparable.
+        validation_seed: seed of the validation scenes, which are the same for all runs with the same validation batch
+            size, so that seeds are comparable.
         validation_batch_size: scenes a validation batch; None is twice ``batch_size`` (no gradients).
 
     Raises:
-        ValueError: if an epoch is shorter than one batch of all processes, or the task is not whole
-            (:mod:`lab.datasets.tasks.check`; :meth:`setup` tells what only scenes can show).
+        ValueError: if an epoch is shorter than one batch of all processes, or the task is wrong
+            (:mod:`lab.datasets.tasks.check`); :meth:`setup` tells what only scenes can show.
     """
 
     unit = "images"

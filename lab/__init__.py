@@ -5,8 +5,8 @@
     (summary,) = lab.run(["experiment=reasoning", "softmax=norm_softmax", "seed=3"])
     runs, metrics = lab.load_runs("runs/reasoning")
 
-The names of ``__all__`` are for users. Each is imported when it is first asked for: ``import lab`` loads no torch.
-Where they come from stands in ``__init__.pyi``.
+The names in ``__all__`` are for users. Each is imported when it is first used, so that ``import lab`` does not load
+torch. ``__init__.pyi`` says which module each name comes from.
 """
 
 import lazy_loader

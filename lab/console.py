@@ -1,4 +1,4 @@
-"""The console: lines on stderr, from the first process alone, tables on stdout, and errors that a user can mend."""
+"""Console output: lines on stderr (from the first process only), tables on stdout, errors that a user can fix."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ class LabError(Exception):
 
 
 class Unfinished(LabError):
-    """A run that has not failed but not ended either: the same command goes on with it."""
+    """A run that has neither failed nor ended: the same command goes on with it."""
 
 
 def printable(text: str) -> str:
-    """Shows control characters as escapes (``\\x1b``): what somebody else wrote must not steer a terminal."""
+    """Shows control characters as escapes (``\\x1b``): text of other people must not control the terminal."""
     if text.isprintable():
         return text
     return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
 
 
 def first_line(error: BaseException) -> str:
-    """First line of what an error says, without its full stop; the name of its type where it says nothing."""
+    """First line of an error's message, without its full stop; the name of its type where the message is empty."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__).strip().rstrip(".:")
 
 
@@ -44,9 +44,9 @@ def signal_name(number: int) -> str:
 
 
 def hears(number: int) -> bool:
-    """Tells if a handler of a signal may be set here: in the main thread, of a process that does not ignore it.
+    """Tells whether a signal handler may be set here: in the main thread of a process that does not ignore the signal.
 
-    In the background of a shell a process ignores the Ctrl-C that is meant for another.
+    A process in the background of a shell ignores Ctrl-C, which is meant for the one in the foreground.
     """
     main = threading.current_thread() is threading.main_thread()
     return main and signal.getsignal(number) != signal.SIG_IGN
@@ -65,7 +65,7 @@ def duration(seconds: float) -> str:
     return f"{hours // 24} d {hours % 24} h"
 
 
-# Who waits at a terminal hears something after this many seconds.
+# Seconds between two lines that tell a user at a terminal that work goes on.
 _SILENCE = 5.0
 
 # Names of commands, beside python -m lab.train and the like.
@@ -77,14 +77,14 @@ MOST_THREADS = 1024
 
 def tell(text: str) -> None:
     """Prints a line, or several, on stderr."""
-    # Without Lightning there is one process; loading it only to say a line takes seconds.
+    # Without Lightning there is one process; loading it just to print a line would take seconds.
     ranks = sys.modules.get("lightning.pytorch.utilities.rank_zero")
     if ranks is None or not getattr(ranks.rank_zero_only, "rank", 0):
         print("\n".join(map(printable, text.split("\n"))), file=sys.stderr, flush=True)
 
 
 class _Patience(threading.Timer):
-    """Line on stderr once the time is over; at a terminal another every five seconds, until it is cancelled."""
+    """Timer that prints a line on stderr when it ends, and at a terminal another every five seconds until cancelled."""
 
     def __init__(self, seconds: float, text: str) -> None:
         super().__init__(seconds, tell, [text])
@@ -101,7 +101,7 @@ class _Patience(threading.Timer):
 
 
 def tell_later(text: str, seconds: float = 3.0) -> threading.Timer:
-    """Prints a line on stderr unless its timer is cancelled before: of what is usually done in no time."""
+    """Prints a line on stderr after ``seconds``, unless the timer is cancelled first: for work that is mostly quick."""
     timer = _Patience(seconds, text)
     timer.start()
     return timer
@@ -109,7 +109,7 @@ def tell_later(text: str, seconds: float = 3.0) -> threading.Timer:
 
 @contextmanager
 def patience(text: str) -> Iterator[None]:
-    """Runs what is within; says so on stderr if it takes seconds."""
+    """Runs the block; prints ``text`` on stderr if the block takes more than a few seconds."""
     timer = tell_later(text)
     try:
         yield
@@ -124,7 +124,7 @@ def import_from_here() -> None:
 
 
 def end_imports_quietly() -> None:
-    """Has Ctrl-C end one of the lab's commands in one line while it is still importing; leaves other programs alone."""
+    """Makes Ctrl-C end a lab command with one line while it still imports; leaves other programs alone."""
     flags = [*takewhile(lambda word: word.startswith("-"), sys.orig_argv[1:])]
     named = next(iter(sys.orig_argv[1 + len(flags) :]), "")
     if named.startswith("lab.") if flags[-1:] == ["-m"] else Path(named).name in _COMMANDS:
@@ -134,15 +134,15 @@ def end_imports_quietly() -> None:
 
 def _ended() -> NoReturn:
     tell("\nCtrl-C: ended")
-    # Python would go on to end itself by the signal.
+    # At once: Python itself would, after this hook, end the process by the signal.
     os._exit(128 + signal.SIGINT)
 
 
 @contextmanager
 def refusals() -> Iterator[None]:
-    """Runs a command within: a LabError ends the program with its one sentence and exit status 1, Ctrl-C with 130.
+    """Wraps a command: a LabError ends the program with the error's sentence and exit status 1, Ctrl-C with 130.
 
-    Where the reader of its output has gone (``| head``), it ends silently with 141, as shells have it.
+    If the reader of the command's output has gone (``| head``), the program ends silently with 141, as in shells.
     """
     try:
         yield
@@ -150,7 +150,7 @@ def refusals() -> Iterator[None]:
     except BrokenPipeError:
         if not _reader_has_gone():
             raise
-        # Python flushes once more at its end.
+        # Python flushes stdout once more as it exits, which must not fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(128 + signal.SIGPIPE)
     except LabError as error:
@@ -163,12 +163,12 @@ def refusals() -> Iterator[None]:
 
 def _reader_has_gone() -> bool:
     poll = select.poll()
-    poll.register(sys.stdout, 0)  # of no event but the errors, which are always told
+    poll.register(sys.stdout, 0)  # 0: no events but errors, which poll always reports
     return bool(poll.poll(0))
 
 
 def tables() -> Console:
-    """Returns the console for tables; rich would fold all that goes into a file or a pipe to 80 columns."""
-    from rich.console import Console  # every command can tell something, few print tables
+    """Returns the console for tables; by default rich would fold output to a file or a pipe to 80 columns."""
+    from rich.console import Console  # here, since every command prints lines, but few tables
 
     return Console() if sys.stdout.isatty() or "COLUMNS" in os.environ else Console(width=150)

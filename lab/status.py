@@ -1,4 +1,4 @@
-"""Shows what the runs below a folder are doing, and which of a sweep are still missing: a table, once or live.
+"""Shows a table of the runs below a folder, once or live: what each is doing, which runs of a sweep are missing.
 
 python -m lab.status runs
 python -m lab.status runs/main_task --watch 5
@@ -23,7 +23,7 @@ from lab.sweeps.status import Gathering, notes, table
 
 
 def _plan(words: list[str]) -> tuple[Path, list[Path]]:
-    from hydra_plugins.eureka_lab import offer  # Hydra, which nobody else here needs
+    from hydra_plugins.eureka_lab import offer  # loads Hydra, which only --plan needs
     from lab.sweeps.record import planned_runs
 
     offer(words)
@@ -86,7 +86,7 @@ def _watch(gathering: Gathering, root: Path, seconds: float) -> None:
             time.sleep(seconds)
     with Live(console=console, auto_refresh=False, screen=False) as live:
         while True:
-            # What does not fit would be cut off all the same, and takes seconds to lay out for 1,000 runs.
+            # Rows that do not fit would be cut off anyway, and laying out 1,000 runs takes seconds.
             fits = max(1, console.height - 8)
             runs = gathering.look()
             live.update(Group(table(runs, root, fits), *map(Text, notes(runs, fits))), refresh=True)

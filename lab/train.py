@@ -1,6 +1,6 @@
 """``python -m lab.train experiment=main_task``: the command line.
 
-It loads nothing heavy before it knows that what was asked for composes: a wrong name is answered at once.
+Nothing heavy is loaded before the overrides are known to compose, so that a wrong name is answered at once.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _main(config: DictConfig) -> float | None:
             raise
         tell(f"error: {error}")
         if multirun:
-            # The others of a sweep run all the same; Hydra ends it with this error once they are done.
+            # The other runs of the sweep still run; Hydra ends the sweep with this error once they are done.
             raise (BrokenOff if isinstance(error, Unfinished) else Failed)(str(error)) from None
         sys.exit(1)
     for summary in summaries:
@@ -59,9 +59,9 @@ def _main(config: DictConfig) -> float | None:
 
 
 def _objective(summaries: Sequence[Summary]) -> float | None:
-    """Returns what a search maximises: validation accuracy at the end, of seeds trained together their mean.
+    """Returns the objective of a search: the validation accuracy at the end, averaged over seeds trained together.
 
-    None, which is a failed trial, where one has not come to its end.
+    None, which makes the trial a failed one, if a run has not come to its end.
     """
     values = [summary.accuracy for summary in summaries if summary.finished]
     there = [value for value in values if value is not None]
@@ -89,7 +89,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    # By its name: what a launcher sends to other processes has to be found there.
+    # Imported by name, not run as __main__: other processes must be able to find what a launcher sends them.
     from lab.train import main as named_main
 
     named_main()

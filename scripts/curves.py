@@ -18,7 +18,7 @@ from lab.runs.summary import Summary, load_summary
 
 
 def names(runs: Mapping[Path, Summary]) -> dict[str, Path]:
-    """Run folders by a name in a legend: softmax and seed; of runs that differ in more what their paths differ in."""
+    """Maps legend names to run folders: softmax and seed, or the relative path where several runs share both."""
     plain = {folder: f"{one.softmax}, seed {one.seed}" for folder, one in runs.items()}
     twice = [folder for folder, name in plain.items() if Counter(plain.values())[name] > 1]
     common = os.path.commonpath([folder.absolute() for folder in twice]) if twice else ""

@@ -1,4 +1,4 @@
-"""`make demo`: a transformer has its Eureka-moment on the reasoning task, beside one that has none."""
+"""`make demo`: trains a transformer that has its Eureka-moment on the reasoning task, and one that has none."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lab.training.processes import train_apart
 
 
 def demo(runs: Path, seed: int, epochs_after: int, limit: int) -> int:
-    """Trains NormSoftmax until shortly after its Eureka-moment, then softmax for just as long."""
+    """Trains NormSoftmax until shortly after its Eureka-moment, then softmax for as many epochs."""
     console = Console()
     console.print(
         "The reasoning task: given [b]a b c d =[/b], answer c if exactly one of a and b is even, else d.\n"
@@ -39,7 +39,7 @@ def demo(runs: Path, seed: int, epochs_after: int, limit: int) -> int:
 
 
 def train(softmax: str, runs: Path, seed: int, settings: list[str]) -> Path:
-    """Runs ``python -m lab.train`` as a user would; the run folder."""
+    """Runs ``python -m lab.train`` as a user would, and returns the run folder."""
     # At the preset's 5e-3 a slingshot (Eureka-moments, A.17) throws seed 0 back to the plateau right after its moment.
     overrides = ["experiment=reasoning", f"softmax={softmax}", "optim.lr=2e-3", f"seed={seed}", *settings]
     typed = [*overrides, f"paths.runs={runs}"]
@@ -51,7 +51,7 @@ def train(softmax: str, runs: Path, seed: int, settings: list[str]) -> Path:
 
 
 def table(folders: dict[str, Path]) -> Table:
-    """Softmax, Eureka yes/no, step, accuracy."""
+    """Table of the runs: softmax, whether and when it had its Eureka-moment, steps trained, accuracy."""
     result = Table(title="Reasoning task")
     for heading in ("softmax", "Eureka-moment", "at step", "steps", "accuracy"):
         result.add_column(heading, justify="left" if heading == "softmax" else "right")
@@ -66,7 +66,7 @@ def table(folders: dict[str, Path]) -> Table:
 
 
 def tensorboard() -> str:
-    """The TensorBoard command beside this Python, as short as it can be typed."""
+    """The TensorBoard command beside this Python, as a relative path where possible."""
     command = Path(sys.executable).parent / "tensorboard"
     try:
         return str(command.relative_to(Path.cwd()))

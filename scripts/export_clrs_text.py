@@ -5,8 +5,8 @@
 
 The generator is `clrs/_src/clrs_text` of google-deepmind/clrs (Apache-2.0), with the sizes, numbers of samples and
 seeds of its `generate_clrs_text.py`. A line has the fields of the data set on the Hugging Face Hub: text, question,
-answer, algo_name, length, use_hints. A file a split and algorithm, `train-bfs.jsonl`, is whole or not there; the same
-command goes on with those that are missing.
+answer, algo_name, length, use_hints. Each split and algorithm has its own file, such as `train-bfs.jsonl`, which is
+written whole or not at all; the same command goes on with the files that are missing.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def generator() -> ModuleType:
 
 
 def published(clrs: ModuleType) -> dict[str, tuple[dict[str, list[int]], int, list[int]]]:
-    """Sizes of each algorithm, samples a size and seed, and seeds of each split, as `generate_clrs_text.py` has them.
+    """Sizes by algorithm, samples per size and seed, and seeds of each split, as in `generate_clrs_text.py`.
 
     Raises:
         SystemExit: if this version of the package keeps them elsewhere.
@@ -75,11 +75,11 @@ def lines(
 
     Args:
         clrs: the package.
-        algorithm: one of the thirty.
+        algorithm: one of the thirty of CLRS-Text.
         sizes: of the problems.
         samples: problems of each size and seed.
         seeds: of the sampler.
-        decimals: that numbers are cut to; None leaves them whole.
+        decimals: how many decimals numbers are cut to; None leaves them whole.
         hints: ask for the trace of the algorithm, too.
     """
     for size in sizes:
@@ -102,7 +102,7 @@ def lines(
 
 
 def write(path: Path, problems: Iterable[dict[str, Any]]) -> int:
-    """Writes a file, which appears whole or not at all; the number of its lines."""
+    """Writes a file, which appears whole or not at all, and returns its number of lines."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     count = 0
     try:
@@ -150,7 +150,7 @@ def export(arguments: argparse.Namespace) -> None:
 
 
 def number(least: int) -> Any:
-    """Returns a reader of whole numbers from ``least`` on."""
+    """Returns an argparse type for whole numbers of at least ``least``."""
 
     def read(text: str) -> int:
         value = int(text)

@@ -2,7 +2,8 @@
 
     python -m scripts.gallery --main-task runs/main_task/softmax/seed=0
 
-Trains the reasoning task with and without a Eureka-moment under all diagnostics, and looks into a run of the main task.
+Trains the reasoning task with and without a Eureka-moment under all diagnostics, and runs the diagnostics on
+the checkpoint of a run of the main task.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ DIAGNOSTICS = (
     "logit_spread",
     "temperature_in_use",
 )
-# Of the end of a run the page shows these, where there are such.
+# Pictures of a finished run that the page shows, where the run has them.
 SHOWN = (
     "attention_entropy_layers",
     "attention_gradients_maps",
@@ -51,11 +52,11 @@ SOFTMAXES = ("softmax", "norm_softmax")
 
 
 def reasoning(softmax: str, runs: Path, epochs: int, options: Sequence[str]) -> Path:
-    """Trains the reasoning task under all diagnostics; the run folder."""
+    """Trains the reasoning task under all diagnostics and returns the run folder."""
     overrides = [
         "experiment=reasoning",
         f"softmax={softmax}",
-        # With it plain softmax has its moment, too, before its 2,000 epochs are over.
+        # With layer norm plain softmax would have its moment, too, within the 2,000 epochs.
         "model.layer_norm=false",
         f"trainer.max_epochs={epochs}",
         f"callbacks=[reasoning,{','.join(DIAGNOSTICS)}]",
@@ -69,7 +70,7 @@ def reasoning(softmax: str, runs: Path, epochs: int, options: Sequence[str]) -> 
 
 
 def history(runs: Mapping[str, Path], out: Path) -> None:
-    """Draws pictures over training anew from the runs' tables, the same of all runs on the same axes."""
+    """Redraws the pictures over training from the runs' tables; the same picture has the same axes for all runs."""
     moments = {softmax: load_summary(run).eureka.shown_step for softmax, run in runs.items()}
     for name in DIAGNOSTICS:
         one = instantiate(composed([f"callbacks=[{name}]"]).config.callbacks[name], folder="unused")
@@ -90,7 +91,7 @@ def _save_beside(drawn: Mapping[str, Figure], name: str, out: Path) -> None:
 
 
 def look(run: Path, out: Path) -> None:
-    """Draws pictures of the end of a run: looks into its checkpoint, unless that has been done."""
+    """Copies pictures of a trained model; where they are missing, first draws them from the run's checkpoint."""
     found = run.parent / f"{run.name}_look"
     if not (found / "pictures").exists():
         inspect(run, [f"callbacks=[{','.join(DIAGNOSTICS)}]"], out=found)
@@ -130,7 +131,7 @@ def main() -> None:
     history(runs, arguments.out)
     for softmax, run in runs.items():
         look(run, arguments.out / softmax)
-        # The page includes it as an item of a list: no number of these runs is typed there.
+        # The page includes this file as an item of a list, so that no number of these runs is typed by hand.
         write_text(arguments.out / softmax / "told.txt", f"- {told(run)}\n")
     if arguments.main_task is not None:
         look(arguments.main_task, arguments.out / "main_task")

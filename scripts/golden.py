@@ -4,7 +4,7 @@
     python -m scripts.golden --against HEAD~1    # also those of a commit; exit status 1 where one differs
 
 The runs are of different tasks and softmaxes; one trains three seeds together and one is killed and resumed. Digests
-are of one machine and one version of torch: only those of one call can be compared.
+depend on the machine and the version of torch: only those of one call can be compared.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _DRAWN = (
     "data.validation_size=40",
     "trainer.max_epochs=3",
 )
-# Said, because the default has changed: so both checkouts train the same.
+# Set explicitly, because the default has changed: both checkouts then train the same.
 _REASONING = ("experiment=reasoning", "model.layer_norm=false")
 RUNS: dict[str, tuple[str, ...]] = {
     "main task": (
@@ -64,7 +64,7 @@ KILLED = "killed and resumed"
 
 
 def digests(tree: Path) -> dict[str, str]:
-    """Trains with the code of a checkout; run folder -> digest of the weights in its newest checkpoint.
+    """Trains with the code of a checkout and returns run -> digest of the weights in its newest checkpoint.
 
     Raises:
         SystemExit: if a run fails.
@@ -89,7 +89,7 @@ def _environment(tree: Path) -> dict[str, str]:
 
 
 def _kill_after_a_checkpoint(command: list[str], tree: Path, runs: Path) -> None:
-    """Starts a run and kills it once it has saved."""
+    """Starts a run and kills it once it has saved a checkpoint."""
     with subprocess.Popen(command, cwd=tree, env=_environment(tree), stderr=subprocess.DEVNULL) as process:
         while process.poll() is None and not list(runs.rglob("last-*.ckpt")):
             time.sleep(0.02)
@@ -111,7 +111,7 @@ def _digest(checkpoint: Path) -> str:
 
 @contextmanager
 def checkout(commit: str) -> Iterator[Path]:
-    """The tree of a commit in a folder of its own, within the block."""
+    """Checks a commit out into a temporary folder, which is removed after the block."""
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder) / "tree"
         subprocess.run(["git", "worktree", "add", "--quiet", "--detach", str(tree), commit], cwd=ROOT, check=True)

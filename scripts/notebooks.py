@@ -3,7 +3,7 @@
     make demo                      # the first notebook looks at its runs
     python -m scripts.notebooks    # trains what is missing below runs/, which takes some minutes
 
-What is said on stderr is left out: paths of this machine, and how far a run is.
+Output on stderr is left out: it holds paths of this machine and the progress of runs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lab.console import LabError, refusals
 from lab.train import run
 
 NOTEBOOKS = Path(__file__).resolve().parent.parent / "docs" / "notebooks"
-# Runs that they ask for: of the three commands of the first page.
+# Softmaxes whose runs the notebooks read: those of the three commands on the first page.
 ASKED = ("softmax=norm_softmax", "softmax=softmax")
 
 

@@ -1,8 +1,9 @@
 """A Python that has imported the slow libraries and forks: each fork is a ``python <words>`` that starts at once.
 
-Importing torch, Lightning and timm takes a new Python seconds, and many tests are about a process of its own: its
-signals, its exit status, what it says, what it leaves when it is killed. A fork is such a process. Nothing of the lab
-is imported before it, so each fork imports the lab as a new Python does: from its folder and its ``PYTHONPATH``.
+A new Python takes seconds to import torch, Lightning and timm, and many tests need a process of their own, to test
+its signals, its exit status, what it prints, or what it leaves when it is killed. A fork is such a process. Nothing of
+the lab is imported before the fork, so that each fork imports the lab as a new Python does: from its working folder
+and its ``PYTHONPATH``.
 
 Run as a script, it reads requests from stdin, each a line of JSON, and answers each with a line:
 ``{"words": ..., "folder": ..., "environment": ..., "out": ..., "err": ...}`` with the process id,
@@ -40,14 +41,14 @@ _status = 0
 
 
 def leave() -> None:
-    """Ends the process at once: taking apart what the libraries hold takes a second, and some complain of it."""
+    """Ends the process without the clean-up of the libraries, which takes a second and makes some of them complain."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(_status)
 
 
 def next_fork() -> dict[str, Any] | None:
-    """Serves requests; in a fork, the request that it is to carry out; None once stdin has ended."""
+    """Serves requests; returns the request to carry out in each fork, and None in the parent once stdin has ended."""
     for line in sys.stdin:
         request = json.loads(line)
         if "poll" in request:
@@ -62,7 +63,7 @@ def next_fork() -> dict[str, Any] | None:
 
 
 def become(words: list[str], folder: str, environment: dict[str, str], out: str, err: str) -> None:
-    """Makes of this fork what ``python <words>`` begins as, and runs it."""
+    """Gives this fork the files, folder, environment and paths of a new ``python <words>``, and runs the words."""
     for number, path in enumerate((os.devnull, out, err)):
         opened = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         os.dup2(opened, number)
@@ -90,7 +91,8 @@ if __name__ == "__main__":
     del sys.path[0]  # this script's folder: what lies in it is no library
     for library in LIBRARIES:
         importlib.import_module(library)
-    # What is there by now is never collected: looking through it would copy it into every fork.
+    # Objects made so far are never garbage-collected: the collector writes to each object that it visits, and so would
+    # copy their memory into every fork.
     gc.collect()
     gc.freeze()
     if asked := next_fork():

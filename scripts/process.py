@@ -15,9 +15,9 @@ from typing import Any, ClassVar
 
 
 class Process:
-    """``python <words>`` in ``folder``, a process of its own: what ``subprocess.Popen`` has of it.
+    """Process that runs ``python <words>`` in ``folder``, with the main methods of ``subprocess.Popen``.
 
-    It is a fork of ``prefork.py``, which has imported torch and the like once for all of them.
+    It is a fork of ``prefork.py``, which has imported torch and other slow libraries once for all processes.
 
     Args:
         words: as after ``python`` on a command line.
@@ -29,7 +29,7 @@ class Process:
 
     _makers: ClassVar[dict[str, subprocess.Popen[str]]] = {}
     _said: ClassVar[tempfile.TemporaryDirectory[str] | None] = None
-    # A request and its answer are one: threads may ask at the same time.
+    # Held from a request to its answer, because threads may ask at the same time.
     _asking: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(
@@ -72,7 +72,7 @@ class Process:
 
     @classmethod
     def end(cls) -> None:
-        """Ends them all; waited for, so that their CPU time counts as this process's children's."""
+        """Ends the Pythons that fork and waits for them: their CPU time then counts as this process's children's."""
         while cls._makers:
             cls._makers.popitem()[1].communicate()
         if cls._said is not None:

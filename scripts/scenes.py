@@ -30,7 +30,7 @@ from lab.plotting.figures import DPI, new_figure, save_figure
 from lab.plotting.style import styled
 from lab.runs.outcome import Ending
 
-# By experiment, what it takes on a machine with the test data alone; --set has the last word.
+# Experiment -> overrides that it needs on a machine with the test data alone; --set overrides them.
 READY: dict[str, list[str]] = {
     "main_task": [],
     "main_task_prior": [],
@@ -47,7 +47,7 @@ READY: dict[str, list[str]] = {
     "in_context": ["data/alphabets=folder", "data.rare=null"],
 }
 
-# Even and odd; the answer; what is no answer.
+# Colours: of even and odd numbers; of the answer; of everything else.
 PARITY, ANSWER, OTHER = ("#228833", "#4477AA"), "#EE6677", "0.75"
 
 
@@ -68,13 +68,13 @@ def picture(experiment: str, overrides: list[str], out: Path, count: int) -> Pat
     if draw is scenes and type(data).composed is DataModule.composed:
         raise LabError(f"{type(data).__name__} does not compose pictures: add a drawing of {experiment} to {__file__}")
     path = out / f"{experiment}.png"
-    # Photographs take room: a PNG does not make them smaller.
+    # Photographs are saved at a lower resolution: PNG hardly compresses them.
     save_figure(draw(data, count), path, dpi=110 if draw is photographs else DPI)
     return path
 
 
 def _last_word(overrides: list[str]) -> list[str]:
-    """Of overrides of one key the last: Hydra takes a group only once."""
+    """Keeps the last override of each key: Hydra takes a group only once."""
     return list({override.split("=", 1)[0]: override for override in overrides}.values())
 
 
@@ -85,7 +85,7 @@ def scenes(data: Any, count: int) -> Figure:
 
 
 def photographs(data: Any, count: int) -> Figure:
-    """Scenes of an image folder: as they are validated on, and beneath the same ones as they are trained on."""
+    """Scenes of an image folder with the transforms of validation, and beneath the same ones with those of training."""
     walk = torch.randperm(len(data.scenes("train")), generator=generator_of("scenes"))[:count]
     plain = FolderScenes(data.root / "train", data.dogs, data.transforms["val"], data.tile_size)
     shown, trained = (unnormalised(own.batch(walk, seed=0)["x"]) for own in (plain, data.scenes("train")))
@@ -95,7 +95,7 @@ def photographs(data: Any, count: int) -> Figure:
 
 @styled()
 def sequences(data: Any, count: int) -> Figure:
-    """Inputs "a b c d =" of the reasoning task: even and odd ones in two colours, the answer in a frame."""
+    """Inputs "a b c d =" of the reasoning task: even and odd a and b in two colours, the answer in a frame."""
     batch = data.draw_train(0, 0)
     figure, axes = new_figure(1.6 * count, 0.75, 1, count)
     places = batch["latents"]["target_location"].tolist()
@@ -115,10 +115,10 @@ def sequences(data: Any, count: int) -> Figure:
 
 @styled()
 def sets(data: Any, count: int) -> Figure:
-    """Sets of max retrieval, one of each of the first steps: a bar an item, as high as its priority, with its class."""
+    """Sets of max retrieval, one per step: a bar per item, as high as its priority, with its class."""
     batches = [data.draw_train(0, step) for step in range(count)]
     figure, axes = new_figure(1.6 * count, 1.9, 1, count, sharey=True)
-    # Bars of one width, however many a set has.
+    # Bars have the same width in all panels, however many items a set has.
     axes[0, 0].get_gridspec().set_width_ratios([batch["x"][0].shape[1] for batch in batches])
     for axis, batch in zip(axes[0], batches, strict=True):
         features, largest = batch["x"][0][0], int(batch["latents"]["largest"][0])
@@ -135,7 +135,7 @@ def sets(data: Any, count: int) -> Figure:
 
 
 def rows_of_characters(data: Any, count: int) -> Figure:
-    """Sequences of in-context learning, a row each: of training, then few-shot; labels below, the answer in colour."""
+    """Sequences of in-context learning, one per row: training, then few-shot; labels below, the answer in colour."""
     trained = data.on_after_batch_transfer(data.draw_train(0, 0), 0)
     few_shot = data.on_after_batch_transfer(data.draw_validation(0), 0)
     shown = [(trained, index) for index in range(count - count // 2)] + [

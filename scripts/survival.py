@@ -1,4 +1,4 @@
-"""Survival curves (Kaplan-Meier) from a table of runs, as a report's ``runs.csv``: for runs whose folders are gone.
+"""Survival curves (Kaplan-Meier) from a table of runs such as a report's ``runs.csv``: for runs whose folders are gone.
 
     python -m scripts.survival results/figure_8/report/runs.csv --out results/figure_8/report/figures/survival.png
     python -m scripts.survival results/main_task_small/runs.csv --by softmax --moment eureka_epoch \
@@ -31,11 +31,11 @@ def figure(
         table: one row a run.
         by: column that names the line; the softmax is its first word.
         moment: column with the epoch of the moment, empty where there was none.
-        end: column with the last epoch at which the run was looked at; None is validated_epochs, or epochs where a
-            table has none.
+        end: column with the last epoch at which the run was looked at; None is validated_epochs, or epochs where
+            the table has no such column.
 
-    Of a report's table, runs of a seed that stands there twice, and those in which nobody looked for a moment, are left
-    out; settings of one name in several experiments are lines of their own.
+    From a report's table, repeated runs of a seed and runs in which no moment was looked for are left out; a setting
+    with the same name in several experiments has a line for each experiment.
 
     Raises:
         LabError: if there is no such column, or a value of it is no epoch.
@@ -62,7 +62,7 @@ def _epochs(table: pd.DataFrame, column: str, needed: bool = False) -> pd.Series
     """A column as epochs, NaN where there is none.
 
     Raises:
-        LabError: at the first value that is none.
+        LabError: at the first value that is no epoch.
     """
     found = pd.to_numeric(table[column], errors="coerce")
     empty = table[column].isna()

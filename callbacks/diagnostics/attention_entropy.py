@@ -20,11 +20,11 @@ class AttentionEntropy(Diagnostic):
     """Entropy of the attention weights per layer and head, in nats and as a share of log n.
 
     Table: layer, head, entropy, share. A share of 1 is uniform attention, which starves W_Q and W_K of gradient.
-    Queries that see a single key have no choice, and no share.
+    n is the number of keys that a query may see. Queries that see a single key have no choice, and no share.
 
-    Where weights do not add up to one, a column ``sum`` has what they add up to, as the mean over rows. Under a sink
-    (they add up to at most one), what goes to nothing counts as one more item, in the entropy and in n. Otherwise (they
-    add up to anything) entropy is that of |w| / sum |w|. n is the number of keys that a query may see.
+    Where weights need not add up to one, a column ``sum`` has their sum, as the mean over rows. If they add up to at
+    most one (a sink), the weight that goes to no key counts as one more item, in the entropy and in n. If they may have
+    any sum, the entropy is that of |w| / sum |w|.
 
     Source: Eureka-moments in Transformers, section 3; "softmax is not enough", Proposition 3.2.
     """
@@ -36,11 +36,11 @@ class AttentionEntropy(Diagnostic):
         for normaliser, layer in zip(chunk.normalisers, chunk.layers, strict=True):
             weights, total = layer["weights"], normaliser.total
             entropy_BHN = weight_entropy(weights, total)
-            # Nothing is one more item, where attention may go to it.
+            # Under a sink, the weight that goes to no key counts as one more item.
             items_BHN = keys_seen(layer["logits"]) + (total == "at most one")
-            # Where there is one, as for the first token of a causal model, nothing can be spread.
+            # With a single item, as for the first token of a causal model, attention cannot spread.
             share_BHN = torch.where(items_BHN > 1, share_of_log(entropy_BHN, items_BHN), torch.nan)
-            # Of softmax it is 1, which no table need say.
+            # A sum that is always 1, as under softmax, is left out of the table.
             columns = [entropy_BHN, share_BHN, *([] if total == "one" else [weights.float().sum(-1)])]
             values.append(torch.stack(columns).nanmean((1, 3)))
         return [value.cpu() for value in values], len(chunk)

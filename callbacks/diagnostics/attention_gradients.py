@@ -22,10 +22,10 @@ from lab.plotting.style import QKV, styled
 class AttentionGradients(Diagnostic):
     """Mean |dZ/dQ|, |dZ/dK|, |dZ/dV| per token, over scenes and heads.
 
-    Table: layer, of ("q", "k" or "v"), region ("all", "indicator", "target", ...), derivative. Pictures: each as a map
-    on the patch grid (Figures 5, 11, 12), and the regions over training (Figure 13). Derivatives are of the sum
-    of Z over tokens and channels (``direction=sum``), in which contributions of one sign and the other cancel, or of
-    a random sum (``random``: signs drawn once, the same at every look), in which they do not.
+    Table: layer, of ("q", "k" or "v"), region ("all", "indicator", "target", ...), derivative. Pictures: a map on the
+    patch grid for each of q, k and v (Figures 5, 11, 12), and the regions over training (Figure 13). Derivatives are
+    those of the sum of Z over tokens and channels (``direction=sum``), in which contributions of opposite signs cancel,
+    or of a sum with random signs (``random``: drawn once, the same at every look), in which they do not.
 
     Source: Eureka-moments in Transformers, A.2.
     """
@@ -53,7 +53,7 @@ class AttentionGradients(Diagnostic):
             )
             means = {name: value_BHN.mean(1) for name, value_BHN in found.items()}
             tokens.append({name: mean_BN.mean(0).cpu() for name, mean_BN in means.items()})
-            # A query of its own has no place among the keys, where regions lie.
+            # Regions mark keys. Queries of other tokens (cross-attention) lie in no region: all of them count.
             every = {"all": torch.ones_like(means["k"], dtype=torch.bool), **chunk.regions}
             for name, region_BM in every.items():
                 values = [
@@ -78,7 +78,7 @@ class AttentionGradients(Diagnostic):
                     if region in ("all", "indicator", "target"):
                         found.scalars[f"{name}_{region}/layer_{index}"] = value
         layers = range(len(seen[0]["tokens"]))
-        # Inputs, or layers, of several lengths have no tokens to average over.
+        # Where inputs or layers differ in length, there is no mean per token.
         alike = len({tuple(map(len, layer.values())) for own in seen for layer in own["tokens"]}) == 1
         for name in "qkv" if alike else "":
             per_layer = [mean_over([(own["tokens"][i][name], own["size"]) for own in seen]) for i in layers]

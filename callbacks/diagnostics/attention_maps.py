@@ -22,21 +22,21 @@ from lab.plotting.style import MAP, styled
 GOT = "attention that a patch gets, mean over queries"
 OF_ANSWER = "attention of the answer's token (CLS)"
 ROLLED = "attention of the answer's token, rolled out"
-# Sides of a map whose tokens can still be told, and whose weights can be written into it.
+# Largest sides of a map whose tokens can be labelled, and of one whose weights can be written into it.
 _TOKENS, _NUMBERS = 32, 8
 
 
 class AttentionMaps(Diagnostic):
-    """Attention of the first scenes; pictures and arrays where a picture is due, no table.
+    """Attention of the first scenes, as pictures and arrays whenever pictures are due; no table.
 
-    On pictures: ``heads`` (a map a layer and head beside the first scene: what each patch gets, averaged over
+    For images: ``heads`` (one map per layer and head beside the first scene: what each patch gets, averaged over
     queries), ``layers`` (averaged over heads too, as in Figure 3), ``answer`` (what the CLS token attends to) and
-    ``rollout``. On sequences: ``heads``, the weights themselves, averaged over scenes; of texts those of the first one,
-    with its first 32 tokens as words. Of inputs of several lengths those are shown that are as long as the first.
+    ``rollout``. For sequences: ``heads``, the weights themselves, averaged over scenes; for texts the weights of the
+    first one, with its first 32 tokens as words. If inputs differ in length, only those as long as the first are shown.
 
-    The arrays hold ``received`` [L, B, H, M], and ``answer`` [L, B, H, M] and ``rollout`` [B, N, N] where tokens attend
-    to themselves. Where weights add up to anything, all are of |w| / sum |w|; where they add up to at most one, what
-    goes to nothing is on no map.
+    The arrays hold ``received`` [L, B, H, M] and, in self-attention, ``answer`` [L, B, H, M] and ``rollout`` [B, N, N].
+    Weights that may have any sum are shown as |w| / sum |w|; of weights that add up to at most one, the part that goes
+    to no key is on no map.
 
     Source: Eureka-moments in Transformers, Figure 3; rollout: Abnar and Zuidema 2020.
     """
@@ -94,7 +94,7 @@ class AttentionMaps(Diagnostic):
                 mean_LHNM = torch.stack([own["mean"] for own in seen]).sum(0) / got.shape[1]
                 found.figures["heads"] = partial(_matrices, mean_LHNM, names[0])
             else:
-                # Words of one text say nothing of another.
+                # Texts have different words, so a mean over texts has no labels: the first text is shown.
                 found.figures["heads"] = partial(_matrices, seen[0]["first"], names[0])
             return found
         assert answer is not None and rolled is not None
@@ -136,7 +136,7 @@ def _rows(scenes: np.ndarray, maps_LBRC: np.ndarray, name: str, label: str) -> F
 
 @styled()
 def _matrices(weights_LHNM: Tensor, names: Sequence[str]) -> Figure:
-    """A map a layer and head, queries down and keys across, by the names of their tokens where these are known."""
+    """One map per layer and head, queries down and keys across, labelled with their tokens where these are known."""
     layers, heads, queries, keys = weights_LHNM.shape
     square = queries == keys
     if names and max(queries, keys) > _TOKENS:

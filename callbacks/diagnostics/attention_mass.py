@@ -20,12 +20,12 @@ class AttentionMass(Diagnostic):
     """Share of attention on regions of the scene, per layer and head, as the mean over queries.
 
     Table: layer, head, region, mass, tokens. Regions come from the scene's latents (``indicator``, ``target``;
-    ``largest`` in max retrieval), so that they are right where tiles move; ``answer`` is the token that the answer
-    is read at (CLS), ``sink`` whichever token gets most in that scene and head. Where every query sees all n tokens,
-    compare a mass with tokens / n, its share under uniform attention; under a causal mask first tokens get more. Where
-    weights add up to at most one, ``nothing`` is the rest (null mass), which goes to no token; where they add up to
-    anything, masses are of |w| / sum |w|. Data that does not say where parts stand leaves ``answer`` and ``sink``
-    alone, which is told once.
+    ``largest`` in max retrieval), so that they follow tiles that move; ``answer`` is the token that the answer is read
+    at (CLS), ``sink`` whichever token gets most in that scene and head. Where every query sees all n tokens, compare a
+    mass with tokens / n, its share under uniform attention; under a causal mask first tokens get more. Where weights
+    add up to at most one, ``nothing`` is the rest (null mass), which goes to no token; where they may have any sum,
+    masses are those of |w| / sum |w|. If the data does not say where parts of a scene are, only ``answer`` and ``sink``
+    are shown, and a note says so once.
 
     Source: Eureka-moments in Transformers, Figure 3 and section 4; attention sinks: Xiao et al. 2023.
     """
@@ -38,7 +38,7 @@ class AttentionMass(Diagnostic):
                 "the data does not say where the parts of its scenes stand (its regions are empty), so only the "
                 "answer's token and the sink are shown"
             )
-        # By region and layer: attention to other tokens than its own (cross-attention) has no answer.
+        # By region and layer, since layers of cross-attention have no answer token.
         masses: dict[str, dict[int, Tensor]] = {}
         for index, (normaliser, layer) in enumerate(zip(chunk.normalisers, chunk.layers, strict=True)):
             got_BHM = received(shares(layer["weights"], normaliser.total))

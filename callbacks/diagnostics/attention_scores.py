@@ -24,11 +24,11 @@ BINS = 25
 
 
 class AttentionScores(Diagnostic):
-    """Counts of attention weights in 25 bins over [0, 1], per layer; of |w| / sum |w| where they add up to anything.
+    """Counts of attention weights in 25 bins over [0, 1], per layer; of |w| / sum |w| where they may have any sum.
 
     Keys that a mask hides have no weight and are not counted.
 
-    Table: layer, then count_00 ... count_24. The picture has a column a look and a colour a count, on a log scale.
+    Table: layer, then count_00 ... count_24. The picture has one column per look; colours show counts on a log scale.
 
     Source: Eureka-moments in Transformers, Figure 10.
     """
@@ -41,19 +41,19 @@ class AttentionScores(Diagnostic):
             flat, hidden = shares(layer["weights"], normaliser.total).flatten(), layer["logits"].isneginf().flatten()
             # A copy: a view would keep every chunk's weights in memory.
             samples.append(flat.masked_fill(hidden, math.nan)[:: max(1, len(flat) // 10_000)].clone().cpu())
-            # A bin more, of what is hidden, keeps the number of places known, and a GPU from being waited for.
+            # Hidden keys get a bin of their own: to drop them would make the CPU wait for the GPU to count them.
             place = (flat * BINS).long().clamp_(0, BINS - 1).masked_fill_(hidden, BINS)
             counts.append(torch.bincount(place, minlength=BINS + 1)[:BINS])
         return torch.stack(counts).cpu(), samples
 
     def conclude(self, seen: list[Any]) -> Findings:
         counts = torch.stack([own for own, _ in seen]).sum(0)
-        # Of the first scenes: TensorBoard bins what it is given by itself.
+        # Of the first chunk only; TensorBoard bins the weights by itself.
         samples = {f"layer_{index}": own[~own.isnan()] for index, own in enumerate(seen[0][1])}
         found = Findings(histograms=samples)
         for index, layer in enumerate(counts.tolist()):
             found.rows.append({"layer": index, **{f"count_{place:02d}": count for place, count in enumerate(layer)}})
-            # A number that falls where attention leaves the first bin.
+            # This share falls when attention weights leave the first bin.
             found.scalars[f"share_in_first_bin/layer_{index}"] = layer[0] / sum(layer)
         found.figures["layers"] = partial(_histogram, counts.numpy())
         return found
@@ -71,18 +71,18 @@ class AttentionScores(Diagnostic):
 
 
 def all_counts(table: pd.DataFrame, axis: str) -> pd.DataFrame:
-    """Counts of all layers together: a row a look, by its "step" or "epoch", a column a bin."""
+    """Counts of all layers together: one row per look, by its "step" or "epoch", and one column per bin."""
     return table.groupby(axis, sort=True)[[f"count_{place:02d}" for place in range(BINS)]].sum()
 
 
 def scores_panel(axes: Any, counts: pd.DataFrame, moment: float | None, most: float) -> Any:
-    """Draws counts as :func:`all_counts` has them, a column a look and a colour a count; the mesh, for a colour bar.
+    """Draws the counts of :func:`all_counts` as colours, one column per look; returns the mesh, for a colour bar.
 
     Args:
         axes: where to draw.
-        counts: what is drawn.
-        moment: step or epoch of the Eureka-moment; None without one, NaN where nobody looked out for it.
-        most: count at the end of the scale.
+        counts: the counts of :func:`all_counts`.
+        moment: step or epoch of the Eureka-moment; None without one, NaN if no callback looked for it.
+        most: count at the end of the colour scale.
     """
     axes.grid(visible=False)
     looks, values = counts.index.to_numpy(float), counts.to_numpy(float).T

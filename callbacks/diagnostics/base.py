@@ -1,4 +1,4 @@
-"""The base of every diagnostic: looks at a probe set now and then, and keeps a table, arrays and pictures."""
+"""The base of every diagnostic: looks at a probe set at intervals, and keeps a table, arrays and pictures."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from lab.plotting.figures import save_figure
 from lab.runs.boards import Board, boards
 from lab.runs.files import write_atomically, write_text
 
-# What a diagnostic may need beside a model and its input, and the words for it.
+# What a diagnostic may need beside a model and its input, and the words for it in messages.
 NEEDS = {
     "scenes": "scenes whose parts are known, to probe for them",
     "training": "batches and the loss of a run, to take their gradients",
@@ -37,10 +37,10 @@ class Keeper(Callback):
     """A callback that keeps findings in ``diagnostics/<name>.csv`` and ``pictures/<name>``.
 
     Args:
-        folder: the run folder, or where else a look is kept.
+        folder: the run folder, or another folder for a single look.
     """
 
-    # What it cannot look without; None of those that any model and any input will do for.
+    # The key of NEEDS that it cannot look without; None if any model and any input will do.
     needs: ClassVar[Literal["scenes", "training", "text"] | None] = None
 
     def __init__(self, folder: str) -> None:
@@ -54,7 +54,7 @@ class Keeper(Callback):
 
     @property
     def path(self) -> Path:
-        """Its table."""
+        """File of its table."""
         return self.folder / "diagnostics" / f"{self.name}.csv"
 
     def keep(self, findings: Findings, epoch: int | None, step: int | None) -> None:
@@ -62,8 +62,8 @@ class Keeper(Callback):
 
         Args:
             findings: what was found.
-            epoch: epochs trained; None, as of a checkpoint that may stand in the middle of one, has no column.
-            step: optimiser steps trained; None, as of a model that somebody else has trained, has no column.
+            epoch: epochs trained; None leaves the column out, as for a checkpoint, which may lie within an epoch.
+            step: optimiser steps trained; None leaves the column out, as for a model that was trained elsewhere.
         """
         moment = {name: value for name, value in (("epoch", epoch), ("step", step)) if value is not None}
         new = pd.DataFrame([{**moment, **row} for row in findings.rows])
@@ -75,7 +75,7 @@ class Keeper(Callback):
             write_text(self.path, text.getvalue())
 
     def take_back(self, step: int) -> None:
-        """Reads the table of the run that is gone on with, up to the step of its checkpoint."""
+        """Reads the table of a run that is resumed, up to the step of its checkpoint."""
         if self.path.exists():
             table = pd.read_csv(self.path)
             self.table = table[table["step"] <= step]
@@ -90,12 +90,12 @@ class Keeper(Callback):
         return path
 
     def draw(self, figure: Figure, name: str, trainer: L.Trainer | None = None, pdf: bool = False) -> Path:
-        """Writes a picture below ``pictures``, and shows it on the boards; its PNG file.
+        """Writes a picture below ``pictures``, and shows it on the boards; returns its PNG file.
 
         Args:
-            figure: what to write.
-            name: of its file in the diagnostic's folder; "" for the one picture over training.
-            trainer: that trains, and has the loggers.
+            figure: the picture.
+            name: name of its file in the diagnostic's folder; "" for the one picture over training.
+            trainer: the trainer, whose boards show the picture; None shows it on none.
             pdf: writes a PDF beside it, for a paper.
         """
         path = self.folder / "pictures" / (f"{self.name}/{name}.png" if name else f"{self.name}.png")
@@ -110,8 +110,8 @@ class Keeper(Callback):
         """The picture over training; None draws none.
 
         Args:
-            table: all that was found.
-            moment: the step of the Eureka-moment; None without one, NaN where nobody looked out for it.
+            table: the table over training.
+            moment: the step of the Eureka-moment; None without one, NaN if no callback looked for it.
         """
         return None
 
@@ -119,7 +119,7 @@ class Keeper(Callback):
         if not trainer.is_global_zero:
             return
         if self.table.empty:
-            # Killed after its last checkpoint, a run has nothing left to train and begins with its end.
+            # A run that was killed after its last checkpoint resumes at its end: on_train_start was not called.
             self.take_back(trainer.global_step)
         if self.table.empty:
             return
@@ -129,7 +129,7 @@ class Keeper(Callback):
 
 
 class Look(Keeper):
-    """A diagnostic that chooses itself what it shows a model afterwards (``lab.inspect``), in place of a probe set."""
+    """A diagnostic that shows a trained model (``lab.inspect``) inputs of its own choice instead of a probe set."""
 
     def look(self, subject: Subject) -> Findings:
         """Looks once.
@@ -143,20 +143,20 @@ class Look(Keeper):
 class Diagnostic(Keeper):
     """Looks at the first scenes of the validation set before training and then every few epochs, on rank 0.
 
-    A diagnostic of one's own is a subclass with :meth:`see` and :meth:`conclude`, and a config with its
-    ``_target_``. It leaves ``diagnostics/<name>.csv`` (columns epoch and step, then its own) and pictures in
-    ``pictures/<name>``, and never changes training: random state, gradients and flags are as they were. All that are
-    due together share one forward pass.
+    A new diagnostic is a subclass with :meth:`see` and :meth:`conclude`, and a config with its ``_target_``. It writes
+    ``diagnostics/<name>.csv`` (columns epoch and step, then its own) and pictures in ``pictures/<name>``, and never
+    changes training: random state, gradients and the model's flags stay as they were. Diagnostics that are due together
+    share one forward pass.
 
     Args:
         folder: the run folder.
-        every_n_epochs: cadence.
+        every_n_epochs: cadence of looks.
         scenes: how many scenes to look at.
-        pictures_every_n_epochs: cadence of pictures of one moment; 0 draws none. The picture over training is drawn
+        pictures_every_n_epochs: cadence of pictures of a single look; 0 draws none. The picture over training is drawn
             once, at its end.
     """
 
-    # The recorder's quantities that it wants to see.
+    # Quantities of the recorder that it reads.
     reads: tuple[str, ...] = ()
 
     def __init__(
@@ -173,17 +173,17 @@ class Diagnostic(Keeper):
         self._told: set[str] = set()
 
     def tell_once(self, words: str) -> None:
-        """Tells something that is so at every look, at the first one only."""
+        """Prints a note that holds at every look, but only at the first one."""
         if words not in self._told:
             self._told.add(words)
             tell(f"callbacks.{self.name}: {words}")
 
     def see(self, chunk: Chunk) -> Any:
-        """Sums up some scenes; the result should be small, since all chunks' are kept."""
+        """Summarises some scenes; the result should be small, since the results of all chunks are kept."""
         raise NotImplementedError
 
     def conclude(self, seen: list[Any]) -> Findings:
-        """Puts together what :meth:`see` returned of all chunks."""
+        """Combines what :meth:`see` returned for all chunks."""
         raise NotImplementedError
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -208,7 +208,7 @@ class Diagnostic(Keeper):
             _look(trainer, pl_module, due, epoch)
 
     def _leads(self, trainer: L.Trainer, due: list[Diagnostic]) -> bool:
-        """True for the one of those due that does the looking for all; only on rank 0."""
+        """True for the first of the due diagnostics, which looks for all of them; only on rank 0."""
         return trainer.is_global_zero and bool(due) and due[0] is self
 
 
@@ -226,7 +226,7 @@ def _look(trainer: L.Trainer, pl_module: L.LightningModule, due: list[Diagnostic
             pictures = one.pictures_every_n_epochs and epoch % one.pictures_every_n_epochs == 0
             values = {f"{one.name}/{name}": value for name, value in findings.scalars.items()}
             for logger in trainer.loggers:
-                # The row of the epoch's other numbers; before training there is none yet.
+                # In the row of the epoch's other metrics; before training there is none yet, and row 0 is taken.
                 logger.log_metrics({**values, "epoch": max(0, epoch - 1)}, step=max(0, step - 1))
                 if pictures and isinstance(logger, Board):
                     for name, numbers in findings.histograms.items():

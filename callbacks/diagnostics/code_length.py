@@ -18,12 +18,12 @@ PORTIONS = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.0625, 0.125, 0.25, 0.5)
 
 
 class CodeLength(Probe):
-    """Bits that it takes to send each target's labels to who has a representation; lower is easier to have.
+    """Bits needed to send a target's labels to a receiver that has a representation; fewer bits: easier to read out.
 
     Table: layer, head (-1 for a block), quantity, tokens (answer, mean, full), target, bits, uniform (n log2 K: bits
-    for who knows nothing), marginal (n H: for who knows how frequent each class is), compression (uniform / bits).
-    Probes are fitted on growing portions of the scenes, each pays for the next block. Pictures: bars per layer, and
-    over training the residual stream, both with lines of the two codes that need no features.
+    if the receiver knows nothing), marginal (n H: if it knows how frequent each class is), compression (uniform /
+    bits). Probes are fitted on growing portions of the scenes, and each encodes the block after its portion. Pictures:
+    bars per layer, and the residual stream over training, both with lines for ``uniform`` and ``marginal``.
 
     Source: Voita and Titov 2020; Eureka-moments in Transformers, A.12 and Figure 18.
 
@@ -60,7 +60,7 @@ class CodeLength(Probe):
         super().__init__(
             folder, every_n_epochs, scenes, pictures_every_n_epochs, quantities, tokens, full, full_scenes, targets, l2
         )
-        # One scene for the first probe at least.
+        # The first portion is above 0, since the first probe needs scenes.
         if not portions or any(not a < b for a, b in zip([0, *portions], [*portions, 1], strict=True)):
             raise ValueError(f"callbacks.{self.name}.portions must rise between 0 and 1, got {list(portions)}")
         self.portions = tuple(portions)
@@ -79,6 +79,6 @@ class CodeLength(Probe):
         return {**super().columns(value, baselines), "compression": baselines["uniform"] / value}
 
     def shown(self, table: pd.DataFrame) -> pd.DataFrame:
-        """The last quantity there is (the residual stream), at the first kind of tokens."""
+        """The last quantity of the table (the residual stream), at the first kind of tokens."""
         own = table[table["quantity"] == table["quantity"].iloc[-1]]
         return own[own["tokens"] == own["tokens"].iloc[0]]

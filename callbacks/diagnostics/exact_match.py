@@ -24,14 +24,14 @@ class ExactMatch(Diagnostic):
     Table: algorithm, size, trained (whether the algorithm is trained on this size), problems, right, exact_match, low
     and high (Wilson's 95 % interval).
 
-    In a model whose tokens see only those before them, ``val/accuracy_exact_match`` is the same number, of one pass
-    over the right answers. Decoding is what a user of the model does, and the truth where a softmax couples queries.
+    In a causal model ``val/accuracy_exact_match`` is the same number, from one pass over the right answers. Decoding is
+    what a user of the model does, and the only right number where a softmax couples queries.
 
     Source: "softmax is not enough", Figure 7; Markeeva et al. 2024 (CLRS-Text).
 
     Args:
         folder, every_n_epochs, pictures_every_n_epochs: as in :class:`Diagnostic`.
-        scenes: how many problems to look at; None takes the whole validation set. They come by size.
+        scenes: how many problems to look at; None takes the whole validation set. Small problems come first.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class ExactMatch(Diagnostic):
 
     @styled()
     def history(self, table: pd.DataFrame, moment: float | None) -> Figure:
-        """A panel an algorithm: exact match over training, of sizes in distribution and out of it."""
+        """One panel per algorithm: exact match over training, for sizes in and out of distribution."""
         names = sorted(table["algorithm"].unique())
         figure, axes = panels(len(names), sharex=True, sharey=True)
         for panel, name in zip(axes, names, strict=True):
@@ -96,12 +96,12 @@ class ExactMatch(Diagnostic):
 
 @styled()
 def by_size(table: pd.DataFrame) -> Figure:
-    """A panel an algorithm: exact match over problem size, with its interval; dots below at the sizes trained on.
+    """One panel per algorithm: exact match over problem size, with its interval; dots below mark the sizes trained on.
 
     Source: "softmax is not enough", Figure 7.
 
     Args:
-        table: of :class:`ExactMatch`, one look.
+        table: table of one look of :class:`ExactMatch`.
     """
     names = sorted(table["algorithm"].unique())
     figure, axes = panels(len(names), columns=3 if len(names) < 10 else 6, sharey=True)

@@ -28,12 +28,12 @@ from lab.plotting.figures import bars_by_layer, lines_by_layer
 class GradientNorms(Look):
     """Logs ``gradient/<q|k|v>/layer_<i>``, the mean absolute gradient of each projection.
 
-    Read after the backward pass and unscaling, before the optimiser step. Per look, one transfer to the host. At the
-    end of training ``pictures/gradient_norms.png`` shows them, the time before the Eureka-moment in grey.
+    They are read after the backward pass and unscaling, before the optimiser step, with one transfer to the host per
+    look. At the end of training ``pictures/gradient_norms.png`` shows them, the time before the Eureka-moment in grey.
 
-    A model of another library is watched by :class:`lab.callbacks.watch.Watch`. Afterwards (``lab.inspect``) it shows
-    what training would log next at a checkpoint. Table: layer, ahead (steps from the checkpoint, whose weights they all
-    have), q, k, v.
+    For a model of another library use :class:`lab.callbacks.watch.Watch`. At a checkpoint (``lab.inspect``) this
+    diagnostic shows what training would log next. Table: layer, ahead (steps after the checkpoint, all with the
+    checkpoint's weights), q, k, v.
 
     Source: Eureka-moments in Transformers, Figures 4 and 14 ("L1 gradient norm").
 
@@ -58,7 +58,7 @@ class GradientNorms(Look):
             logger.log_metrics({**values, "epoch": trainer.current_epoch}, step=trainer.global_step)
 
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        # Not on_train_end, which a run that was killed after its last checkpoint does not come to.
+        # Not on_train_end: a run that was killed after its last checkpoint does not call it when it is resumed.
         if not trainer.is_global_zero:
             return
         for logger in trainer.loggers:
@@ -71,10 +71,10 @@ class GradientNorms(Look):
         """Mean |gradient| of the next training steps at a checkpoint.
 
         Raises:
-            LabError: if the model has no attention, or the data no training batches by their place.
+            LabError: if the model has no attention, or the data cannot draw training batches by (epoch, batch).
         """
         trained = subject.trained
-        assert trained is not None  # as it needs
+        assert trained is not None  # as ``needs`` ensures
         if not attention_layers(subject.model):
             raise LabError(f"{type(subject.model).__name__} has no attention, so {self.name} cannot look into it")
         steps = math.ceil((self.scenes or 1) / trained.samples_per_step)

@@ -35,12 +35,13 @@ class HeadEntropy(Look):
 
     Items are whole numbers, drawn uniformly from 0 to ``largest`` and separated by commas. Table: block, head, items,
     tokens (of the prompt, mean over draws), entropy in nats (mean over draws), low and high (its 95 % interval by
-    Student's t; empty for one draw), log_n (log of the keys that the token may see: the entropy of uniform attention).
-    Arrays: ``entropy`` [draws, sizes, heads], ``tokens`` [draws, sizes]. Where weights do not add up to one, entropy is
-    as in ``attention_entropy``. Sizes whose prompts are longer than the model takes are left out, which is told.
+    Student's t; empty for one draw), log_n (log of the number of keys that the token may see: the entropy of uniform
+    attention). Arrays: ``entropy`` [draws, sizes, heads], ``tokens`` [draws, sizes]. Where weights do not add up to
+    one, entropy is as in ``attention_entropy``. Sizes whose prompts are longer than the model takes are left out, with
+    a note.
 
-    Source: "softmax is not enough", Figure 3 (prompt, sizes 2^0 to 2^9, first block of Gemma 2B). It does not tell the
-    items, nor the query: the last one is taken here.
+    Source: "softmax is not enough", Figure 3 (prompt, sizes 2^0 to 2^9, first block of Gemma 2B). The paper states
+    neither the items nor the query; here the query is the last token.
 
     Args:
         folder: where the look is kept.
@@ -113,7 +114,7 @@ class HeadEntropy(Look):
                     recorder.run(torch.tensor([prompt], device=device))
                     seen = {name: value[:, :, -1:] for name, value in recorder[self.block].items()}
                     entropies.append(weight_entropy(seen["weights"], total).flatten().cpu().numpy())
-                    # Nothing is one more key, where attention may go to it.
+                    # Under a sink, the weight that goes to no key counts as one more key.
                     logs.append(np.log(float(keys_seen(seen["logits"]).max()) + (total == "at most one")))
         entropy_KSH = np.stack(entropies).reshape(self.draws, len(sizes), -1)
         return self._found(sizes, entropy_KSH, tokens[:, fits], np.array(logs).reshape(self.draws, -1))
@@ -145,7 +146,7 @@ class HeadEntropy(Look):
 
 @styled()
 def _lines(table: pd.DataFrame) -> Figure:
-    """A line a head with its interval, and log n."""
+    """One line per head with its interval, and log n."""
     figure, axes = new_figure(4.8, 3)
     for head, own in table.groupby("head"):
         (line,) = axes.plot(own["items"], own["entropy"], marker=".", label=f"head {head}")

@@ -25,11 +25,11 @@ from lab.plotting.style import GUIDE, styled
 class LearningCoefficient(Look):
     """Local learning coefficient: n / ln n times the rise of the training loss under Langevin sampling.
 
-    A model whose loss is flat in many directions has a low one; as it learns a further step it rises. Table: chain,
-    coefficient, loss (at the checkpoint); over training also epoch and step. ``learning_coefficient/mean`` and
-    ``/std`` (over chains) are logged. Afterwards (``lab.inspect``) a picture shows the loss of each chain: where it
-    still rises at the end, the burn-in is too short; where it falls below the checkpoint's, the checkpoint is no
-    minimum, and the coefficient says little.
+    A model whose loss is flat in many directions has a low coefficient; it rises as the model learns a further step.
+    Table: chain, coefficient, loss (at the checkpoint); over training also epoch and step.
+    ``learning_coefficient/mean`` and ``/std`` (over chains) are logged. At a checkpoint (``lab.inspect``) a picture
+    shows the loss of each chain: if it still rises at the end, the burn-in is too short; if it falls below the
+    checkpoint's loss, the checkpoint is no minimum, and the coefficient says little.
 
     Source: Lau et al. 2023, Algorithm 1; over the course of training: Hoogland et al. 2024.
 
@@ -71,7 +71,7 @@ class LearningCoefficient(Look):
         if epoch % self.every_n_epochs or not trainer.is_global_zero:
             return
         step = trainer.global_step
-        assert isinstance(pl_module, SeededModule)  # as on_fit_start has seen
+        assert isinstance(pl_module, SeededModule)  # as on_fit_start has checked
         state = TrainingState(
             pl_module,
             data_of(trainer),
@@ -105,9 +105,9 @@ class LearningCoefficient(Look):
         """The coefficient of a checkpoint.
 
         Raises:
-            LabError: if devinterp is missing, or the data has no training batches by their place.
+            LabError: if devinterp is missing, or the data cannot draw training batches by (epoch, batch).
         """
-        assert subject.trained is not None  # as it needs
+        assert subject.trained is not None  # as ``needs`` ensures
         found = self._sampled(subject.trained)
         findings = Findings(rows=_rows(found), arrays={"losses": found.losses})
         findings.figures["chains"] = partial(_chains, found, self.sampling.burn_in)

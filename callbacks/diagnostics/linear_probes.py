@@ -19,7 +19,7 @@ class LinearProbes(Probe):
 
     Table: layer, head (-1 for a block), quantity, tokens (answer, mean, full), target, accuracy, chance (1 / classes),
     majority (always the most frequent class). Pictures: bars per layer with the spread over heads (Figures 2, 19 to
-    23), and the answer token's z over training. ``lab.observation.probes`` tells how they are fitted.
+    23), and the answer token's z over training. ``lab.observation.probes`` describes the fit.
 
     Source: Eureka-moments in Transformers, section 4 and A.13.
 
@@ -28,7 +28,7 @@ class LinearProbes(Probe):
         quantities: of "z", "q", "k", "v", "attended", "residual", probed at the answer token and the mean over tokens.
         full, full_scenes: as in :class:`Probe`.
         targets: latents to probe for; None takes indicators, targets, target location, colours and the label.
-        held_out_share: share of scenes that judge.
+        held_out_share: share of scenes that are held out to measure the accuracy.
         l2: penalty on the probes' weights.
 
     Raises:

@@ -47,13 +47,15 @@ class LogitSpread(Diagnostic):
     largest_weight, largest_weight_bound (Lemma 2.1: exp(spread) / n), uniform (1 / n), smallest_weight,
     smallest_weight_bound (Lemma 2.1: exp(-spread) / n), critical_items (Theorem 2.2: exp(spread) / epsilon, the number
     of keys above which no weight can reach epsilon), entropy_slope (Proposition 3.2: dH / d beta = -Var_p of the
-    logits, where beta multiplies them and is 1). Means over scenes and queries, of critical_items the geometric one; n
-    the keys that a query may see. Where weights add up to anything, largest and smallest are of |w| / sum |w|.
+    logits, where beta multiplies them and is 1). Values are means over scenes and queries (geometric for
+    critical_items); n is the number of keys that a query may see. Where weights may have any sum, largest_weight and
+    smallest_weight are those of |w| / sum |w|.
 
-    A column is left empty where it is not defined, and that is told once: spread_bound where logits are no scores q k^T
-    of queries and keys as projected (linear attention, normalised keys) and in models of other libraries; the last
-    ones where weights are no exponentials over their sum (all but softmax and those with a sink or a window), and
-    smallest_weight_bound and entropy_slope also under a sink.
+    A column is left empty where it is not defined, and a note says so once. spread_bound is not defined where logits
+    are no scores q k^T of the projected queries and keys (linear attention, normalised keys) and in models of other
+    libraries. largest_weight_bound, smallest_weight_bound, critical_items and entropy_slope are not defined where
+    weights are no exponentials over their sum (all normalisers but softmax and those with a sink or a window);
+    smallest_weight_bound and entropy_slope not under a sink either.
 
     Source: "softmax is not enough", Propositions 3.1 and 3.2, Lemma 2.1, Theorem 2.2.
 
@@ -82,7 +84,7 @@ class LogitSpread(Diagnostic):
             keys_BHN = keys_seen(layer["logits"])
             spread_BHN = logit_spread(layer["logits"])
             undefined = bound_BHN = torch.full_like(spread_BHN, math.nan)
-            # A model of another library does not tell what its projections were given.
+            # For a model of another library, the inputs of its projections are not known.
             if "queries" in layer:
                 beta = module.rule.inverse_temperature(layer["q"], layer["k"], layer.get("mask")).detach()
                 bound_BHN = spread_bound(module, layer["queries"], layer["tokens"], beta).expand_as(spread_BHN)

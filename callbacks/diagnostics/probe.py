@@ -25,23 +25,23 @@ from lab.plotting.style import MAP, styled
 
 Seen = tuple[dict[Place, Tensor], dict[str, Tensor], torch.device]
 
-# Of whole representations, in half precision; their solve takes about as much again.
+# Limit for whole representations, held in half precision; the solve for their probes takes about as much again.
 _MOST_GIB = 5.0
-# Lines that a result is compared with, where the table has them: what chance has, and who knows the frequencies alone.
+# Baselines drawn as lines, where the table has them: that of chance, and that of knowing only the class frequencies.
 _BASELINES = {"chance": "--", "majority": ":", "uniform": "--", "marginal": ":"}
 
 
 class Probe(Diagnostic):
-    """Fits probes to representations of every layer and head; a subclass says what is measured of them.
+    """Fits probes to representations of every layer and head; a subclass says what is measured.
 
-    Table: layer, head (-1 for a block), quantity, tokens, target, then the measure, what to compare it with, scenes.
+    Table: layer, head (-1 for a block), quantity, tokens, target, then the measure, its baselines, scenes.
 
     Args:
         folder, every_n_epochs, scenes, pictures_every_n_epochs: as in :class:`Diagnostic`.
         quantities: of "z", "q", "k", "v", "attended", "residual".
         tokens: of "answer" and "mean".
         full: quantities whose whole representation is probed, all tokens side by side. For the compact ViT each takes
-            200 MB and 2 s a head at 4,000 scenes: ``scenes`` of it are ``full_scenes``.
+            200 MB and 2 s per head at 4,000 scenes, so ``full_scenes`` limits their number of scenes.
         full_scenes: how many of the scenes the whole representation is probed on; None takes all.
         targets: latents to probe for; None takes all classes of parts of the scene.
         l2: penalty on the probes' weights.
@@ -52,7 +52,7 @@ class Probe(Diagnostic):
 
     needs = "scenes"
 
-    # Column of the measure; of pictures its factor, and over training the name and the limits of its axis.
+    # Column of the measure; for pictures its axis label (over training), factor and axis limits.
     measured: ClassVar[str]
     label: ClassVar[str]
     factor: ClassVar[float] = 1
@@ -90,15 +90,15 @@ class Probe(Diagnostic):
         raise NotImplementedError
 
     def baselines(self, targets: Targets) -> dict[str, list[float]]:
-        """Numbers to compare the measure with: column -> a number a target."""
+        """Baselines to compare the measure with: column -> one number per target."""
         raise NotImplementedError
 
     def columns(self, value: float, baselines: dict[str, float]) -> dict[str, float]:
-        """The columns of one probe: the measure and what it is compared with."""
+        """The columns of one probe: the measure and its baselines."""
         return {self.measured: value, **baselines}
 
     def shown(self, table: pd.DataFrame) -> pd.DataFrame:
-        """Of a table, the rows of one line a layer."""
+        """The rows of a table that are drawn over training, as one line per layer."""
         raise NotImplementedError
 
     def see(self, chunk: Chunk) -> Seen:
@@ -121,7 +121,7 @@ class Probe(Diagnostic):
             targets = Targets.of({name: values[:size] for name, values in labels.items()})
             baselines = self.baselines(targets)
             values_PT = self.measure(features_PND.to(device), targets)
-            # The next ones are put together while this name still stands.
+            # Freed now: the next features are joined before this name gets them.
             del features_PND
             for (place, head), row in zip(places, values_PT.tolist(), strict=True):
                 for index, (target, value) in enumerate(zip(targets.names, row, strict=True)):
@@ -161,7 +161,7 @@ class Probe(Diagnostic):
 
     @styled()
     def bars(self, table: pd.DataFrame) -> Figure:
-        """A panel a target: bars per layer and quantity, error bars over heads, baselines as lines.
+        """One panel per target: bars per layer and quantity, error bars over heads, baselines as lines.
 
         Source: Eureka-moments in Transformers, Figures 2 and 18 to 23.
         """
@@ -195,7 +195,7 @@ class Probe(Diagnostic):
     def _draw_baselines(self, panel: Any, rows: pd.DataFrame) -> None:
         for name, style in _BASELINES.items():
             if name in rows:
-                # The newest: a table begun by an earlier version has none before.
+                # The newest value, since a table begun by an earlier version has none in its first rows.
                 guide(panel, self.factor * rows[name].iloc[-1], style, name)
 
 
@@ -211,9 +211,9 @@ def _whose(place: Place, head: int, target: str) -> dict[str, Any]:
 
 
 def _together(seen: Sequence[Seen]) -> Iterable[tuple[list[tuple[Place, int]], Tensor]]:
-    """Representations of one shape side by side, with whose they are: [((layer, quantity, tokens), head)], [P, n, d].
+    """Joins representations of one shape; yields their origins [((layer, quantity, tokens), head)] and all, [P, n, d].
 
-    What was seen is taken apart on the way, so that features are held once.
+    Features are removed from ``seen`` on the way, so that they are in memory only once.
     """
     shapes: dict[tuple[str, int], list[Place]] = {}
     for place in seen[0][0]:

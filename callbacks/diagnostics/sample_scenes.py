@@ -18,7 +18,7 @@ from lab.runs.boards import boards
 
 
 class SampleScenes(Callback):
-    """Writes ``pictures/scenes.png`` into the run folder and the same to the boards.
+    """Writes ``pictures/scenes.png`` into the run folder, and shows it on the boards.
 
     Args:
         folder: where the picture goes.
@@ -33,7 +33,7 @@ class SampleScenes(Callback):
         if not trainer.is_global_zero:
             return
         data = data_of(trainer)
-        # A batch of its own, by (seed, epoch, step): looking does not use up training data.
+        # Batches are a function of (seed, epoch, step), so that drawing one here does not use up training data.
         batch = data.composed(data.draw_train(0, 0), normalise=False)
         if batch is None:
             return
@@ -46,7 +46,7 @@ class SampleScenes(Callback):
 
 
 def titles_of(data: DataModule, batch: Batch) -> list[str]:
-    """A title a scene: its label and, in brackets, what z chose; as much of it as the data tells."""
+    """One title per scene: its label and, in brackets, the location that z chose if the data names locations."""
     chosen = batch["latents"].get("target_location")
     titles = [data.class_names[label] if data.class_names else str(label) for label in batch["y"].tolist()]
     if chosen is None or not data.locations:

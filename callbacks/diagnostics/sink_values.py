@@ -20,7 +20,7 @@ class SinkValues(Diagnostic):
     """The norm of the sink token's value beside that of the others, per layer and head.
 
     Table: layer, head, sink (mean norm of the value of the key that gets most attention in a scene), others (mean over
-    the other keys). A sink whose value is near 0 takes attention and gives nothing.
+    the other keys). A sink whose value is near 0 takes attention and adds nothing.
 
     Source: "Softmax attention is a fluke", attention sinks of a text encoder.
     """

@@ -21,8 +21,8 @@ class SoftmaxJacobian(Diagnostic):
     """The norm of the softmax Jacobian per layer and head: how much gradient gets through to the logits.
 
     Table: layer, head, jacobian (Frobenius norm of diag(w) - w w^T, mean over scenes and queries). It falls where
-    attention is uniform and where it is one-hot. Empty, and told once, under normalisers whose weights are no
-    exponentials over their sum.
+    attention is uniform and where it is one-hot. The column is left empty, and a note says so once, under normalisers
+    whose weights are no exponentials over their sum.
 
     Source: Eureka-moments in Transformers, A.11.
     """

@@ -22,10 +22,10 @@ class TemperatureInUse(Diagnostic):
     """Mean and spread of 1 / beta over scenes and queries, per layer and head.
 
     Table: layer, head, temperature, spread (standard deviation). The callback ``temperatures`` logs what a rule has
-    learned; this shows what it does, which for NormSoftmax and adaptive temperature depends on the scene. Queries that
-    see a single key have no choice and are left out, as are infinite temperatures. Where a rule normalises keys, it is
-    that of scores with normalised keys. Empty where no query has one, as under linear attention, whose
-    logits are no scores; which is told once.
+    learned; this one shows the temperature that results, which for NormSoftmax and adaptive temperature depends on the
+    scene. Queries that see a single key have no choice and are left out, as are infinite temperatures. Where a rule
+    normalises keys, the temperature is that of scores with normalised keys. Columns are left empty, and a note says so
+    once, where no query has a temperature, as under linear attention, whose logits are no scores.
 
     Source: "Introducing a learnable temperature" (mean and spread per layer); "softmax is not enough", section 3.
     """
@@ -52,7 +52,7 @@ class TemperatureInUse(Diagnostic):
             mean_H, square_H = sum_H / count_H, squares_H / count_H
             spread_H = (square_H - mean_H.square()).clamp_min(0).sqrt()
             found.rows += head_rows(index, temperature=mean_H.tolist(), spread=spread_H.tolist())
-            # Of all queries of all heads of the layer.
+            # Spread over all queries of all heads of the layer.
             whole = (square_H.mean() - mean_H.mean().square()).clamp_min(0).sqrt()
             if not mean_H.isnan().any():
                 found.scalars |= {f"mean/layer_{index}": float(mean_H.mean()), f"spread/layer_{index}": float(whole)}

@@ -11,15 +11,15 @@ from lab.models.parts import normalisers_of, rules_of
 
 
 class Temperatures(Callback):
-    """Logs what every temperature rule and normaliser says of itself once an epoch, on rank 0.
+    """Logs what every temperature rule and normaliser reports of itself once an epoch, on rank 0.
 
-    A scalar comes as ``temperature/<name>/layer_<i>``; a vector (one value a head, say) as its mean and
-    spread and, up to 32 values, each ``.../head_<h>``.
+    A scalar is logged as ``temperature/<name>/layer_<i>``; a vector (such as one value per head) as its mean and
+    spread and, up to 32 values, also each as ``.../head_<h>``.
 
     Source: "Introducing a learnable temperature" shows mean and spread per layer.
 
     Args:
-        every_n_epochs: cadence.
+        every_n_epochs: cadence of logging.
     """
 
     def __init__(self, every_n_epochs: PositiveInt = 1) -> None:

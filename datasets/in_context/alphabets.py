@@ -45,7 +45,7 @@ class Drawings:
 class Alphabets:
     """A folder that holds ``<alphabet>/<character>/<drawing>.png`` at any depth, also within zip files.
 
-    A drawing that lies in two places is one: Omniglot's small sets share Greek and Latin.
+    A drawing that lies in two places counts once: Omniglot's small sets share Greek and Latin.
 
     Args:
         root: the folder.
@@ -78,9 +78,9 @@ class Alphabets:
         return Drawings(pixels, torch.tensor([len(own) for own in characters.values()]), tuple(characters))
 
     def _files(self, opened: ExitStack) -> Iterator[tuple[tuple[str, ...], _File]]:
-        """((alphabet, character, drawing), file) of all there are, in one order; zip files stay open."""
+        """Yields ((alphabet, character, drawing), file) of every drawing, in a fixed order; zip files stay open."""
         pictures = {path: path.relative_to(self.root).parts for path in sorted(self.root.rglob("*.png"))}
-        # The folder may be one alphabet; elsewhere what lies higher is no drawing of a character.
+        # Where no picture lies three levels deep, the folder is one alphabet; otherwise those higher up are skipped.
         above = () if any(len(parts) > 2 for parts in pictures.values()) else (self.root.absolute().name,)
         for path, parts in pictures.items():
             if len(own := (*above, *parts)) > 2:
@@ -92,7 +92,7 @@ class Alphabets:
                 raise ValueError(f"{path} cannot be read as a zip file: {error}") from error
             for member in archive.infolist():
                 parts = (path.stem, *PurePosixPath(member.filename).parts)
-                # Finder packs shadows of files beside them.
+                # macOS packs shadow copies of files into __MACOSX.
                 if not member.filename.endswith(".png") or len(parts) < 3 or "__MACOSX" in parts:
                     continue
                 if member.file_size > _LARGEST:
@@ -122,7 +122,7 @@ class TorchvisionAlphabets(Alphabets):
         self.download = download
 
     def load(self, size: int) -> Drawings:
-        """As of :class:`Alphabets`.
+        """Loads as :class:`Alphabets` does, after a download where it is needed and allowed.
 
         Raises:
             FileNotFoundError: if drawings are not there and may not, or could not, be downloaded.
@@ -133,7 +133,7 @@ class TorchvisionAlphabets(Alphabets):
         return super().load(size)
 
     def _is_there(self) -> bool:
-        # Of each part its zip file, or the folder that it was unpacked to; not one of Omniglot's small sets.
+        # Each part is a zip file, or the folder that it was unpacked to; Omniglot's small sets do not count.
         parts = ("images_background", "images_evaluation")
         return all((self.root / f"{part}.zip").exists() or (self.root / part).exists() for part in parts)
 

@@ -1,4 +1,4 @@
-"""Lightning data module of in-context learning: what is the label of the last image, by those before it?"""
+"""Lightning data module of in-context learning: what is the label of the last image, given those before it?"""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from lab.datasets.seeding import generator_of
 from lab.datasets.sizes import BatchSize, Samples, Size
 from lab.datasets.tasks.task import Probability
 
-# Two at least, so that a sequence can show others than the one that is asked for.
+# At least two, so that a sequence can show classes other than the one that is asked for.
 Rare = Annotated[int, Field(ge=2, le=1_000_000)]
-# The paper of the query, in pictures for people.
+# Colour of the query's paper in pictures for people.
 QUERY_TINT = (1.0, 0.85, 0.6)
 # As drawn and by quarter turns to the left; then the mirror image likewise.
 TURNS = ("", " 90°", " 180°", " 270°", " ↔", " ↔ 90°", " ↔ 180°", " ↔ 270°")
@@ -32,13 +32,13 @@ class InContextData(DataModule):
     """Sequences of handwritten characters with their labels; the label of the last is asked for.
 
     A batch is ``{"x": (images [B, P + 1, 1, S, S] float32 in [0, 1], labels [B, P] int64), "y": [B] int64, "latents":
-    ...}``. The loader draws numbers of images on the CPU, from (seed, epoch, step, rank); the images, which live on
-    the training device as uint8, are gathered there.
+    ...}``. The loader draws indices of images on the CPU, from (seed, epoch, step, rank); the images themselves live
+    on the training device as uint8, and are gathered there.
 
     Trains on sequences of the training classes, whose labels are fixed. Validates on few-shot sequences of the holdout
-    classes, whose labels 0 ... ways - 1 are given anew in each: accuracy over all labels, and over these alone
-    (``closed``). Further validation sequences ask for training classes that the sequence does not show
-    (``in_weights_common``, ``in_weights_rare``).
+    classes, whose labels 0 ... ways - 1 are given anew in each sequence: accuracy is over all labels, and over these
+    labels alone (``closed``). Further validation sequences are without support: they ask for a training class that the
+    sequence does not show (``in_weights_common``, ``in_weights_rare``).
 
     Source: Eureka-moments in Transformers, section 5.3 and A.19; Chan et al. 2022.
 
@@ -48,8 +48,8 @@ class InContextData(DataModule):
         symmetries: classes that a character gives: 1 as it is drawn, 4 with its quarter turns, 8 with those of its
             mirror image as well. The images are kept that many times.
         rare: characters to train on; None takes all that are left.
-        common: further ones, which are the most frequent where ``zipf_exponent`` is not 0.
-        holdout: characters of the few-shot sequences, on none of whose classes is trained.
+        common: further ones to train on, the most frequent where ``zipf_exponent`` is not 0.
+        holdout: characters of the few-shot sequences, none of whose classes is trained on.
         class_seed: seed of the order of characters: the first are rare, the next common, the last held out.
         pairs: images with a label before the query, P.
         burstiness: share of training sequences that are bursty.
@@ -59,11 +59,11 @@ class InContextData(DataModule):
         batch_size: sequences a batch and process.
         epoch_steps: steps an epoch.
         validation_size: few-shot sequences of the fixed validation set.
-        in_weights_size: further ones without support, half of them of common classes.
+        in_weights_size: validation sequences without support, half of which ask for common classes.
         validation_batch_size: sequences of a validation batch.
         seed: seed of the training sequences.
-        validation_seed: seed of the validation sequences; the same for all runs of one batch size, by which
-            they are drawn.
+        validation_seed: seed of the validation sequences, which are the same for all runs with the same validation
+            batch size.
 
     Raises:
         ValueError: if the ways do not fit into a sequence.
@@ -240,7 +240,7 @@ class InContextData(DataModule):
         return {name: F.pad(torch.stack(both, 2).flatten(1), (0, 1)) for name, both in pairs.items()}
 
     def composed(self, drawn: Drawn, normalise: bool = True) -> Batch:
-        """The batch of draws; unless ``normalise``, with pictures: rows of a sequence's images, the query tinted."""
+        """The batch of draws; unless ``normalise``, ``x`` is a picture: all images in rows, the query tinted."""
         batch = self.on_after_batch_transfer(drawn, 0)
         if normalise:
             return batch

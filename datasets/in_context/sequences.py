@@ -33,8 +33,8 @@ def training_classes(
 ) -> tuple[Tensor, Tensor]:
     """Classes of training sequences.
 
-    A bursty one has ``shots`` images each of ``ways`` classes (drawn with replacement), and pairs of any class as the
-    remainder, all shuffled; its query is of one of the ways. In any other, all classes are drawn independently.
+    A bursty sequence has ``shots`` images each of ``ways`` classes (drawn with replacement), and pairs of any class as
+    the remainder, all shuffled; its query is of one of the ways. In any other, all classes are drawn independently.
 
     Args:
         size: number of sequences B.
@@ -74,7 +74,7 @@ class FewShot(NamedTuple):
 
 
 def few_shot(size: int, classes: range, pairs: int, ways: int, generator: torch.Generator) -> FewShot:
-    """Few-shot sequences: as many images each of ``ways`` classes (drawn with replacement), shuffled, random labels."""
+    """Few-shot sequences: equally many images of ``ways`` classes (drawn with replacement), shuffled, random labels."""
     chosen_BK = torch.randint(classes.start, classes.stop, (size, ways), generator=generator)
     label_BK = torch.rand(size, ways, generator=generator).argsort(1)
     ways_BP = _shuffled(torch.arange(ways).repeat(size, pairs // ways), generator)
@@ -91,10 +91,10 @@ def few_shot(size: int, classes: range, pairs: int, ways: int, generator: torch.
 
 
 def without_support(asked_B: Tensor, weights: Tensor, pairs: int, generator: torch.Generator) -> Tensor:
-    """Classes [B, L] of sequences whose query, of the class that is asked for, has no image of its class before it.
+    """Classes [B, L] of sequences that ask for given classes [B], without an image of this class in the context.
 
-    Source: Chan et al. 2022 ("no support"). The context is drawn as that of sequences that are not bursty, from all
-    other classes, of which there has to be one.
+    Source: Chan et al. 2022 ("no support"). The context is drawn as in sequences that are not bursty, but from all
+    other classes; there has to be at least one.
     """
     others_Bn = weights.repeat(len(asked_B), 1).scatter_(1, asked_B.unsqueeze(1), 0.0)
     context_BP = torch.multinomial(others_Bn, pairs, replacement=True, generator=generator)
@@ -111,7 +111,7 @@ def drawings_of(classes_BL: Tensor, counts: Tensor, generator: torch.Generator) 
     same_BLL = classes_BL.unsqueeze(2) == classes_BL.unsqueeze(1)
     first_BL = same_BLL.int().argmax(2)
     earlier_BL = same_BLL.tril(-1).sum(2)
-    # At each place an order of all drawings of its class; places of one class share that of the first.
+    # At each place a random order of all drawings of its class; places of one class use the order at the first.
     most = int(counts.max())
     score = torch.rand(B, L, most, generator=generator)
     order = score.masked_fill_(torch.arange(most) >= counts[classes_BL].unsqueeze(2), 2.0).argsort(2)

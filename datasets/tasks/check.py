@@ -1,4 +1,4 @@
-"""Checks of a task: what one of one's own gets wrong, in one sentence each.
+"""Checks of a task: each mistake in a new one is told in one sentence.
 
 Shapes: B scenes of T = 4 tiles.
 """
@@ -23,10 +23,10 @@ _CLASSES = ("indicator_", "target_", "color_")
 
 
 def check_task(task: Task, source: Mapping[str, Source], scenes: int = 4096, tile_size: int = 28) -> None:
-    """Checks a task from end to end, for a test of one's own: its parts, and scenes of both splits.
+    """Checks a task from end to end, in the test of a new one: its parts, and scenes of both splits.
 
-    That the rule is the one that was meant, only its author knows: a test should also work the label out from the
-    images of some scenes, as ``tests/datasets/test_tasks.py`` does.
+    Whether the rule is the intended one, only its author knows: a test should also work the label out from the images
+    of some scenes, as ``tests/datasets/test_tasks.py`` does.
 
     Args:
         task: to be checked.
@@ -83,7 +83,7 @@ def check_scenes(task: Task, bank: ImageBank, scenes: int = 256) -> None:
     """Checks drawn scenes: shapes, latents, labels, and that draws follow from the generator alone.
 
     Args:
-        task: whose definition is right.
+        task: one that has passed :func:`check_definition`.
         bank: the images of a split.
         scenes: how many to draw.
 
@@ -144,7 +144,7 @@ def _check_range(what: str, value: Tensor, size: int, why: str) -> None:
 
 
 def _check_latents(name: str, task: Task, latents: Mapping[str, Tensor]) -> None:
-    """Checks that latents that are read elsewhere are there, and in their range."""
+    """Checks that the latents that metrics and pictures read are there, and in their range."""
     targets = [f"target_{place + 1}" for place in range(len(task.locations))]
     missing = [latent for latent in ("target_location", *targets, "indicator_1") if latent not in latents]
     if missing:
@@ -172,7 +172,7 @@ def _check_latents(name: str, task: Task, latents: Mapping[str, Tensor]) -> None
 
 
 def _check_labels(name: str, task: Task, latents: dict[str, Tensor], classes: int) -> None:
-    """Checks that labels are classes, follow from each scene's own latents, and fit the target that counts."""
+    """Checks that labels are classes, follow from each scene's own latents, and agree with the target that counts."""
     size = len(latents["target_location"])
     given = {latent: value.clone() for latent, value in latents.items()}
     try:
@@ -187,7 +187,7 @@ def _check_labels(name: str, task: Task, latents: dict[str, Tensor], classes: in
     _check_range(f"{name}.label: the label", labels, classes, "one for each of label_names")
     if not all(torch.equal(given[latent], value) for latent, value in latents.items()):
         raise ValueError(f"{name}.label changes the latents that it is given: work on a copy")
-    # Recomputed, in another order.
+    # Computed again with the scenes in another order, to which no label may respond.
     if not torch.equal(task.label({latent: value.flip(0) for latent, value in latents.items()}).flip(0), labels):
         raise ValueError(
             f"{name}.label gives a scene another label among other scenes, or the second time: it has to follow from "
@@ -199,7 +199,7 @@ def _check_labels(name: str, task: Task, latents: dict[str, Tensor], classes: in
 
 
 def _check_told(name: str, location: str, part: str, target: Tensor, labels: Tensor) -> None:
-    """Checks that the class of the target that z has chosen decides the label alone; all [told]."""
+    """Checks, on the scenes [told] of one target location, that the class of this target alone decides the label."""
     for kind in target.unique().tolist():
         found = labels[target == kind].unique().tolist()
         if len(found) > 1:

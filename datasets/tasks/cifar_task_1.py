@@ -23,8 +23,8 @@ class CifarTask1(Task):
 
     Args:
         indicators: names of the classes of the source ``objects`` that indicators are drawn from.
-        separate_labels: digits are labels 0 to 9 and garments 10 to 19; otherwise both are 0 to 9, as the ten
-            outputs of the paper's model have it.
+        separate_labels: digits are labels 0 to 9 and garments 10 to 19; otherwise both are 0 to 9, as in the
+            paper, whose model has ten outputs.
 
     Raises:
         ValueError: if fewer than two classes are named.

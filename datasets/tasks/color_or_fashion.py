@@ -29,15 +29,15 @@ COLORS = {
 class ColorOrFashion(Task):
     """Digits 1 and 2 as indicators, garments as targets, every tile in one of ten colours.
 
-    z = [indicator_1 = indicator_2]; y = garment top-right if z else colour of the garment top-right. So the
-    two targets are two sides of one image: ``target_1`` its garment, ``target_2`` its colour.
+    z = [indicator_1 = indicator_2]; y = garment top-right if z else colour of the garment top-right. So both
+    targets belong to one image: ``target_1`` is its garment, ``target_2`` its colour.
 
     Source: Eureka-moments in Transformers, A.9 ("Color or fashion classification") and Table 9.
 
     Args:
         digits: digit classes of the indicators.
-        separate_labels: garments are labels 0 to 9 and colours 10 to 19; otherwise both are 0 to 9, as the ten
-            outputs of the paper's model have it.
+        separate_labels: garments are labels 0 to 9 and colours 10 to 19; otherwise both are 0 to 9, as in the
+            paper, whose model has ten outputs.
 
     Raises:
         ValueError: if fewer than two digit classes are given.

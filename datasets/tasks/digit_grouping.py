@@ -10,7 +10,7 @@ from torch import Tensor
 from lab.datasets.tasks.main import MainTask
 from lab.datasets.tasks.task import Probability
 
-# The table of groups by digit has as many rows as the largest digit.
+# Limit of a digit: the table of groups has a row for every number up to the largest one.
 _MOST = 100_000
 
 
@@ -26,7 +26,7 @@ class DigitGrouping(MainTask):
         top_right_probability: as in the main task.
 
     Raises:
-        ValueError: if there are fewer than two groups, a digit is in two of them, or one is larger than any source's.
+        ValueError: if there are fewer than two groups, a digit is in two of them, or one is larger than in any source.
     """
 
     def __init__(

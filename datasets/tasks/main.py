@@ -94,7 +94,7 @@ class MainTask(Task):
         return second
 
     def _drawn_to(self, bank: ImageBank, digit: int, same: bool, size: int, generator: torch.Generator) -> Tensor:
-        """Indicators that match a digit, or that do not."""
+        """Draws ``size`` indicators that match a digit if ``same``, or that do not."""
         one = torch.tensor(digit)
         fitting = [other for other in self.digits if bool(self.match(one, torch.tensor(other))) == same]
         return bank.draw("digits", [size], generator, fitting)

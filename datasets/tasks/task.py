@@ -18,15 +18,15 @@ class Task:
     """A two-step task p(y | x, z) p(z | x): the scene hides z, the rule turns scene and z into the label y.
 
     A new task is one file with one subclass and one config naming it (``_target_``): ``label_source``, :meth:`sample`
-    and :meth:`label`, and ``locations`` where they are others. The random draws and the label rule are kept apart, so
-    that a test can check one against the other. :mod:`lab.datasets.tasks.check` says what is missing.
+    and :meth:`label`, and ``locations`` if they are not those below. The random draws and the label rule are kept
+    apart, so that a test can check one against the other. :mod:`lab.datasets.tasks.check` says what is missing.
     """
 
     # The source whose classes are the labels and whose images the epoch walks through.
     label_source: str
     # What z chooses between, in the order of the latent ``target_location``; metrics are split by it.
     locations: ClassVar[tuple[str, ...]] = ("top_right", "bottom_left")
-    # Parts that stand on no tile of their own (a column, say); every other one has a latent ``<part>_tile``.
+    # Parts that stand on no tile of their own (a column, say); every other part has a latent ``<part>_tile``.
     placeless: ClassVar[tuple[str, ...]] = ()
 
     def label_names(self, class_names: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
@@ -42,8 +42,8 @@ class Task:
 
         Args:
             bank: the images of one split.
-            walk: [B] int64, positions in this epoch's walk through ``label_source``, whose images come in turn;
-                everything else is drawn from ``generator``.
+            walk: [B] int64, positions in this epoch's walk through ``label_source``, whose images are shown in
+                turn; everything else is drawn from ``generator``.
         """
         raise NotImplementedError
 
@@ -53,7 +53,7 @@ class Task:
 
 
 def check_counts(one: str, names: Collection[Any], other: str, others: Collection[Any]) -> None:
-    """Raises ValueError unless two kinds of answers that share labels, or follow each other, are as many."""
+    """Raises ValueError unless two kinds of answers, which share labels or are numbered in turn, are equally many."""
     if len(names) != len(others):
         raise ValueError(f"this task needs as many {one} as {other}, and there are {len(names)} and {len(others)}")
 

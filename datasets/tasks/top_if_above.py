@@ -41,7 +41,7 @@ class TopIfAbove(Task):
             "target_1_tile": tiles[:, 0],
             "target_2_tile": tiles[:, 1],
         }
-        # A factor of 0 leaves a tile black, noise and all.
+        # A factor of 0 leaves a tile black, without noise.
         return Scenes(images, white * shown.unsqueeze(-1), latents)
 
     def label(self, latents: dict[str, Tensor]) -> Tensor:

@@ -1,4 +1,4 @@
-"""Six algorithms of CLRS-Text: what their problems are drawn from, and the text of a problem in the published format.
+"""Six algorithms of CLRS-Text: how their inputs are drawn, and the text of a problem in the published format.
 
 Source: Markeeva et al. 2024 (CLRS-Text). Given the same inputs, text and answer are those of `dm-clrs` 2.0.3, ties
 included: both add up and round the same floats. That package writes -0.0 where this one draws 0.0.
@@ -15,7 +15,7 @@ Numbers = Sequence[float]
 
 
 class Text(NamedTuple):
-    """Text of a problem: its inputs by name, the names of what is asked for, and that."""
+    """Text of a problem: its inputs by name, the names of the outputs that are asked for, and the answer."""
 
     inputs: str
     asked: str
@@ -23,30 +23,30 @@ class Text(NamedTuple):
 
 
 class Algorithm(NamedTuple):
-    """An algorithm: draws the inputs of a problem of a size, and writes them with their answer."""
+    """An algorithm: draws inputs of a given size, and writes the problem with its answer."""
 
     draw: Callable[[Random, int], tuple[Any, ...]]
     write: Callable[..., Text]
 
 
 def minimum(key: Numbers) -> Text:
-    """Place of the smallest number, the first of several."""
+    """Index of the smallest number; of equal ones, of the first."""
     return Text(f"key: {bracketed(key)}", "min", str(key.index(min(key))))
 
 
 def insertion_sort(key: Numbers) -> Text:
-    """The numbers in order."""
+    """The numbers in ascending order."""
     return Text(f"key: {bracketed(key)}", "pred", bracketed(sorted(key)))
 
 
 def binary_search(key: Numbers, target: float) -> Text:
-    """Place of the first of sorted numbers that is not below the target; the last place if all are."""
+    """Index of the first of sorted numbers that is not below the target; the last index if all are."""
     found = min(bisect_left(key, target), len(key) - 1)
     return Text(f"key: {bracketed(key)}, target: {target}", "return", str(found))
 
 
 def quickselect(key: Numbers) -> Text:
-    """Place of the number of rank n // 2, by Hoare's partitions."""
+    """Index of the number of rank n // 2, by Lomuto's partitions (around the last number)."""
     order, rank = list(range(len(key))), len(key) // 2
     low, high = 0, len(key) - 1
     while True:
@@ -62,7 +62,7 @@ def quickselect(key: Numbers) -> Text:
 
 
 def find_maximum_subarray_kadane(key: Numbers) -> Text:
-    """First and last place of the neighbours with the largest sum."""
+    """First and last index of the contiguous subarray with the largest sum."""
     best, first, last = key[0], 0, 0
     total, start = key[0], 0
     for end, number in enumerate(key[1:], start=1):
@@ -76,7 +76,7 @@ def find_maximum_subarray_kadane(key: Numbers) -> Text:
 
 
 def bfs(source: int, graph: Sequence[Sequence[int]]) -> Text:
-    """Parent of each node in breadth-first search, the lowest of a level; itself at the source and out of reach."""
+    """Parent of each node in breadth-first search, the lowest of its level; itself if source or unreached."""
     parents = list(range(len(graph)))
     reached, level = {source}, [source]
     while level:
@@ -99,13 +99,13 @@ def uniform(random: Random, size: int, low: float = 0.0) -> list[float]:
 
 
 def undirected(random: Random, size: int) -> list[list[int]]:
-    """An adjacency matrix of independent edges, an edge in 1 of 4 pairs, and a loop at every second node."""
+    """An adjacency matrix of independent edges: of a pair with probability 1/4, a loop at a node with 1/2."""
     drawn = [[random.getrandbits(1) for _ in range(size)] for _ in range(size)]
     return [[drawn[i][j] & drawn[j][i] for j in range(size)] for i in range(size)]
 
 
 def bracketed(values: Sequence[float]) -> str:
-    """``[0.548 0.715]``"""
+    """Values as text: ``[0.548 0.715]``."""
     return f"[{' '.join(map(str, values))}]"
 
 

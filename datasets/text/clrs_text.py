@@ -19,30 +19,30 @@ from lab.datasets.sizes import BatchSize, Samples
 from lab.datasets.text.problems import Problem, Problems
 from lab.datasets.text.tokenizers import Tokenizer
 
-# Batches that are cut together of problems in the order of their lengths: less of a batch is padding then.
+# Batches that are cut at once from problems sorted by length, so that less of a batch is padding.
 _TOGETHER = 16
-# Answers that the plateau of the loss is counted on.
+# Training problems whose answers give the token counts behind the plateau of the loss.
 _COUNTED = 1000
 
-# An answer that is right to the letter, by the name of the accuracy that counts it.
+# Name of the accuracy that counts answers that are right to the letter.
 _MATCH = "exact_match"
 
 Encoded = tuple[Problem, list[int], int]
 
 
 class ClrsTextData(DataModule):
-    """Problems of CLRS-Text as tokens; a model is asked for those of the answer, and for the end after it.
+    """Problems of CLRS-Text as tokens; a model predicts those of the answer, and the end after it.
 
     A batch is ``{"x": (tokens [B, N], places [B, M]), "y": [B, M] int64, "latents": {name: [B]}}``: y is the token
-    after each place. Problems are padded on the right, which no token of a causal model sees; of a shorter answer y is
+    after each place. Problems are padded on the right, which no token of a causal model sees; y of a shorter answer is
     filled up with ``IGNORED``. Latents: ``algorithm`` and ``size``; ``target_location`` tells whether the algorithm is
     trained on this size.
 
     Source: "softmax is not enough", section 4.2 and Figure 7; Markeeva et al. 2024 (CLRS-Text).
 
     Args:
-        problems: where they come from.
-        tokenizer: makes tokens of them.
+        problems: source of the problems.
+        tokenizer: turns their text into tokens.
         longest: tokens of a problem with its answer, at most. A longer problem does not train; an algorithm and size
             with a longer one does not validate.
         batch_size: problems a batch and process.
@@ -52,8 +52,8 @@ class ClrsTextData(DataModule):
         validation_seed: of the validation set; the same for all runs.
 
     Raises:
-        ValueError: if an epoch is shorter than one batch of all processes; where problems are read, if they are not
-            what they should be, or all too long.
+        ValueError: if an epoch is shorter than one batch of all processes; when problems are read, if one is
+            invalid or all are too long.
     """
 
     unit = "problems"
@@ -83,12 +83,12 @@ class ClrsTextData(DataModule):
         self.steps_of(epoch_size)
 
     def model_arguments(self) -> dict[str, int]:
-        """Number of tokens that there are; tokens of the longest problem, by a name that only a model of it knows."""
+        """Size of the vocabulary; tokens of the longest problem, by a name that only models of this task have."""
         return {"num_classes": self.tokenizer.size, "answer_context": self.longest}
 
     @cached_property
     def locations(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Of sizes in distribution and out of it, those that the validation set has."""
+        """Sizes in distribution and out of it, as far as the validation set has them."""
         outside = {self._outside(group[0][0]) for group in self._validation[0]}
         names = ("in_distribution", "out_of_distribution")
         return tuple(name for name, out in zip(names, (False, True), strict=True) if out in outside)
@@ -98,7 +98,7 @@ class ClrsTextData(DataModule):
         return tuple(_MATCH if not name else f"{_MATCH}_{name}" for name in ("", *self.locations))
 
     def scored(self, logits: Tensor, batch: Batch) -> Mapping[str, tuple[Tensor, Tensor, Tensor | None]]:
-        """Single tokens, and whole answers: of these the label is 1, and so is the model's if all tokens are right."""
+        """Scores single tokens, and whole answers: the label is 1, and the prediction is 1 if all tokens are right."""
         y_BM, where_B = batch["y"], batch["latents"]["target_location"]
         asked_BM = y_BM != IGNORED
         right_B = ((logits.argmax(-1) == y_BM) | ~asked_BM).all(1)
@@ -122,7 +122,7 @@ class ClrsTextData(DataModule):
 
     @cached_property
     def _validation(self) -> tuple[list[list[Encoded]], dict[str, list[int]]]:
-        """Batches to validate on, each of one algorithm and size, and what is left out for its length.
+        """Batches to validate on, each of one algorithm and size, and the sizes left out for their length.
 
         Raises:
             ValueError: if nothing is left.
@@ -141,7 +141,7 @@ class ClrsTextData(DataModule):
 
     @cached_property
     def _held_out(self) -> frozenset[str]:
-        """Questions that validate: of small problems there are few."""
+        """Questions of the validation set. Training leaves them out: small problems are few, and would recur there."""
         return frozenset(problem.question for batch in self._validation[0] for problem, _, _ in batch)
 
     def _encoded(self, problem: Problem) -> Encoded:
@@ -153,13 +153,13 @@ class ClrsTextData(DataModule):
         return problem.size not in self.problems.trained.get(problem.algorithm, ())
 
     def prior_loss(self) -> float | None:
-        """Unigram entropy: the validation loss of one who knows how often each token is in training answers."""
+        """Unigram entropy: the validation loss of one who knows only how often each token is in training answers."""
         counts = np.zeros(self.tokenizer.size)
         for problem in self.problems.training(self.validation_seed, range(_COUNTED)):
             _, tokens, question = self._encoded(problem)
             np.add.at(counts, tokens[question:], 1.0)
         asked = [token for batch in self._validation[0] for _, tokens, question in batch for token in tokens[question:]]
-        # Once more each token of an answer, and no other: the rest of a large vocabulary would outweigh all counted.
+        # Counts one more of each token in answers only: over all of a large vocabulary it would outweigh the counts.
         counts[np.union1d(counts.nonzero()[0], asked)] += 1.0
         surprise = -np.log(np.maximum(counts, 1.0) / counts.sum())
         return float(surprise[asked].mean())
@@ -174,10 +174,10 @@ class ClrsTextData(DataModule):
         return self._batch(self._validation[0][index])
 
     def _cut(self, number: int) -> list[list[Encoded]]:
-        """Batches of this process that are cut together, in a random order.
+        """Batches of this process that are cut at once from problems sorted by length, in a random order.
 
         Raises:
-            ValueError: if all of their problems are too long, or validate.
+            ValueError: if all of their problems are too long, or in the validation set.
         """
         key = (number, self.rank)
         if self._together is None or self._together[0] != key:
@@ -191,7 +191,7 @@ class ClrsTextData(DataModule):
                     f"{size:,} training problems are all longer than data.longest={self.longest} tokens, or validate"
                 )
             generator = generator_of("clrs_text batches", self.seed, number, self.rank)
-            # In the place of each that is too long or validates another one comes again.
+            # Each problem that is too long or in the validation set is replaced by another one, which recurs.
             again = torch.randint(len(encoded), (size - len(encoded),), generator=generator)
             encoded += [encoded[place] for place in again.tolist()]
             encoded.sort(key=lambda one: len(one[1]))

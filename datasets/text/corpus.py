@@ -34,12 +34,12 @@ def check_patterns(option: str, patterns: Mapping[Split, str], example: str) -> 
     """Refuses patterns of anything but file names.
 
     Args:
-        option: that holds the folder, ``data.corpus``.
-        patterns: by split.
-        example: of a pattern.
+        option: name of the option that holds the folder, ``data.corpus``.
+        patterns: a pattern for each split.
+        example: an example of a pattern, for the message.
 
     Raises:
-        ValueError: if there is one.
+        ValueError: if a pattern is not of file names alone.
     """
     for split, pattern in patterns.items():
         if "/" in pattern or "**" in pattern or pattern in (".", ".."):
@@ -47,7 +47,7 @@ def check_patterns(option: str, patterns: Mapping[Split, str], example: str) -> 
 
 
 def files_of(folder: Path, patterns: Mapping[Split, str], split: Split) -> list[Path]:
-    """The files of a split by their patterns, sorted; none of those that validate trains."""
+    """The files of a split by its pattern, sorted; files of the validation split are no training files."""
     found = set(folder.glob(patterns[split]))
     if split == "train":
         found -= set(folder.glob(patterns["validation"]))
@@ -59,11 +59,11 @@ class FolderCorpus:
 
     Args:
         folder: the folder.
-        train, validation: patterns of file names; what validates does not train.
+        train, validation: patterns of file names; a file that fits both is for validation only.
 
     Raises:
-        ValueError: if a pattern is of other folders.
-        FileNotFoundError: where files are asked for, and a pattern fits none.
+        ValueError: if a pattern names other folders.
+        FileNotFoundError: when files are asked for, if a pattern fits none.
     """
 
     def __init__(
@@ -114,15 +114,15 @@ class HubCorpus:
     Args:
         name: of the data set, ``wikimedia/wikipedia``.
         config: one of its configurations, ``20231101.en``; None for the only one.
-        split: of it.
-        column: that holds the text.
-        revision: commit or tag of the data set; None for the newest commit there is at first reading, which is told.
-            The cache keeps what was read of it.
-        documents: that train at most, empty ones counted; None for all.
-        validation_documents: that validate, likewise.
+        split: split of the data set that all documents are from.
+        column: name of the column that holds the text.
+        revision: commit or tag of the data set; None for the newest commit at first reading, which is then told. The
+            cache keeps what was read of it.
+        documents: training documents at most, empty ones counted; None for all.
+        validation_documents: validation documents, counted likewise.
 
     Raises:
-        ValueError: where documents are asked for and Hugging Face ``datasets`` is not installed, or has none.
+        ValueError: when documents are asked for, if Hugging Face ``datasets`` is not installed or cannot read them.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class HubCorpus:
         self.limits = (documents, validation_documents)
 
     def documents(self, split: Split) -> Iterator[str]:
-        """The documents of a split, as they come from the Hub, but for empty ones."""
+        """The documents of a split, as they come from the Hub, without empty ones."""
         name, _, _, column, _ = self.source
         documents, held_out = self.limits
         stream = self._stream()
@@ -164,7 +164,7 @@ class HubCorpus:
 
     @cached_property
     def _commit(self) -> str:
-        """The revision to read: of a data set that grows meanwhile, too, all streams are of one commit."""
+        """The revision to read, found out once: all streams are of one commit, even if the data set grows meanwhile."""
         name, *_, revision = self.source
         if revision is not None:
             return revision
@@ -181,7 +181,7 @@ def _end(start: int, count: int | None) -> int | None:
 
 
 def _told(rows: Iterator[Any], name: str) -> Iterator[Any]:
-    """The rows, one after another; what breaks off between them is told as what fails at the first."""
+    """Yields the rows; an error between two of them is raised as the same ValueError as one at the start."""
     while True:
         try:
             row = next(rows)

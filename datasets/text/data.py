@@ -19,7 +19,7 @@ from lab.datasets.sizes import BatchSize, Samples
 from lab.datasets.text.corpus import Corpus, Split
 from lab.datasets.text.tokens import MASK, SPECIAL, Tokens, tokenised
 
-# All bytes and the special tokens have to have a place.
+# A vocabulary has to hold at least all bytes and the special tokens.
 Vocabulary = Annotated[int, Field(ge=256 + len(SPECIAL), le=500_000)]
 Block = Annotated[int, Field(ge=8, le=32_768)]
 
@@ -28,23 +28,24 @@ _COUNTED = 2**24
 
 
 class TextData(DataModule):
-    """Blocks of a corpus whose documents are packed one behind another, in a new order each time through.
+    """Blocks of a corpus whose documents are packed one after another; each pass has the blocks in a new order.
 
     Args:
         corpus: where documents come from.
-        vocabulary: size of the byte-level BPE that is trained on the corpus; a small one may give fewer.
+        vocabulary: size of the byte-level BPE that is trained on the corpus; a small corpus may give fewer tokens.
         block: tokens of a block.
         batch_size: blocks a batch and process.
         epoch_size: blocks an epoch over all processes.
         validation_size: blocks of the fixed validation set, at most; the corpus may have fewer.
         seed: seed of the order of the training blocks.
-        validation_seed: of what is random in the validation set; the same for all runs of one batch size.
+        validation_seed: seed of what is random in the validation set, which is the same for all runs with the same
+            batch size.
 
     Raises:
         ValueError: if an epoch is shorter than one batch of all processes.
     """
 
-    # What is asked for, and how many tokens of the corpus a sample takes beyond its block.
+    # Kind of prediction, and how many tokens of the corpus a sample takes beyond its block.
     task: Literal["masked", "causal"]
     ahead = 0
     unit = "blocks"
@@ -89,7 +90,7 @@ class TextData(DataModule):
         return found
 
     def model_arguments(self) -> dict[str, int]:
-        """Number of tokens that there are; length of a block, by a name that only a model of this task knows."""
+        """Size of the vocabulary; length of a block, by a name that only models of this task have."""
         return {"num_classes": self.tokens.vocabulary, f"{self.task}_context": self.block}
 
     def setup(self, stage: str | None = None) -> None:
@@ -106,10 +107,10 @@ class TextData(DataModule):
         return torch.from_numpy(stream[rows].astype(np.int64))
 
     def prior_loss(self) -> float | None:
-        """Unigram entropy: the loss on the validation set of one who knows how often each token is in training."""
+        """Unigram entropy: the validation loss of one who knows only how often each token is in training."""
         stream: NDArray[Any] = self.tokens.streams["train"]
         counts = np.ones(self.tokens.vocabulary)
-        for start in range(0, len(stream), _COUNTED):  # eight bytes a token, were all counted at once
+        for start in range(0, len(stream), _COUNTED):  # in parts, since bincount takes eight bytes a token
             counts += np.bincount(stream[start : start + _COUNTED], minlength=self.tokens.vocabulary)
         surprise = -np.log(counts / counts.sum())
         predicted = self.predicted(self.block_at("validation", torch.arange(self.validation_size)).numpy())
@@ -117,7 +118,7 @@ class TextData(DataModule):
 
     @abstractmethod
     def predicted(self, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The tokens of blocks that may be asked for, in one row."""
+        """The tokens of blocks that may be asked for, flattened."""
 
     @abstractmethod
     def drawn(self, tokens: Tensor, generator: torch.Generator) -> Drawn:
@@ -170,8 +171,8 @@ class MaskedLanguageData(TextData):
     Source: Devlin et al. 2019, section 3.1; Liu et al. 2019 (RoBERTa), section 4.1.
 
     Args:
-        share: of tokens that are asked for.
-        corpus, vocabulary, block, batch_size, epoch_size, validation_size, seed, validation_seed: as of
+        share: share of tokens that are asked for.
+        corpus, vocabulary, block, batch_size, epoch_size, validation_size, seed, validation_seed: as in
             :class:`TextData`.
     """
 

@@ -19,9 +19,9 @@ class DrawnProblems(Problems):
     """Problems of six algorithms, drawn anew for every batch (:mod:`lab.datasets.text.algorithms`).
 
     Args:
-        algorithms: that train and validate.
-        smallest, largest: sizes of the training problems, both included; all are as likely.
-        validation_sizes: sizes that validate.
+        algorithms: names of the algorithms to train and validate on.
+        smallest, largest: sizes of the training problems, both included; all sizes are equally likely.
+        validation_sizes: sizes to validate on.
 
     Raises:
         ValueError: if there is no such algorithm, or ``smallest`` exceeds ``largest``.

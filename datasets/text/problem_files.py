@@ -1,4 +1,4 @@
-"""Problems of JSON Lines, as CLRS-Text is published."""
+"""Problems from JSON Lines files, as CLRS-Text is published."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ _LARGEST = 100_000
 
 
 class FolderProblems(Problems):
-    """Problems of JSON Lines as CLRS-Text is published: ``question``, ``answer``, ``algo_name`` and ``length``.
+    """Problems from JSON Lines files as CLRS-Text is published: ``question``, ``answer``, ``algo_name`` and ``length``.
 
-    ``scripts/export_clrs_text.py`` writes such files. They are read through once, to check each line and to note where
-    it stands; then problems are read as they are needed.
+    ``scripts/export_clrs_text.py`` writes such files. They are read through once, to check each line and to note its
+    position; then problems are read as they are needed.
 
     Args:
-        folder: of the files.
-        train, validation: patterns of file names; what validates does not train.
-        algorithms: of those in the files; None takes all.
+        folder: folder of the files.
+        train, validation: patterns of file names; a file that fits both is for validation only.
+        algorithms: algorithms to take from the files; None takes all.
 
     Raises:
-        ValueError: if a pattern is of other folders; where problems are asked for, if a line is no problem, named by
-            file and number, or an algorithm has none.
-        FileNotFoundError: where problems are asked for, and a pattern fits no file.
+        ValueError: if a pattern names other folders; when problems are asked for, if a line is no problem (it is named
+            by file and number), or an algorithm has none.
+        FileNotFoundError: when problems are asked for, if a pattern fits no file.
     """
 
     def __init__(
@@ -101,16 +101,16 @@ class FolderProblems(Problems):
 
 
 class _Index:
-    """Places of the problems of some files.
+    """Positions of the problems in some files.
 
     Args:
-        files: of JSON Lines.
-        wanted: algorithms that count; None is all.
+        files: files of JSON Lines.
+        wanted: algorithms to keep; None keeps all.
 
     Attributes:
         places: of each problem, its file and the byte that its line begins at.
         rows: algorithm -> size -> numbers of its problems.
-        others: algorithms that do not count.
+        others: algorithms that were not kept.
 
     Raises:
         ValueError: if a line is no problem.
@@ -135,7 +135,7 @@ class _Index:
         return len(self.places[0])
 
     def read(self, row: int) -> Problem:
-        """The problem of a number."""
+        """Reads a problem by its number."""
         path = self.files[self.places[0][row]]
         with path.open("rb") as file:
             file.seek(self.places[1][row])
@@ -155,10 +155,10 @@ def _problems(path: Path) -> Iterator[tuple[int, Problem]]:
 
 
 def _problem(line: bytes, where: str) -> Problem:
-    """The problem of a line.
+    """The problem in a line.
 
     Raises:
-        ValueError: if it is none.
+        ValueError: if the line is no problem.
     """
     try:
         found: Any = json.loads(line)

@@ -1,4 +1,4 @@
-"""Problems in text with one right answer, by algorithm and size: what sources of them have in common."""
+"""Problems in text with one right answer, by algorithm and size: the base class of their sources."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-# As the algorithm counts: of so many numbers, or nodes.
+# Size as the algorithm counts it: in numbers, or in nodes.
 ProblemSize = Annotated[int, Field(ge=1, le=100_000)]
 Names = Annotated[Sequence[str], Field(min_length=1)]
 
@@ -20,9 +20,9 @@ class Problem:
 
     Attributes:
         question: all that the model is shown, to the end of its last line.
-        answer: what it has to say, to the letter.
-        algorithm: whose answer it is.
-        size: of the problem, as the algorithm counts.
+        answer: what the model has to say, to the letter.
+        algorithm: name of the algorithm that gives the answer.
+        size: size of the problem, as the algorithm counts it.
     """
 
     question: str
@@ -50,14 +50,14 @@ class Problems(ABC):
 
     @abstractmethod
     def validation(self, seed: int, most: int) -> list[list[Problem]]:
-        """At most so many problems to validate on, evenly by algorithm and size, in groups of one of each.
+        """At most ``most`` problems to validate on, in groups, evenly by algorithm and size.
 
-        The order is by size, then by algorithm.
+        A group is of one algorithm and size; groups are ordered by size, then by algorithm.
         """
 
 
 def shared_out(most: int, there: Sequence[int]) -> list[int]:
-    """Numbers to take of groups of so many: as even as these allow, and no more than ``most`` in all."""
+    """Numbers to take from groups of sizes ``there``: as even as the sizes allow, and at most ``most`` in all."""
     taken = [0] * len(there)
     order = sorted(range(len(there)), key=lambda group: there[group])
     for place, group in enumerate(order):

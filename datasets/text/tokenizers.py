@@ -14,12 +14,12 @@ from lab.datasets.text.tokens import END, SPECIAL, START
 
 
 class Tokenizer(ABC):
-    """Text to numbers, and what stands before a text and after it."""
+    """Turns text into numbers of tokens, and tells the tokens before and after a text."""
 
     @property
     @abstractmethod
     def size(self) -> int:
-        """Number of tokens that there are."""
+        """Size of the vocabulary."""
 
     @property
     @abstractmethod
@@ -37,7 +37,7 @@ class Tokenizer(ABC):
 
 
 class ByteTokenizer(Tokenizer):
-    """Bytes of the text in UTF-8, behind the special tokens: 261 in all."""
+    """Bytes of the text in UTF-8, numbered after the special tokens: 261 tokens in all."""
 
     size = len(SPECIAL) + 256
     start = (START,)

@@ -1,4 +1,4 @@
-"""Tokens of a corpus by a byte-level BPE that is trained on it; both are kept in the user's cache, by content."""
+"""Tokens of a corpus by a byte-level BPE trained on it; both are kept in the user's cache, by content."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from lab.datasets.text.corpus import Corpus, Split, library
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 START, END, MASK = (SPECIAL.index(token) for token in ("<s>", "</s>", "<mask>"))
 
-# Changes when what is kept does.
+# Part of the cache's key: raised whenever the kept files change.
 _VERSION = 2
 # Documents that are tokenised at once, side by side on all cores.
 _AT_ONCE = 1000
@@ -38,7 +38,7 @@ class Tokens:
     Attributes:
         vocabulary: number of tokens that there are; fewer than asked for where the corpus is small.
         streams: split -> token numbers of all its documents, each ended by ``</s>``; read from disk as they are used.
-        tokenizer: that made them, of the library ``tokenizers``.
+        tokenizer: the tokeniser that made them, of the library ``tokenizers``.
     """
 
     vocabulary: int
@@ -72,7 +72,7 @@ def tokenised(corpus: Corpus, vocabulary: int) -> Tokens:
     try:
         tokenizer = tokenizers.Tokenizer.from_file(str(folder / _TOKENIZER))
         streams = {split: np.load(folder / f"{split}.npy", mmap_mode="r") for split in _SPLITS}
-    except Exception as error:  # the two libraries have many for a damaged file
+    except Exception as error:  # the two libraries raise many kinds for a damaged file
         raise ValueError(
             f"{folder} is damaged ({first_line(error)}): delete it, and it is made again from the corpus"
         ) from error
@@ -80,7 +80,7 @@ def tokenised(corpus: Corpus, vocabulary: int) -> Tokens:
 
 
 def _make(corpus: Corpus, vocabulary: int, folder: Path) -> None:
-    """Fills the folder of the cache, which appears whole or not at all."""
+    """Trains the tokeniser and fills the folder of the cache, which appears whole or not at all."""
     from tokenizers.implementations import ByteLevelBPETokenizer
 
     tell(f"a tokeniser is trained on the corpus once, and kept in {folder.parent}")

@@ -1,6 +1,6 @@
 """The lab's launcher and sweeper, where Hydra looks for plugins; the code is in ``lab.sweeps``.
 
-Imports ``_slurm`` where it is asked for: it needs submitit, which not every installation has.
+``_slurm`` is imported only in :func:`offer`: it needs submitit, which not every installation has.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ def offer(arguments: list[str]) -> None:
 
     Exits with one sentence if a launcher is asked for whose plugin is missing.
 
-    Hydra looks for plugins by itself, but not in packages that are installed with ``pip install -e``. The plugin's own
-    name, ``hydra/launcher=submitit_slurm``, then means ``configs/hydra/launcher/slurm.yaml``, too.
+    Hydra finds plugins by itself, but not in packages that are installed with ``pip install -e``. The submitit
+    plugin's own name, ``hydra/launcher=submitit_slurm``, then also means ``configs/hydra/launcher/slurm.yaml``.
     """
     plugins = Plugins.instance()
     plugins.register(SearchSweeper)
@@ -35,5 +35,5 @@ def offer(arguments: list[str]) -> None:
                 sys.exit(1)
         return
     plugins.register(SlurmLauncher)
-    # A file of that name would be held against the plugin's schema, which knows no null for tasks and nodes.
+    # Not a file of that name: Hydra would check it by the plugin's schema, which allows no null for tasks and nodes.
     ConfigStore.instance().store(group="hydra/launcher", name="submitit_slurm", node={"defaults": ["slurm"]})

@@ -1,4 +1,4 @@
-"""The sweeper of ``+sweep=search``: Hydra takes sweepers from ``hydra_plugins`` alone."""
+"""The sweeper of ``+sweep=search``: Hydra accepts sweepers only from ``hydra_plugins``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lab.console import refusals
 
 
 class SearchSweeper(Sweeper):
-    """:func:`lab.sweeps.search.search`; takes the options of ``configs/hydra/sweeper/search.yaml``."""
+    """Sweeper that calls :func:`lab.sweeps.search.search`; options as in ``configs/hydra/sweeper/search.yaml``."""
 
     def __init__(self, **options: Any) -> None:
         self._launcher: Launcher | None = None
@@ -26,8 +26,8 @@ class SearchSweeper(Sweeper):
         )
 
     def sweep(self, arguments: list[str]) -> None:
-        """Runs the trials that are missing; exits with one sentence where that cannot be."""
-        from lab.sweeps.search import search  # Optuna takes a second, and every run registers this class
+        """Runs the trials that are missing; exits with a one-sentence error where that is not possible."""
+        from lab.sweeps.search import search  # here: Optuna takes a second to load, and every run registers this class
 
         assert self.config is not None and self._launcher is not None
         with refusals():

@@ -1,4 +1,4 @@
-"""``hydra/launcher=submitit_slurm``: Hydra takes launchers from ``hydra_plugins`` alone."""
+"""``hydra/launcher=submitit_slurm``: Hydra accepts launchers only from ``hydra_plugins``."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from lab.sweeps import launcher
 
 
 class SlurmLauncher(launcher.SlurmLauncher):
-    """:class:`lab.sweeps.launcher.SlurmLauncher`, by the name that Hydra accepts."""
+    """Subclass of :class:`lab.sweeps.launcher.SlurmLauncher` in a package from which Hydra accepts it."""

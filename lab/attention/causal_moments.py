@@ -10,19 +10,20 @@ from torch import Tensor
 
 from lab.attention.masks import Causal
 
-# Queries worked on at once: their scores with each other are written out, and no others are.
+# Queries in one chunk: only the scores between tokens of the same chunk are written out.
 _CHUNK = 128
 
 
 def causal_variance(q_BHND: Tensor, k_BHMD: Tensor, mask: Causal) -> Tensor:
     """Biased variance of the scores of each query with the keys that it sees, [B, H, N, 1].
 
-    Chunk by chunk: of the n keys before a chunk, the mean m and the sum of squares S = sum (k - m)^T (k - m) are
-    carried along. A query that sees w keys of its chunk, whose scores less q m have mean u and sum of squares s, has
+    Works chunk by chunk, and carries along the mean m and the sum of squares S = sum (k - m)^T (k - m) of the n keys
+    before the chunk. A query sees w keys of its own chunk; their scores q (k - m)^T have the mean u and the sum of
+    squared deviations s. Then
 
         (n + w) Var = q S q^T + s + u^2 n w / (n + w).
 
-    Nothing is subtracted but means, so that float32 is enough (Chan, Golub and LeVeque 1979). Time and memory grow with
+    Only means are subtracted, so that float32 is enough (Chan, Golub and LeVeque 1979). Time and memory grow with
     N D (D + chunk), under autograd, too.
     """
     before = mask.keys - mask.queries
@@ -47,7 +48,7 @@ def causal_variance(q_BHND: Tensor, k_BHMD: Tensor, mask: Causal) -> Tensor:
 
 
 def _joined(n: int, mean: Tensor, squares: Tensor, k: Tensor) -> tuple[int, Tensor, Tensor]:
-    """Number, mean [.., 1, D] and sum of squares [.., D, D] of n keys and of further ones together."""
+    """Number, mean [.., 1, D] and sum of squares [.., D, D] of the first n keys and the keys ``k`` together."""
     w = k.shape[-2]
     further = k - mean
     step = further.mean(-2, keepdim=True)

@@ -13,15 +13,15 @@ from torch import Tensor
 from lab.attention.masks import Mask, rows_of, written_out
 from lab.attention.recompute import recomputed
 
-# Scores held at once: 16 MiB in float32. So many stay in a CPU's cache, which pays for working them out twice: at 1,025
-# tokens 2.3 s a step, 3.3 s with 2**24, 2.4 s with all at once (four layers).
+# Scores held at once: 16 MiB in float32. These stay in a CPU's cache, which makes up for computing them twice: at 1,025
+# tokens a step takes 2.3 s, 3.3 s with 2**24, 2.4 s with all at once (four layers).
 CHUNK_ELEMENTS = 2**22
 
 
 def over_queries(work: Callable[..., Tensor], q_BHND: Tensor, k_BHMD: Tensor, mask: Mask, *more: Tensor) -> Tensor:
-    """``work(q, k, mask, *more)`` of all queries, whose result for a query depends on no other one.
+    """``work(q, k, mask, *more)`` for all queries; its result for one query must not depend on the others.
 
-    Of more than one chunk nothing but the result is kept: each is worked out again in the backward pass.
+    With more than one chunk, nothing but the results is kept: each chunk is computed again in the backward pass.
     """
     rows = q_BHND.shape[:-2].numel() * k_BHMD.shape[-2]
     queries, step = q_BHND.shape[-2], max(1, CHUNK_ELEMENTS // rows)

@@ -1,4 +1,4 @@
-"""Check of a temperature rule: what a model relies on is tried before any training.
+"""Checks a temperature rule before any training: tries all that a model relies on, on a few queries and keys.
 
 Shapes: B batch, H heads, N queries, M keys, D head dimension.
 """
@@ -18,16 +18,16 @@ from torch import Tensor, nn
 from lab.attention.normaliser import Normaliser
 from lab.attention.rule import LengthNotTold, TemperatureRule, not_handed_on
 
-# What every constructor takes: the model makes one rule a layer with them.
+# Arguments that every constructor takes: the model makes one rule for each layer with them.
 _OF_A_LAYER = ("heads", "head_dim")
 # Factors on tau and on queries at which dependence is looked for: a rule may show it only below its tau, or only where
-# a softmax is spread.
+# a softmax is spread out.
 _OF_TAU = (1.0, 1e-3, 1e3)
 _OF_QUERIES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)
 
 
 class _Dependence(NamedTuple):
-    """Dependence of beta that was seen; fields as in :class:`TemperatureRule`."""
+    """Dependence of beta that a trial has shown; fields as in :class:`TemperatureRule`."""
 
     couples_queries: bool
     weighs_channels: bool
@@ -43,7 +43,7 @@ def check_constructor(make: Callable[..., object]) -> None:
     try:
         parameters = inspect.signature(made).parameters
     except (TypeError, ValueError):
-        return  # of no Python code: calling it will tell
+        return  # not written in Python, so without a signature: calling it will show
     if all(name in parameters for name in _OF_A_LAYER):
         return
     if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values()):
@@ -61,15 +61,15 @@ def check_constructor(make: Callable[..., object]) -> None:
 
 
 def check_rule(rule: object) -> None:
-    """Tries a rule on a handful of queries and keys, and finds what it does not declare.
+    """Tries a rule on a handful of queries and keys and finds out the properties that its class does not declare.
 
-    ``couples_queries`` and ``weighs_channels`` are set where they are None. Apart from that the rule is left as it
-    is: a copy is tried, and no random number of training is drawn. A rule that draws random numbers itself cannot be
-    compared, and is taken to depend on everything.
+    Sets ``couples_queries`` and ``weighs_channels`` where they are None. Apart from that the rule does not change: a
+    copy is tried, and no random number of training is drawn. The betas of a rule that draws random numbers itself
+    cannot be compared, so it is taken to depend on everything.
 
     Raises:
-        ValueError: if it is no temperature rule, if it fails, if its beta does not fit queries, or if it declares
-            to be independent of something that beta depends on.
+        ValueError: if it is no temperature rule, if it fails, if its beta is not broadcastable to queries, or if it
+            declares to be independent of something that beta depends on.
     """
     if not isinstance(rule, TemperatureRule):
         raise ValueError(
@@ -78,9 +78,9 @@ def check_rule(rule: object) -> None:
     if not isinstance(getattr(rule, "tau", None), Tensor):
         raise ValueError(not_handed_on(type(rule)))
     if any(tensor.is_meta for tensor in chain(rule.parameters(), rule.buffers())):
-        return  # without numbers there is nothing to try; no short cut is taken
+        return  # meta tensors hold no numbers to try: properties stay None, and no short cut is taken
     H, D = rule.heads, rule.head_dim
-    # Sizes that are unlike each other and the rule's own: what is put in a wrong place does not fit by chance.
+    # Sizes that differ from each other and from H and D, so that a wrong axis cannot fit by chance.
     B, N, M = [size for size in (2, 3, 5, 7, 11) if size not in (H, D)][:3]
     with torch.no_grad(), torch.random.fork_rng(devices=[]), torch.device("cpu"):
         tried = copy.deepcopy(rule).cpu().float()
@@ -97,7 +97,7 @@ def check_rule(rule: object) -> None:
 
 
 def take_findings(layer: nn.Module, checked: nn.Module) -> None:
-    """Gives a rule or normaliser what was found of another one of its kind."""
+    """Copies to a rule or normaliser the properties that were found out for another one of its kind."""
     for name in ("couples_queries", "weighs_channels", "shift_invariant"):
         if getattr(layer, name, ...) is None:
             setattr(layer, name, getattr(checked, name))
@@ -121,9 +121,9 @@ def _check_declared(rule: TemperatureRule, seen: _Dependence | None) -> None:
 
 
 def _everywhere(rule: TemperatureRule, q_BHND: Tensor, k_BHMD: Tensor) -> Iterator[_Dependence | None]:
-    """Dependence in both modes, at several temperatures and sizes of queries, with parameters as made and moved.
+    """Dependence in both modes, at several temperatures and sizes of queries, with initial and with moved parameters.
 
-    A dependence that training or a schedule brings to light must not be missed: a gate may start at 0.
+    A dependence that shows only later, through training or a schedule, must not be missed: a gate may start at 0.
     """
     tau, parameters = float(rule.tau), list(rule.parameters())
     q_BHND = torch.cat([factor * q_BHND for factor in _OF_QUERIES])
@@ -136,11 +136,11 @@ def _everywhere(rule: TemperatureRule, q_BHND: Tensor, k_BHMD: Tensor) -> Iterat
             rule.train(training).set_tau(factor * tau)
             yield _dependence(rule, q_BHND, k_BHMD)
         except ValueError:
-            yield None  # it does not work there: nothing is known
+            yield None  # the rule fails at these settings: nothing is known
 
 
 def _dependence(rule: TemperatureRule, q_BHND: Tensor, k_BHMD: Tensor) -> _Dependence | None:
-    """Dependence of beta, as far as these numbers show it; None if the same numbers give another beta each time."""
+    """Dependence of beta, as far as these numbers show it; None if beta is random, another one at each call."""
     beta = _beta_of(rule, q_BHND, k_BHMD)
     if not same(beta, _beta_of(rule, q_BHND, k_BHMD)):
         return None
@@ -149,29 +149,29 @@ def _dependence(rule: TemperatureRule, q_BHND: Tensor, k_BHMD: Tensor) -> _Depen
     couples = not same(beta.expand_as(q_BHND)[:, :, -1:], alone)
     if beta.dim() and beta.shape[-1] > 1:
         return _Dependence(couples, True)
-    # The scores are the same in another basis, but for one number that all of a query are raised by.
+    # Another basis: the scores stay the same, except that one number is added to all scores of a query.
     stretch = torch.linspace(0.5, 2, q_BHND.shape[-1])
     q = torch.cat([last * stretch, last], -1)
     k = torch.cat([(k_BHMD + 0.3) / stretch, torch.zeros_like(k_BHMD)], -1)
     try:
         return _Dependence(couples, not same(alone, _beta_of(rule, q, k)))
     except ValueError:
-        return _Dependence(couples, True)  # it minds the dimension of its queries
+        return _Dependence(couples, True)  # the rule fails on queries of another dimension
 
 
 def same(one: Tensor, other: Tensor) -> bool:
-    """Tells if two tensors hold the same numbers, but for rounding."""
+    """Tells if two tensors hold the same numbers, up to rounding."""
     one, other = torch.broadcast_tensors(one, other)
     return torch.allclose(one, other, rtol=1e-4, atol=0.0, equal_nan=True)
 
 
 def numbers(B: int, H: int, rows: int, D: int, step: float) -> Tensor:
-    """[B, H, rows, D] without a random number, each row larger than the one before it."""
+    """Numbers [B, H, rows, D] that are not random; row i is scaled by i, so that rows differ in size."""
     return torch.arange(B * H * rows * D).mul(step).sin().view(B, H, rows, D) * torch.arange(1, rows + 1).view(-1, 1)
 
 
 def _beta_of(rule: TemperatureRule, q_BHND: Tensor, k_BHMD: Tensor) -> Tensor:
-    """The rule's beta, if it is one."""
+    """Returns beta of the rule, after checks that it is a real tensor and broadcastable to the queries."""
     where = f"{name_of(type(rule))}.inverse_temperature"
     shapes = f"queries {list(q_BHND.shape)} and keys {list(k_BHMD.shape)} [batch, heads, tokens, head_dim]"
     try:

@@ -1,7 +1,7 @@
-"""Quicker ways to the same numbers: all that is done for speed alone, above all on a CPU.
+"""Quicker paths to the same numbers: code for speed alone, above all on a CPU.
 
-:func:`attend` chooses between them on a CPU. :func:`last_token` and :func:`one_query` spare a layer work, on any
-device, where rule and normaliser allow it. Nothing here changes what is computed, but for rounding.
+:func:`attend` chooses between them on a CPU. :func:`last_token` and :func:`one_query` save a layer work, on any
+device, where rule and normaliser allow it. Results differ from those of the plain paths by rounding alone.
 
 Shapes: B batch, H heads, N queries, M keys, D head dimension, W = H D width.
 """
@@ -24,14 +24,15 @@ if TYPE_CHECKING:
     from lab.attention.rule import TemperatureRule
 
 # Below this many keys a fused CPU kernel costs more than the N x M matrix it saves: for the reasoning task
-# (5 keys, heads of 4) it takes 25 of 45 ms a step. `python -m lab.bench` shows both over N.
+# (5 keys, heads of 4) the kernel takes 25 of 45 ms a step. `python -m lab.bench` shows both over N.
 _FEW_KEYS = 16
-# Up to so many keys, products of bfloat16 numbers are quicker than a fused kernel in float32, on a CPU that has them.
+# Up to this many keys, products in bfloat16 are quicker than a fused kernel in float32, on a CPU that has instructions
+# for them.
 _KEYS_IN_BFLOAT16 = 256
 
 
 def _multiplies_bfloat16() -> bool:
-    """Tells if this CPU has instructions for products of bfloat16 numbers; torch 2.6 cannot tell, which is a no."""
+    """Tells if this CPU has instructions for products of bfloat16 numbers; torch 2.6 cannot tell: taken as no."""
     told = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
     return any(bool(told.get(name)) for name in ("avx512_bf16", "amx_bf16"))
 
@@ -42,17 +43,17 @@ _CPU_MULTIPLIES_BFLOAT16 = _multiplies_bfloat16()
 def attend(
     q_BHND: Tensor, k_BHMD: Tensor, v_BHMD: Tensor, rule: TemperatureRule, mask: Mask, normaliser: Normaliser
 ) -> Tensor:
-    """:func:`lab.attention.functional.attend` of tensors on a CPU, by the way that is quickest for their sizes.
+    """:func:`lab.attention.functional.attend` of tensors on a CPU, by the quickest path for their sizes.
 
-    - Softmax of 17 to 256 keys in bfloat16, on a CPU that multiplies such numbers: :class:`Weights`; under rules that
-      read scores :func:`_weights_at_once`.
+    - Softmax over 17 to 256 keys in bfloat16, on a CPU with instructions for it: :class:`Weights`; without a mask and
+      under a rule that computes beta from scores, :func:`_weights_at_once`.
     - Everything else in float32 at least: the backward pass of the fused kernel is ten times slower in 16 bit
       (reference).
     """
     keys, dtype = k_BHMD.shape[-2], v_BHMD.dtype
     in_bfloat16 = q_BHND.dtype == k_BHMD.dtype == dtype == torch.bfloat16
     if in_bfloat16 and _CPU_MULTIPLIES_BFLOAT16 and _FEW_KEYS < keys <= _KEYS_IN_BFLOAT16 and normaliser.is_softmax:
-        # Heads lie strided in their projection: each product would copy them, forward and backward.
+        # Heads are strided views of their projection: each product would copy them, forward and backward.
         q_BHND, k_BHMD, v_BHMD = (x.contiguous() for x in (q_BHND, k_BHMD, v_BHMD))
         if mask is None:
             with torch.autocast("cpu", enabled=False):
@@ -69,8 +70,8 @@ def attend(
 
 
 def fused(q_BHND: Tensor, k_BHMD: Tensor, v_BHMD: Tensor, mask: Mask = None, dropout: float = 0.0) -> Tensor:
-    """softmax(q k^T) v by the fused kernel; on a CPU, where keys are few, with logits and weights written out."""
-    # The kernel's own causal mask takes the queries for the first of the tokens.
+    """softmax(q k^T) v by the fused kernel; on a CPU with few keys and no mask, with logits and weights written out."""
+    # The kernel's own causal mask assumes that the queries are the first tokens, not the last: right only for N = M.
     is_causal = isinstance(mask, Causal) and mask.queries == mask.keys
     if q_BHND.device.type != "cpu" or mask is not None or dropout or k_BHMD.shape[-2] > _FEW_KEYS:
         given = None if is_causal else written_out(mask)
@@ -89,7 +90,7 @@ def scores(q_BHND: Tensor, k_BHMD: Tensor) -> Tensor:
 
 
 def mix(weights_BHNM: Tensor, v_BHMD: Tensor) -> Tensor:
-    """The sum of values, weighted, [B, H, N, D]."""
+    """The weighted sum of values, [B, H, N, D]."""
     if _is_narrow(weights_BHNM) and v_BHMD.shape[-1] <= _FEW_KEYS:
         weights_HMB = _samples_last(weights_BHNM).squeeze(1)
         return _samples_first((weights_HMB.unsqueeze(2) * _samples_last(v_BHMD)).sum(1).unsqueeze(1))
@@ -97,7 +98,7 @@ def mix(weights_BHNM: Tensor, v_BHMD: Tensor) -> Tensor:
 
 
 class Weights(torch.autograd.Function):
-    """softmax(q k^T) as a fused kernel has it in 16 bit: from logits in float32, rounded for the product with v.
+    """softmax(q k^T) as a fused kernel computes it in 16 bit: in float32, then rounded for the product with v.
 
     Rescaled queries in float32 [B, H, N, D], keys in 16 bit [B, H, M, D] -> weights in 16 bit [B, H, N, M]. The
     backward pass is written out because autograd would keep the softmax in float32 and multiply in it, at twice the
@@ -166,16 +167,16 @@ class WeightsOfLogits(torch.autograd.Function):
 
 
 def _weights_at_once(q_BHND: Tensor, k_BHMD: Tensor, rule: TemperatureRule) -> Tensor | None:
-    """Weights in bfloat16 of a rule that reads scores which are at hand anyway; None of other rules."""
+    """Weights in bfloat16, under a rule that can compute beta from the scores; None under other rules."""
     if not torch.compiler.is_compiling():
         return rule.weights_in_bfloat16(q_BHND, k_BHMD)
-    # Compiled, the statistic is fused with the softmax, which is quicker still.
+    # torch.compile fuses the statistic with the softmax, which is quicker still.
     scores_BHNM = _scores_of_bfloat16(q_BHND, k_BHMD)
     beta = rule.of_scores(scores_BHNM, q_BHND.float(), k_BHMD.float())
     return None if beta is None else _softmax_in_bfloat16(beta.float() * scores_BHNM)
 
 
-# Under torch.compile over vmap (seeds side by side) Dynamo would look into them and lose the backward pass.
+# Under torch.compile over vmap (seeds side by side) Dynamo would trace into these and lose their backward pass.
 @torch.compiler.allow_in_graph
 def _scores_of_bfloat16(q: Tensor, k: Tensor) -> Tensor:
     return Scores.apply(q, k)
@@ -192,7 +193,7 @@ def _weights(q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def score_variance(q_BHND: Tensor, k_BHMD: Tensor, over: tuple[int, ...]) -> Tensor:
-    """Biased variance of the scores q k^T over the last axis (-1,) or the last two (-2, -1), which are kept."""
+    """Biased variance of the scores q k^T over the last axis (-1,) or the last two (-2, -1), kept with size 1."""
     if _is_narrow(q_BHND):
         scores_H1MB = _narrow_scores(q_BHND, k_BHMD).unsqueeze(1)
         return _samples_first(variance(scores_H1MB, tuple(axis - 1 for axis in over)))
@@ -210,7 +211,7 @@ def _is_narrow(q_BHND: Tensor) -> bool:
 
 
 def _narrow_scores(q_BH1D: Tensor, k_BHMD: Tensor) -> Tensor:
-    """Scores q k^T of a single narrow query, [H, M, B], number by number.
+    """Scores q k^T of a single narrow query, [H, M, B], by elementwise arithmetic.
 
     For the reasoning task (5 keys, heads of 4) a matrix product of each sample costs more in calls than in arithmetic.
     """
@@ -218,7 +219,7 @@ def _narrow_scores(q_BH1D: Tensor, k_BHMD: Tensor) -> Tensor:
 
 
 def _samples_last(x: Tensor) -> Tensor:
-    """[B, H, N, M] -> [H, N, M, B], a view: arithmetic along samples is vectorised however small the rest is."""
+    """[B, H, N, M] -> [H, N, M, B], a view: arithmetic along samples is vectorised however small other axes are."""
     return x.permute(1, 2, 3, 0)
 
 
@@ -228,19 +229,20 @@ def _samples_first(x: Tensor) -> Tensor:
 
 
 def last_token(layer: Attention, x: Tensor) -> Tensor:
-    """The last token of ``layer(x)``, [B, N, W] -> [B, 1, W], without the queries of the others.
+    """The last token of ``layer(x)``, [B, N, W] -> [B, 1, W], without computing the other queries.
 
-    For a layer that ``reads_one_query``: a query's row does not depend on the other queries there.
+    Only for a layer that ``reads_one_query``, where the row of a query does not depend on the other queries.
     """
     return layer.attend_projected(layer.project("q", x[:, -1:]), layer.project("k", x), layer.project("v", x))
 
 
 def one_query(layer: CrossAttention, query: Tensor, tokens: Tensor) -> Tensor:
-    """``layer(query, tokens)`` of a single query, [B, 1, W] and [B, M, W] -> [B, 1, W], without projecting a token.
+    """``layer(query, tokens)`` for a single query, [B, 1, W] and [B, M, W] -> [B, 1, W], without projecting tokens.
 
-    The query is taken into the basis of the tokens: q^T (W_K x) = (W_K^T q)^T x, and W_V comes last, with the bias of
-    the values once, as weights add up to one. The bias of the keys adds one number to all scores of the query, of which
-    a normaliser that is ``shift_invariant`` does not know, and no rule that does not ``weigh channels``.
+    The query is moved to the basis of the tokens: q^T (W_K x) = (W_K^T q)^T x. W_V is applied last, and the bias of the
+    values is added once, since weights add up to one. The bias of the keys is left out: it adds one number to all
+    scores of the query, which changes no weight of a ``shift_invariant`` normaliser, and no beta of a rule with
+    ``weighs_channels = False``.
     """
     B, _, W = query.shape
     H, D = layer.num_heads, layer.head_dim

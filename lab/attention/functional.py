@@ -1,7 +1,7 @@
 """Attention under any temperature rule and any normaliser.
 
-A rule gives each query an inverse temperature beta. Attention is then plain attention on rescaled queries, whose logits
-(beta q) k^T the normaliser makes weights of: softmax, unless another one is given.
+A rule gives each query an inverse temperature beta. Attention is then plain attention on rescaled queries: the
+normaliser, softmax unless another one is given, turns the logits (beta q) k^T into weights.
 
 Shapes: B batch, H heads, N queries, M keys, D head dimension.
 """
@@ -21,13 +21,13 @@ from lab.attention.normalisers.softmax import Softmax
 from lab.attention.precision import at_least_float32
 from lab.attention.rule import TemperatureRule, inverse_temperature
 
-_SOFTMAX = Softmax(heads=1, head_dim=1)  # of any layer: it holds nothing
+_SOFTMAX = Softmax(heads=1, head_dim=1)  # serves any layer, since it has no state
 
 
 class Attended(NamedTuple):
-    """All that the explicit path knows: z [B, H, N, D], logits and weights [B, H, N, M].
+    """All that the explicit path computes: z [B, H, N, D], logits and weights [B, H, N, M].
 
-    ``logits`` are what the normaliser makes weights of, temperature included; masked ones are -inf.
+    ``logits`` are the input of the normaliser, temperature included; masked ones are -inf.
     """
 
     z: Tensor
@@ -46,21 +46,22 @@ def attend(
 ) -> Tensor:
     """weights((beta q) k^T) v by a fused kernel where there is one, beta = ``rule.inverse_temperature(q, k, mask)``.
 
-    On a CPU there are quicker ways to the same numbers (:mod:`lab.attention.cpu_paths`).
+    On a CPU there are quicker paths to the same numbers (:mod:`lab.attention.cpu_paths`).
 
     Args:
         mask: bool, True where a query may attend to a key, broadcastable to [B, H, N, M], or :class:`Causal`. A query
             that may attend to nothing has a z of 0.
-        normaliser: makes weights of logits; None is softmax.
-        dropout: share of the weights that are dropped, in training; of a normaliser other than softmax the N x M matrix
-            is written out for it.
+        normaliser: turns logits into weights; None is softmax.
+        dropout: share of the weights that are dropped, in training; under a normaliser other than softmax, dropout
+            writes out the N x M matrix.
 
     Returns:
         z_BHND, in the dtype of v.
 
     Raises:
-        ValueError: if rule, normaliser or mask is none, or made for other heads, queries are not [B, H, N, D], the mask
-            is not bool, the dropout no share, or a query would know of later ones, though the mask is causal.
+        ValueError: if rule, normaliser or mask is of a wrong type; if rule or normaliser is made for another number of
+            heads; if queries are not [B, H, N, D], the mask is not bool, or dropout is not in [0, 1); or if under a
+            causal mask a query would depend on later ones.
     """
     normaliser = normaliser or _SOFTMAX
     _check(q_BHND, rule, mask, normaliser, dropout)

@@ -1,4 +1,4 @@
-"""Quicker way on a GPU to the same numbers, where a mask hides most keys.
+"""Quicker path on a GPU to the same numbers, for masks that hide most keys.
 
 Shapes: B batch, H heads, N queries, M keys, D head dimension.
 """
@@ -41,5 +41,5 @@ def by_blocks(q_BHND: Tensor, k_BHMD: Tensor, v_BHMD: Tensor, mask: Tensor) -> T
 
 @cache
 def _compiled() -> Any:
-    """FlexAttention is a kernel only when compiled."""
+    """Compiles FlexAttention, which is a fused kernel only then."""
     return torch.compile(flex_attention)

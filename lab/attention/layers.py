@@ -1,4 +1,4 @@
-"""Attention layers under any temperature rule and normaliser, and what they leave for an observer.
+"""Attention layers under any temperature rule and normaliser, and the tap through which the recorder reads them.
 
 Shapes: B batch, H heads, N queries, M keys, D head dimension, W = H D width.
 """
@@ -20,7 +20,7 @@ class Tap(dict[str, Tensor]):
     """Quantities that an attention layer sees, by name, while the recorder listens.
 
     Args:
-        explicit: take the explicit path, which alone knows logits and weights.
+        explicit: take the explicit path, the only one that has logits and weights.
     """
 
     def __init__(self, explicit: bool) -> None:
@@ -38,10 +38,10 @@ class Tap(dict[str, Tensor]):
         normaliser: Normaliser,
         dropout: float = 0.0,
     ) -> Tensor:
-        """z_BHND of :func:`lab.attention.functional.attend`, kept with what it came of."""
+        """z_BHND of :func:`lab.attention.functional.attend`; keeps it, with all that it was computed from."""
         self.calls += 1
         self.update(q=q, k=k, v=v)
-        # What the rule is given, too: under a window less than the model allows.
+        # The mask that the rule is given, too: a window (Local) allows less than the mask of the model.
         if (allowed := written_out(normaliser.allowed(written_out(mask), q, k))) is not None:
             self["mask"] = allowed
         if self.explicit:
@@ -72,7 +72,7 @@ class MultiHead(nn.Module):
         self.head_dim = dim // num_heads
         self.rule = rule
         self.normaliser = normaliser or Softmax(num_heads, self.head_dim)
-        # Set while the recorder listens: what was seen is left there.
+        # Set while the recorder listens; the layer leaves there what it computes.
         self.tap: Tap | None = None
 
     def attend(self, q_BHND: Tensor, k_BHMD: Tensor, v_BHMD: Tensor, mask: Mask = None, dropout: float = 0.0) -> Tensor:
@@ -82,7 +82,7 @@ class MultiHead(nn.Module):
 
     @property
     def couples_queries(self) -> bool:
-        """False where one query can be worked out alone."""
+        """False where one query can be computed without the others."""
         return self.rule.couples_queries is not False or self.normaliser.couples_queries is not False
 
     def heads_of(self, x: Tensor) -> Tensor:
@@ -90,26 +90,26 @@ class MultiHead(nn.Module):
         return x.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
 
     def projections(self) -> dict[str, Tensor]:
-        """W_Q, W_K and W_V by "q", "k", "v", each with a row for every channel of every head; {} where not told."""
+        """W_Q, W_K and W_V by "q", "k", "v", each with a row for every channel of every head; {} if unknown."""
         return {}
 
     def projection_biases(self) -> dict[str, Tensor] | None:
-        """Their biases; None where there are none."""
+        """Biases of the projections; None where there are none."""
         return None
 
     def projection_gradients(self) -> dict[str, Tensor] | None:
-        """Their gradients; None before a backward pass."""
+        """Gradients of W_Q, W_K and W_V; None before a backward pass."""
         return None
 
     def keep(self, queries: Tensor, tokens: Tensor, attended: Tensor) -> Tensor:
-        """``attended``, left in the tap with what attention looked from and at."""
+        """Returns ``attended``; leaves it in the tap, with the inputs of the queries and of the keys (``tokens``)."""
         if self.tap is not None:
             self.tap.update(queries=queries, tokens=tokens, attended=attended)
         return attended
 
 
 class Attention(MultiHead):
-    """Multi-head self-attention under any temperature rule and normaliser; fits where timm has its ``Attention``.
+    """Multi-head self-attention under any temperature rule and normaliser; can replace the ``Attention`` of timm.
 
     Args:
         dim: width W.
@@ -118,7 +118,7 @@ class Attention(MultiHead):
         normaliser: of this layer; None is softmax.
         qkv_bias: bias of the query, key and value projections.
         proj_bias: bias of the output projection.
-        proj_drop: dropout after it.
+        proj_drop: dropout after the output projection.
 
     Raises:
         ValueError: if the heads do not divide the width.
@@ -151,12 +151,12 @@ class Attention(MultiHead):
         return self.keep(x, x, self._output(self.attend(q, k, v, mask)))
 
     def last(self, x: Tensor) -> Tensor:
-        """The last token of :meth:`forward`, [B, N, W] -> [B, 1, W], for a model that is read there."""
+        """The last token of :meth:`forward`, [B, N, W] -> [B, 1, W], for a model whose answer is read there."""
         return cpu_paths.last_token(self, x) if self.reads_one_query else self(x)[:, -1:]
 
     @property
     def reads_one_query(self) -> bool:
-        """True where one query can be worked out alone: nobody watches, and no query depends on another."""
+        """True where one query can be computed alone: no recorder listens, and no query depends on another."""
         return self.tap is None and not self.couples_queries
 
     def project(self, names: str, x: Tensor) -> Tensor:
@@ -178,11 +178,11 @@ class Attention(MultiHead):
         return dict(zip("qkv", self.qkv.weight.chunk(3), strict=True))
 
     def projection_biases(self) -> dict[str, Tensor] | None:
-        """Their biases [W]; None where there are none."""
+        """Biases of the projections, each [W]; None where there are none."""
         return None if self.qkv.bias is None else dict(zip("qkv", self.qkv.bias.chunk(3), strict=True))
 
     def projection_gradients(self) -> dict[str, Tensor] | None:
-        """Their gradients as views; None before a backward pass."""
+        """Gradients of W_Q, W_K and W_V as views; None before a backward pass."""
         gradient = self.qkv.weight.grad
         return None if gradient is None else dict(zip("qkv", gradient.chunk(3), strict=True))
 
@@ -212,16 +212,17 @@ class CrossAttention(MultiHead):
         """queries [B, N, W], tokens [B, M, W] -> [B, N, W]."""
         if queries.shape[1] == 1 and self.mixes_tokens:
             mixed = cpu_paths.one_query(self, queries, tokens)
-            # DDP waits for a gradient of every parameter, and nothing here depends on the bias of keys.
+            # DDP waits for a gradient of every parameter, and ``mixed`` does not depend on the bias of keys.
             return mixed + 0 * self.key.bias.sum() if _in_processes() else mixed
         q, k, v = (self.heads_of(x) for x in (self.query(queries), self.key(tokens), self.value(tokens)))
         return self.keep(queries, tokens, self.proj(self.attend(q, k, v).transpose(1, 2).flatten(2)))
 
     @property
     def mixes_tokens(self) -> bool:
-        """True where a query may be taken into the basis of the tokens: nobody watches, and scores alone count."""
-        # In another basis logits that are no scores would be others; the bias of values comes as often as weights
-        # add up to, and that of keys moves all logits of the query alike.
+        """True where a query may be moved to the basis of the tokens: no recorder listens, and only scores matter."""
+        # Scores q k^T are the same in another basis, but other logits would change. The bias of values is added once,
+        # which is right if weights add up to one. The bias of keys is left out: it shifts all logits of a query alike,
+        # which must not matter.
         rule, normaliser = self.rule, self.normaliser
         scores = rule.weighs_channels is False and normaliser.takes_temperature
         return self.tap is None and scores and normaliser.total == "one" and normaliser.shift_invariant is True
@@ -231,10 +232,10 @@ class CrossAttention(MultiHead):
         return {"q": self.query.weight, "k": self.key.weight, "v": self.value.weight}
 
     def projection_biases(self) -> dict[str, Tensor] | None:
-        """Their biases [W]."""
+        """Biases of the projections, each [W]."""
         return {"q": self.query.bias, "k": self.key.bias, "v": self.value.bias}
 
     def projection_gradients(self) -> dict[str, Tensor] | None:
-        """Their gradients; None before a backward pass."""
+        """Gradients of W_Q, W_K and W_V; None before a backward pass."""
         gradients = {name: weight.grad for name, weight in self.projections().items() if weight.grad is not None}
         return gradients if len(gradients) == 3 else None

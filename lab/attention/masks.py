@@ -1,7 +1,7 @@
 """Masks of attention: bool, True where a query may attend to a key, broadcastable to [B, H, N, M].
 
 A causal mask may come as :class:`Causal`, which takes no memory and lets a fused kernel skip half of the work. A rule
-or normaliser is given it only where its class says ``takes_causal``; all others get it written out.
+or normaliser is given it only where its class says ``takes_causal``; all others get it written out as a tensor.
 
 Shapes: B batch, H heads, N queries, M keys.
 """
@@ -18,12 +18,12 @@ from torch import Tensor
 class Causal:
     """Causal mask without a tensor: query i of N may attend to the first M - N + i + 1 of M keys.
 
-    The queries are the last of the tokens, as where earlier keys come from a cache.
+    The queries are the last N of the M tokens, as when earlier keys come from a cache.
 
     Args:
         queries: their number N.
         keys: their number M.
-        device: of both.
+        device: of queries and keys.
     """
 
     queries: int
@@ -36,7 +36,7 @@ class Causal:
         return torch.ones(min(stop, self.queries) - start, self.keys, dtype=torch.bool, device=self.device).tril(before)
 
 
-# A mask as attention takes it.
+# Types of mask that attention accepts.
 Mask = Tensor | Causal | None
 
 
@@ -48,12 +48,12 @@ def written_out(mask: Mask) -> Tensor | None:
 def key_counts(mask: Mask, k_BHMD: Tensor) -> Tensor:
     """Counts the keys that each query may attend to, in the dtype of the keys, float32 at least.
 
-    Under a causal mask each row has a count of its own; a query that may attend to nothing counts as 1.
+    Under a causal mask each row has a count of its own; a query that may attend to nothing gets a count of 1.
 
     Returns:
         [B or 1, H or 1, N or 1, 1] under a mask, a single number without one.
     """
-    keys, dtype = k_BHMD.shape[-2], torch.promote_types(k_BHMD.dtype, torch.float32)  # 16 bit count no further than 256
+    keys, dtype = k_BHMD.shape[-2], torch.promote_types(k_BHMD.dtype, torch.float32)  # bfloat16 is exact only up to 256
     if mask is None:
         return torch.full((), keys, dtype=dtype, device=k_BHMD.device)
     if isinstance(mask, Causal):
@@ -66,7 +66,7 @@ def key_counts(mask: Mask, k_BHMD: Tensor) -> Tensor:
 
 
 def mean_key(of_keys_BHMC: Tensor, mask: Mask) -> Tensor:
-    """Mean of what belongs to a key over those that each query may attend to, [B, H, N, C]; without a mask N is 1."""
+    """Mean of ``of_keys`` over the keys that each query may attend to, [B, H, N, C]; without a mask N is 1."""
     if mask is None:
         return of_keys_BHMC.mean(-2, keepdim=True)
     if isinstance(mask, Causal):
@@ -77,7 +77,7 @@ def mean_key(of_keys_BHMC: Tensor, mask: Mask) -> Tensor:
 
 
 def rows_of(mask: Mask, start: int, stop: int) -> Tensor | None:
-    """Cuts the queries ``start`` to ``stop`` out of a mask; of a causal one no more than these rows are written out."""
+    """Cuts the rows of queries ``start`` to ``stop`` out of a mask; of a causal one only these rows are written out."""
     if mask is None:
         return None
     if isinstance(mask, Causal):
@@ -99,6 +99,6 @@ def blind_rows(mask: Tensor) -> Tensor:
 
 
 def forget_causal(cls: type, *methods: str) -> None:
-    """Has a class that overrides one of the methods not take :class:`Causal`, unless it says itself that it does."""
+    """Sets ``takes_causal`` to False for a class that overrides one of the methods and does not declare it itself."""
     if "takes_causal" not in vars(cls) and any(name in vars(cls) for name in methods):
         cls.takes_causal = False  # type: ignore[attr-defined]

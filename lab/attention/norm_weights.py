@@ -1,4 +1,4 @@
-"""Weights of NormSoftmax in bfloat16, worked out at once: on a CPU a step costs hardly more than one of softmax then.
+"""Weights of NormSoftmax in bfloat16, in one autograd function: on a CPU a step costs hardly more than with softmax.
 
 Shapes: B batch, H heads, N queries, M keys, D head dimension.
 """
@@ -19,9 +19,9 @@ class NormWeights(torch.autograd.Function):
 
         sigma = factor Var(row), or its root
 
-    Scores are those of keys less their mean, which softmax does not notice: the variance of a row is their mean square.
-    Scores and logits are in float32; what is kept for the backward pass, and multiplied there, is in bfloat16. First
-    derivatives only.
+    Scores are taken with keys minus their mean, which does not change softmax: the variance of a row is then the mean
+    square of its scores. Scores and logits are in float32; what is kept for the backward pass, and multiplied there, is
+    in bfloat16. First derivatives only.
     """
 
     @staticmethod
@@ -34,7 +34,7 @@ class NormWeights(torch.autograd.Function):
         sigma, least = variance.sqrt() if root else variance, torch.finfo(variance.dtype).max ** -0.5
         spread = variance > factor * rounding_variance(queries, keys)
         beta = 1 / torch.where(spread, sigma, tau_1111).minimum(tau_1111).clamp_min(least)
-        # The slope of the logits by way of sigma, for each unit of a logit: 0 where sigma is not in use.
+        # Factor of the gradient that reaches scores through sigma, per unit of a logit; 0 where sigma is not in use.
         used = spread & (sigma < tau_1111) & (sigma > least)
         by_sigma = torch.where(used, -scale * (beta if root else 2.0), 0.0)
         logits = scores.mul_(beta)
@@ -52,7 +52,7 @@ class NormWeights(torch.autograd.Function):
         of_logits = torch._softmax_backward_data(slope, weights, -1, weights.dtype)
         of_sigma = torch.linalg.vecdot(of_logits, logits).unsqueeze(-1).float() * by_sigma
         of_scores = of_logits.mul_(beta.to(q.dtype)).addcmul_(logits, of_sigma.to(q.dtype))
-        # Rows of the second sum up to 0, so that nothing is left to centre.
+        # Rows of ``of_scores`` sum to 0, so that the gradient of k needs no centring.
         return of_scores @ centred, of_scores.transpose(-2, -1) @ q, None, None, None
 
     @staticmethod
@@ -65,8 +65,8 @@ class NormWeights(torch.autograd.Function):
         return NormWeights.apply(*stacked, *given[3:]), (0, 0, 0, 0, 0)
 
 
-# Under torch.compile over vmap (seeds side by side) Dynamo would look into it and lose the backward pass.
+# Under torch.compile over vmap (seeds side by side) Dynamo would trace into the function and lose its backward pass.
 @torch.compiler.allow_in_graph
 def norm_weights(q: Tensor, k: Tensor, tau_1111: Tensor, factor: float, root: bool) -> Tensor:
-    """The weights alone."""
+    """Weights of :class:`NormWeights`, without its other outputs."""
     return NormWeights.apply(q, k, tau_1111, factor, root)[0]

@@ -1,4 +1,4 @@
-"""Base class of all normalisers: what becomes of the logits.
+"""Base class of all normalisers, which turn logits into attention weights.
 
 Shapes: B batch, H heads, N queries, M keys, D head dimension.
 """
@@ -16,38 +16,38 @@ from lab.attention.masks import forget_causal, written_out
 from lab.attention.precision import at_least_float32
 from lab.attention.rule import TemperatureRule
 
-# What the weights of a row add up to. "at most one": the rest, the null mass, attends to nothing.
+# Sum of the weights of a row. "at most one": what is missing to one, the null mass, attends to nothing.
 Total = Literal["one", "at most one", "anything"]
 
 
 class Normaliser(nn.Module):
     """Maps the logits of a row to its attention weights.
 
-    One method has to be there, :meth:`weights`; it is the definition, and what diagnostics look at. :meth:`attend`
-    gives the same z without showing weights: here as :meth:`forward` does, over chunks of queries, in a subclass by a
-    fused kernel or in a closed form, where mathematics allows it.
+    A subclass must define :meth:`weights`: it is the definition of the normaliser, and diagnostics look at its result.
+    :meth:`attend` gives the same z without showing the weights: by default with :meth:`forward` over chunks of queries;
+    a subclass may use a fused kernel, or a closed form where there is one.
 
     Args:
         heads: number of heads H of the layer.
         head_dim: dimension D of a head.
 
     Raises:
-        ValueError: if heads and head_dim are not handed on.
+        ValueError: if a subclass does not hand heads and head_dim on.
 
     Attributes:
-        total: what the weights of a row add up to.
-        is_softmax: True of softmax alone, for which a CPU has a path of its own in 16 bit; a class that overrides its
-            weights or paths has to say so anew.
-        exponential: True where a weight is exp(l) over a sum that holds exp of every logit of the row, so that
-            exp(largest - smallest logit) / n bounds it ("softmax is not enough", Lemma 2.1).
-        takes_temperature: False where logits are no scores q k^T: of the rules, Fixed alone goes with it.
-        shift_invariant: True where a number that is added to all logits of a row changes nothing.
-        takes_causal: True where ``allowed`` and ``attend`` of this very class know :class:`lab.attention.masks.Causal`;
-            a class that overrides one of them has to say so anew.
+        total: sum of the weights of a row.
+        is_softmax: True for softmax alone, which has a path of its own in 16 bit on a CPU. A subclass that overrides
+            its weights or paths has to declare it again.
+        exponential: True where a weight is exp(l) divided by a sum that includes exp of every logit of the row, so that
+            no weight exceeds exp(largest - smallest logit) / n ("softmax is not enough", Lemma 2.1).
+        takes_temperature: False where logits are not scores q k^T; then Fixed is the only rule that can be used.
+        shift_invariant: True where adding one number to all logits of a row does not change its weights.
+        takes_causal: True where ``allowed`` and ``attend`` of this class accept :class:`lab.attention.masks.Causal`. A
+            subclass that overrides one of them, or ``forward``, has to declare it again.
         couples_queries: True where the weights of one query depend on the logits of others.
 
-    A class may declare the last two; left at None, they are found when a model is built
-    (:mod:`lab.attention.contract`). Until then a layer takes no short cut.
+    A class may declare ``shift_invariant`` and ``couples_queries``; where it leaves them at None, they are found out
+    when a model is built (:mod:`lab.attention.normaliser_contract`). Until then a layer takes no short cut.
     """
 
     total: Total = "anything"
@@ -71,7 +71,7 @@ class Normaliser(nn.Module):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         forget_causal(cls, "allowed", "attend", "forward")
-        # Softmax's quicker ways are none to the weights of a class that has others.
+        # A class with weights or paths of its own would get wrong numbers from the quicker paths of softmax.
         if "is_softmax" not in vars(cls) and {"weights", "scores", "attend", "forward"} & vars(cls).keys():
             cls.is_softmax = False
 
@@ -79,11 +79,11 @@ class Normaliser(nn.Module):
     def weights(self, logits_BHNM: Tensor, mask: Tensor | None = None) -> Tensor:
         """Weights [B, H, N, M] of logits, row by row.
 
-        Called under vmap for seeds trained together: no branch may depend on what a tensor holds.
+        Seeds trained together call it under vmap, where no branch may depend on the values of a tensor.
 
         Args:
-            mask: bool, True where a query may attend to a key, broadcastable to the logits; what is not allowed has
-                a logit of -inf and must be given a weight of 0.
+            mask: bool, True where a query may attend to a key, broadcastable to the logits; a key that is not
+                allowed has a logit of -inf and must get a weight of 0.
         """
 
     def scores(self, q_BHND: Tensor, k_BHMD: Tensor) -> Tensor:
@@ -91,26 +91,27 @@ class Normaliser(nn.Module):
         return cpu_paths.scores(q_BHND, k_BHMD)
 
     def allowed(self, mask: Any, q_BHND: Tensor, k_BHMD: Tensor) -> Any:
-        """The mask in use: ``mask``, or what this normaliser allows of it."""
+        """The mask in use: ``mask``, or a narrower one where this normaliser hides further keys."""
         return mask
 
     def attend(self, q_BHND: Tensor, k_BHMD: Tensor, v_BHMD: Tensor, mask: Any = None) -> Tensor:
-        """z_BHND of rescaled queries; ``mask`` is what :meth:`allowed` gave.
+        """z_BHND of rescaled queries; ``mask`` is what :meth:`allowed` returned.
 
-        Over chunks of queries, worked out again in the backward pass, so that memory stays bounded in N.
+        Works over chunks of queries and recomputes them in the backward pass, so that memory stays bounded in N; where
+        queries may be coupled, it works on all of them at once.
         """
         if self.couples_queries is not False:
             return self(q_BHND, k_BHMD, written_out(mask), v_BHMD)
         return over_queries(self, q_BHND, k_BHMD, mask, v_BHMD)
 
     def forward(self, q_BHND: Tensor, k_BHMD: Tensor, mask: Tensor | None, v_BHMD: Tensor) -> Tensor:
-        """z_BHND by way of the weights of all queries at once."""
-        # Logits rounded to 16 bit would tie, and beyond 65,504 be infinite in float16.
+        """z_BHND, with the weights of all queries held at once."""
+        # In 16 bit, rounding would make different logits equal; in float16, those beyond 65,504 would be infinite.
         scores = self.scores(*at_least_float32(q_BHND, k_BHMD))
         return cpu_paths.mix(self.weights(masked(scores, mask), mask).to(v_BHMD.dtype), v_BHMD)
 
     def quantities(self) -> dict[str, Tensor]:
-        """Detached values worth logging, by name: learned parameters, as they are used."""
+        """Detached values worth logging, by name: learned parameters, in the form that the weights use."""
         return {}
 
 
@@ -120,7 +121,7 @@ def masked(logits_BHNM: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def check_causal(rule: TemperatureRule, normaliser: Normaliser) -> None:
-    """Checks that attention under a causal mask does not tell a query of later ones.
+    """Checks that under a causal mask no query depends on later ones.
 
     Raises:
         ValueError: if the temperature or the weights of a query are known to depend on the other queries.

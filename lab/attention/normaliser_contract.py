@@ -1,4 +1,4 @@
-"""Check of a normaliser: what a model relies on is tried before any training.
+"""Checks a normaliser before any training: tries all that a model relies on, on a few logits.
 
 Shapes: B batch, H heads, N queries, M keys, D head dimension.
 """
@@ -19,13 +19,14 @@ from lab.attention.rules.fixed import Fixed
 
 
 def check_normaliser(normaliser: object) -> None:
-    """Tries a normaliser on a handful of logits, and finds what it does not declare.
+    """Tries a normaliser on a handful of logits and finds out the properties that its class does not declare.
 
-    ``shift_invariant`` and ``couples_queries`` are set where they are None; apart from that it is left as it is.
+    Sets ``shift_invariant`` and ``couples_queries`` where they are None, and changes nothing else.
 
     Raises:
-        ValueError: if it is no normaliser, if it fails, if its weights do not fit the logits, are not 0 where nothing
-            may be attended to, or do not add up to what it declares, or if its two paths disagree.
+        ValueError: if it is no normaliser; if it fails; if its weights do not have the shape of the logits, are not 0
+            where nothing may be attended to, or do not add up to the declared ``total``; if a declared property is not
+            true; or if ``weights`` and ``attend`` disagree.
     """
     if not isinstance(normaliser, Normaliser):
         raise ValueError(
@@ -89,7 +90,7 @@ def check_together(rule: TemperatureRule, normaliser: Normaliser) -> None:
 def _checked(
     normaliser: Normaliser, q: Tensor, k: Tensor, v: Tensor, rule: TemperatureRule, mask: Tensor | None
 ) -> Attended:
-    """The explicit path under a normaliser, if its weights are such and both paths agree."""
+    """Returns the result of the explicit path, after checks that its weights are valid and both paths agree."""
     where = f"{name_of(type(normaliser))}.weights"
     shape = [*q.shape[:-1], k.shape[-2]]
     under = "" if mask is None else " under a mask"

@@ -1,4 +1,4 @@
-"""Recomputation: what is worked out on the way is not kept for the backward pass, but worked out again there."""
+"""Recomputation: intermediate results are not kept for the backward pass, but computed again there."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 
 def recomputed(work: Callable[..., Tensor], *inputs: Tensor | None) -> Tensor:
-    """``work(*inputs)``, of which the inputs alone are kept for the backward pass.
+    """``work(*inputs)``; only the inputs are kept for the backward pass.
 
     torch's own checkpointing does this under ``torch.compile``; run eagerly under ``torch.func.vmap`` (seeds side by
     side) it fails, since tensors of vmap do not live until the backward pass.
@@ -34,7 +34,7 @@ def recomputed(work: Callable[..., Tensor], *inputs: Tensor | None) -> Tensor:
 
 
 class _Recomputed(torch.autograd.Function):
-    """A function of tensors, all of which it is given: only such a one can be run again under vmap."""
+    """A function that gets all its tensors, parameters too, as arguments: only then can it be run again under vmap."""
 
     generate_vmap_rule = True
 

@@ -23,29 +23,29 @@ def row_concentration(q_BHND: Tensor, k_BHMD: Tensor, mask: Tensor | None = None
 
 
 def row_extremes(q_BHND: Tensor, k_BHMD: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Largest and smallest score of each row, [B, H, N, 2]; -inf and inf where there is none."""
+    """Largest and smallest score of each row, [B, H, N, 2]; -inf and inf in a row without keys."""
     return over_queries(_extremes, q_BHND, k_BHMD, mask)
 
 
 def row_mean(q_BHND: Tensor, k_BHMD: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Mean score of each row, [B, H, N, 1]; 0 where there is none."""
+    """Mean score of each row, [B, H, N, 1]; 0 in a row without keys."""
     return over_queries(_mean, q_BHND, k_BHMD, mask)
 
 
 def row_absolute_deviation(
     q_BHND: Tensor, k_BHMD: Tensor, mask: Tensor | None = None, centre: Tensor | None = None
 ) -> Tensor:
-    """Mean absolute deviation of each row's scores from their mean, or from ``centre`` [B, H, 1, 1], [B, H, N, 1]."""
+    """Mean absolute deviation [B, H, N, 1] of each row's scores from their mean, or from ``centre`` [B, H, 1, 1]."""
     more = () if centre is None else (centre,)
     return over_queries(_absolute_deviation, q_BHND, k_BHMD, mask, *more)
 
 
 def _logits(q: Tensor, k: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Scores with -inf, and with 0, where a query may not attend."""
+    """Scores twice: with -inf, and with 0, where a query may not attend."""
     scores = q @ k.transpose(-2, -1)
     if mask is None:
         return scores, scores
-    # In a row of -inf alone a softmax would have a gradient of NaN.
+    # In a row of nothing but -inf, softmax would have a gradient of NaN.
     blind = ~mask.any(-1, keepdim=True)
     zeroed = scores.masked_fill(~mask, 0.0)
     return scores.masked_fill(~mask, float("-inf")).masked_fill(blind, 0.0), zeroed

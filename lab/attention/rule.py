@@ -15,17 +15,17 @@ from torch import Tensor, nn
 
 from lab.attention.masks import Mask, forget_causal, written_out
 
-# A temperature, as the check of a config reads it.
+# Type of a temperature, with the bounds that the check of a config enforces.
 Tau = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-# A number of keys whose logarithm is something to divide by.
+# Type of a number of keys: at least 2, since rules divide by its logarithm.
 Length = Annotated[int, Field(ge=2)]
 
 
 class TemperatureRule(nn.Module):
     """Maps queries and keys to an inverse temperature beta; attention is softmax((beta q) k^T) v.
 
-    Since beta belongs to a query (or is coarser), attention under any rule is plain attention on rescaled
-    queries and runs on any fused kernel.
+    Since beta is a factor on queries (one for each, or one for many), attention under any rule is plain attention
+    on rescaled queries and runs on any fused kernel.
 
     Args:
         heads: number of heads H of the layer.
@@ -33,22 +33,22 @@ class TemperatureRule(nn.Module):
         tau: temperature; None is the default sqrt(D).
 
     Raises:
-        ValueError: if heads and head_dim are not handed on, or tau is not positive and finite.
+        ValueError: if a subclass does not hand heads and head_dim on, or tau is not positive and finite.
 
     Attributes:
-        trained_length: number of keys that the model is trained on, where it or the config tells; None where neither
-            does.
-        couples_queries: True where the temperature of one query depends on the others.
+        trained_length: number of keys that the model is trained on, as the model or the config states it; None where
+            neither does.
+        couples_queries: True where the temperature of one query depends on other queries.
         weighs_channels: True where beta differs between the channels of a query, or depends on more than the
-            differences between the scores q k^T of each query, or where keys are rescaled; q and k may not be taken in
-            another basis then.
-        assumes_softmax: True where beta is worked out of the weights that softmax would give; such a rule goes with
-            normalisers whose weights are shares.
-        takes_causal: True where ``inverse_temperature`` of this very class knows :class:`lab.attention.masks.Causal`,
-            or needs no mask; a class that overrides it has to say so anew.
+            differences between the scores q k^T of each query, or where keys are rescaled. Then q and k may not be
+            moved to another basis (:func:`lab.attention.cpu_paths.one_query` does so).
+        assumes_softmax: True where beta is computed from the weights that softmax would give; such a rule can be used
+            only with normalisers whose weights are shares.
+        takes_causal: True where ``inverse_temperature`` of this class accepts :class:`lab.attention.masks.Causal`, or
+            needs no mask. A subclass that overrides it has to declare it again.
 
-    A class may declare the two; left at None, they are found when a model is built (:mod:`lab.attention.contract`).
-    While they are None or True, a layer takes no short cut.
+    A class may declare ``couples_queries`` and ``weighs_channels``; where it leaves them at None, they are found out
+    when a model is built (:mod:`lab.attention.contract`). While they are None or True, a layer takes no short cut.
     """
 
     tau: Tensor
@@ -65,14 +65,14 @@ class TemperatureRule(nn.Module):
         self.heads = heads
         self.head_dim = head_dim
         self.default_tau = math.sqrt(head_dim) if tau is None else float(tau)
-        # A buffer, not a number: a schedule moves it without torch.compile compiling anew.
+        # A buffer, not a Python number: a schedule can change it without torch.compile compiling again.
         self.register_buffer("tau", torch.empty(()))
         self.set_tau(self.default_tau)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         forget_causal(cls, "inverse_temperature")
-        # A quicker way to the beta of a base class is none to that of a class with another one.
+        # The quicker paths of a base class compute its own beta, so a subclass with another beta must not use them.
         for quicker in ("of_scores", "weights_in_bfloat16"):
             if quicker not in vars(cls) and {"inverse_temperature", "keys"} & vars(cls).keys():
                 setattr(cls, quicker, getattr(TemperatureRule, quicker))
@@ -84,7 +84,7 @@ class TemperatureRule(nn.Module):
         self.tau.fill_(value)
 
     def set_trained_length(self, keys: int) -> None:
-        """Called by a model that is made for so many keys; what the config says counts more."""
+        """Called by a model, with the number of keys that it is made for; a value from the config takes precedence."""
         if self.trained_length is None:
             self.trained_length = max(keys, 2)
 
@@ -92,7 +92,7 @@ class TemperatureRule(nn.Module):
         """The trained length.
 
         Raises:
-            LengthNotTold: if nobody has told it.
+            LengthNotTold: if neither the model nor the config states it.
         """
         if self.trained_length is None:
             raise LengthNotTold(
@@ -103,36 +103,36 @@ class TemperatureRule(nn.Module):
 
     @abstractmethod
     def inverse_temperature(self, q_BHND: Tensor, k_BHMD: Tensor, mask: Tensor | None = None) -> Tensor:
-        """beta, broadcastable to q_BHND: [B, H, N, 1], [H, 1, 1], a single number, or [..., D], a number a channel.
+        """beta, broadcastable to q_BHND: [B, H, N, 1], [H, 1, 1], a single number, or [..., D], one per channel.
 
-        Called with all three in place, under autocast in 16 bit on a GPU, and for seeds trained together under vmap,
-        where no branch may depend on what a tensor holds. There may be more keys than queries or fewer.
+        Called with three positional arguments; under autocast in 16 bit on a GPU; and under vmap for seeds trained
+        together, where no branch may depend on the values of a tensor. There may be more keys than queries, or fewer.
 
         Args:
             mask: bool, True where a query may attend to a key, broadcastable to [B, H, N, M].
         """
 
     def of_scores(self, scores_BHNM: Tensor, q_BHND: Tensor, k_BHMD: Tensor) -> Tensor | None:
-        """beta worked out of the raw scores q k^T, where these are at hand anyway; None of a rule that does not.
+        """beta computed from the raw scores q k^T, where these exist anyway; None for a rule without such a way.
 
-        The same number as :meth:`inverse_temperature` gives of q and k without a mask, for speed alone; all are given
-        in float32.
+        Exists for speed alone: the numbers are those of :meth:`inverse_temperature` for q and k without a mask. All
+        arguments are in float32.
         """
         return None
 
     def weights_in_bfloat16(self, q_BHND: Tensor, k_BHMD: Tensor) -> Tensor | None:
-        """Weights of softmax under this rule without a mask, in bfloat16 as queries and keys are; None of most rules.
+        """Weights of softmax under this rule without a mask, in bfloat16 like queries and keys; None for most rules.
 
-        The same as beta makes of the logits, for speed alone.
+        Exists for speed alone: the weights are those of softmax(beta q k^T).
         """
         return None
 
     def keys(self, k_BHMD: Tensor) -> Tensor:
-        """Keys as attention takes them: as they are, but for a rule that rescales keys too."""
+        """Keys as attention uses them: unchanged, except under a rule that rescales keys too."""
         return k_BHMD
 
     def share(self, first: TemperatureRule) -> None:
-        """Called on the rules of all later layers with the first layer's; ties what layers share."""
+        """Ties the parameters that layers share; called on the rule of each later layer, with that of the first."""
 
     def temperatures(self) -> dict[str, Tensor]:
         """Detached values worth logging, by name."""
@@ -140,17 +140,17 @@ class TemperatureRule(nn.Module):
 
 
 class LengthNotTold(ValueError):
-    """Error of a rule that counts keys, where nobody has told it how many there are in training."""
+    """Error of a rule that needs the trained length, where neither the model nor the config states it."""
 
 
 def inverse_temperature(rule: TemperatureRule, q_BHND: Tensor, k_BHMD: Tensor, mask: Mask) -> Tensor:
-    """beta of a rule under any mask: a causal one is written out for a rule that does not know it."""
+    """beta of a rule under any mask: a causal mask is written out for a rule that does not accept :class:`Causal`."""
     known: Any = mask if rule.takes_causal else written_out(mask)
     return rule.inverse_temperature(q_BHND, k_BHMD, known)
 
 
 def not_handed_on(rule: type) -> str:
-    """The sentence for a constructor that leaves out what the base class needs."""
+    """Error message for a constructor that does not pass on what the base class needs."""
     return (
         f"softmax: the constructor of {rule.__module__}.{rule.__qualname__} must hand heads, head_dim and tau on: "
         "super().__init__(heads, head_dim, tau)"

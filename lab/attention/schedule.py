@@ -13,7 +13,7 @@ from lab.attention.rule import Tau
 
 @dataclass(frozen=True)
 class HeatTreatment:
-    """tau at a share p of training: from ``start`` to ``end`` over the first ``share``, then ``end``.
+    """tau after a share p of training: moves from ``start`` to ``end`` over the first ``share``, then stays at ``end``.
 
     With x = 1/tau or tau itself and s = min(p / share, 1),
 
@@ -26,8 +26,8 @@ class HeatTreatment:
         start: tau at the beginning.
         end: tau at the end; None is the rule's own tau, sqrt(D) by default.
         share: share of training that the change takes, in (0, 1].
-        shape: of the curve.
-        quantity: what the curve is drawn in.
+        shape: shape of the curve.
+        quantity: x, the quantity that follows the curve.
         by: when a new value is set, each epoch or each step.
     """
 

@@ -18,21 +18,21 @@ from lab.attention.masks import Causal, Mask, key_counts, mean_key, written_out
 # Over which scores a statistic is taken: those of each query, or those of all queries of a head.
 Over = Literal["row", "block"]
 
-# Deviations of so many units in the last place of the scores' size are rounding.
+# Deviations of up to this many units in the last place of the scores' size count as rounding.
 _ROUNDING = 16
 
 
 def score_variance(
     q_BHND: Tensor, k_BHMD: Tensor, mask: Mask = None, over: Over = "row"
 ) -> tuple[Tensor, Tensor | int]:
-    """Biased variance of the scores, [B, H, N or 1, 1], and the number of scores behind each.
+    """Biased variance of the scores, [B, H, N or 1, 1], and the number of scores that each is taken over.
 
     With C the biased covariance of a head's keys and m their mean,
 
         Var(row of q)  = q C q^T,
         Var(block)     = mean over q of q C q^T + Var over q of (q m^T)     (law of total variance).
 
-    Under a mask each row has keys of its own and the scores are built, but for the rows of a causal one
+    Under a mask each row has keys of its own, so the scores are built; the rows of a causal mask do without
     (:mod:`lab.attention.causal_moments`).
     """
     if isinstance(mask, Causal) and over == "row":
@@ -44,7 +44,7 @@ def score_variance(
     queries, keys = q_BHND.shape[-2], k_BHMD.shape[-2]
     count = keys if over == "row" else keys * queries
     if queries * keys <= q_BHND.shape[-1] ** 2:
-        # Scores of so few tokens are no larger than the covariance that would spare them.
+        # The N x M scores of so few tokens are no larger than the D x D covariance that would replace them.
         return cpu_paths.score_variance(q_BHND, k_BHMD, axes), count
     variance = _row_variance(q_BHND, k_BHMD)
     if over == "row":
@@ -54,9 +54,9 @@ def score_variance(
 
 
 def rounding_variance(q_BHND: Tensor, k_BHMD: Tensor, mask: Mask = None, over: Over = "row") -> Tensor:
-    """Variance that rounding alone may give equal scores, [B, H, N or 1, 1]: by their dtype and size, |q| |k|."""
+    """Variance that equal scores may have by rounding alone, [B, H, N or 1, 1], from their dtype and size |q| |k|."""
     with torch.no_grad():
-        # Where keys have no spread they are alike: the first one tells their size.
+        # This matters where keys have no spread: they are alike then, and the first one tells their size.
         of_keys = _squared_length(k_BHMD[..., :1, :]) if mask is None else mean_key(_squared_length(k_BHMD), mask)
         size = _squared_length(q_BHND) * of_keys
         return (_ROUNDING * torch.finfo(size.dtype).eps) ** 2 * (size if over == "row" else size.mean(-2, keepdim=True))
@@ -84,7 +84,7 @@ class RowVariance(torch.autograd.Function):
 
     @staticmethod
     def forward(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        # Heads lie between tokens in memory: copied once here, not in each of the four products. Always a copy,
+        # Heads lie between tokens in memory: q is copied once here, not in each of the four products. Always a copy,
         # since an output must not be an input.
         q = q.clone(memory_format=torch.contiguous_format)
         centred = (k - k.mean(-2, keepdim=True)).contiguous()
@@ -101,7 +101,7 @@ class RowVariance(torch.autograd.Function):
     def backward(ctx: Any, slope: Tensor, *_: Tensor) -> tuple[Tensor, Tensor]:
         q, centred, qC = ctx.saved_tensors
         of_C = (q * (slope * (2 / centred.shape[-2]))).transpose(-2, -1) @ q
-        # Columns of ``centred`` sum to 0, and so do those of the second gradient: nothing is left to centre.
+        # Columns of ``centred`` sum to 0, and so do those of the gradient of k, which needs no centring of its own.
         return qC * (2 * slope), centred @ of_C
 
     @staticmethod
@@ -114,7 +114,7 @@ class RowVariance(torch.autograd.Function):
         return RowVariance.apply(q, k), (0, 0, 0, 0)
 
 
-# Under torch.compile over vmap (seeds side by side) Dynamo would look into it and lose the backward pass.
+# Under torch.compile over vmap (seeds side by side) Dynamo would trace into the function and lose its backward pass.
 @torch.compiler.allow_in_graph
 def _row_variance(q: Tensor, k: Tensor) -> Tensor:
     return RowVariance.apply(q, k)[0]

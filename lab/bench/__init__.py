@@ -1,1 +1,1 @@
-"""The benchmark: measures one case a process and reports a table."""
+"""The benchmark: measures each case in a process of its own and reports a table."""

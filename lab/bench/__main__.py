@@ -1,6 +1,6 @@
 """Speed and memory of the lab: `python -m lab.bench` measures, prints a table and saves it.
 
-Every measurement runs in a process of its own. `--quick` gives a glance in a few minutes; the whole takes
+Every measurement runs in a process of its own. `--quick` gives a rough picture in a few minutes; the whole takes
 three quarters of an hour on two CPU cores. Ctrl-C or `kill` ends it with the table of what it has measured so far.
 """
 
@@ -25,9 +25,9 @@ from lab.runs import provenance
 
 
 def run(plan: Sequence[Case], console: Console) -> tuple[list[Row], bool]:
-    """Measures the cases one after the other; on Ctrl-C (SIGINT) or SIGTERM returns what there is, and False."""
+    """Measures the cases one after the other; returns their rows, and False if Ctrl-C (SIGINT) or SIGTERM ended it."""
     rows: list[Row] = []
-    # In the background (`nohup ... &`) a process is deaf to SIGINT: `kill` has to end it as Ctrl-C would.
+    # In the background (`nohup ... &`) a process ignores SIGINT, so `kill` has to end it as Ctrl-C would.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         for place, case in enumerate(plan, start=1):
@@ -44,11 +44,11 @@ def run(plan: Sequence[Case], console: Console) -> tuple[list[Row], bool]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line; returns 1 if a case gave no number else 0."""
+    """Runs the command line; returns 1 if a case gave no number or the benchmark was interrupted, else 0."""
     options = parse(arguments, __doc__)
     console = tables()
     torch.set_num_threads(options.threads)
-    # Other work on the machine makes every number worse; the reader should know. Before this one's own begins.
+    # Other work on the machine makes every number worse, so the table tells the load before the benchmark's own begins.
     load = round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else None
     gflops = {name: matrix_product_gflops(getattr(torch, name), options.device) for name in PRECISIONS}
     precisions, left_out = choose_precisions(options.precision, gflops, options.quick)

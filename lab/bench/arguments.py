@@ -15,14 +15,15 @@ from lab.console import MOST_THREADS, LabError
 from lab.datasets.sizes import MOST_SAMPLES
 from lab.runs.files import check_writable
 
-# A processor without 16-bit arithmetic emulates it: a table of that takes a day and tells nothing.
+# bfloat16 below this share of float32's speed is emulated, since the processor has no 16-bit arithmetic: a table of
+# that takes a day and tells nothing.
 EMULATED = 0.25
-# Of one measurement: an hour.
+# Most seconds of one measurement: an hour.
 _MOST_SECONDS = 3600
 
 
 def parse(arguments: Sequence[str] | None = None, description: str | None = None) -> argparse.Namespace:
-    """Reads the command line; exits with one sentence if it asks for what cannot be."""
+    """Reads the command line; exits with one sentence if it asks for something impossible."""
     parser = Parser("python -m lab.bench", description=description)
     parser.add_argument("--quick", action="store_true", help="fewer settings, short measurements, small batches")
     parser.add_argument("--only", nargs="+", choices=GROUPS, metavar="GROUP", help=f"of {', '.join(GROUPS)}")
@@ -76,7 +77,7 @@ def parse(arguments: Sequence[str] | None = None, description: str | None = None
 
 
 def _check_used(options: argparse.Namespace, parser: Parser) -> None:
-    """Refuses an option that none of the groups heeds, and one that leaves nothing to measure."""
+    """Refuses an option that none of the chosen groups uses, and options that leave nothing to measure."""
     sized = [group for group in GROUPS if group not in FIXED_SIZE]
     for name, value, groups in (
         ("--batch-size", options.batch_size, sized),
@@ -94,7 +95,7 @@ def _check_used(options: argparse.Namespace, parser: Parser) -> None:
 
 
 def default_name(options: argparse.Namespace) -> str:
-    """Named by what was measured, so that a glance never takes the place of a whole table."""
+    """Name for the files that says what was measured, so that ``--quick`` never replaces a whole table."""
     parts = [options.device]
     if len(options.only) < len(GROUPS):
         parts += options.only

@@ -1,4 +1,7 @@
-"""Cases and rows of the benchmark: a case is one process, a row one number of it; plain values, so that both travel."""
+"""Cases and rows of the benchmark: a case runs in one process, a row is one of its numbers.
+
+Both hold plain values only, so that they can be sent from one process to another.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +12,18 @@ from itertools import product
 from typing import Any
 
 GROUPS = ("compose", "train", "ratio", "attention", "replace", "seeds", "diagnostics", "probes", "gather", "windows")
-# Of a GPU alone.
+# Groups that are measured on a GPU alone.
 ON_A_GPU = ("windows",)
 SOFTMAXES = ("softmax", "norm_softmax", "learnable_temperature", "adaptive_temperature")
-# Models of other libraries: a ViT-Ti/16 at 224 pixels, and a small GPT-2 on texts of 256 tokens, of an extra.
+# Models of other libraries: a ViT-Ti/16 at 224 pixels, and a small GPT-2 on texts of 256 tokens, whose library is an
+# optional extra.
 VIT, GPT2 = "ViT-Ti of timm", "GPT-2 of transformers"
 PATHS = ("fused", "explicit")
 PRECISIONS = ("float32", "bfloat16")
 MODES = ("eager", "compile")
-# Compact ViT at patches of 14, 7 and 4 pixels (+ CLS), then image sizes beyond the papers'.
+# Sequence lengths: compact ViT at patches of 14, 7 and 4 pixels (+ CLS), then image sizes beyond the papers'.
 TOKENS = (17, 65, 197, 577, 1025)
-# Of local attention: as the compact ViT's, and as long as windows are made for.
+# Sequence lengths of local attention: the compact ViT's, then longer ones, for which windows are made.
 WINDOWED = (197, 1025, 4097)
 BATCH_SIZES = {
     "compose": 512,
@@ -33,9 +37,9 @@ BATCH_SIZES = {
     "gather": 1000,
     "windows": 16,
 }
-# Whose size is the task's own.
+# Groups whose batch size is given by the task.
 FIXED_SIZE = ("seeds",)
-# A glance takes smaller ones.
+# Smaller batches, for --quick.
 QUICK_BATCH_SIZES = {
     "compose": 256,
     "train": 8,
@@ -66,7 +70,7 @@ class Case:
         device: "cpu" or "cuda".
         threads: CPU threads.
         seconds: how long to measure, warm-up not counted.
-        quick: small banks and few rounds.
+        quick: small image banks and few rounds.
     """
 
     group: str
@@ -132,7 +136,7 @@ def cases(
 ) -> Iterator[Case]:
     """The cases of these groups, in the order of the table; ``batch`` None takes each group's own size.
 
-    Those of a softmax that is none of ``softmaxes`` are left out.
+    Cases of a softmax that is not in ``softmaxes`` are left out.
     """
     for group in groups:
         if group in ON_A_GPU and device != "cuda":
@@ -146,7 +150,7 @@ def cases(
 
 
 def heeding(key: str) -> list[str]:
-    """Lists the groups of which cases have a "softmax", a "precision" or the like to choose."""
+    """Lists the groups whose cases let one choose ``key``: "softmax", "precision" or the like."""
     return [group for group in GROUPS if any(key in setting for setting in _settings(group, False, PRECISIONS))]
 
 

@@ -16,13 +16,13 @@ from lab.runs.files import csv_text
 from lab.runs.summary import Eureka, Summary, write_summary
 
 EPOCHS = 300
-# As the compact ViT logs them: every 50 steps of the 117 of an epoch, and once an epoch.
+# As the compact ViT logs: 117 steps an epoch, gradients every 50 steps, all else once an epoch.
 STEPS, GRADIENTS_EVERY, LAYERS = 117, 50, 7
 SEEDS = 10
 
 
 def time_of_gathering(case: Case) -> dict[str, list[float]]:
-    """Seconds of gathering ``case.batch`` runs, first and again, over five rounds."""
+    """Seconds of gathering ``case.batch`` runs, first and again, over five rounds (two if quick)."""
     with TemporaryDirectory() as folder:
         root = Path(folder)
         write_runs(root, case.batch)
@@ -39,7 +39,7 @@ def time_of_gathering(case: Case) -> dict[str, list[float]]:
 
 
 def write_runs(root: Path, count: int, epochs: int = EPOCHS) -> None:
-    """Run folders as training leaves them, with made-up numbers: settings of SEEDS seeds that differ in their rate."""
+    """Writes run folders as training does, with random numbers: settings of SEEDS seeds, one learning rate each."""
     composed = compose_config(["experiment=main_task"])
     random = np.random.default_rng(0)
     metrics = [_metrics(random, epochs) for _ in range(SEEDS)]

@@ -1,4 +1,4 @@
-"""Measures the cost of looking: diagnostics beside the training they watch, probes beside SGD.
+"""Measures the cost of diagnostics compared with the training that they watch, and of probes compared with SGD.
 
 Shapes: P representations, n scenes, d features.
 """
@@ -29,10 +29,10 @@ from lab.observation.probes import Targets, probe_accuracy
 
 EPOCH_SAMPLES = 60_000
 GRADIENT_NORMS_EVERY = 50
-# The 7-layer, 4-head ViT: z, q, k and v of every head at the CLS token and the mean over tokens.
+# The 7-layer, 4-head ViT: z, q, k and v of every head, at the CLS token and as the mean over tokens.
 HEADS, PROBED, WIDTH, TOKENS = 28, 28 * 4 * 2, 64, 197
 FULL_SCENES = 4000
-# Latents of the main task: indicators and their colours, target location, both targets, label.
+# Classes of each latent of the main task: indicators and their colours, target location, both targets, label.
 CLASSES = {"a": 2, "b": 2, "c": 2, "d": 2, "e": 2, "f": 10, "g": 10, "h": 10}
 SGD_EPOCHS, SGD_BATCH = 70, 256
 
@@ -43,7 +43,7 @@ def every_diagnostic(folder: Path) -> list[Diagnostic]:
     for path in sorted((CONFIGS / "callbacks").glob("*.yaml")):
         config = compose_config([f"callbacks=[{path.stem}]", f"paths.run='{folder}'"])
         made = [instantiate(node) for node in config.callbacks.values()]
-        # One decodes texts, which a ViT does not.
+        # exact_match decodes texts, which a ViT does not.
         found += [one for one in made if isinstance(one, Diagnostic) and len(made) == 1 and one.name != "exact_match"]
     return found
 
@@ -71,7 +71,7 @@ def cost_of_looking(case: Case, step_seconds: list[float], model: CompactViT) ->
             for name, make in findings.figures.items():
                 one.draw(make(), name)
         pictures = (time.perf_counter() - started) / diagnostics[0].pictures_every_n_epochs
-    gradient_norms(model)  # of a GPU the first call loads what it runs
+    gradient_norms(model)  # on a GPU the first call also loads its kernels
     started = time.perf_counter()
     gradient_norms(model)
     norms = (time.perf_counter() - started) * steps / GRADIENT_NORMS_EVERY
@@ -91,7 +91,7 @@ def cost_of_looking(case: Case, step_seconds: list[float], model: CompactViT) ->
 
 
 def planted(representations: int, scenes: int, width: int) -> tuple[Tensor, Targets]:
-    """Representations that hold each target to some degree, as those of a trained model do."""
+    """Random representations that hold each target to some degree, as those of a trained model do."""
     make = torch.Generator().manual_seed(0)
     labels = {name: torch.randint(size, (scenes,), generator=make) for name, size in CLASSES.items()}
     features = torch.randn(representations, scenes, width, generator=make)
@@ -102,11 +102,11 @@ def planted(representations: int, scenes: int, width: int) -> tuple[Tensor, Targ
 
 
 def time_of_probes(case: Case) -> dict[str, list[float]]:
-    """Seconds of the batched solves, how much quicker they are than SGD, and how far the accuracies lie apart."""
+    """Seconds of the batched solves, how much quicker they are than SGD, and how far their accuracies differ."""
     representations = 16 if case.quick else PROBED
     features, targets = planted(representations, case.batch, WIDTH)
     few, theirs = planted(1, 200, WIDTH)
-    probe_accuracy(few.to(case.device), theirs)  # of a GPU the first call loads what it runs
+    probe_accuracy(few.to(case.device), theirs)  # on a GPU the first call also loads its kernels
     started = time.perf_counter()
     accuracy_PT = probe_accuracy(features.to(case.device), targets)
     batched = time.perf_counter() - started

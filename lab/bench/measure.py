@@ -48,14 +48,14 @@ RULES: dict[str, Callable[..., TemperatureRule]] = {
     "softmax": Fixed,
     "norm_softmax": NormSoftmax,
     "learnable_temperature": LearnableTemperature,
-    # At inference only, a training step would never see it.
+    # By default it adapts at inference only, which a training step would never see.
     "adaptive_temperature": partial(AdaptiveTemperature, when="always"),
 }
 HEADS, HEAD_DIM = 4, 64  # the compact ViT's
 IMAGE_SIZE, CLASSES = 56, 10
 WARM_UP_ROUNDS = 2
 SEEDS = 5  # of Figure 8
-MANY = (SEEDS, 10)  # trained together in one step; 10 of Table 1
+MANY = (SEEDS, 10)  # numbers of seeds trained together in one step; 10 of Table 1
 
 
 def measure(case: Case) -> list[Row]:
@@ -87,7 +87,7 @@ def measure(case: Case) -> list[Row]:
 
 def _compose(case: Case) -> list[Row]:
     before = memory_now(case.device)
-    # The whole 60,000 images of each source: a small bank would live in the processor's cache.
+    # All 60,000 images of each source: a small bank would fit into the processor's cache and seem faster.
     sizes = {"train_size": 1000, "test_size": 10} if case.quick else {}
     sources = {"digits": DrawnDigits(**sizes), "garments": DrawnGarments(**sizes)}
     data = VisionData(MainTask(), sources, batch_size=case.batch)
@@ -108,8 +108,9 @@ def _compose(case: Case) -> list[Row]:
 def _train(case: Case) -> list[Row]:
     before = memory_now(case.device)
     step = training_step(case, case.softmax)
-    _, memory = _run(replace(case, seconds=0.0), [step], before, minimum=1)  # before the product's matrices are there
-    # In turn, since a machine with neighbours is not as fast from one second to the next.
+    # Memory is measured before the matrices of the product exist.
+    _, memory = _run(replace(case, seconds=0.0), [step], before, minimum=1)
+    # Step and product take turns, since the speed of a shared machine changes from one second to the next.
     multiply, flops = matrix_product(getattr(torch, case.precision), case.device)
     (times, products), _ = _run(case, [step, multiply], before, minimum=5)
     share = linear_flops() * case.batch / flops
@@ -128,7 +129,7 @@ def linear_flops() -> int:
     with FlopCounterMode(display=False) as counter:
         CompactViT(softmax=Fixed)(torch.zeros(1, 3, IMAGE_SIZE, IMAGE_SIZE))
     found = counter.get_flop_counts()["Global"]
-    # Backward there is a product towards the weights, and one towards the input.
+    # Times 3: for each product, backward needs one for the gradient of the weights and one for that of the input.
     return 3 * sum(found.get(name, 0) for name in (torch.ops.aten.mm, torch.ops.aten.addmm))
 
 
@@ -143,7 +144,7 @@ def _ratio(case: Case) -> list[Row]:
 def training_step(case: Case, softmax: str, model: CompactViT | None = None) -> Step:
     """Forward, loss, backward and AdamW step of the compact ViT, as the lab's module does them.
 
-    The batch is noise of the pictures' shape, made once: composition has its own row.
+    The batch is noise of the pictures' shape, made once: the time of composing has its own row.
     """
     model = CompactViT(softmax=RULES[softmax]) if model is None else model
     optim = OptimConfig(lr=5e-4, weight_decay=0.05, label_smoothing=0.1)
@@ -161,7 +162,7 @@ def training_step(case: Case, softmax: str, model: CompactViT | None = None) -> 
     def step() -> None:
         with torch.autocast(case.device, torch.bfloat16, enabled=case.precision == "bfloat16"):
             loss = module.training_step(batch, 0)
-        # Here, not at the end: gradients are there for who looks at them after a step.
+        # Here and not after the step, so that diagnostics can still read the gradients then (lab.bench.looking).
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         optimizer.step()
@@ -172,7 +173,7 @@ def training_step(case: Case, softmax: str, model: CompactViT | None = None) -> 
 def _attention(case: Case) -> list[Row]:
     before = memory_now(case.device)
     shape = (case.batch, HEADS, case.tokens, HEAD_DIM)
-    # What a layer under autocast hands to attention.
+    # The type that a layer under autocast gives to attention.
     dtype = torch.bfloat16 if case.precision == "bfloat16" else torch.float32
     q_BHND, k_BHND, v_BHND = (torch.randn(shape, device=case.device, dtype=dtype, requires_grad=True) for _ in range(3))
     rule = RULES[case.softmax](heads=HEADS, head_dim=HEAD_DIM).to(case.device).train()
@@ -192,7 +193,7 @@ def _attention(case: Case) -> list[Row]:
 
 
 def _windows(case: Case) -> list[Row]:
-    """FlexAttention over a mask to the fused kernel, round by round; on the processor both are the fused kernel."""
+    """Time of FlexAttention over that of the fused kernel with a mask, per round; on a CPU both are that kernel."""
     before = memory_now(case.device)
     shape = (case.batch, HEADS, case.tokens, HEAD_DIM)
     dtype = torch.bfloat16 if case.precision == "bfloat16" else torch.float32
@@ -215,7 +216,7 @@ def _replace(case: Case) -> list[Row]:
 
 
 def _seeds(case: Case) -> list[Row]:
-    """Full-batch reasoning steps, or epochs of real runs, of one seed and of several together in turn."""
+    """Full-batch reasoning steps, or epochs of real runs: those of one seed and of several together take turns."""
     before = memory_now(case.device)
     if case.quantity == "runs":
         return _seed_runs(case, before)
@@ -261,9 +262,9 @@ def _gather(case: Case) -> list[Row]:
 
 
 def reasoning_step(case: Case, seeds: int) -> Step:
-    """A full-batch training step of the reasoner; of several seeds together as ``seeds=`` trains them.
+    """A full-batch training step of the reasoner; several seeds are trained together as ``seeds=`` does it.
 
-    Metrics are counted every tenth step, with every validation of ``experiment=reasoning``.
+    Metrics are computed every tenth step, as often as ``experiment=reasoning`` validates.
     """
     rule = partial(NormSoftmax, statistic="std") if case.softmax == "norm_softmax" else RULES[case.softmax]
     optim = OptimConfig(lr=5e-3, weight_decay=1.0, decay_matrices_only=False, options={"betas": (0.9, 0.98)})
@@ -301,7 +302,7 @@ def reasoning_step(case: Case, seeds: int) -> Step:
 
 
 class _Epochs:
-    """As much of a trainer as a module asks whether this epoch's metrics are told."""
+    """Stands in for a trainer: holds what a module reads of it to decide whether to report this epoch's metrics."""
 
     check_val_every_n_epoch = 10
     max_epochs = 10_000
@@ -311,7 +312,7 @@ class _Epochs:
 def _run(
     case: Case, steps: Sequence[Step], before: int, minimum: int, alternate: bool = False
 ) -> tuple[list[list[float]], tuple[int, int]]:
-    """Warm-up, then timed rounds; with :func:`_memory`."""
+    """Warms up, then times rounds; returns their times and :func:`_memory`."""
     warm_up(steps, WARM_UP_ROUNDS, case.device)
     forget_peak(case.device)
     times = timed_rounds(steps, case.seconds, 3 if case.quick else minimum, case.device, alternate)
@@ -319,7 +320,7 @@ def _run(
 
 
 def _rows(case: Case, before: int, find: Callable[[], Mapping[str, list[float]]], *units: str) -> list[Row]:
-    """The rows of what ``find`` measures by quantity, each in its unit; with :func:`_memory`."""
+    """Rows of what ``find`` measures: quantity -> values, each quantity in its unit; all with :func:`_memory`."""
     forget_peak(case.device)
     found = find()
     memory = _memory(case, before)
@@ -358,7 +359,7 @@ def _to(draws: Drawn, device: str) -> dict[str, Any]:
 def _path(path: str) -> Iterator[None]:
     """Sends every attention layer of this process down the fused or the explicit path.
 
-    The lab takes the explicit path only to record; timing a training step on it needs this detour.
+    The lab takes the explicit path only to record attention, so timing a training step on it needs this detour.
     """
     fused = lab.attention.layers.attend
 

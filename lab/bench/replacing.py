@@ -1,4 +1,4 @@
-"""Cost of a softmax of the lab in models of other libraries: a fixed tau against their own attention."""
+"""Cost of a softmax of the lab in models of other libraries: a fixed tau compared with their own attention."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from lab.bench.cases import VIT, Case
 from lab.bench.timing import Step, timed_rounds, warm_up
 from lab.models.replace import replace_softmax
 
-# The GPT-2 has 6 layers of width 384.
+# Length of a text, and size of the vocabulary; the GPT-2 has 6 layers of width 384.
 _TOKENS, _WORDS = 256, 1000
 
 
 def cost_of_replacing(case: Case) -> list[float]:
-    """Time of a step (forward, backward) under a fixed tau over that of the model's own attention, round by round.
+    """Time of a step (forward, backward) with a fixed tau over that with the model's own attention, per round.
 
-    CPU time of this process, which other work on the machine does not add to; on a GPU, time on the clock. Both steps
-    come once a round, each as often first.
+    It is CPU time of this process, so that other work on the machine adds nothing; on a GPU, wall-clock time. A round
+    runs both steps, and each of them comes first in every second round.
     """
     own, x = _made(case)
     steps = [_step(model, x) for model in (own, replace_softmax(copy.deepcopy(own), Fixed))]

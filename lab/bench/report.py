@@ -1,4 +1,4 @@
-"""The benchmark's table: on the screen, as Markdown, CSV and JSON; and what the lab has to reach."""
+"""The benchmark's table: on the screen, as Markdown, CSV and JSON; and the targets that the lab has to reach."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ NOTES = (
 )
 
 
-# Of one table.
+# Endings of the files of one table.
 SUFFIXES = (".json", ".csv", ".md")
 
 
 @dataclass(frozen=True)
 class Target:
-    """A number that the lab has to reach: ``reached`` is None where the table does not hold it."""
+    """A number that the lab has to reach; ``reached`` is None where the table does not hold the number."""
 
     name: str
     wanted: str
@@ -52,12 +52,12 @@ class Target:
 
 
 def targets(rows: Sequence[Row], device: str) -> list[Target]:
-    """The project's speed targets, judged by the rows that there are: set for two CPU cores, one for a GPU alone."""
+    """The project's speed targets, judged by the measured rows; they are set for two CPU cores, one only for a GPU."""
 
     def median(group: str, begin: str = "", precision: str = "") -> float | None:
-        """The largest of a group's quantities that begin so, at the group's own batch size.
+        """Largest median of a group's rows whose quantity starts with ``begin``, at the group's own batch size.
 
-        Of seeds, whose size is always the same, the quickest mode's under NormSoftmax.
+        For seeds, which have one batch size, the smallest under NormSoftmax: that of the quickest mode.
         """
         seeds = group == "seeds"
         found = [
@@ -115,7 +115,7 @@ def targets(rows: Sequence[Row], device: str) -> list[Target]:
 
 
 def _judged(rows: Sequence[Row], facts: dict[str, Any]) -> list[Target]:
-    """The targets, of which a glance judges none."""
+    """The targets, judged by the rows; after ``--quick`` none is judged."""
     return targets([] if facts["quick"] else rows, facts["device"])
 
 
@@ -128,7 +128,7 @@ def _target(name: str, value: float | None, at_least: float | None = None, at_mo
 
 
 def number(value: float) -> str:
-    """At least three figures, no exponent."""
+    """Text of a number, with three figures or more and no exponent."""
     if abs(value) >= 100:
         return f"{value:,.0f}"
     before = math.floor(math.log10(abs(value))) if value else 0
@@ -136,7 +136,7 @@ def number(value: float) -> str:
 
 
 def table_of(rows: Sequence[Row]) -> tuple[str, list[str], list[list[str]]]:
-    """Title, head and cells of one group's table; what all its rows share stands in the title alone."""
+    """Title, head and cells of one group's table; values that all its rows share stand in the title alone."""
     told = [name for name in COLUMNS if len({getattr(row, name) for row in rows}) > 1] or ["quantity"]
     shared = [name for name in COLUMNS if name not in told and getattr(rows[0], name)]
     words = [

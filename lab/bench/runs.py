@@ -1,4 +1,4 @@
-"""Measures an epoch of a real run, Lightning, validation and files included: one seed, and seeds together."""
+"""Measures an epoch of a real run, with Lightning, validation and files: of one seed, and of several together."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lab.config.compose import compose_config
 from lab.runs.spec import RunSpec
 from lab.training.fit import train
 
-# The first epochs compile, for training and for evaluation; a validation comes every ten.
+# The first epochs compile, for training and for evaluation (validation is every ten epochs), and are not timed.
 WARM_UP_EPOCHS, EPOCHS, QUICK_EPOCHS = 20, 200, 20
 ROUNDS = 3
 
@@ -30,7 +30,7 @@ class EpochClock(L.Callback):
 
 
 def time_of_runs(case: Case, seeds: int) -> tuple[list[float], list[float]]:
-    """Seconds of an epoch of the reasoning task: of one seed's run, and of ``seeds`` together; a pair a round."""
+    """Seconds of an epoch of the reasoning task: of one seed's run, and of ``seeds`` together; one pair per round."""
     epochs = QUICK_EPOCHS if case.quick else EPOCHS
     one: list[float] = []
     many: list[float] = []
@@ -44,7 +44,7 @@ def time_of_runs(case: Case, seeds: int) -> tuple[list[float], list[float]]:
 
 def _seconds_an_epoch(case: Case, seeds: int | None, epochs: int, folder: Path) -> float:
     overrides = ["experiment=reasoning", f"softmax={case.softmax}", "logger=csv_only", "~callbacks.progress"]
-    # In the precision of the steps that are timed beside it.
+    # In the precision of the steps that the other cases of this group time.
     overrides += ["trainer=gpu", "trainer.precision=32-true"] if case.device == "cuda" else []
     changes = {
         "seeds": seeds,

@@ -1,4 +1,4 @@
-"""Timed rounds, and the memory that is held."""
+"""Times rounds of steps, and reads how much memory is held."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def timed_rounds(
 ) -> list[list[float]]:
     """Runs every step once a round, until ``seconds`` have gone by and at least ``minimum`` rounds are done.
 
-    Where rounds are so slow that this would take more than a minute (or ten times ``seconds``), fewer do.
+    Fewer rounds are enough once a minute, or ten times ``seconds`` if that is longer, has gone by.
 
     Args:
         steps: what to time.
@@ -58,7 +58,7 @@ def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def warm_up(steps: Sequence[Step], rounds: int, device: str) -> None:
-    """Runs every step ``rounds`` times; a round of two minutes (compiler included) is warm enough alone."""
+    """Runs every step ``rounds`` times; one round of over two minutes (with compiling) is enough."""
     for _ in range(rounds):
         begin = time.perf_counter()
         for step in steps:
@@ -69,7 +69,7 @@ def warm_up(steps: Sequence[Step], rounds: int, device: str) -> None:
 
 
 def matrix_product(dtype: torch.dtype, device: str) -> tuple[Step, int]:
-    """Square matrix product, and its floating-point operations: what the machine has to give, to judge all else by."""
+    """Square matrix product, and its floating-point operations: the machine's best speed, to judge all else by."""
     side = 8192 if device == "cuda" else 2048
     a, b = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
     return lambda: a @ b, 2 * side**3
@@ -84,7 +84,7 @@ def matrix_product_gflops(dtype: torch.dtype, device: str) -> float:
 
 
 def synchronise(device: str) -> None:
-    """Waits for the GPU, where there is one: its kernels return before they are done."""
+    """Waits for the GPU, where there is one: calls of its kernels return before they are done."""
     if device == "cuda":
         torch.cuda.synchronize()
 

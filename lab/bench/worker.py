@@ -12,22 +12,22 @@ from dataclasses import asdict
 from lab.bench.cases import Case, Row
 from lab.training.memory import keep_freed_memory
 
-# Others may print too; the answer is the line that begins like this.
+# Libraries may print too; the answer is the line that begins with this.
 ANSWER = "rows: "
 # A compiled case spends most of its time in the compiler.
 LIMIT_SECONDS = 900
-# Seconds that a case which is told to end has for it.
+# Seconds that a case is given to end, and to remove its temporary folders, once it is told to.
 _TO_REMOVE = 20
 
 
 def measure_apart(case: Case) -> list[Row]:
     """The rows of a case, measured in a fresh process, so that peak memory is that case's alone.
 
-    A case that fails gives one row with its ``error``: the other numbers of the table stand without it.
+    A case that fails gives one row with its ``error``, so that the other cases still make a table.
     """
     environment = {**os.environ, "OMP_NUM_THREADS": str(case.threads), "MKL_NUM_THREADS": str(case.threads)}
     command = [sys.executable, "-m", "lab.bench.worker", json.dumps(asdict(case))]
-    # A case times several things, each for that long.
+    # A case times several things, each for case.seconds.
     limit = LIMIT_SECONDS + 20 * case.seconds
     try:
         done = run(command, environment, limit)
@@ -43,7 +43,7 @@ def measure_apart(case: Case) -> list[Row]:
 
 
 def run(command: list[str], environment: dict[str, str], limit: float) -> subprocess.CompletedProcess[str]:
-    """Runs a command to its end; one that is over its limit, or is interrupted, first removes what it has written.
+    """Runs a command to its end; over its limit, or interrupted, it gets time to remove what it has written.
 
     Raises:
         subprocess.TimeoutExpired: if it was not done within ``limit`` seconds.
@@ -68,10 +68,10 @@ def _failed(case: Case, error: str) -> Row:
 
 def main() -> None:
     """Measures the case given as the only argument and prints its rows."""
-    # As an exception, upon which temporary folders are removed.
+    # SIGTERM becomes an exception, so that temporary folders are removed.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     keep_freed_memory()
-    # Late: the parent imports this module, and needs neither timm nor Lightning.
+    # Imported late: the parent process imports this module too, and needs neither timm nor Lightning.
     from lab.bench.measure import measure
 
     rows = measure(Case(**json.loads(sys.argv[1])))

@@ -1,4 +1,4 @@
-"""Command lines that are no overrides: a wrong one is answered in one sentence, as overrides are."""
+"""Parser for command lines without overrides: a wrong one is answered in one sentence, as wrong overrides are."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lab.console import tell
 
 
 class Parser(ArgumentParser):
-    """Parser that says what is wrong with a command line, without the usage before it; exit status 2."""
+    """Parser that says what is wrong with a command line, without printing the usage first; exit status 2."""
 
     def error(self, message: str) -> NoReturn:
         """Ends the program."""

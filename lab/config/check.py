@@ -1,6 +1,6 @@
-"""Checks a composed config, before any work, against the signatures of what it names.
+"""Checks a composed config, before any work, against the signatures of the classes and functions it names.
 
-A constructor's annotations say what its options may be; nothing else in the lab says it again:
+A constructor's annotations say what its options may be; no other place in the lab repeats this:
 
     class VisionData:
         def __init__(self, batch_size: PositiveInt = 512, prior: Annotated[float, Field(ge=0, le=1)] | None = None)
@@ -42,10 +42,10 @@ from pydantic_core import ErrorDetails, SchemaError
 from lab.config.suggestions import HYDRA_KEYS, LONGEST_LIST, choices
 from lab.console import MOST_THREADS, LabError, first_line
 
-# What Lightning and numpy seed their generators with.
+# Seeds that Lightning and numpy accept for their random generators.
 _Seed = Annotated[int, Field(ge=0, lt=2**32)]
 
-# Values that are no arguments of a class, and what they may be. All of them are there in every run.
+# Config values that are not arguments of a class, with their allowed types. Every run has all of them.
 PLAIN_VALUES: dict[str, Any] = {
     "seed": _Seed,
     "seeds": Annotated[int, Field(gt=0, le=1000)] | Annotated[list[_Seed], Field(min_length=1)] | None,
@@ -65,18 +65,18 @@ PLAIN_VALUES: dict[str, Any] = {
     **{f"{group}._target_": str for group in ("data", "model", "softmax", "optim", "trainer")},
     **{group: dict[str, Any] for group in ("callbacks", "logger", "intervention")},
 }
-# What the lab reads as well, beside Lightning.
+# Options of the trainer that the lab reads, too, and that every run must therefore have.
 _OF_TRAINER = ("accelerator", "devices", "num_nodes", "precision", "max_epochs", "accumulate_grad_batches")
 
-# A constructor is given what was typed, so that "3" is no number, true is no 1, and 2.0 is no whole number; infinity
-# and nan are numbers only under Field(allow_inf_nan=True).
+# A constructor is given values as typed, without conversion: "3" is not a number, true is not 1, and 2.0 is not a whole
+# number; infinity and nan are allowed only under Field(allow_inf_nan=True).
 _AS_TYPED = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
 
-# What an experiment may say of NormSoftmax (configs/softmax/norm_softmax.yaml).
+# Options of NormSoftmax that an experiment may give defaults for (configs/softmax/norm_softmax.yaml).
 _NORM_SOFTMAX = ("statistic", "tau")
 
 
-# By pydantic's name of an error: what the value must be. Other errors are told in pydantic's words.
+# Pydantic's name of an error -> what the value must be. Other errors are told in pydantic's words.
 _MUST = {
     "int_type": "be a whole number",
     "int_from_float": "be a whole number",
@@ -93,7 +93,7 @@ _MUST = {
     "too_long": "have {max_length} entries or fewer",
     "string_too_short": "not be empty",
 }
-# By pydantic's name of an error: the limit of JSON schema that was passed, and its name in the error's context.
+# Pydantic's name of an error -> the exceeded limit's name in JSON schema, and its name in the error's context.
 _LIMITS = {
     "greater_than": ("exclusiveMinimum", "gt"),
     "greater_than_equal": ("minimum", "ge"),
@@ -121,7 +121,7 @@ def check(config: DictConfig) -> None:
     for key in plain.get("norm_softmax") or {}:
         if key not in _NORM_SOFTMAX:
             raise LabError(f"norm_softmax.{key} is no default of NormSoftmax; {choices(str(key), _NORM_SOFTMAX)}")
-    # Written inside softmax, where a person looks for them, but no arguments of the rule.
+    # Both are written inside softmax, where a person looks for them, but are not arguments of the rule.
     if isinstance(softmax := plain.get("softmax"), dict):
         for name in ("schedule", "normaliser"):
             plain[f"softmax.{name}"] = softmax.pop(name, None)
@@ -132,17 +132,17 @@ def check(config: DictConfig) -> None:
 
 
 def _made(plain: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yields what may be null, and else is made of a config, by path."""
+    """Yields, with its path, each part that must be a config with a ``_target_`` or null."""
     yield from ((path, plain.get(path)) for path in ("softmax.schedule", "softmax.normaliser", "intervention"))
     for group in ("callbacks", "logger"):
         yield from ((f"{group}.{name}", node) for name, node in (plain.get(group) or {}).items())
 
 
 def check_complete(config: DictConfig) -> None:
-    """Checks what every run has, whatever it names; loads none of that.
+    """Checks the values that every run has; loads none of the classes that the config names.
 
     Raises:
-        LabError: at the first value that is missing, or that is none of those it may be.
+        LabError: at the first value that is missing or not allowed.
     """
     unresolved = OmegaConf.to_container(config, resolve=False)
     for path in (*PLAIN_VALUES, *(f"trainer.{name}" for name in _OF_TRAINER)):
@@ -156,10 +156,10 @@ def check_complete(config: DictConfig) -> None:
 
 
 def check_plain(path: str, value: Any) -> None:
-    """Checks a value that is no argument of a class; any other passes.
+    """Checks a value that is not an argument of a class (:data:`PLAIN_VALUES`); values at other paths pass.
 
     Raises:
-        LabError: if it is none of those that it may be.
+        LabError: if the value is not allowed.
     """
     if path in PLAIN_VALUES:
         _check_value(_plain_adapter(path), value, path)
@@ -169,10 +169,10 @@ def _resolved(config: DictConfig) -> dict[str, Any]:
     """The config as plain values.
 
     Raises:
-        LabError: if a value refers to one that is not there, or still has to be given.
+        LabError: if a value refers to one that does not exist, or still has to be given.
     """
     try:
-        for path in PLAIN_VALUES:  # first: others refer to them
+        for path in PLAIN_VALUES:  # these first: other values refer to them
             OmegaConf.select(config, path, throw_on_missing=True)
         plain: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
@@ -200,8 +200,8 @@ def check_arguments(target: Callable[..., Any], options: Mapping[str, Any], wher
 
     Args:
         target: the class or function.
-        options: arguments by name; a missing one is not noticed.
-        where: what messages call the place of the options, ``data`` for ``data.batch_size``.
+        options: arguments by name; missing arguments are not reported.
+        where: name of the place of the options in messages, ``data`` for ``data.batch_size``.
 
     Raises:
         LabError: at the first option that ``target`` does not have, or whose value its annotation does not allow.
@@ -225,7 +225,7 @@ def _check_node(node: Any, path: str) -> None:
     if not isinstance(node, Mapping):
         return
     if "_target_" in node:
-        # Hydra tells of what it cannot import by itself, too.
+        # Hydra would log a failed import itself, too.
         logging.getLogger("hydra.utils").disabled = True
         try:
             target = get_object(node["_target_"])
@@ -239,7 +239,7 @@ def _check_node(node: Any, path: str) -> None:
             _check_rule(target)
         options = {key: value for key, value in node.items() if key not in HYDRA_KEYS}
         check_arguments(target, options, path)
-        # What is made later is given more then, as a model is what the data knows.
+        # Partial targets and the model get further arguments when they are made, the model those that the data knows.
         if not node.get("_partial_") and path != "model":
             _check_required(target, options, path)
     for key, value in node.items():
@@ -255,8 +255,8 @@ def _check_required(target: Callable[..., Any], options: Mapping[str, Any], wher
 
 
 def _check_rule(target: Any) -> None:
-    """Checks the constructor first: where no layer can call it, a wrong option is the lesser half of the truth."""
-    from lab.attention.contract import check_constructor  # with torch, which most who compose a config do not need
+    """Checks first that a layer can call the constructor: if not, a wrong option would be the smaller problem."""
+    from lab.attention.contract import check_constructor  # here: it loads torch, which composing a config seldom needs
 
     try:
         check_constructor(target)
@@ -272,14 +272,14 @@ def _holds_target(value: Any) -> bool:
 
 @cache
 def _hints(target: Callable[..., Any]) -> dict[str, Any]:
-    """Annotations of a constructor's or function's parameters; none where they cannot be read."""
-    # A data class inherits fields whose annotations are read in the module that wrote them.
+    """Annotations of a constructor's or function's parameters; empty where they cannot be read."""
+    # Of a dataclass read the class, not __init__: an inherited field is annotated with names of its own module.
     own = target.__init__ if inspect.isclass(target) and not dataclasses.is_dataclass(target) else target
     try:
         found = typing.get_type_hints(own, include_extras=True)
     except (TypeError, NameError, AttributeError):
         return {}
-    # Not imported for this, which takes seconds: where it is not loaded, nothing is its trainer.
+    # Lightning is not imported here, which takes seconds: while it is not loaded, the target cannot be its Trainer.
     lightning = sys.modules.get("lightning")
     if lightning is not None and inspect.isclass(target) and issubclass(target, lightning.Trainer):
         from lab.config.trainer_options import OPTIONS
@@ -299,7 +299,7 @@ def _plain_adapter(path: str) -> TypeAdapter[Any] | None:
 
 
 def _adapter_of(hint: Any) -> TypeAdapter[Any] | None:
-    """The adapter of an annotation; None of what pydantic knows nothing about, as of a protocol."""
+    """Pydantic's adapter for an annotation; None where pydantic cannot handle it, such as a protocol."""
     try:
         return TypeAdapter(hint, config=_AS_TYPED)
     except (PydanticSchemaGenerationError, PydanticUndefinedAnnotation, SchemaError, TypeError):
@@ -310,13 +310,13 @@ def _check_value(adapter: TypeAdapter[Any] | None, value: Any, path: str) -> Non
     if adapter is None:
         return
     try:
-        # As JSON, in which a list may stand for a tuple and text for a path.
+        # Checked as JSON, in which a list may stand for a tuple and text for a path.
         adapter.validate_json(json.dumps(value))
     except TypeError:
         return  # an object, made in Python
     except ValidationError as error:
         found = [(one, *_place(value, path, one["loc"])) for one in error.errors(include_url=False)]
-        # Of a union, the types that fit furthest in.
+        # Of a union, report the types that match furthest into the value.
         _, value, path = max(found, key=lambda one: len(one[2]))
         must = " or ".join(dict.fromkeys(_must(adapter, one) for one, _, place in found if place == path))
         shown = json.dumps(value) if value is None or isinstance(value, bool) else repr(value)
@@ -324,7 +324,7 @@ def _check_value(adapter: TypeAdapter[Any] | None, value: Any, path: str) -> Non
 
 
 def _place(value: Any, path: str, location: Sequence[int | str]) -> tuple[Any, str]:
-    """The part of a value that an error is about, and its path; pydantic's location also names types of a union."""
+    """The part of a value that an error is about, and its path; skips the union types in pydantic's location."""
     for part in location:
         if isinstance(value, list | tuple) and isinstance(part, int) and part < len(value):
             value, path = value[part], f"{path}[{part}]"
@@ -346,7 +346,7 @@ def _must(adapter: TypeAdapter[Any], error: ErrorDetails) -> str:
 
 
 def _range(adapter: TypeAdapter[Any], limit: str, name: str, context: Mapping[str, Any]) -> str:
-    """Both ends of the range, of which ``limit`` was passed: "greater than 0 and less than 1"."""
+    """Both ends of the range whose ``limit`` was exceeded, in words: "greater than 0 and less than 1"."""
     found: dict[str, Any] = {limit: context[name]}
     with suppress(PydanticInvalidForJsonSchema):
         found = next((node for node in _nodes(adapter.json_schema()) if node.get(limit) == context[name]), found)

@@ -28,15 +28,15 @@ _WITH_M = "add -m, as in python -m lab.train -m"
 
 
 def in_order(arguments: Sequence[str]) -> list[str]:
-    """The same command line with Hydra's flags first, which it does not find among the overrides.
+    """The same command line with Hydra's flags first, since Hydra does not find them among the overrides.
 
-    Help is the same whatever else is typed, and what is typed need not compose: it is left out.
+    With a flag for help, the overrides and ``-m`` are left out: help does not depend on them, so they may be wrong.
     """
     given = parse_arguments(arguments)
     left = given.overrides
     flags = []
     for argument in reversed(arguments):
-        # From behind: what a flag takes may read like an override, and stands right after it.
+        # From the end: the value of a flag may look like an override, and stands right after the flag.
         if left and argument == left[-1]:
             left = left[:-1]
         else:
@@ -61,7 +61,8 @@ class Composed(NamedTuple):
 def check_overrides(arguments: Sequence[str]) -> None:
     """Exits with one sentence if the overrides among ``arguments`` do not compose, are wrong, or need a sweep.
 
-    Of a sweep (``seed=1,2,3``) each value is checked, beside the first values of the others. Hydra's own flags pass.
+    In a sweep (``seed=1,2,3``) each value is checked, together with the first value of every other key. Hydra's own
+    flags pass.
     """
     given = parse_arguments(arguments)
     if given.help or given.hydra_help or given.shell_completion or given.config_path or given.config_name:
@@ -87,18 +88,18 @@ def check_overrides(arguments: Sequence[str]) -> None:
                 raise LabError(f"hydra.launcher.n_jobs={number} is wrong: give a whole number, at least 1, or -1")
         once = [] if _is_sweep(given) else [composed(typed, config_dir, sweep=False).config]
         for config in once or each_value(typed, config_dir):
-            # Named from what is run, which is not known yet.
+            # A placeholder: the folder is named after what is run, which is not known yet.
             config.paths.run = "."
             check(config)
 
 
 def composed(overrides: Sequence[str], config_dir: Path | None = None, sweep: bool | None = None) -> Composed:
-    """Composes what ``python -m lab.train <overrides>`` runs; of several values the first.
+    """Composes what ``python -m lab.train <overrides>`` runs; of several values of a key, it takes the first.
 
     Args:
         overrides: as typed.
         config_dir: further configs, as under ``--config-dir``.
-        sweep: whether they are for a sweep; without it, what would act in a sweep alone is wrong. None: not known.
+        sweep: whether the overrides are for a sweep. False refuses those that act only in sweeps; None: not known.
 
     Raises:
         LabError: says in one sentence what is wrong with these overrides.
@@ -113,7 +114,9 @@ def composed(overrides: Sequence[str], config_dir: Path | None = None, sweep: bo
 
 
 def each_value(overrides: Sequence[str], config_dir: Path | None = None) -> Iterator[DictConfig]:
-    """Configs in which each value of a sweep comes once, beside the first values of the others.
+    """Yields configs that try each value of a sweep, together with the first value of every other key.
+
+    Plain values, such as seeds, are checked without a config for each.
 
     Raises:
         LabError: says in one sentence what is wrong with a value.
@@ -133,7 +136,7 @@ def each_value(overrides: Sequence[str], config_dir: Path | None = None) -> Iter
         yield _without_hydra(_composed(first) if planned else whole).config
         for place, (override, some) in enumerate(zip((*planned, *typed), values, strict=True)):
             for value in some[1:]:
-                # Changes nothing else; the name of a config does.
+                # A plain value changes nothing else and is checked by itself; the name of a config may change anything.
                 if override.key_or_group in PLAIN_VALUES and not _options(override.key_or_group):
                     check_plain(override.key_or_group, parsed([value])[0].value())
                 else:
@@ -162,7 +165,9 @@ def _composed(single: Sequence[str]) -> DictConfig:
 
 
 def _check_read(typed: Sequence[Override], whole: DictConfig) -> None:
-    """Refuses what nothing would read, or what would be in no run's name; ``whole`` is what is composed of it.
+    """Refuses added keys that nothing would read, and a sweep's file whose values would be in no run's name.
+
+    ``whole`` is the config that ``typed`` composes.
 
     Raises:
         LabError: at the first key with a plus that no config has or refers to; if a sweep's file sets what is run.
@@ -214,7 +219,7 @@ def _is_sweep(given: Namespace) -> bool:
 
 
 def _values(override: Override) -> list[str]:
-    """The override with each of its values; of a range or an interval to search in, with both ends."""
+    """The override once for each of its values; for a range or an interval to search in, once for each end."""
     key = str(override.input_line).split("=", 1)[0]
     value = override.value()
     if isinstance(value, IntervalSweep):
@@ -228,7 +233,7 @@ def _values(override: Override) -> list[str]:
 
 
 def _ignored(overrides: Sequence[Override], config: DictConfig) -> str | None:
-    """Says in one sentence what a single run would leave out of these overrides; ``config`` is what they compose."""
+    """Says in one sentence which override a single run would ignore, if any; ``config`` is what they compose."""
     for override in overrides:
         key, line = override.key_or_group, override.input_line
         if override.is_sweep_override():
@@ -238,7 +243,7 @@ def _ignored(overrides: Sequence[Override], config: DictConfig) -> str | None:
             return f"{line} acts in sweeps alone, and without -m this would be one run, right here: {_WITH_M} {line}"
     typed = {override.key_or_group: override for override in overrides}
     if "sweep" in typed:
-        # A run of a sweep names it, too, and has all that it sweeps over.
+        # A single run taken from a sweep names the sweep, too, but gives a value for every key that it sweeps over.
         swept = [key for key in config.hydra.sweeper.params or () if key.lstrip("+") not in typed]
         if swept:
             line = typed["sweep"].input_line
@@ -247,13 +252,13 @@ def _ignored(overrides: Sequence[Override], config: DictConfig) -> str | None:
 
 
 def explained(error: Exception, overrides: Sequence[str]) -> str:
-    """Says what Hydra says, and the valid keys where a key is wrong."""
+    """Says in one sentence what Hydra's error says, with the valid names where a name is wrong."""
     text = str(error)
     if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
         group, _, name = error.missing_cfg_file.rpartition("/")
         return f"{group}={name} does not exist; {choices(name, error.options)}"
     if missing := re.search(r"Could not load '([^']+)/([^'/]+)'", text):
-        group, name = missing.groups()  # one of a list, of which Hydra does not say what there is
+        group, name = missing.groups()  # one of a list, for which Hydra does not report the options
         return f"{group}={name} does not exist; {choices(name, _options(group))}"
     if twice := re.search(r"Multiple values for (\S+)\. ", text):
         return f"+{twice[1]}= would add a second {twice[1]}: write {twice[1]}=, without the plus"
@@ -263,7 +268,7 @@ def explained(error: Exception, overrides: Sequence[str]) -> str:
     key = wrong.group(1)
     value = next((o.split("=", 1)[1] for o in overrides if o.startswith(f"{key}=")), "")
     if options := _options(key):
-        # A group of which nothing is chosen unless somebody asks for it.
+        # A group from which nothing is chosen by default.
         if value in options:
             return f"{key}= is added to a run, with a plus: +{key}={value}"
         return f"{key}={value} does not exist; {choices(value, options)}, added with a plus: +{key}="

@@ -1,4 +1,4 @@
-"""Composes the config of overrides from ``configs/``, and from a folder of one's own beside it."""
+"""Composes a config from overrides, with the files of ``configs/`` and of an optional folder of one's own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from lab.config.hydra_internals import keep_configs, prepend_to_search_path
 from lab.console import LabError
 
-# In place of ~ and ~user: ${eureka_lab.home:${paths.runs}}. Named as ours: Hydra imports this in other programs, too.
+# Expands ~ and ~user: ${eureka_lab.home:${paths.runs}}. With our prefix: Hydra imports this in other programs, too.
 OmegaConf.register_new_resolver("eureka_lab.home", os.path.expanduser, replace=True)
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
@@ -22,14 +22,14 @@ CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 
 @contextmanager
 def initialized(config_dir: Path | None = None) -> Iterator[None]:
-    """Has Hydra compose, within, from ``configs/`` and from a folder of further configs, as under ``--config-dir``.
+    """Initialises Hydra for the block, with ``configs/`` and a folder of further configs, as under ``--config-dir``.
 
     Raises:
         LabError: if there is no such folder.
     """
     if config_dir is not None and not config_dir.is_dir():
         raise LabError(f"--config-dir {config_dir} is no folder: name the one that holds softmax/, model/ or the like")
-    # Of a program that is itself run by Hydra, which is to find it as it was.
+    # The calling program may itself be run by Hydra: its state is put back at the end.
     outer = GlobalHydra.instance().hydra
     GlobalHydra.instance().clear()
     try:
@@ -45,7 +45,7 @@ def initialized(config_dir: Path | None = None) -> Iterator[None]:
 
 
 def compose_config(overrides: Sequence[str]) -> DictConfig:
-    """The config that ``python -m lab.train`` composes of these overrides; ``paths.run`` is still to be set.
+    """The config that ``python -m lab.train`` composes from these overrides; ``paths.run`` is still to be set.
 
     Raises:
         HydraException: if they do not compose; ``lab.config.command_line.composed`` says why in one sentence.

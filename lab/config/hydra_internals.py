@@ -1,4 +1,4 @@
-"""The only place that calls Hydra's private API; tests/lab/test_hydra_internals.py fails by name when Hydra changes."""
+"""The only module that calls Hydra's private API; tests/lab/test_hydra_internals.py names what a new Hydra breaks."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def loader() -> ConfigLoader:
 
 
 def keep_configs(folder: Path) -> None:
-    """Has the initialised Hydra compose each choice among the configs of ``folder`` once a process."""
+    """Makes the initialised Hydra compose each choice of configs in ``folder`` only once per process."""
     hydra().config_loader = _KeepingLoader(loader().get_search_path(), folder)
 
 
@@ -66,7 +66,7 @@ def compose_multirun(overrides: Sequence[str]) -> DictConfig:
 
 
 def keys_of(config: str) -> set[str]:
-    """Returns the top-level keys of one config file, ``sweep/table_1``; the initialised Hydra finds it."""
+    """Returns the top-level keys of one config file, such as ``sweep/table_1``, that the initialised Hydra finds."""
     own: Any = loader()
     found = own.repository.load_config(config)
     return set() if found is None else set(found.config)
@@ -79,9 +79,9 @@ def split_into_jobs(overrides: list[Override]) -> Sequence[Sequence[str]]:
 
 
 class _KeepingLoader(ConfigLoaderImpl):
-    """Composes as Hydra does, each choice of configs once; values (``seed=3``) are set on a copy."""
+    """Composes as Hydra does, but each choice of configs only once; values (``seed=3``) are set on a copy."""
 
-    # Choice -> what it composes, while no file changes. A pickle is copied in a tenth of the time of ``deepcopy``.
+    # Choice of configs -> composed config, until a file changes. A pickle is copied in a tenth of ``deepcopy``'s time.
     _kept: ClassVar[dict[Any, bytes]] = {}
     _files: ClassVar[list[tuple[str, int, int]]] = []
 
@@ -104,7 +104,7 @@ class _KeepingLoader(ConfigLoaderImpl):
     ) -> DictConfig:
         options = (run_mode, from_shell, validate_sweep_overrides)
         typed = OverridesParser.create().parse_overrides(overrides)
-        # Hydra's own values say how it composes, and of what.
+        # Values of hydra.* may change how Hydra composes, and from which files: such configs are not kept.
         of_hydra = any(str(override.key_or_group).startswith("hydra.") for override in typed)
         swept = any(override.is_sweep_override() for override in typed)
         if run_mode != RunMode.RUN or of_hydra or swept or self.config_search_path.get_path() != self._path:
@@ -116,7 +116,7 @@ class _KeepingLoader(ConfigLoaderImpl):
             self._kept[config_name, chosen] = pickle.dumps(whole)
         config: DictConfig = pickle.loads(self._kept[config_name, chosen])
         self._apply_overrides_to_config(values, config)
-        # What depends on more than the choice, as Hydra sets it.
+        # Values that depend on more than the choice of configs are set here, as Hydra sets them.
         own = config.hydra
         task = [override for override in typed if not override.is_hydra_override()]
         own.overrides.task = [override.input_line for override in task]
@@ -129,11 +129,11 @@ class _KeepingLoader(ConfigLoaderImpl):
 
 
 class Choices:
-    """Tells which configs overrides choose, without composing: that takes four times as long."""
+    """Tells which configs some overrides choose, without composing them, which takes four times as long."""
 
     def __init__(self, config_name: str) -> None:
         self._config_name = config_name
-        # Every file of configs/ is read once.
+        # Cached: every file of configs/ is read only once.
         own: Any = loader()
         self._repository = CachingConfigRepository(own.repository)
 

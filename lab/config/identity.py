@@ -29,7 +29,7 @@ def _says_nothing(key: str) -> bool:
 
 
 def flatten(value: Any, prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as one, by dotted key; an empty mapping keeps its key."""
+    """Flattens nested mappings into one with dotted keys; an empty mapping keeps its key."""
     if not isinstance(value, dict) or not value:
         return {prefix: value}
     flat: dict[str, Any] = {}

@@ -12,10 +12,10 @@ from lab.console import MOST_THREADS, LabError
 
 
 def look_arguments(arguments: Sequence[str]) -> dict[str, Any]:
-    """Keyword arguments of a look at a run (``run`` is among them) or at a model (``model`` is), and ``threads``.
+    """Returns keyword arguments for ``inspect`` (with ``run``) or ``inspect_model`` (with ``model``), and ``threads``.
 
     Raises:
-        LabError: if an option is wrong, missing, or of the other kind of look.
+        LabError: if an option is wrong or missing, or belongs to the other function.
     """
     arguments = list(_with_config_dir(arguments))
     if (wrong := next((one for one in arguments if "=" not in one), None)) is not None:
@@ -56,12 +56,12 @@ def look_arguments(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def _unquoted(argument: str, value: str) -> str:
-    """The value without Hydra's quotes; what has none is taken as it stands, for names of run folders hold , and =."""
+    """The value without Hydra's quotes; one without quotes is taken literally: names of run folders hold , and =."""
     return str(read_override(argument).parsed()) if value[:1] in ("'", '"') else value
 
 
 def _with_config_dir(arguments: Sequence[str]) -> Iterator[str]:
-    """The arguments; ``--config-dir my``, as ``lab.train`` has it, as the override that means the same."""
+    """Yields the arguments, with ``--config-dir my`` (as in ``lab.train``) as the override that means the same."""
     left, flagged = iter(arguments), False
     for argument in left:
         flag, separator, value = argument.partition("=")
@@ -112,7 +112,7 @@ def _diagnostics(name: str, value: str) -> list[str]:
     return [str(one) for one in listed]
 
 
-# What reads each option; ``data`` is all that begin with ``data.``.
+# The function that reads each option; ``data`` stands for all options that begin with ``data.``.
 _OPTIONS: Mapping[str, Mapping[str, Callable[[str, str], Any]]] = {
     "both": {
         "out": _path,

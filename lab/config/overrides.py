@@ -22,9 +22,9 @@ class Override:
 
     Attributes:
         text: as typed.
-        key: what it sets, without signs in front and without a package: ``softmax.tau``, ``data/task``.
-        value: what it is set to, as typed; "" where something is taken out.
-        written: in one way, however it is typed: ``optim.lr=0.001`` for ``optim.lr=1e-3``.
+        key: the key that it sets, without + or ~ in front and without a package: ``softmax.tau``, ``data/task``.
+        value: the value, as typed; "" where the override removes the key (``~optim``).
+        written: the override in a form that does not depend on typing: ``optim.lr=0.001`` for ``optim.lr=1e-3``.
     """
 
     text: str
@@ -57,13 +57,13 @@ def read_override(text: str) -> Override:
     """Reads one override.
 
     Raises:
-        LabError: if Hydra's grammar has no place for it.
+        LabError: if it is not valid in Hydra's grammar.
     """
     (found,) = parsed([text])
     key, equals, value = text.partition("=")
     written = text
     if equals and not found.is_sweep_override():
-        # As Hydra hands it to the runs of a sweep, but for False, which nobody types.
+        # As Hydra hands it to the runs of a sweep, except for False, which people type as false.
         as_hydra = found.get_value_element_as_str()
         written = f"{key}={as_hydra.lower() if isinstance(found.value(), bool) else as_hydra}"
     return Override(text, found.key_or_group, value if equals else "", written)
@@ -74,10 +74,10 @@ def parsed(texts: Sequence[str], loader: ConfigLoader | None = None) -> list[typ
 
     Args:
         texts: as typed.
-        loader: knows which configs there are, of which ``glob()`` chooses.
+        loader: knows the existing configs, from which ``glob()`` chooses.
 
     Raises:
-        LabError: if Hydra's grammar has no place for one.
+        LabError: if one is not valid in Hydra's grammar.
     """
     parser = OverridesParser.create(loader) if loader else _parser()
     found = []
@@ -98,7 +98,7 @@ def one_value(text: str) -> Any:
     """Returns the value of an override that may not ask for several.
 
     Raises:
-        LabError: if it does, or cannot be read.
+        LabError: if it asks for several, or cannot be read.
     """
     (found,) = parsed([text])
     if found.is_sweep_override():

@@ -13,9 +13,9 @@ from lab.config.identity import flatten
 
 # Keys that Hydra's instantiate reads itself.
 HYDRA_KEYS = {"_target_", "_partial_", "_recursive_", "_convert_", "_args_"}
-# Characters of a list of valid names; a longer one is no sentence any more.
+# Most characters of a list of valid names; a longer one is cut, to keep a message one sentence.
 LONGEST_LIST = 270
-# What other programs call an option that has another name here; unlike a misspelt one, it does not look alike.
+# Names that other programs use for an option; unlike misspelt names, they do not look like the name used here.
 _ALSO_CALLED = {
     "learning_rate": "lr",
     "epochs": "max_epochs",
@@ -46,7 +46,7 @@ def explain_key(config: DictConfig, key: str) -> str:
         if not isinstance(node, DictConfig) or part not in node:
             where = ".".join(parts[:depth]) or "the config"
             valid = [str(k) for k in node if k not in HYDRA_KEYS] if isinstance(node, DictConfig) else []
-            # An option that has just this name says more than a neighbour whose name looks alike.
+            # An option elsewhere with exactly this name is a better hint than a neighbour with a similar name.
             elsewhere = _elsewhere(config, key)
             return f"{where} has no {part!r}; {_told(elsewhere, valid) if elsewhere else choices(part, valid)}"
         node = node[part]
@@ -54,7 +54,7 @@ def explain_key(config: DictConfig, key: str) -> str:
 
 
 def _elsewhere(config: DictConfig, key: str) -> str | None:
-    """The option of another place whose name is the last part of ``key``; of several, the one most like it."""
+    """The option elsewhere whose name is the last part of ``key``; of several, the one most like ``key``."""
     last = key.rsplit(".", 1)[-1]
     plain: Any = OmegaConf.to_container(config, resolve=False)
     options = [option for option in flatten(plain) if "." in option]

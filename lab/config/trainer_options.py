@@ -1,4 +1,4 @@
-"""Ranges of the options of Lightning's trainer, whose own annotations give types alone."""
+"""Ranges of the options of Lightning's trainer, whose own annotations give only types."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pydantic_core import PydanticCustomError
 
 
 def _text(pattern: str, must: str) -> Any:
-    """The annotation of text that a pattern describes; ``must`` says in words what it is."""
+    """The annotation of a text that must match a pattern; ``must`` says in words what it must be."""
 
     def read(value: str) -> str:
         if not re.fullmatch(pattern, value):
@@ -23,7 +23,7 @@ def _text(pattern: str, must: str) -> Any:
 
 
 def _only(value: float, instead: str) -> Any:
-    """The annotation of a number that the lab leaves as it is; ``instead`` says what to do for what it is there for."""
+    """The annotation of a number that may not be changed; ``instead`` says what to use in place of this option."""
 
     def read(given: float) -> float:
         if given != value:
@@ -34,7 +34,7 @@ def _only(value: float, instead: str) -> Any:
 
 
 _Batches = PositiveInt | Annotated[float, Field(gt=0, le=1)] | None
-# What the lab hands to the trainer itself.
+# Options that the lab itself hands to the trainer: a config may only have null here.
 _Given = None
 
 OPTIONS: dict[str, Any] = {
@@ -57,7 +57,7 @@ OPTIONS: dict[str, Any] = {
     "limit_test_batches": _Batches,
     "limit_predict_batches": _Batches,
     "overfit_batches": _only(0, "trainer.limit_train_batches trains on a few batches"),
-    # Lightning does not repeat a validation within an epoch that a run was saved at: it would be missed.
+    # If a run was saved at a validation within an epoch, Lightning does not repeat it on resuming: it would be missed.
     "val_check_interval": _only(1, "a run validates at the end of its epochs; shorter ones validate more often") | None,
     "check_val_every_n_epoch": PositiveInt,
     "num_sanity_val_steps": Annotated[int, Field(ge=-1)] | None,

@@ -16,15 +16,15 @@ from lab.models.language import CausalLanguageModel, Dropout
 from lab.models.parts import Observable, RuleFactory, SoftmaxFactory
 from lab.models.replace import replace_softmax
 
-# Shapes: B problems, N tokens of the longest, M tokens of the longest answer, V of the vocabulary, W width.
+# Shapes: B problems, N tokens of the longest problem, M tokens of the longest answer, V of the vocabulary, W width.
 
 
 class Answering(Observable):
-    """A causal model that is asked at some places only, as after each token of an answer but the last.
+    """A causal model that predicts the next token at given places only: those before each token of an answer.
 
     Attributes:
-        model: of ``transformers``, with a head.
-        num_classes: tokens that the data has; those beyond them are never an answer.
+        model: the model of ``transformers``, with its language-model head.
+        num_classes: size of the data's vocabulary; further tokens of the model are never an answer.
         longest: tokens of the longest problem, its answer included.
     """
 
@@ -38,20 +38,21 @@ class Answering(Observable):
         tokens_BN, places_BM = x
         states_BNW = self.model.base_model(tokens_BN).last_hidden_state
         asked_BMW = states_BNW.gather(1, places_BM.unsqueeze(-1).expand(-1, -1, states_BNW.shape[-1]))
-        # Of a large vocabulary the head is most of the memory, and questions need none.
+        # With a large vocabulary the logits take most of the memory, and the tokens of questions need none.
         return self.model.get_output_embeddings()(asked_BMW)[..., : self.num_classes]
 
     @torch.no_grad()
     def solves(self, x: tuple[Tensor, Tensor], y: Tensor) -> Tensor:
         """Tells if greedy decoding gives the whole answer, and then ends: bool [B].
 
-        Problems are decoded at once, with the cache of the model, as many as its context takes: all go on to the end of
-        the longest answer. Each ends with its first wrong token, after which it cannot be right any more.
+        The problems are decoded as one batch, with the model's key-value cache, up to the length of the longest answer;
+        a batch that would not fit into the context is split. Decoding of a problem stops at its first wrong token,
+        after which it cannot become right.
 
         Args:
-            x: tokens [B, N], of which those of the answer are not looked at, and places [B, M]; the first of a row is
-                the last token of its question.
-            y: tokens of the answers [B, M], ``IGNORED`` behind them.
+            x: tokens [B, N], where those of the answer are not read, and places [B, M]; the first place of a row is the
+                last token of its question.
+            y: tokens of the answers [B, M], then ``IGNORED``.
         """
         from transformers import StoppingCriteria, StoppingCriteriaList
 
@@ -60,11 +61,11 @@ class Answering(Observable):
         longest, answer = int(length_B.max()), int((y != IGNORED).sum(1).max())
         if len(y) > 1 and longest + answer > self.longest:
             solved_B = torch.empty(len(y), dtype=torch.bool, device=y.device)
-            # Short questions with one another, long ones too: each by itself is short enough.
+            # A long question may meet another one's long answer: split by length, since each problem by itself fits.
             for part in length_B.argsort().chunk(2):
                 solved_B[part] = self.solves((tokens_BN[part], places_BM[part]), y[part])
             return solved_B
-        # Questions end together: what stands before the shorter ones is masked.
+        # Questions are aligned at their ends: the padding before shorter ones is masked.
         from_BP = torch.arange(longest, device=length_B.device) - (longest - length_B).unsqueeze(1)
         prompts_BP = tokens_BN.gather(1, from_BP.clamp_min(0))
 
@@ -78,7 +79,7 @@ class Answering(Observable):
                 last = input_ids.shape[1] - longest - 1
                 return over_BM[:, last] | (input_ids[:, -1] != y[:, last])
 
-        # What training never says, here neither: a model may know more tokens than the data has.
+        # A model may have more tokens than the data. They are never an answer in training, so not here either.
         beyond = list(range(self.num_classes, self.model.get_output_embeddings().weight.shape[0])) or None
         decoded = self.model.generate(
             prompts_BP,
@@ -90,7 +91,7 @@ class Answering(Observable):
             suppress_tokens=beyond,
             stopping_criteria=StoppingCriteriaList([Decided()]),
         )
-        # All have ended early where none is right.
+        # Decoding may have stopped before the longest answer is complete: the rest stays IGNORED.
         said_BM = torch.full_like(y, IGNORED)
         said_BM[:, : decoded.shape[1] - longest] = decoded[:, longest:]
         return ((said_BM == y) | (y == IGNORED)).all(1)
@@ -102,10 +103,10 @@ class AnsweringModel(Answering, CausalLanguageModel):  # type: ignore[misc]  # i
     Args:
         num_classes: size of the vocabulary.
         answer_context: tokens of the longest problem.
-        architecture: ``llama`` (rotary places, which go beyond those trained on) or ``gpt2`` (learned places).
+        architecture: ``llama`` (rotary positions, which go beyond those trained on) or ``gpt2`` (learned ones).
         layers, heads, width: of the decoder; the heads must divide the width.
         hidden: hidden units of an MLP; None is four times the width.
-        dropout: as of :class:`lab.models.language.CausalLanguageModel`.
+        dropout: as in :class:`lab.models.language.CausalLanguageModel`.
         softmax: makes the rule and the normaliser of a layer; None is plain softmax.
     """
 
@@ -127,20 +128,20 @@ class AnsweringModel(Answering, CausalLanguageModel):  # type: ignore[misc]  # i
 
 
 class PretrainedAnsweringModel(Answering):
-    """A pretrained model, all of whose weights are trained on.
+    """A pretrained model whose weights are all trained further.
 
     Weights are read from safetensors alone, in float32, and no code that comes with them is run.
 
     Args:
         pretrained: name of a causal model on the Hugging Face Hub, ``google/gemma-2b``, or a folder that holds one.
-        num_classes: tokens that the data has.
+        num_classes: size of the data's vocabulary.
         answer_context: tokens of the longest problem.
-        checkpointing: work out activations anew in the backward pass, which takes less memory and more time.
+        checkpointing: recompute activations in the backward pass, which takes less memory and more time.
         softmax: makes the rule and the normaliser of a layer; None is plain softmax, at the model's own temperature.
 
     Raises:
-        ValueError: if ``transformers`` is not installed, there is no such model, or it has another tokeniser or less
-            context than the data, or does more to its logits than its head.
+        ValueError: if ``transformers`` is not installed, there is no such model, its vocabulary or context is smaller
+            than the data needs, or it changes the logits of its head (scales or caps them).
         LabError: if its softmax cannot be replaced.
     """
 
@@ -172,14 +173,14 @@ class PretrainedAnsweringModel(Answering):
                 f"data.longest={answer_context}"
             )
         config.use_cache = False
-        # Its makers' penalties and beams would be no greedy decoding.
+        # The model's own settings may hold penalties or beams, and decoding has to be greedy.
         model.generation_config = transformers.GenerationConfig()
         self.num_classes = num_classes
         self.longest = answer_context
         self.model = model
         self._check_head(pretrained)
         if checkpointing:
-            # Its name before transformers 5.23 is to go.
+            # Before transformers 5.23 it has the second name, which is going to be removed.
             enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
             enable({"use_reentrant": False})
         replace_softmax(model, softmax or SoftmaxFactory())

@@ -18,12 +18,12 @@ class Block(nn.Module):
         attention: of the width of the residual stream.
         width: of the residual stream.
         hidden: hidden units of the MLP.
-        layer_norm: normalise what attention and MLP are given.
+        layer_norm: normalise the inputs of attention and MLP.
         activation: of the MLP.
-        causal: a token attends to itself and those before it alone.
+        causal: a token attends only to itself and to earlier tokens.
 
     Raises:
-        ValueError: if the attention of a causal block would tell a token of later ones.
+        ValueError: if the block is causal, and a token would depend on later ones by attention's rule or normaliser.
     """
 
     def __init__(
@@ -49,19 +49,22 @@ class Block(nn.Module):
         return self.after_attention(x, self.attention(self.norm1(x), is_causal=self.causal))
 
     def last(self, x: Tensor) -> Tensor:
-        """The last token of :meth:`forward`, [B, 1, W], without working out the others where nobody watches."""
+        """The last token of :meth:`forward`, [B, 1, W].
+
+        The other tokens are computed only where a recorder listens or queries depend on each other.
+        """
         if not self.attention.reads_one_query:
             return self(x)[:, -1:]
         return self.after_attention(x[:, -1:], self.attention.last(self.norm1(x)))
 
     def after_attention(self, x: Tensor, attended: Tensor) -> Tensor:
-        """The residual stream [B, N, W] with what attention says of it, then the MLP."""
+        """Adds the output of attention to the residual stream x, then that of the MLP; all [B, N, W]."""
         x = x + attended
         return x + self.mlp(self.norm2(x))
 
 
 class OfBlocks(Observable):
-    """A model whose layers are ``blocks``, the second norm of which reads the residual stream right after attention."""
+    """A model whose layers are ``blocks``; each block's second norm reads the residual stream right after attention."""
 
     blocks: Any
 
@@ -70,9 +73,9 @@ class OfBlocks(Observable):
 
 
 def last_token(blocks: Any, x: Tensor) -> Tensor:
-    """The last token of what all blocks make of x, [B, N, W] -> [B, 1, W].
+    """The last token of x after all blocks, [B, N, W] -> [B, 1, W].
 
-    Where the answer is read at it, the last layer's others would be worked out for nothing.
+    For a model that reads its answer there: the last layer need not compute the other tokens.
     """
     for block in blocks[:-1]:
         x = block(x)

@@ -21,9 +21,10 @@ from lab.models.parts import LayerSoftmax, RuleFactory, SoftmaxFactory, make_sof
 
 
 class LinearPatchEmbed(PatchEmbed):
-    """timm's patch embedding as one matrix product: the same parameters and numbers.
+    """timm's patch embedding as one matrix product, with the same parameters and results.
 
-    Stacked over seeds, timm's convolution becomes one in groups, which on a CPU takes longer than a pass for each seed.
+    With seeds trained together, timm's convolution becomes a grouped one, which on a CPU takes longer than one pass for
+    each seed.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -35,7 +36,7 @@ class LinearPatchEmbed(PatchEmbed):
         if tuple(x.shape[-2:]) != self.img_size:
             raise ValueError(f"the model was made for images of {self.img_size} pixels, got {tuple(x.shape[-2:])}")
         (rows, columns), (height, width) = self.grid_size, self.patch_size
-        # [B, C, rows, height, columns, width] -> [B, N, C height width], a filter's own order.
+        # [B, C, rows, height, columns, width] -> [B, N, C height width], the order of a filter's weights.
         patches = x.unflatten(2, (rows, height)).unflatten(4, (columns, width)).permute(0, 2, 4, 1, 3, 5)
         return F.linear(patches.flatten(3).flatten(1, 2), self.proj.weight.flatten(1), self.proj.bias)
 
@@ -55,12 +56,12 @@ class CompactViT(OfBlocks, VisionTransformer):
         num_classes: number of labels.
         drop_path_rate: stochastic depth of the last layer, rising linearly from 0 at the first.
         qkv_bias: bias of the query, key and value projections.
-        init: "timm", every linear layer N(0, 0.02), as published, and the patch embedding as torch has convolutions; or
-            "fan_in", all of them N(0, 1 / inputs), which keeps the scale of signals at any width: at a width of 64 the
-            published one starts six times smaller.
+        init: "timm", as published: every linear layer with a standard deviation of 0.02, the patch embedding by torch's
+            default for convolutions; or "fan_in": all of them with a variance of 1 / inputs, which keeps the scale of
+            signals at any width. At a width of 64 the published weights start six times smaller.
         position_std: standard deviation of the position embedding at the start (0.02 as published).
-        query_key_std: standard deviation of W_Q and W_K at the start; None leaves them to ``init``. Small ones make
-            attention locally uniform at any ``init``.
+        query_key_std: standard deviation of W_Q and W_K at the start; None leaves them to ``init``. Small values
+            make attention locally uniform whatever ``init``.
         softmax: makes the rule and the normaliser of a layer; None is plain softmax.
 
     Raises:
@@ -119,7 +120,7 @@ class CompactViT(OfBlocks, VisionTransformer):
         return rows, columns
 
     def on_tokens(self, region: Tensor) -> Tensor:
-        """[B, rows, columns] of any grid over the canvas -> [B, N]: a patch is where its middle is, CLS nowhere."""
+        """[B, rows, columns] of any grid over the canvas -> [B, N]: a patch is read at its centre, CLS is False."""
         picked = region
         for axis, patches in enumerate(self.token_grid, start=1):
             middle = (torch.arange(patches, device=region.device) + 0.5) * region.shape[axis] / patches
@@ -132,10 +133,10 @@ class CompactViT(OfBlocks, VisionTransformer):
 
 
 def _attention_with(softmaxes: Iterator[LayerSoftmax]) -> type[nn.Module]:
-    """A class that timm's blocks make their attention of, each with the next softmax."""
+    """A class that timm's blocks make their attention layers from, each with the next softmax."""
 
     class DressedAttention(nn.Module):
-        # timm wants a class; what it gets is a plain Attention, so that a model can be pickled.
+        # timm wants a class. Its instances are plain Attention, so that a model can be pickled.
         def __new__(cls, dim: int, num_heads: int, **options: Any) -> Any:
             known = ("qkv_bias", "proj_bias", "proj_drop")
             return Attention(dim, num_heads, *next(softmaxes), **{k: options[k] for k in known if k in options})
@@ -148,7 +149,7 @@ def compact_vit(pretrained: bool = False, **options: Any) -> CompactViT:
     """``timm.create_model("compact_vit", depth=4)``."""
     if pretrained:
         raise ValueError("compact_vit has no pretrained weights: call create_model with pretrained=False")
-    # timm adds these to every call; they say nothing here.
+    # timm adds these to every call; they have no meaning here.
     for name in ("pretrained_cfg", "pretrained_cfg_overlay", "cache_dir"):
         options.pop(name, None)
     return CompactViT(**options)

@@ -20,7 +20,7 @@ def softmax_config(name: str, *overrides: str) -> DictConfig:
     """``softmax=<name>`` with overrides, as on the command line.
 
     Raises:
-        LabError: if they do not compose, or one is wrong or has several values.
+        LabError: if the overrides do not compose, or one of them is wrong or has several values.
     """
     typed = [f"softmax={name}", *overrides]
     for one in typed:
@@ -41,14 +41,14 @@ def refuse_schedule(softmax: DictConfig, name: str) -> None:
 
 
 def without_schedule(softmax: DictConfig) -> DictConfig:
-    """Returns the part of a ``softmax`` config that makes rules and normalisers; the schedule is the module's."""
+    """Returns a ``softmax`` config without its schedule: that is for training, the rest makes rules and normalisers."""
     plain: Any = OmegaConf.to_container(softmax, resolve=True)
     plain.pop("schedule", None)
     return OmegaConf.create(plain)
 
 
 def softmax_factory(softmax: DictConfig) -> SoftmaxFactory:
-    """Makes the factory of a layer's rule and normaliser of the two parts of a ``softmax`` config."""
+    """Makes the factory of a layer's rule and normaliser from a ``softmax`` config without a schedule."""
     rule: Any = OmegaConf.to_container(softmax, resolve=True)
     normaliser = rule.pop("normaliser", None)
     for part, name in ((rule, "softmax"), (normaliser, "softmax.normaliser")):

@@ -1,7 +1,6 @@
 """Models of Hugging Face ``transformers``: one attention function, registered with the library, reaches them all.
 
-Only imported where ``transformers`` is. Models of every kind ask it for an attention function, by the name that stands
-in their config.
+Imported only if ``transformers`` is. Its models look up an attention function by the name in their config.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from lab.console import LabError
 from lab.models.replaced_softmax import NAME, ReplacedSoftmax
 
 _IMPLEMENTATION = "eureka_lab"
-# What some models hand to attention that changes their scores beside the temperature.
+# Arguments of attention by which some models change more than the temperature, and why each is refused.
 _REASONS = {
     "position_bias": "adds a learned position bias to its scores, which the rules do not know",
     "softcap": "caps its scores by a tanh (softcap), which the rules do not know",
@@ -29,7 +28,7 @@ _REASONS = {
     "block_indices": "picks the keys of each query by an index of its own, which the softmax does not read",
     "cache": "keeps keys in a paged cache, which the softmax does not read",
 }
-# Of these, what a module is refused for before it is called.
+# Those that are seen in the code of a module's forward: the module is refused before it is called.
 _SEEN = ("position_bias", "s_aux", "sinks", "indices", "block_indices")
 _SOFTCAPS = ("attn_logit_softcapping", "attn_logit_softcap")
 
@@ -37,7 +36,7 @@ _SOFTCAPS = ("attn_logit_softcapping", "attn_logit_softcap")
 class OfHuggingFace(ReplacedSoftmax):
     """The softmax of a module that asks ``transformers`` for an attention function by the name in its config.
 
-    Models may share a config: the name stays there until the last softmax that needs it is gone.
+    Models may share a config: the lab's name stays there until the last softmax that needs it is uninstalled.
     """
 
     _installed: ClassVar[WeakSet[OfHuggingFace]] = WeakSet()
@@ -64,12 +63,12 @@ class OfHuggingFace(ReplacedSoftmax):
     def uninstall(self) -> None:
         super().uninstall()
         self._installed.discard(self)
-        # Whoever has chosen another implementation since keeps it.
+        # An implementation that was chosen since then is kept.
         if not self._sharing() and self._config._attn_implementation == _IMPLEMENTATION:
             self._config._attn_implementation = self.before
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        # A copy has been installed, too: its config is a copy of the one that names the lab's attention.
+        # A copied or unpickled softmax counts as installed: its config, a copy too, names the lab's attention.
         super().__setstate__(state)
         self._installed.add(self)
 
@@ -82,7 +81,7 @@ class OfHuggingFace(ReplacedSoftmax):
 
 
 def refusal(module: nn.Module, name: str) -> LabError:
-    """The sentence for an attention module that does more to its scores than the lab knows."""
+    """The error for an attention module that does something to its scores that the lab's rules do not know."""
     return LabError(f"the softmax of {type(module).__name__} cannot be replaced: it {_REASONS[name]}")
 
 
@@ -106,9 +105,10 @@ def _attention(
     output_attentions: bool = False,
     **others: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """Attention as ``transformers`` calls it: of [B, H, N, D] each, z [B, N, H, D] and None.
+    """Attention as ``transformers`` calls it: queries, keys and values [B, H, N, D] -> (z [B, N, H, D], None).
 
-    A module without a softmax of the lab, whose config another one shares, has its own by the library's fused kernel.
+    A module without a softmax of the lab comes here if it shares its config with one that has: it keeps its own
+    softmax, by the library's fused kernel.
     """
     softmax = getattr(module, NAME, None)
     if softmax is None:

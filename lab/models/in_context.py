@@ -19,18 +19,20 @@ BLOCKS: dict[str, type[BasicBlock] | type[Bottleneck]] = {"basic": BasicBlock, "
 
 
 class ResNet(nn.Sequential):
-    """A ResNet of grey images: a convolution of 7x7 and a pooling that halve them twice, then groups of blocks.
+    """A ResNet for grey images: a 7x7 convolution and a pooling, each of which halves them, then groups of blocks.
 
-    timm's blocks (He et al. 2016); the first of each group but the first halves the image.
+    The blocks are timm's (He et al. 2016); the first block of every group but the first halves the image.
 
     Args:
-        channels: that each group gives.
-        blocks: of each group.
-        block: "basic" has two convolutions of 3x3, "bottleneck" three, in a quarter of the channels.
+        channels: output channels of each group.
+        blocks: number of blocks of each group.
+        block: "basic" has two 3x3 convolutions; "bottleneck" has three, of 1x1, 3x3 and 1x1, and a quarter of the
+            channels within.
         stem: channels of the first convolution.
 
     Raises:
-        ValueError: if channels are not told for each group, or a bottleneck has no quarter of them.
+        ValueError: if ``channels`` and ``blocks`` are empty or not of one length, or 4 does not divide a bottleneck's
+            channels.
     """
 
     def __init__(self, channels: Sequence[int], blocks: Sequence[int], block: str, stem: int) -> None:
@@ -51,7 +53,7 @@ class ResNet(nn.Sequential):
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-        # A third of the time on a CPU, at 28 pixels.
+        # Channels last takes a third of the time on a CPU, at 28 pixels.
         self.to(memory_format=torch.channels_last)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -70,30 +72,30 @@ def _groups(channels: Sequence[int], blocks: Sequence[int], kind: Any, stem: int
 
 
 class InContextTransformer(OfBlocks):
-    """Images and labels in turn, then an image: its label.
+    """GPT-2 that reads images and labels in turn, then one more image, and predicts its label.
 
-    The tokens image, label, image, label, ..., image are what a ResNet gives of an image, and embedded labels, plus
-    fixed sinusoid positions; pre-norm blocks with a causal mask; the label is read at the last image.
+    The tokens are image, label, image, label, ..., image: images encoded by a ResNet and embedded labels, plus fixed
+    sinusoidal positions. Pre-norm blocks with a causal mask follow; the label is read at the last image.
 
     Source: Eureka-moments in Transformers, A.19 (GPT-2 of 12 layers, width 64, 8 heads; ResNet-18 of 16, 32, 32 and 64
-    channels); Chan et al. 2022, on which it is based: positions, label embedding N(0, 0.02) and stem. Said nowhere, and
-    chosen: weights N(0, 0.02) as in GPT-2, its scaling of residual layers left out.
+    channels); Chan et al. 2022, on which it is based: positions, label embedding N(0, 0.02) and stem. Neither
+    source gives the weights: they are N(0, 0.02) as in GPT-2, without its scaling of residual layers.
 
     Args:
         drawing_size: side of an image in pixels.
         pairs: images with a label before the last.
         num_classes: number of labels.
-        channels: of the groups of the ResNet; the last is the width of the transformer.
-        blocks: of each group.
-        block: "basic", as in ResNet-18, or "bottleneck", as Chan et al. have.
+        channels: output channels of each group of the ResNet; the last is the width of the transformer.
+        blocks: number of blocks of each group.
+        block: "basic", as in ResNet-18, or "bottleneck", as in Chan et al.
         stem: channels of the first convolution.
         layers, heads: of the transformer; the heads must divide the width.
         mlp_ratio: hidden units of an MLP over the width.
         max_time: positions are sines of 1 to ``max_time`` tokens a radian.
-        init: "gpt2", every matrix of the transformer N(0, 0.02); or "fan_in", N(0, 1 / inputs), which keeps the scale
-            of signals at any width.
-        label_std: standard deviation of the label embedding at the start, cut off at two. Positions have 0.7: with the
-            published 0.02, labels at first hardly differ.
+        init: "gpt2", every matrix of the transformer with a standard deviation of 0.02; or "fan_in", with a variance of
+            1 / inputs, which keeps the scale of signals at any width.
+        label_std: standard deviation of the label embedding at the start, truncated at two of them. That of positions
+            is 0.7: with the published 0.02, labels at first hardly differ.
         softmax: makes the rule and the normaliser of a layer; None is plain softmax.
 
     Raises:
@@ -159,7 +161,7 @@ class InContextTransformer(OfBlocks):
 
 
 def sinusoids(tokens: int, width: int, max_time: float) -> Tensor:
-    """Fixed positions [N, W]: sines, then cosines, of places over max_time^(2 i / W).
+    """Fixed positional encodings [N, W]: sines, then cosines, of n / max_time^(2 i / W) for token n.
 
     Source: Vaswani et al. 2017, section 3.5, with ``max_time`` in place of 10,000.
     """

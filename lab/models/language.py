@@ -1,7 +1,7 @@
 """Language models of Hugging Face ``transformers``, with random weights, under any softmax of the lab.
 
-Their attention is the library's own but for the softmax (:mod:`lab.models.replace`). ``transformers`` is of the extra
-``language``, and imported where a model is made.
+Their attention is the library's own except for the softmax (:mod:`lab.models.replace`). ``transformers`` comes with the
+extra ``language`` and is imported only where a model is made.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ Dropout = Annotated[float, Field(ge=0, lt=1)]
 
 
 class LanguageModel(Observable):
-    """A model of ``transformers``, made anew, under a softmax.
+    """A model of ``transformers`` with random weights, under a softmax of the lab.
 
     Args:
-        kind: ``AutoModelFor<kind>`` of the library.
-        architecture: its name there, ``roberta``.
+        kind: the library's ``AutoModelFor<kind>`` makes the model.
+        architecture: the library's name for it, as in ``roberta``.
         options: of the architecture's config.
         softmax: makes the rule and the normaliser of a layer; None is plain softmax.
 
     Raises:
-        ValueError: if ``transformers`` is not installed, or the heads do not divide the width, or Llama's are odd.
+        ValueError: if ``transformers`` is not installed, or the heads do not divide the width, or the dimension
+            of Llama's heads is odd.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class LanguageModel(Observable):
             raise ValueError(
                 f"model.width={width} over model.heads={heads} is odd: rotary places turn pairs of a head's dimensions"
             )
-        # Packed blocks have no padding: with a number for it, the models would look for it at every step.
+        # Packed blocks have no padding: given a number for it, the models would search for it at every step.
         config = transformers.AutoConfig.for_model(
             architecture, use_cache=False, pad_token_id=None, bos_token_id=START, eos_token_id=END, **options
         )
@@ -55,7 +56,7 @@ class LanguageModel(Observable):
 
 
 class MaskedLanguageModel(LanguageModel):
-    """RoBERTa: tokens of which some are masked to what they were.
+    """RoBERTa, which predicts the original tokens where some are masked.
 
     Source: Eureka-moments in Transformers, section 5.3 (12 layers, 12 heads); Liu et al. 2019: width 768, 3,072 hidden
     units, GELU, dropout 0.1, weights N(0, 0.02).
@@ -98,20 +99,20 @@ class MaskedLanguageModel(LanguageModel):
         """(tokens [B, N], places [B, M]) -> logits [B, M, num_classes] at these places."""
         tokens, places = x
         model: Any = self.model
-        # By itself RoBERTa begins to count after the number of padding.
+        # By default RoBERTa counts positions from the padding token's number + 1 on.
         positions = torch.arange(tokens.shape[1], device=tokens.device).unsqueeze(0)
         states = model.roberta(tokens, position_ids=positions).last_hidden_state
-        # The head is a third of the work, and 85 % of the tokens are not asked for.
+        # Logits at the asked places only: the head is a third of the work, and 85 % of the tokens are not asked for.
         return model.lm_head(states.gather(1, places.unsqueeze(-1).expand(-1, -1, states.shape[-1])))
 
 
 class CausalLanguageModel(LanguageModel):
-    """GPT-2 or Llama: each token to the next.
+    """GPT-2 or Llama, which predict from each token the next one.
 
     Args:
         num_classes: size of the vocabulary.
         causal_context: tokens of a block.
-        architecture: ``gpt2`` (learned places, layer norm, GELU) or ``llama`` (rotary places, RMS norm, gated SiLU).
+        architecture: ``gpt2`` (learned positions, layer norm, GELU) or ``llama`` (rotary ones, RMS norm, gated SiLU).
         layers, heads, width: of the decoder; the heads must divide the width.
         hidden: hidden units of an MLP; None is four times the width.
         dropout: of GPT-2's hidden states and attention weights; of Llama's attention weights.

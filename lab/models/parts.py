@@ -1,4 +1,4 @@
-"""Parts that the lab's transformers share: a softmax a layer, and a base class that names what diagnostics ask for."""
+"""Parts that the lab's transformers share: the softmax of each layer, and a base class that diagnostics rely on."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from lab.datasets.scenes import unnormalised
 
 
 class LayerSoftmax(NamedTuple):
-    """The softmax of one layer: a temperature rule, and the normaliser that makes weights of its logits."""
+    """The softmax of one layer: a temperature rule, and the normaliser that turns its logits into weights."""
 
     rule: TemperatureRule
     normaliser: Normaliser
 
 
 class Picture(NamedTuple):
-    """Patches (rows, columns) that a model cuts a picture into, and the mean and spread that it brings colours to."""
+    """Patch grid (rows, columns) of a model's pictures, and mean and standard deviation that normalise its colours."""
 
     grid: tuple[int, int]
     mean: tuple[float, ...] = (0.5, 0.5, 0.5)
@@ -33,26 +33,26 @@ class Picture(NamedTuple):
 
 
 class RuleFactory(Protocol):
-    """Makes the temperature rule of one layer; a config's ``_partial_`` is one."""
+    """Makes the temperature rule of one layer; a config with ``_partial_: true`` gives one."""
 
     def __call__(self, heads: int, head_dim: int) -> TemperatureRule: ...
 
 
 class NormaliserFactory(Protocol):
-    """Makes the normaliser of one layer; a config's ``_partial_`` is one."""
+    """Makes the normaliser of one layer; a config with ``_partial_: true`` gives one."""
 
     def __call__(self, heads: int, head_dim: int) -> Normaliser: ...
 
 
 class SoftmaxFactory:
-    """Makes the softmax of one layer of a rule and a normaliser; what ``softmax=`` composes.
+    """Makes the softmax of one layer from a rule and a normaliser; ``softmax=`` composes one.
 
     Args:
         rule: makes the temperature rule.
         normaliser: makes the normaliser.
     """
 
-    # No data class: Hydra, handing it to a model, would make a config of it.
+    # Not a dataclass: Hydra would turn one into a config when handing it to a model.
     def __init__(self, rule: RuleFactory = Fixed, normaliser: NormaliserFactory = Softmax) -> None:
         self.rule = rule
         self.normaliser = normaliser
@@ -61,17 +61,17 @@ class SoftmaxFactory:
 def make_softmaxes(
     softmax: SoftmaxFactory | RuleFactory | None, heads: int, head_dim: int, trained_length: int | None = None
 ) -> Iterator[LayerSoftmax]:
-    """One layer's softmax after another; the first is checked, later rules are given its to share parameters with.
+    """Yields one softmax for each layer. The first is checked; later rules are given its rule, to share parameters.
 
     Args:
-        softmax: makes them; of a rule alone the normaliser is softmax, and None is plain softmax.
+        softmax: makes them; a factory of rules alone goes with softmax as normaliser, None is plain softmax.
         heads: of every layer.
         head_dim: of every head.
-        trained_length: number of keys that the model is made for; None where it is made for any.
+        trained_length: number of keys that the model is made for; None where it is made for any number.
 
     Raises:
-        ValueError: if the rule or the normaliser does not work on queries and keys of these heads, or the two do not go
-            together.
+        ValueError: if the rule or the normaliser does not work on queries and keys of these heads, or rule and
+            normaliser do not go together.
     """
     if not isinstance(softmax, SoftmaxFactory):
         softmax = SoftmaxFactory() if softmax is None else SoftmaxFactory(softmax)
@@ -96,7 +96,7 @@ def make_softmaxes(
 
 
 class Observable(nn.Module):
-    """Base class of the lab's models: names layers, rules and tokens for diagnostics, and what takes no weight decay.
+    """Base class of the lab's models: names layers, rules and tokens for diagnostics, and parameters without decay.
 
     The defaults fit any model whose attention layers are the lab's, and a model without attention.
     """
@@ -109,20 +109,20 @@ class Observable(nn.Module):
         return [module for module in self.modules() if isinstance(module, MultiHead)]
 
     def residual_readers(self) -> list[nn.Module]:
-        """A module for each layer that is given the residual stream right after attention; none without a stream."""
+        """Modules, one a layer, whose input is the residual stream right after attention; [] without such a stream."""
         return []
 
     def on_tokens(self, region: Tensor) -> Tensor:
-        """Places as the data knows them, on this model's tokens: bool [B, ...] -> [B, N]; here they are the same."""
+        """Maps regions of the data to this model's tokens: bool [B, ...] -> [B, N]; by default they are the same."""
         return region
 
     @property
     def token_grid(self) -> tuple[int, int] | None:
-        """Rows and columns of the patches where tokens lie on a picture (the last tokens do); None elsewhere."""
+        """Rows and columns of patches, where the last tokens are patches of a picture; None elsewhere."""
         return None
 
     def colours(self, x_BCHW: Tensor) -> Tensor:
-        """Pictures as the model takes them, in colours in [0, 1] (noise may go beyond)."""
+        """Turns pictures as the model takes them into colours in [0, 1] (noise may go beyond)."""
         return unnormalised(x_BCHW)
 
     def rules(self) -> list[TemperatureRule]:
@@ -134,7 +134,7 @@ class Observable(nn.Module):
         return [layer.normaliser for layer in self.attention_layers()]
 
     def softmax_parameters(self) -> set[str]:
-        """Names of what rules and normalisers learn, shared ones under each of their names."""
+        """Names of the parameters of rules and normalisers; a shared one has a name in each module that holds it."""
         return {
             f"{prefix}.{name}"
             for prefix, module in self.named_modules()
@@ -143,16 +143,16 @@ class Observable(nn.Module):
         }
 
     def no_weight_decay(self) -> set[str]:
-        """Names of parameters that are spared weight decay: what rules and normalisers learn."""
+        """Names of parameters without weight decay: those of rules and normalisers."""
         return self.softmax_parameters()
 
 
 class OtherModel(Observable):
-    """A model of another library, in whose attention modules the lab's softmax is (:mod:`lab.models.replace`).
+    """A model of another library whose attention modules have a softmax of the lab (:mod:`lab.models.replace`).
 
     Args:
-        model: it is called with its input, or with its inputs by name.
-        picture: how it sees a picture; None of a model of anything else.
+        model: called with its input, or with its inputs by name.
+        picture: its patches and normalisation of colours; None of a model that takes no pictures.
     """
 
     def __init__(self, model: nn.Module, picture: Picture | None = None) -> None:
@@ -162,7 +162,10 @@ class OtherModel(Observable):
 
     @property
     def answer_token(self) -> int:  # type: ignore[override]
-        """Of a causal model its last token, which alone has seen all others; a model's calls may say that it is one."""
+        """Last token of a causal model, since it alone sees all others; else the first.
+
+        Some models tell only by their calls that they are causal: the answer may change with the first call.
+        """
         return -1 if any(getattr(module, "is_causal", False) for module in self.model.modules()) else 0
 
     def forward(self, x: Any) -> Any:
@@ -185,7 +188,7 @@ class OtherModel(Observable):
 
 
 def observable(model: nn.Module) -> Observable | None:
-    """Returns the lab's model that ``model`` is, compiled or not, or one under the lab's softmax; None of another."""
+    """Returns a model of the lab (compiled or not), or one under a softmax of the lab, to observe; None of another."""
     plain: nn.Module = getattr(model, "_orig_mod", model)
     if isinstance(plain, Observable):
         return plain
@@ -193,16 +196,16 @@ def observable(model: nn.Module) -> Observable | None:
 
 
 def attention_layers_of(model: nn.Module) -> list[MultiHead]:
-    """Attention layers of any model; none of one that does not tell them."""
+    """Attention layers of any model; [] of one without layers of the lab."""
     known = observable(model)
     return known.attention_layers() if known is not None else []
 
 
 def rules_of(model: nn.Module) -> list[TemperatureRule]:
-    """Temperature rules of any model, one a layer; none of one that does not tell them."""
+    """Temperature rules of any model, one a layer; [] of one without layers of the lab."""
     return [layer.rule for layer in attention_layers_of(model)]
 
 
 def normalisers_of(model: nn.Module) -> list[Normaliser]:
-    """Normalisers of any model, one a layer; none of one that does not tell them."""
+    """Normalisers of any model, one a layer; [] of one without layers of the lab."""
     return [layer.normaliser for layer in attention_layers_of(model)]

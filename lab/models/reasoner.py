@@ -14,13 +14,13 @@ from lab.models.parts import RuleFactory, SoftmaxFactory, make_softmaxes
 
 
 class Reasoner(OfBlocks):
-    """Tokens "a b c d =" to an answer read at the last one.
+    """Transformer that reads the tokens "a b c d =" and answers at the last one.
 
     Source: Eureka-moments in Transformers, A.16 (width 16, 4 heads of 4, 64 hidden units, learned positions), which
     names neither layer norm nor an initialisation. This class has no layer norm by default, as in Nanda et al. 2023,
-    whose weight decay A.16 follows; ``experiment=reasoning`` turns it on. Without it, N(0, 1/width) embeddings and all
-    else as torch has it made the moment of NormSoftmax later (seed 0, learning rate 5e-3: epoch 1,660 in place of 530
-    to 630).
+    whose weight decay A.16 follows; ``experiment=reasoning`` turns it on. Without layer
+    norm, N(0, 1/width) embeddings and torch's default for all else made the Eureka-moment of NormSoftmax later (seed 0,
+    learning rate 5e-3: epoch 1,660 instead of 530 to 630).
 
     Args:
         tokens: size of the vocabulary, "=" included.
@@ -59,7 +59,7 @@ class Reasoner(OfBlocks):
             raise ValueError(f"model.heads={heads} does not divide model.width={width}")
         softmaxes = make_softmaxes(softmax, heads, width // heads, context)
         self.token = nn.Embedding(tokens, width)
-        # Of the size of the token embedding: the four numbers are told apart by their place alone.
+        # As large as the token embedding, since only position tells the four numbers apart.
         self.position = nn.Parameter(torch.randn(context, width))
         self.blocks = nn.Sequential(
             *[
@@ -82,7 +82,7 @@ class Reasoner(OfBlocks):
         return self.head(self.norm(state[:, 0]))
 
     def _init_by_width(self, width: int, tokens: int) -> None:
-        """Draws all weights anew, but those of rules and normalisers; a norm has none to draw."""
+        """Draws all weights anew, except those of rules and normalisers; those of layer norms stay 1."""
         kept = self.softmax_parameters()
         for name, parameter in self.named_parameters():
             if name in kept:
@@ -93,17 +93,17 @@ class Reasoner(OfBlocks):
                 nn.init.normal_(parameter, std=(tokens if name == "head.weight" else width) ** -0.5)
 
     def _only_layer(self, block: Block, x: Tensor) -> Tensor:
-        """``block.last`` of embedded tokens, [B, 1, W], from a table of all pairs of place and token.
+        """Computes ``block.last`` of embedded tokens, [B, 1, W], from a table of all pairs of position and token.
 
-        What a first layer projects depends on place N and token T alone: 5 x 12 rows are projected and then picked,
-        in place of 5 x 4,392. Picking is a product with one-hot columns, so that samples lie innermost in memory
+        The projections of a first layer depend on position N and token T alone: 5 x 12 rows are projected and then
+        picked, instead of 5 x 4,392. Picking is a product with one-hot columns, so that samples lie innermost in memory
         and all arithmetic of narrow heads runs along them.
         """
         tokens = torch.arange(self.token.num_embeddings, device=x.device)
         table_NTW = self.token.weight + self.position[: x.shape[1], None]
         normed = block.norm1(table_NTW)
         picked_NTB = (x.t().unsqueeze(1) == tokens[:, None]).to(table_NTW.dtype)
-        # Two products in place of four: each reads its one-hot columns once.
+        # Two products instead of four: each reads its one-hot columns once.
         k_NWB, v_NWB = (block.attention.project("kv", normed).transpose(1, 2) @ picked_NTB).chunk(2, 1)
         of_last_TW = torch.cat([block.attention.project("q", normed[-1]), table_NTW[-1]], 1)
         q_WB, last_WB = (of_last_TW.t() @ picked_NTB[-1]).chunk(2)

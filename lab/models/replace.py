@@ -1,4 +1,4 @@
-"""Any transformer under any softmax: exchanges the softmax of a model of Hugging Face, timm or one's own, and back."""
+"""Any transformer under any softmax: replaces the softmax of a Hugging Face, timm or other model, and restores it."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ from lab.models.replaced_softmax import ReplacedSoftmax, Shape, replaced_in
 from lab.models.sdpa_calls import OfSdpaCalls, names
 
 Model = TypeVar("Model", bound=nn.Module)
-# Options that are parts of their own, with a name among their options.
+# Options that name a part of the softmax, which has options of its own.
 _PARTS = ("normaliser", "schedule")
 
 
 def replace_softmax(model: Model, softmax: str | SoftmaxFactory | RuleFactory = "softmax", **options: Any) -> Model:
-    """The model, each of its attention modules under a rule and a normaliser of the lab; weights are kept.
+    """Returns the model with each attention module under a rule and a normaliser of the lab; weights are kept.
 
         lab.replace_softmax(model, "norm_softmax", statistic="std")
         lab.replace_softmax(model, "adaptive_temperature", normaliser="plus_one")
         lab.replace_softmax(model, "softmax", normaliser={"name": "plus_one", "bias": "learned"})
 
-    Where tau is not given, it is what the model divides its scores by. A softmax that was put in earlier is replaced.
-    Call it before the optimiser is made: what rules and normalisers learn is a parameter of the model then.
+    If tau is not given, it is the number that the model divides its scores by. A softmax that was put in earlier is
+    replaced. Call it before the optimiser is made, since rules and normalisers may add parameters to the model.
 
     Args:
         model: of Hugging Face ``transformers``, of timm, or any other whose modules call
             ``F.scaled_dot_product_attention``. Such a module has attributes ``num_heads`` (or ``n_head``, ``heads``,
             ...), and ``head_dim`` or ``embed_dim`` (or ``d_model``, ``hidden_size``, ``dim``, ...); ``scale``, where
             it is not 1 / sqrt(head_dim).
-        softmax: its name, as on the command line (``softmax=norm_softmax``), or what makes a rule or both parts.
-        options: of the named softmax; ``normaliser`` and ``schedule`` are names, or options with the ``name`` among
-            them.
+        softmax: its name, as on the command line (``softmax=norm_softmax``), or a factory of rules or of both parts.
+        options: of the named softmax; ``normaliser`` and ``schedule`` take a name, or a dict of options with the
+            ``name`` among them.
 
     Raises:
-        LabError: if there is no such softmax or option, or the model's softmax cannot be replaced; the model is as it
-            was then.
+        LabError: if there is no such softmax or option, or the model's softmax cannot be replaced; the model is then
+            left as it was.
     """
     if any(isinstance(module, Observable) for module in model.modules()):
         raise LabError(
@@ -61,14 +61,14 @@ def replace_softmax(model: Model, softmax: str | SoftmaxFactory | RuleFactory = 
         shape = Shape(module)
         heads = (shape.heads, shape.head_dim)
         try:
-            # Layers share what they learn with those of their tower: CLIP's of pictures know no length, its text does.
+            # Layers share parameters within a tower of one shape: only CLIP's text tower has a longest length.
             new = make_softmaxes(factory, *heads, trained_length=shape.longest)
             one = next(makers.setdefault((*heads, shape.longest), new))
             if getattr(module, "is_causal", False):
                 check_causal(*one)
-        except (TypeError, ValueError) as error:  # an option that a class does not have, too
+        except (TypeError, ValueError) as error:  # TypeError: an option that the class does not have
             raise LabError(f"{type(module).__name__}: {error}") from error
-        # A temperature that the factory brings stays; sqrt(D) is what a rule takes where nobody has said.
+        # A temperature that was given stays; the default, sqrt(D), gives way to the temperature of the model.
         own_scale = _tau_of(factory) is None and one.rule.default_tau == math.sqrt(shape.head_dim)
         if own_scale:
             one.rule.default_tau = 1 / shape.scale
@@ -85,7 +85,7 @@ def replace_softmax(model: Model, softmax: str | SoftmaxFactory | RuleFactory = 
 
 
 def restore_softmax(model: Model) -> Model:
-    """The model with its own softmax again, as it was before :func:`replace_softmax`; any other is left as it is."""
+    """Returns the model with its own softmax, as before :func:`replace_softmax`; any other model is left as it is."""
     for own in replaced_in(model):
         own.uninstall()
     return model
@@ -104,7 +104,7 @@ def heat(model: nn.Module, progress: float) -> None:
 
 
 def _attention_modules(model: nn.Module) -> Iterator[tuple[type[ReplacedSoftmax], nn.Module]]:
-    """Attention modules of a model, each with the way to reach it."""
+    """Yields the attention modules of a model, each with the subclass of ReplacedSoftmax that reaches it."""
     reached: set[int] = set()
     ways: list[type[ReplacedSoftmax]] = [OfSdpaCalls]
     if "transformers" in sys.modules:
@@ -125,7 +125,7 @@ def _attention_modules(model: nn.Module) -> Iterator[tuple[type[ReplacedSoftmax]
 
 
 def _check_whole(model: nn.Module, reached: Set[int]) -> None:
-    """Raises LabError if some attention of the model would keep its own softmax, or be answered twice."""
+    """Raises LabError if some attention of the model would keep its own softmax, or be replaced twice."""
     within: set[int] = set()
     for module in model.modules():
         if id(module) in reached:
@@ -190,12 +190,12 @@ def _typed(key: str, value: Any) -> str:
 
 
 def _tau_of(factory: SoftmaxFactory) -> float | None:
-    """The temperature that rules are made with; None where nobody has said."""
+    """The temperature that a factory gives its rules; None where it gives none."""
     return factory.rule.keywords.get("tau") if isinstance(factory.rule, functools.partial) else None
 
 
 def _like(parameter: Tensor | None, own: ReplacedSoftmax) -> None:
-    """Moves a softmax to where a parameter is; in 16 bit a temperature would be too coarse, and stays in 32."""
+    """Moves a softmax to a parameter's device and type; instead of 16 bit, too coarse for temperatures, to float32."""
     if parameter is not None:
         own.to(parameter.device, torch.promote_types(parameter.dtype, torch.float32))
     own.train(own.owner.training)

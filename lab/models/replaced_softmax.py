@@ -18,15 +18,15 @@ from lab.attention.schedule import HeatTreatment
 from lab.console import LabError
 from lab.models.parts import LayerSoftmax
 
-# The submodule of an attention module that holds its new softmax: what it learns stands in state dicts under this name.
+# Name of the new softmax as a submodule of its attention module: state dicts hold its parameters under this name.
 NAME = "eureka_softmax"
 
-# What modules and their configs call the same thing.
+# Names that modules and their configs give to the same thing.
 _HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "nhead", "heads")
 _HEAD_DIM = ("qk_head_dim", "head_dim", "attention_head_size", "key_value_proj_dim", "dim_head")
 _WIDTH = ("embed_dim", "hidden_size", "n_embd", "d_model", "dim", "width")
 _PROJECTIONS = (("q_proj", "k_proj", "v_proj"), ("query", "key", "value"), ("q_lin", "k_lin", "v_lin"))
-# All three in one: one after the other, or (GPT-NeoX, Bloom) head by head.
+# Queries, keys and values in one projection: one after the other, or (GPT-NeoX, Bloom) head by head.
 _FUSED = ("qkv", "c_attn", "qkv_proj", "Wqkv", "query_key_value")
 _BY_HEAD = ("query_key_value",)
 _LONGEST = ("max_position_embeddings",)
@@ -51,7 +51,7 @@ class Shape:
             raise LabError(f"{type(module).__name__} does not tell the dimension of its heads: give it a head_dim")
         self.heads = heads
         self.head_dim = dim or (width or 0) // heads
-        # Keys that it is made for; None where nothing says so.
+        # Number of keys that the module is made for; None where it does not tell.
         self.longest = _told(module, _LONGEST)
         scales = [value for name in _SCALE if isinstance(value := getattr(module, name, None), float) and value > 0]
         # What scores are multiplied by before the softmax.
@@ -68,13 +68,13 @@ def _told(module: nn.Module, names: tuple[str, ...]) -> int | None:
 
 
 class ReplacedSoftmax(MultiHead):
-    """Rule, normaliser and tap of an attention module of another library; a subclass is a way to reach such modules.
+    """Rule, normaliser and tap of an attention module of another library; each subclass reaches other such modules.
 
     Args:
-        owner: the attention module, which stays as it is: projections, dropout, cache.
+        owner: the attention module, which keeps all else: projections, dropout, cache.
         shape: its heads.
         softmax: rule and normaliser.
-        own_scale: True where the module's own scale is the rule's temperature, which it must not change then.
+        own_scale: True where the rule's temperature is the module's own scale; its calls then have to use that scale.
         schedule: moves tau over training; None leaves it alone.
     """
 
@@ -87,17 +87,17 @@ class ReplacedSoftmax(MultiHead):
         schedule: HeatTreatment | None = None,
     ) -> None:
         super().__init__(shape.heads * shape.head_dim, shape.heads, softmax.rule, softmax.normaliser)
-        # In a tuple, since the owner is no submodule of its own submodule.
+        # In a tuple, so that torch does not take the owner for a submodule of its own submodule.
         self._owner = (owner,)
         self.expected_scale = shape.scale if own_scale else None
         self.schedule = schedule
         self.before: Any = None
-        # As the module says, or the first call of it.
+        # Told by the module, or later by a call of it (said_causal).
         self.is_causal = bool(getattr(owner, "is_causal", False))
 
     @staticmethod
     def found_in(model: nn.Module) -> list[nn.Module]:
-        """The attention modules of a model that this way reaches, from the first to the last.
+        """The attention modules of a model that this class reaches, from the first to the last.
 
         Raises:
             LabError: if the softmax of one of them cannot be replaced.
@@ -105,11 +105,14 @@ class ReplacedSoftmax(MultiHead):
         raise NotImplementedError
 
     def state_before(self) -> Any:
-        """State to be put back, asked of all modules before the first is changed: they may share a config."""
+        """State that :meth:`uninstall` puts back.
+
+        It is asked of all modules before the first is changed, since they may share a config.
+        """
         raise NotImplementedError
 
     def install(self, before: Any) -> None:
-        """Makes it the softmax of its owner."""
+        """Makes this the softmax of its owner."""
         self.before = before
         self.owner.add_module(NAME, self)
 
@@ -118,7 +121,7 @@ class ReplacedSoftmax(MultiHead):
         delattr(self.owner, NAME)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> ReplacedSoftmax:
-        # Goes with a model to another device, not to 16 bit, in which temperatures would be too coarse.
+        # Follows the model to another device, but stays in float32: temperatures would be too coarse in 16 bit.
         def kept(tensor: Tensor) -> Tensor:
             moved = fn(tensor)
             return tensor.to(moved.device) if moved.is_floating_point() and moved.itemsize < 4 else moved
@@ -137,14 +140,14 @@ class ReplacedSoftmax(MultiHead):
         return self._parts(lambda linear: linear.weight.grad)
 
     def _parts(self, of: Callable[[Any], Tensor | None]) -> dict[str, Tensor] | None:
-        """Something of the projections of the owner by "q", "k", "v"; None of one whose parts are not known."""
+        """Result of ``of`` for the owner's projections, by "q", "k", "v"; None where they are not known."""
         for names in _PROJECTIONS:
             linears = [getattr(self.owner, name, None) for name in names]
             if all(isinstance(linear, nn.Module) for linear in linears):
                 found = [_rows(linear, of) for linear in linears]
                 return {name: part for name, part in zip("qkv", found, strict=True) if part is not None} or None
         for name in _FUSED:
-            # Beside a projection of queries alone it holds keys and values (GPT-2's cross-attention).
+            # With a q_attn beside it (GPT-2's cross-attention), it projects keys and values only.
             if isinstance(getattr(self.owner, name, None), nn.Module) and not hasattr(self.owner, "q_attn"):
                 rows = _rows(getattr(self.owner, name), of)
                 return None if rows is None else self._cut(rows, name in _BY_HEAD)
@@ -172,11 +175,11 @@ class ReplacedSoftmax(MultiHead):
         dropout: float,
         scale: float | None,
     ) -> Tensor:
-        """z_BHND of a call that the module would make of ``F.scaled_dot_product_attention``.
+        """z_BHND of the module's attention call, with the arguments of ``F.scaled_dot_product_attention``.
 
         Args:
             q_BHND: queries.
-            k_BGMD: keys; heads in groups (G of them) are repeated.
+            k_BGMD: keys; each of the G heads is repeated for its group of query heads.
             v_BGMD: values.
             mask: bool, True where a query may attend to a key.
             is_causal: with no mask: query i sees the first i + 1 keys.
@@ -195,17 +198,17 @@ class ReplacedSoftmax(MultiHead):
         k, v = (_repeated(x, self.num_heads) for x in (k_BGMD, v_BGMD))
         known: Mask = mask
         if is_causal and N <= M:
-            # As of an empty cache of fixed size: later keys are seen by no query.
+            # As with an empty cache of fixed size: no query sees the keys after the first N.
             k, v, known = k[..., :N, :], v[..., :N, :], Causal(N, N, k.device)
         elif is_causal:
             known = Causal(N, N, k.device).rows(0, N)[:, :M]
         return self.attend(q_BHND, k, v, known, dropout)
 
     def said_causal(self) -> None:
-        """Notes that a call says to be causal, which some modules (CLIP's of text) do not say themselves.
+        """Notes that a call is causal: some modules (those of CLIP's text tower) tell it only by their calls.
 
         Raises:
-            LabError: if a query would know of later ones.
+            LabError: if a query would depend on later ones through the rule or the normaliser.
         """
         if not self.is_causal:
             try:
@@ -235,18 +238,18 @@ class ReplacedSoftmax(MultiHead):
 
 
 def _repeated(x_BGMD: Tensor, heads: int) -> Tensor:
-    """Keys or values of a group of heads, repeated for each head of it."""
+    """Keys or values of groups of heads, repeated for each head of a group."""
     groups = x_BGMD.shape[1]
     return x_BGMD if groups == heads else x_BGMD.repeat_interleave(heads // groups, dim=1)
 
 
 def _rows(linear: Any, of: Callable[[Any], Tensor | None]) -> Tensor | None:
-    """Something of a projection, outputs first."""
+    """Result of ``of`` for a projection (its weight or gradient), outputs first."""
     part = of(linear)
-    # Of GPT-2's layers the output is the last dimension.
+    # GPT-2's Conv1D has the outputs in the last dimension.
     return part.t() if part is not None and type(linear).__name__ == "Conv1D" else part
 
 
 def replaced_in(model: nn.Module) -> list[ReplacedSoftmax]:
-    """Softmaxes that attention modules of a model have been given, from the first to the last."""
+    """The replaced softmaxes of a model, from the first to the last."""
     return [module for module in model.modules() if isinstance(module, ReplacedSoftmax)]

@@ -22,7 +22,7 @@ class OfSdpaCalls(ReplacedSoftmax):
     """The softmax of a module whose own methods name ``F.scaled_dot_product_attention``."""
 
     called = False
-    # Of the module's forward pass that is under way.
+    # Whether the module's forward pass under way records gradients.
     with_gradients = False
 
     @staticmethod
@@ -36,7 +36,7 @@ class OfSdpaCalls(ReplacedSoftmax):
         return [module for module in model.modules() if names(module, _CALL)]
 
     def state_before(self) -> dict[str, Any]:
-        # timm's modules write attention out where fused_attn is False.
+        # timm's modules write attention out, without the call, unless fused_attn is True: install sets it.
         return {name: vars(self.owner)[name] for name in ("forward", "fused_attn") if name in vars(self.owner)}
 
     def install(self, before: Any) -> None:
@@ -52,10 +52,10 @@ class OfSdpaCalls(ReplacedSoftmax):
 class AnsweredForward:
     """A module's forward, within which its calls of attention are answered by its new softmax.
 
-    An object, and no closure: a model can be copied and pickled with it.
+    It is an object and not a closure, so that the model can be copied and pickled.
 
     Args:
-        softmax: of the module.
+        softmax: the new softmax of the module.
     """
 
     def __init__(self, softmax: OfSdpaCalls) -> None:
@@ -110,14 +110,14 @@ def _answer(
 
 
 def names(module: nn.Module, function: str) -> bool:
-    """Tells if the class of a module names a function in a method of its own or of a base class."""
+    """Tells if a method of a module's class, or of a base class, uses a function by this name."""
     bases = [base for base in type(module).__mro__ if base is not nn.Module]
     methods = [method for base in bases for method in vars(base).values()]
     return any(function in code.co_names for method in methods for code in _codes(method))
 
 
 def _codes(method: Any) -> Iterator[CodeType]:
-    """Code of a method and of the functions within it; of a decorated, static or class method, its own."""
+    """Yields the code of a method and of the functions within it; decorated, static and class methods are unwrapped."""
     if isinstance(method, staticmethod | classmethod):
         method = method.__func__
     code = getattr(inspect.unwrap(method) if callable(method) else method, "__code__", None)

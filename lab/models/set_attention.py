@@ -16,12 +16,12 @@ class SetAttention(Observable):
 
     Source: "softmax is not enough", Appendix A.3: two-layer GELU MLPs of width 128, one head of 128 with
     projections for query, key, value and output; psi_x ends in a GELU, psi_q does not, as in its listing.
-    flax's defaults, which the listing leaves unsaid: LeCun-normal weights, zero biases, GELU's tanh form.
+    What the listing leaves open is as flax has it: LeCun-normal weights, zero biases, GELU's tanh form.
 
     Args:
-        features: numbers an item.
+        features: numbers that describe an item.
         num_classes: number of labels.
-        context: items of the largest set in training; larger ones are no trouble.
+        context: items of the largest set in training; larger sets work as well.
         width: of every layer.
         softmax: makes the rule and the normaliser; None is plain softmax.
     """
@@ -49,7 +49,7 @@ class SetAttention(Observable):
         return self.answer(*self.embed(x))
 
     def embed(self, x: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        """(psi_q of the queries [B, 1, W], psi_x of the items [B, n, W]): what no softmax changes."""
+        """(psi_q of the queries [B, 1, W], psi_x of the items [B, n, W]): neither depends on the softmax."""
         items, query = x
         return self.query(query).unsqueeze(1), self.items(items)
 
@@ -60,7 +60,7 @@ class SetAttention(Observable):
 
 def _flax_initialisation(layer: nn.Linear) -> None:
     """LeCun normal: N(0, 1 / inputs), cut off at two standard deviations; biases 0."""
-    # The cut takes spread away, which flax gives back.
+    # The cut lowers the standard deviation by this factor; flax makes up for it.
     deviation = layer.in_features**-0.5 / 0.87962566103423978
     nn.init.trunc_normal_(layer.weight, std=deviation, a=-2 * deviation, b=2 * deviation)
     nn.init.zeros_(layer.bias)

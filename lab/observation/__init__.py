@@ -1,1 +1,1 @@
-"""Looks into a model: the recorder, and numbers made of what it reads. Arrays in, arrays out."""
+"""Looks into a model: the recorder, and statistics of what it reads. Arrays in, arrays out."""

@@ -17,10 +17,10 @@ from lab.attention.rule import TemperatureRule
 
 
 def shares(weights_BHNM: Tensor, total: Total) -> Tensor:
-    """Weights as shares of a row, what entropy and mass are of, [B, H, N, M] in float32.
+    """Weights as shares of a row, of which entropy and mass are taken, [B, H, N, M] in float32.
 
-    Weights that add up to one, or to at most one, are such shares; of weights that add up to anything, and may be
-    negative, they are |w| / sum |w|, and 0 in a row without any weight.
+    Weights that add up to one, or to at most one, are shares already. For weights that have any sum and may be
+    negative, the shares are |w| / sum |w|, and 0 in a row without any weight.
     """
     weights = weights_BHNM.float()
     if total != "anything":
@@ -30,7 +30,7 @@ def shares(weights_BHNM: Tensor, total: Total) -> Tensor:
 
 
 def null_mass(weights_BHNM: Tensor) -> Tensor:
-    """The share of every row that goes to no key, [B, H, N]: 1 - sum w, of weights that add up to at most one.
+    """The share of every row that goes to no key, [B, H, N]: 1 - sum w, for weights that add up to at most one.
 
     Source: "Softmax attention is a fluke", "Achieving Null Attention".
     """
@@ -40,7 +40,7 @@ def null_mass(weights_BHNM: Tensor) -> Tensor:
 def weight_entropy(weights_BHNM: Tensor, total: Total = "one") -> Tensor:
     """Shannon entropy in nats of every row of attention weights, [B, H, N]: of their :func:`shares`.
 
-    Where they add up to at most one, the null mass counts as one more item.
+    Where weights add up to at most one, the null mass counts as one more item.
 
     Source: "softmax is not enough", Proposition 3.2.
     """
@@ -54,7 +54,7 @@ def keys_seen(logits_BHNM: Tensor) -> Tensor:
 
 
 def share_of_log(entropy: Tensor, items: Tensor) -> Tensor:
-    """Entropy as a share of log n, that of uniform weights; 0 for a single item, which leaves no choice."""
+    """Entropy as a share of log n, the entropy of uniform weights; 0 for a single item, which leaves no choice."""
     return torch.where(items > 1, entropy / _log(items.clamp_min(2), entropy), 0.0)
 
 
@@ -63,8 +63,8 @@ def softmax_jacobian(weights_BHNM: Tensor) -> Tensor:
 
         ||J||_F^2 = sum w^2 - 2 sum w^3 + (sum w^2)^2
 
-    It vanishes where w is uniform over many keys, and where w is one-hot. Of softmax and of those with a sink, whose
-    derivative has the same form.
+    It vanishes where w is uniform over many keys, and where w is one-hot. Valid for softmax and for softmax with a
+    sink, whose derivative has the same form.
 
     Source: Eureka-moments in Transformers, A.11.
     """
@@ -88,7 +88,7 @@ def sink_value_norms(weights_BHNM: Tensor, v_BHMD: Tensor) -> tuple[Tensor, Tens
 
 
 def received(weights_BHNM: Tensor) -> Tensor:
-    """Attention that each key gets, as the mean over queries, [B, H, M]; of shares.
+    """Attention that each key gets, as the mean over queries, [B, H, M]; weights are shares.
 
     Source: Eureka-moments in Transformers, Figure 3 ("the average attention of each query").
     """
@@ -110,15 +110,16 @@ def logit_spread(logits_BHNM: Tensor) -> Tensor:
 
 
 def spread_bound(layer: MultiHead, queries_BNW: Tensor, tokens_BMW: Tensor, beta: Tensor) -> Tensor:
-    """Bound of every row's logit spread, [B, H, N]:
+    """Upper bound of every row's logit spread, [B, H, N]:
 
         delta <= 2 beta sigma_max(W_Q) sigma_max(W_K) ||y|| max_i ||x_i||,
 
-    with the singular values of each head's rows of W_Q and W_K. A bias is a further column, met by a further 1 in y
-    or x; where beta weighs channels, the largest of them counts.
+    with y the input of the query, x_i those of the keys, and the singular values of each head's rows of W_Q and W_K. A
+    bias counts as one more column, for one more entry of 1 in y or x. Where beta has one number per channel, the
+    largest is used.
 
-    Not defined (NaN) where logits are no scores of queries and keys as they are projected: under a normaliser that
-    takes no temperature, or a rule that rescales keys.
+    NaN where logits are not scores of the projected queries and keys: under a normaliser that takes no temperature, or
+    a rule that rescales keys.
 
     Source: "softmax is not enough", Proposition 3.1.
     """
@@ -142,17 +143,17 @@ def spread_bound(layer: MultiHead, queries_BNW: Tensor, tokens_BMW: Tensor, beta
 
 
 def dispersion_bound(spread_BHN: Tensor, keys: Tensor) -> Tensor:
-    """Bound of every weight of a row, [B, H, N]: exp(delta) / n, and 1; of ``exponential`` normalisers alone.
+    """Upper bound of every weight of a row, [B, H, N]: min(exp(delta) / n, 1); for ``exponential`` normalisers alone.
 
-    Source: "softmax is not enough", Lemma 2.1 (equation 2; the logits here have theta in them).
+    Source: "softmax is not enough", Lemma 2.1 (equation 2; the logits here include theta).
     """
     return (spread_BHN - _log(keys, spread_BHN)).exp().clamp(max=1.0)
 
 
 def lower_dispersion_bound(spread_BHN: Tensor, keys: Tensor) -> Tensor:
-    """Bound below of every weight of a row, [B, H, N]: exp(-delta) / n; of ``exponential`` weights that add up to one.
+    """Lower bound of every weight of a row, [B, H, N]: exp(-delta) / n; for ``exponential`` weights that add up to one.
 
-    Source: "softmax is not enough", Lemma 2.1 (equation 3; the logits here have theta in them).
+    Source: "softmax is not enough", Lemma 2.1 (equation 3; the logits here include theta).
     """
     return (-spread_BHN - _log(keys, spread_BHN)).exp()
 
@@ -165,7 +166,7 @@ def smallest_weight(weights_BHNM: Tensor, logits_BHNM: Tensor) -> Tensor:
 def log_critical_items(spread_BHN: Tensor, epsilon: float) -> Tensor:
     """log n of the number of keys above which no weight can reach epsilon, [B, H, N]: n = exp(delta) / epsilon.
 
-    A logarithm, since n may be beyond all floats. By Theorem 2.2 delta stays bounded, and there is such an n.
+    A logarithm, since n may be too large for a float. By Theorem 2.2 delta stays bounded, so that there is such an n.
 
     Source: "softmax is not enough", Lemma 2.1 (equation 2) and Theorem 2.2.
     """
@@ -184,11 +185,11 @@ def entropy_slope(weights_BHNM: Tensor, logits_BHNM: Tensor) -> Tensor:
 
 
 def rollout(shares: list[Tensor]) -> Tensor:
-    """Attention rollout, the share that tokens of the last layer draw from the first one's, [B, N, N]:
+    """Attention rollout, the share that tokens of the last layer draw from those of the first, [B, N, N]:
 
         product over layers of (mean over heads of A + I) / 2.
 
-    A is :func:`shares`; what went to nothing on the way (null mass) is missing from a row's sum of 1.
+    A are the :func:`shares`; a row adds up to less than 1 if some attention went to nothing on the way (null mass).
 
     Source: Abnar and Zuidema 2020, "Quantifying Attention Flow in Transformers", equation 1.
     """
@@ -232,5 +233,5 @@ def output_derivatives(
 
 
 def _log(counts: Tensor, like: Tensor) -> Tensor:
-    """Logarithms of whole numbers, right to the last digit in the precision of another tensor."""
+    """Logarithms of whole numbers, computed in float64 and then rounded to the precision of ``like``."""
     return counts.double().log().to(like.dtype)

@@ -9,24 +9,25 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.ndimage import median_filter
 
-# A plateau is so many values or more.
+# Least number of values in a plateau.
 _SHORTEST_PLATEAU = 6
-# A straight line has 0.75 of its variance between its halves, a drop that takes as long as a plateau about 0.85.
+# Least strength of a step: a straight line has 0.75 of its variance between its halves, a drop that takes as long as a
+# plateau about 0.85.
 _LEAST_STRENGTH = 0.85
-# Of the range of the whole curve: what is less is a ripple.
+# Least step, as a share of the range of the whole curve: a smaller one is a ripple.
 _LEAST_SHARE = 0.2
-# A longer curve is thinned to medians of neighbours: finding takes time by its length squared.
+# A longer curve is thinned to medians of neighbours: the time of the search grows with the square of its length.
 _LONGEST = 1000
-# Standard errors of the noise: of the many places where there could be a drop, none is one by chance.
+# Least step, in standard errors of the noise: so large that none of the many candidate places passes by chance.
 _LEAST_ERRORS = 6.0
 
 
 @dataclass(frozen=True)
 class ChangePoint:
-    """Tells where a curve falls from one plateau to another.
+    """Place where a curve falls (or rises) from one plateau to another.
 
     Attributes:
-        index: of the first value after the drop.
+        index: index of the first value after the step.
         before, after: mean of the plateau on either side.
         strength: share of the variance of both plateaus that lies between them (eta squared): 1 is a perfect step, a
             straight line has 0.75.
@@ -39,20 +40,20 @@ class ChangePoint:
 
 
 def change_point(values: Sequence[float], rises: bool = False) -> ChangePoint | None:
-    """Finds the steepest drop (or rise) between two plateaus; None of a curve without one.
+    """Finds the steepest drop (or rise) between two plateaus; None for a curve without one.
 
-    On either side of every place lies a stretch of w values of the curve, smoothed by a running median, which short
-    spikes (slingshots) do not move. It is tried with w = 6, 8, 12, ... up to half of the curve. The place that counts
-    is where the step between the two means, times its strength, is largest, if
+    The curve is smoothed by a running median, which short spikes (slingshots) do not move. At every place, the w values
+    before it are compared with the w values after it, for w = 6, 8, 11, ... up to half of the curve. The change point
+    is the place where the step between the two means, times its strength, is largest, among places where
 
-    - the strength tells the step from a slope,
-    - the step is no ripple of the curve, and none of its noise (both ends of all differences of neighbours),
-    - the curve has not been as low before: a spike's way back is no discovery.
+    - the strength is that of a step, not of a slope,
+    - the step is larger than a ripple of the curve and than its noise (measured by differences of neighbours),
+    - the curve has not been as low before: the end of a spike is not a change point.
 
-    Own lines, since libraries (``ruptures``) cut a slope into steps, and ask how many there are or what one costs.
+    Written here because libraries (``ruptures``) cut a slope into steps, and ask for the number of steps or a penalty.
 
     Args:
-        values: one a validation; what is not finite is left out.
+        values: one value per validation; those that are not finite are left out.
         rises: look for the steepest rise instead.
     """
     given = np.asarray(values, dtype=np.float64)
@@ -60,7 +61,7 @@ def change_point(values: Sequence[float], rises: bool = False) -> ChangePoint | 
     if len(there) < 2 * _SHORTEST_PLATEAU:
         return None
     there, curve = _thinned(there, -given[there] if rises else given[there])
-    # The median of |difference| of two normal values is 0.6745 times their spread, the square root of 2 sigma.
+    # The median of |difference| of two normal values is 0.6745 times the standard deviation sqrt(2) sigma.
     noise = float(np.median(np.abs(np.diff(curve)))) / 0.6745 / 2**0.5
     found = [_steepest(curve, width, noise) for width in _widths(len(curve) // 2)]
     best = max((one for one in found if one is not None), key=lambda one: one[0], default=None)

@@ -27,8 +27,8 @@ def best_inverse_temperature(logits_Bn: Tensor, wanted_B: Tensor, largest: float
         d/d beta log softmax(beta e)_m = e_m - sum_i p_i(beta) e_i
 
     falls in beta (its slope is minus the variance of e under p), so that the maximum is where it crosses 0, found
-    by bisection. It is 0 where e_m lies below the mean of e (uniform weights are best) and ``largest`` where e_m
-    is the largest logit (the sharper the better).
+    by bisection. The best beta is 0 where e_m lies below the mean of e (uniform weights are best) and ``largest`` where
+    e_m is the largest logit (the sharper the better).
 
     Source: "softmax is not enough", section 3 ("the optimal value of theta that would maximise its probability").
     """
@@ -39,7 +39,7 @@ def best_inverse_temperature(logits_Bn: Tensor, wanted_B: Tensor, largest: float
     for _ in range(60):
         middle = (low + high) / 2
         mean = ((e * middle.unsqueeze(1)).softmax(-1) * e).sum(-1, keepdim=True)
-        # A single largest logit gains for ever, if by less than rounding shows.
+        # The weight of the largest logit always grows with beta, even where rounding hides the growth.
         rising = ((own > mean) | sharpest).squeeze(1)
         low, high = torch.where(rising, middle, low), torch.where(rising, high, middle)
     return (low + high) / 2

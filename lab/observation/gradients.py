@@ -1,4 +1,4 @@
-"""The gradients that training would have next at a checkpoint, without taking a step."""
+"""Gradients of the next training steps at a checkpoint, without taking a step."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ class SeededModule(L.LightningModule, ABC):
 
 @dataclass(frozen=True)
 class TrainingState:
-    """A checkpoint, and what training would go on with.
+    """A checkpoint, with all that is needed to go on with its training.
 
     Attributes:
-        module: the model at the checkpoint with the run's own loss, where it is to be computed.
+        module: the model at the checkpoint with the run's own loss, on the device that is to compute it.
         data: the run's data module, set up; training batches come from its ``draw_train(epoch, batch)``.
-        step: optimiser steps trained.
+        step: number of optimiser steps trained.
         precision: the trainer's, as Lightning names it.
-        accumulated: batches whose gradients one step adds up.
+        accumulated: number of batches whose gradients one step adds up.
         limit: batches of an epoch, or the share of them, as ``trainer.limit_train_batches`` has it; None is all.
     """
 
@@ -60,16 +60,16 @@ class TrainingState:
 
 
 class Ahead:
-    """A copy of a checkpoint, on the batches that a single process would train on next, in its precision.
+    """A copy of a checkpoint that computes losses on the batches that a single process would train on next.
 
-    Under its stochastic depth; temperatures are the checkpoint's. Neither the model nor, within :func:`ahead`, the
-    state of the random numbers is changed.
+    It works in the run's precision and with its stochastic depth; temperatures are those of the checkpoint. The given
+    model is not changed; nor is the state of the random numbers, if the copy is made by :func:`ahead`.
 
     Args:
         trained: the checkpoint.
 
     Attributes:
-        batches_an_epoch: that an epoch trains on.
+        batches_an_epoch: number of batches that an epoch trains on.
 
     Raises:
         LabError: if the data cannot be drawn by (epoch, batch).
@@ -82,7 +82,7 @@ class Ahead:
         self._device = next(trained.module.parameters()).device
         self.precision = _precision(trained.precision, self._device)
         own: Any = copy.deepcopy(trained.module)
-        # "32-true" leaves weights of a training in bfloat16 or float64 as they are.
+        # The plugin of "32-true" would leave weights of a training in bfloat16 or float64 as they are.
         own = own.float() if trained.precision.startswith("32") else own
         self.module: Any = self.precision.convert_module(own).train()
         self.batches_an_epoch = _limited(len(self._data.train_dataloader()), trained.limit)
@@ -93,12 +93,12 @@ class Ahead:
         return math.ceil(self.batches_an_epoch / self._count)
 
     def whole(self, step: int) -> float:
-        """Share of its batches that a step has: 1 but for the last one of an epoch, under gradient accumulation."""
+        """Share of the accumulated batches that a step really has: 1, or less in the last step of an epoch."""
         place = step % self.steps_an_epoch
         return min(1.0, self.batches_an_epoch / self._count - place)
 
     def losses(self, step: int) -> Iterator[Tensor]:
-        """Loss of each batch of an optimiser step, to be divided by their number."""
+        """Loss of each batch of an optimiser step, divided by the number of accumulated batches."""
         epoch, place = divmod(step, self.steps_an_epoch)
         for index in range(place * self._count, min((place + 1) * self._count, self.batches_an_epoch)):
             batch = move_data_to_device(self._data.draw_train(epoch, index), self._device)
@@ -111,7 +111,7 @@ class Ahead:
 
 @contextmanager
 def ahead(trained: TrainingState) -> Iterator[Ahead]:
-    """Within, random numbers may be drawn and are as they were after it."""
+    """Gives an :class:`Ahead`; random numbers may be drawn in the block, and their state is restored after it."""
     device = next(trained.module.parameters()).device
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         yield Ahead(trained)
@@ -120,7 +120,7 @@ def ahead(trained: TrainingState) -> Iterator[Ahead]:
 def at_next_steps(trained: TrainingState, steps: int, measure: Callable[[nn.Module], T]) -> list[T]:
     """Calls ``measure`` on the model with the gradient of each of the next training steps, all at the checkpoint.
 
-    A 16-bit loss is scaled as at the start of training. All of it as :class:`Ahead` says.
+    A 16-bit loss is scaled as at the start of training. For all else see :class:`Ahead`.
 
     Raises:
         LabError: if the data cannot be drawn by (epoch, batch).
@@ -128,7 +128,7 @@ def at_next_steps(trained: TrainingState, steps: int, measure: Callable[[nn.Modu
     found = []
     with ahead(trained) as copied:
         module, precision = copied.module, copied.precision
-        # At a rate of 0 nothing moves but the scale of a 16-bit loss, which is kept with an optimiser.
+        # With a learning rate of 0 only the scale of a 16-bit loss changes, which needs an optimiser for its updates.
         still = torch.optim.SGD(module.parameters(), lr=0.0)
         for step in range(trained.step, trained.step + steps):
             module.zero_grad()
@@ -141,14 +141,14 @@ def at_next_steps(trained: TrainingState, steps: int, measure: Callable[[nn.Modu
 
 
 def _limited(batches: int, limit: float | None) -> int:
-    """Batches of an epoch under a limit, as Lightning has it: a whole number is one of batches, any other a share."""
+    """Batches of an epoch under a limit, as Lightning reads it: an int is a number of batches, a float a share."""
     if limit is None:
         return batches
     return min(batches, limit) if isinstance(limit, int) else max(1, int(batches * limit))
 
 
 def _precision(name: Any, device: torch.device) -> Precision:
-    """Returns Lightning's plugin for a precision of this name on such a device."""
-    # One process, also within a job of SLURM for several.
+    """Returns Lightning's plugin for the precision ``name`` on a device."""
+    # A single process, even inside a SLURM job that has several.
     alone = Fabric(accelerator=device.type, devices=1, precision=name, plugins=LightningEnvironment())
     return alone.strategy.precision

@@ -22,13 +22,13 @@ class Sampling:
     A step moves w by epsilon / 2 (-n beta grad L(w) - gamma (w - w*)), and by noise of variance epsilon.
 
     Attributes:
-        chains: samplings from the checkpoint, with noise of their own.
-        burn_in: steps before losses count.
-        draws: steps whose losses count.
+        chains: number of samplings from the checkpoint, each with noise of its own.
+        burn_in: number of steps before losses count.
+        draws: number of steps whose losses count.
         step_size: epsilon.
         localization: gamma, the pull back to the checkpoint w*.
-        samples: n; n beta is n / ln n. None is the training samples of an epoch.
-        seed: of the noise.
+        samples: n; n beta is n / ln n. None is the number of training samples of an epoch.
+        seed: seed of the noise.
     """
 
     chains: int = 4
@@ -45,9 +45,9 @@ class Coefficient:
     """Local learning coefficient of a checkpoint.
 
     Attributes:
-        of_chains: [chains]; NaN where a chain's loss was not finite.
-        loss: mean loss at the checkpoint, of the batches of the draws.
-        losses: [chains, burn_in + draws], of each step.
+        of_chains: coefficient of each chain, [chains]; NaN where a loss of the chain was not finite.
+        loss: mean loss at the checkpoint, over the batches of the draws.
+        losses: loss of each step, [chains, burn_in + draws].
     """
 
     of_chains: NDArray[np.floating]
@@ -56,7 +56,7 @@ class Coefficient:
 
 
 def sampler_of_devinterp() -> Any:
-    """Returns what makes an optimiser that samples.
+    """Returns the function of ``devinterp`` that makes an optimiser that samples.
 
     Raises:
         LabError: if ``devinterp`` is missing.
@@ -77,7 +77,7 @@ def learning_coefficient(trained: TrainingState, sampling: Sampling) -> Coeffici
 
     Args:
         trained: the checkpoint, the run's own loss and the batches that it would train on next.
-        sampling: how.
+        sampling: settings of the sampler.
 
     Raises:
         LabError: if ``devinterp`` is missing, the data cannot be drawn by (epoch, batch), or n is below 2.
@@ -113,7 +113,7 @@ def learning_coefficient(trained: TrainingState, sampling: Sampling) -> Coeffici
                 if not math.isfinite(total):
                     break
                 losses[chain, place] = total
-                # A training step draws its own random numbers by its place, the same ones in each chain.
+                # A training step is seeded by its place: without a seed per chain, all chains would have one noise.
                 torch.manual_seed(derived_seed("langevin", sampling.seed, chain, step))
                 sampler.step()
     return Coefficient(n_beta * (losses[:, sampling.burn_in :].mean(1) - loss), loss, losses)

@@ -27,10 +27,10 @@ from lab.datasets.loading import Batch, DataModule
 from lab.models.parts import Observable, attention_layers_of, observable
 from lab.observation.recorder import Recorder, evaluating
 
-# As the number of scenes: all that the validation set has.
+# Number of scenes that stands for all scenes of the validation set.
 EVERY_SCENE = sys.maxsize
 
-# What a chunk may hold of one layer's quantities: 128 MiB in float32.
+# Numbers that a chunk may hold of what attention layers compute, all layers together: 128 MiB in float32.
 _CHUNK_ELEMENTS = 2**25
 
 Rows = list[dict[str, Any]]
@@ -38,16 +38,16 @@ Rows = list[dict[str, Any]]
 
 @dataclass(frozen=True)
 class Chunk:
-    """Some scenes of the probe set and what the model saw of them.
+    """Some scenes of the probe set, and what the recorder read of them.
 
     Attributes:
         batch: ``{"x": ..., "y": [B], "latents": {name: [B]}}``, as the data module gives it.
-        regions: where parts of the scene stand, name -> bool [B, M] on the keys; parts of one kind also together
+        regions: where parts of the scene are, name -> bool [B, M] over the keys; parts of one kind also together
             (``indicator_1`` and ``indicator_2`` as ``indicator``).
         layers: what the recorder read, a dict by quantity for each layer; shapes: ``Recorder``.
         model: the model, to ask for its rules and weights.
         latent_names: names of the values of latents, as the data has them.
-        token_names: gives the names of a sample's tokens by its number in the chunk; [] where they have none.
+        token_names: returns the names of a sample's tokens, given its index in the chunk; [] where they have none.
     """
 
     batch: Batch
@@ -76,11 +76,11 @@ class Findings:
     """Findings of a diagnostic at one moment of training.
 
     Attributes:
-        rows: of its table; numbers and names by column.
-        scalars: for the loggers, by name below the diagnostic's own.
-        histograms: for the boards, by name, where a picture is due.
-        arrays: kept as one ``.npz`` where a picture is due.
-        figures: by name what makes one; called only where a picture is due.
+        rows: rows of the diagnostic's table; numbers and names by column.
+        scalars: values for the loggers, by name; the diagnostic's name is put before it.
+        histograms: values for the boards, by name, used where a picture is due.
+        arrays: arrays by name, kept as one ``.npz`` where a picture is due.
+        figures: functions that make a figure each, by name; called only where a picture is due.
     """
 
     rows: Rows = field(default_factory=list)
@@ -91,7 +91,7 @@ class Findings:
 
 
 class Observer(Protocol):
-    """Observer of a probe set: sums up each chunk, then concludes."""
+    """Observer of a probe set: summarises each chunk, then turns all summaries into findings."""
 
     @property
     def reads(self) -> Sequence[str]: ...
@@ -117,20 +117,20 @@ def observe(
     precision: Precision | None = None,
     too_few: Callable[[int, int], None] | None = None,
 ) -> list[Findings]:
-    """Shows the first scenes of the validation set to observers, to each as many as it asks for; their findings.
+    """Shows each observer as many first scenes of the validation set as it asks for; returns their findings.
 
         trained = lab.read_trained("runs/reasoning/norm_softmax/seed=0")
         (entropy,) = lab.observe(trained.model(), trained.data(), [AttentionEntropy("look")])
 
-    No random number of training is drawn, no gradient and no flag of the model is left changed.
+    Draws no random number of training, and leaves gradients and training flags of the model as they were.
 
     Args:
         model: a transformer of the lab.
         data: its data module, set up.
         observers: diagnostics.
         device: where the model is; None asks the model.
-        precision: the trainer's; the model's pass alone runs under it. None is full precision.
-        too_few: called with the scenes asked for and those there are, where there are not enough.
+        precision: the trainer's; only the forward pass of the model uses it. None is full precision.
+        too_few: called with the number of scenes asked for and the number there is, if there are not enough.
 
     Raises:
         LabError: if the model has no attention, or data is no data module.
@@ -143,7 +143,7 @@ def observe(
     device = _device_of(model) if device is None else torch.device(device)
     cuda = [device] if device.type == "cuda" else []
     precision = precision or Precision()
-    # In evaluation mode to the end: rules are asked again for what they did in the pass.
+    # Evaluation mode until the end: observers ask the rules again for the temperatures of the pass.
     with torch.random.fork_rng(devices=cuda), evaluating(model):
         seen: list[list[Any]] = [[] for _ in observers]
         stop = 0
@@ -162,18 +162,18 @@ def observe(
 
 
 def look(model: nn.Module, x: Any, observers: Sequence[Observer]) -> list[Findings]:
-    """Shows one batch to observers that need no scene; their findings, of all of it.
+    """Shows one batch to observers that need no scenes; returns their findings on the whole batch.
 
         lab.replace_softmax(model, "norm_softmax")
         (entropy,) = lab.look(model, tokenizer(texts, return_tensors="pt"), [AttentionEntropy("look")])
 
-    Nothing of the model is changed, no gradient is taken and no random number is drawn of training's. Padding that an
-    ``attention_mask`` tells of is not shown: inputs of one length go through the model together, without it.
+    Changes nothing in the model, takes no gradient and draws no random number of training. Padding that an
+    ``attention_mask`` marks is cut off first: inputs with equal masks go through the model together, without padding.
 
     Args:
-        model: under a softmax of the lab, its own model or one of another library.
+        model: model under a softmax of the lab, the lab's own or one of another library.
         x: the model's input, or its inputs by name.
-        observers: diagnostics, but those of scenes (probes, and masses on regions, have none to show).
+        observers: diagnostics that need no scenes (not probes; attention masses find no regions here).
 
     Raises:
         LabError: if the model has no attention of the lab, or an observer needs more than a batch.
@@ -212,7 +212,7 @@ def _inputs_of(x: Any) -> int:
 
 
 def _in_pieces(model: nn.Module, parts: Iterable[Any]) -> Iterator[Any]:
-    """Batches cut so that what is kept of one layer stays small."""
+    """Batches, cut into pieces so that what the recorder keeps of a piece stays small."""
     for part in parts:
         inputs = _inputs_of(part)
         rows = _chunk_rows(model, _selected(part, inputs, slice(0, 1)), Precision()) if inputs > 1 else 1
@@ -221,14 +221,14 @@ def _in_pieces(model: nn.Module, parts: Iterable[Any]) -> Iterator[Any]:
 
 
 def _selected(x: Any, inputs: int, which: Any) -> Any:
-    """Some inputs of a batch of so many; what is not one an input stays as it is."""
+    """Selects some of the ``inputs`` inputs of a batch; tensors without a row for each input stay as they are."""
     return apply_to_collection(x, Tensor, lambda one: one[which] if one.dim() and len(one) == inputs else one)
 
 
 def _without_padding(x: Any) -> Iterator[Any]:
-    """Inputs by name, cut to the tokens that their masks [B, N] let through; those of the same masks together.
+    """Inputs by name, cut to the tokens that their masks [B, N] let through; inputs with equal masks stay together.
 
-    ``attention_mask`` is of what a model reads, ``decoder_attention_mask`` of what its decoder does.
+    ``attention_mask`` belongs to the inputs of a model, ``decoder_attention_mask`` to the inputs of its decoder.
 
     Raises:
         LabError: if an input is all padding.
@@ -262,15 +262,15 @@ def _device_of(model: nn.Module) -> torch.device:
 def _chunks(
     model: nn.Module, data: DataModule, observers: Sequence[Observer], device: torch.device, precision: Precision
 ) -> Iterator[tuple[int, int, Batch]]:
-    """(first scene, scene after the last, batch), cut so that every observer's last chunk ends where it has enough."""
+    """(first scene, scene after the last, batch), cut so that a chunk ends where an observer has enough scenes."""
     ends = sorted({observer.scenes for observer in observers})
-    # What follows the validation set is of other kinds.
+    # Batches after the validation set hold other kinds of samples and are not shown.
     last = min(ends[-1], data.validation_size)
     rows, measured = 0, None
     start = 0
     for batch in _batches(data, device):
         size, place = len(batch["y"]), 0
-        # Batches may differ in length, and then in what a scene of them takes.
+        # Batches may differ in the number of tokens, and so in the memory that a scene takes.
         shape = apply_to_collection(batch["x"], Tensor, lambda tensor: tensor.shape[1:])
         reading = any(observer.reads and observer.scenes > start for observer in observers)
         if reading and shape != measured:
@@ -288,7 +288,7 @@ def _chunks(
 def _batches(data: DataModule, device: torch.device) -> Iterable[Batch]:
     if data.world_size > 1:
         data = copy.copy(data)
-        data.trainer = None  # which gives each process a share of the set
+        data.trainer = None  # a trainer would give each process only a share of the set
     for batch in data.val_dataloader():
         yield data.on_after_batch_transfer(move_data_to_device(batch, device), 0)
 
@@ -298,7 +298,7 @@ def _slice(value: Any, start: int, stop: int) -> Any:
 
 
 def _layers(model: nn.Module, x: Any, what: Sequence[str], precision: Precision) -> list[dict[str, Tensor]]:
-    """Readings of each layer in one pass."""
+    """Quantities that the recorder reads of each layer, in one pass."""
     recorder = Recorder(model, what=what)
     with precision.forward_context():
         recorder.run(precision.convert_input(x))
@@ -306,7 +306,7 @@ def _layers(model: nn.Module, x: Any, what: Sequence[str], precision: Precision)
 
 
 def _chunk_rows(model: nn.Module, one: Any, precision: Precision) -> int:
-    """Scenes a chunk, by what one scene takes."""
+    """Number of scenes per chunk, from the memory that one scene takes."""
     elements = 0
     for layer in _layers(model, one, ("q", "k"), precision):
         q, k = layer["q"], layer["k"]
@@ -325,7 +325,7 @@ def _read(model: nn.Module, data: DataModule, batch: Batch, what: Sequence[str],
 
 
 def with_kinds(regions: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Regions, and those of one kind together: ``target_1`` or ``target_2`` is ``target``."""
+    """Regions, and the unions of those of one kind: ``target`` is ``target_1`` or ``target_2``."""
     kinds: dict[str, Tensor] = {}
     for name, region in regions.items():
         kind, _, number = name.rpartition("_")
@@ -335,7 +335,7 @@ def with_kinds(regions: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def mean_over(chunks: Sequence[tuple[Tensor, int]]) -> Tensor:
-    """The mean of chunks' means, each weighted by its scenes; where a chunk has none (NaN), of the others."""
+    """The mean of chunks' means, each weighted by its number of scenes; a chunk without a mean (NaN) is left out."""
     values = torch.stack([value.double() for value, _ in chunks])
     known = ~values.isnan()
     sizes = torch.tensor([size for _, size in chunks], dtype=torch.float64, device=values.device)
@@ -344,12 +344,12 @@ def mean_over(chunks: Sequence[tuple[Tensor, int]]) -> Tensor:
 
 
 def layers_over(chunks: Sequence[tuple[Sequence[Tensor], int]]) -> list[Tensor]:
-    """The same layer by layer: layers may differ in heads or tokens."""
+    """Means of chunks as in :func:`mean_over`, layer by layer, since layers may differ in heads or tokens."""
     layers = range(len(chunks[0][0]))
     return [mean_over([(values[layer], size) for values, size in chunks]) for layer in layers]
 
 
 def head_rows(layer: int, **columns: Sequence[Any]) -> Rows:
-    """A row for each head of a layer, of columns that have a value a head."""
+    """One row for each head of a layer, from columns that hold one value per head."""
     values = zip(*columns.values(), strict=True)
     return [{"layer": layer, "head": head, **dict(zip(columns, own, strict=True))} for head, own in enumerate(values)]

@@ -34,11 +34,11 @@ class Targets:
 
     @classmethod
     def of(cls, labels: Mapping[str, Tensor]) -> Targets:
-        """Targets of labels [n] by name; one that is the same in all scenes is left out, for it says nothing."""
+        """Targets of labels [n] by name; a label that is the same in all scenes is left out, as it says nothing."""
         varied = {name: values for name, values in labels.items() if values.min() < values.max()}
         if not varied:
             raise ValueError("there is nothing to probe for: every target is the same in all scenes")
-        # Numbered anew: the digits 1 and 2 are two classes, not three.
+        # Classes are renumbered: the digits 1 and 2 are two classes, not three.
         stacked = torch.stack([values.cpu().unique(return_inverse=True)[1] for values in varied.values()])
         return cls(tuple(varied), stacked, tuple(int(row.max()) + 1 for row in stacked))
 
@@ -49,7 +49,7 @@ class Targets:
         return [slice(end - size, end) for end, size in zip(ends, self.classes, strict=True)]
 
     def one_hot(self, rows: slice) -> Tensor:
-        """[n, K] float32 of these scenes."""
+        """One-hot labels of the scenes ``rows``, [n, K] float32."""
         parts = [
             torch.nn.functional.one_hot(labels[rows], size)
             for labels, size in zip(self.labels, self.classes, strict=True)
@@ -61,7 +61,7 @@ class Targets:
         return [float((own[held_out] == own[train].mode().values).float().mean()) for own in self.labels]
 
     def entropies(self) -> list[float]:
-        """Bits a label takes for who knows how frequent each class is and nothing else."""
+        """Entropy of each target in bits: what a label costs if only the frequencies of classes are known."""
         shares = [own.bincount().double() / len(own) for own in self.labels]
         return [float(torch.special.entr(share).sum()) / math.log(2) for share in shares]
 
@@ -76,9 +76,9 @@ def probe_accuracy(
     Args:
         features_PND: [P, n, d] representations.
         targets: labels of the same n scenes.
-        held_out_share: share of scenes that judge.
+        held_out_share: share of scenes that probes are judged on.
         l2: weight of ||W||^2 / 2 beside the summed log-loss (scikit-learn's 1 / C).
-        iterations: at most so many steps of :func:`fit`.
+        iterations: largest number of steps of :func:`fit`.
 
     Raises:
         ValueError: if a part would be empty.
@@ -107,7 +107,7 @@ def accuracy(logits_PNK: Tensor, targets: Targets, rows: slice) -> Tensor:
 def code_length(
     features_PND: Tensor, targets: Targets, portions: Sequence[float], l2: float = 1.0, iterations: int = 200
 ) -> Tensor:
-    """Online code-length in bits, [P, T]: what it takes to send the labels to who has the features.
+    """Online code-length in bits, [P, T]: what it takes to send the labels to a receiver who has the features.
 
         L = t_1 log2 C - sum_i log2 p_i(y in (t_i, t_{i+1}]),
 
@@ -121,7 +121,7 @@ def code_length(
     size = features_PND.shape[1]
     if not portions or any(not a < b for a, b in zip([0.0, *portions], [*portions, 1.0], strict=True)):
         raise ValueError(f"portions must rise between 0 and 1, got {list(portions)}")
-    # Of few scenes the first portions are the same handful.
+    # With few scenes, several of the first portions round to the same number of scenes.
     ends = list(dict.fromkeys(max(1, round(portion * size)) for portion in portions))
     bits = []
     for group in _groups(features_PND):
@@ -148,8 +148,8 @@ def predict(
 ) -> Tensor:
     """Logits [P, rows, K] of probes fitted on the scenes ``train``.
 
-    Where a representation has more features than there are scenes, it is solved in the dual: the same probes, from
-    the n x n matrix of products of scenes.
+    Where a representation has at least as many features as there are scenes, probes are fitted in the dual: the same
+    probes, from the n x n matrix of inner products of scenes.
     """
     (features,) = at_least_float32(features_PND)
     x, new = features[:, train], features[:, rows]
@@ -184,7 +184,7 @@ def dual_predict(
     iterations: int = 200,
     tolerance: float = 1e-3,
 ) -> Tensor:
-    """Logits [P, m, K] of probes known by products of scenes alone: among the fitted, and of new with fitted ones."""
+    """Logits [P, m, K] of probes from inner products alone: of the fitted scenes, and of new with fitted scenes."""
     factor = _plus_diagonal(products_Pnn / 2, l2)
     alpha_PKN = fit(
         lambda a: a @ products_Pnn,
@@ -227,13 +227,13 @@ def fit(
 
         (X^T X / 2 + l2) W = X^T (F / 2 - (softmax(F) - Y)),   F = X W,
 
-    with one factorisation for all steps and targets; Nesterov's momentum makes them few, restarted for a probe
-    whose step turns back (O'Donoghue and Candes 2015). It ends when no probability moves by ``tolerance`` a step.
-    Scenes lie innermost in memory, so that the arithmetic of a handful of classes runs along them.
+    with one factorisation for all steps and targets. Nesterov's momentum makes the steps few; it is restarted for a
+    probe whose step turns back (O'Donoghue and Candes 2015). The fit ends when no probability moves by ``tolerance`` in
+    a step. Scenes are the innermost axis in memory, so that arithmetic runs along them, not along a few classes.
 
     Args:
         apply: W [P, K, d] -> F [P, K, n].
-        solve: what stands right of X^T, [P, K, n] -> W.
+        solve: R [P, K, n] -> W, the solution of (X^T X / 2 + l2) W = X^T R.
         y_KN: one-hot labels.
         size: number of representations P.
     """
@@ -249,7 +249,7 @@ def fit(
         ahead = weights + momentum * (weights - before)
         f = apply(ahead)
         p = _probabilities(f, runs)
-        # A look costs a pass over all probabilities: at two steps of ten.
+        # Comparing costs a pass over all probabilities, so only two steps of every ten are compared.
         if old_p is not None and float((p - old_p).abs_().max()) < tolerance:
             break
         old_p = p if step % 10 == 8 else None
@@ -261,7 +261,7 @@ def fit(
 
 
 def _runs(classes: Sequence[int]) -> list[tuple[slice, int]]:
-    """Neighbouring targets of as many classes, as (their columns, classes): one softmax serves them all."""
+    """Neighbouring targets with equally many classes, as (their columns, classes): one softmax serves them all."""
     runs: list[tuple[slice, int]] = []
     start = 0
     for size in classes:

@@ -14,18 +14,18 @@ from lab.console import LabError
 from lab.models.parts import observable
 
 QUANTITIES = ("queries", "tokens", "q", "k", "v", "mask", "logits", "weights", "z", "attended", "residual")
-# These only the explicit path knows, which holds N x N matrices.
+# Only the explicit path has these; it holds N x N matrices.
 _EXPLICIT = {"logits", "weights"}
 
 
 class Recorder:
-    """Switched on for a batch, it keeps what attention saw.
+    """Keeps what attention computes, while it is switched on for a batch.
 
-    Off, it costs nothing: attention tests one attribute. Where logits or weights are asked for, attention takes the
-    explicit path. Shapes: q, k, v, z are [B, H, N, D], logits and weights [B, H, N, M]; [B, N, W] are what
-    attention looks from and at (``queries``, ``tokens``), what it adds to the residual stream (``attended``) and
-    the stream after it (``residual``, not in a model without one). ``mask`` is there where attention has one. A model
-    of another library (``lab.replace_softmax``) tells nothing of [B, N, W].
+    Switched off, it costs nothing: attention tests one attribute. Where logits or weights are asked for, attention
+    takes the explicit path. Shapes: q, k, v, z are [B, H, N, D], logits and weights [B, H, N, M]. The inputs of queries
+    and of keys (``queries``, ``tokens``), what attention adds to the residual stream (``attended``) and the stream
+    after that (``residual``, not in a model without one) are [B, N, W]. ``mask`` is there where attention has one. A
+    model of another library (``lab.replace_softmax``) gives no quantity [B, N, W].
 
         recorder = Recorder(model, what=("weights",))
         recorder.run(x)
@@ -51,7 +51,7 @@ class Recorder:
         unknown = set(what) - set(QUANTITIES)
         if unknown:
             raise LabError(f"the recorder does not know {sorted(unknown)}; valid: {', '.join(QUANTITIES)}")
-        # Behind torch.compile: its forward is the eager one.
+        # The model behind torch.compile, whose forward is the eager one.
         known = observable(model)
         if known is None:
             raise LabError(
@@ -66,7 +66,7 @@ class Recorder:
         self.keep_graph = keep_graph
         self._layers = {index: all_layers[index] for index in chosen}
         streams = known.residual_readers()
-        # Left out where nobody asks: a hook costs a call.
+        # No hooks where nobody asks for the stream: each costs a call.
         self._streams = {i: streams[i] for i in chosen if i < len(streams)} if "residual" in self.what else {}
         self._seen: dict[int, dict[str, Tensor]] = {}
 
@@ -104,8 +104,8 @@ class Recorder:
         training flag is put back.
 
         Raises:
-            LabError: if the pass goes through a layer more than once (ALBERT), since only the last time would be kept,
-                or not at all.
+            LabError: if the pass goes through a layer more than once (ALBERT), since only the last time would be kept;
+                or if it does not go through a layer at all.
         """
         with evaluating(self.model), self.on(), torch.no_grad():
             out = self.model.forward(x)
@@ -135,7 +135,7 @@ class Recorder:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """The model in eval mode within the block; after it every module has the training flag it had."""
+    """Puts the model in eval mode within the block; after it, every module has its earlier training flag."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:

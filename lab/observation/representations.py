@@ -14,7 +14,8 @@ from torch import Tensor
 from lab.console import LabError
 from lab.observation.observe import Chunk
 
-# Of a head, and of the whole width: attention's part before and after it joins the residual stream.
+# z, q, k and v belong to a head. The others have the whole width: what attention adds to the residual stream
+# (attended), and the stream after that (residual).
 Quantity = Literal["z", "q", "k", "v", "attended", "residual"]
 OF_HEADS: tuple[Quantity, ...] = ("z", "q", "k", "v")
 OF_BLOCKS: tuple[Quantity, ...] = ("attended", "residual")
@@ -23,7 +24,7 @@ Place = tuple[int, str, str]
 
 
 def representations(chunk: Chunk, quantities: Sequence[str], tokens: Sequence[str]) -> dict[Place, Tensor]:
-    """(layer, quantity, tokens) -> features [B, H, d]; a block's output has one head.
+    """(layer, quantity, tokens) -> features [B, H, d]; H is 1 for the quantities of a block.
 
     ``answer`` is the token that the answer is read at (CLS), ``mean`` the mean over tokens, ``full`` all tokens side
     by side, d = N D. A layer whose queries are not its tokens has no answer token among its keys and values.
@@ -36,7 +37,7 @@ def representations(chunk: Chunk, quantities: Sequence[str], tokens: Sequence[st
             x_BHND = layer[quantity] if quantity in OF_HEADS else layer[quantity].unsqueeze(1)
             for kind in tokens:
                 if kind == "answer":
-                    # Keys of their own, with no query among them.
+                    # Keys are other tokens than the queries, with no answer token among them.
                     apart = quantity in ("k", "v") and layer["k"].shape[2] != layer["q"].shape[2]
                     if not apart:
                         # A copy: a view would keep all tokens of all chunks in memory.
@@ -44,22 +45,22 @@ def representations(chunk: Chunk, quantities: Sequence[str], tokens: Sequence[st
                 elif kind == "mean":
                     found[index, quantity, kind] = x_BHND.mean(2).cpu()
                 elif kind == "full":
-                    # Half the memory; what it rounds away is far below what a probe can use.
+                    # float16 takes half the memory; what it rounds away is far below what a probe can use.
                     found[index, quantity, kind] = x_BHND.flatten(2).to(torch.float16).cpu()
     return found
 
 
 def needed(quantities: Sequence[str]) -> tuple[str, ...]:
-    """Lists what the recorder has to read for these: q and k tell whether keys stand apart from queries."""
+    """Lists what the recorder has to read: for k or v also q and k, to see if keys are other tokens than queries."""
     beside = ("q", "k") if {"k", "v"} & set(quantities) else ()
     return tuple(dict.fromkeys((*quantities, *beside)))
 
 
 def probe_labels(chunk: Chunk, names: Sequence[str] | None) -> dict[str, Tensor]:
-    """Labels [B] by name: those asked for, or the label and all latents that are classes of parts of the scene.
+    """Labels [B] by name: those in ``names``, or the label and all latents that are classes of parts of the scene.
 
     Raises:
-        LabError: if the data has no latent of a name, or a label for each token.
+        LabError: if the data has no latent of a given name, or has one label for each token.
     """
     if chunk.batch["y"].ndim > 1:
         raise LabError("probes read one label of each sample, and this data asks for one of each token: leave them out")

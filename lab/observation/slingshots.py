@@ -6,16 +6,17 @@ from collections.abc import Sequence
 
 
 def slingshots(losses: Sequence[float], factor: float = 10.0) -> list[int]:
-    """Finds the slingshots of a run: places in ``losses`` at which one begins.
+    """Finds the slingshots of a run: the indices in ``losses`` at which one begins.
 
-    One begins where the loss rises above ``factor`` times the lowest so far, and ends, so that another can begin, once
-    it is back below that. Give it the losses from the Eureka-moment on: before it there is nothing to be thrown out of.
+    A slingshot begins where the loss rises above ``factor`` times the lowest loss so far. It ends, so that another one
+    can begin, once the loss is back below that. Pass the losses from the Eureka-moment on: before it, the model has
+    learnt nothing that a slingshot could throw it out of.
 
     Source: Thilak et al. 2022, "The Slingshot Mechanism", whose phases begin with such a spike; Eureka-moments in
-    Transformers, A.17, which saw them and did not count.
+    Transformers, A.17, which saw slingshots and did not count them.
 
     Args:
-        losses: of training, in the order of time; the finer, the fewer are missed.
+        losses: training losses in the order of time; the more often they are taken, the fewer slingshots are missed.
         factor: how far above the lowest loss a spike has to go.
 
     Raises:

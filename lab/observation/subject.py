@@ -1,4 +1,4 @@
-"""A model that is looked at afterwards, and what is known of it."""
+"""A model that is inspected after training, and what is known of it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from lab.observation.gradients import TrainingState
 
 @dataclass(frozen=True)
 class Subject:
-    """A model to look at, with what a diagnostic may need of it beside.
+    """A model to inspect, with all else that a diagnostic may need.
 
     Attributes:
-        model: under a softmax of the lab.
-        trained: the checkpoint that it is, with data and loss of its run; None of a model without a loss.
-        encode: tokens of a text; None of a model that reads none.
-        longest: how many tokens it takes; None where that is not known.
+        model: model under a softmax of the lab.
+        trained: its checkpoint, with data and loss of its run; None for a model without a loss.
+        encode: turns a text into tokens; None for a model that reads no text.
+        longest: largest number of tokens that the model takes; None where it is unknown.
     """
 
     model: nn.Module

@@ -16,7 +16,7 @@ from lab.runs.summary import Eureka, Summary, read_summary
 
 @styled()
 def accuracy_figure(runs: Mapping[str, Path], axis: str = "epoch", title: str = "") -> Figure:
-    """Validation accuracy against epochs, with the accuracy that the prior p(z) alone reaches, where it is one for all.
+    """Validation accuracy against epochs, with the accuracy that the prior p(z) alone reaches, if all runs share it.
 
     Args:
         runs: name in the legend -> run folder; the colour is that of its softmax.
@@ -45,7 +45,7 @@ def accuracy_figure(runs: Mapping[str, Path], axis: str = "epoch", title: str = 
 
 
 def _told_of_moment(summary: Summary | None) -> str:
-    """Words of a legend on a run's moment; "" where nobody looked for one."""
+    """Legend text about a run's moment; "" where nobody looked for one."""
     if summary is None or summary.eureka.happened is None:
         return ""
     if summary.moment is not None:
@@ -60,7 +60,7 @@ def _eureka(folder: Path) -> Eureka:
 
 
 def guide(axes: Any, height: float, line: str, label: str) -> None:
-    """Draws a thin line across to compare curves with; one without a label is in no legend."""
+    """Draws a thin horizontal line to compare curves with; without a label it is in no legend."""
     axes.axhline(height, color=GUIDE, linewidth=0.8, linestyle=line, label=label)
 
 
@@ -76,12 +76,12 @@ def mark_moments(
     if found:
         own = {"color": color, "markersize": 8, "markeredgecolor": "white", "markeredgewidth": 0.5, "zorder": 3}
         axes.plot(*zip(*found, strict=True), "*", **own)
-        # One star in the legend, of no softmax's colour.
+        # One star in the legend, grey, as it stands for all softmaxes.
         axes.plot([], [], "*", color=GUIDE, markersize=8, label="Eureka-moment")
 
 
 def height_at(moment: Eureka, quantity: str) -> float | None:
-    """Value of a curve of ``quantity`` ("accuracy", "loss") at a moment; None where the moment does not tell it."""
+    """Value of a curve of ``quantity`` ("accuracy", "loss") at a moment; None where the summary does not hold it."""
     if moment.value is not None and moment.metric == moment.drawn(quantity):
         return moment.value
     return moment.accuracy if moment.drawn(quantity) == "val/accuracy" else None
@@ -89,9 +89,9 @@ def height_at(moment: Eureka, quantity: str) -> float | None:
 
 @styled()
 def gradient_figure(folder: Path, layers: Sequence[int] | None = None, moment: float | None = None) -> Figure:
-    """Mean |gradient| of W_Q, W_K and W_V over training, a panel a layer; the time before the moment in grey.
+    """Mean |gradient| of W_Q, W_K and W_V over training, one panel per layer; the time before the moment in grey.
 
-    The moment (a step) is the summary's where it is not given.
+    ``moment`` is a step; None takes it from the run's summary.
 
     Source: Eureka-moments in Transformers, Figures 4 and 14.
 
@@ -115,7 +115,7 @@ def gradient_figure(folder: Path, layers: Sequence[int] | None = None, moment: f
 
 
 def gradient_rows(folder: Path) -> list[dict[str, float]]:
-    """Rows of a run's metrics that hold the gradients of W_Q, W_K and W_V, those of the first layer among them."""
+    """Rows of a run's metrics that hold the gradients of W_Q, W_K and W_V, at least those of the first layer."""
     keys = {f"gradient/{name}/layer_0" for name in QKV}
     return [row for row in read_metrics(folder / "metrics.csv") if keys <= row.keys()]
 

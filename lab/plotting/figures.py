@@ -23,7 +23,7 @@ from lab.console import LabError, printable
 from lab.plotting.style import MAP, styled
 from lab.runs.files import write_atomically
 
-# Of files: sharp on a screen of twice the usual dots, small enough for a page.
+# Dots per inch of files: sharp on a screen with twice the usual resolution, small enough for a page.
 DPI = 150
 
 
@@ -35,15 +35,15 @@ def literal(text: str) -> str:
 def new_figure(
     width: float, height: float, rows: int = 0, columns: int = 0, sharex: bool = False, sharey: bool = False
 ) -> tuple[Figure, Any]:
-    """A figure without a window, and its axes: one, or an array [rows, columns], of shared axes if asked for.
+    """A figure without a window, and its axes: one, or an array [rows, columns].
 
     Args:
-        width, height: inches. The text of a page of two columns is 7 wide, and letters are as in that text.
+        width, height: inches. The text of a two-column page is 7 inches wide, and letters have the size of that text.
         rows, columns: of axes; 0 for one alone.
-        sharex, sharey: all have one horizontal axis, or one vertical axis: they are there to be compared.
+        sharex, sharey: all panels share one horizontal, or one vertical axis, so that they can be compared.
     """
     with styled():
-        # At another resolution letters have other widths: it is laid out at the one that it is saved at.
+        # Widths of letters depend on the resolution: lay the figure out at the one that it is saved at.
         figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
         FigureCanvasAgg(figure)
         if not rows:
@@ -52,10 +52,10 @@ def new_figure(
 
 
 def lay_out(figure: Figure) -> None:
-    """Puts the panels of a finished figure where they are to stay.
+    """Lays a finished figure out once and for all.
 
-    Laying out takes longer than drawing: without this, ``savefig`` draws once more for it, and whoever draws the
-    figure again (a board, another format) lays it out again.
+    Laying out takes longer than drawing. Without this, ``savefig`` draws the figure once more to lay it out, and every
+    further drawing (on a board, in another format) lays it out again.
     """
     if (engine := figure.get_layout_engine()) is not None:
         with styled():
@@ -69,12 +69,12 @@ def rendered(figure: Figure, kind: str, dpi: int = DPI, few_colors: bool = False
     Args:
         figure: what to draw.
         kind: "png", or "pdf", whose fonts are embedded.
-        dpi: dots an inch, of a PDF those of the pictures in it.
+        dpi: dots per inch; in a PDF, of the pictures in it.
         few_colors: 256 colours: a drawing of lines looks the same, and takes a third of the bytes.
     """
     buffer = io.BytesIO()
     with styled():
-        # Without a date in it.
+        # No date, so that the same figure gives the same bytes.
         figure.savefig(buffer, format=kind, dpi=dpi, metadata={"CreationDate": None} if kind == "pdf" else {})
     if kind == "pdf" or not few_colors:
         return buffer.getvalue()
@@ -86,14 +86,14 @@ def rendered(figure: Figure, kind: str, dpi: int = DPI, few_colors: bool = False
 def save_figure(
     figure: Figure, path: str | Path, dpi: int = DPI, pdf: bool = False, few_colors: bool = False
 ) -> list[Path]:
-    """Lays a figure out for good and writes it atomically; the files written.
+    """Lays a figure out once and for all and writes it atomically; returns the files written.
 
     Args:
         figure: what to write.
         path: PNG to write.
-        dpi: dots an inch.
+        dpi: dots per inch.
         pdf: writes a PDF beside it, for a paper.
-        few_colors: as of :func:`rendered`.
+        few_colors: as in :func:`rendered`.
     """
     lay_out(figure)
     png = Path(path)
@@ -118,7 +118,7 @@ def save_as_asked(figure: Figure, path: Path) -> None:
 
 
 def png(text: str) -> Path:
-    """The file that a command line asks a picture to be written to (``type=png`` of argparse)."""
+    """Reads the path of a PNG from a command line (``type=png`` of argparse)."""
     path = Path(text)
     if path.suffix != ".png":
         raise ArgumentTypeError(f"{text} is no PNG file: give it a name that ends in .png")
@@ -132,18 +132,18 @@ def _write(path: Path, content: bytes) -> None:
 def panels(
     count: int, width: float = 2.4, height: float = 1.9, columns: int = 3, sharex: bool = False, sharey: bool = False
 ) -> tuple[Figure, list[Any]]:
-    """A grid of so many panels, ``width`` by ``height`` inches each; places left over are empty."""
+    """A grid of ``count`` panels, ``width`` by ``height`` inches each; places left over are empty."""
     across = min(columns, count)
     down = -(-count // across)
     if count == 1:
-        # Alone it is as large as two.
+        # A panel alone is larger: it takes about the room of two.
         width, height = 1.7 * width, 1.4 * height
     figure, axes = new_figure(width * across + 0.4, height * down + 0.2, down, across, sharex, sharey)
     for empty in axes.flatten()[count:]:
         empty.set_axis_off()
     shown = list(axes.flatten()[:count])
     for place, panel in enumerate(shown):
-        # A shared axis has its numbers once; above a place left over they would be missing.
+        # A shared axis has its numbers in the last row alone; above an empty place they would be missing.
         panel.tick_params(labelbottom=not sharex or place + across >= count)
     return figure, shown
 
@@ -165,11 +165,11 @@ def count_axis(axes: Any, name: str, ticks: int = 4) -> None:
 
 @styled()
 def legend_below(figure: Figure) -> None:
-    """Puts one legend of all axes below them, where it lies on no line: each label once, in order, in lines that fit.
+    """Puts one legend of all axes below them, where it covers no curve: each label once, in order, in lines that fit.
 
-    The figure grows by what the legend takes.
+    The figure grows by the height of the legend.
     """
-    # Inches of a letter, and of the sign before each label.
+    # Inches: width of a letter, of the sign before each label, and of the figure.
     letter, sign, room = 0.062, 0.5, figure.get_figwidth()
     fits = int((room - sign) / letter)
     named: dict[str, Any] = {}
@@ -186,9 +186,9 @@ def legend_below(figure: Figure) -> None:
 
 
 def same_axes(figures: Sequence[Figure]) -> None:
-    """Gives figures that lie side by side the limits that hold all of them, panel by panel.
+    """Gives figures that lie side by side common axis limits, wide enough for all of them, panel by panel.
 
-    Figures with unlike panels are left as they are.
+    Figures with different numbers of panels are left as they are.
     """
     if len({len(figure.axes) for figure in figures}) > 1:
         return
@@ -200,9 +200,9 @@ def same_axes(figures: Sequence[Figure]) -> None:
 
 
 def shade_before(axes: Any, moment: float | None) -> None:
-    """The time before the Eureka-moment in grey, as in the paper's figures; all of it where there was none (None).
+    """Shades the time before the Eureka-moment grey, as in the paper's figures; all of it where there was none (None).
 
-    Where nobody looked out for one (NaN), or nothing is drawn, nothing is grey.
+    Shades nothing where nobody looked out for a moment (NaN), or where nothing is drawn.
     """
     first, last = axes.dataLim.intervalx
     if (moment is not None and math.isnan(moment)) or not math.isfinite(last - first):
@@ -220,7 +220,7 @@ def lines_by_layer(
     by: str | None = None,
     log: bool = False,
 ) -> Figure:
-    """A panel a layer; a line a column (mean over its rows), or a line for each value of ``by``."""
+    """One panel per layer, with one line per column (the mean over its rows), or one per value of ``by``."""
     layers = sorted(table["layer"].unique())
     figure, axes = panels(len(layers), sharex=True, sharey=True)
     for panel, layer in zip(axes, layers, strict=True):
@@ -241,7 +241,7 @@ def lines_by_layer(
 
 @styled()
 def bars_by_layer(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], label: str, log: bool = False) -> Figure:
-    """One moment: a bar a layer and column, the mean over its rows, with their spread (over heads)."""
+    """Bars of one point in training: per layer and column, the mean over its rows (heads), with their spread."""
     table = pd.DataFrame(rows)
     layers = sorted(table["layer"].unique())
     figure, panel = new_figure(max(3.4, 0.4 * len(layers) * min(len(columns), 2) + 1), 2.6)
@@ -255,7 +255,7 @@ def bars_by_layer(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], lab
 
 
 def grouped_bars(axes: Any, layers: Sequence[int], groups: Mapping[str, pd.Series]) -> None:
-    """Bars side by side at each layer, a colour a group: the mean of its values there, with their spread.
+    """Draws bars side by side at each layer, one colour per group: the mean of its values there, with their spread.
 
     Args:
         axes: where to draw.
@@ -269,7 +269,7 @@ def grouped_bars(axes: Any, layers: Sequence[int], groups: Mapping[str, pd.Serie
         mean = per_layer.mean().reindex(list(layers)).to_numpy(float)
         spread = per_layer.std(ddof=0).reindex(list(layers)).fillna(0).to_numpy(float)
         where = np.arange(len(layers)) + (place - (len(groups) - 1) / 2) * width
-        # A spread of nothing (of one head, of a block) has no bar of its own.
+        # Where every spread is 0 (one head, or one value per block) there are no error bars.
         error = {"yerr": spread, "capsize": 1.5, "error_kw": {"linewidth": 0.7}} if spread.any() else {}
         axes.bar(where, mean, width, label=name, **error)
 
@@ -284,7 +284,7 @@ def maps(
         pictures, titles: what to show; "" for a place that is left empty.
         label: what the scale measures.
         columns: of the grid.
-        log: a logarithmic scale, for maps of sizes far apart.
+        log: a logarithmic scale, for maps whose values lie far apart.
     """
     figure, axes = panels(len(pictures), width=0.95, height=1.1, columns=columns)
     values = np.concatenate([picture.ravel() for picture in pictures if picture.ndim == 2]).astype(float)

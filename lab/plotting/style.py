@@ -11,12 +11,12 @@ from typing import Any
 import matplotlib
 from cycler import cycler
 
-# Softmaxes have the colours of Okabe and Ito 2008 but yellow and black, which vanish on white and on black paper, then
-# some of Tol's "muted" scheme: people with colour-blindness tell them apart.
+# Colours of softmaxes, which people with colour-blindness can tell apart: those of Okabe and Ito 2008 without yellow
+# and black, which vanish on white and on black paper, then some of Tol's "muted" scheme.
 _COLORS = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255", "#332288", "#999933", "#767676",
 )  # fmt: skip
-# Whoever has a name here keeps its look when others come; the rest have one by the hash of their name.
+# A softmax keeps its look when others are added at the end; softmaxes that are not here get one by hash of their name.
 _KNOWN = (
     "softmax", "norm_softmax", "heat_treatment", "norm_softmax_heat_treatment", "learnable_temperature",
     "adaptive_temperature", "log_length", "query_key_norm", "softmax_plus_one", "sigmoid",
@@ -26,16 +26,16 @@ _KNOWN = (
 _LINES = ("-", "--", ":", "-.")
 _MARKERS = ("", "o", "s", "^", "D", "v", "P", "X")
 
-# What is no softmax (heads, regions, matrices) has Tol's "bright" scheme, so that no colour means two things.
+# Colours of all else (heads, regions, matrices): Tol's "bright" scheme, so that no colour means two things.
 _OTHERS = ("#4477AA", "#EE6677", "#228833", "#CCBB44", "#AA3377", "#66CCEE", "#777777")
 QKV = dict(zip("qkv", _OTHERS, strict=False))
 # Lines that a curve is compared with: chance, a plateau, a threshold.
 GUIDE = "0.35"
-# Maps and counts, from low to high.
+# Colour map of maps and counts.
 MAP = "viridis"
 
 _SETTINGS: Any = {
-    # Text stays text in a PDF, with its font: it can be searched, and a journal takes it.
+    # Text stays text in a PDF, with its font embedded: it can be searched, and journals accept it.
     "pdf.fonttype": 42,
     "font.size": 8.5,
     "axes.titlesize": 8.5,
@@ -60,14 +60,14 @@ _SETTINGS: Any = {
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """Draws under this style: ``with styled(): ...``, or ``@styled()`` above what makes a figure."""
+    """Draws in this style: ``with styled(): ...``, or ``@styled()`` above a function that makes a figure."""
     with matplotlib.rc_context(_SETTINGS):
         yield
 
 
 @dataclass(frozen=True)
 class Look:
-    """Look of a line, in the words of matplotlib.
+    """Look of a line, in matplotlib's terms.
 
     Attributes:
         color: "#rrggbb".
@@ -86,7 +86,7 @@ class Look:
 
 
 def look_of(softmax: str) -> Look:
-    """Look of a softmax: the same wherever it is drawn, for names that nobody knows, too.
+    """Look of a softmax: the same wherever it is drawn, also for names that the lab does not know.
 
     >>> look_of("softmax")
     Look(color='#0072B2', line='-', marker='')
@@ -99,10 +99,10 @@ def look_of(softmax: str) -> Look:
 
 
 def looks(softmaxes: Sequence[str]) -> list[Look]:
-    """Looks of the lines of one figure, by their softmax; no two are the same while there are such.
+    """Looks of the lines of one figure, by their softmax; all differ as long as there are enough looks.
 
-    The colour is always that of the softmax. Further lines of one colour (a softmax under several options) have the
-    next line style, and after all of these a marker.
+    The colour is always that of the softmax. Further lines of one colour (a softmax under several options) get the
+    next line style; after all line styles, a marker as well.
 
     Args:
         softmaxes: the softmax of each line, in the order of the legend.

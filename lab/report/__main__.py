@@ -1,4 +1,4 @@
-"""Runs gathered into one result: tables with intervals, beside the paper's, and figures.
+"""Gathers runs into one report: tables with intervals, beside the paper's, and figures.
 
 python -m lab.report runs/reasoning
 python -m lab.report runs/main_task --against eureka/table_1 --out results/table_1
@@ -29,18 +29,18 @@ def report(
     confidence: float = 0.95,
     pictures_mib: float | None = None,
 ) -> tuple[Report, Path]:
-    """Gathers the runs below ``roots`` and writes a report; what it says, and its folder.
+    """Gathers the runs below ``roots`` and writes a report; returns the report and its folder.
 
     Args:
         roots: folders of runs.
         against: name of a published table.
         out: folder of the report; None for ``report`` (or ``report-<table>``) in the first root.
-        baseline: name of the setting that others are compared with.
+        baseline: name of the setting that others are compared with; None for plain softmax.
         confidence: of all intervals.
-        pictures_mib: most that pictures of diagnostics may add to the page; None: as many as leave it below 3 MB.
+        pictures_mib: most MiB that pictures of diagnostics may add to the page; None keeps the page below 3 MB.
 
     Raises:
-        LabError: for everything that a user can mend.
+        LabError: for everything that a user can correct.
     """
     folders = [Path(root) for root in roots]
     for root in folders:

@@ -1,9 +1,9 @@
-"""A published table beside what was measured: which runs are which row, and what their intervals say of the paper.
+"""A published table beside the runs: which runs belong to which row, and whether intervals hold the paper's values.
 
-A run belongs to a row if it has the row's task, softmax and intervention, and the row's value wherever the rows of the
-table differ from each other; keys that the table sets free (learning rates, chosen row by row) aside. Whatever else
-differs from the row is told beside it. Where that is what is trained, on what or for how long, or what counts as a
-moment, the numbers stand there without a verdict: they are not comparable.
+A run belongs to a row if it has the row's task, softmax and intervention, and the row's value of every key in which the
+rows of the table differ. Keys that the table sets free (learning rates, chosen row by row) do not count. All other
+differences from the row are listed beside it. If one of them changes what is trained, on which data or for how long, or
+what counts as a moment, the numbers are shown without a verdict, because they are not comparable.
 """
 
 from __future__ import annotations
@@ -21,20 +21,22 @@ from lab.report.statistics import Mean, fisher, holm, mean_over_seeds
 
 Config = Mapping[str, Any]
 
-# What makes an experiment another one, whether or not the rows of a table differ in it.
+# Keys that a run must share with its row even where the rows of a table do not differ in them: they make another
+# experiment.
 _ALWAYS = ("data._target_", "data.task.", "model._target_", "softmax.", "intervention.")
-# What is trained, on what, for how long, and what counts as a moment: numbers of runs that differ in one of these, and
-# are not set free by the table, are not comparable.
+# Keys of what is trained, on which data, for how long, and what counts as a moment. A run that differs from its row in
+# one of them is not comparable, unless the table sets the key free.
 _COMPARED = (
     "data.", "model.", "optim.", "callbacks.eureka.", "trainer.max_epochs", "trainer.max_steps",
     "trainer.limit_train_batches", "trainer.accumulate_grad_batches", "trainer.gradient_clip",
 )  # fmt: skip
-# When a run ends after its moment, which is told column by column; how an optimiser works out one and the same step.
+# Exceptions: stop_after, which _cells judges column by column, and how an optimiser computes one and the same step.
 _NOT_COMPARED = ("callbacks.eureka.stop_after", "optim.options.fused", "optim.options.foreach")
-# Statistics that are known at the moment, whatever comes later; and those that runs without one change.
+# Columns that are settled at the moment, however soon a run stops after it; and columns that could still change if runs
+# without a moment were trained on.
 _AT_THE_MOMENT = ("eureka_ratio", "eureka_epoch")
 _OF_ALL_MOMENTS = (*_AT_THE_MOMENT, "percent_of_steps", "ratio_95")
-# Most reasons that a cell gives; the others stand below the table.
+# Most reasons that a cell gives; all differences are listed below the table.
 _MOST_REASONS = 2
 
 
@@ -43,8 +45,8 @@ class Measured:
     """One cell as measured.
 
     Attributes:
-        published: the paper's.
-        text: the measured value with its interval; "" where there is none.
+        published: the paper's cell.
+        text: the measured value with its interval; "" where nothing was measured.
         inside: whether the paper's value lies in the measured interval; None where that cannot be said.
         p: of Fisher's exact test against the paper's ratio, corrected over the table (Holm); None for other cells.
         unlike: why the two numbers are not comparable: "300 of 10,000 epochs"; "" where they are, or one is missing.
@@ -59,12 +61,12 @@ class Measured:
 
 @dataclass(frozen=True)
 class MatchedRow:
-    """A row of the paper and what it was measured with.
+    """A row of the paper and the settings that were measured for it.
 
     Attributes:
         settings: one, or several pooled; none where the row was not run.
-        differences: key -> (ours, the paper's), beyond what the table sets free.
-        others: settings that are this row too, with fewer finished seeds.
+        differences: key -> (ours, the paper's), without the keys that the table sets free.
+        others: further settings of this row, left out because they are not comparable or have fewer finished seeds.
     """
 
     row: Row
@@ -75,10 +77,10 @@ class MatchedRow:
 
 
 def set_beside(table: Table, settings: Sequence[Setting], confidence: float = 0.95) -> list[MatchedRow]:
-    """Every row of a published table with what was measured.
+    """Matches every row of a published table with the settings that were measured for it.
 
     Raises:
-        LabError: if the lab cannot run the table, or no setting is any of its rows.
+        LabError: if the lab cannot run the table, or no setting belongs to any of its rows.
     """
     if not table.experiment or not any(row.overrides is not None for row in table.rows):
         raise LabError(
@@ -109,7 +111,7 @@ def set_beside(table: Table, settings: Sequence[Setting], confidence: float = 0.
             "name another table after --against, or another folder"
         )
     for found in matched.values():
-        # What is comparable first, then by the number of seeds, never by what they say.
+        # Comparable settings first, then those with more seeds: never chosen by their results.
         found.sort(key=lambda one: (bool(_unlike(one[1])), -sum(len(s.finished) for s in one[0]), len(one[1])))
     baseline = _baseline(table, matched)
     rows = []
@@ -128,7 +130,7 @@ def _telling_keys(configs: Sequence[Config], free: Sequence[str]) -> list[str]:
 
 
 def _pooled(settings: Sequence[Setting], table: Table) -> list[tuple[Setting, ...]]:
-    """Settings one by one; for a table over all schedules, those that differ only in what it sets free together."""
+    """Settings one by one; for a table that pools, settings that differ only in its free keys form one group."""
     if not table.pool:
         return [(setting,) for setting in settings]
     groups: dict[str, list[Setting]] = {}
@@ -186,11 +188,11 @@ def _is_number(cell: Cell | None) -> bool:
 
 
 def _unlike(beyond: Mapping[str, tuple[Any, Any]]) -> list[str]:
-    """Reasons why runs that differ so from the paper's are not comparable, the length of training first."""
+    """Reasons why runs with these differences from the paper are not comparable, the length of training first."""
     keys = [
         key
         for key, (ours, _) in beyond.items()
-        # A run from before there was such an option has its default.
+        # "absent": a run from before the option existed behaves as its default does.
         if key.startswith(_COMPARED) and key not in _NOT_COMPARED and ours != "absent"
     ]
     keys.sort(key=lambda key: not key.startswith("trainer.max_"))
@@ -205,7 +207,7 @@ def _reason(key: str, ours: Any, theirs: Any) -> str:
 
 
 def _short(runs: Sequence[Record], published: Config) -> list[Record]:
-    """Finished runs without a moment that were watched for less than the published length: nobody knows of the rest."""
+    """Finished runs without a moment that are shorter than the published length: one might still have come."""
     length, steps = published.get("trainer.max_epochs", 0), published.get("trainer.max_steps", -1)
     return [
         run
@@ -218,7 +220,7 @@ def _short(runs: Sequence[Record], published: Config) -> list[Record]:
 
 
 def _told(short: Sequence[Record]) -> str:
-    """ "3 without one by epoch 300": so many runs, and the latest epoch that one of them was watched to."""
+    """ "3 without one by epoch 300": the number of runs, and the last epoch of the longest of them."""
     return f"{len(short)} without one by epoch {max(run.epochs for run in short):,}"
 
 
@@ -273,7 +275,7 @@ def show_mean(mean: Mean, digits: int) -> str:
 
 
 def _corrected(rows: Sequence[MatchedRow]) -> list[MatchedRow]:
-    """The p-values of all ratios of the table, corrected together."""
+    """Corrects the p-values of all ratios of the table together (Holm)."""
     places = [(r, name) for r, row in enumerate(rows) for name, cell in row.cells.items() if cell.p is not None]
     raw = [rows[r].cells[name].p for r, name in places]
     corrected = holm([p for p in raw if p is not None])

@@ -1,4 +1,4 @@
-"""From gathered runs to what a page shows: text, figures and, for each number, the runs that it comes from."""
+"""Turns gathered runs into what a page shows: text, figures and, for each number, the runs that it comes from."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class Drawing:
 
     Attributes:
         name: of its files.
-        title, reading: what it is, how to read it; the same for all runs.
-        says: what it shows, in numbers worked out of the runs that it draws; "" of a figure that is left to speak.
-        chart: the same as data, for a browser; None where there is the figure alone, or another part has it.
-        chart_id: of the chart that shows this figure; "" of a figure alone.
+        title, reading: what the figure is and how to read it; neither depends on the runs.
+        says: what it shows, in numbers computed from the drawn runs; "" where the figure has no such text.
+        chart: the same curves as data, for a browser; None where there is no chart, or the figure's first part has it.
+        chart_id: id of the chart that shows this figure; "" where there is none.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Section:
     """One experiment.
 
     Attributes:
-        comparisons: of the other settings with the baseline; empty without one.
+        comparisons: name of each other setting -> its comparison with the baseline; empty without a baseline.
         pictures: setting -> the run whose diagnostics are shown, and their files.
     """
 
@@ -97,7 +97,7 @@ def assemble(
     """Works out a report.
 
     Args:
-        gathered: the folders.
+        gathered: the runs of each folder.
         table: a published table to set beside.
         baseline: name of the setting that others are compared with; None for plain softmax in each experiment.
         confidence: of all intervals.
@@ -106,7 +106,7 @@ def assemble(
     Raises:
         LabError: if no setting is called ``baseline``, or no run is a row of ``table``.
     """
-    # Of folders that lie in each other every run counts once.
+    # Folders may lie inside each other: every run counts once.
     runs = list({run.folder.resolve(): run for part in gathered for run in part.runs}.values())
     found = settings(runs)
     if baseline is not None:
@@ -143,7 +143,7 @@ def _section(experiment: str, own: Sequence[Setting], baseline: str | None, conf
 
 
 def _default(experiment: str) -> Mapping[str, Any] | None:
-    """Returns what an experiment runs as it comes; None of one that the lab does not know."""
+    """Returns an experiment's config without overrides; None for an experiment that the lab does not know."""
     with suppress(HydraException, OmegaConfBaseException):
         return planned([f"experiment={experiment}"])
     return None
@@ -225,7 +225,7 @@ def _drawings(experiment: str, own: Sequence[Setting], confidence: float) -> lis
 
 
 def file_name(experiment: str) -> str:
-    """Names files of an experiment, which a summary may call anything: ``../elsewhere``."""
+    """Returns a safe name for an experiment's files, since a summary may name it ``../elsewhere``."""
     if re.fullmatch(r"\w[\w.=,+-]{0,79}", experiment, re.ASCII):
         return experiment
     digest = hashlib.blake2b(experiment.encode(errors="backslashreplace"), digest_size=4).hexdigest()
@@ -304,7 +304,7 @@ def setting_row(found: Outcome, against: Against | None) -> dict[str, str]:
 
 
 def compares(column: str) -> bool:
-    """Tells whether a column of a setting compares it with the baseline; the others stand for themselves."""
+    """Tells whether a column compares a setting with the baseline; other columns describe the setting alone."""
     return column.endswith((", p", ", difference")) or column.startswith(("% of steps", "95 %-ratio"))
 
 
@@ -341,7 +341,7 @@ def _difference(against: Against) -> str:
 
 
 def run_row(setting: Setting, run: Record, out: Path) -> dict[str, Any]:
-    """One run as plain values, for ``runs.csv`` and the lists of runs; its folder as seen from ``out``."""
+    """One run as plain values, for ``runs.csv`` and the lists of runs; its folder is relative to ``out``."""
     summary = run.summary
     machine = summary.machine
     return {

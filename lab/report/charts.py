@@ -22,18 +22,18 @@ Chart = dict[str, Any]
 
 Quantity = Literal["accuracy", "loss"]
 
-# Values of all curves of one chart, two bytes each; with more, only every second, third, ... epoch is there.
+# Most values of one chart, over all its curves, two bytes each; with more, only every second, third, ... epoch is kept.
 _MOST = 150_000
-# A curve of fewer points would hide an abrupt rise.
+# Fewest points of a chart's longest curve: fewer would hide an abrupt rise.
 _FEWEST = 60
-# What stands for "nothing was logged".
+# Number that stands for "nothing was logged".
 _NONE = 65_535
 _SCALE = {"accuracy": 100, "loss": 1}
 _DASHES = {"-": [], "--": [6, 4], ":": [2, 3], "-.": [7, 3, 2, 3]}
 
 
 def curves_chart(settings: Sequence[Setting], quantity: Quantity, look: Mapping[Setting, Look]) -> Chart | None:
-    """Curves of all seeds of all settings, by epoch; None where none has any, or there are too many for a page.
+    """Curves of all seeds of all settings, by epoch; None where there are none, or too many for a page.
 
     Args:
         settings: of one experiment.
@@ -68,7 +68,7 @@ def curves_chart(settings: Sequence[Setting], quantity: Quantity, look: Mapping[
                 "stars": [[epoch, scale * height] for epoch, height in heights if height is not None],
             }
         )
-    # One axis for all: a line that holds of some settings alone would be read as that of the others, too.
+    # All settings share one axis, so a guide that is true for only some of them would be read as true for all.
     guided = [guides(run.summary.eureka, quantity) for runs in chosen.values() for run in runs if run.looked]
     found = [one for one in guided[0] if all(one in own for own in guided)] if guided else []
     lines = [{"y": scale * y, "name": name, "dash": _DASHES[line]} for y, line, name in found]
@@ -78,11 +78,11 @@ def curves_chart(settings: Sequence[Setting], quantity: Quantity, look: Mapping[
 def aligned_chart(
     settings: Sequence[Setting], quantity: Quantity, look: Mapping[Setting, Look], of: str
 ) -> Chart | None:
-    """The same curves by epochs since the moment, of the seeds that have one; None without any.
+    """Curves of :func:`curves_chart` by epochs since the moment, of the seeds that have one; None without any.
 
     Args:
-        settings, quantity, look: as of :func:`curves_chart`.
-        of: id of that chart, which has the curves.
+        settings, quantity, look: as in :func:`curves_chart`.
+        of: id of the chart of :func:`curves_chart`, which holds the data of the curves.
     """
     groups = []
     chosen = _validated(settings, quantity)
@@ -114,7 +114,7 @@ def _middle(runs: Sequence[Record], quantity: Quantity, aligned: bool, every: in
 def survival_chart(
     settings: Sequence[Setting], confidence: float, of: Event, look: Mapping[Setting, Look]
 ) -> Chart | None:
-    """Share of seeds of each setting that still wait for it (Kaplan-Meier); None without runs."""
+    """Share of seeds of each setting without the event ``of`` yet (Kaplan-Meier); None without runs."""
     lines = waiting(settings, of, look)
     if not lines:
         return None
@@ -152,7 +152,7 @@ def _named(who: Setting | Waiting, look: Look, further: str = "") -> dict[str, A
 
 
 def packed(values: ArrayLike) -> dict[str, Any]:
-    """Numbers as text, two bytes each between the lowest and the highest; NaN stays what it is.
+    """Numbers as base64 text, scaled to two bytes each between the lowest and the highest; NaN is kept.
 
     >>> packed([0.0, 1.0])["low"], packed([0.0, 1.0])["high"]
     (0.0, 1.0)
@@ -166,7 +166,7 @@ def packed(values: ArrayLike) -> dict[str, Any]:
 
 
 def _validated(settings: Sequence[Setting], quantity: Quantity) -> dict[Setting, list[Record]]:
-    """Runs with such a curve, by their setting."""
+    """Runs with a validation curve of ``quantity``, by their setting."""
     return {setting: runs for setting in settings if (runs := validated(setting, quantity))}
 
 
@@ -176,7 +176,7 @@ def _grid(runs: Sequence[Record], quantity: Quantity) -> np.ndarray:
 
 
 def _places(values: np.ndarray) -> Any:
-    """A rising axis: first, step and count where it is regular, which is short, else all of it."""
+    """A rising axis: its first value, step and count (which is shorter) where its steps are equal, else all values."""
     steps = np.diff(values)
     if len(steps) and (steps == steps[0]).all():
         return {"first": float(values[0]), "step": float(steps[0]), "count": len(values)}

@@ -25,11 +25,11 @@ from lab.runs.summary import Eureka
 
 Event = Literal["Eureka-moment", "change point"]
 
-# A figure holds so many panels; the settings beyond go into the next one.
+# Most panels of a figure; further settings go into the next one.
 PANELS = 12
-# Beyond so many settings the bands of survival curves hide each other.
+# With more settings, the bands of survival curves would hide each other.
 _BANDS = 4
-# Parts of a setting's name that are no part of its method: its rates, and when it stops after a moment.
+# Options in a setting's name that make no other method: its learning rates, and when it stops after a moment.
 _NO_METHOD = {"optim.lr", "optim.min_lr", "optim/lr", "callbacks.eureka.stop_after"}
 # Most lines of a title or label.
 _LINES = 3
@@ -45,7 +45,7 @@ def looks_of(settings: Sequence[Setting]) -> dict[Setting, Look]:
 def curves(
     settings: Sequence[Setting], quantity: str, aligned: bool, look: Mapping[Setting, Look] | None = None
 ) -> Figure | None:
-    """Validation curves of all seeds, a panel a setting, by epoch or by epochs since the moment; None without any.
+    """Validation curves of all seeds, one panel per setting, by epoch or epochs since the moment; None without any.
 
     Seeds are thin, their median is bold, and the middle half of them is shaded; all panels have the same axes.
 
@@ -55,7 +55,7 @@ def curves(
         settings: at most PANELS.
         quantity: "accuracy" (in %) or "loss".
         aligned: by Eureka-moment; seeds without one are left out.
-        look: of each setting, where these are some of many.
+        look: of each setting; needed where ``settings`` are only some of the experiment's.
     """
     chosen = look or looks_of(settings)
     shown = [
@@ -109,7 +109,7 @@ def title_of(runs: Sequence[Record], quantity: str) -> str:
 
 
 def other_title(runs: Sequence[Record], first: Sequence[Record], quantity: str) -> str:
-    """Metric that curves of these runs show, behind a comma; "" where it is what the axis says, of the ``first``."""
+    """Metric that the curves of ``runs`` show, after a comma; "" where the axis, named for ``first``, says it."""
     own = title_of(runs, quantity)
     return "" if own == title_of(first, quantity) else f", {own}"
 
@@ -127,12 +127,12 @@ def guides(eureka: Eureka, quantity: str) -> list[tuple[float, str, str]]:
 
 @dataclass(frozen=True)
 class Waiting:
-    """A line of a survival figure: who is waited for.
+    """A line of a survival figure: seeds that wait for a Eureka-moment or a change point.
 
     Attributes:
         name: in the legend.
         look: of the line.
-        times: of its seeds.
+        times: of the seeds.
     """
 
     name: str
@@ -146,15 +146,15 @@ def survival(
     of: Event = "Eureka-moment",
     look: Mapping[Setting, Look] | None = None,
 ) -> Figure | None:
-    """Share of seeds without a Eureka-moment against epochs (Kaplan-Meier), a line a setting; None without runs.
+    """Share of seeds without a Eureka-moment against epochs (Kaplan-Meier), one line per setting; None without runs.
 
-    ``of="change point"`` waits for that of the watched metric instead.
+    With ``of="change point"``, the share of seeds without a change point of the watched metric.
     """
     return survival_figure(waiting(settings, of, look), confidence, of)
 
 
 def waiting(settings: Sequence[Setting], of: Event, look: Mapping[Setting, Look] | None = None) -> list[Waiting]:
-    """Lines of the settings that have runs which were watched for it."""
+    """Lines of the settings that have runs which were watched for the event ``of``."""
     waited = times if of == "Eureka-moment" else change_times
     chosen = look or looks_of(settings)
     found = [(setting, waited(setting.runs)) for setting in settings]
@@ -163,10 +163,10 @@ def waiting(settings: Sequence[Setting], of: Event, look: Mapping[Setting, Look]
 
 @styled()
 def survival_figure(lines: Sequence[Waiting], confidence: float = 0.95, of: str = "Eureka-moment") -> Figure | None:
-    """Share of seeds that still wait for it (Kaplan-Meier); None without a line.
+    """Share of seeds without the event ``of`` yet (Kaplan-Meier); None without a line.
 
-    Few lines have bands of their confidence intervals and, below the axis, how many seeds are still watched and
-    without it: where it is one, the line falls to zero with it.
+    Up to four lines get bands of their confidence intervals and, below the axis, how many seeds are still watched and
+    without the event: where it is one, the event of this last seed takes the line to zero.
     """
     if not lines:
         return None
@@ -198,7 +198,7 @@ def survival_figure(lines: Sequence[Waiting], confidence: float = 0.95, of: str 
 
 
 def _seeds_left(axes: Any, lines: Sequence[Waiting]) -> None:
-    """A row of numbers a line, in its colour, below the ticks: how many seeds the share still rests on."""
+    """Writes below the ticks one row of numbers per line, in its colour: how many seeds the share still rests on."""
     low, high = axes.get_xlim()
     ticks = [tick for tick in axes.get_xticks() if max(low, 0) <= tick <= high]
     axes.set_xlim(low, high)
@@ -245,7 +245,8 @@ Rate = tuple[Any, ...]
 def rate_grid(settings: Sequence[Setting]) -> tuple[dict[str, dict[Rate, tuple[int, int]]], list[Rate]]:
     """Methods -> schedule (largest, smallest rate) -> (moments, seeds); and all schedules, largest first.
 
-    Of the finished seeds that were watched for a moment. Settings that have a rate in common are methods of their own.
+    Only finished seeds that were watched for a moment count. Where two settings of one method have the same schedule,
+    the second becomes a method of its own.
     """
     found: dict[str, dict[Rate, tuple[int, int]]] = {}
     for setting in settings:
@@ -265,7 +266,7 @@ def _rate(rate: Rate) -> str:
 
 
 def _scientific(value: float) -> str:
-    """ "1e-3", "1.5e-3": as many digits as it has."""
+    """ "1e-3", "1.5e-3": as many digits as the value needs."""
     mantissa, exponent = f"{value:.5e}".split("e")
     return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
 
@@ -274,7 +275,9 @@ def _scientific(value: float) -> str:
 def gradients(settings: Sequence[Setting]) -> Figure | None:
     """Mean |gradient| of W_Q, W_K, W_V in the first layer, of a setting's first seed, grey before its moment.
 
-    Source: Eureka-moments in Transformers, Figure 4. None where no run has logged any.
+    None where no run has logged gradients.
+
+    Source: Eureka-moments in Transformers, Figure 4.
     """
     shown = [(setting, rows) for setting in settings if (rows := gradient_rows(setting.first.folder))]
     if not shown:
@@ -292,7 +295,7 @@ def gradients(settings: Sequence[Setting]) -> Figure | None:
 def gradient_shares(settings: Sequence[Setting]) -> str:
     """Tells in numbers what :func:`gradients` draws: W_Q and W_K as shares of W_V, the median before each moment.
 
-    "" where no run has logged any.
+    "" where no run has logged gradients.
     """
     told = []
     for setting in settings:
@@ -324,9 +327,9 @@ def shares_of_v(folder: Path, moment: float | None) -> dict[str, float]:
 
 
 def told_apart(names: Sequence[str], width: int = 34) -> list[str]:
-    """Names of settings for titles of ``width``: where one is too long for its lines, all lose what tells none apart.
+    """Names of settings for titles of ``width`` letters; if one is too long, all lose options that tell none apart.
 
-    An option is left out where the names are still unlike without it, those first that most of them have.
+    An option is left out if the names still differ without it; options that most names have are tried first.
     """
     if all(len(textwrap.wrap(name, width)) < _LINES for name in names):
         return list(names)
@@ -339,7 +342,7 @@ def told_apart(names: Sequence[str], width: int = 34) -> list[str]:
 
 
 def panel_title(text: str, width: int = 34) -> str:
-    """A title in at most three lines, shortened in its middle, its dollar signs no formulas."""
+    """A title in at most three lines, shortened in its middle; a dollar sign in it begins no formula."""
     lines = textwrap.wrap(text, width)
     if len(lines) > _LINES:
         lines = [lines[0], f"… {lines[-2]}", lines[-1]]
@@ -357,5 +360,5 @@ def in_parts(settings: Sequence[Setting], draw: Callable[[Sequence[Setting]], Fi
 
 
 def parts(settings: Sequence[Setting]) -> list[Sequence[Setting]]:
-    """Settings of one figure after another."""
+    """Settings in parts of PANELS, one part per figure."""
     return [settings[start : start + PANELS] for start in range(0, len(settings), PANELS)]

@@ -14,7 +14,7 @@ from lab.report.gather import gather
 from lab.report.records import METRICS, Record
 from lab.runs.metrics import read_metrics_table
 
-# Overrides that have a column of another name, or say where and how often to run.
+# Overrides without a column of their own: they are among the columns _FIRST, or say only where and how often to run.
 _TOLD_ELSEWHERE = {"experiment", "softmax", "seed", "seeds", "force", "paths.runs"}
 _COUNTS = ("epochs", "steps", "moment_epoch", "moment_step", "change_epoch")
 _FIRST = ("experiment", "softmax", "seed", "status", *_COUNTS, "accuracy", "threshold", "prior_accuracy", "folder")
@@ -42,13 +42,13 @@ def load_runs(*folders: str | Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     ``metrics`` has one row for each step at which a run logged: folder, epoch and step, counted from 1 as in ``runs``,
     and a column for each metric, such as ``val/accuracy``, NaN where it was not logged.
 
-    Runs that cannot be read are left out, and named on stderr; so are runs that ``force=true`` set aside, unnamed.
+    Runs that cannot be read are left out and named on stderr. Runs that ``force=true`` set aside are left out silently.
 
     Args:
         folders: folders of runs, or run folders.
 
     Raises:
-        LabError: if no folder is given, one is none, or one does not exist.
+        LabError: if no folder is given, or one of them is not a folder or does not exist.
     """
     if not folders:
         raise LabError("load_runs needs a folder of runs, as in load_runs('runs/reasoning')")
@@ -96,7 +96,7 @@ def _row(record: Record) -> dict[str, Any]:
 
 
 def _typed(record: Record) -> dict[str, Any]:
-    """Overrides of a run by key. Those that its config does not hold under that key choose a file: debug=fast."""
+    """Overrides of a run by key. A key that its config does not hold chooses a config file, as debug=fast does."""
     overrides = map(read_override, record.overrides)
     return {one.key: one.parsed() for one in overrides if one.key not in _TOLD_ELSEWHERE and one.value}
 

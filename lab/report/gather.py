@@ -1,4 +1,4 @@
-"""All runs below a folder; an index beside them remembers what was read, so that only what is new is read again."""
+"""Gathers all runs below a folder; an index beside them keeps what was read, so that only new runs are read again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lab.runs.files import DamagedFile, write_atomically
 from lab.runs.summary import Summary, as_it_is_now
 from lab.runs.walk import walk_runs
 
-# Changes when the index does: an index of another number is made anew.
+# Rises when the format of the index changes: an index of another version is made anew.
 VERSION = 4
 INDEX = Path(".report") / "index.npz"
 # Below this many folders to read, starting processes costs more than it saves.
@@ -36,7 +36,7 @@ class Gathered:
         root: the folder.
         runs: sorted by folder.
         damaged: folder -> why it could not be read.
-        read: folders that had to be read; the others were in the index.
+        read: number of folders that had to be read; the others were in the index.
     """
 
     root: Path
@@ -50,7 +50,7 @@ def gather(root: str | Path, processes: int | None = None) -> Gathered:
 
     Args:
         root: a folder of runs, or one run.
-        processes: that read side by side; None for one a core.
+        processes: number of processes that read side by side; None for one per core.
     """
     root = Path(root).absolute()
     stamps = {str(found.path.relative_to(root)): _stamp(found.entries) for found in walk_runs(root)}
@@ -59,7 +59,7 @@ def gather(root: str | Path, processes: int | None = None) -> Gathered:
     new = [name for name in stamps if name not in fresh]
     found = fresh | dict(zip(new, _read_all([root / name for name in new], processes), strict=True))
     if new or known.keys() - stamps.keys():
-        # A folder that may only be read has no index; it is read whole each time.
+        # A read-only folder gets no index: all its runs are read each time.
         with suppress(OSError):
             _write_index(root, {name: (stamps[name], found[name]) for name in sorted(found)})
     runs = tuple(_as_it_is_now(found[name]) for name in sorted(found) if isinstance(found[name], Record))
@@ -73,7 +73,7 @@ def _stamp(inside: Mapping[str, os.DirEntry[str]]) -> Stamp:
         if name in inside:
             try:
                 stat = inside[name].stat()
-            except OSError:  # a link to nothing, or a run that is moved away just now: reading it says so
+            except OSError:  # a broken link, or a run that is being moved away: read_record reports it
                 stamp += [-1, -1]
             else:
                 stamp += [stat.st_mtime_ns, stat.st_size]
@@ -98,7 +98,7 @@ def _read(folder: Path) -> Record | str:
 
 
 def _as_it_is_now(record: Record | str) -> Record:
-    """A run that says it is running, but that nobody holds, was killed."""
+    """Corrects the status of a run that says it is running while no process holds it: it was killed."""
     assert isinstance(record, Record)
     now = as_it_is_now(record.summary, record.folder)
     return record if now is record.summary else replace(record, summary=now)
@@ -132,9 +132,9 @@ def _write_index(root: Path, entries: Mapping[str, tuple[Stamp, Record | str]]) 
 
 
 def _read_index(root: Path) -> dict[str, tuple[Stamp, Record | str]]:
-    """Reads the index; nothing where there is none, or where it is damaged or of another version.
+    """Reads the index; returns an empty one where there is none, or where it is damaged or of another version.
 
-    It may have come with the folder, from anybody: what it says is checked as a run folder is.
+    The index may come from anybody, together with the folder: its content is checked as that of a run folder is.
     """
     try:
         with np.load(root / INDEX, allow_pickle=False) as stored:
@@ -154,5 +154,5 @@ def _read_index(root: Path) -> dict[str, tuple[Stamp, Record | str]]:
                 entry = Record(root / row["name"], Summary.model_validate(row["summary"]), config, own)
             known[row["name"]] = (row["stamp"], entry)
         return known
-    except Exception:  # a damaged file fails in many ways, none of them ours to list
+    except Exception:  # a damaged file fails in more ways than can be listed
         return {}

@@ -1,4 +1,4 @@
-"""Text that somebody else wrote, put into Markdown: it reads as it stands, and makes nothing of the page."""
+"""Escapes text that somebody else wrote for Markdown: it reads as written and cannot change the page."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from markupsafe import Markup
 
 from lab.console import printable
 
-# What marks anything within a line, on GitHub, too. An underscore within a word marks nothing.
+# Characters that format text within a line, on GitHub too. An underscore inside a word formats nothing.
 _MARKS = re.compile(r"[\\`*\[\]|~$]|(?<!\w)_|_(?!\w)")
-# A tag, an entity, and what a page makes a link of by itself.
+# HTML tags and entities, and text that a page turns into a link by itself.
 _ENTITIES = {r"&(?=#?\w+;)": "&amp;", r"<(?=[\w/!?])": "&lt;", "://": "&#58;//", r"\bwww\.": "www&#46;"}
 
 
 def escaped(value: Any) -> str:
-    """The text of a value, on one line; what is Markdown already (``Markup``) stays as it is."""
+    """The text of a value, on one line; a value that is Markdown already (``Markup``) stays as it is."""
     if isinstance(value, Markup):
         return value
     text = printable(str(value))
@@ -26,7 +26,7 @@ def escaped(value: Any) -> str:
 
 
 def code(value: Any) -> Markup:
-    """The text of a value as code, between more backticks than it has in a row."""
+    """The text of a value as inline code, between more backticks than it has in a row."""
     text = printable(str(value))
     fence = "`" * (1 + max((len(run) for run in re.findall("`+", text)), default=0))
     space = " " if "`" in text else ""

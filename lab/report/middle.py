@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from lab.report.records import Record
 
-# Of fewer seeds a median says no more than the seeds themselves.
+# With fewer seeds, a median says no more than the seeds themselves.
 _SEEDS = 3
 
 
@@ -38,9 +38,9 @@ def points(run: Record, name: str, aligned: bool = False) -> NDArray[np.float32]
 
 
 def middle(runs: Sequence[Record], name: str, aligned: bool = False) -> Middle | None:
-    """Median of the seeds at each epoch at which all finished ones were still trained; None of fewer than three.
+    """Median of the finished seeds at each epoch that all of them were trained to; None for fewer than three seeds.
 
-    Where a run stops soon after its moment, a median of the rest would be one of those that have had none.
+    Runs may stop soon after their moment: a median at later epochs would be that of the runs without one.
     """
     curves = [own for run in runs if run.finished and len(own := points(run, name, aligned))]
     if len(curves) < _SEEDS:

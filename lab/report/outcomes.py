@@ -18,17 +18,17 @@ from lab.report.survival import Median, Times, log_rank, median_time, times_of
 
 @dataclass(frozen=True)
 class Outcome:
-    """A setting in numbers; None where no run says anything.
+    """A setting in numbers; a number is None where no run gives it.
 
     Attributes:
-        setting: whose.
+        setting: the setting.
         ratio, exact: Eureka-ratio over finished runs, with Wilson's interval and the exact one.
         accuracy: final validation accuracy in % over finished runs with a Eureka-moment.
         plateau: the same over finished runs without one.
         watched: final value of another metric that was watched, over finished runs; None where it is the accuracy.
         eureka_epoch: mean epoch over finished runs with a moment; misleads where not all have one.
         median: median epoch to the moment, runs without one counted as "later than their last validation".
-        change_ratio, change_median: the same two of the change point in place of the moment.
+        change_ratio, change_median: ratio and median epoch of the change point instead of the moment.
         reach: "% of steps" and "95 %-ratio" against the baseline.
     """
 
@@ -51,10 +51,10 @@ def outcome(
     """Estimates over the seeds of a setting.
 
     Args:
-        setting: whose.
-        baseline: the setting that "% of steps" is counted against.
+        setting: the setting.
+        baseline: the setting that "% of steps" is relative to.
         confidence: of all intervals.
-        runs: instead of the setting's own (several settings pooled into one row of a table).
+        runs: to use instead of the setting's own (several settings pooled into one row of a table).
     """
     runs = setting.runs if runs is None else runs
     finished = [run for run in runs if run.finished]
@@ -83,12 +83,12 @@ def outcome(
 
 
 def times(runs: Sequence[Record]) -> Times | None:
-    """Times to the Eureka-moment; unfinished runs count too, up to their last validation. None before the first."""
+    """Times to the Eureka-moment; unfinished runs count up to their last validation. None before any validation."""
     return _times([(run.moment, run.validated_epochs) for run in runs if run.looked])
 
 
 def change_times(runs: Sequence[Record]) -> Times | None:
-    """Times to the change point, as :func:`times` has those to the moment; None where nobody looked out for one."""
+    """Times to the change point, counted as in :func:`times`; None where no run was watched for one."""
     return _times([(run.change, run.validated_epochs) for run in runs if run.looked_for_change])
 
 
@@ -106,7 +106,8 @@ def _reach(finished: Sequence[Record], baseline: Setting | None) -> Reach | None
     every = finished[0].config.get("trainer.check_val_every_n_epoch")
     same = every == baseline.config.get("trainer.check_val_every_n_epoch")
     reached = any(run.moment is not None for run in baseline.finished)
-    if not same or not reached:  # epochs are counted by validations; without a moment there is nothing to reach
+    # Epochs are counted in validations, which must be equally frequent; without a moment there is no goal to reach.
+    if not same or not reached:
         return None
     return reach(
         [_accuracies(run) for run in finished], [_accuracies(run) for run in baseline.finished], 0.95, threshold
@@ -120,15 +121,15 @@ def _accuracies(run: Record) -> list[float]:
 
 @dataclass(frozen=True)
 class Against:
-    """A setting against the baseline: p-values, each corrected over all settings (Holm); None where none can be had.
+    """A setting against the baseline; p-values are corrected over all settings (Holm), None where no test is possible.
 
     Attributes:
-        ratio: of Fisher's exact test on the Eureka-ratios, of settings that were trained for as long.
-        time, change_time: of the log-rank test on the times to the moment, and to the change point.
-        watched: mean difference of the watched metric at the end over equal seeds, and its interval; of an accuracy in
-            percent points.
-        watched_p: of the paired t-test, of settings that were trained for as long and stop as soon after a moment.
-        seeds: how many both have finished.
+        ratio: p of Fisher's exact test on the Eureka-ratios; only for settings that were trained equally long.
+        time, change_time: p of the log-rank test on the times to the moment, and to the change point.
+        watched: mean difference of the watched metric at the end over shared seeds, and the bounds of its interval;
+            accuracies in percentage points.
+        watched_p: p of the paired t-test; only for settings trained equally long that stop equally soon after a moment.
+        seeds: how many seeds both have finished.
     """
 
     setting: Setting
@@ -141,7 +142,7 @@ class Against:
 
 
 def compare(outcomes: Sequence[Outcome], baseline: Setting, confidence: float = 0.95) -> list[Against]:
-    """Every other setting against the baseline, corrected for their number."""
+    """Compares every other setting with the baseline; p-values are corrected for the number of settings."""
     others = [outcome.setting for outcome in outcomes if outcome.setting is not baseline]
     ratios = [_fisher(setting, baseline) for setting in others]
     ranks = [_log_rank(setting, baseline) for setting in others]
@@ -164,7 +165,10 @@ def _fisher(one: Setting, other: Setting) -> float | None:
 
 
 def still_waiting(setting: Setting, runs: Sequence[Record]) -> list[Record]:
-    """Runs without a moment that go on or were stopped, where those with one end early: these alone are finished."""
+    """Runs without a moment that are still running or were stopped, in a setting that stops runs after their moment.
+
+    Runs with a moment finish earlier there, so that a ratio of finished runs alone would be too high.
+    """
     return [
         run
         for run in runs
@@ -182,7 +186,7 @@ def _log_rank(one: Setting, other: Setting, of: Callable[[Sequence[Record]], Tim
 
 
 def _moment_of(runs: Setting | Record) -> list[Any]:
-    """Definition of a moment, as it was configured: settings that differ in it are not compared."""
+    """Definition of a moment in a config: settings that differ in it are not compared."""
     return [runs.config.get(f"callbacks.eureka.{name}") for name in ("metric", "threshold", "mode", "plateau_share")]
 
 
@@ -213,16 +217,16 @@ def baseline_of(
     name: str | None = None,
     default: Callable[[], Mapping[str, Any] | None] = lambda: None,
 ) -> Setting | None:
-    """The setting called ``name``; without a name the plain softmax that is most like the experiment as it comes.
+    """The setting called ``name``; without a name, the plain softmax that is most like the experiment's own config.
 
-    A ResNet and every intervention leave the softmax alone, too: those differ from the experiment in more.
+    Several settings may have plain softmax: runs of a ResNet or with an intervention do, but differ in more keys.
 
     Args:
         settings: of one experiment.
         name: None for plain softmax, if there is one.
-        default: gives what the experiment runs without any override, as :func:`~lab.report.settings.planned` has it, or
-            None where the lab no longer knows it: then the number of finished seeds decides. Asked where there is a
-            choice, for composing takes its time.
+        default: returns the experiment's config without overrides, in the form of
+            :func:`~lab.report.settings.planned`, or None where the lab no longer knows the experiment: then the number
+            of finished seeds decides. Called only where there is a choice, because composing a config is slow.
 
     Raises:
         LabError: if no setting has the name.

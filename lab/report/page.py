@@ -17,9 +17,9 @@ from lab.report.against import MatchedRow, Measured
 from lab.report.assemble import Report, Section, compares, link, run_row, setting_row
 from lab.report.settings import Setting
 
-# Bytes of a page that opens at once and can be mailed: charts, then figures, then pictures while there is room.
+# Most bytes of a page, so that it opens at once and can be mailed: charts, then figures, then pictures, while they fit.
 _PAGE = 3_000_000
-# Of the page without them: its style and scripts, and the lines of a run.
+# Bytes of the rest of the page: its style and scripts, and the lines of one run.
 _FRAME, _RUN = 120_000, 700
 _UPLOT = Path(__file__).parent / "templates" / "uplot"
 
@@ -27,14 +27,14 @@ _UPLOT = Path(__file__).parent / "templates" / "uplot"
 def page_values(
     report: Report, out: Path, provenance: Mapping[str, Any], drawn: Mapping[str, Any], pictures_mib: float | None
 ) -> dict[str, Any]:
-    """Returns what the templates of a report read, by the names that they have for it.
+    """Returns the values that the templates of a report read, by the names that the templates use.
 
     Args:
-        report: what it says.
+        report: the contents.
         out: folder of the report; links are relative to it.
         provenance: "made", "command" and "commit".
         drawn: name of a figure -> "path", and "width" and "height" in pixels.
-        pictures_mib: most that pictures of diagnostics may add to the page; None: as many as leave it below 3 MB.
+        pictures_mib: most MiB that pictures of diagnostics may add to the page; None keeps the page below 3 MB.
     """
     ids = {id(setting): f"setting-{number}" for number, setting in enumerate(report.settings, start=1)}
     room = Room(_PAGE - _FRAME - _RUN * len(report.runs))
@@ -62,10 +62,10 @@ def page_values(
 
 
 def _charts(report: Report, room: Room) -> dict[str, Markup]:
-    """Charts by id, while there is room for them; figures stand in the place of the others."""
+    """Charts by id, as long as there is room; the page shows the others as figures."""
     found: dict[str, Markup] = {}
     for drawing in (one for section in report.sections for one in section.drawings):
-        # A chart of aligned curves takes them from another chart.
+        # A chart of aligned curves takes its data from the chart by epoch, which has to be in the page.
         if drawing.chart and drawing.chart.get("of", drawing.chart_id) in (drawing.chart_id, *found):
             script = _script(drawing.chart)
             if room.take(len(script)):
@@ -103,7 +103,7 @@ def _cell(name: str, cell: Measured) -> dict[str, str]:
 
 
 def _unlike(rows: Sequence[MatchedRow]) -> list[dict[str, str]]:
-    """Differences of each matched setting from its row; rows with the same ones together."""
+    """Differences of each matched setting from its row; rows with the same differences share one entry."""
     by_text: dict[str, list[str]] = {}
     for row in rows:
         if row.settings and row.differences:
@@ -170,32 +170,32 @@ def _shown(setting: Setting, seed: int, files: Sequence[Path], out: Path, room: 
 
 @dataclass
 class Room:
-    """Room that a page has left for pictures, in bytes of its text."""
+    """Room that is left in a page, in bytes of its text."""
 
     left: int
 
     def take(self, size: int) -> bool:
-        """Takes so much of it; False where there is not as much."""
+        """Takes ``size`` bytes and returns True, or takes none and returns False where fewer are left."""
         fits = size <= self.left
         self.left -= size if fits else 0
         return fits
 
 
 def _source(path: Path, out: Path, room: Room) -> str:
-    """Address of a picture for a page: its bytes while there is room for them, else the file beside it."""
+    """Address of a picture in a page: its bytes as a data URL while there is room, else a link to the file."""
     if room.take(4 * path.stat().st_size // 3 + 100):
         return f"data:image/png;base64,{base64.b64encode(path.read_bytes()).decode()}"
     return link(path, out)
 
 
 def _script(value: Any) -> Markup:
-    """A value as JSON that can stand in a page: names of runs are anybody's."""
+    """A value as JSON that is safe inside a page: names of runs may hold anything, HTML tags too."""
     text = json.dumps(value, separators=(",", ":"))
     return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
 
 
 def _part(name: str) -> Markup:
-    """A file of uPlot's, which is written into the page as it is."""
+    """A file of uPlot, the chart library, which is written into the page as it is."""
     return Markup((_UPLOT / name).read_text(encoding="utf-8").strip())
 
 
@@ -225,7 +225,7 @@ def _setting(setting: Setting, ids: Mapping[int, str], out: Path) -> dict[str, A
 
 
 def _percent(share: float) -> str:
-    """ "95%", "99.9%"."""
+    """A share in percent: "95%", "99.9%"."""
     return f"{100 * share:g}%"
 
 

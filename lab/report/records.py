@@ -1,4 +1,4 @@
-"""One run folder read into a record; imports no torch, because processes are started to do this by the thousand."""
+"""Reads one run folder into a record; imports no torch, so that the processes that gather runs start quickly."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from lab.runs.stored_config import read_config
 from lab.runs.summary import FILE as SUMMARY
 from lab.runs.summary import Summary, load_summary
 
-# The numbers of an epoch that curves are drawn from: rows of Record.curves. Where another accuracy or loss was watched
-# than these of validation, it stands in their place.
+# The numbers of an epoch that curves are drawn from: rows of Record.curves. Where a run watched another accuracy or
+# loss than val/accuracy or val/loss, that metric takes its place.
 CURVES = ("epoch", "train/accuracy", "train/loss", "val/accuracy", "val/loss")
 FILES = (SUMMARY, CONFIG, METRICS)
 
@@ -74,7 +74,7 @@ class Record:
 
     @property
     def validated_epochs(self) -> int:
-        """Epochs up to the last validation: nobody knows of a moment after it. All of them, where curves are gone."""
+        """Epochs up to the last validation, since a later moment would go unseen; all epochs if there are no curves."""
         if not self.curves.size:
             return self.epochs
         validated = np.isfinite(self.curves[CURVES.index("val/accuracy") :]).any(0)
@@ -92,12 +92,12 @@ class Record:
 
     @property
     def looked(self) -> bool:
-        """True if anybody looked out for a Eureka-moment; without that, having none says nothing."""
+        """True if the run was watched for a Eureka-moment; if it was not, having none says nothing."""
         return self.threshold is not None
 
     @property
     def looked_for_change(self) -> bool:
-        """True if anybody looked out for a change point: runs of before there were any say nothing."""
+        """True if the run was watched for a change point; runs older than this feature were not."""
         return self.summary.eureka.changed is not None
 
     @property
@@ -124,7 +124,7 @@ def read_record(folder: Path) -> Record:
     """Reads a run folder.
 
     Raises:
-        DamagedFile: if one of its files is missing or no such file.
+        DamagedFile: if one of its files is missing or not valid.
     """
     summary = load_summary(folder)
     try:
@@ -136,31 +136,31 @@ def read_record(folder: Path) -> Record:
 
 
 def what_is_run(plain: Mapping[str, Any], seed: int, typed: Collection[str] = ()) -> dict[str, Any]:
-    """A composed config by dotted key, without what only watches and what follows the seed.
+    """Returns a composed config by dotted key, without keys that only watch and keys that follow the seed.
 
     Args:
         plain: the config as plain values.
         seed: of the run.
-        typed: keys that were given on the command line: those are meant as they are, even where they equal the seed.
+        typed: keys that were given on the command line: these are meant as they are, even where they equal the seed.
     """
 
     def follows_the_seed(key: str, value: Any) -> bool:
-        # That of a source (data.source.digits.seed) says which pictures there are, to all seeds.
+        # The seed of a source (data.source.digits.seed) is kept: it chooses the pictures, the same for all seeds.
         return key == "seed" or (key == "data.seed" and value == seed and key not in typed)
 
-    # Where data lies that somebody has named by its folder is what is learned.
+    # A data folder given on the command line says what is learned, though identity() leaves folders out.
     data = flatten({"data": plain.get("data") or {}})
     told = {key: value for key, value in data.items() if key in typed and key.endswith((".folder", ".root"))}
     return {
         key: value
         for key, value in (identity(plain) | told).items()
-        # A key without a value says no more than no key: older runs lack keys that came with a default of null.
+        # A key with the value null counts as no key: older runs lack keys that were added later with that default.
         if value is not None and not only_watches(key) and not follows_the_seed(key, value)
     }
 
 
 def only_watches(key: str) -> bool:
-    """Tells whether a key sets callbacks that never change what is learnt; a Eureka callback may stop a run."""
+    """Tells whether a key sets callbacks that never change what is learnt: all but Eureka, which may stop a run."""
     return key == "callbacks" or (key.startswith("callbacks.") and not key.startswith("callbacks.eureka."))
 
 

@@ -16,7 +16,7 @@ from lab.report.records import Record, only_watches, what_is_run
 from lab.runs.spec import RULE
 
 _NAMED_APART = ("experiment", "softmax", RULE, "seed")
-# Most keys that are named to tell two settings of one command apart (configurations of different versions).
+# Most keys that names list to tell settings of one command apart (configs of different versions of the lab).
 _MOST_NAMED = 3
 
 
@@ -25,10 +25,10 @@ class Setting:
     """Setting: runs that differ in nothing but the seed.
 
     Attributes:
-        name: short and unlike the others of its experiment.
+        name: short, and unique in its experiment.
         experiment, softmax: as chosen.
         config: what was run by dotted key, without the seed.
-        runs: one a seed, by seed.
+        runs: one per seed, sorted by seed.
         doubles: further runs of the same seeds, which do not count.
     """
 
@@ -41,12 +41,12 @@ class Setting:
 
     @property
     def finished(self) -> tuple[Record, ...]:
-        """Runs that were trained to their end: those that ratios and means count."""
+        """Runs that were trained to their end; ratios and means count only these."""
         return tuple(run for run in self.runs if run.finished)
 
     @property
     def first(self) -> Record:
-        """The first seed that came to a validation; it speaks for all, where one that failed before says nothing."""
+        """The first run that reached a validation, to stand for all runs; one that failed earlier says nothing."""
         return next((run for run in self.runs if run.validated_epochs), self.runs[0])
 
     @property
@@ -56,23 +56,23 @@ class Setting:
 
     @property
     def plain(self) -> bool:
-        """True of softmax with its own normaliser at a constant tau, whatever that is."""
+        """True for plain softmax: its own normaliser and a constant tau of any value."""
         others = ("softmax.normaliser.", "softmax.schedule.")
         return self.softmax == "softmax" and not any(key.startswith(others) for key in self.config)
 
     @property
     def stops_early(self) -> bool:
-        """True if runs end soon after their moment: those that have ended are then those that have had one."""
+        """True if runs end soon after their moment: the first runs to finish are then those with a moment."""
         return self.config.get("callbacks.eureka.stop_after") is not None
 
 
 def settings(runs: Iterable[Record]) -> list[Setting]:
-    """Runs by what was run; a seed that was run twice counts once, and never by what its runs say of the moment.
+    """Groups runs into settings; of a seed that was run twice, one run counts, chosen without a look at its moment.
 
-    Of finished runs the first by name of its folder counts, of others the one with the most epochs.
+    It is the finished run whose folder comes first by name; where none has finished, the run with the most epochs.
 
     Returns:
-        By experiment, plain softmax first.
+        Settings sorted by experiment, and in each plain softmax first.
     """
     groups: dict[tuple[str, str], list[Record]] = defaultdict(list)
     for run in runs:
@@ -89,7 +89,7 @@ def settings(runs: Iterable[Record]) -> list[Setting]:
 
 
 def _in_one_notation(value: Any) -> Any:
-    """5.0 is 5: a default that is written otherwise today is the same setting."""
+    """Writes 5.0 as 5: a default that another version of the lab writes otherwise is the same setting."""
     if isinstance(value, Mapping):
         return {key: _in_one_notation(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -98,7 +98,7 @@ def _in_one_notation(value: Any) -> Any:
 
 
 def planned(overrides: Sequence[str]) -> dict[str, Any]:
-    """Returns what a command would run, by dotted key, as records have it.
+    """Returns the config that a command would run, by dotted key, in the form of ``Record.config``.
 
     Raises:
         hydra.errors.HydraException: if the overrides do not compose.
@@ -121,7 +121,7 @@ def _setting(name: str, experiment: str, group: Sequence[Record]) -> Setting:
 
 
 def _names(groups: Sequence[Sequence[Record]]) -> list[str]:
-    """A name a group: the softmax (or the row) and those overrides that not all groups share."""
+    """Names of the groups: the softmax (or the row), and the overrides that not all groups share."""
     typed = [_overrides(group[0]) for group in groups]
     shared = set(typed[0][1]).intersection(*(rest for _, rest in typed)) if len(groups) > 1 else set()
     names = [", ".join([head, *(part for part in rest if part not in shared)]) for head, rest in typed]
@@ -132,7 +132,7 @@ def _names(groups: Sequence[Sequence[Record]]) -> list[str]:
         for number, (place, config) in enumerate(zip(places, configs, strict=True), start=1):
             told = [f"{key}={config.get(key, 'absent')}" for key in keys[:_MOST_NAMED]]
             names[place] = ", ".join([name, *told]) if len(keys) <= _MOST_NAMED else f"{name} ({number})"
-    # 1 and "1" read alike.
+    # Names may still be equal, because 1 and "1" read alike: number them.
     times, seen = Counter(names), Counter[str]()
     for place, name in enumerate(names):
         if times[name] > 1:
@@ -142,7 +142,7 @@ def _names(groups: Sequence[Sequence[Record]]) -> list[str]:
 
 
 def _overrides(run: Record) -> tuple[str, list[str]]:
-    """Returns the name of a run, and the other overrides of its command, in order of their keys."""
+    """Returns the softmax (or the row) of a run, and the other overrides of its command, sorted."""
     head, rest = run.softmax, []
     for one in map(read_override, run.overrides):
         if one.key == "row":
@@ -159,7 +159,7 @@ def _unlike(configs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _as_text(value: Any) -> str:
-    """Text that two values share only where settings are one: True is not 1, and 5.0 is 5."""
+    """Text that two values share only if they make the same setting: True is not 1, and 5.0 is 5."""
     return json.dumps(_in_one_notation(value), sort_keys=True)
 
 

@@ -60,7 +60,7 @@ def fisher(one: tuple[int, int], other: tuple[int, int]) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """p-values of a whole table, corrected so that one false alarm among all of them is as rare as it says.
+    """Corrects the p-values of a whole table: even one false alarm among all of them is then as rare as p says.
 
     Source: Holm 1979: the i-th smallest of m is multiplied by m - i + 1; none falls below the one before it.
     """
@@ -79,8 +79,8 @@ class Mean:
     Attributes:
         value: the mean.
         std: standard deviation over the seeds (divided by n, as in the papers: one seed has 0).
-        low, high: bounds of Student's interval; None for a single seed, and for seeds that are all the same: these say
-            nothing of their spread.
+        low, high: bounds of Student's interval; None for a single seed, and where all seeds have the same value: both
+            say nothing about the spread.
         seeds: how many.
     """
 
@@ -97,9 +97,9 @@ def mean_over_seeds(
     """Mean, spread and Student's t-interval of a number per seed.
 
     Args:
-        values: one a seed.
+        values: one per seed.
         confidence: of the interval.
-        bounds: what the number can be at all; the interval ends there.
+        bounds: smallest and largest possible value; the interval is cut off there.
 
     Raises:
         ValueError: if there is no value.
@@ -116,13 +116,13 @@ def mean_over_seeds(
 
 @dataclass(frozen=True)
 class Paired:
-    """A difference over equal seeds.
+    """Difference between two settings over the seeds that both have.
 
     Attributes:
-        difference: mean of one minus other.
+        difference: mean of ``one`` minus ``other``.
         low, high: bounds of its interval.
-        p: of the paired t-test; None where every difference is the same but 0: without spread there is no test.
-        seeds: how many there are in both.
+        p: of the paired t-test; None where all differences are the same and not 0: without spread there is no test.
+        seeds: how many seeds both have.
     """
 
     difference: float
@@ -144,7 +144,7 @@ def paired(one: Mapping[int, float], other: Mapping[int, float], confidence: flo
     differences = [one[seed] - other[seed] for seed in shared]
     size = max(abs(value) for seed in shared for value in (one[seed], other[seed]))
     if max(differences) - min(differences) <= 1e-9 * size:
-        # The t-test divides by the spread, which is of rounding alone here.
+        # The t-test divides by the spread, which is only rounding error here.
         same = abs(differences[0]) <= 1e-9 * size
         return Paired(differences[0], differences[0], differences[0], 1.0 if same else None, len(shared))
     result = ttest_rel([one[seed] for seed in shared], [other[seed] for seed in shared])
@@ -155,13 +155,13 @@ def paired(one: Mapping[int, float], other: Mapping[int, float], confidence: flo
 
 @dataclass(frozen=True)
 class PairedRatios:
-    """Two Eureka-ratios over equal pairs (a seed, or a seed at a learning rate).
+    """Two Eureka-ratios over the pairs that both settings have (a pair is a seed, or a seed at a learning rate).
 
     Attributes:
-        gained: pairs with a moment in one, but not in the other.
-        lost: pairs with a moment in the other alone.
-        pairs: how many there are in both.
-        difference: ratio of one minus ratio of the other.
+        gained: pairs with a moment in ``one`` alone.
+        lost: pairs with a moment in ``other`` alone.
+        pairs: how many pairs both settings have.
+        difference: ratio of ``one`` minus ratio of ``other``.
         low, high: bounds of its interval.
         p: of McNemar's exact test.
     """
@@ -176,13 +176,13 @@ class PairedRatios:
 
 
 def paired_ratios(one: Mapping[Any, bool], other: Mapping[Any, bool], confidence: float = 0.95) -> PairedRatios:
-    """Compares who had a Eureka-moment pair by pair; pairs that only one of them has are left out.
+    """Compares the Eureka-moments of two settings pair by pair; pairs that only one of them has are left out.
 
-    Source: McNemar 1947, exact; the interval is Newcombe's (1998, method 10), of Wilson's two intervals.
+    Source: McNemar 1947, exact; the interval is Newcombe's (1998, method 10), made from Wilson's two intervals.
 
     Args:
         one: whether there was a moment, by pair.
-        other: the same of the other setting.
+        other: the same for the other setting.
         confidence: of the interval.
 
     Raises:
@@ -196,7 +196,7 @@ def paired_ratios(one: Mapping[Any, bool], other: Mapping[Any, bool], confidence
     gained, lost = (sum(x[key] and not y[key] for key in shared) for x, y in ((one, other), (other, one)))
     neither = n - both - gained - lost
     first, second = eureka_ratio(both + gained, n, confidence), eureka_ratio(both + lost, n, confidence)
-    # Correlation of the two, drawn towards 0 for small n.
+    # phi: correlation of the two settings' moments, shrunk towards 0 for small n.
     product = float(both * neither - gained * lost)
     product = max(product - n / 2, 0.0) if product > 0 else product
     margins = first.count * (n - first.count) * second.count * (n - second.count)
@@ -222,8 +222,9 @@ class Reach:
     """Speed at which a setting reaches 95 % of the baseline's accuracy (Table 4).
 
     Attributes:
-        percent_of_steps: mean epoch of getting there, in % of the baseline's mean; None where either never does.
-        reached: runs that got there, at any epoch.
+        percent_of_steps: mean epoch of reaching it, in % of the baseline's mean; None where no run of the setting, or
+            none of the baseline, reaches it.
+        reached: runs that reached it, at any epoch.
         runs: runs in all.
         stayed: runs that are there at their last epoch.
     """
@@ -245,7 +246,7 @@ def reach(
     share: float = 0.95,
     threshold: float = 0.7,
 ) -> Reach:
-    """ "% of steps" and "95 %-ratio" of validation accuracies by epoch, a sequence a run.
+    """ "% of steps" and "95 %-ratio" of validation accuracies by epoch, one sequence per run.
 
     The goal is ``share`` of the baseline's mean final accuracy over its runs with a Eureka-moment; means are over the
     runs that reach it.

@@ -1,7 +1,7 @@
 """Time to the Eureka-moment, with runs that had none by their end as censored: arrays in, numbers out.
 
 A mean over the runs that succeeded misleads: a softmax whose slow seeds never get there looks fast. Here a run
-without a moment says what it knows, that its moment comes later than its last epoch.
+without a moment counts with what is known of it: its moment comes later than its last epoch.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import CensoredData, ecdf, logrank
 
-# Ways to deal runs out to two settings that are all tried; drawn ones where there are more; runs of each setting from
-# which on the normal limit serves.
+# Of log_rank: most ways to deal out the runs that are all tried; number of random ways where there are more; runs of
+# each setting from which on the normal approximation is good enough.
 _EXACT, _DRAWN, _NORMAL = 200_000, 20_000, 20
 
 
@@ -42,7 +42,7 @@ class Times:
 
     @property
     def censored(self) -> CensoredData:
-        """As SciPy takes them."""
+        """The times in SciPy's form."""
         return CensoredData(uncensored=list(self.moments), right=list(self.ends))
 
 
@@ -71,14 +71,15 @@ def no_moment_yet(times: Times, confidence: float = 0.95) -> Curve:
         return Curve(empty, empty, empty, empty, end)
     survival = ecdf(times.censored).sf
     with warnings.catch_warnings():
-        # Where every seed has had its moment the interval is no number; that is dealt with below.
+        # Where every seed has had its moment the interval is NaN; that is dealt with below.
         warnings.filterwarnings("ignore", message="The confidence interval is undefined")
         interval = survival.confidence_interval(confidence, method="log-log")
     epochs = np.asarray(survival.quantiles, dtype=np.float64)
     share = np.asarray(survival.probabilities, dtype=np.float64)
     low = np.asarray(interval.low.probabilities, dtype=np.float64)
     high = np.asarray(interval.high.probabilities, dtype=np.float64)
-    # Where every seed has had its moment Greenwood's variance is no number: nothing can be said but 0 to 1.
+    # Where every seed has had its moment Greenwood's variance is NaN: low falls to 0, high keeps its last finite value.
+    # Elsewhere a bound that is NaN says nothing: 0 for low, 1 for high.
     low = np.where(np.isfinite(low), low, 0.0)
     high = np.where(np.isfinite(high), high, np.where(share > 0, 1.0, _last_finite(high)))
     own = np.isin(epochs, times.moments)
@@ -97,7 +98,7 @@ class Median:
     Attributes:
         epoch: the median.
         low, high: bounds of its interval.
-        end: last epoch at which of half of the seeds or more it is known whether they have had theirs.
+        end: last epoch at which it is known for at least half of the seeds whether they have had their moment.
     """
 
     epoch: float
@@ -106,7 +107,7 @@ class Median:
     end: float
 
     def __str__(self) -> str:
-        # Where runs are still trained, what is known of half of them may end before the moments of the others.
+        # While runs are still trained, ``end`` may lie before the moments of other runs.
         last = max(self.end, *(epoch for epoch in (self.low, self.epoch) if math.isfinite(epoch)), 0)
         middle, low, high = (
             f"later than {last:,.0f}" if math.isinf(epoch) else f"{epoch:,.0f}"
@@ -118,7 +119,7 @@ class Median:
 def median_time(times: Times, confidence: float = 0.95) -> Median:
     """Median time to the Eureka-moment and its interval: where the curve and its bounds fall to one half.
 
-    Source: Brookmeyer and Crowley 1982, the interval by the curve's own bounds.
+    Source: Brookmeyer and Crowley 1982, with the interval taken from the curve's own bounds.
     """
     curve = no_moment_yet(times, confidence)
     middle, low, high = (_first_at_half(curve.epochs, bound) for bound in (curve.share, curve.low, curve.high))
@@ -127,20 +128,21 @@ def median_time(times: Times, confidence: float = 0.95) -> Median:
 
 
 def _first_at_half(epochs: NDArray[np.float64], share: NDArray[np.float64]) -> float:
-    reached = np.flatnonzero(share <= 0.5 + 1e-9)  # cumulative products round
+    reached = np.flatnonzero(share <= 0.5 + 1e-9)  # the share is a product, with rounding errors
     return float(epochs[reached[0]]) if len(reached) else math.inf
 
 
 def log_rank(one: Times, other: Times) -> float:
     """p-value of the log-rank test that two settings are equally early; 1 where nothing tells them apart.
 
-    The usual normal limit gives one early seed beside ten p = 0.002, where chance alone makes it the first of eleven in
-    1 of 11 cases. So the runs are dealt out to the two settings anew, in every way if there are 200,000 or fewer, else
-    in 20,000 drawn ones (always the same), and p is the share of ways that set the two as far apart. Where each setting
-    has 20 runs or more, the normal limit serves (SciPy's).
+    The usual normal approximation is wrong for few runs: for one early seed against ten it gives p = 0.002, though by
+    chance alone that seed is the first of eleven in 1 of 11 cases. So this is a permutation test: the runs are dealt
+    out to the two settings anew, in every way if there are 200,000 or fewer, else in 20,000 random ways (always the
+    same), and p is the share of ways that set the settings at least as far apart. Where each setting has 20 runs or
+    more, SciPy's normal approximation is used.
 
-    Source: Heimann and Neuhaus 1998 (permutations of the studentised statistic): exact where all runs were watched for
-    as long, and right in the limit where they were not.
+    Source: Heimann and Neuhaus 1998 (permutations of the studentised statistic): exact where all runs were watched
+    equally long, else correct in the limit.
     """
     sizes = [len(group.moments) + len(group.ends) for group in (one, other)]
     with np.errstate(invalid="ignore", divide="ignore"):  # all moments in one epoch: the variance is 0
@@ -150,12 +152,12 @@ def log_rank(one: Times, other: Times) -> float:
     ends = np.array([*one.moments, *one.ends, *other.moments, *other.ends])
     had = np.repeat([True, False] * 2, [len(part) for group in (one, other) for part in (group.moments, group.ends)])
     found = np.concatenate([_log_rank_statistic(ends, had, ways) for ways in _ways(sum(sizes), sizes[0])])
-    # The first way is the one that was run; sums in another order round.
+    # The first way is the one that was run. The tolerance is for sums in another order, which round differently.
     return float((found >= found[0] * (1 - 1e-9)).mean())
 
 
 def _ways(runs: int, own: int) -> Iterator[NDArray[np.int64]]:
-    """Ways to deal runs out, the one that was run first: places of the first setting's runs, [ways, own]."""
+    """Ways to deal the runs out, first the one that was run: indices of the first setting's runs, [ways, own]."""
     if math.comb(runs, own) > _EXACT:
         order = np.argsort(np.random.default_rng(0).random((_DRAWN, runs)), axis=1)[:, :own]
         yield np.concatenate([np.arange(own)[None], order])
@@ -172,8 +174,8 @@ def _log_rank_statistic(
 
     Args:
         ends: moment of each run, or the epoch that it was watched to, [runs].
-        had: whether it is a moment, [runs].
-        ways: places of the first setting's runs, [ways, own].
+        had: True where ``ends`` is a moment, [runs].
+        ways: indices of the first setting's runs, [ways, own].
     """
     first = np.zeros((len(ways), len(ends)))
     np.put_along_axis(first, ways, 1.0, axis=1)

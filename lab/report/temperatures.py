@@ -1,4 +1,4 @@
-"""Figure of the report: what temperature rules and normalisers say of themselves while it changes over training."""
+"""Figure of the report: the numbers that temperature rules and normalisers log, where they change over training."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _KEY = re.compile(r"temperature/(?P<name>[^/]+)/layer_(?P<layer>\d+)(?P<mean>/me
 def temperatures(settings: Sequence[Setting]) -> Figure | None:
     """Temperatures over training, a panel for each setting (first seed) and quantity, a line for each layer.
 
-    Of a quantity that each head has, the line is the mean over heads, and one standard deviation is shaded. What stays
-    as it was at the first epoch is left out; None where everything does.
+    For a quantity with one value per head, the line is the mean over heads, and one standard deviation is shaded.
+    Layers in which a quantity never changes are left out; None where nothing changes.
 
     Source: "Introducing a learnable temperature" shows mean and spread over heads, layer by layer.
     """
@@ -53,7 +53,7 @@ def temperatures(settings: Sequence[Setting]) -> Figure | None:
 
 
 def _changing(run: Record) -> dict[str, dict[int, pd.DataFrame]]:
-    """Quantity -> layer -> table of step, mean, spread (0 of a single number), of a run."""
+    """Quantities of a run that change: quantity -> layer -> table of step, mean, spread (0 for a single number)."""
     try:
         table = read_metrics_table(run.folder / METRICS)
     except LabError:

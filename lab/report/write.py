@@ -18,12 +18,12 @@ from lab.report.markdown import code, escaped
 from lab.report.page import page_values
 from lab.runs.files import DamagedFile, csv_text, lies_in, read_json, write_json, write_text
 
-# Marks a folder as a report's own: another folder is never written into. Either is enough: a repository that keeps a
-# report may leave out its page.
+# Two marks of a report's folder; a folder with other files and neither mark is never written into. One is enough, since
+# a repository that keeps a report may leave out the HTML page.
 MARK = "index.html"
 _GENERATOR = '<meta name="generator" content="Eureka Lab">'
 _MARKDOWN_MARK = ("report.md", "<!-- generator: Eureka Lab -->")
-# Lists the files that a report has made, of which the next one may have no use for some.
+# Lists the files that a report has made; the next report deletes those that it does not make itself.
 _MADE = ".made.json"
 
 
@@ -31,11 +31,11 @@ def write(report: Report, out: Path, provenance: Mapping[str, Any], pictures_mib
     """Writes a report.
 
     Args:
-        report: what it says.
+        report: the contents.
         out: a folder that is new, empty, or holds a report already (which is replaced).
         provenance: "made", "command" and "commit".
-        pictures_mib: most that pictures of diagnostics may add to the page; those beyond are linked. None: as many as
-            leave it below 3 MB.
+        pictures_mib: most MiB that pictures of diagnostics may add to the page; further ones are linked. None keeps the
+            page below 3 MB.
 
     Returns:
         The files written.
@@ -46,7 +46,7 @@ def write(report: Report, out: Path, provenance: Mapping[str, Any], pictures_mib
     check_out(out)
     before = _made_before(out)
     if not (out / MARK).exists():
-        # First of all: a report that is broken off is still one, and the same command writes it anew.
+        # Written first, so that the folder of an interrupted report is known as one and may be written again.
         write_text(out / MARK, f"<!doctype html>{_GENERATOR}<title>Broken off: run the same command again</title>")
     names = [
         f"{drawing.name}.{kind}"
@@ -75,14 +75,14 @@ def write(report: Report, out: Path, provenance: Mapping[str, Any], pictures_mib
         written.append(_csv(out / "against.csv", [line for row in report.rows for line in _against_lines(row, out)]))
     made = {str(path.relative_to(out)) for path in written}
     for old in before - made:
-        # A figure of what is no longer there would stand beside a page that says otherwise.
+        # A file of an earlier report would contradict the new page beside it.
         (out / old).unlink(missing_ok=True)
     _note_made(out, made)
     return written
 
 
 def _html() -> Environment:
-    """Makes HTML of a template; every value in it is escaped."""
+    """Environment that renders a template as HTML; it escapes every value."""
     environment = Environment(
         loader=PackageLoader("lab.report"),
         autoescape=True,
@@ -94,16 +94,16 @@ def _html() -> Environment:
 
 
 def _markdown() -> Environment:
-    """Makes Markdown of a template; every value in it is escaped, unless it is Markdown already."""
+    """Environment that renders a template as Markdown; it escapes every value that is not Markdown already."""
     environment = Environment(loader=PackageLoader("lab.report"), undefined=StrictUndefined, finalize=escaped)
     environment.filters["code"] = code
     return environment
 
 
 def _made_before(out: Path) -> set[str]:
-    """Files that earlier reports have made here; what a person has put beside them is not among them.
+    """Files that earlier reports have made in ``out``, without those that a person has put beside them.
 
-    The list may come with a folder that somebody else made: what lies elsewhere is no report's.
+    The list may come from somebody else, with the folder: a path out of ``out`` is dropped, as these files get deleted.
     """
     try:
         listed = read_json(out / _MADE)

@@ -1,7 +1,7 @@
-"""Boards: the loggers that people look at, which take pictures beside numbers; and which run of theirs a folder is.
+"""Boards: loggers that people look at, which show pictures as well as numbers; and which run on a board a folder has.
 
-TensorBoard, Weights & Biases and MLflow are a file each beside this one, and a config each in ``configs/logger``. A
-board of one's own derives from one of Lightning's loggers and from :class:`Board`.
+TensorBoard, Weights & Biases and MLflow each have a file beside this one, and a config in ``configs/logger``. A board
+of one's own derives from one of Lightning's loggers and from :class:`Board`.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from torch import Tensor
 from lab.console import LabError
 from lab.runs.files import DamagedFile, read_json, write_json
 
-# Which run of a board's service a run folder is, by the name of the board: a resumed run goes on with it.
+# Name of a board -> identifier of the folder's run there, which a resumed run goes on with.
 FILE = "boards.json"
 
 
 class Board(Logger):
-    """Logger that takes figures and histograms beside numbers; a board that cannot show one of them lets it pass.
+    """Logger that takes figures and histograms as well as numbers; a board that cannot show one kind ignores it.
 
     Tags are as in ``attention_entropy/layers``; steps are optimiser steps.
 
     Attributes:
-        package: what has to be installed beside the lab, which is also the name of the lab's extra; None: nothing.
+        package: the package that the board needs, which is also the name of the lab's extra; None: no other package.
     """
 
     package: ClassVar[str | None] = None
@@ -38,7 +38,7 @@ class Board(Logger):
         """Takes a finished figure."""
 
     def show_histogram(self, tag: str, values: Tensor, step: int) -> None:
-        """Takes numbers of any shape, of which it shows the distribution."""
+        """Takes numbers of any shape and shows their distribution."""
 
 
 def boards(trainer: L.Trainer) -> list[Board]:
@@ -51,10 +51,10 @@ def check_installed(name: str, board: type) -> None:
 
     Args:
         name: of the config that asks for it.
-        board: its class, any logger's.
+        board: class of the logger, which need not be a board.
 
     Raises:
-        LabError: if it cannot be imported here.
+        LabError: if the package cannot be imported here.
     """
     package = getattr(board, "package", None)
     if package is not None and find_spec(package) is None:
@@ -67,7 +67,7 @@ def title(folder: Path) -> str:
 
 
 def known_run(folder: Path, board: str) -> str | None:
-    """The identifier of a folder's run on a board; None where it has none, or what stands there is none.
+    """The identifier of a folder's run on a board; None where the folder has none, or no valid one.
 
     Raises:
         LabError: if the file is damaged.

@@ -1,8 +1,8 @@
-"""Checkpoints that are whole or not there, on whatever file system they lie.
+"""Checkpoints that are either complete or absent, on any file system.
 
-A checkpoint is what ``torch.save`` writes, and behind it a digest of every byte before: torch itself reads neither the
-checksums of its files nor that digest, and takes a flipped bit for a weight. The digest is within the file and written
-with it, so that the two are moved, and killed, together.
+A checkpoint is the output of ``torch.save``, followed by a digest of all its bytes. torch itself checks neither the
+checksums in its files nor this digest, and would load a flipped bit as a weight. The digest is part of the file, so
+that moving the file or killing a write always affects both.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Checkpoint:
 
 def save_checkpoint(content: dict[str, Any], path: Path) -> None:
     """Writes a checkpoint atomically, with its digest."""
-    # In memory first: of a full disk torch says that it is at an unexpected position.
+    # In memory first: on a full disk torch would only complain about an unexpected position.
     memory = io.BytesIO()
     torch.save(content, memory)
     stored = memory.getbuffer()
@@ -53,8 +53,8 @@ def read_checkpoint(path: Path) -> Checkpoint:
     """Reads a checkpoint.
 
     Raises:
-        DamagedCheckpoint: if a bit of it is not as it was written, or it is no checkpoint.
-        OSError: if the machine does not give it.
+        DamagedCheckpoint: if any bit differs from what was written, or the file is no checkpoint.
+        OSError: if the file cannot be read.
     """
     if path.exists() and not path.is_file():  # a pipe or a device may never end
         raise DamagedCheckpoint("it is no plain file")
@@ -68,15 +68,15 @@ def read_checkpoint(path: Path) -> Checkpoint:
         return Checkpoint(path, content, int(content["global_step"]))
     except (MemoryError, DamagedCheckpoint):
         raise
-    except Exception as error:  # what somebody else wrote fails in many ways, none of them ours to list
+    except Exception as error:  # files of other people fail in more ways than can be listed
         raise DamagedCheckpoint(one_line(error)) from error
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Writes beside the file and moves it into place.
+    """Writes a checkpoint beside its final place and moves it there.
 
-    Lightning writes into ``$TMPDIR`` first; from there to another file system a move is a copy over the old file, and a
-    kill in its midst leaves neither.
+    Lightning writes into ``$TMPDIR`` first. Moving a file from there to another file system copies it over the old one,
+    and a kill during the copy leaves neither.
     """
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:

@@ -23,7 +23,7 @@ class DamagedFile(LabError):
     """A file that is missing, unreadable or wrong.
 
     Attributes:
-        short: the same sentence with the bare name of the file, for who names its folder.
+        short: the same sentence with only the name of the file, for callers that name its folder themselves.
     """
 
     def __init__(self, path: Path, why: str) -> None:
@@ -32,7 +32,7 @@ class DamagedFile(LabError):
 
     @classmethod
     def unreadable(cls, path: Path, error: BaseException) -> DamagedFile:
-        """Of an error that came up while the file was read."""
+        """Makes the error for a file whose reading failed with ``error``."""
         return cls(path, f"cannot be read: {one_line(error)}")
 
 
@@ -42,11 +42,11 @@ def one_line(error: BaseException) -> str:
 
 
 def check_writable(folder: Path, option: str) -> None:
-    """Refuses a folder that nothing can be written into; one that is not there yet is not left behind.
+    """Refuses a folder that nothing can be written into; removes what it made to find out.
 
     Args:
-        folder: of what is to be written later.
-        option: that named it.
+        folder: where files are to be written later.
+        option: the option that named the folder.
 
     Raises:
         LabError: if a file cannot be made there.
@@ -64,13 +64,13 @@ def check_writable(folder: Path, option: str) -> None:
 
 
 def read_file(path: Path, most: int) -> bytes:
-    """Reads a file that anybody may have put there: a plain one of at most ``most`` bytes.
+    """Reads a file that anybody may have put there: only a plain file, of at most ``most`` bytes.
 
     Raises:
         DamagedFile: if it is something else (a pipe or a device may never end), or cannot be read.
     """
     try:
-        # A pipe that nobody writes to lets itself be opened only so.
+        # Without O_NONBLOCK, opening a pipe that nobody writes to would wait for ever.
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
             found = os.fstat(file.fileno())
             if not stat.S_ISREG(found.st_mode):
@@ -105,7 +105,7 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], Any], make_folder: 
     Args:
         path: of the file.
         write: is given the temporary file.
-        make_folder: make the folder where it is missing; not of a run that trains, which somebody has deleted then.
+        make_folder: make the folder if it is missing; False for a run that trains: somebody deleted its folder then.
     """
     if make_folder:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -127,28 +127,28 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], Any], make_folder: 
 
 
 def is_full(error: BaseException) -> bool:
-    """Tells whether an error says that the disk, or what one may use of it, is full."""
+    """Tells whether an error says that the disk, or the user's quota of it, is full."""
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def remove_unfinished(folder: Path, name: str = "[!.]*") -> None:
-    """Removes what killed writes have left of files of this name; for who alone writes them.
+    """Removes temporary files that killed writes left behind; only for the one process that writes these files.
 
     Args:
         folder: where they are.
-        name: a pattern; by default of all but hidden files, which others than a run's holder write, too.
+        name: pattern of the files' names; by default all but hidden files, which not only a run's holder writes.
     """
     for path in folder.glob(f".{name}.????????{_UNFINISHED}"):
         path.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str, make_folder: bool = True) -> None:
-    """Writes ``text`` atomically as UTF-8; half of a surrogate pair, which has no place there, as its escape."""
+    """Writes ``text`` atomically as UTF-8; half of a surrogate pair, which UTF-8 cannot hold, as an escape."""
     write_atomically(path, lambda file: file.write(text.encode(errors="backslashreplace")), make_folder)
 
 
 def csv_text(rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> str:
-    """Returns rows as the text of a CSV file with a head; a column that a row does not have is empty."""
+    """Returns rows as the text of a CSV file with a header; a column that a row does not have is empty."""
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()

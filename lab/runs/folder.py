@@ -47,7 +47,7 @@ class Run:
         primary: whether this process writes (rank 0); the others only read.
 
     Attributes:
-        begun: whether this process has trained: set by who trains.
+        begun: whether this process has trained; set by the code that trains.
 
     Raises:
         LabError: if another process holds the folder.
@@ -71,7 +71,7 @@ class Run:
                     remove_unfinished(place)
                 self._remove_unfinished()
                 self._empty = not self._content()
-            except BaseException:  # a signal, too: who asked for the run does not have it yet, to take it back
+            except BaseException:  # a signal, too: the caller has no Run yet whose take_back() it could call
                 self._leave()
                 raise
 
@@ -97,7 +97,7 @@ class Run:
         return found if isinstance(found, dict) else {}
 
     def identify(self, config: DictConfig, provenance: dict[str, Any]) -> None:
-        """Writes what is run, or checks that the folder holds just that.
+        """Writes the configuration, or checks that the folder holds the same one; writes the provenance.
 
         Raises:
             LabError: if the folder holds a run of another configuration.
@@ -117,7 +117,7 @@ class Run:
     def check_same(self, config: DictConfig) -> None:
         """Compares the folder's configuration, if it holds one, with this one.
 
-        A name holds what was typed; a default or a config file may have changed since.
+        The folder's name tells only what was typed; a default or a config file may have changed since.
 
         Raises:
             LabError: if the folder holds a run of another configuration, or its configuration is damaged.
@@ -148,16 +148,17 @@ class Run:
         return aside
 
     def take_back(self) -> None:
-        """Leaves the folder as it was, and lets go of it, if this process found no run in it and has not trained.
+        """Restores the folder as it was and lets go of it, if this process found it empty or set its run aside.
 
-        Folders that it has made are gone then, and a run that it has set aside is in its place again.
+        Folders that this process has made are removed, and the run that it has set aside is moved back. Does nothing
+        once this process has trained or has lost the folder.
         """
         if self.begun or self.lost or not (self._empty or self._aside):
             return
         for path in self._content():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         give_room_back(self.folder)
-        self._remove_unfinished()  # a signal may have come as one was begun
+        self._remove_unfinished()  # a signal may have interrupted a write
         if self._aside is not None:
             for path in self._aside.iterdir():
                 shutil.move(path, self.folder / path.name)
@@ -165,19 +166,19 @@ class Run:
         self._leave()
 
     def _leave(self) -> None:
-        """Lets go of the folder, and removes it where this process has made it and left nothing in it."""
+        """Lets go of the folder, and removes it if this process has made it and it is empty."""
         self._lock.release(remove=bool(self._made))
-        with suppress(OSError):  # somebody else is at work there by now
+        with suppress(OSError):  # another process may be using the folder by now
             for path in self._made:
                 path.rmdir()
 
     def _remove_unfinished(self) -> None:
-        """Removes what ended writes have left of the folder's own files, hidden ones of the run among them."""
+        """Removes temporary files that killed writes left in the folder, also those of the run's hidden files."""
         remove_unfinished(self.folder)
         remove_unfinished(self.folder, RESERVE)
 
     def _content(self) -> list[Path]:
-        """Lists what is in the folder; hidden files say who holds it and which job is to run it, not what was run."""
+        """Lists the folder without hidden files: they say who holds it and which job is to run it, not what was run."""
         return [path for path in self.folder.iterdir() if not path.name.startswith(".")]
 
     def newest_checkpoint(self) -> Checkpoint | None:
@@ -192,15 +193,15 @@ class Run:
         """Reads the checkpoints, newest first; the damaged ones are named on stderr and left out.
 
         Raises:
-            LabError: if there are checkpoints and all are damaged: a run that began anew would write over what is left;
-                or if one is a folder.
+            LabError: if there are checkpoints and all are damaged, since a new start would overwrite what is left; or
+                if one is a folder.
         """
         paths = sorted(self.checkpoints.glob("*.ckpt"), reverse=True)
         if folders := [path for path in paths if path.is_dir()]:
             raise LabError(f"{folders[0]} is a folder where a checkpoint would be: move it elsewhere")
         if not paths:
             return
-        from lab.runs.checkpoints import DamagedCheckpoint, read_checkpoint  # torch takes seconds
+        from lab.runs.checkpoints import DamagedCheckpoint, read_checkpoint  # here: loading torch takes seconds
 
         found, damaged = False, []
         for path in paths:

@@ -1,15 +1,15 @@
-"""Holds a run folder against every other process, on this machine and on the other nodes of a cluster.
+"""Locks a run folder against every other process, on this machine and on the other nodes of a cluster.
 
-- ``.lock``: flock excludes the processes of one machine exactly and lets go when its holder dies. Some cluster file
-  systems (Lustre without ``-o flock``, NFS with local locks) do not carry it to other nodes.
-- ``.lease``: a lease of filelock. Its holder touches the file; a process elsewhere is refused while it does, and takes
-  the folder over once it no longer does. Nobody's clock is compared with anybody's: a contender watches whether the
-  file changes.
+- ``.lock``: flock excludes the other processes of one machine reliably and is released when its holder dies. Some
+  cluster file systems (Lustre without ``-o flock``, NFS with local locks) do not carry it to other nodes.
+- ``.lease``: a lease of filelock. Its holder keeps touching the file. Meanwhile a process on another node is refused;
+  once the touching stops, that process takes the folder over. No two clocks are compared: a contender watches whether
+  the file changes.
 - ``.holder.json``: names the holder and its SLURM job, which a lease does not.
 
-filelock alone would take a lease over only where two files can exchange their names in one step, which NFS and Lustre
-refuse, and never one whose file is empty, as a crash may leave it. There the file is removed by this module, and of
-two that do so at the same moment the later one has the folder.
+By itself, filelock takes a lease over only where two files can exchange their names in one step, which NFS and Lustre
+refuse, and never a lease whose file is empty, as a crash may leave it. In these cases this module removes the file; if
+two processes do so at the same moment, the later one gets the folder.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ from lab.runs import slurm
 from lab.runs.files import DamagedFile, read_json, remove_unfinished, write_json
 
 LOCK, LEASED, HOLDER = ".lock", ".lease", ".holder.json"
-# Seconds between two signs of life, and without one until a process elsewhere may take the folder over.
+# Seconds between two signs of life, and seconds without one after which a process elsewhere may take the folder over.
 BEAT, LEASE = 15.0, 60.0
-# Two that remove the file of a silent holder at the same moment both have a new one by then; the later one has it.
+# Seconds after which two processes that removed a silent holder's file at the same moment both have written their own:
+# the file of the later one remains.
 SETTLE = 2.0
 
 
@@ -44,8 +45,8 @@ class Holder:
     """Holder of a folder.
 
     Attributes:
-        token: of the lease; names this holding, as no other.
-        host, pid, born: the process; ``born`` tells it from a later one of the same number.
+        token: of the lease; a new one each time a process takes the folder.
+        host, pid, born: the process; ``born``, its start time, tells it from a later one with the same pid.
         job: of SLURM; None outside.
     """
 
@@ -61,11 +62,11 @@ class Holder:
 
     @property
     def here(self) -> bool:
-        """True where it runs, or ran, on this machine."""
+        """True where the holder runs, or ran, on this machine."""
         return self.host == socket.gethostname()
 
     def alive(self) -> bool:
-        """Says of a process of this machine that it still runs."""
+        """Tells whether a holder on this machine still runs."""
         with suppress(psutil.Error):
             return abs(psutil.Process(self.pid).create_time() - self.born) < 1
         return False
@@ -81,13 +82,13 @@ class FolderLock:
 
     @property
     def lost(self) -> bool:
-        """True once another process has taken the folder over, as this one was silent for too long; or it is gone."""
-        # The lease notices by itself within a BEAT, too late for who writes in the meantime.
+        """True once the folder is gone, or another process has taken it over because this one was silent too long."""
+        # The lease itself notices a missing file only at its next BEAT, and this process may write before then.
         gone = self._lease.is_locked and not (self.folder / LEASED).exists()
         return gone or self._lease.compromise is not None
 
     def acquire(self) -> None:
-        """Takes the folder, at once where it is free or its holder died on this machine.
+        """Takes the folder; without waiting where it is free or its holder died on this machine.
 
         Raises:
             LabError: if another process holds it.
@@ -124,14 +125,14 @@ class FolderLock:
                     (self.folder / HOLDER).unlink(missing_ok=True)
                 self._lease.release()
             if remove:
-                with suppress(Timeout, OSError):  # a signal may have come before it was taken
+                with suppress(Timeout, OSError):  # a signal may have come before the flock was taken
                     self._flock.acquire(timeout=0)
-                if self._flock.is_locked:  # who waits for the file sees that it is gone, and makes one
+                if self._flock.is_locked:  # a process that waits for it then makes a new one
                     (self.folder / LOCK).unlink(missing_ok=True)
             self._flock.release()
 
     def _claim(self, kernel: bool) -> None:
-        """Takes the lease; ``kernel``: flock has excluded the processes of this machine.
+        """Takes the lease; ``kernel`` says that flock has excluded the other processes of this machine.
 
         Raises:
             LabError: if another process has it.
@@ -142,7 +143,7 @@ class FolderLock:
         holder = read_holder(self.folder)
         if holder is None or not holder.here:
             if holder is None and kernel and _named_host(self.folder) == socket.gethostname():
-                time.sleep(SETTLE)  # it died here and one of its two files is damaged, or one elsewhere begins just now
+                time.sleep(SETTLE)  # it died here and one of its files is damaged, or a process elsewhere is starting
             else:
                 self._wait_for_silence(holder, seen)
             if self._lease_taken():
@@ -159,18 +160,18 @@ class FolderLock:
             raise self._refusal()
 
     def _lease_taken(self) -> bool:
-        """Takes the lease where it is free, was silent for LEASE since the first try, or its holder died here."""
-        for _ in range(2):  # one try may do no more than remove the file of a dead holder
+        """Takes the lease if it is free, its holder died here, or it did not change for LEASE since the first try."""
+        for _ in range(2):  # the first try may only remove a dead holder's file
             with suppress(Timeout, LeaseSettingsMismatch), _undisturbed():
                 self._lease.acquire(blocking=False)
                 return True
         return False
 
     def _wait_for_silence(self, holder: Holder | None, seen: tuple[int, int] | None) -> None:
-        """Returns once the holder has given no sign of life since ``seen`` for LEASE seconds, or has let go.
+        """Returns once LEASE seconds have passed without a sign of life other than ``seen``, or the holder has let go.
 
         Raises:
-            LabError: if it gives one.
+            LabError: if the holder gives a sign of life.
         """
         tell(f"{self.folder} was held by {holder or 'an unknown process'}: seeing for {LEASE:.0f} s whether it lives")
         end = time.monotonic() + LEASE
@@ -189,14 +190,14 @@ class FolderLock:
 
 
 def read_holder(folder: Path) -> Holder | None:
-    """Names who holds a folder, or held it when it was killed; None where nobody does or the record is damaged."""
+    """Names the process that holds a folder, or held it when killed; None without one, or if the record is damaged."""
     owner, holder = _lease(folder).owner, _read_record(folder)
-    # Who has the lease from now on writes its record a moment later.
+    # A new holder writes its record a moment after it takes the lease: until then the record is of the one before.
     return holder if owner is not None and holder is not None and owner.token == holder.token else None
 
 
 def is_held(folder: Path) -> bool:
-    """Says that a process, here or elsewhere, holds a folder; of one elsewhere that was killed, for two LEASEs."""
+    """Tells whether any process holds a folder; one killed on another machine counts for two LEASEs more."""
     kernel = True
     try:
         with _flock(folder).acquire(blocking=False):
@@ -204,7 +205,7 @@ def is_held(folder: Path) -> bool:
     except Timeout:
         return True
     except OSError:
-        kernel = False  # no flock here, or a colleague's folder
+        kernel = False  # no flock on this file system, or a colleague's folder
     holder = read_holder(folder)
     if holder is None:
         return False
@@ -217,9 +218,9 @@ def is_held(folder: Path) -> bool:
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Has Ctrl-C and SIGTERM wait for the end of the block: as an error within, they would leave half a lock."""
+    """Delays Ctrl-C and SIGTERM to the end of the block: raised within, they would leave a lock half taken."""
     if threading.current_thread() is not threading.main_thread():
-        yield  # signals disturb the main thread alone
+        yield  # Python runs signal handlers only in the main thread
         return
     came: list[int] = []
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -236,7 +237,7 @@ def _undisturbed() -> Iterator[None]:
 
 
 def _flock(folder: Path) -> FileLock:
-    # Its fallback would be a file that stays behind a killed process for ever.
+    # The fallback of filelock would be a file that a killed process leaves behind for ever.
     return FileLock(folder / LOCK, fallback_to_soft=False, thread_local=False)
 
 
@@ -252,7 +253,7 @@ def _read_record(folder: Path) -> Holder | None:
 
 
 def _named_host(folder: Path) -> str | None:
-    """Names the machine of the holder by whichever of its two files is readable."""
+    """Names the machine of the holder from its lease or, if that is unreadable, from its record."""
     owner, holder = _lease(folder).owner, _read_record(folder)
     return owner.hostname if owner is not None else holder.host if holder is not None else None
 
@@ -262,9 +263,9 @@ def _born() -> float:
 
 
 def _sign(folder: Path) -> tuple[int, int] | None:
-    """Time and number of the lease's file, which change with every sign of life; None where there is none.
+    """Time and inode of the lease's file, which change with a sign of life; None where there is no file.
 
-    Opened, for NFS asks the server only then.
+    The file is opened because NFS asks the server only then.
     """
     try:
         with (folder / LEASED).open("rb") as file:
@@ -275,7 +276,7 @@ def _sign(folder: Path) -> tuple[int, int] | None:
 
 
 def _now(folder: Path) -> float:
-    """The time by the clock that stamps the folder's files, where one may write; else by this machine's."""
+    """The time by the clock that stamps the folder's files, if they may be written; else by this machine's clock."""
     try:
         os.utime(folder / LOCK)
         return (folder / LOCK).stat().st_mtime

@@ -14,15 +14,17 @@ if TYPE_CHECKING:
 
 FILE = "metrics.csv"
 _MOST_BYTES, _LONGEST_NUMBER = 2**30, 100
-# Where a row was logged.
+# Columns that say when a row was logged.
 _PLACE = ("step", "epoch")
 
 
 def read_metrics(path: str | Path) -> list[dict[str, float]]:
     """Reads the rows of a ``metrics.csv``, numbers as they were logged; a metric that a row does not have is left out.
 
+    A missing file has no rows.
+
     Raises:
-        DamagedFile: if a line or a number is not whole: no row is lost without a word. A missing file has no rows.
+        DamagedFile: if a line is incomplete or a field is no number: no row is dropped silently.
     """
     path = Path(path)
     if not path.exists():
@@ -41,12 +43,12 @@ def read_metrics(path: str | Path) -> list[dict[str, float]]:
 
 
 def read_metrics_table(path: str | Path) -> pd.DataFrame:
-    """Reads a ``metrics.csv`` as one table, fast: its last digits may differ from what was logged.
+    """Reads a ``metrics.csv`` as one table. This is fast, but last digits may differ from what was logged.
 
     Raises:
         DamagedFile: as :func:`read_metrics`.
     """
-    import pandas as pd  # takes as long as all else that a command loads before it trains
+    import pandas as pd  # here: takes as long as all else that a command loads before it trains
 
     path = Path(path)
     names, lines = _checked(path)
@@ -60,7 +62,7 @@ def read_metrics_table(path: str | Path) -> pd.DataFrame:
 
 
 def _checked(path: Path) -> tuple[list[str], bytes]:
-    """Returns the names of the columns and all lines below, each of which has so many fields."""
+    """Returns the names of the columns and all lines below; checks that each line has a field for each column."""
     head, newline, lines = read_file(path, _MOST_BYTES).partition(b"\n")
     try:
         names = next(csv.reader([head.decode()]), [])
@@ -75,7 +77,7 @@ def _checked(path: Path) -> tuple[list[str], bytes]:
     elif not (lines or newline).endswith(b"\n"):
         why = "the last line is incomplete"
     else:
-        # pandas fills an incomplete line with nothing, without a word.
+        # Checked here, since pandas silently fills an incomplete line with empty fields.
         why = next(filter(None, (_wrong_with(line, len(names)) for line in lines.split(b"\n")[:-1])), "")
     if not why:
         return names, lines
@@ -89,5 +91,5 @@ def _wrong_with(line: bytes, fields: int) -> str:
 
 
 def _is_whole(value: Any) -> Any:
-    """Tells it of a number, or of each in a column."""
+    """Tells whether a number, or each number of a column, is whole, not negative and below 2**53."""
     return (value >= 0) & (value < 2**53) & (value % 1 == 0)

@@ -16,15 +16,15 @@ from lab.runs.metrics import read_metrics
 
 
 class MetricsLog(Logger):
-    """One row a step, one column a metric; rewritten atomically, at most every ``flush_seconds``.
+    """Logger with one row per step and one column per metric; rewritten atomically, at most every ``flush_seconds``.
 
     Lightning's own CSV logger opens a new folder for a resumed run and appends in place, so that a killed
-    run leaves half a line. This one goes on with the rows of the run before.
+    run leaves half a line. This one goes on with the rows that the run has logged before.
 
     Args:
         path: the file.
-        resume_step: optimiser steps of the checkpoint that training goes on from; rows beyond it were
-            logged by a run that was killed and are taken back. They come again.
+        resume_step: optimiser steps of the checkpoint that training goes on from. Rows from this step on were logged
+            by a run that was killed; they are dropped, and training logs them again.
         flush_seconds: least time between two writes.
     """
 
@@ -55,7 +55,7 @@ class MetricsLog(Logger):
 
     @rank_zero_only
     def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
-        """The configuration has its own file in the run folder."""
+        """Does nothing: the configuration has its own file in the run folder."""
 
     @rank_zero_only
     def save(self) -> None:

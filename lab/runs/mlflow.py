@@ -19,19 +19,19 @@ from lab.runs.stored_config import read_config
 
 
 class MLflow(MLFlowLogger, Board):
-    """Lightning's logger, with one run of MLflow for one run folder.
+    """Lightning's MLflow logger, with one MLflow run per run folder.
 
-    Curves and pictures come as they are logged, pictures step by step; the config is the artifact ``config.yaml``, the
-    run folder the tag ``folder``; the Eureka-moment is the metric ``eureka/epoch``. MLflow has no histograms. A run
-    that is gone on with goes on in its run of MLflow: what was logged after its last checkpoint is there twice, since
-    MLflow takes nothing back.
+    Curves and pictures appear as they are logged, pictures by step; the config is the artifact ``config.yaml``, the run
+    folder is the tag ``folder``, and the Eureka-moment is the metric ``eureka/epoch``. MLflow has no histograms. A
+    resumed run goes on in its MLflow run: what was logged after its last checkpoint is there twice, since MLflow takes
+    nothing back.
 
     Args:
         folder: the run folder.
         experiment: of MLflow.
         tracking_uri: of a server or a store; None takes ``MLFLOW_TRACKING_URI``, and without it a database and
             artifacts in ``save_dir``.
-        save_dir: folder for those.
+        save_dir: folder for that database and the artifacts.
 
     Raises:
         LabError: if MLflow cannot be reached, or no longer has the run.
@@ -70,7 +70,7 @@ class MLflow(MLFlowLogger, Board):
 
     @rank_zero_only
     def _begin(self) -> None:
-        """Starts the run of MLflow, which the folder then knows; or opens the one that it knows."""
+        """Starts an MLflow run and notes it in the folder, or reopens the one that is noted there."""
         if self._goes_on:
             self.experiment.update_run(self.run_id, status="RUNNING")
             return
@@ -79,7 +79,7 @@ class MLflow(MLFlowLogger, Board):
 
     @rank_zero_only
     def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
-        # They are the same for a run that goes on, and MLflow takes them once.
+        # A resumed run has the same hyper-parameters, and MLflow takes them only once.
         if not self._goes_on:
             super().log_hyperparams(params)
 

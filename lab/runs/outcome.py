@@ -14,7 +14,7 @@ from lab.console import LabError, Unfinished
 from lab.runs.files import is_full
 from lab.runs.summary import Status
 
-# What a user can mend, and says how by itself.
+# Errors that a user can fix, and whose messages say how.
 MENDED = (
     LabError,
     FileNotFoundError,
@@ -24,20 +24,20 @@ MENDED = (
     ValueError,
     MisconfigurationException,
 )
-# What ends a run from outside, and is no failure of it.
+# Exceptions that end a run from outside: the run itself has not failed.
 STOPPED = (KeyboardInterrupt, SystemExit, SIGTERMException)
 
 
 class Failed(CompactHydraException, LabError):
-    """Error of a run of a sweep, which Hydra tells in one sentence once the others are done."""
+    """Failure of one run of a sweep; Hydra reports it in one sentence once the other runs are done."""
 
 
 class BrokenOff(CompactHydraException, Unfinished):
-    """The same of a run that has not ended, which a search takes up again."""
+    """Error of one run of a sweep that was cut short: told like :class:`Failed`, but a search goes on with the run."""
 
 
 class Ending:
-    """Status and reason for the summary; ``failed`` until the block says better.
+    """Status and reason for the summary of a run; the status is "failed" until training sets another.
 
     Args:
         folders: of the runs that are trained.
@@ -50,15 +50,15 @@ class Ending:
 
     @contextmanager
     def told(self) -> Iterator[None]:
-        """Notes what ends the block.
+        """Notes which exception ends the block.
 
         Raises:
-            LabError: in place of what a user can mend: a missing file, a wrong value, a full disk.
+            LabError: in place of an error that a user can fix: a missing file, a wrong value, a full disk.
         """
         try:
             yield
         except (*MENDED, InstantiationException) as error:
-            # What a constructor said, not that Hydra called it.
+            # The constructor's own error, not Hydra's error around it.
             cause = error.__cause__ if isinstance(error, InstantiationException) else error
             if not isinstance(cause, MENDED):
                 self.reason = f"{type(cause).__name__}: {cause}"
@@ -78,7 +78,7 @@ class Ending:
             raise
 
     def _last_state(self) -> str:
-        """Says what the runs go on from."""
+        """Says which checkpoints the runs will go on from."""
         if not self.folders:
             return ""
         found = [max(folder.glob("checkpoints/last-*.ckpt"), default=None) for folder in self.folders]

@@ -10,9 +10,9 @@ import torch
 
 
 def forget_peak(device: str) -> None:
-    """Starts peak memory afresh, so that what ran before does not count.
+    """Resets the peak memory, so that what ran before does not count.
 
-    Linux only; elsewhere the peak of a process cannot be reset, and is that of all it has done.
+    The peak of a process can be reset on Linux only; elsewhere it covers all that the process has done.
     """
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
@@ -24,7 +24,7 @@ def forget_peak(device: str) -> None:
 
 
 def peak_memory(device: str) -> int:
-    """Bytes held at most since :func:`forget_peak`: resident set of the process, or torch's allocations on the GPU."""
+    """Peak memory in bytes since :func:`forget_peak`: resident set of the process, or torch's memory on the GPU."""
     if device == "cuda":
         return torch.cuda.max_memory_allocated()
     try:

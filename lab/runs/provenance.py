@@ -1,4 +1,4 @@
-"""Provenance of a figure: command, git state, package versions, machine, SLURM job."""
+"""Provenance of a result: command, git state, package versions, machine, SLURM job."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PACKAGES = (
     "tensorboard",
     "numpy",
 )
-# Folders and files of a checkout that runs are made of.
+# Folders and files of a checkout that decide what a run does.
 _RUNS = ("lab", "callbacks", "configs", "datasets", "scripts", "pyproject.toml")
 
 
@@ -42,15 +42,15 @@ def command_line() -> str:
     name = Path(sys.argv[0]).name
     if spec is not None:
         name = f"python -m {spec.name.removesuffix('.__main__')}"
-    elif not name.startswith("eureka-"):  # the lab's own commands stand as they are
+    elif not name.startswith("eureka-"):  # the lab's own commands are called without python
         name = f"python {name}"
     return " ".join([name, *map(shlex.quote, sys.argv[1:])])
 
 
 def git_state() -> dict[str, Any]:
-    """Commit and whether what runs differs from it, new files counted; ``commit`` is None outside a checkout.
+    """Commit, and whether the code of runs differs from it (new files count); ``commit`` is None outside a checkout.
 
-    Pages of results and documentation run nothing: a command that writes one changes no run that follows.
+    Pages of results and documentation do not count: a command that writes one does not change later runs.
     """
     here = Path(__file__).parent
 
@@ -81,7 +81,7 @@ def versions() -> dict[str, str]:
 
 def machine() -> dict[str, Any]:
     """Processor, cores, memory and accelerator."""
-    import torch  # takes seconds, and a report asks only for the command and the commit
+    import torch  # here: torch takes seconds, and a report asks only for the command and the commit
 
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     return {

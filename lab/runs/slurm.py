@@ -1,4 +1,4 @@
-"""Reads what SLURM tells a process of the job it runs in; outside of SLURM, nothing."""
+"""Reads what SLURM tells a process about its job, and asks which jobs are queued; outside SLURM there is nothing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def cpus() -> int | None:
     return None
 
 
-# What squeue's %t says of a job that waits: pending, and the kinds of queued again.
+# States of a waiting job, as squeue's %t gives them: pending, and the kinds of queued again.
 _WAITS = {"PD", "RQ", "RF", "RH", "SE"}
 
 
@@ -38,8 +38,8 @@ def queued(timeout: float = 60.0) -> dict[str, str | None] | None:
         timeout: seconds that SLURM may take.
 
     Returns:
-        By :func:`job`'s names: the reason of a pending one ("Priority"; "" before SLURM has looked at it), None of one
-        that has begun. None where SLURM does not answer, or is not there.
+        Name of a job, as in :func:`job` -> why it waits ("Priority"; "" before SLURM has looked at it), or None once it
+        has begun. None in place of the mapping where SLURM does not answer, or is not there.
     """
     command = ["squeue", "--me", "--noheader", "--array", "--format=%i|%t|%r"]
     try:

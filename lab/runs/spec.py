@@ -21,7 +21,7 @@ from lab.console import LabError
 # The override that puts a class in the place of the chosen softmax's rule.
 RULE = "softmax._target_"
 _IN_THE_NAME = ("experiment", "softmax", RULE, "seed")
-# Bytes, of the 255 that a file system gives a name.
+# Most bytes of a folder's name; a file system allows 255.
 _LONGEST_NAME = 160
 
 
@@ -53,7 +53,7 @@ class RunSpec:
             config: composed by Hydra; its own settings (``hydra``) are left out.
             overrides: as typed.
             choices: as Hydra reports them.
-            changes: of top-level values: ``seed=3``, ``force=False``.
+            changes: new top-level values: ``seed=3``, ``force=False``.
         """
         plain: Any = OmegaConf.to_container(config, resolve=False)
         plain.pop("hydra", None)
@@ -144,7 +144,7 @@ class RunSpec:
 
 
 def seeds_of(asked: Any, first: int) -> tuple[int, ...]:
-    """Returns the seeds that ``seeds=`` asks for: so many from ``first`` on, just those listed, or ``first`` alone.
+    """Returns the seeds that ``seeds=`` asks for: a number of them from ``first`` on, a list, or ``first`` alone.
 
     Args:
         asked: the value of ``seeds``: None, a number or a list.
@@ -176,9 +176,9 @@ def run_name(experiment: str, softmax: str, seed: int, overrides: Iterable[str])
     """
     typed = list({one.key: one for one in map(read_override, overrides)}.values())
     name = softmax_name(softmax, overrides)
-    # Not as typed: a run by itself and one of a sweep are one run.
+    # In normal form, not as typed: a run has the same name by itself and in a sweep.
     rest = [one.written.lstrip("+") for one in typed if _names_a_run(one)]
-    # What a class of one's own takes its options from stands in its name only where it was chosen.
+    # The softmax config that gives a class of one's own its options is part of the name only if it was typed.
     rest += [one.written for one in typed if one.key == "softmax" and name != softmax]
     return f"{experiment}/{folder_name(','.join([name, *sorted(rest)]))}/seed={seed}"
 
@@ -195,9 +195,9 @@ def softmax_name(chosen: str, overrides: Iterable[str]) -> str:
 
 
 def folder_name(text: str) -> str:
-    """Returns what was typed as the name of a folder: without slashes and blanks, and not too long.
+    """Turns what was typed into the name of a folder: without slashes and blanks, and not too long.
 
-    Blanks and quotes around a value are no part of it: "optim.lr= 1e-3" is no negative rate.
+    Blanks and quotes around a value are dropped, not made hyphens: "optim.lr= 1e-3" would look like a negative rate.
     """
     bare = re.sub(r"""(^|[=,\[{:])[\s'"]+|[\s'"]+($|[,\]}:=])""", r"\1\2", text)
     name = re.sub(r"[^\w.,=+~\[\]-]+", "-", bare)
@@ -208,7 +208,7 @@ def folder_name(text: str) -> str:
 
 
 def one_device(trainer: DictConfig) -> bool:
-    """Tells whether a trainer's config asks for a single device: 1, or the number of one GPU, [3]."""
+    """Tells whether a trainer's config asks for a single device: 1, or a list with one GPU's number, [3]."""
     devices = trainer.devices
     return devices in (1, "1") or (isinstance(devices, Sequence) and not isinstance(devices, str) and len(devices) == 1)
 

@@ -12,17 +12,17 @@ import yaml
 from lab.runs.files import DamagedFile, read_file
 
 FILE = "config.yaml"
-# A config has a few KiB, is six levels deep, and has numbers of twenty digits.
+# Limits far above what a config has: a few KiB, six levels, numbers of twenty digits.
 _MOST_BYTES, _DEEPEST, _LONGEST_NUMBER = 2**20, 32, 64
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
-# omegaconf writes neither dates nor merges; a number such as 1e-3, typed by hand, it reads as YAML 1.2 does.
+# Types of YAML 1.1 that are not read: OmegaConf writes neither dates nor merges.
 _LEFT_OUT = ("tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:merge", "tag:yaml.org,2002:value")
 
 
 def read_config(folder: Path) -> dict[str, Any]:
     """Reads the configuration of a run as plain values: text, numbers, true, false, null, lists and mappings.
 
-    What is written resolved stays as it is: ``${...}`` in it is text.
+    A stored configuration is resolved already: ``${...}`` in it is plain text.
 
     Raises:
         DamagedFile: if it is missing, or is no configuration.
@@ -43,9 +43,9 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def _check_events(text: str) -> None:
-    """Refuses what makes more of a text than it says, before anything is made of it.
+    """Refuses aliases and tags, which make more of a text than it says, and deep nesting, before any object is made.
 
-    The parser in C goes down into nested nodes without a limit, and ends the process once its stack is full.
+    The parser in C descends into nested nodes without a limit, and would end the process by a stack overflow.
     """
     depth = 0
     for event in yaml.parse(text, _Loader):
@@ -85,6 +85,7 @@ _Loader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in resolvers if tag not in _LEFT_OUT]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
+# A number such as 1e-3, typed by hand, is read as in YAML 1.2, as OmegaConf does.
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d[\d_]*)(\.[\d_]*)?[eE][-+]?\d+$"), list("-+0123456789")
 )

@@ -13,7 +13,7 @@ from optuna.storages.journal import JournalFileBackend
 from lab.config.suggestions import choices
 from lab.console import LabError
 
-# By name in hydra.sweeper.sampler. A grid is no matter of sampling: the search asks for its points one by one.
+# By name in hydra.sweeper.sampler. A grid needs no sampler of its own: the search itself queues its points.
 SAMPLERS: dict[str, type[samplers.BaseSampler]] = {
     "tpe": samplers.TPESampler,
     "random": samplers.RandomSampler,
@@ -27,12 +27,12 @@ PRUNERS: dict[str, type[pruners.BasePruner]] = {
     "median": pruners.MedianPruner,
     "successive_halving": pruners.SuccessiveHalvingPruner,
 }
-# Attributes of a study and of a trial.
+# User attributes: the first of a study, the second of a trial.
 PRUNER, PRUNED_AT = "pruner", "pruned at epoch"
 
 
 def chosen(what: str, classes: Mapping[str, type[Any]], options: Mapping[str, Any]) -> Any:
-    """The sampler or pruner that ``options`` name, made with all other options.
+    """Makes the sampler or pruner that ``options["name"]`` names, with all other options.
 
     Raises:
         LabError: if there is none of that name, or it does not take an option.
@@ -48,12 +48,12 @@ def chosen(what: str, classes: Mapping[str, type[Any]], options: Mapping[str, An
 
 
 def storage_at(where: str) -> BaseStorage:
-    """The storage at a database's URL, or in a file, which may lie where several machines share it."""
+    """The storage at a database's URL, or in a file, which several machines may share."""
     return RDBStorage(where) if "://" in where else JournalStorage(JournalFileBackend(where))
 
 
 class RunningTrial:
-    """A trial of a search, as the process sees it that trains it.
+    """A trial of a search, in the process that trains it.
 
     Args:
         reference: ``study``, ``number`` and ``storage`` of the trial: what a search writes into ``config.trial``.
@@ -61,19 +61,19 @@ class RunningTrial:
 
     def __init__(self, reference: Mapping[str, Any]) -> None:
         name, number, storage = str(reference["study"]), int(reference["number"]), storage_at(reference["storage"])
-        # Some samplers look at all trials whenever one is opened; this one does not.
+        # Some samplers read all trials whenever one is opened; a random sampler does not.
         study = optuna.load_study(study_name=name, storage=storage, sampler=samplers.RandomSampler())
         study.pruner = chosen("pruner", PRUNERS, study.user_attrs[PRUNER])
         before = study.trials[number]
-        # Whoever runs the command of an old trial again reports to nobody.
+        # If somebody runs the command of an ended trial again, nothing is reported.
         self._ended = before.state.is_finished()
         self._last_epoch = before.last_step or 0
         trial_id = storage.get_trial_id_from_study_id_trial_number(storage.get_study_id_from_name(name), number)
         self._trial = optuna.Trial(study, trial_id)
 
     def is_pruned(self, epoch: int, value: float) -> bool:
-        """Reports a value of the objective; whether the search's pruner gives the trial up."""
-        # A resumed run trains some epochs again, which have been reported.
+        """Reports a value of the objective; tells whether the search's pruner gives the trial up."""
+        # A resumed run trains some epochs again that were already reported.
         if self._ended or epoch <= self._last_epoch:
             return False
         self._trial.report(value, epoch)

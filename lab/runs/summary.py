@@ -1,6 +1,6 @@
-"""``summary.json``: what was run, how far it came, how it ended. Read, written and asked here alone.
+"""``summary.json``: what was run, how far it came, how it ended. Only this module reads and writes it.
 
-A summary is data that anybody may have written: it is checked against its type before a number of it is believed.
+A summary is data that anybody may have written: it is checked against its type before any value is used.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ RESERVE, _RESERVED_BYTES = ".reserve", 2**16
 
 Status = Literal["running", "finished", "stopped", "failed"]
 Seconds = Annotated[FiniteFloat, Field(ge=0)]
-# As large as a float tells apart, as in metrics.csv.
+# Below 2**53 a float holds every whole number exactly; metrics.csv has the same limit.
 Count = Annotated[int, Field(ge=0, lt=2**53)]
 
 
@@ -32,11 +32,11 @@ class _Part(BaseModel):
 
 
 class Change(_Part):
-    """Tells of the change point of a metric (:mod:`lab.observation.change_point`).
+    """Change point of a metric (:mod:`lab.observation.change_point`).
 
     Attributes:
-        epoch, step: of the first validation after it.
-        before, after: height of the two plateaus.
+        epoch, step: of the first validation after the change.
+        before, after: height of the plateaus before and after it.
         strength: from 0.85 (nearly a slope) to 1 (a perfect step).
     """
 
@@ -48,18 +48,18 @@ class Change(_Part):
 
 
 class Eureka(_Part):
-    """Tells of the Eureka-moment.
+    """Eureka-moment of a run.
 
     Attributes:
-        happened: None where nobody has looked out for one.
-        metric: that was watched; a summary from before other metrics could be does not say val/accuracy.
-        falls: the metric gets better as it falls.
-        threshold: value of the metric that it has to pass; None where nobody has looked.
-        prior_accuracy: what the prior p(z) alone reaches, the height of the plateau; None where it is not known.
-        prior_loss: the same of the loss.
-        epoch, step, wall_seconds, samples, accuracy, value: where the moment was, ``value`` being the metric's; None
-            without one.
-        changed: whether the metric has a change point, found without the threshold; None where nobody has looked.
+        happened: whether there was a moment; None where it was not watched for.
+        metric: the metric that was watched; older summaries, where it was always val/accuracy, do not say it.
+        falls: whether lower values of the metric are better.
+        threshold: value that the metric has to pass; None where a moment was not watched for.
+        prior_accuracy: accuracy of the prior p(z) alone, the height of the plateau; None where it is not known.
+        prior_loss: loss of the prior alone; None where it is not known.
+        epoch, step, wall_seconds, samples, accuracy, value: when the moment was, and what was reached then, ``value``
+            being the metric's; None without a moment.
+        changed: whether the metric has a change point, found without the threshold; None where none was looked for.
         change: the change point; None without one.
     """
 
@@ -88,11 +88,11 @@ class Eureka(_Part):
 
     @property
     def shown_step(self) -> float | None:
-        """Step of the moment, for a picture; None without one, NaN where nobody has looked out for it."""
+        """Step of the moment, for a picture; None without one, NaN where it was not watched for."""
         return math.nan if self.happened is None else self.step
 
     def drawn(self, quantity: str) -> str:
-        """The metric that curves of "accuracy" or "loss" show: what was watched, where it is one of these."""
+        """Metric to draw as "accuracy" or "loss": the watched one if it is of that kind, else ``val/<quantity>``."""
         return self.metric if quantity in self.metric else f"val/{quantity}"
 
 
@@ -111,7 +111,7 @@ class Git(_Part):
 
 
 class Summary(_Part):
-    """Holds what ``summary.json`` holds.
+    """Content of ``summary.json``.
 
     Attributes:
         status: "running", "finished", "stopped" or "failed".
@@ -128,10 +128,10 @@ class Summary(_Part):
         samples_per_second: training speed; None before it is measured.
         eureka: the Eureka-moment.
         best: the best validation accuracy; None before the first validation.
-        metrics: the newest value of everything logged; None where it was not a number.
+        metrics: the newest value of everything logged; None where it was not finite.
         peak_memory_bytes: by "host" and "device".
         error: why it failed.
-        diverged: whether it failed because its loss was no finite number, which training it again does not change.
+        diverged: whether it failed because its loss was no finite number, so that training it again would not help.
     """
 
     version: int = 0
@@ -202,7 +202,7 @@ class Summary(_Part):
     def __str__(self) -> str:
         """Says in one line how the run ended."""
         told = []
-        # Without a threshold nobody has looked for one.
+        # Without a threshold, no moment was watched for.
         if self.eureka.threshold is not None:
             told.append("no Eureka-moment" if self.moment is None else f"Eureka-moment at epoch {self.moment}")
         told += [] if self.change is None else [f"change point at epoch {self.change}"]
@@ -227,7 +227,7 @@ def load_summary(folder: str | Path) -> Summary:
         DamagedFile: if there is none, or it is not one.
     """
     path = Path(folder) / FILE
-    # Not with pydantic's own parser: NaN is to be told from a number.
+    # Not with pydantic's own JSON parser: NaN must be told apart from a number.
     content = read_json(path)
     try:
         return Summary.model_validate(content)
@@ -238,7 +238,7 @@ def load_summary(folder: str | Path) -> Summary:
 
 
 def read_summary(folder: str | Path) -> Summary | None:
-    """Reads the summary of a run folder as it holds now; None where there is none, or where it is damaged."""
+    """Reads a run folder's summary, corrected by :func:`as_it_is_now`; None where there is none, or it is damaged."""
     try:
         return as_it_is_now(load_summary(folder), Path(folder))
     except DamagedFile:
@@ -246,22 +246,22 @@ def read_summary(folder: str | Path) -> Summary | None:
 
 
 def as_it_is_now(summary: Summary, folder: Path) -> Summary:
-    """Corrects the summary of a run that says it is running and that nobody holds: it was killed, and is stopped."""
+    """Corrects a summary that says "running" though no process holds the folder: the run was killed, so "stopped"."""
     if summary.status != "running" or is_held(folder):
         return summary
     return summary.model_copy(update={"status": "stopped"})
 
 
 def write_summary(folder: Path, summary: Summary) -> None:
-    """Writes a summary atomically into a run folder; the last one of a run also where the disk is full."""
+    """Writes a summary atomically into a run folder; the last one of a run fits even on a full disk."""
     if summary.status != "running":
         give_room_back(folder)
     write_json(folder / FILE, summary.model_dump(mode="json", exclude_unset=True), make_folder=False)
 
 
 def reserve_room(folder: Path) -> None:
-    """Takes as much of the disk as the last summary of a run needs, until that is written."""
-    # Random, for some file systems keep no room for what they can compress.
+    """Reserves as much of the disk as the last summary of a run needs, until that summary is written."""
+    # Random bytes, since some file systems keep no room for what they can compress.
     write_atomically(folder / RESERVE, lambda file: file.write(os.urandom(_RESERVED_BYTES)))
 
 

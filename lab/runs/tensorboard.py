@@ -23,19 +23,19 @@ from lab.config.overrides import read_override
 from lab.runs.boards import Board
 from lab.runs.spec import RunSpec
 
-# Columns of the HParams tab beside what was typed; the five that it opens on; the measured ones with their titles.
+# Columns of the HParams tab besides what was typed; the five shown at first; the measured ones with their titles.
 _ALWAYS = ("optim.lr", "optim.weight_decay", "softmax.tau", "trainer.max_epochs")
 _SHOWN = ("experiment", "softmax", "seed", "overrides", "optim.lr")
 _MEASURED = {"val/accuracy": "accuracy at the end", "eureka/epoch": "Eureka epoch", "accuracy/best": "best accuracy"}
-# Charts of these stand before all others of the layers'.
+# Groups whose charts of layers come before those of all other groups.
 _FIRST = ("temperature", "temperature_in_use", "attention_entropy")
-# What a tag of a layer may end in: title and pattern of the chart that shows it.
+# Ending of a layer's tag -> title of the chart that shows it, and pattern of the tags in that chart.
 _PARTS = {
     "": ("{}", "(/mean)?"),
     "/spread": ("{}, spread over heads", "/spread"),
     "/head": ("{}, every head", r"/head_\d+"),
 }
-# What a moment is seen by: scalars, and what the title of their chart calls them. The first has to be there.
+# Two charts that show a moment: scalars, and their names in the title. A chart needs at least its first scalar.
 _MOMENT = (
     {
         "val/accuracy": "validation accuracy", "eureka/threshold": "threshold", "eureka/prior_accuracy": "plateau",
@@ -46,42 +46,42 @@ _MOMENT = (
 
 
 class TensorBoard(TensorBoardLogger, Board):
-    """Lightning's logger, with a layout for the tab "Custom Scalars" that names the charts of what is really logged.
+    """Lightning's TensorBoard logger, with charts of what is really logged in the tab "Custom Scalars".
 
-    Event files lie in the run folder itself, because TensorBoard names a run by its folder. A run folder from before
-    that has them in ``tensorboard/``, and goes on there.
+    Event files lie in the run folder itself, because TensorBoard names a run by its folder. An older run folder has
+    them in ``tensorboard/`` and goes on there.
 
     Args:
         folder: the run folder.
-        purge_step: what was logged from this step on is taken back: optimiser steps of the checkpoint that training
-            goes on from, 0 for a new run.
+        purge_step: what was logged from this step on is dropped; the optimiser steps of the checkpoint that training
+            goes on from, or 0 for a new run.
     """
 
     def __init__(self, folder: str, purge_step: int = 0) -> None:
         before = Path(folder) / "tensorboard"
         place = before if before.is_dir() else folder
-        # 0 is no None: TensorBoard takes the first start it is told of for the run's own, and takes nothing back.
+        # A new run passes 0, not None, to log its start: TensorBoard drops nothing at the first start that it reads.
         super().__init__(place, name="", version="", default_hp_metric=False, purge_step=purge_step)
         self._tags: set[str] = set()
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        # A chart of the epoch against the step would be the first of all, and says nothing.
+        # Without the epoch: its chart against the step would come first of all, and says nothing.
         shown = {name: value for name, value in metrics.items() if name != "epoch"}
         super().log_metrics(shown, step)
         if not shown.keys() <= self._tags:
             self._tags |= shown.keys()
-            # TensorBoard takes the newest.
+            # TensorBoard uses the newest layout.
             self._show(layout(self._tags))
 
     @rank_zero_only
     def log_hyperparams(
         self, params: dict[str, Any] | Namespace, metrics: dict[str, Any] | None = None, step: int | None = None
     ) -> None:
-        """A row of the HParams tab, from :func:`hyperparameters`; what is measured comes with the scalars."""
+        """Writes a row of the HParams tab, from :func:`hyperparameters`; measured values come from the scalars."""
         values = vars(params) if isinstance(params, Namespace) else dict(params)
         columns = [
-            # Columns that differ come first, and only five are shown; which do, a single run cannot know.
+            # Columns said to differ come first, and five are shown. A single run cannot know which do: _SHOWN decides.
             api_pb2.HParamInfo(name=name, type=_type(value), differs=name in _SHOWN)
             for name, value in values.items()
         ]
@@ -110,19 +110,19 @@ class TensorBoard(TensorBoardLogger, Board):
 
     @rank_zero_only
     def save(self) -> None:
-        # Lightning's would add a hparams.yaml: config.yaml says it all.
+        # Lightning's save would add a hparams.yaml, all of which is in config.yaml.
         self.experiment.flush()
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
         if status == "success" and self._experiment is not None:
-            # The first one counts: of a failed run, which may be gone on with, nothing is said.
+            # TensorBoard uses the first end that it reads, so a failed run writes none: it may be resumed.
             end = plugin_data_pb2.SessionEndInfo(status=api_pb2.Status.Value("STATUS_SUCCESS"))
             self._describe(metadata.SESSION_END_INFO_TAG, plugin_data_pb2.HParamsPluginData(session_end_info=end))
         super().finalize(status)
 
     def _show(self, charts: layout_pb2.Layout) -> None:
-        # The writer's own add_custom_scalars knows no margin chart of several lines.
+        # The writer's own add_custom_scalars cannot make a margin chart of several lines.
         tensor = TensorProto(dtype="DT_STRING", string_val=[charts.SerializeToString()])
         self._write(custom_scalar.CONFIG_SUMMARY_TAG, custom_scalar.create_summary_metadata(), tensor)
 
@@ -135,14 +135,14 @@ class TensorBoard(TensorBoardLogger, Board):
 
 
 def hyperparameters(spec: RunSpec) -> dict[str, Any]:
-    """Returns what a run is told by in the HParams tab: names -> number, text, bool or None."""
+    """Returns the hyper-parameters of a run for the HParams tab: names -> number, text, bool or None."""
     typed = {one.key: one.value for one in map(read_override, spec.overrides) if one.is_what}
     told: dict[str, Any] = {"experiment": spec.experiment, "softmax": spec.softmax, "seed": spec.seed}
     rest = {key: value for key, value in typed.items() if key not in told}
     told["overrides"] = " ".join(f"{key}={value}" for key, value in sorted(rest.items()))
     for key in dict.fromkeys([*_ALWAYS, *rest]):
         value = OmegaConf.select(spec.config, key) if re.fullmatch(r"\w+(\.\w+)*", key) else None
-        # A chosen config (row=vit) is known by its name.
+        # Of a chosen config (row=vit), which is no single value, the name is shown.
         told[key] = value if isinstance(value, bool | int | float | str) else rest.get(key)
     return told
 
@@ -150,16 +150,16 @@ def hyperparameters(spec: RunSpec) -> dict[str, Any]:
 def layout(tags: Iterable[str]) -> layout_pb2.Layout:
     """Charts of these scalars for the tab "Custom Scalars".
 
-    What ends in ``layer_<i>`` is a chart with a line a layer; the gradients of W_Q, W_K and W_V share one a layer.
-    Accuracy and loss are margin charts whose margins have no width: TensorBoard smooths lines unless it is told not to,
-    which makes a slope of an abrupt rise, but never the line of a margin.
+    Tags that end in ``layer_<i>`` share a chart with a line for each layer; the gradients of W_Q, W_K and W_V share a
+    chart for each layer. Accuracy and loss are margin charts whose margins have no width: by default TensorBoard
+    smooths lines, which turns an abrupt rise into a slope, but never the line of a margin chart.
     """
     tags = sorted(tags)
     charts: dict[str, list[layout_pb2.Chart]] = {}
     shown: set[str] = set()
 
     def chart(category: str, title: str, *patterns: str) -> None:
-        # All patterns or none: the same chart of two runs is one to TensorBoard only where it is equal.
+        # With all patterns, matched or not: TensorBoard merges the charts of two runs only where they are equal.
         found = {tag for tag in tags if any(re.match(pattern, tag) for pattern in patterns)}
         if found:
             lines = layout_pb2.MultilineChartContent(tag=patterns)
@@ -186,7 +186,7 @@ def layout(tags: Iterable[str]) -> layout_pb2.Layout:
     layers = [found for tag in tags if (found := re.match(r"(\w+)/(.+)/layer_(\d+)(/mean|/spread|/head_\d+)?$", tag))]
     for layer in sorted({int(found[3]) for found in layers if found[1] == "gradient"}):
         chart("gradients", f"mean |gradient| of W_Q, W_K and W_V, layer {layer}", rf"gradient/[^/]+/layer_{layer}$")
-    # Once for all layers: the chart has a line for each.
+    # One chart for all layers, with a line for each.
     others = dict.fromkeys((found[1], found[2], re.sub(r"_\d+$|^/mean$", "", found[4] or "")) for found in layers)
     for group, what, part in sorted(others, key=lambda one: (_place(one[0]), list(_PARTS).index(one[2]))):
         if group != "gradient":

@@ -12,7 +12,7 @@ from lab.runs.summary import FILE
 
 # Folders inside a run, and folders that hold no runs.
 _SKIP = {"checkpoints", "tensorboard", "pictures", "diagnostics", ".report", ".sweeps", ".mlflow"}
-# What follows the name of a run that force=true has set aside, and its number.
+# Stands between the name of a run that force=true has set aside and its number: seed=0~1.
 _ASIDE = "~"
 
 

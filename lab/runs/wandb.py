@@ -16,16 +16,16 @@ from lab.runs.boards import Board, keep_run, known_run, title
 from lab.runs.files import one_line
 from lab.runs.stored_config import read_config
 
-# Of a run's name and of its group, as the service takes them.
+# Most characters of a run's name, and of its group, that W&B takes.
 _LONGEST = 128
 
 
 class WeightsAndBiases(WandbLogger, Board):
-    """Lightning's logger, with one run of W&B for one run folder, seeds of one setting in one group.
+    """Lightning's W&B logger, with one W&B run per run folder; the seeds of one setting form a group.
 
-    Curves, pictures and histograms come as they are logged; the config is there as a whole, with the run folder; the
-    Eureka-moment is ``eureka/epoch`` in the summary. A run that is gone on with goes on in its run of W&B: what was
-    logged after its last checkpoint is there twice, since W&B takes nothing back.
+    Curves, pictures and histograms appear as they are logged; the whole config is there, with the path of the run
+    folder; the Eureka-moment is ``eureka/epoch`` in the summary. A resumed run goes on in its W&B run: what was logged
+    after its last checkpoint is there twice, since W&B takes nothing back.
 
     Args:
         folder: the run folder. W&B keeps its own files below ``wandb/`` there.
@@ -58,7 +58,7 @@ class WeightsAndBiases(WandbLogger, Board):
             entity=entity,
             mode=mode,
             notes=f"run folder: {self._folder.absolute()}",
-            # Runs of a sweep, and seeds that train together, are several in one process.
+            # One process may have several W&B runs: in a sweep, or for seeds that train together.
             reinit="create_new",
         )
         from wandb.errors import Error
@@ -72,7 +72,7 @@ class WeightsAndBiases(WandbLogger, Board):
 
     @rank_zero_only
     def _begin(self, new: bool) -> None:
-        """Starts the run of W&B, which the folder then knows; or opens the one that it knows."""
+        """Starts a W&B run and notes it in the folder, or reopens the one that is noted there."""
         if not new:
             _ = self.experiment
             return
@@ -88,7 +88,7 @@ class WeightsAndBiases(WandbLogger, Board):
     def show_histogram(self, tag: str, values: Tensor, step: int) -> None:
         from wandb import Histogram
 
-        # Neither says in its types that it takes these.
+        # Any: Histogram and log_metrics take these, but their type hints do not say so.
         numbers: Any = values.numpy()
         shown: Any = {tag: Histogram(numbers)}
         self.log_metrics(shown, step)

@@ -1,1 +1,1 @@
-"""Many runs of one command: what a sweep plans to run, written down for those who look at it."""
+"""Sweeps, which are many runs of one command: plans, SLURM jobs, searches, and what the runs are doing."""

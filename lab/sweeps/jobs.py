@@ -1,4 +1,4 @@
-"""SLURM jobs of a sweep: what each asks for, which run has which, and when it has ended."""
+"""SLURM jobs of a sweep: what each job asks for, which run it belongs to, and when it has ended."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ LOOK, ASK = 2.0, 15.0
 PATIENCE = 20.0
 # Seconds that SLURM may be silent, as while its controller restarts, before a sweep gives up.
 SILENCE = 60.0
-# srun has not taken them from sbatch since SLURM 22.05.
+# Tells srun the CPUs per task, which it no longer takes from sbatch since SLURM 22.05.
 _CPUS_FOR_SRUN = 'if [ -n "$SLURM_CPUS_PER_TASK" ]; then export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"; fi'
 
-# Reasons of SLURM's for which a job may wait for ever, and where to look then. Limits on all jobs of a user or account
-# together are left out: they pass as other jobs end.
+# Patterns of SLURM's reasons for which a job may wait for ever -> where to look then. Limits on all jobs of a user or
+# account together are left out: the wait ends as other jobs end.
 _STAYS = {
     "PartitionConfig|BadConstraints": "hydra.launcher.cpus_per_task, mem_gb, gpus_per_node, nodes, gres, constraint: "
     "no node of the partition has all of it",
@@ -50,9 +50,9 @@ _STAYS = {
 
 
 def with_resources(given: Mapping[str, Any], trainer: DictConfig) -> dict[str, Any]:
-    """Parameters of the launcher; where they are null, nodes, tasks and GPUs as the trainer needs them.
+    """Returns the launcher's parameters, with nodes, tasks and GPUs that are null set to what the trainer needs.
 
-    Lightning wants one task a device, and no other number.
+    Lightning needs exactly one task per device.
 
     Raises:
         LabError: if the trainer leaves the number of devices to the machine.
@@ -63,7 +63,7 @@ def with_resources(given: Mapping[str, Any], trainer: DictConfig) -> dict[str, A
     elif str(devices).isdigit():
         count = int(devices)
     else:
-        # "0,1" are two, as [0,1] are.
+        # "0,1" names two devices, as [0,1] does.
         count = len(str(devices).split(",")) if "," in str(devices) else None
     count = count or given["gpus_per_node"] or given["tasks_per_node"]
     if count is None:
@@ -83,10 +83,10 @@ def with_resources(given: Mapping[str, Any], trainer: DictConfig) -> dict[str, A
 
 
 def check_numbers(given: Mapping[str, Any]) -> None:
-    """Checks numbers of the launcher that SLURM or submitit would not refuse before the jobs are there.
+    """Checks numbers of the launcher that SLURM or submitit would refuse only once the jobs are submitted, if at all.
 
     Raises:
-        LabError: at the first that is none, or that leaves a job no time.
+        LabError: at the first that is no whole number, or if they leave a job no time.
     """
     for name in ("array_parallelism", "max_num_timeout", "timeout_min", "signal_delay_s"):
         value = given[name]
@@ -107,17 +107,17 @@ def note(folder: Path, job: SlurmJob, overrides: Iterable[str]) -> None:
 
 
 def differ(folder: Path, overrides: Iterable[str]) -> list[str]:
-    """Overrides that the noted job of a run folder has and these have not, or the other way round; by name."""
+    """Lists the overrides that only one of a run folder's noted job and ``overrides`` has, sorted."""
     try:
         noted = read_json(folder / JOB)["overrides"]
     except (DamagedFile, KeyError, TypeError):
-        return []  # noted before overrides were
+        return []  # no note, or one from before overrides were noted
     return sorted(set(noted) ^ set(overrides))
 
 
 @contextmanager
 def one_submits(runs: Path) -> Iterator[None]:
-    """Has a command wait while another one submits below the same folder of runs, whose jobs it then finds."""
+    """Lets only one command at a time submit below a folder of runs; the next one then finds the jobs of the first."""
     folder = runs / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder / ".submit.lock", fallback_to_soft=False)
@@ -130,17 +130,18 @@ def one_submits(runs: Path) -> Iterator[None]:
 
 
 def find(folders: Iterable[Path]) -> dict[Path, SlurmJob]:
-    """By run folder, the jobs that an earlier command has submitted and that are still queued or running.
+    """Run folder -> its job that an earlier command has submitted and that is still queued or running.
 
     Raises:
-        LabError: if there are such jobs and SLURM does not say, for :data:`SILENCE` seconds, whether they are.
+        LabError: if a submitted job has no result and SLURM does not say, for :data:`SILENCE` seconds, whether it is
+            still queued or running; at once where there is no ``squeue``.
     """
     noted = left_open(folders)
     if not noted:
         return {}
     queue, asked = slurm.queued(), time.monotonic()
     while queue is None:
-        # Submitted again, each of them would run twice.
+        # Not submitted again without an answer: a job that is still queued would then run twice.
         if time.monotonic() - asked > SILENCE or shutil.which("squeue") is None:
             raise LabError(
                 f"squeue does not answer, so that job {next(iter(noted.values())).job_id} of an earlier command may "
@@ -152,7 +153,7 @@ def find(folders: Iterable[Path]) -> dict[Path, SlurmJob]:
 
 
 def left_open(folders: Iterable[Path]) -> dict[Path, SlurmJob]:
-    """By run folder, the jobs that an earlier command has submitted and that have left no result; ended or not."""
+    """Run folder -> its job that an earlier command has submitted and that has left no result, whether ended or not."""
     return {folder: job for folder in folders if (job := _noted(folder)) and not has_result(job)}
 
 
@@ -167,7 +168,7 @@ def _noted(folder: Path) -> SlurmJob | None:
 
     try:
         job: SlurmJob = SlurmJob(folder_of_job, number)
-        # A job's result is a pickle: one that somebody else may have put there is not even looked for.
+        # A job's result is a pickle, unsafe to load: one that another user may have put there is not even looked for.
         own = {os.stat(path).st_uid, os.stat(job.paths.folder).st_uid} == {os.getuid()}
         return job if own and job.paths.folder.is_dir() else None
     except (OSError, RuntimeError, ValueError):
@@ -177,15 +178,15 @@ def _noted(folder: Path) -> SlurmJob | None:
 def has_result(job: SlurmJob) -> bool:
     """Tells whether a job's first task has left its result."""
     path = job.task(0).paths.result_pickle
-    # Listed, since network file systems remember for a while that a file was not there.
+    # The folder is listed, since network file systems remember for a while that a file was not there.
     return path.parent.exists() and path.name in os.listdir(path.parent)
 
 
 def as_they_end(jobs: Mapping[int, SlurmJob]) -> Iterator[tuple[int, SlurmJob]]:
-    """The jobs, each once it has left a result, or has left the queue without one.
+    """Yields each job once it has left a result, or has left the queue without one.
 
-    A job that was queued again is in the queue; one that SLURM says nothing of (the controller does not answer) waits.
-    Says once for each reason which jobs are not going to begin by waiting alone.
+    A job that was queued again counts as queued. While SLURM's controller does not answer, jobs are waited for. Prints
+    once for each reason which jobs may not begin however long they wait.
     """
     waiting = dict(jobs)
     said: set[str] = set()
@@ -218,5 +219,5 @@ def _tell_of_stuck(names: Iterable[str], queue: Mapping[str, str | None], said: 
 
 
 def advice(reason: str) -> str | None:
-    """Advises where to look if a job waits for this reason of SLURM's; None where it passes by itself."""
+    """Advises where to look if a job waits for this reason of SLURM's; None where the reason passes by itself."""
     return next((where for pattern, where in _STAYS.items() if re.match(pattern, reason, re.IGNORECASE)), None)

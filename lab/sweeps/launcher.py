@@ -1,8 +1,8 @@
-"""``hydra/launcher=submitit_slurm``: each run of a sweep a SLURM job of its own.
+"""Launcher of ``hydra/launcher=submitit_slurm``: each run of a sweep is a SLURM job of its own.
 
-The plugin's own launcher submits finished runs again, waits for the jobs one after the other, breaks off at the first
-that was killed, and asks ``sacct``, which not every cluster has. This one submits what is missing, finds jobs again
-that an earlier command has submitted, asks ``squeue``, and reports on every run.
+The launcher of Hydra's submitit plugin submits finished runs again, waits for the jobs one after the other, breaks off
+at the first that was killed, and asks ``sacct``, which not every cluster has. This one submits only missing runs, finds
+the jobs that an earlier command has submitted, asks ``squeue``, and reports on every run.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from lab.runs.spec import RunSpec
 from lab.runs.summary import is_finished, read_summary
 from lab.sweeps import jobs
 
-# Parameters that submitit knows for every kind of cluster; it wants slurm_ before the others.
+# Parameters that submitit knows for every kind of cluster; the names of all others need the prefix slurm_.
 _GENERIC = BaseQueueConf.__dataclass_fields__
 
 
@@ -42,10 +42,10 @@ class _Run:
     """One run of the sweep; under ``seeds``, several in one process.
 
     Attributes:
-        number: in the sweep.
+        number: its number in the sweep.
         overrides: of this run.
-        folders: of its seeds.
-        force: train them even where they are finished.
+        folders: run folders of its seeds.
+        force: whether to train seeds even if they are finished.
         asks: the launcher's parameters, as this run needs them.
     """
 
@@ -65,10 +65,10 @@ class _Run:
 
 
 class SlurmLauncher(submitit_launcher.SlurmLauncher):
-    """Takes the parameters of the plugin's launcher; null for tasks, GPUs and nodes: what the trainer needs."""
+    """Takes the parameters of the plugin's launcher; null for tasks, GPUs or nodes means what the trainer needs."""
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        """Submits and waits; of a run that did not finish, the result raises when it is read."""
+        """Submits the runs and waits for them; the result of a run that did not finish raises when it is read."""
         try:
             return self._launch(job_overrides, initial_job_idx)
         except LabError as error:
@@ -80,7 +80,7 @@ class SlurmLauncher(submitit_launcher.SlurmLauncher):
     def _launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> list[JobReturn]:
         runs = self._runs(job_overrides, initial_job_idx)
         with jobs.one_submits(Path(self.config.paths.runs).expanduser().absolute()):
-            # Jobs before summaries: one that ends in between is finished, not missing.
+            # Jobs are found before summaries are read: a run whose job ends in between is finished, not missing.
             found = jobs.find(folder for run in runs for folder in run.folders)
             finished = {run.number for run in runs if run.finished()}
             done = [run for run in runs if run.number in finished]
@@ -101,7 +101,7 @@ class SlurmLauncher(submitit_launcher.SlurmLauncher):
             reason = f": {first_line(end._return_value)} (log: {job.paths.stdout})" if failed else ""
             tell(f"[{len(ends)}/{len(runs)}] {'not finished' if failed else 'finished'}: {of[number]}{reason}")
         broken = [of[number] for number in sorted(ends) if ends[number].status == JobStatus.FAILED]
-        # A search goes on with others, and tells of each trial its own reason.
+        # A search goes on with other trials and tells each trial's own reason, so its results stay as they are.
         searches = bool(broken) and self.config.hydra.sweeper._target_ != BASIC_SWEEPER
         for run in broken if not searches else ():
             names = ", ".join(map(str, broken))
@@ -113,11 +113,11 @@ class SlurmLauncher(submitit_launcher.SlurmLauncher):
 
     @staticmethod
     def _job_of(run: _Run, found: dict[Path, SlurmJob]) -> SlurmJob | None:
-        """The job that is to run this run, all of its seeds that are not finished; None where it has to be submitted.
+        """The submitted job that is to train all unfinished seeds of this run; None where none is submitted yet.
 
         Raises:
-            LabError: if its job was submitted with other overrides, or another run's job has some of its seeds: two
-                jobs would want one folder.
+            LabError: if the job was submitted with other overrides, or another run's job has some of the seeds: two
+                jobs would then need one folder.
         """
         of = {folder: found.get(folder) for folder in run.folders if run.force or not is_finished(folder)}
         names = {job.job_id if job else None for job in of.values()}
@@ -139,10 +139,10 @@ class SlurmLauncher(submitit_launcher.SlurmLauncher):
         """The runs of these overrides.
 
         Raises:
-            LabError: if a number is none, or the trainer does not say how many devices it takes.
+            LabError: if a parameter is not the number it should be, or the trainer leaves its number of devices open.
         """
         jobs.check_numbers(self.params)
-        # Runs that differ in their seed alone are composed once: each takes a good part of a second.
+        # Runs that differ only in their seed are composed once: composing takes a good part of a second.
         composed: dict[tuple[str, ...], RunSpec] = {}
         runs = []
         for number, overrides in enumerate(map(list, job_overrides), first):
@@ -159,7 +159,7 @@ class SlurmLauncher(submitit_launcher.SlurmLauncher):
         return runs
 
     def _run_here(self, run: _Run) -> JobReturn:
-        """Returns what a finished run returns, without a job: training sees that it is finished."""
+        """Gets the result of a finished run here, without a job: training sees that the run is finished."""
         setup_globals()
         config = self.hydra_context.config_loader.load_sweep_config(self.config, run.overrides)
         with open_dict(config):
@@ -173,7 +173,7 @@ class SlurmLauncher(submitit_launcher.SlurmLauncher):
         )
 
     def _submit(self, runs: list[_Run]) -> dict[int, SlurmJob]:
-        """Submits these runs, those that ask for the same as one array, and notes each one's job in its folders.
+        """Submits runs, those with equal parameters as one job array, and notes each run's job in its folders.
 
         Raises:
             LabError: if there is no SLURM here, or it refuses them.
@@ -195,7 +195,7 @@ class SlurmLauncher(submitit_launcher.SlurmLauncher):
         try:
             executor = AutoExecutor(folder, cluster="slurm", slurm_max_num_timeout=most)
             executor.update_parameters(**{k if k in _GENERIC else f"slurm_{k}": v for k, v in asks.items()})
-            # From within an interactive job: its SLURM_ variables would pass for options of these.
+            # Inside an interactive job, its SLURM_ variables would be taken for options of the new jobs.
             with clean_env() if slurm.job() else nullcontext():
                 jobs_of_runs: Any = executor.map_array(self, *zip(*calls, strict=True))
             return jobs_of_runs
@@ -213,7 +213,7 @@ class SlurmLauncher(submitit_launcher.SlurmLauncher):
                 f"job {job.job_id} was cancelled, killed or out of memory; the run's summary says {status}"
             )
         except UncompletedJobError as told:
-            # The traceback stands between two lines of hyphens; its last line says what it was.
+            # The traceback stands between two lines of hyphens; its last line names the error.
             trace = str(told).split("-" * 22)
             error = LabError(f"job {job.job_id} failed: {trace[len(trace) // 2].strip().splitlines()[-1]}")
         return JobReturn(overrides=run.overrides, status=JobStatus.FAILED, _return_value=error)

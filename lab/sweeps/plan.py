@@ -1,7 +1,7 @@
-"""Plan of a sweep, the runs that it is going to make, as a file beside them: ``<runs>/.sweeps/plan-<digest>.json``.
+"""Plan of a sweep: a file that lists the runs that it is going to make, ``<runs>/.sweeps/plan-<digest>.json``.
 
-A plan is named by what it holds, so that the same command writes the same file. Who no longer wants the runs that are
-still missing deletes the file; runs are never touched.
+A plan is named by a digest of its runs, so that the same command writes the same file. To give up the runs that are
+still missing, delete the file; no run is touched by that.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Plan:
 
 
 def write_plan(runs: Path, names: Iterable[str], command: str) -> Path:
-    """Writes down which runs (names of folders below ``runs``) a command is going to make; the file."""
+    """Writes down which runs (names of folders below ``runs``) a command will make; returns the file."""
     listed = sorted(set(names))
     digest = hashlib.blake2b("\n".join(listed).encode(), digest_size=6).hexdigest()
     path = runs / FOLDER / f"plan-{digest}.json"

@@ -22,7 +22,7 @@ from lab.runs.provenance import command_line
 from lab.runs.spec import run_name, seeds_of
 from lab.sweeps.plan import FOLDER, write_plan
 
-# Groups whose configs may set anything, seeds among it.
+# Groups whose configs may set any value, also the seeds.
 _OF_ALL = ("experiment", "row", "debug")
 
 
@@ -34,7 +34,7 @@ class RecordPlan(Callback):
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         runs = Path(config.paths.runs).expanduser().absolute()
-        # Of an exception Hydra would only warn, and fail of the same a moment later.
+        # Exits by itself: Hydra would only warn of an exception here, and fail for the same reason a moment later.
         with refusals():
             try:
                 (runs / FOLDER).mkdir(parents=True, exist_ok=True)
@@ -45,7 +45,7 @@ class RecordPlan(Callback):
         try:
             names = planned(config)
         except (HydraException, LabError):
-            # The sweep is about to fail of just this, and says so.
+            # The sweep itself is about to fail for the same reason, and will report it.
             return
         with refusals():
             check_apart(names)
@@ -60,7 +60,7 @@ def planned(config: DictConfig) -> list[str]:
 
     Raises:
         HydraException: if an override is wrong.
-        LabError: if ``seeds`` is.
+        LabError: if ``seeds`` is wrong.
     """
     choices = Choices(config.hydra.job.config_name)
     chosen_by: dict[tuple[str, ...], dict[str, str | None]] = {}
@@ -70,13 +70,13 @@ def planned(config: DictConfig) -> list[str]:
     names = []
     for job in jobs_of(config):
         typed = {one.key: one for one in map(read_override, job)}
-        # Neither numbers nor values inside a group change what is chosen.
+        # Neither seeds nor values inside a group change which configs are chosen.
         groups = tuple(one.text for one in typed.values() if one.is_group and one.key not in ("seed", "seeds"))
         if groups not in chosen_by:
             chosen_by[groups] = choices.of(parser.parse_overrides(list(groups)))
         chosen = chosen_by[groups]
         own = config
-        # An experiment, say, may have seeds of its own; the multirun's config knows of none that is swept over.
+        # An experiment, say, may set seeds of its own, and those swept over are not in the multirun's config.
         if not {"seed", "seeds"} <= typed.keys() and any(chosen.get(one) != known.get(one) for one in _OF_ALL):
             kind = tuple(chosen.get(one) for one in _OF_ALL)
             if kind not in configs:
@@ -89,10 +89,10 @@ def planned(config: DictConfig) -> list[str]:
 
 
 def check_apart(names: Sequence[str]) -> None:
-    """Checks that no run folder is that of two runs of a sweep.
+    """Checks that no two runs of a sweep have the same run folder.
 
     Raises:
-        LabError: at the first one that is.
+        LabError: at the first folder that two runs have.
     """
     if twice := [name for name, times in Counter(names).items() if times > 1]:
         more = f", and {len(twice) - 1} more" if len(twice) > 1 else ""
@@ -103,16 +103,16 @@ def check_apart(names: Sequence[str]) -> None:
 
 
 def planned_runs(arguments: Sequence[str]) -> tuple[Path, list[Path]]:
-    """Returns the folder of runs and, in it, those of the runs that ``lab.train -m <arguments>`` would make.
+    """Returns the folder of all runs, and the run folders in it that ``lab.train -m <arguments>`` would make.
 
     Raises:
-        LabError: if something is wrong with the arguments, two runs would be one, or they are a search, which decides
-            as it goes.
+        LabError: if the arguments are wrong, two runs would have one folder, or the arguments ask for a search, which
+            chooses its runs as it goes.
     """
     given = parse_arguments(arguments)
     overrides = list(given.overrides)
     for _ in each_value(overrides, config_dir_of(given)):
-        pass  # of a wrong one it says what is wrong
+        pass  # composing a wrong value raises the error that explains it
     with initialized(config_dir_of(given)):
         try:
             config = compose_multirun(overrides)

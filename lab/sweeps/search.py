@@ -38,9 +38,9 @@ from lab.console import LabError, Unfinished, first_line, tell
 from lab.runs.study import PRUNED_AT, PRUNER, PRUNERS, SAMPLERS, chosen, storage_at
 from lab.sweeps.plan import FOLDER
 
-# Attribute of a study: why the last trial that failed did.
+# User attribute of a study: why the trial that failed last did so.
 _REASON = "last failure"
-# Runs jobs side by side, given the overrides of each and the number of the first.
+# Runs jobs side by side, given the overrides of each job and the number of the first.
 Launch = Callable[[Sequence[Sequence[str]], int], Sequence[JobReturn]]
 
 
@@ -48,16 +48,16 @@ def search(config: DictConfig, launch: Launch) -> None:
     """Runs the trials of a study that are missing, and tells which are the best.
 
     A trial that was cut short (a kill, a time limit) runs again with the same values and therefore in its own run
-    folder, where it goes on from its checkpoint. One that failed counts and does not run again. Trials side by side
-    that happen to have the same values are one run.
+    folder, where it goes on from its checkpoint. A trial that failed counts and does not run again. Trials side by
+    side that happen to have the same values share one run.
 
     Args:
         config: the multirun's, as Hydra composed it.
-        launch: of Hydra's launcher.
+        launch: the function of Hydra's launcher.
 
     Raises:
-        LabError: if an option is wrong, another process is searching the same, no trial has finished, or one was cut
-            short, with which the same command goes on.
+        LabError: if an option is wrong, another process runs the same search, no trial has finished, or a trial was cut
+            short; the same command then goes on with it.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     settings, runs = config.hydra.sweeper, Path(config.paths.runs).expanduser().absolute()
@@ -86,7 +86,7 @@ def search(config: DictConfig, launch: Launch) -> None:
             again, cut_short = cut_short[:size], cut_short[size:]
             new = [study.ask(space) for _ in range(size - len(again))]
             batch = {trial.number: tuple(_overrides(trial.params)) for trial in (*again, *new)}
-            # Trials of the same values would be two processes for one run folder.
+            # Two trials with the same values would be two processes in one run folder: only the first is run.
             first: dict[tuple[str, ...], int] = {}
             for number, values in batch.items():
                 first.setdefault(values, number)
@@ -111,11 +111,11 @@ def search(config: DictConfig, launch: Launch) -> None:
 
 
 def study_name(config: DictConfig) -> str:
-    """``search-<digest>``, the same for the same search space and settings in any order, however many trials."""
+    """``search-<digest>``: equal for the same search space and settings, in any order and with any number of trials."""
     said = {key: config.hydra.runtime.choices.get(key) for key in ("experiment", "softmax")}
     typed = _typed(config).items()
     said |= {key: "deleted" if override.is_delete() else override.get_value_string() for key, override in typed}
-    # Several seeds in a trial are another objective, if not another run.
+    # seeds= counts, though it names no run: the mean over several seeds is another objective.
     tops = {key: key.lstrip("+~").split(".")[0].split("/")[0] for key in said}
     what = sorted(f"{key}={said[key]}" for key, top in tops.items() if top == "seeds" or top not in NOT_WHAT)
     what.append(str(config.hydra.sweeper.direction))
@@ -129,7 +129,7 @@ def distribution(override: Override) -> BaseDistribution:
     ``range()`` its numbers in their order; ``choice()``, ``a,b`` and ``glob()`` any of the values, without an order.
 
     Raises:
-        LabError: if the range is empty or upside down.
+        LabError: if the range is empty or its ends are in the wrong order.
     """
     value = override.value()
     try:
@@ -161,17 +161,17 @@ def _values(override: Override) -> list[Any]:
 
 
 def _typed(config: DictConfig) -> dict[str, Override]:
-    """Overrides of the sweep and of the command line by key; what comes later takes the place of what came before."""
+    """Overrides of the sweep and of the command line by key; a later one replaces an earlier one of the same key."""
     given = config.hydra.sweeper.params or {}
     params = [f"{key}={'null' if value is None else value}" for key, value in given.items()]
     parser = OverridesParser.create(GlobalHydra.instance().config_loader())
     parsed = parser.parse_overrides([*params, *config.hydra.overrides.task])
-    last = {(override.key_or_group, override.package): override for override in parsed}  # whatever sign it has
+    last = {(override.key_or_group, override.package): override for override in parsed}  # with or without + or ~
     return {override.get_key_element(): override for override in last.values()}
 
 
 def _check_options(settings: DictConfig) -> None:
-    """Raises LabError at an option that there is not, or that is wrong."""
+    """Raises LabError at an option that does not exist, or whose value is wrong."""
     known = [str(key) for key in OmegaConf.load(CONFIGS / "hydra" / "sweeper" / "search.yaml") if key != "_target_"]
     if unknown := [str(key) for key in settings if key not in ("_target_", *known)]:
         raise LabError(f"hydra.sweeper has no {unknown[0]!r}; {choices(unknown[0], known)}")
@@ -186,7 +186,7 @@ def _check_options(settings: DictConfig) -> None:
 
 
 def _check_same_space(study: optuna.Study, space: Mapping[str, BaseDistribution]) -> None:
-    """Raises LabError if a study knows other values of a key than are searched now: Optuna compares like with like."""
+    """Raises LabError if earlier trials drew a key from values that Optuna cannot combine with those searched now."""
     for trial in study.trials:
         for key in trial.distributions.keys() & space.keys():
             try:
@@ -199,7 +199,7 @@ def _check_same_space(study: optuna.Study, space: Mapping[str, BaseDistribution]
 
 
 def _cut_short(study: optuna.Study, space: Mapping[str, BaseDistribution]) -> list[FrozenTrial]:
-    """Trials that nobody has brought to an end; one whose values were not all drawn yet counts as failed."""
+    """Trials that were begun and never ended; one whose values were not all drawn is marked as failed and left out."""
     found = [trial for trial in study.trials if trial.state == TrialState.RUNNING]
     for trial in found:
         if trial.params.keys() != space.keys():
@@ -209,10 +209,10 @@ def _cut_short(study: optuna.Study, space: Mapping[str, BaseDistribution]) -> li
 
 @contextmanager
 def _held(folder: Path, name: str) -> Iterator[None]:
-    """Within, no other process searches the same.
+    """Keeps other processes from running the same search within the block.
 
     Raises:
-        LabError: if one does.
+        LabError: if one runs it already, or the folder cannot be locked.
     """
     folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder / f".{name}.lock")
@@ -234,10 +234,10 @@ def _held(folder: Path, name: str) -> Iterator[None]:
 
 
 def _opened(name: str, where: str, settings: DictConfig) -> optuna.Study:
-    """The study, new or gone on with, under its sampler and pruner.
+    """Opens the study, a new one or the one to go on with, and sets its sampler and pruner.
 
     Raises:
-        LabError: if Optuna does not take an option.
+        LabError: if an option is wrong, or the study cannot be opened or has another direction.
     """
     chosen("pruner", PRUNERS, settings.pruner)
     wanted = str(settings.direction)
@@ -248,7 +248,7 @@ def _opened(name: str, where: str, settings: DictConfig) -> optuna.Study:
             study_name=name, storage=storage_at(where), direction=settings.direction, load_if_exists=True
         )
         known = study.trials
-    except Exception as error:  # what a database or somebody else's file says is not ours to list
+    except Exception as error:  # the errors of a database or of somebody else's file cannot be listed
         raise LabError(f"study {name} at {where} cannot be opened: {first_line(error)}") from error
     if known and study.direction.name.lower() != wanted:
         raise LabError(
@@ -257,7 +257,7 @@ def _opened(name: str, where: str, settings: DictConfig) -> optuna.Study:
         )
     options = dict(settings.sampler)
     if options.get("seed") is not None:
-        # A sampler starts over with each process: under the same seed it would ask for the same again.
+        # A sampler starts over in each process: with the same seed it would propose the same values again.
         options["seed"] += len(known)
     study.sampler = chosen("sampler", SAMPLERS, options)
     # Read by the processes of the trials.
@@ -266,10 +266,10 @@ def _opened(name: str, where: str, settings: DictConfig) -> optuna.Study:
 
 
 def _ask_for_all(study: optuna.Study, swept: Mapping[str, Override], seed: int | None) -> int:
-    """Queues all points of the grid that the study does not know yet, in random order; the size of the grid.
+    """Queues all points of the grid that the study does not know yet, in random order; returns the size of the grid.
 
     Raises:
-        LabError: if an interval has no end of values.
+        LabError: if a key has an interval, which has infinitely many values.
     """
     if endless := [str(override.input_line) for override in swept.values() if override.is_interval_sweep()]:
         raise LabError(f"a grid needs values to choose from, choice() or range(), and not {', '.join(endless)}")
@@ -285,13 +285,13 @@ def _overrides(params: Mapping[str, Any]) -> list[str]:
 
 
 def _note(study: optuna.Study, number: int, trained: int, end: JobReturn) -> str | None:
-    """Writes into the study how a trial ended; the same in words. None of one that has not ended and stays open.
+    """Writes into the study how a trial ended and returns that in words; None if it was cut short and stays open.
 
     Args:
         study: the search.
         number: of the trial.
-        trained: number of the trial of the same values whose run this is.
-        end: of that run.
+        trained: number of the trial with the same values that was run.
+        end: result of that run.
     """
     reason = "no validation accuracy at its end"
     try:

@@ -1,4 +1,4 @@
-"""Finds out what the runs below a folder are doing, and which of a sweep are still missing."""
+"""Finds out what the runs below a folder are doing, and which runs of a sweep are still missing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from lab.runs.walk import walk_runs
 from lab.sweeps import jobs
 from lab.sweeps.plan import FOLDER, Plan, read_plans
 
-# From what needs a look to what does not.
+# From statuses that need attention to those that do not.
 ORDER = ("failed", "damaged", "running", "queued", "stopped", "missing", "finished")
 COLORS = {
     "failed": "red",
@@ -34,7 +34,7 @@ COLORS = {
     "finished": "green",
 }
 
-# Of these a SLURM job may be under way.
+# Statuses of runs that may have a SLURM job in the queue.
 OPEN = ("failed", "stopped", "missing")
 # Seconds that squeue may take before the table is shown without it.
 IMPATIENCE = 5.0
@@ -42,7 +42,7 @@ IMPATIENCE = 5.0
 
 @dataclass(frozen=True)
 class RunStatus:
-    """One run, told by its summary; a missing one, or one just begun, by the plans of sweeps.
+    """Status of one run, from its summary; of a run without one, from its lock and the plans of sweeps.
 
     Attributes:
         folder: of the run.
@@ -53,8 +53,8 @@ class RunStatus:
         moment: epoch of the Eureka-moment; None without.
         change: epoch of the change point of the metric that is watched; None without.
         seconds_left: of a running run, at its speed so far.
-        reason: why it failed, or its job and why SLURM lets that wait.
-        plans: that ask for a missing run.
+        reason: why it failed, or its SLURM job and why that waits.
+        plans: the plans that ask for the run, where it is missing.
     """
 
     folder: Path
@@ -115,7 +115,7 @@ class Gathering:
 
     def _below(self) -> list[RunStatus]:
         here = Path(os.path.abspath(self.root))
-        # A plan covers more than a subfolder of its runs.
+        # Plans lie in the folder of all runs, of which root may be a subfolder.
         plans = [plan for parent in here.parents for plan in read_plans(parent / FOLDER)]
         found = walk_runs(here, passing=lambda folder: plans.extend(read_plans(folder / FOLDER)))
         runs = {one.path: self._status(one.path) for one in found}
@@ -127,14 +127,14 @@ class Gathering:
         return [*runs.values(), *(_planned(path, asking) for path, asking in missing.items())]
 
     def _with_jobs(self, runs: list[RunStatus]) -> list[RunStatus]:
-        """The same runs; those that are to be run by a job that SLURM has are queued, or about to begin."""
+        """The same runs; a run whose job is in SLURM's queue is "queued", or "running" once the job begins."""
         try:
             noted = jobs.left_open(run.folder for run in runs if run.status in OPEN)
         except ModuleNotFoundError:
             return runs  # without submitit there is no telling which jobs have ended
         if not noted:
             return runs
-        # Not at every look: a cluster's controller has more to do.
+        # Not at every look, to spare the cluster's controller.
         if time.monotonic() - self._asked >= jobs.ASK:
             self._queue = slurm.queued(IMPATIENCE)
             self._asked = time.monotonic()
@@ -144,11 +144,11 @@ class Gathering:
         try:
             file = (folder / FILE).stat()
         except FileNotFoundError:
-            # Set aside just now.
+            # The run was set aside just now.
             return status_of(folder)
         stamp = (file.st_mtime_ns, file.st_ino)
         before, status = self._known.get(folder, (None, None))
-        # A killed run's summary still says that it is running, and it may go on: that takes another look.
+        # A run may be killed, and may go on, without a change of its file: these are read again.
         if status is None or before != stamp or status.status in ("running", "stopped"):
             status = status_of(folder)
             self._known[folder] = (stamp, status)
@@ -156,7 +156,7 @@ class Gathering:
 
 
 def _planned(folder: Path, plans: tuple[Plan, ...]) -> RunStatus:
-    """The status of a run without a summary: its process holds the folder while it still loads."""
+    """Status of a run without a summary: "running" if a process, still loading, holds its folder, else "missing"."""
     with suppress(PermissionError):  # a colleague's folder that one may not read
         if (folder / LOCK).exists() and is_held(folder):
             return RunStatus(folder, "running", reason="loading")
@@ -164,7 +164,7 @@ def _planned(folder: Path, plans: tuple[Plan, ...]) -> RunStatus:
 
 
 def _with_job(run: RunStatus, job: str, queue: dict[str, str | None] | None) -> RunStatus:
-    """A run with a noted job, by what SLURM says of that."""
+    """A run with a noted job, its status by what SLURM says of that job."""
     if queue is None:
         asked = f"job {job} may be queued: squeue does not answer"
         return run if run.reason else replace(run, reason=asked)
@@ -177,7 +177,7 @@ def _with_job(run: RunStatus, job: str, queue: dict[str, str | None] | None) -> 
 
 
 def gather(root: Path) -> list[RunStatus]:
-    """One look at all runs below a folder."""
+    """Looks once at all runs below a folder."""
     return Gathering(root).look()
 
 
@@ -188,7 +188,7 @@ def table(runs: list[RunStatus], root: Path, rows: int | None = None) -> Table:
     grid = Table(title=_shown(f"{root}: {told or 'no runs'}"), title_justify="left")
     shown = [_cells(run, root) for run in runs[:rows]]
     for name in ("status", "run", "epoch", "accuracy", "Eureka", "change point", "left", "reason"):
-        # Most folders have no run that is running, and none that failed.
+        # Without empty columns: most folders have no run that is running, and none that failed.
         if name in ("change point", "left", "reason") and not any(cells[name] for cells in shown):
             continue
         grid.add_column(name, justify="left" if name in ("status", "run", "reason") else "right", overflow="fold")
@@ -211,7 +211,7 @@ def _cells(run: RunStatus, root: Path) -> dict[str, str]:
 
 
 def _shown(text: str) -> str:
-    """Text that somebody else may have written, as rich prints it as it stands."""
+    """Escapes text that somebody else may have written, so that rich prints it literally."""
     return escape(printable(text))
 
 

@@ -1,4 +1,4 @@
-"""Ctrl-C in a sweep whose runs are side by side on this machine: they save and end before the sweep does."""
+"""Ctrl-C in a sweep whose runs are side by side on this machine: the runs save and end before the sweep does."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _told = threading.Event()
 
 
 class WaitForRuns(Callback):
-    """Has the process of a joblib sweep hear the first Ctrl-C without an exception, upon which joblib kills all runs.
+    """Keeps the first Ctrl-C from raising an exception in a joblib sweep, at which joblib would kill all runs.
 
-    The runs hear it, too, and save (:func:`lab.training.processes.ended_with_parent`). A second one is as ever.
+    The runs get the Ctrl-C, too, and save (:func:`lab.training.processes.ended_with_parent`). A second one raises.
     """
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
@@ -31,7 +31,7 @@ class WaitForRuns(Callback):
 
 @contextmanager
 def ends_as_told() -> Iterator[None]:
-    """Has the program end, after what is within, with the exit status of a Ctrl-C that was heard there."""
+    """Ends the program after the block with the exit status of Ctrl-C, if a Ctrl-C was heard within it."""
     before = signal.getsignal(signal.SIGINT)
     _told.clear()
     try:

@@ -37,7 +37,7 @@ from lab.training.optim import OptimConfig
 def build_model_and_data(
     config: DictConfig, kind: type[TwoStepModule] = TwoStepModule
 ) -> tuple[TwoStepModule, DataModule]:
-    """The module and its data of one seed, everything random in them fixed by it."""
+    """The module and the data of one seed, which fixes everything random in them."""
     L.seed_everything(config.seed, workers=True, verbose=False)
     data = build_data(config.data)
     return build_module(config, data, kind), data
@@ -68,7 +68,7 @@ def build_optim(optim: DictConfig) -> OptimConfig:
 
 
 def build_options(config: DictConfig) -> None:
-    """Builds all that takes no time, and lets it go: what its options say of each other is told before any work.
+    """Builds everything that is quick to build and discards it, so that options that do not fit fail before any work.
 
     Raises:
         LabError: if the package of a logger is not installed.
@@ -111,7 +111,7 @@ def build_module(config: DictConfig, data: DataModule, kind: type[TwoStepModule]
 
 
 def build_model(model: DictConfig, softmax: DictConfig, facts: dict[str, int]) -> torch.nn.Module:
-    """A model under a softmax, for data of which it has to know ``facts``; a model without attention takes none.
+    """A model with its softmax, for data described by ``facts``; a model without attention takes no softmax.
 
     Raises:
         LabError: if the data's facts do not fit the model, or a softmax is asked for that the model cannot take.
@@ -137,17 +137,17 @@ def build_callbacks(config: DictConfig) -> list[Callback]:
 
 
 def build_checkpoints(config: DictConfig, run: Run, preemption: Preemption) -> Checkpoints:
-    """The callback that saves checkpoints into the run folder, also where the run is told to go."""
+    """The callback that saves checkpoints into the run folder, also when a signal tells the run to end."""
     options: Any = OmegaConf.to_container(config.checkpoints)
     return Checkpoints(run.checkpoints, **options, preemption=preemption)
 
 
 def build_loggers(spec: RunSpec, run: Run, resume_step: int) -> list[Logger]:
-    """Makes ``metrics.csv`` and the loggers that the config names, and tells them what is run."""
+    """Makes the logger of ``metrics.csv`` and those that the config names, and logs the run's hyperparameters."""
     loggers: list[Logger] = [MetricsLog(run.metrics, resume_step)]
     for make in instantiate(spec.config.logger).values():
         if make is not None:
-            # What a killed run logged beyond its last checkpoint comes again: it is taken back where a logger can.
+            # A resumed run logs the steps after its last checkpoint again: a logger that can purge its old rows does.
             takes_back = resume_step and "purge_step" in inspect.signature(make).parameters
             loggers.append(make(purge_step=resume_step) if takes_back else make())
     for logger in loggers:
@@ -156,9 +156,9 @@ def build_loggers(spec: RunSpec, run: Run, resume_step: int) -> list[Logger]:
 
 
 def build_trainer(spec: RunSpec, callbacks: Sequence[Callback], loggers: Sequence[Logger]) -> L.Trainer:
-    """Makes Lightning's trainer; says so where no callback of the config looks for a Eureka-moment."""
+    """Makes Lightning's trainer; prints a note if no callback of the config looks for a Eureka-moment."""
     _tell_if_nobody_looks(spec)
-    # Plain values: Lightning takes max_time as a dict, and a DictConfig is none.
+    # Plain Python values: Lightning needs max_time as a dict, and a DictConfig is not one.
     trainer = instantiate(
         spec.config.trainer,
         _convert_="all",
@@ -171,7 +171,10 @@ def build_trainer(spec: RunSpec, callbacks: Sequence[Callback], loggers: Sequenc
 
 
 def _tell_if_nobody_looks(spec: RunSpec) -> None:
-    """A group chosen by one name takes the place of the experiment's own: easily typed, and a whole sweep is lost."""
+    """Prints a note if no callback looks for a Eureka-moment.
+
+    ``callbacks=<name>`` replaces the experiment's own callbacks: easily typed, and a whole sweep is lost.
+    """
     classes = {name: get_object(node._target_) for name, node in spec.config.callbacks.items() if node}
     if any(inspect.isclass(one) and issubclass(one, EurekaMoment) for one in classes.values()):
         return
@@ -182,7 +185,7 @@ def _tell_if_nobody_looks(spec: RunSpec) -> None:
 
 
 def _own_callbacks(experiment: str | None) -> list[str]:
-    """Returns what an experiment of the lab, or the one that it is made of, chooses as ``callbacks``; [] of another."""
+    """Returns the ``callbacks`` that an experiment of the lab, or the one that it extends, chooses; [] for others."""
     path = CONFIGS / "experiment" / f"{experiment}.yaml"
     own = ["default"]
     if experiment is None:

@@ -1,6 +1,6 @@
-"""Ends a run that is told to go before it trains, and tells once of a full disk.
+"""Ends a run that gets a signal before it trains, and reports a full disk only once.
 
-Once it trains, :class:`~lab.callbacks.preemption.Preemption` hears signals.
+During training, :class:`~lab.callbacks.preemption.Preemption` handles signals.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any, NoReturn
 from lab.console import hears, signal_name
 from lab.runs.files import is_full
 
-# Who has set these to anything else, as submitit and the shell do that starts in the background, keeps them so.
+# Python's own handlers. Others stay: submitit's, or that of a shell that starts a process in the background.
 _OWN = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
 
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Has Ctrl-C and SIGTERM end, within, the program in one line, with exit status 128 + signal."""
+    """Makes Ctrl-C and SIGTERM end the program, within the block, with one line and exit status 128 + signal."""
     before = {number: signal.getsignal(number) for number in _OWN}
     taken = [number for number, own in _OWN.items() if hears(number) and before[number] == own]
     for number in taken:
@@ -35,7 +35,7 @@ def ended_by_signals() -> Iterator[None]:
 
 @contextmanager
 def full_disk_told_once() -> Iterator[None]:
-    """Leaves it, within, to the main thread to tell of a full disk: TensorBoard's writer raises it again there."""
+    """Lets only the main thread report a full disk, within the block: TensorBoard's writer raises its error there."""
     before = threading.excepthook
 
     def tell_others(args: threading.ExceptHookArgs) -> None:
@@ -50,6 +50,6 @@ def full_disk_told_once() -> Iterator[None]:
 
 
 def _end(number: int, frame: Any) -> NoReturn:
-    # Written past Python's buffers, which the signal may have met half-way.
+    # Not through Python's buffers: the signal may have interrupted a write to them.
     os.write(2, f"\n{signal_name(number)}: ended\n".encode())
     raise SystemExit(128 + number)

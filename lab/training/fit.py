@@ -46,10 +46,10 @@ from lab.training.seeds.train import check_trainer, train_together
 
 
 def train(spec: RunSpec) -> list[Summary]:
-    """Trains what ``spec`` describes, or goes on with it, or finds it finished; one summary a seed.
+    """Trains the runs of ``spec``, resumes them or finds them finished; returns one summary per seed.
 
     Raises:
-        LabError: for everything that a user can mend.
+        LabError: for every problem that a user can fix.
     """
     config = spec.config
     check(config)
@@ -69,11 +69,11 @@ def train(spec: RunSpec) -> list[Summary]:
 
 
 def _prepare_process(spec: RunSpec) -> None:
-    """Sets what this process needs for training, whatever is trained."""
+    """Prepares this process for any training: warnings, threads, and notes on slow settings."""
     trainer = spec.config.trainer
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", module="lightning")
-    # Seeds trained together: fused CPU attention is then called seed by seed, which costs nothing to speak of.
+    # In seeds trained together (vmap), fused CPU attention is called seed by seed, which costs almost nothing.
     warnings.filterwarnings("ignore", message=".*batching rule for aten::_scaled_dot_product")
     if spec.config.threads is not None:
         torch.set_num_threads(spec.config.threads)
@@ -85,7 +85,7 @@ def _prepare_process(spec: RunSpec) -> None:
 
 
 def _check_compiler(accelerator: str) -> None:
-    """Raises LabError where torch.compile would find no compiler: of C++ for a CPU, of C for a GPU (Triton's)."""
+    """Raises LabError if torch.compile would find no compiler: for C++ on a CPU, for C on a GPU (Triton)."""
     on_gpu = accelerator in ("gpu", "cuda", "auto") and torch.cuda.is_available()
     if on_gpu:
         names = [os.environ["CC"]] if os.environ.get("CC") else ["gcc", "clang"]
@@ -101,7 +101,7 @@ def _check_compiler(accelerator: str) -> None:
 
 @contextmanager
 def _opened(spec: RunSpec) -> Iterator[OpenRun | Summary]:
-    """Holds the run folder of one seed within the block; gives the summary where nothing is left to train."""
+    """Holds the run folder of one seed within the block; yields its summary if nothing is left to train."""
     primary = process_rank() == 0
     try:
         run = Run(spec.folder, primary)
@@ -109,10 +109,10 @@ def _opened(spec: RunSpec) -> Iterator[OpenRun | Summary]:
         raise _unwritable(spec, error) from error
     try:
         if spec.force and slurm.restarts() and run.read_provenance().get("slurm_job") == slurm.job():
-            spec = spec.changed(force=False)  # this very job began anew before it was queued again
+            spec = spec.changed(force=False)  # this job has started the run anew already, before it was requeued
         if primary and spec.force and (aside := run.set_aside()):
             tell(f"force=true: the run before is kept in {aside}")
-        # Every process sees the same summary and leaves together; under force it is the old run's, or none.
+        # All processes read the same summary, so they return together; under force it is the old run's, or None.
         before = run.read_summary()
         if before is not None and before.finished and not spec.force:
             run.check_same(spec.config)
@@ -121,7 +121,7 @@ def _opened(spec: RunSpec) -> Iterator[OpenRun | Summary]:
             return
         origin = provenance()
         if "lab.train" not in origin["command"]:
-            # A worker of a launcher: what it was started with says nothing to a reader.
+            # In a worker of a launcher, the command of the process itself tells a reader nothing.
             origin["command"] = spec.command
         try:
             run.identify(spec.config, origin)
@@ -134,7 +134,7 @@ def _opened(spec: RunSpec) -> Iterator[OpenRun | Summary]:
             softmax=spec.softmax,
             seed=spec.seed,
             overrides=spec.overrides,
-            # Of those that began together, fewer go on once some have ended.
+            # The number at the start: fewer seeds go on once some have ended.
             seeds_together=before.seeds_together if before is not None else None,
             **origin,
         )

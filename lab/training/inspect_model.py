@@ -27,11 +27,11 @@ from lab.runs.spec import folder_name
 from lab.training.looks import Looks, device_of
 from lab.training.next_token import as_trained
 
-# Tokens of an input where nobody has said, and inputs.
+# Defaults: tokens per input, and number of inputs.
 _TOKENS, _INPUTS = 128, 16
-# What has a loss of its own.
+# The option for a model that has a loss.
 _CAUSAL = "kind=AutoModelForCausalLM"
-# Characters of a text that are read for each token that is asked for: more than any token has on average.
+# Characters of text that are read per token wanted: more than tokens have on average in any vocabulary.
 _CHARACTERS = 16
 
 
@@ -52,21 +52,22 @@ def inspect_model(
     kind: str | None = None,
     seed: int = 0,
 ) -> Path:
-    """Shows a model of another library to diagnostics; the folder that tables and pictures were written to.
+    """Shows a model of another library to diagnostics; returns the folder with their tables and pictures.
 
     Args:
         model: ``hf:<name or folder>`` or ``timm:<name>``.
-        callbacks: overrides of ``configs/train.yaml`` that name and set the diagnostics, or say where more configs are.
-        out: where to write; None is a folder of the model's name below ``inspect``.
+        callbacks: overrides of ``configs/train.yaml`` that choose and configure the diagnostics, or name a folder with
+            more configs.
+        out: where to write; None is a folder below ``inspect``, named after the model.
         device: where to compute.
-        softmax: a softmax config to put in; None is the model's own.
-        softmax_options: overrides of it, as in ``softmax.form=log_n``.
-        force: replace what an earlier look wrote.
-        text: what a model of tokens is shown: a text, a file, or a folder of ``*.txt``; None for random tokens.
-        images: folder of pictures that a model of pictures is shown; None for noise.
-        tokens: of an input; None is 128, or as many as the model takes.
-        inputs: how many are shown at most; None is 16.
-        weights: False for random ones.
+        softmax: softmax config to swap in; None keeps the model's own softmax.
+        softmax_options: overrides of that config, as in ``softmax.form=log_n``.
+        force: overwrite the files of an earlier look.
+        text: input of a model that takes tokens: a text, a file, or a folder of ``*.txt``; None for random tokens.
+        images: input of a model that takes pictures: a folder of them; None for noise.
+        tokens: tokens per input; None is 128, or the most that the model takes if that is less.
+        inputs: largest number of inputs; None is 16.
+        weights: False for random weights.
         layers: how many of the model's first layers to keep; None keeps all.
         kind: class of ``transformers``; None lets the library choose.
         seed: of random inputs and random weights.
@@ -86,12 +87,12 @@ def inspect_model(
     has = [*(["text"] if named.vocabulary else []), *(["training"] if named.tells_next else [])]
     lacks = f" without {_CAUSAL}" if named.vocabulary and not named.tells_next else ""
     looks.check_needs(has, f"model={model}{lacks}")
-    # What may be wrong is found before weights are fetched, if it can be.
+    # Mistakes that show without weights are found before these are downloaded.
     replace_softmax(named.empty, factory)
     data = _data(named, text, images, tokens, inputs or _INPUTS, seed)
     if any(one.needs == "text" for one in looks.diagnostics):
         named.encode("to be refused where there is no tokenizer")
-    with suppress(RuntimeError):  # of what needs numbers
+    with suppress(RuntimeError):  # from code that needs numbers, which tensors on "meta" lack
         _try(restore_softmax(named.empty), data, torch.device("meta"), model, (TypeError, ValueError, AttributeError))
     torch.manual_seed(seed)
     loaded = replace_softmax(named.load(), factory).to(where)
@@ -121,7 +122,7 @@ def inspect_model(
 def _data(
     named: NamedModel, text: str | None, images: Path | None, tokens: int | None, inputs: int, seed: int
 ) -> GivenData:
-    """Inputs of a model: of a text, of a folder of pictures, or random."""
+    """Inputs of a model: from a text, from a folder of pictures, or random."""
     if named.size is not None:
         for option, value in (("text", text), ("tokens", tokens)):
             if value is not None:
@@ -152,8 +153,8 @@ def _random_tokens(named: NamedModel, inputs: int, length: int, seed: int) -> Te
 
 def _words(text: str, characters: int) -> str:
     """The first characters of a text, of a file, or of the files of a folder."""
-    path = Path(os.path.expanduser(text))  # "~ 5 apples" is a text
-    if not os.path.exists(path):  # which a long text, no name of a file, is no error to
+    path = Path(os.path.expanduser(text))  # not Path.expanduser, which fails on a text such as "~ 5 apples"
+    if not os.path.exists(path):  # False, not an error, for a text too long to be a file name
         if len(text.split()) < 2:
             raise LabError(f"text={text} is no file, no folder and no text of two words or more")
         return text
@@ -173,7 +174,7 @@ def _words(text: str, characters: int) -> str:
 
 
 def _pictures(folder: Path, inputs: int) -> list[Path]:
-    """The first pictures of a folder and of those in it, by name."""
+    """The first pictures, by name, of a folder and its subfolders."""
     found = sorted(
         path for path in Path(os.path.expanduser(folder)).rglob("*") if path.suffix.lower() in IMG_EXTENSIONS
     )
@@ -192,7 +193,7 @@ def _opened(path: Path) -> Any:
 def _try(
     model: nn.Module, data: GivenData, device: torch.device, name: str, wrong: tuple[type[Exception], ...]
 ) -> None:
-    """One input through the model: it may want more than this kind of input, or take fewer tokens than it says."""
+    """Runs the model on one input: it may need other inputs as well, or take fewer tokens than it says."""
     x = data.draw_validation(0)["x"][:1].to(device)
     try:
         with torch.no_grad():

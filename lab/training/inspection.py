@@ -1,4 +1,4 @@
-"""Shows a trained model to diagnostics: tables and pictures of a checkpoint, after the fact."""
+"""Shows a trained model to diagnostics: tables and pictures of a checkpoint, after training."""
 
 from __future__ import annotations
 
@@ -39,25 +39,26 @@ def inspect(
     data_options: dict[str, Any] | None = None,
     trust: Sequence[str] = (),
 ) -> Path:
-    """Shows a run's newest checkpoint to diagnostics; the folder that tables and pictures were written to.
+    """Shows a run's newest checkpoint to diagnostics; returns the folder with their tables and pictures.
 
         inspect("runs/reasoning/norm_softmax/seed=0", ["callbacks=[attention_entropy,linear_probes]"])
 
     Args:
         run: a run folder.
-        callbacks: overrides of ``configs/train.yaml`` that name and set the diagnostics, or say where more configs are
-            (``hydra.searchpath``).
-        out: where to write; None is a folder of the run's own.
+        callbacks: overrides of ``configs/train.yaml`` that choose and configure the diagnostics, or name a folder with
+            more configs (``hydra.searchpath``).
+        out: where to write; None is a folder below ``inspect`` in the run folder.
         device: where to compute.
-        softmax: a softmax config to swap in.
-        softmax_options: overrides of it, as in ``softmax.form=log_n``.
-        force: replace what an earlier look wrote.
+        softmax: softmax config to swap in; None keeps the run's own.
+        softmax_options: overrides of that config, as in ``softmax.form=log_n``.
+        force: overwrite the files of an earlier look.
         data_options: changes of the run's data, by key (``data.validation_size``).
-        trust: modules that the run's config may name, beside the lab's: it is data, and anybody may have written it.
+        trust: modules that the run's config may name beside the lab's; others are refused, as anybody may have
+            written the config.
 
     Raises:
-        LabError: if there is no such run or diagnostic, its config names what is not trusted, or an earlier look would
-            be overwritten.
+        LabError: if there is no such run or diagnostic, the run's config names something that is not trusted, or an
+            earlier look would be overwritten.
     """
     if isinstance(callbacks, str) or not any(one.startswith("callbacks=") for one in callbacks):
         raise LabError(f"no diagnostics: give a list that names some, ['callbacks=[attention_entropy]'], {callbacks!r}")
@@ -97,7 +98,7 @@ def inspect(
 
 
 def _state(config: DictConfig, model: nn.Module, data: DataModule, optim: OptimConfig, step: int) -> TrainingState:
-    """The checkpoint as training would go on with it, up to what interventions and schedules make of it."""
+    """The checkpoint as training would go on from it, but without intervention and temperature schedule."""
     module = TwoStepModule(model, optim, data.model_arguments()["num_classes"], seed=config.seed)
     module.to(next(model.parameters()).device)
     trainer = config.trainer

@@ -1,7 +1,7 @@
-"""Reaches into Lightning and PyTorch where they have no public way: one small function for each such thing.
+"""Uses private parts of Lightning and PyTorch where they have no public API: one small function for each.
 
-Nothing else in ``lab/training`` uses private names of theirs; ``tests/lab/test_lightning_internals.py`` fails by the
-name of the function here once a new version takes the thing away or gives it another meaning.
+Nothing else in ``lab/training`` but ``onednn.py`` uses their private names. Once a new version removes one or changes
+its meaning, ``tests/lab/test_lightning_internals.py`` fails with the name of the function here.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
 
 def process_rank() -> int:
-    """Number of this process among those that train one run, from 0 on; known before there is a trainer.
+    """Rank of this process among those that train one run, from 0 on; known before there is a trainer.
 
-    Lightning notes it on the decorator, from the environment when it is imported and later from the trainer.
+    Lightning stores it on the decorator ``rank_zero_only``: from the environment at import, later from the trainer.
     """
     return int(getattr(rank_zero_only, "rank", 0) or 0)
 
 
 def attached_trainer(module: LightningModule) -> Trainer | None:
-    """Trainer that trains ``module``; None where none does, which Lightning says by an exception alone."""
+    """Trainer of ``module``; None if it has none, where Lightning would raise an exception."""
     try:
         return module.trainer
     except RuntimeError:
@@ -32,12 +32,12 @@ def attached_trainer(module: LightningModule) -> Trainer | None:
 
 
 def end_a_finished_epoch(trainer: Trainer) -> None:
-    """Lets a run that goes on from the end of an epoch begin with the next; to be called as training starts.
+    """Lets a run resumed at the end of an epoch begin with the next one; call it as training starts.
 
-    Under ``trainer.max_steps`` Lightning ends that epoch once more, without a batch, and counts it twice. Without, it
-    does what is done here.
+    Under ``trainer.max_steps`` Lightning would end that epoch once more, without a batch, and count it twice. Without
+    ``max_steps`` Lightning itself does what this function does.
     """
-    # Typed as what lacks half of this.
+    # Any, since Lightning's types lack half of these attributes.
     loop: Any = trainer.fit_loop
     parent: Any = _Loop
     if not loop.restarted_on_epoch_end:
@@ -50,7 +50,7 @@ def end_a_finished_epoch(trainer: Trainer) -> None:
 
 
 def processor_has_bf16() -> bool:
-    """Says that this processor has instructions for bfloat16; without them it emulates them, up to 200 times slower.
+    """Tells whether this processor has bfloat16 instructions; without, it emulates bfloat16, up to 200 times slower.
 
     True where this build of PyTorch cannot tell.
     """
@@ -59,14 +59,14 @@ def processor_has_bf16() -> bool:
 
 
 def recompute_in_backward() -> None:
-    """Makes torch.compile compute cheap intermediate results again in the backward pass, not keep them for it."""
+    """Makes torch.compile recompute cheap intermediate results in the backward pass instead of storing them."""
     import torch._functorch.config  # takes a second, and few runs compile
 
     torch._functorch.config.aggressive_recomputation = True
 
 
 def allow_recompiling(limit: int) -> None:
-    """Lets torch.compile meet at least ``limit`` different shapes of one function before it stays eager."""
+    """Lets torch.compile compile one function for at least ``limit`` shapes before it falls back to eager mode."""
     import torch._dynamo  # takes a second, and few runs compile
 
     torch._dynamo.config.recompile_limit = max(limit, torch._dynamo.config.recompile_limit)

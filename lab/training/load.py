@@ -1,4 +1,4 @@
-"""A trained model out of its run folder, under the softmax it was trained with or any other."""
+"""Loads a trained model from its run folder, with the softmax it was trained with or any other."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from lab.runs.folder import Run
 from lab.training.build import build_data, build_model
 from lab.training.stored import load_config, made_of
 
-# Names of what rules and normalisers hold in a model's state.
+# Matches names of the parameters and buffers of rules and normalisers in a model's state dict.
 _OF_SOFTMAX = re.compile(r"\.(rule|normaliser)\.")
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A run's newest checkpoint, read once: models of any softmax made of it have the same weights.
+    """A run's newest checkpoint, read once: models made from it have the same weights, whatever their softmax.
 
     Attributes:
-        folder: of the run.
+        folder: the run folder.
         path: the checkpoint.
-        config: of the run.
-        state: the model's state.
+        config: the run's config.
+        state: the model's state dict.
         step: optimiser steps it was trained for.
     """
 
@@ -40,10 +40,10 @@ class Trained:
     step: int
 
     def data(self) -> DataModule:
-        """The data of the run, set up; what is missing is not downloaded.
+        """The data of the run, set up; missing files are not downloaded.
 
         Raises:
-            LabError: if it is missing.
+            LabError: if files are missing.
         """
         with made_of(self.folder):
             data = build_data(self.config.data)
@@ -59,10 +59,10 @@ class Trained:
         """The model in evaluation mode.
 
         Args:
-            softmax: to swap in, by name (``"norm_softmax"``) or as a composed ``softmax`` config with options
-                (:func:`lab.models.composed_softmax.softmax_config`); what it learns is at its start, and where it does
-                not say tau, it has that of the trained softmax. None takes the run's own.
-            facts: the data's ``model_arguments()``, from who has the data at hand; None loads the data to ask it.
+            softmax: softmax to swap in, by name (``"norm_softmax"``) or as a composed ``softmax`` config with options
+                (:func:`lab.models.composed_softmax.softmax_config`). Its learned parameters have their initial values;
+                if it does not set tau, it takes tau from the trained softmax. None keeps the run's own.
+            facts: the data's ``model_arguments()``, if the caller has the data; None builds the data to ask it.
 
         Raises:
             LabError: if the weights do not fit.
@@ -76,7 +76,7 @@ class Trained:
             if facts is None:
                 facts = build_data(self.config.data).model_arguments()
             model = build_model(self.config.model, own, facts)
-        # What another softmax holds is another's, though of the same name: it starts with what it is made with.
+        # Another softmax keeps its own initial parameters, even where the trained softmax has some of the same name.
         kept = {k: v for k, v in self.state.items() if softmax is None or not _OF_SOFTMAX.search(k)}
         if softmax is not None and softmax.get("tau") is None:
             kept |= {k: v for k, v in self.state.items() if k.endswith(".rule.tau")}
@@ -84,7 +84,7 @@ class Trained:
             missing, unexpected = model.load_state_dict(kept, strict=False)
         except RuntimeError as error:
             told = ", ".join(f"{name}={value}" for name, value in facts.items())
-            # Torch names the model first, then what does not fit.
+            # PyTorch's message names the model in its first line, and what does not fit after it.
             why = str(error).splitlines()[-1].strip()
             raise LabError(f"{self.path} does not fit data of {told}: {why}") from error
         unfit = [name for name in (*missing, *unexpected) if softmax is None or not _OF_SOFTMAX.search(name)]
@@ -99,11 +99,11 @@ def read_trained(folder: str | Path, trust: Sequence[str] = ()) -> Trained:
         trained = lab.read_trained("runs/reasoning/norm_softmax/seed=0")
         model, data = trained.model(), trained.data()
 
-    A run folder may come from anybody: its config is data, and nothing of it is run but the lab's own classes.
+    A run folder may come from anybody, so its config is treated as data: it may name only the lab's own classes.
 
     Args:
-        folder: of the run.
-        trust: modules that its config may name, beside the lab's.
+        folder: the run folder.
+        trust: modules beside the lab's whose classes the run's config may name.
 
     Raises:
         LabError: if there is no run or no intact checkpoint, or the config names something that is not trusted.

@@ -1,4 +1,4 @@
-"""Diagnostics that look afterwards: made by name, with what they find written down and printed."""
+"""Diagnostics that look at a trained model: they are built by name, and their findings are written and printed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from lab.observation.subject import Subject
 from lab.runs.files import check_writable, write_json
 from lab.runs.provenance import provenance
 
-# Larger tables are for a reader of files.
+# Larger tables are not printed; they are in the files.
 _MOST_ROWS, _MOST_COLUMNS = 30, 12
 
 
@@ -42,12 +42,13 @@ def device_of(name: str) -> torch.device:
 
 
 class Looks:
-    """Diagnostics that look once at something that is trained, each with a table, pictures and a note of its own.
+    """Diagnostics that look once at a trained model; each writes its own table, pictures and note.
 
     Args:
-        callbacks: overrides of ``configs/train.yaml`` that name and set them, or say where more configs are.
-        folder: where they write.
-        force: replace what an earlier look wrote.
+        callbacks: overrides of ``configs/train.yaml`` that choose and configure the diagnostics, or name a folder with
+            more configs.
+        folder: where the diagnostics write.
+        force: overwrite the files of an earlier look.
 
     Raises:
         LabError: if there is no such diagnostic or option, or an earlier look would be overwritten.
@@ -64,7 +65,7 @@ class Looks:
         try:
             made = {name: instantiate(node) for name, node in config.callbacks.items()}
         except InstantiationException as error:
-            # What the constructor said, not that Hydra called it.
+            # The constructor's own message, without Hydra's.
             raise LabError(str(error.__cause__ or error)) from error
         others = [str(name) for name, one in made.items() if not isinstance(one, Diagnostic | Look)]
         if others:
@@ -91,14 +92,14 @@ class Looks:
         return [one.name for one in self.diagnostics]
 
     def check_needs(self, has: Collection[str], what: str) -> None:
-        """Refuses a diagnostic that what is looked at does not have enough for.
+        """Refuses a diagnostic that needs more than the model offers.
 
         Args:
-            has: of ``NEEDS``.
-            what: that is looked at.
+            has: keys of ``NEEDS`` that the model offers.
+            what: what the message calls the model.
 
         Raises:
-            LabError: if there is one.
+            LabError: if there is such a diagnostic.
         """
         for one in self.diagnostics:
             if one.needs is not None and one.needs not in has:
@@ -107,7 +108,7 @@ class Looks:
     def found(
         self, subject: Subject, data: DataModule, device: torch.device, too_few: Callable[[int, int], None] | None
     ) -> Iterator[tuple[Diagnostic | Look, Findings]]:
-        """Findings of each: of inputs in one pass, then of those that look in a way of their own."""
+        """Findings of each diagnostic: first of those that share one pass over the data, then of each ``Look``."""
         shared = [one for one in self.diagnostics if isinstance(one, Diagnostic)]
         if shared:
             yield from zip(shared, observe(subject.model, data, shared, device, too_few=too_few), strict=True)
@@ -116,7 +117,7 @@ class Looks:
                 yield one, one.look(subject)
 
     def keep(self, one: Diagnostic | Look, findings: Findings, facts: dict[str, Any], step: int | None) -> None:
-        """Writes table, arrays, pictures and a note of where they come from; prints small tables and names files."""
+        """Writes table, arrays, pictures and a note of their origin; prints a small table and the file names."""
         one.keep(findings, epoch=None, step=step)
         written = [one.path] if findings.rows else []
         arrays = one.keep_arrays(findings, "arrays")
@@ -132,7 +133,7 @@ class Looks:
 
 
 def _show(name: str, findings: Findings) -> None:
-    """Prints a small table of what was found."""
+    """Prints the table of findings if it is small."""
     columns = list(dict.fromkeys(column for row in findings.rows for column in row))
     if not 0 < len(findings.rows) <= _MOST_ROWS or len(columns) > _MOST_COLUMNS:
         return

@@ -1,4 +1,4 @@
-"""Settings of this machine that make training faster and change nothing else, but for numbers below 1e-38."""
+"""Settings of this machine that make training faster and change no result, except that numbers below 1e-38 are 0."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import torch
 
 @contextmanager
 def flushed_denormals() -> Iterator[None]:
-    """Makes the processor take numbers below 1.2e-38 for 0 within the block.
+    """Makes the processor treat numbers below 1.2e-38 as 0 within the block.
 
-    Sharp attention, dead units and weight decay leave many of these (denormal) numbers, and a processor takes up to a
-    hundred times as long over one: max retrieval's step slowed down to 250 ms within 7,000 steps (five seeds, one
-    thread), nearly all of it matrix products, and takes 50 with this. It holds for this thread, and for good for those
-    that it starts within the block. Does nothing where the processor cannot.
+    Sharp attention, dead units and weight decay produce many of these denormal numbers, and a processor takes up to a
+    hundred times as long for one. In max retrieval (five seeds, one thread) a step slowed down to 250 ms within 7,000
+    steps, nearly all of it in matrix products; with this setting it takes 50 ms. The setting holds for this thread, and
+    permanently for threads that it starts within the block. Does nothing on a processor that does not support it.
     """
     before = bool((torch.full((1,), 1e-38) * 1e-3 == 0).item())
     torch.set_flush_denormal(True)
@@ -33,12 +33,13 @@ def cpp_compiler() -> str:
 
 
 def tune_compiler() -> None:
-    """Sets what torch.compile shall do with the lab's models; before they are compiled."""
-    # Takes seconds, which who only keeps memory need not wait for.
+    """Sets the options of torch.compile for the lab's models; call it before they are compiled."""
+    # Imported here, since it takes seconds and few runs compile.
     from lab.training.lightning_internals import allow_recompiling, recompute_in_backward
 
-    # It would keep the sign of every hidden unit for the backward pass, one byte after the other, which on a CPU takes
-    # as long as the whole MLP; the hidden units themselves are kept anyway.
+    # By default it stores the sign of every hidden unit for the backward pass, one byte after the other, which on a CPU
+    # takes as long as the whole MLP; the hidden units themselves are stored anyway.
     recompute_in_backward()
-    # Seeds that drop out are new shapes, each in training and in evaluation; settings of a sweep in one process add up.
+    # Each seed that ends changes the shape of the batched model, in training and in evaluation; the settings of a sweep
+    # in one process add up.
     allow_recompiling(256)

@@ -1,4 +1,4 @@
-"""Metrics of an epoch, counted where the model is: no update makes the processor wait for a GPU."""
+"""Metrics of an epoch, added up on the model's device: no update makes the CPU wait for the GPU."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from torchmetrics.classification import MulticlassAccuracy
 
 
 class WeightedMean(Metric):
-    """Mean of numbers, each with a weight; 0 before anything of weight has been seen.
+    """Weighted mean of numbers; 0 as long as the weights add up to 0.
 
-    torchmetrics' ``MeanMetric`` (1.9) reads from the device at each update whether a number is NaN, and without that
-    (``nan_strategy="disable"``) leaves the weights out. The states have its names, as in checkpoints.
+    torchmetrics' ``MeanMetric`` (1.9) checks for NaN at each update, which waits for the device, and without the check
+    (``nan_strategy="disable"``) ignores the weights. The states have the names of its states, also in checkpoints.
     """
 
     full_state_update = False
@@ -27,7 +27,7 @@ class WeightedMean(Metric):
             self.add_state(name, torch.tensor(0.0), dist_reduce_fx="sum")
 
     def update(self, value: Tensor, weight: Tensor | float = 1.0) -> None:
-        """Counts numbers of any shape; ``weight`` is one for all, or of their shape (a mask, say)."""
+        """Adds numbers of any shape; ``weight`` is one number for all, or has their shape (such as a mask)."""
         self.mean_value += (value.to(self.mean_value.dtype) * weight).sum()
         self.weight += weight.sum() if isinstance(weight, Tensor) else weight * value.numel()
 
@@ -45,10 +45,10 @@ class LossAndAccuracy(MetricCollection):
     """
 
     def __init__(self, num_classes: int, ignored: int | None = None) -> None:
-        # "micro": the share of right answers, as in the papers, not the mean over classes. The check of the arguments
-        # would read them from the device; the loss refuses a label that does not exist.
+        # "micro": the share of right answers, as in the papers, not the mean over classes. To validate the arguments
+        # would wait for the device; the loss refuses a label that does not exist.
         accuracy: Metric = MulticlassAccuracy(num_classes, average="micro", validate_args=False)
-        # Of torchmetrics, what is ignored is selected by a mask, and the processor waits for its size.
+        # torchmetrics' own ignore_index selects by a mask, and the CPU waits for the size of the selection.
         super().__init__({"loss": WeightedMean(), "accuracy": accuracy if ignored is None else WeightedMean()})
         self._ignored = ignored
 

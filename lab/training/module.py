@@ -24,7 +24,7 @@ from lab.training.resume import note_data
 
 
 class TwoStepModule(SeededModule):
-    """Trains a classifier on a two-step task, or of every token that a task asks for.
+    """Trains a classifier on a two-step task, or on a task that asks for several tokens per sample.
 
     Shapes: a batch is ``{"x": [B, ...], "y": [B] int64, "latents": {name: [B]}}``; the model maps x to
     logits [B, classes]. With several answers a sample y is [B, M] and logits are [B, M, classes].
@@ -33,8 +33,8 @@ class TwoStepModule(SeededModule):
         model: classifier; ``rules()`` gives its temperature rules where it has any.
         optim: optimiser and learning-rate schedule (DeiT recipe by default).
         num_classes: number of labels.
-        accuracies: names of further accuracies of validation, which the data module scores.
-        ignored: label that asks nothing, as where a sample has fewer answers than others; None where all ask.
+        accuracies: names of further validation accuracies, which the data module scores.
+        ignored: label that does not count, used where a sample has fewer answers than others; None counts all.
         seed: with epoch, step and rank it fixes every random number of a training step (stochastic depth).
         schedule: moves tau of every rule over training (heat treatment); None leaves tau alone.
         intervention: changes the model's gradients before each optimiser step; None leaves them alone.
@@ -58,17 +58,17 @@ class TwoStepModule(SeededModule):
         self.schedule = schedule
         self.intervention = intervention
         self.train_metrics = LossAndAccuracy(num_classes, ignored)
-        # Kept in checkpoints, so that an epoch resumed half-way reports all of itself.
+        # Kept in checkpoints, so that an epoch resumed half-way reports the whole epoch.
         self.train_metrics.persistent(True)
         self.validation_metrics = LossAndAccuracy(num_classes, ignored)
         self._learning_rate: float | None = None
-        # No ModuleDict: its names must be none of its attributes, and a location may be called "keys".
+        # Not a ModuleDict: its keys may not be names of its attributes, and a location may be called "keys".
         self.accuracies = tuple(accuracies)
         self.further_accuracies = nn.ModuleList(WeightedMean() for _ in self.accuracies)
 
     @property
     def metric_names(self) -> tuple[str, ...]:
-        """Names of what is logged at the end of an epoch, of validation and of training."""
+        """Names of the metrics that are logged at the end of an epoch, of validation and of training."""
         validation = ["loss", "accuracy", *(f"accuracy_{name}" for name in self.accuracies)]
         training = ["loss", "accuracy", "learning_rate"]
         return (*(f"val/{name}" for name in validation), *(f"train/{name}" for name in training))
@@ -77,7 +77,7 @@ class TwoStepModule(SeededModule):
         return self.model(x)
 
     def setup(self, stage: str) -> None:
-        # Lightning restores a checkpoint before it changes the precision: float64 weights would be rounded.
+        # Lightning converts the precision only after it restores a checkpoint: float64 weights would be rounded.
         self.trainer.precision_plugin.convert_module(self)
 
     def on_train_start(self) -> None:
@@ -89,7 +89,7 @@ class TwoStepModule(SeededModule):
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         self.seed_step(self.current_epoch, batch_idx)
-        # At the end of an epoch Lightning has moved on to the next one's.
+        # Read here: at the end of an epoch Lightning has already set the next one's rate.
         self._learning_rate = self.trainer.optimizers[0].param_groups[0]["lr"]
         if self.schedule is not None and self.schedule.by == "step":
             self._set_temperatures(self.global_step / max(1, int(self.trainer.estimated_stepping_batches)))
@@ -97,12 +97,11 @@ class TwoStepModule(SeededModule):
     def seed_step(self, epoch: int, batch_idx: int) -> None:
         """Fixes the random numbers of a training batch by its place in training alone.
 
-        A resumed run, or one watched by callbacks that draw random numbers of their own, sees the same stochastic
-        depth.
+        So stochastic depth is the same in a resumed run, and in one whose callbacks draw random numbers.
         """
         seed = derived_seed("step", self.seed, epoch, batch_idx, self.global_rank)
         if self.device.type == "cpu":
-            # torch.manual_seed notes the call stack for every accelerator that torch was built for: a millisecond.
+            # torch.manual_seed takes a millisecond: it records the call stack for every accelerator of torch's build.
             torch.default_generator.manual_seed(seed)
         else:
             torch.manual_seed(seed)
@@ -114,21 +113,21 @@ class TwoStepModule(SeededModule):
         return loss
 
     def loss(self, logits: Tensor, target: Tensor) -> Tensor:
-        """Loss of a training batch from the model's answer [B, classes] and the right one [B]."""
+        """Loss of a training batch from the model's logits [B, classes] and the labels [B]."""
         if self.optim.loss_precision == "float64":
             logits = logits.double()
         return _cross_entropy(logits, target, self.optim.label_smoothing)
 
     def observe_training(self, logits: Tensor, loss: Tensor, batch: Batch) -> None:
-        """Shows the model's answer to a training batch to the epoch's metrics."""
+        """Adds the model's logits for a training batch to the epoch's metrics."""
         if self._reports:
             self.train_metrics.update(logits=logits.detach(), target=batch["y"], loss=loss.detach())
 
     @property
     def _reports(self) -> bool:
-        """True if this epoch's training metrics are told: with every validation, as often as that comes.
+        """True if this epoch's training metrics are reported: in epochs with a validation, and in the last one.
 
-        An epoch may be a single step (the reasoning task), of which metrics would be a third.
+        An epoch may be a single step (the reasoning task), and metrics would be a third of its time.
         """
         if attached_trainer(self) is None:
             return True
@@ -136,7 +135,7 @@ class TwoStepModule(SeededModule):
         return epoch % every == 0 or epoch == self.trainer.max_epochs
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
-        # After the callbacks' turn: gradient norms are logged as backward left them.
+        # Called after the callbacks' hooks, so gradient norms are logged as the backward pass left them.
         if self.intervention is not None:
             self.intervention(self.model)
 
@@ -157,7 +156,7 @@ class TwoStepModule(SeededModule):
         self.observe_validation(self(batch["x"]), batch)
 
     def observe_validation(self, logits: Tensor, batch: Batch) -> None:
-        """Shows the model's answer to a validation batch to the metrics."""
+        """Adds the model's logits for a validation batch to the metrics."""
         for name, (answers, target, counted) in data_of(self.trainer).scored(logits, batch).items():
             if not name:
                 loss = _cross_entropy(answers, target)
@@ -174,7 +173,7 @@ class TwoStepModule(SeededModule):
             assert isinstance(metric, WeightedMean)
             values[f"val/accuracy_{name}"] = metric.compute()
             metric.reset()
-        # compute() has gathered all processes already.
+        # compute() has gathered the sums of all processes already.
         self.log_dict(values, sync_dist=False)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -184,7 +183,7 @@ class TwoStepModule(SeededModule):
             _change_sums(checkpoint["state_dict"], lambda value: gather(value).sum(0))
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        if self.global_rank > 0:  # the first process goes on with what all have seen
+        if self.global_rank > 0:  # the first process has the sums of all, so the others start from 0
             _change_sums(checkpoint["state_dict"], torch.zeros_like)
 
     def configure_optimizers(self) -> Any:
@@ -205,7 +204,7 @@ class TwoStepModule(SeededModule):
         if isinstance(scheduler, LambdaLR):
             scheduler.step()
         else:
-            # timm's schedules are told the coming epoch, at the end of the one before it.
+            # timm's schedules take the number of the coming epoch, at the end of the one before it.
             scheduler.step(epoch=self.current_epoch + 1)
 
     def _set_temperatures(self, progress: float) -> None:
@@ -215,11 +214,11 @@ class TwoStepModule(SeededModule):
 
 
 def _change_sums(state: dict[str, Tensor], change: Callable[[Tensor], Tensor]) -> None:
-    """Changes, of a state dict, the sums over what this epoch has seen in training."""
+    """Changes the sums of this epoch's training metrics in a state dict."""
     state |= {name: change(value) for name, value in state.items() if name.startswith("train_metrics.")}
 
 
 def _cross_entropy(logits: Tensor, target: Tensor, label_smoothing: float = 0.0) -> Tensor:
-    """Mean over all answers of a batch; half precision is raised to float32, float64 stays."""
+    """Mean cross-entropy over all answers of a batch, in float32 or, for float64 logits, in float64."""
     precise = at_least_float32(logits)[0]
     return F.cross_entropy(precise.flatten(0, -2), target.flatten(), label_smoothing=label_smoothing)

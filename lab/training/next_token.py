@@ -1,4 +1,4 @@
-"""The loss of a causal language model of another library on texts that it is shown: that of each next token."""
+"""The next-token loss of another library's causal language model, on the texts that it is shown."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class NextToken(SeededModule):
     """A causal language model with its cross-entropy of the next token, averaged over tokens.
 
     Args:
-        model: whose output has ``logits`` [B, N, vocabulary] of tokens [B, N].
+        model: a model whose output has ``logits`` [B, N, vocabulary] for tokens [B, N].
     """
 
     def __init__(self, model: OtherModel) -> None:
@@ -26,7 +26,7 @@ class NextToken(SeededModule):
         """Does nothing: the model is looked at without dropout."""
 
     def train(self, mode: bool = True) -> NextToken:
-        """Stays as it is evaluated: nothing is dropped, so that a look is the same each time."""
+        """Stays in evaluation mode: without dropout, every look gives the same result."""
         return super().train(False)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
@@ -37,5 +37,5 @@ class NextToken(SeededModule):
 
 
 def as_trained(model: OtherModel, data: GivenData) -> TrainingState:
-    """The model as if these texts were what it trains on next."""
+    """The model as a training state, with these texts as its next training batches."""
     return TrainingState(NextToken(model), data, step=0)

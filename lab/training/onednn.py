@@ -1,11 +1,10 @@
-"""Products of linear layers in float32 by oneDNN, on processors for which PyTorch's own are slow.
+"""Float32 matrix products of linear layers by oneDNN, on processors where PyTorch's default is slow.
 
-PyTorch multiplies float32 matrices by MKL, which takes AVX2 on AMD's processors even where they have AVX-512, and is
-half as fast there as it could be (results/benchmark). PyTorch carries oneDNN as well, which takes what the processor
-has, but asks it for products in 16 bit only. Nothing here changes what is computed, but for rounding.
+PyTorch multiplies float32 matrices with MKL, which uses AVX2 on AMD's processors even if they have AVX-512, and so is
+half as fast there as it could be (results/benchmark). PyTorch includes oneDNN too, which uses the instructions that the
+processor has, but calls it for 16-bit products only. The results differ by rounding alone.
 
-This is the one place that uses PyTorch's private operator for it; ``tests/lab/test_onednn.py`` holds it to
-``F.linear``.
+Only this file uses PyTorch's private operator for oneDNN; ``tests/lab/test_onednn.py`` compares it with ``F.linear``.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-# Multiplications of a product from which on the operator's own cost, some 0.1 ms, is small beside what it saves.
+# From this many multiplications on, the operator's overhead of some 0.1 ms is small beside the time that it saves.
 _WORTHWHILE = 2**26
 
 
 def quicker(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
-    """Tells if PyTorch has both libraries, and this processor is one of AMD's with AVX-512, by what Linux says."""
+    """Tells whether PyTorch has both libraries and Linux reports an AMD processor with AVX-512."""
     try:
         told = cpuinfo.read_text()
     except OSError:
@@ -31,7 +30,7 @@ def quicker(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
 
 
 def use_onednn(model: nn.Module) -> None:
-    """Lets every plain ``nn.Linear`` of a model multiply by oneDNN, where this processor is quicker so.
+    """Makes every plain ``nn.Linear`` of a model multiply by oneDNN, if that is quicker on this processor.
 
     Parameters, names and state dict stay as they are.
     """
@@ -42,7 +41,7 @@ def use_onednn(model: nn.Module) -> None:
 
 
 class Linear(nn.Linear):
-    """``nn.Linear`` whose large products in float32 on a CPU are oneDNN's, forward and backward."""
+    """``nn.Linear`` that computes large float32 products on a CPU by oneDNN, forward and backward."""
 
     def forward(self, x: Tensor) -> Tensor:
         large = x.numel() * self.out_features >= _WORTHWHILE

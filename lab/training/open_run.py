@@ -1,4 +1,4 @@
-"""One run that is about to be trained: what it is, its folder, and what its summary says from the start."""
+"""One run that is about to be trained: its spec, its folder, and the fixed part of its summary."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class OpenRun:
     """A run whose folder this process holds.
 
     Attributes:
-        spec: of one seed.
+        spec: the spec of one seed.
         run: its folder.
         fixed: the fields of its summary that stay as they are while it trains.
     """

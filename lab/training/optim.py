@@ -30,13 +30,13 @@ class OptimConfig:
     Args:
         name: an optimiser of ``timm.optim``.
         lr: maximum learning rate; for ``lr_reference_batch`` samples a step, where that is set.
-        lr_reference_batch: the learning rate is scaled by (samples a step) / this; None: not scaled.
-        min_lr: the schedule's end.
-        warmup_lr: start of the linear warm-up.
-        warmup_epochs: its length in epochs.
-        warmup_steps: its length in steps, W, of ``inverse_sqrt`` alone.
+        lr_reference_batch: the learning rate is scaled by (samples per step) / ``lr_reference_batch``; None: unscaled.
+        min_lr: learning rate at the schedule's end.
+        warmup_lr: learning rate at the start of the linear warm-up.
+        warmup_epochs: length of the warm-up in epochs.
+        warmup_steps: length of the warm-up in steps, W, for ``inverse_sqrt`` only.
         schedule: a schedule of ``timm.scheduler`` that goes by epochs, or a ``linear`` decay; ``none`` keeps ``lr``
-            once it is warm; ``inverse_sqrt`` goes by steps t: ``lr`` sqrt(W / t) once it is warm.
+            after the warm-up; ``inverse_sqrt`` goes by steps t: ``lr`` sqrt(W / t) after the warm-up.
         weight_decay: decoupled weight decay.
         decay_matrices_only: no decay on biases, norms and what the model's ``no_weight_decay`` names.
         label_smoothing: of the training loss, in [0, 1).
@@ -45,8 +45,8 @@ class OptimConfig:
         options: passed to the optimiser (betas, eps, ...).
 
     Raises:
-        ValueError: if there is no such optimiser, its options are not those of it, or the warm-up is not told as the
-            schedule has it.
+        ValueError: if there is no such optimiser, it does not take these options, or the warm-up is not given in the
+            schedule's unit (epochs or steps).
     """
 
     lr: PositiveFloat
@@ -77,7 +77,7 @@ class OptimConfig:
             raise ValueError(
                 f"optim.schedule={self.schedule} goes by epochs: give optim.warmup_epochs, not warmup_steps"
             )
-        # On a weight of its own: a wrong option is told before there is a model.
+        # Tried on a dummy weight, so that a wrong option is reported before a model is built.
         self.optimizer([{"params": [nn.Parameter(torch.zeros(2, 2))]}], samples_per_step=1)
 
     def scaled_lr(self, samples_per_step: int) -> float:
@@ -98,8 +98,8 @@ class OptimConfig:
     def optimizer(self, groups: list[dict[str, Any]], samples_per_step: int, scales_loss: bool = False) -> Optimizer:
         """The optimiser of these parameter groups.
 
-        ``scales_loss``: whether gradients come multiplied, as under 16-bit floats: a fused optimiser would divide them
-        by itself, after the callbacks have read them.
+        ``scales_loss``: whether the loss, and so the gradients, are scaled, as under 16-bit floats. A fused optimiser
+        would unscale them itself, only after the callbacks have read them.
         """
         lr = self.scaled_lr(samples_per_step)
         options = dict(self.options)
@@ -113,15 +113,15 @@ class OptimConfig:
             raise ValueError(f"optim.options {self.options} do not fit optim.name={self.name}: {error}") from error
 
     def scheduler(self, optimizer: Optimizer, epochs: int) -> Scheduler | LambdaLR | None:
-        """The learning-rate schedule, timm's by epoch and torch's by step; None where the rate stays."""
+        """The learning-rate schedule, timm's by epoch or torch's by step; None where the rate is constant."""
         if self.schedule == "inverse_sqrt":
             lr = optimizer.param_groups[0]["lr"]
             return LambdaLR(optimizer, lambda steps: self._inverse_sqrt(steps + 1, lr) / lr)
-        # timm's "none" would leave the warm-up out; steps of a factor of 1 have it.
+        # timm's "none" would skip the warm-up; its "step" schedule with a decay of 1 includes it.
         warms_only = self.schedule == "none" and self.warmup_epochs > 0
         scheduler, _ = create_scheduler_v2(
             optimizer,
-            # timm's "poly" is linear to the power of 1.
+            # timm's "poly" is linear at a power of 1, which is its decay_rate.
             sched="step" if warms_only else "poly" if self.schedule == "linear" else self.schedule,
             decay_rate=1.0 if warms_only or self.schedule == "linear" else 0.1,
             num_epochs=epochs,
@@ -139,7 +139,7 @@ class OptimConfig:
 
 
 def _fuses(name: str) -> bool:
-    """True if an optimiser can update all of a parameter's numbers in one kernel."""
-    with suppress(ValueError):  # not one class, as under "lookahead_"
+    """True if an optimiser has a fused version, which updates all of a parameter's numbers in one kernel."""
+    with suppress(ValueError):  # the name is not that of one class, as under "lookahead_"
         return "fused" in inspect.signature(get_optimizer_class(name, bind_defaults=False)).parameters
     return False

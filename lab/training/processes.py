@@ -1,4 +1,4 @@
-"""A training as a command of its own, for programs that start several."""
+"""Training runs as separate commands, for programs that start several."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from typing import IO
 
 from lab.console import Unfinished, hears
 
-# Seconds between two looks whether the parent process is still there.
+# Seconds between two checks that the parent process is still there.
 _LOOK = 1.0
-# Set once this worker of a launcher was told to end.
+# Set once this worker of a launcher has been told to end.
 _told = threading.Event()
 
 
 def train_apart(overrides: Sequence[str], log: IO[str] | None = None) -> int:
-    """Runs ``python -m lab.train`` and waits; its exit status, 128 + signal where a signal has ended it.
+    """Runs ``python -m lab.train`` and waits; returns its exit status, 128 + signal if a signal has ended it.
 
-    Who ends this process (Ctrl-C, SIGTERM) ends the training in its place, which saves before it goes.
+    Ctrl-C and SIGTERM to this process end the training instead, which saves before it ends.
 
     Args:
-        overrides: of the command line.
-        log: what it prints goes there and not to this process's output.
+        overrides: overrides of the command line.
+        log: where the training prints; None is this process's output.
     """
     command = [sys.executable, "-m", "lab.train", *overrides]
-    # subprocess.run would kill it a quarter of a second after Ctrl-C.
+    # subprocess.run would kill the training a quarter of a second after Ctrl-C.
     with subprocess.Popen(command, stdout=log, stderr=log) as process, _passing_on(process):
         try:
             status = process.wait()
         except KeyboardInterrupt:
-            # From a terminal it has heard it as well; of several signals it heeds the first.
+            # From a terminal, Ctrl-C has reached the training as well; of several signals it obeys the first.
             process.terminate()
             process.wait()
             return 128 + signal.SIGINT
@@ -44,14 +44,14 @@ def train_apart(overrides: Sequence[str], log: IO[str] | None = None) -> int:
 
 @contextmanager
 def ended_with_parent() -> Iterator[None]:
-    """Has a worker of a launcher end what runs within by SIGTERM, which saves, once its parent process is gone.
+    """Makes a worker of a launcher end its run by SIGTERM, so that it saves, once the parent process is gone.
 
-    Nobody else would end it: a worker of joblib trains on when the sweep is killed, and then waits for ever. A worker
-    that was told to end (Ctrl-C, SIGTERM) stays, and begins no other run: if it ended, joblib would kill the others
-    while they save.
+    Nothing else would end it: when the sweep is killed, a worker of joblib trains on and then waits for ever. A worker
+    that was told to end (Ctrl-C, SIGTERM) stays, but begins no other run: if it exited, joblib would kill the other
+    workers while they save.
 
     Raises:
-        Unfinished: of a run that was told to end, and of each that this worker would begin later.
+        Unfinished: for a run that was told to end, and for each run that this worker would begin later.
     """
     if multiprocessing.parent_process() is None:
         yield
@@ -78,11 +78,11 @@ def ended_with_parent() -> Iterator[None]:
     finally:
         done.set()
         if hears(signal.SIGINT):
-            signal.signal(signal.SIGINT, lambda *_: None)  # it waits for work, and others save
+            signal.signal(signal.SIGINT, lambda *_: None)  # ignored: this worker only waits, and others save
 
 
 def stopped(status: int) -> bool:
-    """Tells whether somebody ended the training, by its exit status: it has not failed, and no other is to begin."""
+    """Tells by its exit status whether a signal ended the training: it has not failed, and no other may begin."""
     return status > 128
 
 

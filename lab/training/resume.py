@@ -11,20 +11,20 @@ from lab.console import LabError
 from lab.datasets.loading import DataModule
 from lab.runs.checkpoints import Checkpoint
 
-# What Lightning takes from a checkpoint of training; one of the weights alone, such as best.ckpt, has less.
+# Entries that Lightning needs to resume training; a checkpoint of the weights alone, such as best.ckpt, lacks some.
 _NEEDED = ("state_dict", "optimizer_states", "callbacks", "loops")
 
-# In a checkpoint, the fingerprint of the data that it was trained on.
+# Key of the data's fingerprint in a checkpoint.
 _FINGERPRINT = "data_fingerprint"
 
 
 def note_data(checkpoint: dict[str, Any], data: DataModule) -> None:
-    """Writes into a checkpoint which data it was trained on."""
+    """Writes the fingerprint of the data into a checkpoint, to tell later which data it was trained on."""
     checkpoint[_FINGERPRINT] = data.fingerprint
 
 
 def check_resumable(checkpoint: Checkpoint, module: nn.Module, data: DataModule) -> None:
-    """Gives ``module`` the weights of the checkpoint, to see that they fit, and looks whether ``data`` are the same.
+    """Loads the checkpoint's weights into ``module`` to see that they fit, and checks that ``data`` are the same.
 
     Raises:
         LabError: if something is missing, or the weights are of another model or of other data.
@@ -36,10 +36,10 @@ def check_resumable(checkpoint: Checkpoint, module: nn.Module, data: DataModule)
     try:
         module.load_state_dict(checkpoint.content["state_dict"])
     except (RuntimeError, TypeError, AttributeError) as error:
-        # Torch names the module first, then what does not fit.
+        # PyTorch's message names the module in its first line, and what does not fit after it.
         why = str(error).splitlines()[-1].strip()
         raise LabError(f"{checkpoint.path} does not fit this run's model ({why}): {otherwise}") from error
-    before = checkpoint.content.get(_FINGERPRINT)  # None of a version that did not write it
+    before = checkpoint.content.get(_FINGERPRINT)  # None if written by a version without fingerprints
     if before is not None:
         data.setup("fit")
         now = data.fingerprint

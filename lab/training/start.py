@@ -1,4 +1,4 @@
-"""Starts training for a command, a script or a notebook; loads nothing heavy before it is known that there is work."""
+"""Starts training for a command, a script or a notebook; imports nothing heavy before it is known what to train."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from lab.training.processes import stopped, train_apart
 
 
 def run(overrides: Sequence[str]) -> list[Summary]:
-    """Trains what ``python -m lab.train <overrides>`` trains; one summary a seed.
+    """Trains what ``python -m lab.train <overrides>`` trains; returns one summary per seed.
 
-    Generators of random numbers of the CPU and PyTorch's number of threads are as before it then. What the process has
-    freed stays with it on a CPU, and of Lightning it hears warnings alone.
+    Afterwards the CPU's random number generators and PyTorch's number of threads are as before. What stays changed:
+    the process keeps the CPU memory that it frees, and Lightning prints warnings only.
 
     Args:
         overrides: as on the command line: ``["experiment=reasoning", "seed=3"]``.
 
     Raises:
-        LabError: for everything that a user can mend.
+        LabError: for every problem that a user can fix.
     """
     if isinstance(overrides, str) or not isinstance(overrides, Sequence):
         raise LabError(f"lab.run takes a list of overrides, as ['experiment=reasoning', 'seed=3'], got {overrides!r}")
@@ -47,7 +47,7 @@ def run(overrides: Sequence[str]) -> list[Summary]:
 
 @contextmanager
 def _generators_kept() -> Iterator[None]:
-    """Puts generators, what Lightning notes of their seed, and the number of threads back after what is within."""
+    """Restores, after the block, random generators, Lightning's variables of their seed, and the number of threads."""
     python, numpy, torch = random.getstate(), np.random.get_state(), sys.modules.get("torch")
     of_torch = (torch.get_rng_state(), torch.get_num_threads()) if torch else None
     noted = {name: os.environ.get(name) for name in ("PL_GLOBAL_SEED", "PL_SEED_WORKERS")}
@@ -65,12 +65,12 @@ def _generators_kept() -> Iterator[None]:
 
 
 def start(spec: RunSpec) -> list[Summary]:
-    """Trains what is left of a spec in this process; one summary a seed.
+    """Trains what is left of a spec in this process; returns one summary per seed.
 
     Raises:
-        LabError: for everything that a user can mend.
+        LabError: for every problem that a user can fix.
     """
-    # Any machine can find out that nothing is left to train.
+    # Finished runs need no devices: any machine can tell that nothing is left to train.
     if spec.force or not all(is_finished(one.folder) for one in spec.each):
         _check_devices(spec.config.trainer)
     keep_freed_memory()
@@ -85,20 +85,20 @@ def starts_processes(spec: RunSpec) -> bool:
 
 
 def start_apart(spec: RunSpec, search_path: Sequence[str]) -> list[Summary]:
-    """Trains one run of a sweep as a command of its own.
+    """Trains one run of a sweep as a separate command.
 
-    Lightning starts the other processes of a run by the command line, which is that of the whole sweep; and what it
-    leaves in this process's environment would make the next run wait for processes that nobody starts.
+    In this process, Lightning would start the run's other processes by the command line of the whole sweep; and the
+    environment variables that it leaves would make the next run wait for processes that nobody starts.
 
     Args:
-        spec: of the run.
-        search_path: the part of the command line that says where configs are, no part of the run's own overrides.
+        spec: the run's spec.
+        search_path: the part of the command line that says where configs are, which the run's overrides lack.
 
     Raises:
-        LabError: if it fails.
-        SystemExit: if it was stopped, and with it the whole sweep.
+        LabError: if the run fails.
+        SystemExit: if a signal stopped the run, which stops the whole sweep.
     """
-    # Its share of the cores, which the sweep has set, is no part of what was typed.
+    # The sweep has set the run's share of the cores, so the typed overrides lack it.
     threads = [] if spec.config.threads is None else [f"threads={spec.config.threads}"]
     status = train_apart([*search_path, *spec.overrides, *threads])
     if stopped(status):
@@ -109,9 +109,9 @@ def start_apart(spec: RunSpec, search_path: Sequence[str]) -> list[Summary]:
 
 
 def share_of_threads(side_by_side: int | None) -> int | None:
-    """Returns the CPU threads of a process, of which so many run side by side on the CPUs of SLURM or the machine.
+    """Returns the CPU threads of one process, if so many run side by side on the CPUs of the SLURM job or the machine.
 
-    None: as many as torch takes. Two processes of all threads each spend their time waiting for each other.
+    None: as many as PyTorch takes. Two processes that each use all threads spend their time waiting for each other.
     """
     cores = slurm.cpus()
     if side_by_side is None:
@@ -129,7 +129,7 @@ def _check_devices(trainer: DictConfig) -> None:
     """
     accelerator, devices = trainer.get("accelerator"), trainer.get("devices")
     asked = int(devices) if str(devices).isdigit() else 1
-    # Under torchrun each process may see its own GPU alone, and has been started.
+    # LOCAL_RANK: torchrun has started the processes already, and each may see only its own GPU.
     if accelerator == "cpu":
         cores = max(2, os.cpu_count() or 1)
         if asked > cores and "LOCAL_RANK" not in os.environ:

@@ -1,4 +1,4 @@
-"""Makes a trained model's parts of a stored config, which is data that anybody may have written."""
+"""Builds the parts of a trained model from a stored config, which is not trusted: anybody may have written it."""
 
 from __future__ import annotations
 
@@ -32,32 +32,32 @@ from lab.runs.files import DamagedFile, one_line
 from lab.runs.stored_config import FILE, read_config
 from lab.training.optim import OptimConfig
 
-# What is made of a stored config, and of which types; nothing else that it names is even imported.
+# What is built from a stored config, and the types allowed; of modules, only the lab's and trusted ones are imported.
 _MADE: Mapping[str, tuple[type, ...]] = {
-    # Of corpora and tokenizers those that fetch nothing.
+    # Only those corpora and tokenizers that download nothing.
     "data": (DataModule, Task, Source, FolderCorpus, FolderProblems, DrawnProblems, ByteTokenizer),
     "model": (nn.Module,),
     "softmax": (TemperatureRule, Normaliser, HeatTreatment),
     "optim": (OptimConfig,),
 }
 
-# Fetches what it names, which who looks into a run has not asked for.
+# Models that download weights, which a user who inspects a run has not asked for.
 _FETCHING = (PretrainedAnsweringModel,)
 
-# What of the trainer a look at a checkpoint goes by.
+# Settings of the trainer that matter when a checkpoint is inspected.
 _OF_THE_TRAINER = ("precision", "accumulate_grad_batches", "limit_train_batches")
 
 
 def load_config(folder: Path, trust: Sequence[str] = ()) -> DictConfig:
-    """Reads of a run's config what its model is made and looked at with, checked like one that is typed.
+    """Reads the parts of a run's config that build and inspect its model, checked like a config that is typed.
 
     Args:
-        folder: of the run.
-        trust: modules whose classes and functions may be made, beside the lab's own tasks, models and the like.
+        folder: the run folder.
+        trust: modules whose classes and functions may be called, beside the lab's own tasks, models and the like.
 
     Raises:
-        LabError: if there is no run in the folder, its config is damaged or names what may not be made, or there is no
-            such module.
+        LabError: if there is no run in the folder, its config is damaged or names something that may not be built, or a
+            trusted module does not exist.
     """
     trust = [trust] if isinstance(trust, str) else trust
     for name in trust:
@@ -93,7 +93,7 @@ def load_config(folder: Path, trust: Sequence[str] = ()) -> DictConfig:
 
 @contextmanager
 def made_of(folder: Path) -> Iterator[None]:
-    """Makes something of the config of a run, within: what a constructor says is said of that file.
+    """Reports what a constructor refuses, within the block, as an error of the run's config file.
 
     Raises:
         LabError: in place of Hydra's error.
@@ -111,7 +111,7 @@ def _check_target(name: str, where: str, kinds: tuple[type, ...], trust: Sequenc
             found = resolve_name(name)
         except (ImportError, AttributeError, ValueError) as error:
             raise LabError(f"{where}={name} cannot be imported: {one_line(error)}") from error
-        # Any module is within reach of those that import it: lab.runs.files.os.
+        # Where it was defined counts: a name of the lab may lead to other modules, as lab.runs.files.os.
         home = str(getattr(found, "__module__", ""))
         of_the_lab = _lies_in(home, ["lab"]) and inspect.isclass(found) and issubclass(found, kinds)
         of_the_lab = of_the_lab and not issubclass(found, _FETCHING)
@@ -141,7 +141,7 @@ def _values(node: Any, where: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _download_nothing(node: Any) -> None:
-    """Takes back that a source may fetch what is missing: who looks into a run has not asked for that."""
+    """Forbids sources to download missing files, which a user who inspects a run has not asked for."""
     if isinstance(node, dict):
         if "download" in node:
             node["download"] = False

@@ -1,1 +1,1 @@
-"""The atlas: every softmax on every task that two cores can settle."""
+"""The atlas: every softmax on every task that is small enough for two CPU cores."""

@@ -1,12 +1,12 @@
-"""The atlas: every softmax on every task that two cores can settle, with what it says and what it does not.
+"""The atlas: every softmax on every task small enough for two CPU cores, and what the results do and do not say.
 
     python -m scripts.atlas --plan                       # what stands, what is missing
     python -m scripts.atlas --minutes 120 --threads 1    # trains missing cells, writes the page after each
     python -m scripts.atlas --only reasoning
     python -m scripts.atlas --page                       # writes the page of what is there
 
-Whole seeds only: a cell stands on the page when every seed of it has ended. Stop it at any time: the same command goes
-on where it was. What is whole is kept beside the page (results/atlas), and stays when the runs are gone.
+A cell is whole, and stands on the page, when every seed of it has ended. Stop it at any time: the same command goes on
+where it was. Whole cells are kept beside the page (results/atlas), and stay when the runs are gone.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _KEYS = tuple(column.key for column in COLUMNS)
 
 
 def write_page(found: list[Cell], kept: Kept, plan: Retrieval, out: Path, command: str) -> None:
-    """Writes the page of everything that is whole, and keeps the summaries that it is made of."""
+    """Writes the page of all whole cells, and keeps the summaries that it is made of."""
     kept.keep({run: one for cell in found for run, one in cell.ends().items()})
     text = [
         "# The atlas: which softmax has its Eureka-moment, on what, how surely",

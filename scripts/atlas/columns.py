@@ -1,4 +1,4 @@
-"""Columns of the atlas: tasks, with the seeds, rates and lengths that all softmaxes are given alike."""
+"""Columns of the atlas: tasks, each with the seeds, learning rates and run lengths that all softmaxes share."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ class Column:
     """A task on which a softmax has its Eureka-moment, or not.
 
     Attributes:
-        key: short name, of its folder.
+        key: short name, also of its folder.
         title: heading.
         experiment: config of ``configs/experiment``.
         options: further overrides of every run.
-        rates: learning rates, one of which is chosen on seed 0 for each softmax; none: the experiment's own.
+        rates: learning rates, one of which is chosen on seed 0 for each softmax; empty: the experiment's own.
         seeds: number of seeds, from 0 on.
         together: whether the seeds train in one process.
         said: sentence on how long a run lasts.
-        rows: softmaxes typed as in :mod:`scripts.atlas.rows` that are asked for; none: all.
+        rows: softmaxes to train, typed as in :mod:`scripts.atlas.rows`; empty: all.
     """
 
     key: str
@@ -46,7 +46,7 @@ class Column:
         return not self.rows or row.typed in self.rows
 
     def overrides(self, row: Row, rate: str | None) -> list[str]:
-        """The runs of a cell, all but their seeds."""
+        """Overrides of the runs of a cell, all but the seed."""
         return [
             f"experiment={self.experiment}",
             *row.overrides,
@@ -55,7 +55,7 @@ class Column:
         ]
 
 
-# Values are typed as Hydra types those of a sweep: +sweep=atlas makes the same runs, by name.
+# Values are typed as Hydra types those of a sweep, so that +sweep=atlas makes runs of the same names.
 RATES = ("0.001", "0.002", "0.005")
 COLUMNS = (
     Column(
@@ -114,7 +114,7 @@ class Cell:
         row: the softmax.
         runs: folder of all runs of the atlas.
         kept: summaries beside the page: a cell that was whole stays whole when its runs are gone.
-        further: overrides of every run that change no number but for rounding: threads, compile.
+        further: overrides of every run that change numbers only by rounding: threads, compile.
     """
 
     column: Column
@@ -132,7 +132,8 @@ class Cell:
         return self._of(tuple(range(self.column.seeds)), rate, "seeds")
 
     def _of(self, seeds: tuple[int, ...], rate: str | None, where: str, *more: str) -> Seeds:
-        # Rounding is enough to move a moment: compiled and other seeds are not of one cell.
+        # Rounding is enough to move a moment. So ``compile`` belongs to what identifies a run: no cell mixes compiled
+        # seeds with others.
         compiled = [option for option in self.further if option.startswith("compile")]
         return Seeds(
             typed=(*self.column.overrides(self.row, rate), *more, *compiled),
@@ -144,9 +145,10 @@ class Cell:
         )
 
     def _trial(self, rate: str) -> dict[str, Summary]:
-        """The ended run of seed 0 that a rate is judged by, by what was typed for it; none where there is none.
+        """The ended run of seed 0 that a rate is judged by, keyed by what was typed for it; empty without one.
 
-        Where it is no trial, one that went on beyond its moment (``+sweep=atlas`` trains every rate so) says the same.
+        A trial ends at its moment. Without one, a run that went on beyond its moment says the same: ``+sweep=atlas``
+        trains every rate in this way.
         """
         for seeds in (self.trial(rate), self.all(rate)):
             if (one := seeds.summary(0)) is not None and ended(one):
@@ -154,12 +156,12 @@ class Cell:
         return {}
 
     def _trials(self) -> dict[str, Summary]:
-        """Those that have ended, by rate."""
+        """Trials that have ended, by learning rate."""
         return {rate: one for rate in self.column.rates for one in self._trial(rate).values()}
 
     @property
     def rate(self) -> str | None:
-        """The learning rate that seed 0 chooses, once all are tried; None where it is the experiment's own."""
+        """The learning rate that seed 0 chooses; None before all are tried, or where it is the experiment's own."""
         trials = self._trials()
         finished = {rate: one for rate, one in trials.items() if one.finished}
         return earliest(finished) if finished and len(trials) == len(self.column.rates) else None
@@ -172,17 +174,17 @@ class Cell:
         return tried and not any(one.finished for one in trials.values())
 
     def _seeds(self) -> list[Summary]:
-        """Every seed's summary; none unless all have ended: a seed that is missing may be the slow one."""
+        """Summaries of all seeds; empty until all have ended, because the one that is missing may be the slowest."""
         rate = self.rate
         return [] if self.column.rates and rate is None else self.all(rate).ends()
 
     @property
     def whole(self) -> bool:
-        """True if every seed has ended, or none is to be trained."""
+        """True if every seed has ended, or none will be trained since seed 0 fails at every rate."""
         return self.fails or bool(self._seeds())
 
     def train(self) -> None:
-        """Trains what is missing of the cell; what is finished costs nothing."""
+        """Trains the runs of the cell that are missing; finished ones cost nothing."""
         tried = self._trials()
         for rate in self.column.rates:
             if rate not in tried:
@@ -197,11 +199,11 @@ class Cell:
 
     @property
     def failed(self) -> int:
-        """Number of seeds that failed: with a loss that was not finite, say."""
+        """Number of seeds that failed, for example with a loss that was not finite."""
         return sum(not one.finished for one in self._seeds())
 
     def outcome(self) -> Outcome | None:
-        """Outcome over the seeds, one that failed counted as one without a moment; None unless all have ended."""
+        """Outcome over the seeds, where a failed seed counts as one without a moment; None until all have ended."""
         found = [one.model_copy(update={"status": "finished"}) for one in self._seeds()]
         if not found:
             return None
@@ -209,7 +211,7 @@ class Cell:
         return outcome(Setting(str(self.row), self.column.experiment, self.row.softmax, {}, records))
 
     def ends(self) -> dict[str, Summary]:
-        """Every summary of a cell that is whole, by what was typed."""
+        """All summaries of a whole cell, by what was typed; empty for any other cell."""
         if not self.whole:
             return {}
         trials = {run: one for rate in self.column.rates for run, one in self._trial(rate).items()}

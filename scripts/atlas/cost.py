@@ -1,4 +1,4 @@
-"""Cost of a softmax: time of a training step over that of plain softmax, both in one process, by turns."""
+"""Cost of a softmax: time of a training step divided by that of plain softmax, both timed by turns in one process."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _ROUNDS = 31
 def cost_of(column: Column, row: Row, kept: Path) -> float | None:
     """Median over rounds of (CPU time of a step) / (that of plain softmax), measured once and kept in a file.
 
-    CPU time of the process, of all its threads: other work on the machine does not lengthen it. None where it is not
-    kept, and the data of a step are not here.
+    CPU time is that of all threads of the process, which other work on the machine does not lengthen. None where the
+    cost is not kept and the data of a step are not on this machine.
     """
     costs: dict[str, float] = read_json(kept) if kept.exists() else {}
     key = f"{column.key}: {row.typed}"
@@ -33,7 +33,7 @@ def cost_of(column: Column, row: Row, kept: Path) -> float | None:
             return None
         ratios = []
         for place in range(_ROUNDS):
-            # The first of a round finds the caches as the second of the last one left them: each is first in turn.
+            # The first step of a round finds the caches as the round before left them, so the two are first by turns.
             order = (ours, plain) if place % 2 else (plain, ours)
             seconds = {step: _seconds(step) for step in order}
             ratios.append(seconds[ours] / seconds[plain])
@@ -49,7 +49,7 @@ def _seconds(step: Callable[[], None]) -> float:
 
 
 def _step(column: Column, row: Row) -> Callable[[], None]:
-    """One training step of a cell: forward pass, loss, backward pass, optimiser."""
+    """Function that does one training step of a cell: forward pass, loss, backward pass, optimiser."""
     module, data = build_model_and_data(compose_config(column.overrides(row, None)))
     data.setup("fit")
     batch = data.on_after_batch_transfer(next(iter(data.train_dataloader())), 0)

@@ -1,4 +1,4 @@
-"""The page of the atlas: one table a column, every number traceable to its runs."""
+"""The page of the atlas: one table per column, every number traceable to its runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from scripts.atlas.rows import PLAIN, Row
 
 
 def table(column: Column, cells: Sequence[Cell], costs: Path) -> pd.DataFrame:
-    """A column's cells: ratio, time, accuracies, cost, and p-values against plain softmax, Holm over the column."""
+    """Table of a column: ratio, time, accuracies, cost, and p-values against plain softmax (Holm over the column)."""
     found = {cell.row.typed: cell.outcome() for cell in cells}
     against = _against(found)
     rows: list[dict[str, str | None]] = []
@@ -62,7 +62,7 @@ def _p(value: float | None) -> str:
 
 
 def figure(column: Column, cells: Sequence[Cell]) -> Figure | None:
-    """Share of seeds without a moment yet over epochs, a line for each softmax that is whole; None without one."""
+    """Share of seeds that have no moment yet, over epochs: one line for each whole cell; None if no cell is whole."""
     found = {cell: own for cell in cells if (own := cell.outcome()) is not None}
     chosen = looks([cell.row.softmax for cell in found])
     waited = [(cell, look, times(own.setting.runs)) for (cell, own), look in zip(found.items(), chosen, strict=True)]

@@ -1,4 +1,4 @@
-"""Max retrieval far beyond the trained sizes: softmaxes trained with, and softmaxes put on the trained baseline."""
+"""Max retrieval far beyond the trained sizes: softmaxes that models train with, and those swapped in at inference."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from scripts.reproduce.max_retrieval import PAPER, by_seed, p_value, published
 from scripts.reproduce.max_retrieval_evaluation import SIZES, Evaluation
 from scripts.reproduce.seeds import Seeds
 
-# Trained with, in the order of training; the baseline first, on whose checkpoints the others are put.
+# Softmaxes that models train with, in this order. The baseline comes first: other softmaxes are swapped into its
+# checkpoints.
 TRAINED = (
     PLAIN,
     "softmax_plus_one softmax.normaliser.bias=learned",
@@ -29,13 +30,13 @@ TRAINED = (
     "learnable_temperature",
     "query_key_norm",
 )
-# Beyond the rows of the atlas: plain softmax at the one length that a model of another task has.
+# Not a row of the atlas: at the trained length it is plain softmax, and other tasks have no other length.
 _FURTHER = ("log_length softmax.form=sqrt_log_ratio",)
 
 
 @cache
 def swapped() -> tuple[str, ...]:
-    """Softmaxes that can be put on the trained baseline: those that learn nothing and follow no schedule."""
+    """Softmaxes that can be swapped into the trained baseline: those without learned parameters and schedule."""
     typed = [*(row.typed for row in all_rows() if row.typed != PLAIN), *_FURTHER]
     return tuple(one for one in typed if _learns_nothing(softmax_config(*one.split())))
 
@@ -54,15 +55,15 @@ COLUMNS = ("seed", "measure", "size", "sets", "accuracy", "trained")
 
 @dataclass(frozen=True)
 class Retrieval:
-    """Plan of the column.
+    """Plan of the column of max retrieval.
 
     Attributes:
         runs: folder of all runs of the atlas.
-        kept: accuracies by seed beside the page: what was whole stays whole when its runs are gone.
-        seeds: of a softmax trained with.
-        baseline_seeds: of plain softmax, which the others are compared with at inference.
+        kept: file of accuracies by seed, beside the page: what was whole stays whole when its runs are gone.
+        seeds: number of seeds of each trained softmax but the baseline.
+        baseline_seeds: number of seeds of plain softmax, with which the others are compared at inference.
         sets: test sets of each size.
-        further: overrides of every run that change no number.
+        further: overrides of every run that do not change its numbers.
     """
 
     runs: Path
@@ -73,7 +74,7 @@ class Retrieval:
     further: tuple[str, ...] = ()
 
     def seeds_of(self, typed: str) -> Seeds:
-        """The runs of a softmax trained with."""
+        """The runs that train with a softmax."""
         row = Row(typed)
         return Seeds(
             typed=("experiment=max_retrieval", *row.overrides),
@@ -84,23 +85,23 @@ class Retrieval:
         )
 
     def whole(self, typed: str) -> bool:
-        """True if every seed has finished."""
+        """True if every seed has finished, or their accuracies are kept."""
         return str(Row(typed)) in self._known() or self.seeds_of(typed).finished
 
     def _known(self) -> set[str]:
-        """Measures that are kept, each of all its seeds."""
+        """Measures that are kept; each is kept only with all of its seeds."""
         return set(self._kept()["measure"])
 
     def _kept(self) -> pd.DataFrame:
         return pd.read_csv(self.kept) if self.kept.exists() else pd.DataFrame(columns=COLUMNS)
 
     def _measures(self, typed: str) -> dict[str, str]:
-        """Rows that a softmax trained with has: their names -> softmaxes as typed."""
+        """Rows that the runs of a trained softmax give: name of the row -> softmax as typed."""
         put_on = swapped() if typed == PLAIN else ()
         return {str(Row(typed)): typed} | {f"{Row(other)}, at inference": other for other in put_on}
 
     def scores(self) -> pd.DataFrame:
-        """Accuracies of everything that is whole; rows of seed, measure, size, sets, accuracy, trained."""
+        """Accuracies of everything that is whole; rows of seed, measure, size, sets, accuracy."""
         tables, known = [self._kept()], self._known()
         for typed in TRAINED:
             missing = {name: one for name, one in self._measures(typed).items() if name not in known}

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from lab.config.compose import CONFIGS
 
-# What every comparison is made with.
+# The softmax that all others are compared with.
 PLAIN = "softmax"
-# Further settings of softmaxes that have a config; what follows the name are overrides.
+# Further settings of softmaxes: the name of a config, followed by overrides.
 VARIANTS = (
     "softmax softmax.tau=1",
     "norm_softmax softmax.statistic=range",
@@ -18,7 +18,7 @@ VARIANTS = (
     "softmax_plus_one softmax.normaliser.bias=length",
     "log_length softmax.form=log_n",
 )
-# The order in which cells are trained: those first that would tell most. Rows not named here follow, by name.
+# The order in which cells are trained, the most informative first. Rows not named here follow, by name.
 FIRST = (
     "softmax",
     "norm_softmax",

@@ -1,1 +1,1 @@
-"""Kit that does all that waits for a GPU, without anything typed: scripts/gpu/all.sh."""
+"""Kit that runs everything that waits for a GPU by one command: scripts/gpu/all.sh."""

@@ -1,4 +1,4 @@
-"""All that waits for an NVIDIA GPU, within so many minutes; leaves its pages in results/gpu.
+"""Runs everything that waits for an NVIDIA GPU within a number of minutes; leaves its pages in results/gpu.
 
     scripts/gpu/all.sh 30                 # tests, speed, the main task to its moments, Table 1
     scripts/gpu/all.sh 30 --dry-run       # what would be run, and for how long
@@ -6,8 +6,8 @@
     scripts/gpu/all.sh 10 --only moments
 
 A step that fails or takes too long does not stop those after it. Stop it at any time: the same command goes on with
-what is missing. Images come from the folder in EUREKA_DATA, else from .carry/data. Where OUT names a folder, pages and
-runs are packed into it after each step, in parts of 15 MiB; at the end with the checkpoints that fit.
+what is missing. Images come from the folder in EUREKA_DATA, else from .carry/data. Where the variable OUT names a
+folder, pages and runs are packed into it after each step, in parts of 15 MiB; at the end also the checkpoints that fit.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from scripts.gpu.carry import CARRIED, unpack_images
 from scripts.gpu.steps import MOMENTS, RESUMABLE, ROOT, SHARES, Places, Step, steps
 from scripts.reproduce.common import origin
 
-# A run that is told to go saves first, for so long or a quarter of its step's time; then it is ended.
+# A step that is told to stop may save for so long, or for a quarter of its time if that is less; then it is killed.
 GRACE_SECONDS = 30.0
-# What is drawn after a step takes no longer.
+# Limit for the pictures and pages that are made after a step.
 AFTERWARDS_SECONDS = 60.0
-# Writing and packing the pages takes so long.
+# Kept back for writing and packing the pages.
 RESERVE_SECONDS = 30.0
-# The issue's: 300 epochs of the main task in so many seconds on an H200.
+# The target that the issue sets: 300 epochs of the main task in 250 seconds on an H200.
 TARGET_SECONDS, EPOCHS, EPOCH_SIZE = 250, 300, 60_000
 PART_BYTES, MOST_PARTS = 15 * 2**20, 4
 
@@ -56,11 +56,11 @@ class Done:
 
     Attributes:
         status: "done", "cut off" at its share of the time, or "failed".
-        seconds: that it took, all tries together.
+        seconds: how long it took, all tries together.
         command: as one would type it.
-        device: that it ran on.
+        device: what it ran on.
         date: when it ended.
-        said: the last line that it said.
+        said: the last line that it printed.
     """
 
     status: str
@@ -100,9 +100,9 @@ class Record:
 
 
 def share(step: Step, left: Sequence[Step], seconds: float) -> float:
-    """Seconds for a step, the first of those that are left: its stage's share.
+    """Seconds for a step, the first of those that are left, from its stage's share of the time.
 
-    Steps that go on where they were divide it. One that would begin anew may take all of it, to come to its end.
+    Steps of a resumable stage divide the share. Any other step may take all of it, since it begins anew if cut off.
     """
     stages = {one.stage for one in left}
     own = sum(one.stage == step.stage for one in left) if step.stage in RESUMABLE else 1
@@ -110,11 +110,11 @@ def share(step: Step, left: Sequence[Step], seconds: float) -> float:
 
 
 def run_step(step: Step, seconds: float, folder: Path) -> tuple[str, float, str]:
-    """Runs a step for at most so many seconds; its status, the seconds it took, the last line that it said.
+    """Runs a step for at most ``seconds``; returns its status, the seconds it took and the last line that it printed.
 
     Args:
         step: to run.
-        seconds: after which it is ended; it is told to go before that.
+        seconds: after which it is killed; it is told to stop before that, so that it can save.
         folder: of its log.
     """
     grace = min(GRACE_SECONDS, seconds / 4)
@@ -122,7 +122,7 @@ def run_step(step: Step, seconds: float, folder: Path) -> tuple[str, float, str]
     log.parent.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
     with log.open("w") as file:
-        # A group of its own, so that none of its processes outlives it.
+        # A process group of its own, so that none of its processes outlives it.
         process = subprocess.Popen(
             [sys.executable, *step.words], cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
         )
@@ -203,7 +203,7 @@ def run_all(
 
 
 def _draw(step: Step, words: Sequence[str], seconds: float) -> None:
-    """Draws what there is after a step; what is not drawn can be drawn again, and the kit goes on."""
+    """Draws what there is after a step. A failure is only reported: it can be drawn later, and the kit goes on."""
     why = "no time is left for it"
     if seconds >= 1:
         try:
@@ -252,7 +252,7 @@ def page(plan: Sequence[Step], record: Record, places: Places, command: str) -> 
 
 
 def moments(places: Places) -> str:
-    """The table of the runs to their moments, beside the paper's, with the time that 300 epochs would take."""
+    """Table of the runs that end at their moment, beside the paper's, with the time that 300 epochs would take."""
     published = {str(row.overrides): row.cells for row in load("eureka/table_1").rows if row.group == "Main dataset"}
     names = {row: name for name, row in MOMENTS.items()}
     rows: list[dict[str, Any]] = []
@@ -283,13 +283,13 @@ def moments(places: Places) -> str:
 
 
 def pack(places: Places, out: Path, checkpoints: bool = True) -> list[Path]:
-    """Packs pages and runs into parts in ``out``, in place of earlier ones; the parts.
+    """Packs pages and runs into parts in ``out``, in place of earlier parts, and returns the parts.
 
     Args:
         places: of pages and runs.
         out: folder of the parts.
-        checkpoints: with the newest one of each unfinished run, as many as may come back, runs to a moment first; the
-            other runs begin anew.
+        checkpoints: also pack the newest checkpoint of each unfinished run, runs to a moment first, as many as fit into
+            ``MOST_PARTS`` parts; the other runs begin anew.
     """
     files = [
         path
@@ -303,7 +303,7 @@ def pack(places: Places, out: Path, checkpoints: bool = True) -> list[Path]:
             if path.suffix != ".ckpt":
                 archive.add(path, path.relative_to(ROOT))
         for path in [path for path in files if checkpoints and path.suffix == ".ckpt" and _goes_on(path)]:
-            # Numbers of a checkpoint hardly get smaller by being packed.
+            # Checkpoints are hardly compressed, so their size on disk tells whether they fit.
             if whole.stat().st_size + path.stat().st_size + PART_BYTES / 15 <= room:
                 archive.add(path, path.relative_to(ROOT))
     for earlier in out.glob(f"{whole.name}.*"):
@@ -325,10 +325,10 @@ def _goes_on(checkpoint: Path) -> bool:
 
 
 def prepare(rehearse: bool) -> str:
-    """Looks for the GPU and the images; the device.
+    """Looks for the GPU, unpacks the images and returns the name of the device.
 
     Raises:
-        LabError: if one of them is not there.
+        LabError: if there is no GPU.
     """
     if rehearse:
         return "processor (rehearsal in small: no number of it says anything)"
@@ -369,7 +369,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{step.name}: {known}\n    {shlex.join(['python', *step.words]).replace(f'{ROOT}/', '')}")
         return 0
     words = " ".join(sys.argv[1:] if arguments is None else arguments)
-    # As Ctrl-C, which ends the step under way: it would train on without the kit.
+    # SIGTERM acts as Ctrl-C, which ends the running step, too: otherwise it would train on without the kit.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     began, out = float(os.environ.get("EUREKA_GPU_BEGAN", time.time())), os.environ.get("OUT")
     packed = Path(out) if out else None

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# All that waits for an NVIDIA GPU, within so many minutes; leaves its pages in results/gpu.
+# Runs everything that waits for an NVIDIA GPU within a number of minutes; leaves its pages in results/gpu.
 #
 #   scripts/gpu/all.sh MINUTES [--dry-run] [--rehearse] [--only STAGE ...]
 #
-# Stop it at any time: the same command goes on with what is missing. What it does: scripts/gpu/__main__.py. Where Python
-# packages are missing, it takes those that `python -m scripts.gpu.carry` has put into .carry/wheels.
+# Stop it at any time: the same command goes on with what is missing. What it does: scripts/gpu/__main__.py. Where
+# Python packages are missing, it takes those that `python -m scripts.gpu.carry` has put into .carry/wheels.
 set -euo pipefail
 export EUREKA_GPU_BEGAN=${EUREKA_GPU_BEGAN:-$(date +%s)} # the minutes count from here
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 cd "$here"
 python=${PYTHON:-$(command -v python || command -v python3)}
-# After make setup, in a shell that has not activated it.
+# After make setup, in a shell that has not activated its environment.
 [[ -n ${PYTHON:-}${VIRTUAL_ENV:-} || ! -x .venv/bin/python ]] || python=.venv/bin/python
 export PYTHONPATH="$here${PYTHONPATH:+:$PYTHONPATH}"
 needed='import lab.training.fit, lab.bench.__main__, tabulate, pytest, pytest_timeout, hypothesis, entmax'

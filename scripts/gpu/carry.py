@@ -26,7 +26,7 @@ from lab.runs.files import write_atomically
 
 ROOT = Path(__file__).resolve().parents[2]
 CARRIED = ROOT / ".carry"
-# Of pyproject.toml's dependencies, and of theirs, those that a machine with PyTorch, Lightning and timm may lack.
+# Direct and indirect dependencies of pyproject.toml that a machine with PyTorch, Lightning and timm may lack.
 PACKAGES = (
     "hydra-core",
     "omegaconf",
@@ -40,7 +40,7 @@ PACKAGES = (
     "lazy-loader",
     "tabulate",
     "psutil",
-    # Of the tests.
+    # For the tests.
     "entmax",
     "hypothesis",
     "sortedcontainers",
@@ -51,7 +51,7 @@ PACKAGES = (
     "pygments",
 )
 SETS = ("MNIST", "FashionMNIST")
-# Of 64 MiB that may travel with the checkout, which takes 10.
+# At most 64 MiB may travel to the machine, of which the checkout itself takes 10.
 MOST_MIB = 50
 
 
@@ -62,10 +62,10 @@ def pins(text: str) -> dict[str, str]:
 
 
 def fetch_wheels(folder: Path, python: str) -> list[Path]:
-    """Brings a wheel of every package into ``folder``, for such a Python on x86-64 Linux; the wheels.
+    """Brings a wheel of every package into ``folder``, for this Python on x86-64 Linux, and returns the wheels.
 
     Raises:
-        LabError: if pip finds none, or one that was built here would not work there.
+        LabError: if pip finds none, or the one that it builds here would not work there.
     """
     folder.mkdir(parents=True, exist_ok=True)
     pinned = pins((ROOT / "constraints.txt").read_text())
@@ -73,7 +73,7 @@ def fetch_wheels(folder: Path, python: str) -> list[Path]:
 
 
 def pack_images(data: Path, folder: Path) -> list[Path]:
-    """Packs the images of MNIST and Fashion-MNIST below ``data`` into ``folder``; the files.
+    """Packs the images of MNIST and Fashion-MNIST below ``data`` into ``folder`` and returns the files.
 
     Raises:
         LabError: if they are not there.
@@ -93,7 +93,7 @@ def pack_images(data: Path, folder: Path) -> list[Path]:
 
 
 def unpack_images(folder: Path, data: Path) -> None:
-    """Lays images that :func:`pack_images` has packed into ``folder`` out below ``data``, as torchvision reads them."""
+    """Unpacks images that :func:`pack_images` has put into ``folder`` to ``data``, where torchvision reads them."""
     for packed in sorted(folder.glob("*/raw/*.gz")):
         target = data / packed.relative_to(folder).with_suffix("")
         if not target.exists():
@@ -104,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Fills the folder and tells how much it takes.
 
     Raises:
-        LabError: if something is not to be had, or it is more than may travel.
+        LabError: if a package or the images are not to be had, or all together is more than ``MOST_MIB``.
     """
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", default="3.12", help="version of Python there")
@@ -136,7 +136,7 @@ def _wheel(name: str, version: str, folder: Path, python: str) -> Path:
         ]
         target = ["--only-binary=:all:", f"--python-version={python}", "--implementation=cp", *platforms]
         if _pip("download", "--no-deps", *target, "--dest", str(folder), f"{name}=={version}"):
-            # There is no wheel of it, but a source of plain Python.
+            # There is no wheel of this package: pip builds one, which works there if it is plain Python.
             with tempfile.TemporaryDirectory() as built:
                 said = _pip("wheel", "--no-deps", "--wheel-dir", built, f"{name}=={version}")
                 wheels = list(Path(built).glob("*.whl"))
@@ -148,7 +148,7 @@ def _wheel(name: str, version: str, folder: Path, python: str) -> Path:
 
 
 def _pip(*words: str) -> str:
-    """The last line that pip complains with; "" where it is content."""
+    """Runs pip and returns the last line of its error; "" if it succeeds."""
     done = subprocess.run([sys.executable, "-m", "pip", *words, "--quiet"], capture_output=True, text=True)
     lines = [line for line in done.stderr.splitlines() if line.strip()]
     return "" if not done.returncode else (lines[-1] if lines else f"pip ended with {done.returncode}")

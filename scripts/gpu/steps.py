@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-# Published: Eureka-moments in Transformers, A.14.
+# Published batch size: Eureka-moments in Transformers, A.14.
 BATCH = 512
 # Name on the page -> row of Table 1.
 MOMENTS = {"NormSoftmax": "norm_softmax", "softmax": "vit"}
-# Stage -> its share of the time; what one leaves goes to those after it.
+# Stage -> its share of the time; what a stage does not use goes to the stages after it.
 SHARES = {"tests": 0.1, "speed": 0.3, "moments": 0.35, "table_1": 0.25}
 # Stages whose steps go on where they were cut off.
 RESUMABLE = ("moments", "table_1")
@@ -18,7 +18,7 @@ RESUMABLE = ("moments", "table_1")
 
 @dataclass(frozen=True)
 class Places:
-    """Places that a kit writes to.
+    """Folders that the kit writes to.
 
     Attributes:
         results: folder of the pages.
@@ -82,7 +82,7 @@ def _speed(places: Places, device: str, rehearse: bool) -> list[Step]:
     batch = () if rehearse else ("--batch-size", str(BATCH))
     published = ("--precision", "bfloat16", *batch)
     main, others = ("softmax", "norm_softmax"), ("learnable_temperature", "adaptive_temperature")
-    # A step each: what is cut off begins anew, and what is done stays. What is asked for most comes first.
+    # A step for each measurement: one that is cut off begins anew, one that is done stays. The most wanted come first.
     found = [bench("ratio", "ratio", "--softmax", *main, *published), bench("seeds", "seeds")]
     found += [bench(f"train_{one}", "train", "--softmax", one, *published) for one in main]
     found += [bench(f"train_{one}", "train", "--softmax", one, *published) for one in others if not rehearse]
@@ -90,7 +90,7 @@ def _speed(places: Places, device: str, rehearse: bool) -> list[Step]:
     return [*found, bench("attention", "attention", "--softmax", *main, "--precision", "bfloat16")]
 
 
-# A run of seconds, on drawn images.
+# Overrides of a run that takes seconds, on drawn images.
 _SMALL = (
     "data/source=drawn",
     *(f"data.source.{kind}.{split}_size=60" for kind in ("digits", "garments") for split in ("train", "test")),
@@ -129,7 +129,7 @@ def _table_1(places: Places, rehearse: bool) -> Step:
     seeds, how = ("1", [*_how(True), "compile=false"]) if rehearse else ("10", [])
     out = places.results / "table_1"
     options = ("--seeds", seeds, "--runs", str(runs), "--out", str(places.results / "tables"))
-    # Table 4 tells more of the runs of Table 1; of equal keys the last counts.
+    # Table 4 tells more about the runs of Table 1. Where overrides have equal keys, the last one counts.
     words = ("-m", "scripts.reproduce.table", "4", "trainer=gpu", "compile=true", *how, *options)
     report = ("-m", "lab.report", str(runs), "--against", "eureka/table_1", "--out", str(out))
     return Step("table_1", "table_1", words, (report,), ("table_1/report.md",))

@@ -1,1 +1,1 @@
-"""Published experiments again: each script trains, resumes, and writes its page of results."""
+"""Reproductions of published experiments: each script trains, resumes, and writes its page of results."""

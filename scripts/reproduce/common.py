@@ -21,14 +21,14 @@ from lab.training.processes import stopped, train_apart
 
 
 def train(overrides: Sequence[str], runs: Path | None = None) -> bool:
-    """Runs ``python -m lab.train`` with these overrides; what is finished already costs seconds.
+    """Runs ``python -m lab.train`` with these overrides; a run that is already finished costs only seconds.
 
     Args:
         overrides: as typed.
         runs: folder of the runs; None: as the overrides say.
 
     Returns:
-        Whether it trained to its end; a run that failed has told why (a loss that was not finite, say).
+        True if it trained to its end; a run that failed has printed why, for example a loss that was not finite.
 
     Raises:
         SystemExit: if it was stopped.
@@ -41,7 +41,7 @@ def train(overrides: Sequence[str], runs: Path | None = None) -> bool:
 
 
 def positive(text: str) -> int:
-    """A whole number of at least one, as a command line has it (``type=positive`` of argparse)."""
+    """Reads a whole number of at least one from a command line (``type=positive`` in argparse)."""
     if not text.isdecimal() or not int(text):
         raise ArgumentTypeError(f"{text} must be a whole number of at least 1")
     return int(text)
@@ -53,10 +53,10 @@ def run_options(threads: int | None, compiled: bool = False) -> tuple[str, ...]:
 
 
 def run_script(name: str, module: str, given: Sequence[str]) -> None:
-    """Runs the command that a figure or table has of its own.
+    """Runs the separate script of a figure or table that has one.
 
     Raises:
-        LabError: if more was typed than its name: that command has options of its own.
+        LabError: if more was typed than its name: that script has options of its own.
     """
     if given:
         raise LabError(
@@ -79,7 +79,7 @@ def earliest(summaries: Mapping[str, Summary]) -> str:
 
 
 class Speed(NamedTuple):
-    """Seconds of a training, without its start and its validations."""
+    """Seconds of training per step and per sample, without start-up and validations."""
 
     per_step: float
     per_sample: float
@@ -92,7 +92,7 @@ def speed_of(overrides: Sequence[str], steps: int = 60) -> Speed:
         LabError: if that run fails.
     """
     with tempfile.TemporaryDirectory() as folder:
-        # An epoch has a step at least: so many epochs never end it before its steps are done.
+        # An epoch has at least one step, so the limit on epochs never ends the run before all steps are done.
         length = [f"trainer.max_epochs={steps}", f"trainer.max_steps={steps}"]
         window = f"callbacks.throughput.every_n_steps={steps // 3}"
         own = [*overrides, *length, window, f"paths.runs={folder}", "logger=csv_only"]
@@ -112,7 +112,7 @@ def speed_of(overrides: Sequence[str], steps: int = 60) -> Speed:
 
 
 def of_this_machine(known: Iterable[Summary | None]) -> list[Summary]:
-    """Picks those of runs on a machine like this one: the same processor, number of cores and GPU."""
+    """Picks the summaries of runs on a machine like this one: the same processor, number of cores and GPU."""
     here = {name: machine()[name] for name in ("processor", "cores", "gpu")}
     return [one for one in known if one and {name: one.machine.get(name) for name in here} == here]
 
@@ -139,7 +139,7 @@ def check_minutes(minutes: float | None) -> None:
 
 @contextmanager
 def within(minutes: float | None) -> Iterator[None]:
-    """Ends what is run inside after so many minutes, as Ctrl-C would, and says so; None: never.
+    """Ends the block after so many minutes, as Ctrl-C would, and says so; None: never.
 
     Raises:
         LabError: if the minutes are not positive.
@@ -169,12 +169,12 @@ def within(minutes: float | None) -> Iterator[None]:
 
 
 def tell_duration(what: str, seconds: float) -> None:
-    """One line: how long the rest takes on this machine."""
+    """Prints in one line how long the rest takes on this machine."""
     print(f"{what}: about {duration(seconds)} on this machine; stop it at any time, the same command goes on.")
 
 
 def sentences(out: Path) -> list[str]:
-    """Paragraphs of what a person says of a page, from ``sentences.md`` beside it; none without that file."""
+    """Paragraphs that a person wrote for a page, from ``sentences.md`` beside it; none without that file."""
     file = out / "sentences.md"
     return ["## What it says, and what it does not", file.read_text(encoding="utf-8").strip()] if file.exists() else []
 

@@ -1,4 +1,4 @@
-"""Every figure of the papers with training behind it, by a command.
+"""Reproduces every figure of the papers with training behind it, each by one command.
 
     python -m scripts.reproduce.figure --list                         # what stands, and how long the rest takes
     python -m scripts.reproduce.figure 4 --size small                 # of Eureka-moments in Transformers, on two cores
@@ -43,7 +43,7 @@ def runs_at(spec: FigureSpec, size: SizeName, further: Sequence[str]) -> list[Ru
 
 
 def page_of(spec: FigureSpec, size: SizeName, out: Path) -> Path:
-    """Path of its page, which may be still to come."""
+    """Path of a figure's page, which may not be written yet."""
     return Path(spec.page) if spec.page else out / size / spec.name / "README.md"
 
 
@@ -51,7 +51,7 @@ def draw(spec: FigureSpec, size: SizeName, runs: Sequence[Run], out: Path, comma
     """Draws a figure of finished runs and writes its page.
 
     Raises:
-        LabError: if a run does not hold what its layout shows.
+        LabError: if a run does not hold what the layout shows.
     """
     own = spec.at(size)
     assert own is not None and spec.draw is not None
@@ -75,7 +75,7 @@ def draw(spec: FigureSpec, size: SizeName, runs: Sequence[Run], out: Path, comma
 
 
 def runs_table(runs: Sequence[Run]) -> pd.DataFrame:
-    """A row a run: how far it came, its moment, and what to type for it."""
+    """One row per run: how far it came, its moment, and what to type for it."""
     rows = []
     for run in runs:
         for seed, folder in zip(run.seeds, run.folders, strict=True):
@@ -100,7 +100,7 @@ def threshold(runs: Sequence[Run]) -> str:
 
 
 def index(out: Path) -> str:
-    """The page of all figures: which stand, and the command for those that do not."""
+    """The index of all figures: links to the pages that exist, and the commands for the others."""
     rows = []
     for name in names():
         spec = load(name)
@@ -123,9 +123,9 @@ def index(out: Path) -> str:
 
 
 def listed(out: Path, further: Sequence[str]) -> Iterator[str]:
-    """A line for every figure and size: whether its page stands, what of its runs is there, how long the rest takes.
+    """A line for every figure and size: whether its page exists, how many runs are there, how long the rest takes.
 
-    How long may have to be measured, which takes minutes: a line is given as soon as it is known.
+    The time may have to be measured, which takes minutes: each line is given as soon as it is known.
     """
     rows: list[tuple[tuple[str, str, str, str], list[Run] | None]] = []
     for name in names():
@@ -178,7 +178,7 @@ def main(arguments: argparse.Namespace) -> None:
         try:
             speeds.seconds_left(own)
         except LabError as error:
-            # One that cannot be trained here does not keep the others from their turn.
+            # A figure that cannot be trained here does not stop the others.
             failed.append(f"{spec.number}: {error}")
             drawn.remove((spec, own))
         else:
@@ -187,7 +187,7 @@ def main(arguments: argparse.Namespace) -> None:
         tell_duration(f"{sum(not run.finished for run in dict.fromkeys(runs))} settings", seconds)
     with within(arguments.minutes):
         for spec, own in drawn:
-            # A list: all are trained, though one may fail.
+            # A list, not a generator: all runs are trained even if one fails.
             if all([run.train() for run in own]):
                 try:
                     draw(spec, size, own, arguments.out, command)

@@ -33,11 +33,11 @@ from scripts.reproduce.common import earliest, origin, positive, run_options, se
 from scripts.reproduce.kept import check_ended
 from scripts.reproduce.seeds import Seeds
 
-# A page beside the others, of before layer norm was the default.
+# Link to an older page, if it lies in the folder: of runs before layer norm was the default.
 WITHOUT = " (without it: [without_layer_norm.md](without_layer_norm.md))"
 # The paper draws from [1e-4, 1e-2] (A.16).
 GRID = ["1e-4", "2e-4", "5e-4", "1e-3", "2e-3", "5e-3", "1e-2"]
-# Name in the figure -> softmax=, and -> the paper's Eureka-ratio.
+# Name in the figure -> config of the softmax; in PAPER -> the paper's Eureka-ratio.
 SOFTMAXES = {"Softmax": "softmax", "Softmax + HT": "heat_treatment", "NormSoftmax": "norm_softmax"}
 PAPER = {row.label: row.cells["eureka_ratio"] for row in load("eureka/figure_8").rows}
 
@@ -70,18 +70,18 @@ class Plan:
 
     def _of(self, softmax: str, lr: str, seeds: tuple[int, ...], where: str, *more: str) -> Seeds:
         setting = ("experiment=reasoning", f"softmax={softmax}", f"optim.lr={lr}", f"trainer.max_epochs={self.epochs}")
-        # Folders of their own: a report on the seeds is not to show the trials.
+        # Trials and seeds have separate folders, so that a report on the seeds does not show the trials.
         runs = self.runs / where
         return Seeds(typed=(*more, *setting, *self.options), seeds=seeds, runs=runs, together=True)
 
 
 def steps_left(plan: Plan) -> tuple[int, int]:
-    """Optimiser steps still to do: (of single runs of the grid, of seeds trained together), at most."""
+    """Optimiser steps still to do, at most: of single runs of the grid, and of seeds that train together."""
     single, together = 0, 0
     for softmax in SOFTMAXES.values():
         trials = [plan.trial(softmax, lr).left(plan.epochs, "steps") for lr in plan.grid]
         single += sum(trials)
-        # While a trial is open, any rate may be the one, also one that no seed has yet been trained at.
+        # While a trial is unfinished, any rate may still be chosen, also one at which no seed has been trained yet.
         together += plan.epochs if any(trials) else plan.all(softmax, choose(plan, softmax)).left(plan.epochs, "steps")
     return single, together
 
@@ -90,7 +90,7 @@ def choose(plan: Plan, softmax: str) -> str:
     """The learning rate whose seed 0 has the earliest Eureka-moment, or, where none has one, the best accuracy.
 
     Raises:
-        LabError: if it failed at every rate.
+        LabError: if the softmax failed at every rate.
     """
 
     trials = {lr: plan.trial(softmax, lr).summary(0) for lr in plan.grid}
@@ -131,7 +131,7 @@ def ratio_table(plan: Plan, rates: Iterable[tuple[str, str]]) -> pd.DataFrame:
             continue
         theirs = PAPER[name]
         assert theirs.count is not None and theirs.of is not None
-        # All three lists of a row in one order.
+        # One order for the three lists of a row: moments, slingshots, final accuracies.
         summaries.sort(key=lambda one: (one.moment is None, one.moment, one.seed))
         thrown = [str(slingshots_of(seeds.folder(one.seed))) for one in summaries if one.moment is not None]
         moments = [summary.moment for summary in summaries if summary.moment is not None]
@@ -163,7 +163,7 @@ def slingshots_of(folder: Path) -> int:
 
 @styled()
 def figure(plan: Plan, chosen: dict[str, str]) -> Figure:
-    """Test (strong) and training (pale) accuracies of all seeds, one panel a softmax, in its colour."""
+    """Test (strong) and training (pale) accuracies of all seeds, one panel per softmax, in its colour."""
     picture, grid = panels(len(chosen), sharex=True, sharey=True)
     for axes, (name, lr) in zip(grid, chosen.items(), strict=True):
         color = look_of(SOFTMAXES[name]).color
@@ -184,7 +184,7 @@ def figure(plan: Plan, chosen: dict[str, str]) -> Figure:
 
 
 def by_luck(plan: Plan, chosen: Iterable[str]) -> str:
-    """Names the softmaxes whose rate says little, since none of their trials had a moment; "" if there is none."""
+    """Tells which softmaxes got their rate by luck, since none of their trials had a moment; "" if there is none."""
     names = [
         name
         for name in chosen
@@ -204,7 +204,7 @@ def by_luck(plan: Plan, chosen: Iterable[str]) -> str:
 
 def page(plan: Plan, chosen: dict[str, str], out: Path, command: str) -> str:
     """The page of results, as far as they have come."""
-    # Runs of a shorter grid stay on the page: which rate a plateau on seed 0 chooses is luck.
+    # Seeds at rates that a shorter grid chose stay on the page: without a moment on seed 0 the choice is luck.
     others = ratio_table(plan, [(name, lr) for name in chosen for lr in plan.grid if lr != chosen[name]])
     also = ["## Rates not chosen of which there are finished seeds", others.to_markdown(index=False)]
     return "\n\n".join(
@@ -230,7 +230,7 @@ def page(plan: Plan, chosen: dict[str, str], out: Path, command: str) -> str:
 
 
 def main(arguments: argparse.Namespace) -> None:
-    """Trains what is missing and writes the page after every step of it."""
+    """Trains what is missing and writes the page after every softmax."""
     options = run_options(arguments.threads, arguments.compile)
     plan = Plan(arguments.runs, arguments.epochs, arguments.seeds, tuple(arguments.grid), options)
     single, together = steps_left(plan)

@@ -1,9 +1,9 @@
-"""Toy figure of "Softmax attention is a fluke": softmax of Gaussian logits flattens with their number; rules of length.
+"""Toy figure of "Softmax attention is a fluke": softmax of Gaussian logits flattens as their number grows.
 
     python -m scripts.reproduce.fluke
 
-Seconds: nothing is trained. Softmax of N(0, 1) logits at 2, 5, 25 and 1,000 items, alone and under each rule that
-counts keys, all made for 25.
+Takes seconds: nothing is trained. Compares softmax of N(0, 1) logits at 2, 5, 25 and 1,000 items, alone and under each
+temperature rule that depends on the number of keys; rules with a trained length are made for 25 keys.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from scripts.reproduce.common import origin, positive
 SIZES = (2, 5, 25, 1000)
 TRAINED = 25
 SHOWN = 25  # weights of a picture
-# Entropies that the text tells, of a single draw each.
+# Entropies that the paper's text states, each of a single draw.
 TOLD = {25: 2.80, 1000: 6.39}
 
 
 def rules() -> dict[str, TemperatureRule]:
-    """Each rule by the words that choose it."""
+    """Temperature rules by the words that choose them."""
     return {
         "softmax": Fixed(1, 1),
         "log_length form=log_n": LogLength(1, 1, form="log_n"),
@@ -64,7 +64,7 @@ def measured(draws: int, seed: int) -> dict[str, dict[int, Tensor]]:
 
 
 def table(found: Mapping[str, Mapping[int, Tensor]]) -> pd.DataFrame:
-    """Entropy in nats and largest weight, mean and deviation over draws, a row a rule."""
+    """Entropy in nats and largest weight, mean and deviation over draws, one row per rule."""
     rows: dict[str, dict[str, str]] = {name: {} for name in found}
     for name, by_size in found.items():
         for n, weights in by_size.items():
@@ -77,7 +77,7 @@ def table(found: Mapping[str, Mapping[int, Tensor]]) -> pd.DataFrame:
 
 @styled()
 def figure_of(found: Mapping[str, Mapping[int, Tensor]]) -> Figure:
-    """The largest weights of one draw, in order: a row a rule, a column a size."""
+    """The largest weights of one draw, in order: one row per rule, one column per size."""
     figure, panels = new_figure(7, 1.25 * len(found), len(found), len(SIZES), sharex=True, sharey=True)
     looks_of_rules = looks([name.split()[0] for name in found])
     for row, (name, by_size), look in zip(panels, found.items(), looks_of_rules, strict=True):

@@ -1,4 +1,4 @@
-"""Summaries and runs kept beside a results page: it stands when the folders of the runs are gone, on any machine."""
+"""Summaries and runs kept beside a results page, which can then be made on any machine, without the run folders."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lab.runs.summary import Summary, read_summary
 
 FILE = "summaries.jsonl"
 _MOST_BYTES = 2**26
-# What a page says and where it comes from; no paths of the machine that trained.
+# Fields that pages show, and where runs come from; no paths of the machine that trained.
 _KEPT: dict[str, Any] = {
     name: True
     for name in (
@@ -32,13 +32,13 @@ _KEPT: dict[str, Any] = {
 
 
 class Kept:
-    """Holds summaries of ended runs by what was typed for them, a line of a file for each.
+    """Holds summaries of ended runs by what was typed for them, in a file with a line for each.
 
     Args:
         path: of the file, which need not be there.
 
     Raises:
-        DamagedFile: if a line of it is none of these.
+        DamagedFile: if a line holds no run and summary.
     """
 
     def __init__(self, path: Path) -> None:
@@ -54,14 +54,14 @@ class Kept:
                 raise DamagedFile(path, f"cannot be read: line {number} holds no run and summary") from error
 
     def summary(self, typed: Sequence[str], folder: Path, further: Sequence[str] = ()) -> Summary | None:
-        """The kept summary of a run or, where none has finished, that of its folder; None where it has not begun.
+        """The kept summary of a run; its folder's where none is kept, or only the folder's is finished.
 
-        What is kept comes first, so that a page is made of the lines that stand beside it.
+        None where the run has not begun. What is kept comes first, so that a page agrees with the lines beside it.
 
         Args:
-            typed: overrides of the run with its seed, without what changes no number.
+            typed: overrides of the run with its seed, by which its summary is kept.
             folder: of the run.
-            further: overrides of the run that are not kept by.
+            further: other overrides of the run, which do not change its numbers.
 
         Raises:
             LabError: if the folder holds another run.
@@ -77,7 +77,7 @@ class Kept:
         return list(self._found)
 
     def keep(self, found: Mapping[str, Summary]) -> None:
-        """Adds summaries by what was typed, and writes the file; a run that is kept as finished stays as it is."""
+        """Adds summaries by what was typed, and writes the file; a summary that is kept as finished is not replaced."""
         finished = {run: one for run, one in self._found.items() if one.finished}
         together = {**self._found, **found, **finished}
         if together == self._found:
@@ -91,15 +91,15 @@ class Kept:
 
 
 def ended(summary: Summary) -> bool:
-    """Tells whether a run has come to an end that training on does not change: a full disk is none."""
+    """Tells whether a run has finished or diverged; after any other failure, as on a full disk, it can train on."""
     return summary.finished or (summary.status == "failed" and summary.diverged)
 
 
 def check_ended(summaries: Sequence[Summary | None]) -> None:
-    """Refuses to go on from runs that were to be trained and have not come to their end.
+    """Refuses to go on where a run that was to be trained has not come to its end.
 
     Raises:
-        LabError: if there is one.
+        LabError: if there is such a run.
     """
     if not all(one is not None and ended(one) for one in summaries):
         raise LabError("not all runs have come to their end, for the reason above: the same command goes on with them")
@@ -109,7 +109,7 @@ def summary_of(overrides: Sequence[str], folder: Path) -> Summary | None:
     """The summary of the run of these overrides, its seed among them; None before it has begun.
 
     Raises:
-        LabError: if the folder holds another run: its name is what was typed, and a default may have changed since.
+        LabError: if the folder holds a run of another configuration: a default may have changed since.
     """
     found = read_summary(folder)
     if found is not None:
@@ -123,7 +123,7 @@ def _config(overrides: tuple[str, ...]) -> DictConfig:
 
 
 def keep_run(folder: Path, place: Path, what: Mapping[str, Any]) -> Summary | None:
-    """Copies what a report reads of a run, without this machine's paths; the summary of the copy, if there is one.
+    """Copies the files of a run that a report reads, without this machine's paths; returns the copy's summary, if any.
 
     A copy is made anew while the run goes on, and after a run that failed; one of a finished run stays as it is, unless
     it is of another configuration: a default may have changed since.
@@ -131,7 +131,7 @@ def keep_run(folder: Path, place: Path, what: Mapping[str, Any]) -> Summary | No
     Args:
         folder: of the run.
         place: folder of the copy.
-        what: is to be run (:func:`lab.report.settings.planned`).
+        what: configuration that is to be run (:func:`lab.report.settings.planned`).
     """
     own, kept = (_of(what, one) for one in (folder, place))
     if own is None or (kept is not None and (kept.finished or kept.epochs > own.epochs)):
@@ -151,7 +151,7 @@ def keep_run(folder: Path, place: Path, what: Mapping[str, Any]) -> Summary | No
 
 
 def _of(what: Mapping[str, Any], folder: Path) -> Summary | None:
-    """The summary of a run of just this configuration."""
+    """The summary of a folder's run; None where it is of another configuration, or there is none."""
     found = read_summary(folder)
     return found if found is not None and what_is_run(read_config(folder), found.seed) == what else None
 

@@ -37,7 +37,7 @@ from scripts.reproduce.seeds import Seeds
 STEPS = 100_000
 PAPER = {row.label: row.cells for row in load("softmax_is_not_enough/table_1").rows}
 BASELINE, ADAPTIVE, REFITTED = "baseline", "adaptive", "adaptive, refitted"
-# Those that the paper has too -> its row.
+# Measures that the paper has, too -> its row.
 ROWS = {BASELINE: "Baseline", ADAPTIVE: "Adaptive θ"}
 
 
@@ -47,7 +47,7 @@ class Penalty:
 
     Attributes:
         words: what it is.
-        overrides: that make it.
+        overrides: of its runs.
     """
 
     words: str
@@ -56,7 +56,7 @@ class Penalty:
 
 GRADIENT = "gradient"
 _ON_MATRICES = "optim.decay_matrices_only=true"
-# By name; the first is what optax.adamw(weight_decay=1e-3) does, and the paper's code is JAX.
+# By name. The first is what optax.adamw(weight_decay=1e-3) of JAX does, and the paper's code is in JAX.
 PENALTIES = {
     "decoupled": Penalty("AdamW, 1e-3, decoupled decay 1e-3", ("optim.name=adamw",)),
     GRADIENT: Penalty("Adam, 1e-3, L2 penalty whose gradient is 1e-3 w"),
@@ -80,7 +80,7 @@ def by_seed(scores: pd.DataFrame, measure: str, size: int) -> dict[int, float]:
 
 
 def p_value(one: Mapping[int, float], other: Mapping[int, float]) -> str:
-    """Of a paired t-test over seeds; "" where there is none."""
+    """P-value of a paired t-test over seeds; "" where there is none."""
     found = paired(one, other).p if len(one) > 1 else None
     return "" if found is None else f"{found:.1g}"
 
@@ -105,7 +105,7 @@ def table(scores: pd.DataFrame) -> pd.DataFrame:
 
 
 def beside_the_paper(scores: pd.DataFrame) -> list[str]:
-    """One sentence a measure: at which sizes the paper's mean lies outside the interval measured here."""
+    """One sentence per measure: at which sizes the paper's mean lies outside the interval measured here."""
     told = []
     for measure, row in ROWS.items():
         outside = []
@@ -157,7 +157,7 @@ class Asked:
 
 
 def evaluations(folders: Sequence[Path]) -> list[Evaluation]:
-    """Of the newest checkpoints, each read once: a run that trains on beside this gives all softmaxes the same weights.
+    """Evaluations of the newest checkpoints, each read once: all softmaxes get the same weights even if runs train on.
 
     Raises:
         LabError: if there is no checkpoint.
@@ -168,14 +168,14 @@ def evaluations(folders: Sequence[Path]) -> list[Evaluation]:
 def evaluate(
     folders: Sequence[Path], out: Path, asked: Asked, command: str, trained: str = PENALTIES[GRADIENT].words
 ) -> None:
-    """Everything of the paper that can be had from the newest checkpoints, as a page with pictures.
+    """Writes everything in the paper that the newest checkpoints can give, as a page with pictures.
 
     Args:
         folders: of the runs, by seed.
-        out: of the page.
+        out: folder of the page.
         asked: sets, and further softmaxes.
         command: as typed.
-        trained: how, in words.
+        trained: how the runs were trained, in words.
 
     Raises:
         LabError: if a run has no checkpoint, or a softmax does not exist.
@@ -262,7 +262,7 @@ def main(arguments: argparse.Namespace) -> None:
         if not seeds.train():
             sys.exit(1)
     command = " ".join(["python -m scripts.reproduce.max_retrieval", *arguments.typed])
-    # The page of the default reading is not to be replaced by that of another one.
+    # The page of another reading must not replace that of the default one.
     other = "" if arguments.penalty == GRADIENT else f"_{arguments.penalty}"
     evaluate(seeds.folders, arguments.out or Path(f"results/max_retrieval{other}"), asked, command, penalty.words)
 

@@ -33,7 +33,7 @@ ITEMS_IN_ALL = 2**21
 
 
 def sets_of(size: int, sets: int) -> int:
-    """Test sets of ``size`` items: fewer of the largest ones, where each costs a second."""
+    """Number of test sets of ``size`` items: fewer at the largest sizes, where each set costs a second."""
     return min(sets, max(sets // 8, ITEMS_IN_ALL // size))
 
 
@@ -44,7 +44,7 @@ def batches(size: int, sets: int, seed: int, what: str = "test") -> Iterator[Bat
         size: items of a set.
         sets: how many.
         seed: of the run.
-        what: sets to "fit" a temperature on have nothing in common with those to "test" it on.
+        what: "fit" or "test": the sets to fit a temperature on are drawn separately from those to test it on.
     """
     data = MaxRetrievalData()
     step = max(1, min(sets, ITEMS_AT_ONCE // size))
@@ -73,12 +73,12 @@ def logits_and_largest(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class Points:
-    """Sets whose largest item has not the largest logit, to fit a temperature to.
+    """Sets whose largest item does not have the largest logit; a temperature is fitted to them.
 
     Attributes:
         entropies: of their attention at theta = 1, in nats.
         betas: the inverse temperature that gives their largest item the most weight.
-        without: how many more there were for which no temperature above 0 beats uniform weights. They have no optimum.
+        without: number of further sets for which no temperature above 0 beats uniform weights: they have no optimum.
     """
 
     entropies: NDArray[np.float64]
@@ -87,13 +87,13 @@ class Points:
 
     @classmethod
     def of_all(cls, parts: Sequence[Points]) -> Points:
-        """Those of all seeds."""
+        """Points of all seeds together."""
         entropies = np.concatenate([part.entropies for part in parts])
         return cls(entropies, np.concatenate([part.betas for part in parts]), sum(part.without for part in parts))
 
 
 def mistaken(model: nn.Module, sets: int, seed: int) -> Points:
-    """The points of one model, from so many sets of every size."""
+    """Points of one model, from ``sets`` sets of every size."""
     entropies, betas = [], []
     for size in SIZES:
         for batch in batches(size, sets, seed, "fit"):
@@ -124,7 +124,7 @@ class Evaluation:
         self._rows: list[dict[Any, Any]] = kept.to_dict("records")
 
     def points(self, sets: int) -> Points:
-        """:func:`mistaken` of so many sets of each size."""
+        """Points of :func:`mistaken` from ``sets`` sets of each size; measured once and kept."""
         path = self._points(sets)
         if not path.exists():
             found = mistaken(self.trained.model(), sets, self.seed)
@@ -149,13 +149,16 @@ class Evaluation:
         return pd.DataFrame(rows).drop(columns="softmax")
 
     def items_left(self, rules: Mapping[str, DictConfig], sets: int, fit_sets: int) -> int:
-        """Items that have still to be looked at, once for all softmaxes; those of unknown coefficients among them."""
+        """Items still to be evaluated, counted once for all softmaxes.
+
+        Until the fit is done, all sizes count, because the coefficients of the refitted softmax are not known.
+        """
         fit = 0 if self._points(fit_sets).exists() else fit_sets * sum(SIZES)
         open_sizes = [size for size in SIZES if fit or any(not self._find(r, size, sets) for r in rules.values())]
         return fit + sum(size * sets_of(size, sets) for size in open_sizes)
 
     def seconds_per_item(self, rules: Mapping[str, DictConfig], size: int = 2048, sets: int = 64) -> float:
-        """Measured on this machine, under all these softmaxes together."""
+        """Seconds per item on this machine, under all these softmaxes together."""
         models: dict[str, Any] = {name: self.trained.model(rule) for name, rule in rules.items()}
         start = time.perf_counter()
         accuracies(models, size, sets, self.seed)

@@ -3,10 +3,10 @@
     python -m scripts.reproduce.max_retrieval_penalties --minutes 240 --threads 1
     python -m scripts.reproduce.max_retrieval_penalties --page                    # the page of what is there
 
-Three readings, each with biases in the penalty and without, three seeds a reading; then ten seeds of the one whose
-baseline comes closest to the paper's Table 1, with everything that ``scripts.reproduce.max_retrieval`` has.
-Stop it at any time: the same command goes on where it was. What is whole is kept beside the page
-(results/max_retrieval_penalties), and stays when the runs are gone.
+Three readings, each with biases in the penalty and without, three seeds each; then ten seeds of the reading whose
+baseline comes closest to the paper's Table 1, with all results of ``scripts.reproduce.max_retrieval``.
+Stop it at any time: the same command goes on where it was. Results of a reading whose seeds have all finished are kept
+beside the page (results/max_retrieval_penalties), and stay when the runs are gone.
 """
 
 from __future__ import annotations
@@ -43,9 +43,10 @@ from scripts.reproduce.max_retrieval_evaluation import SIZES, Evaluation, batche
 from scripts.reproduce.seeds import Seeds
 
 FIRST, THEN = 3, 10
-# Logits are told of sets of these sizes: the largest trained on, and where the baseline is farthest from the paper's.
+# Sizes of sets at which logits are measured: the largest trained size, and the one at which the baseline is farthest
+# from the paper's.
 TOLD = (16, 1024)
-# Beside the page, by reading and seed: accuracies of the baseline, and size of the logits.
+# Files beside the page, by reading and seed: accuracies of the baseline, and size of the logits.
 ACCURACIES, NORMS = "accuracies.csv", "norms.csv"
 
 
@@ -56,7 +57,7 @@ class Plan:
     Attributes:
         runs: their folder.
         out: folder of the page, and of what is kept beside it.
-        threads: CPU threads of each.
+        threads: CPU threads of each run.
         sets: test sets of each size.
         fit_sets: sets of each size and seed for the fit of Figure 5.
     """
@@ -68,11 +69,11 @@ class Plan:
     fit_sets: int
 
     def seeds_of(self, penalty: str, seeds: int = FIRST) -> Seeds:
-        """The first so many seeds of a reading."""
+        """The first ``seeds`` seeds of a reading."""
         return seeds_of(PENALTIES[penalty], self.runs, seeds, self.threads)
 
     def kept(self, file: str) -> pd.DataFrame:
-        """Rows beside the page, by reading and seed; none before it is written."""
+        """Rows of a file beside the page, by reading and seed; none before the file is written."""
         path = self.out / file
         return pd.read_csv(path) if path.exists() else pd.DataFrame(columns=["penalty", "seed", "size", "sets"])
 
@@ -84,7 +85,7 @@ class Plan:
         """Readings whose accuracies are kept, each on as many test sets as are asked for.
 
         Raises:
-            LabError: if they are of other numbers of test sets, and the runs are gone.
+            LabError: if some are kept for another number of test sets, and their runs are gone.
         """
         found = self.kept(ACCURACIES)
         asked = [sets_of(size, self.sets) for size in found["size"]]
@@ -97,7 +98,7 @@ class Plan:
         return set(found["penalty"]) - unlike
 
     def known(self) -> list[Summary]:
-        """Summaries of all seeds that are finished, of such that trained as many together as are to be trained now."""
+        """Summaries of finished seeds that trained ``FIRST`` together, as many as are to be trained now."""
         found = [one for penalty in PENALTIES for one in self.seeds_of(penalty, THEN).summaries()]
         return [one for one in found if one is not None and one.finished and one.seeds_together == FIRST]
 
@@ -115,11 +116,11 @@ def norms(evaluation: Evaluation) -> dict[str, float]:
     return found
 
 
-Scores = Mapping[str, pd.DataFrame]  # of each reading
+Scores = Mapping[str, pd.DataFrame]  # reading -> its accuracies
 
 
 def distance(scores: pd.DataFrame) -> float:
-    """Mean distance in percent points of the baseline from the paper's, over all sizes."""
+    """Mean distance of the baseline from the paper's over all sizes, in percentage points."""
     found = []
     for size in SIZES:
         paper = PAPER[ROWS[BASELINE]][f"size_{size}"].mean
@@ -160,7 +161,7 @@ def norms_table(found: pd.DataFrame) -> pd.DataFrame:
 
 
 def measure(plan: Plan) -> tuple[dict[str, pd.DataFrame], pd.DataFrame]:
-    """Accuracies by reading, and size of the logits, of every reading whose first seeds are whole; keeps both."""
+    """Measures and keeps accuracies, by reading, and logit sizes of every reading whose first seeds have finished."""
     known = plan.measured()
     accuracies, sizes = (found[found["penalty"].isin(known)] for found in map(plan.kept, (ACCURACIES, NORMS)))
     for penalty in PENALTIES:

@@ -34,7 +34,7 @@ _STRICT = ConfigDict(extra="forbid")
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting of a family: the paper's name of it, and what makes it."""
+    """One setting of a family: the paper's name for it, and its overrides."""
 
     label: str
     overrides: tuple[str, ...] = ()
@@ -49,10 +49,10 @@ class Family:
     Attributes:
         size: "published", or "small" for two cores.
         always: overrides of every run.
-        seed: the first.
+        seed: the first one.
         settings: by name.
-        probe: further overrides of the few steps that tell how fast it is.
-        together: seeds can be trained as one batched model.
+        probe: further overrides for the few steps that measure how fast it trains.
+        together: whether seeds can be trained as one batched model.
         note: what a reader of its pictures has to know.
     """
 
@@ -69,10 +69,10 @@ class Family:
 
 @dataclass(frozen=True)
 class Size:
-    """A figure at one size; what is not said is as in its published one.
+    """A figure at one size; what is left out is as at its published size.
 
     Attributes:
-        family: whose runs.
+        family: whose runs are drawn.
         runs: setting -> number of seeds.
         options: of the drawing, in place of the figure's own.
         notes: what a reader of this size has to know.
@@ -93,11 +93,11 @@ class FigureSpec:
     Attributes:
         name: of its file, "eureka_4".
         title: what it is of.
-        shows: what the paper's shows, in our words.
+        shows: what the paper's figure shows, in our words.
         draw: its layout, a function of ``drawings``: "training.gradient_norms".
         options: arguments of the layout.
         published, small: its runs; None where there is no such size.
-        script: a script of its own that trains, draws and writes ``page``, in place of all these.
+        script: a script of its own that trains, draws and writes ``page``, in place of the layout and runs above.
         page: what that script writes, in this repository.
         notes: what a reader has to know.
     """
@@ -123,12 +123,12 @@ class FigureSpec:
 
     @property
     def number(self) -> str:
-        """As typed: "eureka:4"."""
+        """Name as typed: "eureka:4"."""
         return self.name.replace("_", ":", 1)
 
     @property
     def heading(self) -> str:
-        """ "Figure 4 of Eureka-Moments in Transformers"."""
+        """Heading of its page: "Figure 4 of Eureka-Moments in Transformers"."""
         paper, _, number = self.name.partition("_")
         return f"Figure {number} of {PAPERS[paper]}"
 
@@ -142,7 +142,7 @@ class FigureSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class Run(Seeds):
-    """The runs of one setting: one a seed.
+    """The runs of one setting, one per seed.
 
     Attributes:
         family: by name.
@@ -162,9 +162,9 @@ class Run(Seeds):
 
 
 class Speeds:
-    """Seconds of an epoch by experiment, model and number of seeds together.
+    """Seconds per epoch, by experiment, model and number of seeds that train together.
 
-    Of runs that are there, else measured once by a few steps, without diagnostics and validations.
+    Taken from runs of this machine, else measured once by a few steps without diagnostics and validations.
     """
 
     def __init__(self) -> None:
@@ -199,23 +199,23 @@ class Speeds:
             samples = len(data.train_dataloader()) * data.samples_per_batch
         except FileNotFoundError as error:
             raise LabError(str(error)) from error
-        # Diagnostics look before the first step, which would take longer than all steps of this.
+        # Diagnostics also run before the first step, which would take longer than all steps of this measurement.
         watched = [one for one in run.overrides if not one.startswith("callbacks")]
         # A GPU takes as long for a few samples as for a whole batch.
         smaller = run.probe if run.spec.config.trainer.accelerator == "cpu" else ()
         return samples * speed_of([*watched, *smaller, *run.as_one], steps=6).per_sample
 
     def seconds_left(self, runs: Sequence[Run]) -> float:
-        """Seconds that the missing parts of these runs take; where none is there yet, those of training steps alone."""
+        """Seconds that the missing parts of these runs take; where no run is there yet, of the training steps alone."""
         left = {run: run.epochs_left() for run in dict.fromkeys(runs)}
         return sum(epochs * self.seconds_an_epoch(run) for run, epochs in left.items() if epochs)
 
     def left(self, runs: Sequence[Run]) -> str:
-        """The same in words, for a list: also that nothing is missing, or why it cannot be trained here."""
+        """Time left, in words for a list; says also that nothing is missing, or why the runs cannot be trained here."""
         try:
             seconds = self.seconds_left(runs)
         except LabError as error:
-            # A list says what lacks; the overrides of its row are no news.
+            # The list needs only the reason: the overrides before it in the message are known from the row.
             return f"cannot be trained here: {str(error).rpartition(' does not train here: ')[2]}"
         return f"about {duration(seconds)}" if seconds else "nothing to train"
 
@@ -229,7 +229,7 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def _read(path: Path, kind: type[Content], **known: Any) -> Content:
-    """A file as a ``kind``.
+    """Reads a YAML file as a ``kind``.
 
     Raises:
         LabError: if the file cannot be read, or does not say what a ``kind`` needs.
@@ -299,7 +299,7 @@ def runs_of(family: str, seeds: Mapping[str, int], further: Sequence[str] = ()) 
             family=family,
             name=name,
             label=own.settings[name].label,
-            # What is said anew stands in a run's name once.
+            # An override that is given again replaces the family's, so that a run's name holds it only once.
             typed=(
                 *(o for o in (*own.always, *own.settings[name].overrides) if read_override(o).key not in given),
                 *further,

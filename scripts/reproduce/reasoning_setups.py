@@ -1,4 +1,4 @@
-"""Figure 8 again: which part of the reasoning task's set-up, that the paper leaves open, moves the Eureka-ratio.
+"""Figure 8 again: which choice that the paper leaves open in the reasoning task's set-up moves the Eureka-ratio.
 
     python -m scripts.reproduce.reasoning_setups --threads 1 --compile                     # all, the likeliest first
     python -m scripts.reproduce.reasoning_setups --minutes 300 --threads 1 --compile       # what five hours hold
@@ -6,10 +6,10 @@
     python -m scripts.reproduce.reasoning_setups --setup init warmup --softmax softmax --rate 2e-3  # some of its cells
     python -m scripts.reproduce.reasoning_setups --page                                    # the page of what is there
 
-A set-up changes one thing, or one more on top of layer norm, and is compared seed by seed with the one that it changes.
+A set-up changes one thing, with or without layer norm, and is compared seed by seed with the set-up that it changes.
 Three softmaxes, three learning rates, ten seeds that train together, each until its Eureka-moment or for 10,000 epochs.
-Stop it at any time: the same command goes on where it was. What is whole is kept beside the page
-(results/reasoning_setups), and stays when the runs are gone.
+Stop it at any time: the same command goes on where it was. Cells (a softmax at a rate in a set-up) whose seeds have all
+finished are kept beside the page (results/reasoning_setups), and stay when the runs are gone.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ LAYER_NORM, NO_NORM = "model.layer_norm=true", "model.layer_norm=false"
 
 @dataclass(frozen=True)
 class Setup:
-    """One way to fill what A.16 leaves open.
+    """One way to fill in what A.16 leaves open.
 
     Attributes:
         overrides: what it changes.
-        against: the set-up that it changes, which it is compared with; None is that of the others.
-        softmaxes: those that it changes anything of.
+        against: the set-up that it changes and is compared with; None for the one that all others build on.
+        softmaxes: those that the change affects.
     """
 
     overrides: tuple[str, ...] = ()
@@ -66,11 +66,11 @@ class Setup:
 
 
 def _setups() -> dict[str, Setup]:
-    """By name, the likeliest first. A.16 names none of these; "no_layer_norm" adds none."""
+    """Set-ups by name, the likeliest first. A.16 mentions none of the changes; "no_layer_norm" makes none."""
     alone = {
         "init": Setup(("model.init=width",)),
-        # d_k = 4, so that the paper's goal is 2; it "tried also 1 / (2 sqrt(d_k))" (A.14): as a temperature, or as the
-        # factor of the scores.
+        # d_k = 4, so heat treatment ends at temperature 2. The paper "tried also 1 / (2 sqrt(d_k))" (A.14), which is
+        # 0.25: read as a temperature, or as the factor of the scores, which is temperature 4.
         "heat_from_1": Setup(("softmax.schedule.start=1",), softmaxes=HEATED),
         "heat_from_0.5": Setup(("softmax.schedule.start=0.5",), softmaxes=HEATED),
         "heat_to_0.25": Setup(("softmax.schedule.end=0.25",), softmaxes=HEATED),
@@ -78,7 +78,7 @@ def _setups() -> dict[str, Setup]:
         "betas": Setup(("optim.options.betas=[0.9,0.999]",)),
         "warmup": Setup(("optim.warmup_epochs=10",)),
         "float64": Setup(("optim.loss_precision=float64",)),
-        # All at once that Nanda et al. 2023, whose weight decay A.16 follows, have and A.16 does not name.
+        # Everything at once that Nanda et al. 2023, whose weight decay A.16 follows, use and A.16 does not mention.
         "nanda": Setup(("model=reasoner_nanda", "optim=reasoning_nanda")),
     }
     return {
@@ -120,13 +120,13 @@ class Cell:
         )
 
     def records(self) -> tuple[Record, ...]:
-        """Every seed's run; none unless all have finished, for the slow ones are the last."""
+        """Records of all seeds; empty until all have finished, because the slowest ones finish last."""
         seeds = self.seeds
         return seeds.records(seeds.ends()) if seeds.finished else ()
 
 
 def plan(runs: Path, kept: Kept, further: tuple[str, ...]) -> list[Cell]:
-    """Every cell, in the order in which they are worth their time: layer norm at all rates, then rate by rate."""
+    """All cells, the most worthwhile first: layer norm at all rates, then the others rate by rate."""
     cells = [
         Cell(setup, name, rate, runs, kept, further)
         for rate in RATES
@@ -140,7 +140,7 @@ Whole = Mapping[Cell, Sequence[Record]]
 
 
 def _of(whole: Whole, setup: str, name: str) -> dict[str, Sequence[Record]]:
-    """Rate -> its seeds."""
+    """Learning rate -> records of its seeds."""
     return {cell.rate: found for cell, found in whole.items() if (cell.setup, cell.name) == (setup, name)}
 
 
@@ -206,7 +206,7 @@ def factors(whole: Whole) -> pd.DataFrame:
 
 
 def agreement(whole: Whole) -> pd.DataFrame:
-    """A row a set-up: each softmax at the rate that seed 0 chooses (A.16), and whether the paper's ratio lies in it."""
+    """A row per set-up: each softmax at the rate of seed 0 (A.16), and if its interval holds the paper's ratio."""
     rows = []
     for setup in SETUPS:
         row, inside = {"set-up": setup}, []
@@ -227,7 +227,7 @@ def agreement(whole: Whole) -> pd.DataFrame:
 
 
 def page(cells: Sequence[Cell], out: Path, command: str) -> str:
-    """The page of what is whole."""
+    """The page of all cells whose seeds have finished."""
     whole = {cell: found for cell in cells if (found := cell.records())}
     missing = [cell for cell in cells if cell not in whole]
     trained = {(run.summary.git.commit or "an unknown commit")[:8] for found in whole.values() for run in found}
@@ -278,7 +278,7 @@ def _not_run(setup: str, missing: Sequence[Cell]) -> str:
 
 
 def write_page(cells: Sequence[Cell], kept: Kept, out: Path, command: str) -> None:
-    """Writes the page of what is whole, and keeps the summaries that it is made of."""
+    """Writes the page of all cells whose seeds have finished, and keeps the summaries that it is made of."""
     whole = [cell.seeds for cell in cells if cell.records()]
     kept.keep({run: one for seeds in whole for run, one in seeds.by_typed(seeds.ends()).items()})
     write_text(out / "README.md", page(cells, out, command))

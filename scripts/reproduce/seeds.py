@@ -1,4 +1,4 @@
-"""Seeds of one setting: what is typed for them, where their runs lie, what is known of them, and their training."""
+"""Seeds of one setting: the overrides, folders and summaries of their runs, and their training."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Seeds:
 
     Attributes:
         typed: overrides of every run, all but the seed.
-        seeds: of its runs.
+        seeds: one for each run.
         runs: folder of the runs; None: as the overrides say.
-        further: overrides of every run that change no number but for rounding, by which nothing is kept: threads.
-        kept: summaries beside a page, which stand when the runs are gone; None: there are the runs alone.
-        together: the seeds train as one batched model.
+        further: overrides of every run that change numbers only by rounding (threads); ``kept`` ignores them.
+        kept: summaries beside a page, which stay when the runs are gone; None: only the run folders are read.
+        together: whether the seeds train as one batched model.
     """
 
     typed: tuple[str, ...]
@@ -58,7 +58,8 @@ class Seeds:
     @cached_property
     def _first(self) -> Path:
         typed = {one.key: one.value for one in map(read_override, self.overrides)}
-        # To compose takes a hundred times as long as to read what was typed; but a row chooses its softmax itself.
+        # Composing takes a hundred times as long as reading what was typed, but is needed where a row (+row=) chooses
+        # the softmax.
         if self.runs is not None and {"experiment", "softmax"} <= {*typed}:
             return self.runs / run_name(typed["experiment"], typed["softmax"], 0, self.overrides)
         return self.spec.folder if self.runs is None else self.runs / self.spec.name
@@ -77,7 +78,7 @@ class Seeds:
         return tuple(map(self.folder, self.seeds))
 
     def summary(self, seed: int) -> Summary | None:
-        """The summary of a seed's run: kept, or of its folder; None before it has begun.
+        """The summary of a seed's run, from those kept or from its folder; None before it has begun.
 
         Raises:
             LabError: if its folder holds another run.
@@ -92,7 +93,7 @@ class Seeds:
         return [self.summary(seed) for seed in self.seeds]
 
     def ends(self) -> list[Summary]:
-        """Every seed's summary; none unless all have come to their end: a seed that is missing may be the slow one."""
+        """Summaries of all seeds; empty until all have ended, because the one that is missing may be the slowest."""
         found = [one for one in self.summaries() if one is not None and ended(one)]
         return found if len(found) == len(self.seeds) else []
 
@@ -102,23 +103,23 @@ class Seeds:
         return all(one is not None and one.finished for one in self.summaries())
 
     def left(self, most: int, of: Literal["epochs", "steps"] = "epochs") -> int:
-        """Epochs, or steps, that are still to train, at most; of seeds that train together, those of the slowest.
+        """Epochs or steps still to train, at most; of seeds that train together, those of the slowest one.
 
         Args:
-            most: of a whole run.
+            most: epochs or steps of a whole run.
             of: what is counted.
         """
         left = [0 if one and ended(one) else most - (getattr(one, of) if one else 0) for one in self.summaries()]
         return max(left) if self.together else sum(left)
 
     def train(self) -> bool:
-        """Trains what is missing; whether all seeds have been trained to their end."""
+        """Trains what is missing and returns whether all seeds have been trained to their end."""
         if self.finished:
             return True
         if self.as_one:
             return train([*self.overrides, *self.as_one], self.runs)
         missing = [seed for seed, one in zip(self.seeds, self.summaries(), strict=True) if not (one and one.finished)]
-        # A list: all are trained, though one may fail.
+        # A list, not a generator: all seeds are trained even if one fails.
         return all([train([*self.overrides, f"seed={seed}"], self.runs) for seed in missing])
 
     def records(self, summaries: Sequence[Summary]) -> tuple[Record, ...]:

@@ -1,4 +1,4 @@
-"""Studies on two cores of what the papers show at a larger size: language, and learning in context.
+"""Studies, small enough for two cores, of what the papers show at a larger size: language, and learning in context.
 
     python -m scripts.reproduce.study language --threads 1      # trains what is missing, then writes results/language
     python -m scripts.reproduce.study in_context --minutes 60
@@ -40,8 +40,8 @@ class Part:
         experiment: config of ``configs/experiment``.
         options: overrides of every run.
         softmaxes: plain softmax first.
-        looks: diagnostics that are shown the first seed of each softmax after training.
-        pictures: diagnostics that watched training, whose picture of the first seed of each softmax is shown.
+        looks: diagnostics that are run on the trained model of each softmax's first seed.
+        pictures: diagnostics that run during training, whose picture of each softmax's first seed is shown.
         seeds: number of seeds, from 0 on.
     """
 
@@ -61,12 +61,12 @@ class Part:
         return Seeds(typed=tuple(self.overrides(softmax)), seeds=tuple(range(self.seeds)), runs=runs)
 
     def keep(self, softmax: str, seed: int, runs: Path, kept: Path) -> Summary | None:
-        """Keeps a run of the folder of all runs beside the page; its summary, None where there is none."""
+        """Copies a run below ``runs`` to the runs kept beside the page; returns its summary, None without a run."""
         folder = self.runs_of(softmax, runs).folder(seed)
         return keep_run(folder, kept / folder.relative_to(runs), planned([*self.overrides(softmax), f"seed={seed}"]))
 
     def runs(self, folder: Path) -> Iterator[tuple[str, int, Path]]:
-        """Softmax, seed and folder of each run, seed by seed: what is stopped has whole pairs."""
+        """Softmax, seed and folder of each run, seed by seed: a stopped study then has pairs of equal seeds."""
         for seed in range(self.seeds):
             for softmax in self.softmaxes:
                 yield softmax, seed, self.runs_of(softmax, folder).folder(seed)
@@ -135,7 +135,8 @@ STUDIES = {
         ),
     ),
 }
-# Columns of the report's settings that the page repeats, by their ends: they begin with the metric that is watched.
+# Columns of the report's table of settings that the page repeats, by the ends of their names: a name may begin with
+# the metric that is watched.
 _SHOWN = (
     "setting", "seeds finished", "Eureka-ratio", " at the end", " at the end, %", "accuracy after the moment, %",
     "accuracy without one, %", "median epoch to the moment", "change point, median epoch", ", difference", ", p",
@@ -143,7 +144,7 @@ _SHOWN = (
 
 
 def page(key: str, runs: Path, out: Path, command: str) -> str:
-    """Writes the report of a study and the looks at its trained models; the page's text."""
+    """Writes the report of a study, runs diagnostics on its trained models, and returns the text of the page."""
     study, kept = STUDIES[key], out / KEPT
     there = {
         f"{part.experiment} {softmax} seed {seed}": part.keep(softmax, seed, runs, kept)
@@ -175,7 +176,7 @@ def page(key: str, runs: Path, out: Path, command: str) -> str:
 
 
 def _looks(part: Part, runs: Path, out: Path) -> Iterator[str]:
-    """Pictures of diagnostics of trained models, as paragraphs; those that were made stay when the runs are gone."""
+    """Pictures of diagnostics, as paragraphs; pictures that were made stay when the runs are gone."""
     for softmax, seed, folder in part.runs(runs):
         if seed:
             continue

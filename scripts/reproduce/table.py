@@ -1,4 +1,4 @@
-"""Every table of the papers with training behind it, by a command.
+"""Reproduces every table of the papers with training behind it, each by one command.
 
     python -m scripts.reproduce.table --list                          # what stands, and how long the rest takes
     python -m scripts.reproduce.table 4 trainer=gpu compile=true      # of Eureka-moments in Transformers, as published
@@ -6,7 +6,7 @@
     python -m scripts.reproduce.table 1 --size small --seeds 4        # its rows on the main task in small, on two cores
     python -m scripts.reproduce.table softmax:1                       # "softmax is not enough"
 
-Trains what is missing seed by seed, so that every row is there early, after it has said how long that takes. Rows take
+Says how long it takes, then trains what is missing seed by seed, so that every row has first results early. Rows take
 the learning rates of the paper's headline runs where it names them, else the ViT's; ``--schedules`` runs all nine
 schedules of Table 11 with four seeds each and takes the one with the highest Eureka-ratio, then accuracy (A.14).
 Stop it at any time: the same command goes on with what is missing; a run that fails does not end the others.
@@ -36,7 +36,7 @@ from scripts.reproduce.plan import SIZES, Run, SizeName, Speeds, families
 
 SCHEDULES = tuple(row.overrides[0] for row in load("eureka/section_5_3").rows if row.overrides)
 SCHEDULE_SEEDS = 4
-# Of whose family the rows of a table are in small, and how fast a table's runs are is measured.
+# Family of a table's rows at the small size; overrides for measuring how fast runs of the published size train.
 SMALL, PROBE = "main_task_small_curves", ("data.batch_size=16",)
 SCRIPTS = {"softmax:1": "scripts.reproduce.max_retrieval"}
 
@@ -67,7 +67,7 @@ def name_of(row: Row) -> str:
 
 
 def joined(overrides: Sequence[str]) -> tuple[str, ...]:
-    """Overrides of which the last one of a key counts."""
+    """Keeps only the last override of each key."""
     return tuple({read_override(one).key: one for one in overrides}.values())
 
 
@@ -76,7 +76,7 @@ def row_overrides(table: Table, row: Row, size: SizeName) -> tuple[str, ...] | N
     if size == "published" or row.overrides is None:
         return table.overrides_of(row)
     small = families()[SMALL]
-    # A row of another task (no position) says more than its row.
+    # A row of another task (no position) has a second override, and no setting in small.
     (one,) = row.overrides if len(row.overrides) == 1 else ("",)
     setting = small.settings.get(one.removeprefix("+row="))
     if setting is None or table.experiment[0] != "experiment=main_task":
@@ -85,7 +85,7 @@ def row_overrides(table: Table, row: Row, size: SizeName) -> tuple[str, ...] | N
 
 
 def seeds_of(table: Table, row: Row) -> int:
-    """As many seeds as the paper has; of a pooled table, at each schedule."""
+    """Number of seeds that the paper has of a row; in a pooled table, at each schedule."""
     cell = row.cells.get("eureka_ratio")
     of = cell.of if cell is not None and cell.of else SCHEDULE_SEEDS
     return of // len(SCHEDULES) if table.pool else of
@@ -94,10 +94,10 @@ def seeds_of(table: Table, row: Row) -> int:
 def runs_of_row(
     table: Table, row: Row, size: SizeName, seeds: int | None, further: Sequence[str], schedule: str | None = None
 ) -> list[Run]:
-    """The runs of a row, one a seed (of a pooled table at each schedule); none where the lab cannot run it.
+    """The runs of a row, one per seed (in a pooled table, per seed and schedule); none where the lab cannot run it.
 
     Args:
-        table: it stands in.
+        table: that the row stands in.
         row: of the table.
         size: "published", or "small".
         seeds: how many; None: as many as the paper has.
@@ -131,7 +131,7 @@ def trial_runs(table: Table, row: Row, size: SizeName, further: Sequence[str]) -
 def choose(trials: dict[str, list[Run]]) -> str:
     """Names the schedule with the highest Eureka-ratio; of equal ones, that of the highest accuracy (A.14).
 
-    Accuracies are compared of the runs with a moment; where no schedule has one, of all.
+    Accuracies are means over the runs with a moment; where no schedule has one, over all runs.
     """
 
     def rank(schedule: str) -> tuple[int, float, float]:
@@ -191,7 +191,7 @@ def page(
 
 
 def listed(arguments: argparse.Namespace, further: Sequence[str]) -> Iterator[str]:
-    """A line for every table and size, as soon as it is known: what of its runs is there, how long the rest takes."""
+    """A line for every table and size, as soon as it is known: how many runs are there, how long the rest takes."""
     speeds = Speeds()
     for name in names():
         if name in SCRIPTS:
@@ -262,7 +262,7 @@ def main(arguments: argparse.Namespace) -> None:
             rows = rows_of(chosen)
             train_all([run for _, runs in rows for run in runs], table.number)
     finally:
-        # Also where it is stopped: of what there is by then. A page that stands is not replaced by an empty one.
+        # Also when it is stopped: then of what is finished. A page that exists is not replaced by an empty one.
         if not out.exists() or any(measured(runs) for _, runs in rows if runs):
             write_text(out, page(table, size, rows, chosen, command) + "\n")
             print(f"written: {out}")

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The main dataset of Table 1 of Eureka-moments in Transformers (all of Table 4), as many seeds as asked for, on one NVIDIA
-# GPU unless an override says otherwise.
+# Runs the main dataset of Table 1 of Eureka-moments in Transformers (all of Table 4) with as many seeds as asked for,
+# on one NVIDIA GPU unless an override says otherwise.
 #
 #   scripts/reproduce/table1_main.sh [seeds, default 10] [further overrides ...]
 #

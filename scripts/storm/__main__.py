@@ -4,10 +4,10 @@
     python -m scripts.storm --seed 0 --kills 20 --only kills,flips    # some of it
     python -m scripts.storm --seed 0 --only kills --number 17         # one case again
 
-The same command goes on where it was stopped: a case that held is not carried out again while the lab is the same, one
-that failed is. How each ended stands in ``cases.jsonl`` beside the page. Each case is drawn from the seed and its
-number alone. Signals that come by the clock do not come at the very same step again; those at a call that changes the
-disk do. Runs lie in a temporary folder, which is removed unless a case failed.
+The same command goes on where it was stopped: a case that held is not carried out again while the lab is unchanged, a
+case that failed is. ``cases.jsonl`` beside the page says how each case ended. Each case is drawn from the seed and its
+number alone. A signal at a call that changes the disk comes at the same step again; one that comes by the clock does
+not. Runs lie in a temporary folder, which is removed unless a case failed.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ STORMS: Mapping[str, Storm] = {
 
 
 def storm(arguments: Sequence[str] | None = None) -> bool:
-    """Runs the command line; True where all held."""
+    """Runs the command line and returns True if all cases held."""
     asked = _parse(arguments)
     names = asked.only.split(",")
     record = Record(None if asked.number is not None else asked.out / "cases.jsonl", asked.seed)
@@ -101,7 +101,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def _let_loose(
     name: str, grounds: Grounds, asked: argparse.Namespace, record: Record, failures: list[Outcome]
 ) -> list[Outcome]:
-    """Carries out the cases of a storm side by side, but those that have held; adds to ``failures``."""
+    """Carries out the cases of a storm side by side, except those that held before; adds to ``failures``."""
     count: int = getattr(asked, name)
     if asked.number is not None:
         count = max(count, asked.number + 1)
@@ -133,7 +133,7 @@ def _let_loose(
 
 
 class _Progress:
-    """A line for each failure, and one now and then."""
+    """Prints a line for each failure, and the progress now and then."""
 
     def __init__(self, name: str, count: int) -> None:
         self._name, self._count = name, count
@@ -153,7 +153,7 @@ class _Progress:
 
 
 if __name__ == "__main__":
-    # Started in the background of a shell, a process is deaf to SIGINT, and so are its children.
+    # A process that a shell starts in the background ignores SIGINT, and so would its children.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     with refusals():

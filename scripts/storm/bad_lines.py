@@ -1,4 +1,4 @@
-"""Bad command lines, each with what its one sentence must name."""
+"""Bad command lines, each with what the sentence that refuses it must name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class BadLine(NamedTuple):
 
 
 def _lines(module: str, rows: str) -> list[BadLine]:
-    """Lines of a command, one a row: its arguments, parted by blanks, then "|" and what the sentence must hold."""
+    """Lines of a command, one per row: arguments separated by blanks, then "|" and what the sentence must hold."""
     parted = [row.rpartition("|") for row in rows.strip().splitlines()]
     return [BadLine(module, tuple(arguments.split()), named.strip()) for arguments, _, named in parted]
 

@@ -11,12 +11,12 @@ from scripts.storm.grounds import Grounds
 
 @dataclass(frozen=True)
 class Case:
-    """One thing that is done.
+    """One thing that is done to a run or a command.
 
     Attributes:
-        kind: by which cases are counted: "write", "truncated".
-        what: that is done, in a line.
-        carry_out: does it in an empty folder of its own; what was wrong, None where the lab held.
+        kind: name under which cases are counted, such as "write" or "truncated".
+        what: description of what is done, in one line.
+        carry_out: does it in an empty folder of its own; returns what was wrong, None where the lab held.
     """
 
     kind: str
@@ -29,7 +29,7 @@ class Outcome:
     """End of a case.
 
     Attributes:
-        number: of the case in its storm; with the seed it says all that was drawn.
+        number: of the case in its storm; with the seed it determines all that was drawn.
         case: what was done.
         problem: what was wrong; None where the lab held.
     """
@@ -44,11 +44,11 @@ class Storm:
     """Cases of one sort.
 
     Attributes:
-        count: of cases in the long form.
-        held: what the lab is to do in each of them.
+        count: number of cases in the long form.
+        held: what the lab has to do in each case.
         draw: makes the case of a number.
         missing: says what this machine lacks for it; None where it can be run.
-        table: name of the table whose lines the cases are; "" where there are as many as one likes.
+        table: name of the table whose lines the cases are; "" where any number of cases can be drawn.
     """
 
     count: int
@@ -58,7 +58,7 @@ class Storm:
     table: str = ""
 
     def cases(self, grounds: Grounds, count: int) -> Sequence[Case]:
-        """Draws so many cases; of a table all its lines, or so many of them."""
+        """Draws ``count`` cases; from a table so many of its lines, at most all."""
         numbers: Sequence[int] = range(count)
         if self.table:
             every = range(self.count)

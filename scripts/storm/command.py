@@ -1,4 +1,4 @@
-"""Commands of the lab, run in processes of their own, and whether what they say is one sentence."""
+"""Commands of the lab, run in processes of their own, and the check that they refuse in one sentence."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import NamedTuple
 from scripts.process import Process
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-# A command that takes longer than this hangs.
+# Seconds after which a command counts as hanging.
 PATIENCE = 120.0
-# As a traceback ends.
+# Beginning of the last line of a traceback.
 _ERROR = re.compile(r"(\w+\.)*\w*(Error|Exception|Interrupt|Exit)\b")
 
 
 class Said(NamedTuple):
-    """Exit status of a command, and what it said."""
+    """Exit status of a command, and what it printed."""
 
     status: int
     out: str
@@ -25,7 +25,7 @@ class Said(NamedTuple):
 
     @property
     def last_line(self) -> str:
-        """The reason that it gave: of a traceback the error, else its last words."""
+        """The reason that it gave: the error line of a traceback, else its last line."""
         lines = self.err.strip().splitlines() or ["nothing was said"]
         return next((line for line in reversed(lines) if _ERROR.match(line)), lines[-1])[:300]
 
@@ -47,12 +47,12 @@ def run(*words: str, folder: Path = ROOT) -> Said:
 
 
 def problem_with(said: Said, refusals: tuple[int, ...] = (1,), sentences: int = 1) -> str | None:
-    """Says what is wrong with how a command ended: neither well nor by one sentence.
+    """Returns what is wrong with how a command ended; None after success, or a refusal in one sentence.
 
     Args:
-        said: by it.
+        said: its exit status and output.
         refusals: exit statuses that a refusal may have.
-        sentences: how many errors a refusal tells.
+        sentences: number of error sentences that a refusal prints.
     """
     if "Traceback" in said.out + said.err:
         return f"a traceback: {said.last_line}"

@@ -1,4 +1,4 @@
-"""Compares runs bit for bit with undisturbed ones, apart from what the clock says."""
+"""Compares runs bit for bit with undisturbed ones, apart from times and origin."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lab.runs.checkpoints import read_checkpoint
 from lab.runs.lock import LOCK
 from lab.sweeps.jobs import JOB
 
-# Keys of checkpoints, summaries and columns of metrics.csv that a clock has told, or that say where a run comes from.
+# Keys of checkpoints and summaries, and columns of metrics.csv, that hold times or say where a run comes from.
 _NOT_COMPARED = {
     *("seconds", "wall_seconds", "time_elapsed", "samples_per_second", "started", "written"),
     *("command", "overrides", "git", "machine", "versions", "peak_memory_bytes", "slurm_job"),
@@ -48,9 +48,9 @@ def _of_a_run(run: Path, undisturbed: Path) -> Iterator[str]:
 def _files(run: Path) -> dict[str, Path]:
     """Returns all files by name.
 
-    Checkpoints are named by their age: one that was saved at a signal has a step of its own, and what counts is the
-    newest. TensorBoard's files, of which a resumed run has several, the file of the lock, and the one that names the
-    job that was to run it are left out.
+    Checkpoints are named by their age, since one that was saved at a signal has another step; only the newest is
+    compared. Left out are TensorBoard's files, of which a resumed run has several, the file of the lock, and the file
+    that names the job of the run.
     """
     saved = sorted((run / "checkpoints").glob("last-*.ckpt"), reverse=True)
     files = {path.relative_to(run).as_posix(): path for path in run.rglob("*") if path.is_file() and path not in saved}
@@ -67,7 +67,7 @@ def _json(path: Path) -> Any:
 
 
 def _rows(path: Path) -> list[dict[str, str]]:
-    """Returns the rows as they are written; one in which only the clock spoke is none."""
+    """Returns the rows as text, without those that hold nothing but times."""
     with path.open(newline="") as file:
         rows = [
             {key: text for key, text in row.items() if text and key not in _NOT_COMPARED}
@@ -80,7 +80,7 @@ _READ: dict[str, Callable[[Path], Any]] = {".ckpt": _checkpoint, ".csv": _rows, 
 
 
 def unlike(mine: Any, theirs: Any, where: str) -> Iterator[str]:
-    """Says where two values differ, however deep."""
+    """Says where two values differ, at any depth."""
     if isinstance(theirs, torch.Tensor) and isinstance(mine, torch.Tensor):
         alike = mine.dtype == theirs.dtype and mine.shape == theirs.shape and _bits(mine) == _bits(theirs)
         if not alike:

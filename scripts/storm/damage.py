@@ -14,7 +14,7 @@ from scripts.storm.compare import differences
 from scripts.storm.damaged_run import checkpoints_of, stopped_run
 from scripts.storm.grounds import Grounds, train
 
-# A command that waits longer than this over a damaged file waits for nothing.
+# Seconds that a command may take: a damaged file is nothing to wait for.
 _LONGEST = 50.0
 
 
@@ -69,7 +69,7 @@ _COMMANDS = ("train", "train", "report", "status", "inspect")
 
 def _case(grounds: Grounds, number: int) -> Case:
     random = grounds.random("damage", number)
-    # Each damage to each file before any of them comes again.
+    # 7 kinds of damage and 11 files have no common factor: every pair comes once before any comes again.
     damage, file = list(_DAMAGE)[number % len(_DAMAGE)], _FILES[number % len(_FILES)]
     command = random.choice(_COMMANDS)
     return Case(damage, f"{file} {damage}, then {command}", partial(_carry_out, grounds, random, damage, file, command))
@@ -98,7 +98,7 @@ def _carry_out(grounds: Grounds, random: Random, damage: str, file: str, command
     if said.status or command != "train":
         return None
     different = differences(folder / "runs", grounds.undisturbed(shape).runs)
-    # Rows that are gone are gone; what counts is that it is told.
+    # Lost rows of metrics.csv cannot come back: it is enough that the command reports them.
     untold = [one for one in different if "metrics.csv" not in one or "metrics.csv" not in said.err]
     return "; ".join(untold[:4]) or None
 
@@ -111,7 +111,7 @@ def _paths(run_folder: Path, file: str) -> list[Path]:
 
 
 def look(command: str, damaged: Path, folder: Path) -> Said:
-    """Runs a command that reads runs; what it makes goes beside them."""
+    """Runs a command that reads runs; its output goes beside the runs."""
     runs = folder / "runs"
     words = {
         "report": ["lab.report", str(runs), "--out", str(folder / "report")],

@@ -1,4 +1,4 @@
-"""A run that was killed half-way: what damage is done to."""
+"""A run that was killed half-way, to which damage is done."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _SHAPE = "reasoning"
 
 
 def stopped_run(grounds: Grounds, folder: Path) -> tuple[str, Path]:
-    """Copies a run that was killed half-way to ``<folder>/runs``; its shape and its run folder."""
+    """Copies a run that was killed half-way to ``<folder>/runs``; returns its shape and its run folder."""
 
     def make(made: Path) -> None:
         events = grounds.undisturbed(_SHAPE).events
-        # Two checkpoints are there, and the third before them has just been removed.
+        # Right after the third removal of an old checkpoint: the two newest ones are there.
         half = [number for number, event in enumerate(events) if event.startswith("unlink last-")][2]
         said_by(hooked(_SHAPE, made / "runs", made / "calls", half, "after"))
 

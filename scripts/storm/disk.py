@@ -60,7 +60,7 @@ def _carry_out(grounds: Grounds, shape: str, part: float, folder: Path) -> str |
 
 @contextmanager
 def _mounted(folder: Path, options: str) -> Iterator[str | None]:
-    """Mounts a tmpfs within the block; gives why it cannot, None where it can."""
+    """Mounts a tmpfs within the block; yields why that fails, None where it does not."""
     done = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], capture_output=True, text=True)
     try:
         yield done.stderr.strip() or "it cannot be mounted" if done.returncode else None

@@ -1,4 +1,4 @@
-"""Flips: one bit of a checkpoint is turned over, and it is noticed."""
+"""Flips: one bit of a checkpoint is flipped, and the lab must notice it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scripts.storm.compare import differences
 from scripts.storm.damaged_run import checkpoints_of, stopped_run
 from scripts.storm.grounds import Grounds, train
 
-# One of so many is found by the command itself, which goes on from the checkpoint before and ends as undisturbed.
+# Of so many cases one resumes by the command, which must go on from the checkpoint before and end as undisturbed.
 _BY_COMMAND = 15
 
 
@@ -31,7 +31,7 @@ STORM = Storm(
 
 
 def _flip(grounds: Grounds, number: int, path: Path) -> str:
-    """Turns one bit of a file over; which, in words."""
+    """Flips one bit of a file; returns which one, in words."""
     content = bytearray(path.read_bytes())
     bit = grounds.random("flips: bit", number).randrange(8 * len(content))
     content[bit // 8] ^= 1 << bit % 8

@@ -25,7 +25,7 @@ class Undisturbed:
     Attributes:
         runs: the folder that holds it.
         events: its calls that changed the disk, in their order: "replace last-000000003.ckpt".
-        seconds: it took.
+        seconds: how long it took.
     """
 
     runs: Path
@@ -51,7 +51,7 @@ class Grounds:
         return random.Random(f"{self.seed} {storm} {number}")
 
     def once(self, name: str, make: Callable[[Path], object]) -> Path:
-        """Returns a folder that ``make(folder)`` has filled, at its first use."""
+        """Returns a folder that ``make(folder)`` fills at its first use."""
         folder = self.folder / "once" / name.replace(" ", "_")
         with self._making:
             if not folder.exists():

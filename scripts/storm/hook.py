@@ -3,8 +3,8 @@
     python scripts/storm/hook.py <runs> <events> <number> <when> <signal> <overrides of lab.train ...>
 
 Calls that replace, remove or flush a file below ``<runs>`` are noted in the file ``<events>``, a line each.
-At call ``<number>`` (from 0; -1: at none) the signal comes ``before`` or ``after`` it, or, of a flush, in the midst of
-the write: ``torn:0.3`` leaves three tenths of the file. The lab knows nothing of it.
+At call ``<number>`` (from 0; -1: at none) the signal comes ``before`` or ``after`` it, or, at a flush, in the middle of
+the write: ``torn:0.3`` leaves three tenths of the file. The lab itself knows nothing of this hook.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _WATCHED = ("replace", "unlink", "fsync")
 
 
 def watch(runs: str, events: str, number: int, when: str, signal: int) -> None:
-    """Lets the calls of this process be noted, and one of them be struck."""
+    """Notes the calls of this process, and sends the signal at one of them."""
     seen = os.open(events, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     count = 0
 
@@ -32,7 +32,7 @@ def watch(runs: str, events: str, number: int, when: str, signal: int) -> None:
             mine, count = count, count + 1
             os.write(seen, f"{name} {os.path.basename(rest[0] if name == 'replace' else path)}\n".encode())
             if mine == number and when != "after":
-                # The same number may be another call this time, of a path: it is struck, and tears nothing.
+                # This time the number may be that of a call on a path, with no open file to tear: it is only struck.
                 if when.startswith("torn:") and isinstance(first, int):
                     os.ftruncate(first, int(os.fstat(first).st_size * float(when.removeprefix("torn:"))))
                 os.kill(os.getpid(), signal)
@@ -50,7 +50,7 @@ def watch(runs: str, events: str, number: int, when: str, signal: int) -> None:
 if __name__ == "__main__":
     runs, events, number, when, signal, *overrides = sys.argv[1:]
     watch(runs, events, int(number), when, int(signal))
-    # As of `python -m`, in place of this script's folder.
+    # The working folder in place of this script's, as under `python -m`.
     sys.path[0] = os.getcwd()
     sys.argv[1:] = overrides
     runpy.run_module("lab.train", run_name="__main__", alter_sys=True)

@@ -1,4 +1,4 @@
-"""Hostile folders: runs that someone else has made to run code, to hang a reader or to write into its page."""
+"""Hostile folders: runs that someone made in order to run code, to hang a reader or to write into its page."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from scripts.storm.grounds import Grounds, train
 _LONGEST = 50.0
 _COMMANDS = ("inspect", "report", "status", "train")
 _SCRIPT = "<script>alert(1)</script>"
-# A folder that only code of the run's folder makes.
+# Name of a folder that exists only if code of the hostile run was executed.
 _MADE = "made-by-the-folder"
 
 
@@ -107,7 +107,7 @@ def _huge(path: Path) -> None:
 
 def _pickled_checkpoint(run: Path, made: Path) -> None:
     path = checkpoints_of(run)["newest"]
-    # With the digest of what it holds now: a checkpoint whose digest is another is not even unpickled.
+    # Saved with the right digest: a checkpoint with a wrong one is refused before anything is unpickled.
     save_checkpoint({**torch.load(path, weights_only=True), "more": _Pickled(made)}, path)
 
 

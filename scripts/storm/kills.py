@@ -14,7 +14,7 @@ from scripts.storm.grounds import Grounds, train
 from scripts.storm.shapes import SHAPES
 from scripts.storm.strike import MOMENTS, draw, running_still, struck
 
-# A kill by the clock may come when all is done: another moment is drawn then.
+# A kill by the clock may come after the run has ended: then another moment is drawn, up to this many in all.
 _DRAWS = 20
 
 
@@ -47,7 +47,7 @@ def _carry_out(grounds: Grounds, number: int, shape: str, moments: list[str], fo
             if problem := problem_with(said, refusals=()):
                 return f"{strike}: {problem}"
             if kill:
-                break  # a run that was gone on with is over before its whole time
+                break  # a resumed run has less to do and may end before the kill
             shutil.rmtree(runs)
         else:
             return f"it ended {_DRAWS} times before it was killed"
@@ -57,7 +57,7 @@ def _carry_out(grounds: Grounds, number: int, shape: str, moments: list[str], fo
 
 
 def ends_undisturbed(grounds: Grounds, shape: str, runs: Path) -> str | None:
-    """Runs the command of a shape to its end; says how it differs from the undisturbed run, None where in nothing."""
+    """Runs the command of a shape to its end; says how it differs from the undisturbed run, None if it does not."""
     said = train(shape, runs)
     if problem := problem_with(said, refusals=()):
         return f"the same command afterwards: {problem}"

@@ -13,7 +13,7 @@ from scripts.storm.command import ROOT, problem_with, said_by
 from scripts.storm.grounds import Grounds
 
 _LONGEST = 400
-# What other programs say of themselves, and no user has asked for.
+# Internal words of other libraries, which mean nothing to a user.
 _JARGON = ("full_key", "object_type", "HydraException", "no viable alternative", "ValidationError", "HYDRA_FULL_ERROR")
 
 

@@ -24,7 +24,7 @@ def page(
     Args:
         storms: by name.
         ran: by name: how its cases ended, or why it was not run.
-        record: with every end of each case, also those before the last.
+        record: every end of each case, also those before the last one.
         seed: of all that was drawn.
         command: that was typed.
     """
@@ -44,7 +44,7 @@ def page(
     failures = [(name, end) for name, ends in ran.items() for end in ends_of(ends) if end.problem]
     lines += ["", "## Failures", ""] if failures else ["", "No case failed."]
     for name, end in failures:
-        # Of a table so many lines are drawn: which of them has a number depends on how many.
+        # From a table so many lines are drawn: which line has a number depends on how many are drawn.
         count = len(ran[name])
         repeat = f"python -m scripts.storm --seed {seed} --{name} {count} --only {name} --number {end.number}"
         lines.append(f"- `{repeat}`: {end.case.what}: {_plain(end.problem)}")
@@ -66,7 +66,7 @@ def page(
 
 
 def ends_of(ends: Sequence[Outcome] | str) -> Sequence[Outcome]:
-    """The ends of a storm that was run."""
+    """Outcomes of a storm; none where it was not run."""
     return () if isinstance(ends, str) else ends
 
 
@@ -76,7 +76,7 @@ def _plain(problem: str | None) -> str:
 
 
 def write_page(out: Path, text: str) -> Path:
-    """Writes the page into a folder; its path."""
+    """Writes the page into a folder and returns its path."""
     path = out / "README.md"
     write_text(path, text)
     return path

@@ -1,6 +1,6 @@
-"""Record of a storm, a line for each case that ended: what was stopped goes on, and what failed is tried again.
+"""Record of a storm, a line for each case that ended: a stopped storm goes on, and cases that failed are tried again.
 
-What held is carried out again once the lab is another: at another commit, or with other changes.
+A case that held is carried out again once the lab has changed: at another commit, or with other uncommitted changes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Line:
         number: of the case.
         what: that was done.
         problem: what was wrong; None where the lab held.
-        commit: of the lab, at its first eight digits; with changes, ``+`` and four digits that name them.
+        commit: first eight digits of the lab's commit; with uncommitted changes, ``+`` and four digits of their hash.
     """
 
     seed: int
@@ -46,7 +46,7 @@ class Record:
 
     Args:
         path: of the file; None keeps nothing.
-        seed: of the storm; lines of another are left alone.
+        seed: of the storm; lines of another seed are left alone.
     """
 
     def __init__(self, path: Path | None, seed: int) -> None:
@@ -59,7 +59,7 @@ class Record:
                 self._ends[line.storm, line.number, line.what].append(line)
 
     def of(self, storm: str, number: int, case: Case) -> Sequence[Line]:
-        """Every end of a case so far, the last one last; a case that is drawn otherwise by now has none."""
+        """Every end of a case so far, the newest last; a case that is drawn differently by now has none."""
         return self._ends.get((storm, number, case.what), ())
 
     def held(self, storm: str, number: int, case: Case) -> bool:
@@ -79,7 +79,7 @@ class Record:
 
 
 def state_of_the_lab() -> str:
-    """The commit, and what names changes to it that are not committed."""
+    """The commit, with a short hash of the changes that are not committed."""
     git = git_state()
     commit = (git["commit"] or "unknown")[:8]
     if not git["modified"]:
@@ -89,10 +89,10 @@ def state_of_the_lab() -> str:
 
 
 def _read(path: Path) -> list[Line]:
-    """Lines of a record; one that was cut off as it was written, the last, is left out, and told.
+    """Lines of a record; a last line that was cut off while it was written is removed, and reported.
 
     Raises:
-        LabError: if another line is none.
+        LabError: if any other line is no end of a case.
     """
     texts = path.read_text(encoding="utf-8").splitlines()
     found = []

@@ -1,4 +1,4 @@
-"""Signals: runs that are told to go, or are suspended, end by the same command as if nothing had happened."""
+"""Signals: runs that a signal stops or suspends end, by the same command again, as if nothing had happened."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from scripts.storm.kills import ends_undisturbed
 from scripts.storm.shapes import SHAPES
 from scripts.storm.strike import Strike, draw, running_still, struck
 
-# Ctrl-C; what SLURM sends to what it ends; what it sends before a limit, by sbatch --signal and by submitit.
+# Ctrl-C; what SLURM sends to end a job; what it sends before a time limit (sbatch --signal, submitit); suspension.
 _SENT = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGSTOP)
 
 
@@ -47,10 +47,10 @@ def _tell(grounds: Grounds, random: Random, shape: str, sent: signal.Signals, mo
 
 
 def _left_wrongly(said: Said, strike: Strike, undisturbed: Undisturbed, runs: Path) -> str | None:
-    """Says what is wrong with how a run has left that was told to go."""
+    """Says what is wrong with how a run that was told to stop has ended; None if nothing is."""
     saved, all_steps = _steps(runs), _steps(undisturbed.runs)
-    # Before it trains a run has nothing to save, and after its last checkpoint nothing more: a signal ends it, as it
-    # ends any program.
+    # Before training, and after its last checkpoint, a run has nothing to save: a signal ends it, as it ends any
+    # program.
     nothing_to_save = not saved or saved[-1] == all_steps[-1]
     if said.status == -strike.sent:
         return None if nothing_to_save else "it was ended by the signal, though it had begun to save"
@@ -60,7 +60,7 @@ def _left_wrongly(said: Said, strike: Strike, undisturbed: Undisturbed, runs: Pa
         return f"it has left, and still {running} read as running"
     saves = [number for number, event in enumerate(undisturbed.events) if event.startswith("replace last-")]
     if said.status == 0:
-        # What comes as it saves for the last time finds the run at its end.
+        # A late signal may find the run at its end; one in the first half of its saves must have stopped it.
         return "it trained on to its end" if 0 <= strike.call <= saves[len(saves) // 2] else None
     told = re.search(r"saved at step (\d+)", said.err)
     if told is None:
@@ -69,7 +69,7 @@ def _left_wrongly(said: Said, strike: Strike, undisturbed: Undisturbed, runs: Pa
 
 
 def _steps(runs: Path) -> list[int]:
-    """Steps of all checkpoints below a folder, the last one last."""
+    """Steps of all checkpoints below a folder, in ascending order."""
     return sorted(int(path.stem.removeprefix("last-")) for path in runs.rglob("last-*.ckpt"))
 
 

@@ -20,7 +20,7 @@ from scripts.storm.grounds import Grounds
 from scripts.storm.shapes import overrides
 
 _SHAPES = ("reasoning", "heat treatment")
-# Jobs wait for each other, and each loads all there is.
+# Seconds: jobs wait for each other, and each one imports all libraries anew.
 _PATIENCE = 900.0
 _LAUNCHER = (
     "hydra/launcher=submitit_slurm",
@@ -76,7 +76,7 @@ def _carry_out(grounds: Grounds, drawn: random.Random, shape: str, deed: str, fo
 
 
 def _start(shape: str, folder: Path) -> Process:
-    """Starts the sweep, of one run, in the checkout's own code."""
+    """Starts a sweep of one run, with the code of this checkout."""
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     words = ["-m", "lab.train", "-m", *overrides(shape, folder / "runs"), *_LAUNCHER]
     return Process(*words, folder=folder, environment={**os.environ, "PYTHONPATH": path})

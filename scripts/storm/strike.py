@@ -18,9 +18,9 @@ from scripts.storm.grounds import Undisturbed, hooked
 from scripts.storm.shapes import overrides
 
 # How often each moment is drawn, of 20: while the run starts, at any time, in a write, once a checkpoint is there, at
-# the end; and in a Python of its own, which imports all there is (the others are forks that have).
+# the end; and in a new Python, which imports all libraries itself (the others are forks that have them already).
 MOMENTS = {"start": 2, "any time": 4, "write": 6, "checkpoint": 4, "end": 3, "fresh process": 1}
-# Calls of a run after its last checkpoint, and a few before.
+# Number of calls that count as the end: those after the last checkpoint, and a few before.
 _END = 12
 
 
@@ -28,11 +28,11 @@ class Strike(NamedTuple):
     """A signal and its moment.
 
     Attributes:
-        moment: by which strikes are counted.
+        moment: name under which strikes are counted.
         sent: the signal.
         call: number of the call that it comes at (:mod:`hook`); -1: it comes by the clock.
         when: "before", "after" or "torn:<part>" of that call.
-        share: of the seconds of an undisturbed run, after which it comes by the clock.
+        share: part of an undisturbed run's seconds after which it comes by the clock.
     """
 
     moment: str
@@ -57,7 +57,7 @@ def draw(random: Random, moment: str, undisturbed: Undisturbed, sent: int = sign
 
 
 def struck(shape: str, runs: Path, strike: Strike, undisturbed: Undisturbed) -> Said:
-    """Runs the command of a shape and strikes it; how it ended."""
+    """Runs the command of a shape, strikes it and returns how it ended."""
     process: Process | subprocess.Popen[str]
     seconds = strike.share * undisturbed.seconds
     if strike.moment == "fresh process":
@@ -83,6 +83,6 @@ def _import_seconds() -> float:
 
 
 def running_still(runs: Path) -> list[str]:
-    """Names the runs below a folder that read as running; of those that were struck there must be none."""
+    """Names the runs below a folder that still read as running; after a strike there must be none."""
     folders = [path.parent for path in runs.rglob("summary.json")]
     return [one.name for one in folders if (summary := read_summary(one)) and summary.status == "running"]

@@ -1,1 +1,1 @@
-"""One normaliser a file: what becomes of the logits."""
+"""Normalisers, one a file: each turns logits into attention weights."""

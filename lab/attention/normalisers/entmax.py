@@ -12,11 +12,12 @@ from lab.attention.normalisers.sparsemax import below_largest, ranked_logits, se
 class Entmax(Normaliser):
     """w_j = max(l_j / 2 - t, 0)^2, t such that a row adds up to one: sparse, and smooth where a key drops out.
 
-    On the keys of weight, k of them with mean m and sum of squared deviations S of l / 2,
+    Over the k keys that have weight, with mean m and sum of squared deviations S of l / 2,
 
         t = m - sqrt((1 - S) / k),
 
-    which is what the gradient goes through. The package entmax has the same, but not under ``torch.func.vmap``.
+    and the gradient goes through this formula. The package entmax computes the same, but does not work under
+    ``torch.func.vmap``.
 
     Source: Peters et al. 2019, "Sparse Sequence-to-Sequence Models", section 4.2 (alpha = 1.5), Algorithm 2.
     """
@@ -39,5 +40,5 @@ def _threshold(x_BHNM: Tensor, support: Tensor) -> Tensor:
     k = support.sum(-1, keepdim=True)
     mean = torch.where(support, x_BHNM, 0.0).sum(-1, keepdim=True) / k
     squares = torch.where(support, x_BHNM - mean, 0.0).square().sum(-1, keepdim=True)
-    # The root's slope at 0 is infinite; what is below eps is rounding.
+    # The slope of the root at 0 is infinite; a radicand below eps is rounding error.
     return mean - ((1 - squares).clamp_min(torch.finfo(x_BHNM.dtype).eps) / k).sqrt()

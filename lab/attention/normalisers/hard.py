@@ -11,10 +11,11 @@ from lab.attention.normalisers.softmax import softmax
 class Hard(Normaliser):
     """w = 1 on the largest logit and 0 elsewhere: softmax in the limit of tau -> 0.
 
-    Keys whose largest logits are equal share the weight, as in that limit, so that no order of the keys counts. The
-    gradient is softmax's ("straight through"), since argmax has none; tau is its temperature, and changes no weight.
+    Keys that tie for the largest logit share the weight, as in that limit, so that the order of keys does not matter.
+    The gradient is that of softmax ("straight through"), since argmax has none; tau is the temperature of that softmax
+    and does not change the weights.
 
-    Source: "softmax is not enough", sections 1 and 3 (hard attention, put on a trained model); straight-through
+    Source: "softmax is not enough", sections 1 and 3 (hard attention, applied to a trained model); straight-through
     gradient: Bengio et al. 2013.
     """
 
@@ -26,7 +27,7 @@ class Hard(Normaliser):
         soft = softmax(logits_BHNM, mask)
         largest = logits_BHNM == logits_BHNM.amax(-1, keepdim=True)
         if mask is not None:
-            largest = largest & mask  # where nothing may be seen, all are -inf
+            largest = largest & mask  # in a row that may see nothing, all logits tie at -inf
         hard = largest.to(soft.dtype) / largest.sum(-1, keepdim=True).clamp_min(1)
-        # Exactly ``hard``: the difference is 0.
+        # The value is exactly ``hard``, since the difference is 0; the gradient is that of ``soft``.
         return hard + (soft - soft.detach())

@@ -15,7 +15,8 @@ class Linear(Normaliser):
     So z = phi(q) (phi(k)^T v) / (phi(q) phi(k)^T 1), in O(N + M). A mask that is the same for all queries (padding)
     keeps this form; under any other, weights are written out over chunks of queries.
 
-    Queries come divided by tau, as everywhere; the config has tau = 1, that of the source. tau is no temperature here.
+    Queries are divided by tau, as under every normaliser, but tau does not act as a temperature here; the config has
+    tau = 1, as in the source.
 
     Source: Katharopoulos et al. 2020, "Transformers are RNNs", equations 4 to 7; named in "softmax is not enough",
     section 3.
@@ -54,10 +55,10 @@ class Linear(Normaliser):
 
 
 def _phi(x: Tensor) -> Tensor:
-    """elu(x) + 1, right to the last digit where x is far below 0."""
+    """elu(x) + 1, exact to the last digit where x is far below 0."""
     return torch.where(x > 0, x + 1, x.clamp_max(0).exp())
 
 
 def _divided(numbers: Tensor, by: Tensor) -> Tensor:
-    """0 where the sum is: nothing may be seen, or every feature has fallen below the smallest number."""
+    """``numbers / by``, 0 where ``by`` is 0: nothing may be seen, or every feature has underflowed."""
     return torch.where(by > 0, numbers / torch.where(by > 0, by, 1.0), 0.0)

@@ -12,22 +12,23 @@ from lab.attention.normalisers.softmax import Softmax
 
 
 class Local(Softmax):
-    """Softmax over the keys that are no more than ``window`` places from the query, and the first ``first`` ones.
+    """Softmax over the keys that are no more than ``window`` places from the query, and the first ``first`` keys.
 
-    Queries among the first ``first`` (a CLS token) see all keys. Places are those in the sequence, behind its padding:
-    patches of a picture are counted row by row. Where there are fewer queries than keys, the queries are the last ones,
-    or each the last key that the mask shows it; the one query of max retrieval so sees the last ``window`` + 1 items.
+    Queries among the first ``first`` (a CLS token) see all keys. Places are counted in the sequence, after padding at
+    its start; patches of a picture are counted row by row. Where there are fewer queries than keys, the queries stand
+    at the last places, or, under a mask with a row for each query, each at the last key that it may see. So the one
+    query of max retrieval sees the last ``window`` + 1 items.
 
-    The window is a mask to the fused kernel, which bounds what is seen, not the time. FlexAttention skips blocks of 128
-    tokens that no window reaches, which there are in long sequences alone.
+    The fused kernel gets the window as a mask, which limits what a query sees, but saves no time. FlexAttention skips
+    blocks of 128 tokens that no window reaches; only long sequences have such blocks.
 
     Source: "softmax is not enough", section 5 (local attention); Beltagy et al. 2020, "Longformer", section 3.1.
 
     Args:
         window: keys on each side of the query's own.
         first: tokens that see all and are seen by all.
-        flex: FlexAttention on a GPU. Elsewhere it has no backward pass, and the fused kernel serves: the numbers are
-            the same.
+        flex: use FlexAttention on a GPU. Elsewhere it has no backward pass, so the fused kernel is used; the numbers
+            are the same.
     """
 
     is_softmax = True  # within its mask
@@ -52,9 +53,9 @@ class Local(Softmax):
         if mask is not None:
             rows = torch.atleast_2d(mask).expand(*torch.atleast_2d(mask).shape[:-1], keys)
             if queries < keys and rows.shape[-2] == queries:
-                # Of a cache of fixed size the last places may be empty yet: a query is the last key that it sees.
+                # In a cache of fixed size the last places may still be empty: a query stands at the last key it sees.
                 of_query = torch.where(rows, of_key, 0).amax(-1, keepdim=True)
-            # What lies before the first key that anybody sees is padding.
+            # Keys before the first one that any query sees are padding.
             padding = rows.any(-2, keepdim=True).to(torch.int8).argmax(-1, keepdim=True)
             of_key, of_query = of_key - padding, of_query - padding
         near = (of_query - of_key).abs() <= self.window

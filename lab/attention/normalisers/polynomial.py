@@ -16,15 +16,15 @@ class Polynomial(Normaliser):
 
         scaled: w_j = l_j^p / sqrt(n)          normalised: w_j = x_j^p / sum_i |x_i|^p,   x = l - mean(l)
 
-    over the n keys that a row may see. Logits that differ by no more than rounding get normalised weights of 0.
+    over the n keys that a row may see. With "normalised", logits that differ by no more than rounding get weights of 0.
 
     Source: scaled: Saratchandran et al. 2024, "Rethinking Softmax: Self-Attention with Polynomial Activations";
-    normalised: "Softmax attention is a fluke", "Why Softmax?" (correlations less their mean, cubed). There the sum is
-    one of signed numbers, which may be 0; here it is one of sizes.
+    normalised: "Softmax attention is a fluke", "Why Softmax?" (correlations minus their mean, cubed). There the divisor
+    is a sum of signed numbers, which may be 0; here it is a sum of absolute values.
 
     Args:
         power: p.
-        form: which of the two.
+        form: which of the two formulas.
     """
 
     couples_queries = False
@@ -48,7 +48,7 @@ class Polynomial(Normaliser):
             return logits.pow(self.power) / n_BHN1.sqrt()
         x = logits - logits.sum(-1, keepdim=True) / n_BHN1
         x = x if mask is None else x.masked_fill(~mask, 0.0)
-        # Divided by their largest first: powers of small numbers would be 0, and those of large ones infinite.
+        # Divided by the largest size first: otherwise powers of small numbers would be 0, those of large ones infinite.
         largest = x.detach().abs().amax(-1, keepdim=True)
         rounding = 4 * torch.finfo(x.dtype).eps * logits.detach().abs().amax(-1, keepdim=True)
         spread = largest > rounding

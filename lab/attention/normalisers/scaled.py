@@ -10,7 +10,7 @@ from lab.attention.normalisers.softmax import Softmax
 
 
 class Scaled(Softmax):
-    """w_j = s exp(l_j) / sum_i exp(l_i), s a learned number a head, which leaves the fused kernel as it is.
+    """w_j = s exp(l_j) / sum_i exp(l_i), s a learned number per head; the fused kernel can still be used.
 
     Source: "Introducing a learnable temperature value", among what did not help (scaling after the softmax).
 

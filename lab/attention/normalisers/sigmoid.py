@@ -1,4 +1,4 @@
-"""Sigmoid attention: each key is weighed by itself."""
+"""Sigmoid attention: each key is weighted by itself."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ Bias = Literal["log_n", "learned", "fixed"]
 
 
 class Sigmoid(Normaliser):
-    """w_j = sigmoid(l_j + b): a key's weight says nothing of the other keys, and a row adds up to anything.
+    """w_j = sigmoid(l_j + b): a key's weight does not depend on the other logits, and a row may have any sum.
 
-        log_n: b = initial - log n, n the keys that a row may see, so that equal logits weigh about as under softmax
-        learned: b = theta - log n, theta a head, from initial          fixed: b = initial
+        log_n: b = initial - log n, n the number of keys that a row may see, so that equal logits get about the weights
+            of softmax
+        learned: b = theta - log n, theta learned per head, initial at the start          fixed: b = initial
 
     Source: Ramapuram et al. 2024, "Theory, Analysis, and Best Practices for Sigmoid Self-Attention", section 2; named
-    in "softmax is not enough", section 3. A learned b is the lab's: they leave b at -log n.
+    in "softmax is not enough", section 3. The learned b is an addition of the lab: the source keeps b at -log n.
 
     Args:
-        bias: what b is.
-        initial: see above.
+        bias: form of b, see above.
+        initial: constant in b, or theta at the start, see above.
     """
 
     shift_invariant = False

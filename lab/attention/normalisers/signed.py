@@ -1,4 +1,4 @@
-"""Signed attention ("cog attention"): a softmax of the sizes of logits, with their signs."""
+"""Signed attention ("cog attention"): a softmax of absolute logits, multiplied by their signs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lab.attention.normalisers.softmax import softmax
 
 
 class Signed(Normaliser):
-    """w_j = sign(l_j) exp(|l_j|) / sum_i exp(|l_i|): a key may count against, and the sizes add up to one.
+    """w_j = sign(l_j) exp(|l_j|) / sum_i exp(|l_i|): weights may be negative, and their absolute values add up to one.
 
     sign(0) = 0, so that a logit of 0 has no weight, but counts in the sum.
 

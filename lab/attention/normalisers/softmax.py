@@ -10,7 +10,7 @@ from lab.attention.normaliser import Normaliser, Total
 
 
 class Softmax(Normaliser):
-    """w_j = exp(l_j) / sum_i exp(l_i), by any fused kernel; all 0 for a query that may attend to nothing.
+    """w_j = exp(l_j) / sum_i exp(l_i), by a fused kernel; all 0 for a query that may attend to nothing.
 
     Source: Vaswani et al. 2017; Eureka-moments in Transformers, equation 1.
     """
@@ -34,5 +34,5 @@ def softmax(logits_BHNM: Tensor, mask: Tensor | None) -> Tensor:
     if mask is None:
         return logits_BHNM.softmax(-1)
     blind = blind_rows(mask)
-    # Filled before the softmax too: a row of -inf alone would make its gradient NaN.
+    # Filled before the softmax too: in a row of nothing but -inf its gradient would be NaN.
     return logits_BHNM.masked_fill(blind, 0.0).softmax(-1).masked_fill(blind, 0.0)

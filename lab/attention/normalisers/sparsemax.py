@@ -1,4 +1,4 @@
-"""Sparsemax: the nearest point of the simplex, on whose faces keys have no weight at all."""
+"""Sparsemax: the point of the simplex nearest to the logits; on a face of the simplex, some keys have no weight."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from lab.attention.normaliser import Normaliser
 class Sparsemax(Normaliser):
     """w_j = max(l_j - t, 0), t such that a row adds up to one: the projection of the logits onto the simplex.
 
-    The keys of weight (the support) are found by sorting. On them t = (sum l - 1) / (their number), which is what the
-    gradient goes through. The package entmax has the same, but not under ``torch.func.vmap``, which ``seeds=`` needs;
-    tests compare the two.
+    The keys that have weight (the support) are found by sorting. Over them, t = (sum l - 1) / (their number), and the
+    gradient goes through this formula. The package entmax computes the same, but does not work under
+    ``torch.func.vmap``, which ``seeds=`` needs; tests compare the two implementations.
 
     Source: Martins and Astudillo 2016, "From Softmax to Sparsemax", Algorithm 1.
     """
@@ -33,13 +33,13 @@ class Sparsemax(Normaliser):
 
 
 def below_largest(logits_BHNM: Tensor, mask: Tensor | None) -> Tensor:
-    """Logits less the largest of their row, cut at -4, below all that has weight; masked ones are finite, too."""
+    """Logits minus the largest of their row, clamped at -4: no lower one has weight, and masked ones become finite."""
     logits = logits_BHNM if mask is None else logits_BHNM.masked_fill(blind_rows(mask), 0.0)
     return (logits - logits.detach().amax(-1, keepdim=True)).clamp_min(-4.0)
 
 
 def ranked_logits(x_BHNM: Tensor) -> tuple[Tensor, Tensor]:
-    """The logits of a row from the largest to the smallest, without their gradient, and their ranks 1 to M."""
+    """The logits of a row from the largest to the smallest, detached, and their ranks 1 to M."""
     ranked = x_BHNM.detach().sort(dim=-1, descending=True).values
     return ranked, torch.arange(1, x_BHNM.shape[-1] + 1, dtype=x_BHNM.dtype, device=x_BHNM.device)
 

@@ -1,1 +1,1 @@
-"""Temperature rules: one a file, each maps (query, key) to an inverse temperature per query."""
+"""Temperature rules, one a file: each maps queries and keys to an inverse temperature per query."""

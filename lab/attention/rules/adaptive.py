@@ -1,4 +1,4 @@
-"""Adaptive temperature: sharper where the softmax would be spread."""
+"""Adaptive temperature: sharper where the softmax would be spread out."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class AdaptiveTemperature(TemperatureRule):
     Source: "softmax is not enough", section 3 and Figure 5 (coefficients, gate 0.5, never below 1).
 
     Args:
-        coefficients: of the polynomial in H, highest power first.
+        coefficients: coefficients of the polynomial in H, highest power first.
         gate: rows of at most this entropy stay as they are.
         when: at "inference" only (the module's eval mode), as in max retrieval, or "always", as in CLRS-Text.
     """

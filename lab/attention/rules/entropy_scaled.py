@@ -1,4 +1,4 @@
-"""Entropy scaling: a first softmax tells how sharp the second one is to be."""
+"""Entropy scaling: a first softmax determines how sharp the second one is."""
 
 from __future__ import annotations
 
@@ -19,28 +19,29 @@ Bias = Literal["constant", "linear", "log"]
 
 
 class EntropyScaled(TemperatureRule):
-    """softmax(t q k^T / tau) with t worked out of a statistic S of each row of softmax(q k^T / tau).
+    """softmax(t q k^T / tau) with t computed from a statistic S of each row of softmax(q k^T / tau).
 
-        t = scale1 sigmoid(scale2 (S - bias)), scale1 and scale2 learned a head
+        t = scale1 sigmoid(scale2 (S - bias)), scale1 and scale2 learned per head
 
         entropy: S = -sum p log p, in nats    hhi: S = sum p^2    variance: S = Var(q k^T / tau) over the row
         constant: bias = b    linear: bias = b + log M (n - 1) / (M - 1)    log: bias = b + log n
 
-    b is learned a head, 0 at the start; n are the keys that a row may attend to, of M in all: in a causal sequence the
-    last two go from 0 to log M over its rows. t is an inverse temperature. Gradients flow through S. M is the largest n
-    of the rows at hand, so that "linear" has other numbers where a sequence is decoded token by token.
+    b is learned per head and 0 at the start. n is the number of keys that a row may attend to, and M the largest n of
+    the rows in a call, so that "linear" gives other numbers where a sequence is decoded token by token. In a causal
+    sequence, bias - b goes from 0 to log M over the rows, under "linear" and "log". t is an inverse temperature.
+    Gradients flow through S.
 
     Source: "Introducing a learnable temperature value", section "What did not help"
-    (sigmoid-entropy-scaling-corrected-bias-.3-scales); which variance is meant it does not say.
+    (sigmoid-entropy-scaling-corrected-bias-.3-scales), which does not say which variance is meant.
 
     Args:
         statistic: S.
-        bias: what it is compared with; linear and log are entropies.
-        scale1: at the start.
-        scale2: at the start.
+        bias: form of the bias that S is compared with; linear and log are entropies.
+        scale1: its value at the start.
+        scale2: its value at the start.
 
     Raises:
-        ValueError: if a bias that is an entropy is to go with another statistic.
+        ValueError: if bias is "linear" or "log" (an entropy) and statistic is not "entropy".
     """
 
     couples_queries = False
@@ -82,13 +83,13 @@ class EntropyScaled(TemperatureRule):
         return of(q, k, mask)
 
     def _ramp(self, k_BHMD: Tensor, mask: Tensor | None) -> Tensor | float:
-        """The part of the bias that is not learned: 0, or from 0 to log M by a row's number of keys."""
+        """The part of the bias that is not learned: 0, or 0 to log M, growing with the number of keys of a row."""
         if self.bias == "constant":
             return 0.0
         n = key_counts(mask, k_BHMD)
         if self.bias == "log":
             return n.log()
-        # Not the number of keys there are: some may be padding, or places of a cache that are empty yet.
+        # Not the number of all keys: some may be padding, or places of a cache that are still empty.
         M = n.amax(-2, keepdim=True) if n.dim() else n
         return M.log() * (n - 1) / (M - 1).clamp_min(1)
 

@@ -11,7 +11,7 @@ from lab.attention.rule import TemperatureRule
 class Fixed(TemperatureRule):
     """softmax(q k^T / tau), tau = sqrt(d_k) by default.
 
-    Source: Vaswani et al. 2017; Eureka-moments in Transformers, equation 1. "tau = 1/3" of its Table 1 is
+    Source: Vaswani et al. 2017; Eureka-moments in Transformers, equation 1. "tau = 1/3" in Table 1 there is
     ``tau=0.3333``: raw scores are multiplied by 3 with no further 1/sqrt(d_k); "1/0.025" is ``tau=40``.
     """
 

@@ -19,7 +19,7 @@ Parametrisation = Literal["raw", "log", "tanh", "sigmoid"]
 class LearnableTemperature(TemperatureRule):
     """softmax(t q k^T / tau) with a learned t, 1 at the start.
 
-    The factor t is an inverse temperature: a large t is a peaked softmax. tau stays, sqrt(D) by default.
+    The factor t is an inverse temperature: a large t gives a peaked softmax. tau remains as well, sqrt(D) by default.
 
         raw: t = theta          log: t = exp(theta)
         tanh: t = limit tanh(theta)          sigmoid: t = limit sigmoid(theta)
@@ -29,12 +29,12 @@ class LearnableTemperature(TemperatureRule):
     Args:
         granularity: what has a t of its own: each "layer_head", each "layer", each "head" across all layers,
             or each "channel" of each head of each layer.
-        parametrisation: from the parameter theta to t.
+        parametrisation: how t is computed from the parameter theta.
         initial: t at the start.
         limit: bound of t for tanh and sigmoid.
 
     Raises:
-        ValueError: if ``initial`` cannot be reached.
+        ValueError: if no theta gives ``initial``.
     """
 
     takes_causal = True

@@ -15,24 +15,26 @@ Form = Literal["log_n", "sqrt_log_ratio", "learned"]
 
 
 class LogLength(TemperatureRule):
-    """softmax(f(n) q k^T / tau), n the keys that a query may attend to, counted row by row from the mask.
+    """softmax(f(n) q k^T / tau), n the number of keys that a query may attend to, counted row by row from the mask.
 
         log_n: f = log n          sqrt_log_ratio: f = sqrt(log n / log T)
-        learned: f = s log n / log T + b, a head; s starts at 1 and b at 0
+        learned: f = s log n / log T + b, s and b learned per head; s starts at 1 and b at 0
 
-    T is the trained length, of which the last two forms leave softmax as it is (the third at its start). A single key
-    has the weight 1 whatever f is, under softmax; under a sink f of the first two forms is 0 there.
+    T is the trained length: at n = T the last two forms leave softmax as it is ("learned" at its start). Under softmax,
+    a single key has the weight 1 whatever f is. Under a normaliser with a sink, f counts at n = 1, too, where it is 0
+    in the first two forms.
 
     Source: Chiang & Cholak 2022 (log_n; "softmax is not enough", section 3); Jin et al. 2023 (sqrt_log_ratio); scalable
     softmax, Nakanishi 2025, whose s is s / log T here ("Softmax attention is a fluke", proposal 1: learned, or by an
     equation).
 
     Args:
-        form: of f.
-        trained_length: T; None is what the model is made for: its tokens, or the largest set it is trained on.
+        form: form of f.
+        trained_length: T; None is the number of keys the model is made for: its tokens, or the largest set it is
+            trained on.
 
     Raises:
-        ValueError: if a trained length is given for log_n, which knows none.
+        ValueError: if a trained length is given for log_n, which does not use one.
     """
 
     def __init__(
@@ -56,7 +58,7 @@ class LogLength(TemperatureRule):
         return self.factor(key_counts(mask, k_BHMD)) / self.tau
 
     def factor(self, n: Tensor) -> Tensor:
-        """f of so many keys; [H, 1, 1] with ``n`` where it is learned."""
+        """f of ``n`` keys; in the form "learned", ``n`` is broadcast with [H, 1, 1]."""
         if self.form == "log_n":
             return n.log()
         ratio = n.log() / math.log(self.length())

@@ -22,18 +22,18 @@ class NormSoftmax(TemperatureRule):
     """softmax(q k^T / min(sigma(q k^T), tau)).
 
     sigma is a statistic of the raw scores s, over each query's row ("row", as the experiments were run) or over all
-    rows of a head ("block", as written):
+    rows of a head ("block", as the equation is written):
 
         var: biased variance          std: unbiased standard deviation
         range: max s - min s          mad: mean |s - mean s|          max: max |s|
 
-    For the first two no N x M matrix is built (:mod:`lab.attention.score_variance`); the others are taken of chunks of
-    scores.
+    var and std need no N x M matrix without a mask (:mod:`lab.attention.score_variance`); the others are computed from
+    chunks of scores.
 
-    Two things keep value and gradient finite (in float16 the value; a gradient is a sum that it may not hold). Scores
-    that deviate by no more than the rounding of their dtype, for their size |q| |k|, have no spread (equal scores, a
-    single key): nothing is to be normalised there, and tau is taken. And sigma is never so small that its inverse,
-    rescaled queries or logits overflow.
+    Two measures keep value and gradient finite (in float16 only the value: a gradient is a sum and may overflow).
+    First, scores that deviate by no more than the rounding of their dtype, for their size |q| |k|, count as without
+    spread (equal scores, a single key): there is nothing to normalise, and tau is used. Second, sigma is never so small
+    that its inverse, rescaled queries or logits overflow.
 
     Source: Jiang et al. 2023; Eureka-moments in Transformers, equation 2 and A.15 (which leaves further statistics
     open); reference, "Temperatures".
@@ -97,11 +97,11 @@ class NormSoftmax(TemperatureRule):
         spread = variance > rounding
         if self.statistic == "var":
             return torch.where(spread, variance, tau)
-        # tau is put in before the root, whose slope at 0 is infinite.
+        # tau is filled in before the root, since the slope of the root at 0 is infinite.
         return torch.where(spread, variance * _unbiased(count), tau.square()).sqrt()
 
     def _of_chunks(self, q_BHND: Tensor, k_BHMD: Tensor, mask: Tensor | None) -> Tensor:
-        """The statistics that scores are built for, chunk by chunk, [B, H, N or 1, 1]."""
+        """The statistics that need the scores themselves, chunk by chunk, [B, H, N or 1, 1]."""
         block = self.over == "block"
         if self.statistic == "mad":
             centre = _mean_over_rows(row_mean(q_BHND, k_BHMD, mask), k_BHMD, mask) if block else None
@@ -113,7 +113,7 @@ class NormSoftmax(TemperatureRule):
         return high - low if self.statistic == "range" else torch.maximum(high, -low)
 
     def _least_in_float16(self, q_BHND: Tensor, k_BHMD: Tensor) -> Tensor:
-        """The sigma at which rescaled queries, logits or their slopes reach a quarter of what float16 holds."""
+        """The sigma at which rescaled queries, logits or their slopes reach a quarter of the largest float16 number."""
         q, k = (torch.linalg.vector_norm(x.detach(), dim=-1, keepdim=True) for x in (q_BHND, k_BHMD))
         if self.over == "block":
             q = q.amax(-2, keepdim=True)
@@ -122,12 +122,12 @@ class NormSoftmax(TemperatureRule):
 
 
 def _bounded(sigma: Tensor, tau: Tensor) -> Tensor:
-    """min(sigma, tau); below the other bound the square of 1 / sigma, of which its slope is made, would overflow."""
+    """min(sigma, tau), bounded below: for a smaller sigma, (1 / sigma)^2, which its gradient holds, would overflow."""
     return torch.minimum(sigma, tau).clamp_min(torch.finfo(tau.dtype).max ** -0.5)
 
 
 def _mean_over_rows(of_rows_BHN1: Tensor, k_BHMD: Tensor, mask: Tensor | None) -> Tensor:
-    """Mean over all scores of a head of the means of its rows, [B, H, 1, 1]; rows weigh as many scores as they have."""
+    """Mean over all scores of a head, from the means of its rows, weighted by their numbers of scores, [B, H, 1, 1]."""
     if mask is None:
         return of_rows_BHN1.mean(-2, keepdim=True)
     counts = mask.expand(*of_rows_BHN1.shape[:-1], k_BHMD.shape[-2]).sum(-1, keepdim=True)
@@ -135,5 +135,5 @@ def _mean_over_rows(of_rows_BHN1: Tensor, k_BHMD: Tensor, mask: Tensor | None) -
 
 
 def _unbiased(count: Tensor | int) -> Tensor | float:
-    """Factor from the biased variance of so many scores to the unbiased one; 1 for a single score."""
+    """Factor from the biased variance of ``count`` scores to the unbiased one; 1 for a single score."""
     return count / (count - 1).clamp_min(1) if isinstance(count, Tensor) else count / max(count - 1, 1)

@@ -21,10 +21,11 @@ _EPS = 1e-5  # of a layer norm
 class QueryKeyNorm(TemperatureRule):
     """softmax of scores between normalised queries and keys.
 
-        l2: g q.k / (|q| |k|) sqrt(D) / tau, g learned a head; tau is sqrt(D) unless it is set or scheduled
-        layer_norm: (LN(q) w).(LN(k) v) / tau, w and v learned a channel of each head, tau = sqrt(D); LN has no bias
+        l2: g q.k / (|q| |k|) sqrt(D) / tau, g learned per head
+        layer_norm: (LN(q) w).(LN(k) v) / tau, w and v learned per channel of each head; LN has no bias
 
-    Since LN(k) w v can be centred, LN(q) is q by its deviation: a rule's number a query.
+    tau is sqrt(D) unless it is set or scheduled. If LN(k) w v is centred in place of q, LN(q) is q divided by its
+    standard deviation: one number per query, as a rule gives it.
 
     Source: Henry et al. 2020 (l2; g starts at log2(L^2 - L), L the length of sequences); Dehghani et al. 2023
     (layer_norm); both by way of "Introducing a learnable temperature value" and Eureka-moments in Transformers.
@@ -32,13 +33,14 @@ class QueryKeyNorm(TemperatureRule):
     Args:
         norm: how queries and keys are normalised.
         initial: g at the start; None is log2(L^2 - L).
-        trained_length: L; None is what the model is made for: its tokens, or the largest set it is trained on.
+        trained_length: L; None is the number of keys the model is made for: its tokens, or the largest set it is
+            trained on.
 
     Raises:
         ValueError: if g or L is given for layer_norm, which has none.
     """
 
-    # Both are normalised channel by channel, and each query by itself.
+    # Normalised queries and keys depend on the basis of their channels, and each query is normalised by itself.
     weighs_channels = True
     couples_queries = False
 
@@ -68,7 +70,7 @@ class QueryKeyNorm(TemperatureRule):
             (q,) = at_least_float32(q_BHND)
             if self.gain is not None:
                 if self.initial is None:
-                    self.length()  # g is not what it is said to be where nobody has told L
+                    self.length()  # raises if L is unknown, since g does not start at its default then
                 return self.gain * math.sqrt(self.head_dim) / (self.tau * q.norm(dim=-1, keepdim=True).clamp_min(1e-12))
             deviation = (q.var(-1, correction=0, keepdim=True) + _EPS).sqrt()
             return 1.0 / (self.tau * deviation)

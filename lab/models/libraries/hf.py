@@ -25,7 +25,7 @@ _TAKES = {"input_ids": "tokens", "pixel_values": "images"}
 class Named(NamedModel):
     """A model of ``transformers``: a local folder, a name in the library's cache, or a name on the Hub.
 
-    Local files are asked first, so that a model that is there needs no network.
+    Local files are tried first, so that a model that is there needs no network.
     """
 
     def __init__(self, name: str, weights: bool = True, layers: int | None = None, kind: str | None = None) -> None:
@@ -113,11 +113,11 @@ class Named(NamedModel):
 
     def _unfilled(self) -> Any:
         config = copy.deepcopy(self.config)
-        # Models of one class are made by themselves, those that the library chooses by it.
+        # An Auto class chooses the model's class by the config; any other class is called with it.
         return self.kind.from_config(config) if hasattr(self.kind, "from_config") else self.kind(config)
 
     def _positions(self, told: int | None) -> int | None:
-        """Tokens that the model takes: RoBERTa counts from behind the place of padding, which its config tells too."""
+        """Most tokens that the model takes: RoBERTa's positions begin after padding's, so its config tells too many."""
         for name, module in self.empty.named_modules():
             if name.endswith("position_embeddings") and (padding := getattr(module, "padding_idx", None)) is not None:
                 return int(module.num_embeddings) - padding - 1
@@ -137,7 +137,7 @@ class Named(NamedModel):
         raise LabError(f"layers={layers}: the config of hf:{self.name} does not say how many layers it has")
 
     def _fetched(self, fetch: Callable[..., T], what: str, **options: Any) -> T:
-        """Something of the model: of its folder or the cache, else of the Hub."""
+        """Fetches a part of the model from its folder or the cache, else from the Hub."""
         folder = Path(self.name).expanduser()
         options["trust_remote_code"] = False
         if folder.is_dir():
@@ -159,7 +159,7 @@ class Named(NamedModel):
 
 @contextmanager
 def _quiet(bars: bool = False) -> Iterator[None]:
-    """Without the libraries' own warnings within, and bars unless asked for: what matters the lab says itself."""
+    """Silences the libraries' warnings, and progress bars unless asked for: the lab itself says what matters."""
     import transformers
     from huggingface_hub.utils import logging as hub
 

@@ -17,18 +17,18 @@ from lab.config.suggestions import choices
 from lab.console import LabError
 from lab.models.parts import Picture
 
-# Names of what files of others hold is said by their owners: one may be missing, damaged, or of another kind.
+# Errors of reading what others have written: a file may be missing, damaged, or of another kind.
 UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError, RuntimeError)
 
 
 class NamedModel(ABC):
-    """A model by its name: making one reads what it is, :meth:`load` its weights.
+    """A model of another library by its name: the constructor reads its config, :meth:`load` its weights.
 
-    What comes from somebody else is data: no code of theirs runs, and weights are tensors (safetensors).
+    Files of others are taken as data: none of their code is run, and weights are tensors (safetensors).
 
     Args:
         name: of the model in its library, or its folder.
-        weights: False for random ones, of which only the model's config is needed.
+        weights: False for random weights, which need only the model's config.
         layers: how many of its first layers to keep; None keeps all.
         kind: name of the library's class; None lets the library choose.
 
@@ -36,12 +36,12 @@ class NamedModel(ABC):
         LabError: if there is no such model, it cannot be had, or an option does not go with it.
     """
 
-    # It without weights (on the meta device), to be tried on.
+    # The model without weights (on the meta device), to try softmax and inputs on.
     empty: nn.Module
-    # Tokens that it takes at most, and how many there are to choose from; None of a model of pictures.
+    # Most tokens that it takes, and size of its vocabulary; None of a model of pictures.
     longest: int | None = None
     vocabulary: int | None = None
-    # Whether it tells the next token: its output has logits [B, N, vocabulary].
+    # Whether it predicts the next token: its output has logits [B, N, vocabulary].
     tells_next: bool = False
     # Channels, rows and columns of its pictures; None of a model of tokens.
     size: tuple[int, int, int] | None = None
@@ -58,7 +58,7 @@ class NamedModel(ABC):
         return ()
 
     def encode(self, text: str, longest: int | None = None) -> list[list[int]]:
-        """Tokens of a text, cut into blocks of ``longest``, each with the special tokens of a text of its own.
+        """Tokens of a text, cut into blocks of ``longest``, each with special tokens like a text of its own.
 
         Raises:
             LabError: if the model does not come with its tokenizer.
@@ -66,7 +66,7 @@ class NamedModel(ABC):
         raise NotImplementedError
 
     def picture(self, image: Any) -> Tensor:
-        """Picture [3, rows, columns] as the model takes it, of a PIL image.
+        """Turns a PIL image into a picture [3, rows, columns] as the model takes it.
 
         Raises:
             LabError: if the model does not say how its pictures are prepared.
@@ -74,7 +74,7 @@ class NamedModel(ABC):
         raise NotImplementedError
 
     def shown(self, model: nn.Module) -> Picture | None:
-        """Place of its patches and colours of its input; None of a model of tokens, or where they are not known."""
+        """Patch grid and colour normalisation of the model; None of a model of tokens, or where they are not known."""
         return None
 
 

@@ -1,11 +1,11 @@
-"""Tables of the papers as data: what was published, and which of the lab's runs each row is.
+"""Tables of the papers as data: the published numbers, and the lab's overrides that run each row.
 
     from lab.report.published import load, names
     table = load("eureka/table_1")
     print(table.number, table.rows[3].label, table.rows[3].cells["eureka_ratio"])   # Table 1 ViT, τ = √d_k 7/10
 
-A file lies at ``<paper>/<table>.yaml`` beside this one, the paper itself at ``<paper>/paper.yaml``. Numbers are as the
-papers print them, in the unit of their column; where a print is doubtful, a note of the table says so.
+A table lies at ``<paper>/<table>.yaml`` beside this file, its paper at ``<paper>/paper.yaml``. Numbers are as the
+papers print them, in the unit of their column; where a printed number is doubtful, a note of the table says so.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Column:
     Attributes:
         title: as the paper heads it.
         unit: "%", "epochs" or "runs"; empty where there is none.
-        metric: name of the metric in a run's summary that is this statistic; None where no metric is.
+        metric: name of the metric in a run's summary that is this statistic; None where there is no such metric.
     """
 
     title: str
@@ -70,7 +70,7 @@ class Cell:
     Attributes:
         mean, std: in the unit of the column; std None where the paper has none.
         count, of: a ratio of runs, never reduced: 0/4 is four runs.
-        text: as printed, where it is no number or where the number is better read so.
+        text: the cell as printed, where it is no number, or reads better than the number.
     """
 
     mean: float | None = None
@@ -110,7 +110,7 @@ class Row:
         label: as the paper calls it.
         cells: by name of their column, one for each.
         group: section of the table that the row stands in; empty where there are none.
-        overrides: what makes this row on top of the table's experiment; None where the lab cannot run it.
+        overrides: added to the table's experiment, they run this row; None where the lab cannot run it.
     """
 
     label: str
@@ -123,7 +123,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """A published table, or the numbers that a figure or a section tells.
+    """A published table, or the numbers that a figure or a section gives.
 
     Attributes:
         name: as :func:`load` takes it.
@@ -135,8 +135,8 @@ class Table:
         rows: in the paper's order.
         experiment: overrides that all rows share; empty where the lab cannot run the table.
         sweep: the ``+sweep=`` that runs it; None without.
-        free: keys of a composed config in which a run may differ from its row, though rows may differ in them too.
-        pool: whether a row counts the runs of all settings that differ only in what is free (Table 2).
+        free: keys of a composed config in which a run may differ from its row, even if the rows differ in them.
+        pool: whether a row counts the runs of all settings that differ only in free keys (Table 2).
         notes: what a reader has to know.
     """
 
@@ -169,7 +169,7 @@ class Table:
                 raise ValueError(f"row {row.label!r} has no cell in column {missing[0]!r}")
 
     def overrides_of(self, row: Row) -> tuple[str, ...] | None:
-        """All that a command line needs for this row but its seed; None where the lab cannot run it."""
+        """All overrides that a command needs to run this row, except the seed; None where the lab cannot run it."""
         return None if row.overrides is None else (*self.experiment, *row.overrides)
 
 
@@ -195,7 +195,7 @@ def load(name: str) -> Table:
 
 
 def read(path: Path, kind: type[Content], **known: Any) -> Content:
-    """A file as a ``kind``, whose fields it spells out but for the ``known`` ones.
+    """Reads a file as a ``kind``; the file must not hold the ``known`` fields, which follow from where it lies.
 
     Raises:
         LabError: if the file cannot be read, or has other keys, other types or cells that do not fit.
@@ -211,7 +211,7 @@ def read(path: Path, kind: type[Content], **known: Any) -> Content:
     try:
         return TypeAdapter(kind).validate_python({**content, **known})
     except ValidationError as error:
-        # A misspelt key is both unknown and missing: the former says more.
+        # A misspelt key gives two errors, an unknown key and a missing one: the unknown key says more.
         first = min(error.errors(), key=lambda e: e["type"] != "unexpected_keyword_argument")
         *path_there, last = first["loc"] or ("",)
         where = ".".join(str(part) for part in first["loc"])
@@ -223,7 +223,7 @@ def read(path: Path, kind: type[Content], **known: Any) -> Content:
 
 
 def _kind_at(kind: type, loc: Sequence[str | int]) -> type:
-    """Names the kind of a place in a file: rows.3.cells.accuracy is a Cell."""
+    """Class of a place in a file: rows.3.cells.accuracy is a Cell."""
     return {"cells": Cell, "columns": Column, "rows": Row}[str(loc[-2])] if len(loc) > 1 else kind
 
 

@@ -1,4 +1,4 @@
-"""Gradient scaling: W_Q, W_K and W_V get gradients of one size."""
+"""Gradient scaling: W_Q, W_K and W_V get gradients of the same size."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class GradScaling:
 
     def _scale(self, gradients: dict[str, Tensor], heads: int) -> None:
         groups = heads if self.per == "head" else 1
-        # Rows of W_b belong to heads one after another.
+        # The rows of W_b are ordered by head.
         blocks = {name: gradient.view(groups, -1) for name, gradient in gradients.items()}
         means = {name: block.abs().mean(1, keepdim=True) for name, block in blocks.items()}
         target = means["v"] if self.to == "value" else sum(means.values()) / len(means)

@@ -1,4 +1,4 @@
-"""Callbacks of the one trainer that hand its hooks on to the callbacks of each seed."""
+"""Callbacks of the shared trainer that pass its hooks on to the callbacks of each seed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Arguments = tuple[Any, ...]
 
 
 class Bind(Callback):
-    """Keeps the seeds' parameters and gradients views of the stacked ones; before all that look at them."""
+    """Keeps the seeds' parameters and gradients views of the stacked ones; comes before callbacks that read them."""
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         _seeds_module(pl_module).bind()
@@ -51,11 +51,11 @@ def _own_output_and_batch(seed: Seed, given: Arguments) -> Arguments:
 def _handed_on(
     hook: Callable[..., None], arguments: Callable[[Seed, Arguments], Arguments] = _same
 ) -> Callable[..., None]:
-    """``hook`` of Lightning as a method that calls it for each running seed, with the seed's trainer and module.
+    """Method that calls Lightning's ``hook`` for each running seed, with the seed's trainer and module.
 
     Args:
-        hook: of ``Callback``.
-        arguments: what a seed's callbacks get of what Lightning gives after trainer and module.
+        hook: hook of ``Callback``.
+        arguments: makes a seed's arguments of those that Lightning gives after trainer and module.
     """
     name = hook.__name__
 
@@ -68,20 +68,20 @@ def _handed_on(
                     getattr(callback, name)(seed.trainer, seed.module, *arguments(seed, given))
             except LabError as error:
                 if name == "on_fit_start":
-                    raise  # of what all seeds share: none of them can be trained
+                    raise  # about something that all seeds share: none of them can be trained
                 seed.failure = str(error)
 
     return method
 
 
 class EachSeed(Callback):
-    """Hands hooks on to all callbacks of each running seed but those that save checkpoints.
+    """Passes hooks on to all callbacks of each running seed except those that save checkpoints.
 
-    A LabError ends the seed that it comes from, alone, at the end of the step.
+    A LabError ends only the seed that it comes from, at the end of the step.
     """
 
     def callbacks_of(self, seed: Seed) -> Sequence[Callback]:
-        """Callbacks of a seed that hooks are handed on to."""
+        """Callbacks of a seed that hooks are passed on to."""
         return seed.watching
 
     on_fit_start = _handed_on(Callback.on_fit_start)
@@ -106,7 +106,7 @@ class EachSeed(Callback):
     on_validation_batch_end = _handed_on(Callback.on_validation_batch_end, _own_output_and_batch)
     on_exception = _handed_on(Callback.on_exception)
 
-    # Lightning names what it gives these two.
+    # Lightning passes the stage to these two hooks by keyword.
     _setup, _teardown = _handed_on(Callback.setup), _handed_on(Callback.teardown)
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
@@ -117,14 +117,14 @@ class EachSeed(Callback):
 
 
 class EachSeedCheckpoints(EachSeed, Checkpoint):
-    """Hands hooks on to checkpoints, which come last; then lets seeds that have ended go."""
+    """Passes hooks on to checkpoints, which come last; then removes seeds that have ended."""
 
     def callbacks_of(self, seed: Seed) -> Sequence[Callback]:
         return seed.saving
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         super().on_train_start(trainer, pl_module)
-        # Killed between its last checkpoint and its end, a seed has nothing left to train.
+        # A seed that was killed after its last checkpoint may have nothing left to train.
         module = _seeds_module(pl_module)
         _end(module, [seed for seed in module.seeds if seed.failure or seed.trainer.should_stop])
 
@@ -152,7 +152,7 @@ def _seeds_module(module: L.LightningModule) -> SeedsModule:
 
 
 def _save_together(module: SeedsModule) -> None:
-    """Has all seeds save where one of them is due: the group goes on from one step."""
+    """Makes all seeds save once one of them is due, so that the group can resume from one common step."""
     checkpoints = [(c, seed.trainer) for seed in module.seeds for c in seed.saving if isinstance(c, Checkpoints)]
     for callback, _ in checkpoints:
         callback.with_the_others = None

@@ -30,12 +30,12 @@ from lab.training.lightning_internals import end_a_finished_epoch
 from lab.training.module import TwoStepModule
 from lab.training.seeds.stack import Stack, split_optimizer_state
 
-# Optimisers of timm that work on each number by itself, so that models in one tensor do not touch.
+# Optimisers of timm that update each number by itself, so that models in one tensor do not affect each other.
 ELEMENTWISE = ("adam", "adamw", "nadam", "nadamw", "radam", "adamax", "sgd", "nesterov", "momentum", "rmsprop", "lion")
 
 
 class OneSeed(TwoStepModule):
-    """Module of one seed among many: what it logs goes to the loggers of its own run, at once."""
+    """Module of one seed among many: what it logs goes at once to the loggers of its own run."""
 
     def log(self, name: str, value: Any, *_: Any, logger: bool | None = True, **__: Any) -> None:
         self.log_dict({name: value}, logger=logger)
@@ -58,12 +58,12 @@ class Seed:
     Attributes:
         number: the seed itself.
         module, data, callbacks, loggers: as its single run has them.
-        run, summary: of its run folder; None where steps are timed and nothing is written.
-        watching, saving: the callbacks that are no checkpoints, and those that are, which come last.
-        trainer: what module and callbacks take for their trainer; from :meth:`SeedsModule.attach` on.
-        loss: of the present training step.
-        failure: why it has failed.
-        over: it ends with this epoch.
+        run, summary: its run folder and summary; None where steps are only timed and nothing is written.
+        watching, saving: the callbacks that do not save checkpoints, and those that do, which come last.
+        trainer: the seed's view of the trainer, for module and callbacks; set by :meth:`SeedsModule.attach`.
+        loss: loss of the present training step.
+        failure: why the seed has failed; None if it has not.
+        over: True if the seed ends with this epoch.
     """
 
     number: int
@@ -88,13 +88,13 @@ class Seed:
             try:
                 logger.finalize("success" if status == "finished" else "failed")
             except OSError as error:
-                # What a full disk has ended is told already, and logged again from the last checkpoint on.
+                # A full disk was reported already, and a resumed run logs the lost rows again.
                 if status == "finished" or not is_full(error):
                     raise
         if self.run is not None and self.summary is not None:
             if not self.run.lost:
                 self.summary.write(self.trainer, status, self.failure)
-            if self.run.begun:  # a folder that is to be taken back is still held then
+            if self.run.begun:  # else it stays held: the folder may still be taken back
                 self.run.release()
 
 
@@ -104,9 +104,9 @@ def _had_moment(seed: Seed) -> bool:
 
 
 class SeedTrainer:
-    """View of the one trainer for the module and the callbacks of one seed: what is the seed's own is its own here.
+    """View of the shared trainer for one seed: it has the seed's own module, data, callbacks, loggers and metrics.
 
-    All else that is public is the real trainer's.
+    Every other public attribute is the real trainer's.
     """
 
     def __init__(self, trainer: L.Trainer, seed: Seed, many: SeedsModule) -> None:
@@ -132,11 +132,11 @@ class SeedTrainer:
 
     @property
     def current_epoch(self) -> int:
-        """The real trainer's; one more for a seed that ends with this epoch, while the others go on."""
+        """The real trainer's epoch; one more for a seed that ends with this epoch while the others go on."""
         return self._real.current_epoch + self._seed.over
 
     def save_checkpoint(self, filepath: Path, weights_only: bool = False) -> None:
-        """Saves the seed as its single run would: the file goes on alone, too."""
+        """Saves the seed as its single run would, so that a single run can resume from the file, too."""
         with self._many.saving_only(self._seed):
             self._real.save_checkpoint(filepath, weights_only)
 
@@ -144,10 +144,10 @@ class SeedTrainer:
 class SeedsModule(L.LightningModule):
     """Trains the modules of many seeds in one batched pass; loss, metrics and schedules are each module's own.
 
-    The sum of the seeds' losses is minimised; since no number is shared, its gradient is each seed's own.
+    The sum of the seeds' losses is minimised; since seeds share no parameter, each gets the gradient of its own loss.
 
     Args:
-        seeds: the seeds, at one and the same step.
+        seeds: the seeds, all at the same step.
         compile: compile the batched pass.
 
     Raises:
@@ -170,14 +170,14 @@ class SeedsModule(L.LightningModule):
         self.stack = Stack([seed.module.model for seed in seeds])
         loss = seeds[0].module.loss
 
-        # A function of its own: the compiler counts shapes by it, and would count them with the stack's.
+        # A separate function: the compiler counts shapes per function, and would add these to the stack's.
         def losses_of(logits: Tensor, targets: Tensor) -> Tensor:
             return torch.func.vmap(loss)(logits, targets)
 
         self._losses_of = losses_of
         if compile:
             self.stack.compile_forward()
-            # vmap parts a cross entropy into steps that took an eighth of five reasoners' training.
+            # vmap splits cross-entropy into steps that took an eighth of the training of five seeds (reasoning).
             self._losses_of = torch.compile(losses_of, dynamic=False)
         self._saved: Seed | None = None
         self._ended: list[bool] = []  # of each seed that has ended, whether it had its moment
@@ -191,7 +191,7 @@ class SeedsModule(L.LightningModule):
 
     @contextmanager
     def saving_only(self, seed: Seed) -> Iterator[None]:
-        """Makes checkpoints that the trainer saves within those of one seed."""
+        """Makes checkpoints that the trainer saves within the block contain only this seed."""
         self._saved = seed
         try:
             yield
@@ -205,17 +205,17 @@ class SeedsModule(L.LightningModule):
         row, size = self.seeds.index(seed), len(self.seeds)
         checkpoint["state_dict"] = {name: value.clone() for name, value in seed.module.state_dict().items()}
         seed.module.on_save_checkpoint(checkpoint)
-        # A checkpoint of the weights alone has neither.
+        # A checkpoint of the weights alone has neither callbacks nor optimiser states.
         if "callbacks" in checkpoint:
             states = {callback.state_key: callback.state_dict() for callback in seed.callbacks}
-            # Those of the trainer itself: what trainer.max_time has left.
+            # The trainer's own states stay: the time that trainer.max_time leaves.
             checkpoint["callbacks"] |= {key: state for key, state in states.items() if state}
         if "optimizer_states" in checkpoint:
             joined = checkpoint["optimizer_states"]
             checkpoint["optimizer_states"] = [split_optimizer_state(state, row, size) for state in joined]
 
     def bind(self) -> None:
-        """Moves the seeds' modules to where Lightning has moved the stack, and makes them views of it again."""
+        """Moves the seeds' modules to the device where Lightning put the stack, and makes them views of it again."""
         for seed in self.seeds:
             seed.module.to(self.device)
         self.stack.bind()
@@ -272,7 +272,7 @@ class SeedsModule(L.LightningModule):
             seed.module.on_train_epoch_end()
 
     def validation_step(self, batch: dict[int, Batch], batch_idx: int) -> None:
-        if not self.seeds:  # the last ones have failed, and Lightning validates once more before it stops
+        if not self.seeds:  # the last seeds have failed, and Lightning validates once more before it stops
             return
         logits = self._logits(batch, training=False)
         for seed, own in zip(self.seeds, logits, strict=True):
@@ -283,7 +283,7 @@ class SeedsModule(L.LightningModule):
             seed.module.on_validation_epoch_end()
 
     def drop(self, gone: list[Seed]) -> None:
-        """Takes seeds that have ended out of the stack; the last ones stop the trainer."""
+        """Removes seeds that have ended from the stack; stops the trainer once none is left."""
         if not gone:
             return
         self._ended += [_had_moment(seed) for seed in gone]
@@ -295,7 +295,7 @@ class SeedsModule(L.LightningModule):
         self.seeds[:] = [self.seeds[row] for row in rows]
 
     def describe(self) -> list[str]:
-        """Number of running seeds, their mean loss and span of accuracies; how many of all have had a Eureka-moment."""
+        """Number of running seeds, their mean loss and range of the metric; how many of all had a Eureka-moment."""
         if not self.seeds:
             return ["every seed has ended"]
         metric = watched_metric(self.seeds[0].callbacks)
@@ -330,7 +330,7 @@ class SeedsData(L.LightningDataModule):
     def __init__(self, seeds: list[Seed]) -> None:
         super().__init__()
         self.seeds = seeds
-        self._first = seeds[0].data  # asked for what is common to all, also once the last seed has ended
+        self._first = seeds[0].data  # for facts that all seeds share, also once the last one has ended
 
     @property
     def samples_per_batch(self) -> int:
@@ -339,7 +339,7 @@ class SeedsData(L.LightningDataModule):
 
     @property
     def unit(self) -> str:
-        """Name of samples where they are counted."""
+        """Word for samples where they are counted."""
         return self._first.unit
 
     def prepare_data(self) -> None:

@@ -1,4 +1,4 @@
-"""Models of one architecture side by side: their parameters stacked, their forward passes one.
+"""Models of one architecture as one batched model: stacked parameters, a single forward pass.
 
 Shapes: S seeds; a parameter [...] of one model is row s of a stacked parameter [S, ...].
 """
@@ -25,9 +25,9 @@ _DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropou
 
 
 class Stack(nn.Module):
-    """S models as one. The models themselves stay alive: their parameters and buffers become views of the rows.
+    """S models as one. The single models stay usable: their parameters and buffers become views of the rows.
 
-    So whoever is shown one model (a callback, a temperature schedule) reads and moves its row of the stack.
+    So a callback or a temperature schedule that is given one model reads and changes its row of the stack.
 
     Args:
         models: models of one architecture.
@@ -42,7 +42,7 @@ class Stack(nn.Module):
         _refuse_random(models[0])
         # A plain list: the models' own tensors are views, not state of the stack.
         self._models = list(models)
-        # Not on "meta": that would part parameters which layers share.
+        # Not on "meta": that would untie parameters which layers share.
         self._skeleton = [copy.deepcopy(models[0])]
         parameters, buffers = stack_module_state(self._models)
         self._parameter_names, self._buffer_names = list(parameters), list(buffers)
@@ -62,7 +62,7 @@ class Stack(nn.Module):
     def compile_forward(self) -> None:
         """Compiles the batched pass with torch.compile."""
         tune_compiler()
-        # Each shape by itself: under vmap, torch 2.15 fails over symbolic sizes and then stays eager for good.
+        # Compiled per shape: under vmap, torch 2.15 fails on symbolic sizes and then stays eager for good.
         self._run = torch.compile(self._run, dynamic=False)
 
     def check(self, x: Any, one_by_one: str) -> None:
@@ -73,7 +73,7 @@ class Stack(nn.Module):
             one_by_one: what to type to train the models one after another instead.
 
         Raises:
-            LabError: if a model works alone, but not in a batched pass; names the line where it does not.
+            LabError: if a model works alone, but not in a batched pass; names the line that fails.
         """
         parameters, buffers = self._state()
         with torch.no_grad(), torch.random.fork_rng():
@@ -86,7 +86,7 @@ class Stack(nn.Module):
                 except torch.OutOfMemoryError:
                     raise
                 except Exception as error:
-                    # What fails alone, too, says so by itself.
+                    # A model that fails alone, too, raises its own error here.
                     self._one(*apply_to_collection((parameters, own, x), Tensor, lambda stacked: stacked[0]))
                     raise LabError(
                         f"seeds= trains all seeds in one batched pass, and {_line_of(error)} cannot be part of it: no "
@@ -101,7 +101,7 @@ class Stack(nn.Module):
     def joined_state(self, states: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
         """The stack's ``state_dict`` from those of the models, in the precision in which they were saved.
 
-        Buffers that a model does not save (positions, say) are its own.
+        Buffers that a model does not save (such as positions) are taken from the model itself.
         """
         saved = [{**dict(model.named_buffers()), **state} for model, state in zip(self._models, states, strict=True)]
         rows = {f"rows.{i}": torch.stack([s[n] for s in saved]) for i, n in enumerate(self._parameter_names)}
@@ -109,8 +109,8 @@ class Stack(nn.Module):
         return rows | buffers
 
     def bind(self) -> None:
-        """Makes parameters and buffers of the models views of the rows; after every move or cut of these."""
-        # By row of parameters, of every model: to look for them in each step would take a millisecond.
+        """Makes parameters and buffers of the models views of the rows; call it whenever rows were moved or cut."""
+        # For each stacked parameter, those of all models: to collect them in each step would take a millisecond.
         self._owns = list(zip(*(model.parameters() for model in self._models), strict=True))
         for row, model in enumerate(self._models):
             own = dict(model.named_parameters())
@@ -128,15 +128,15 @@ class Stack(nn.Module):
                 own.grad = row
 
     def parameter_groups(self, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """An optimiser's groups of the first model's parameters, as groups of stacked ones."""
+        """An optimiser's parameter groups of the first model, translated to the stacked parameters."""
         stacked = {id(own): row for own, row in zip(self._models[0].parameters(), self.rows, strict=True)}
         return [{**group, "params": [stacked[id(own)] for own in group["params"]]} for group in groups]
 
     @torch.no_grad()
     def keep(self, rows: Sequence[int], optimizer: Optimizer) -> None:
-        """Drops all models but these rows, from the optimiser's state too."""
+        """Keeps only the models of these rows, in the optimiser's state too."""
         size, kept = len(self), list(rows)
-        # New parameters: autograd has noted the old ones' shape for good.
+        # New parameters: autograd remembers the old ones' shape for good.
         cut = {old: nn.Parameter(old.detach()[kept], old.requires_grad) for old in self.rows}
         self.rows = nn.ParameterList(cut.values())
         for group in optimizer.param_groups:
@@ -167,8 +167,8 @@ def split_optimizer_state(state: dict[str, Any], row: int, size: int) -> dict[st
     return {**state, "state": own}
 
 
-# What optimisers count beside a parameter's own numbers, alike for all seeds. Its shape does not tell it from these: a
-# parameter may be a single number, too.
+# States of optimisers that are counts, the same for all seeds, and not one value per number of the parameter. The shape
+# does not tell the two apart: a parameter may be a single number, too.
 _COUNTS = ("step", "mu_product")
 
 
@@ -188,9 +188,9 @@ def join_optimizer_states(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _apart(stacked: Tensor) -> Tensor:
-    """One number of each model, [S], as numbers far apart in memory.
+    """A buffer of one number per model, [S], with its numbers far apart in memory; other buffers unchanged.
 
-    Side by side, the compiler would take the models for the lanes of a vector and leave its loops to a single thread.
+    With the numbers side by side, the compiler would vectorise over models and run its loops in a single thread.
     """
     if stacked.ndim != 1:
         return stacked
@@ -200,7 +200,7 @@ def _apart(stacked: Tensor) -> Tensor:
 
 
 def _stacked(value: Any, size: int) -> bool:
-    """Tells an optimiser's state of a parameter's rows from a step count and the like."""
+    """Tells whether a value of an optimiser's state has one row per model, unlike a step count."""
     return isinstance(value, Tensor) and value.ndim > 0 and value.shape[0] == size
 
 

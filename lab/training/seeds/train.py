@@ -30,7 +30,7 @@ from lab.training.seeds.stack import Stack, join_optimizer_states
 
 
 def check_trainer(config: DictConfig) -> None:
-    """Raises LabError where the trainer would mix seeds or share them out, or batches do not lie side by side."""
+    """Raises LabError if the trainer would mix seeds or spread them over devices, or batches differ in shape."""
     if getattr(get_class(config.data._target_), "ragged", False):
         raise LabError(
             "seeds cannot train together on batches that differ in shape: run them one by one, -m seed=0,1,2"
@@ -53,14 +53,14 @@ def check_trainer(config: DictConfig) -> None:
 
 
 def train_together(runs: list[OpenRun]) -> None:
-    """Trains open runs that differ in their seed alone.
+    """Trains open runs that differ only in their seed.
 
-    Seeds that have come equally far go on together; usually that is all of them.
+    Seeds that resume from the same step train together; usually these are all seeds.
     """
     paths = [{} if one.spec.force else {own.step: own.path for own in one.run.intact_checkpoints()} for one in runs]
     began_together = len({one.fixed.seeds_together for one in runs}) == 1 and runs[0].fixed.seeds_together
     if began_together and not all(paths) and max(map(len, paths)) == 1:
-        # A kill between the first checkpoints of two seeds. Apart from the others a seed would round otherwise.
+        # Killed before all seeds had a first checkpoint: all start anew, since apart they would round differently.
         paths = [{} for _ in runs]
     for_all = {"seeds_together": len(runs)}
     runs = [
@@ -69,7 +69,7 @@ def train_together(runs: list[OpenRun]) -> None:
     common = set.intersection(*map(set, paths))
     at_step: dict[int, list[tuple[OpenRun, Path | None]]] = {}
     for one, own in zip(runs, paths, strict=True):
-        # A kill between two seeds' checkpoints leaves one of them ahead; the one before it is common to all.
+        # A kill between the checkpoints of two seeds leaves one seed ahead; all have the checkpoint before.
         step = max(common or own, default=0)
         at_step.setdefault(step, []).append((one, own.get(step)))
     for step in sorted(at_step):
@@ -77,7 +77,7 @@ def train_together(runs: list[OpenRun]) -> None:
 
 
 def _train_group(group: list[tuple[OpenRun, Path | None]]) -> None:
-    """Trains open runs from their checkpoints at one and the same step; None for all: from the start."""
+    """Trains open runs from their checkpoints, all at the same step, or from the start where these are None."""
     runs = [one for one, _ in group]
     ending = Ending(*(one.run.folder for one in runs))
     module: SeedsModule | None = None
@@ -130,7 +130,7 @@ def _seed(one: OpenRun, checkpoint: Checkpoint | None, preemption: Preemption) -
 
 
 def _check_callbacks(callbacks: Sequence[Callback]) -> None:
-    """Raises LabError of a callback that writes into checkpoints itself, which each seed has of its own."""
+    """Raises LabError for a callback with checkpoint hooks: these are not called for seeds that train together."""
     for one in callbacks:
         for hook in ("on_save_checkpoint", "on_load_checkpoint"):
             if getattr(type(one), hook) is not getattr(Callback, hook):
@@ -141,7 +141,7 @@ def _check_callbacks(callbacks: Sequence[Callback]) -> None:
 
 
 def _joined_checkpoint(stack: Stack, own: list[dict[str, Any]], folder: Path) -> Path:
-    """A checkpoint of all seeds, as Lightning reads it, from those of single ones."""
+    """Joins checkpoints of single seeds into one of all seeds, as Lightning reads it; returns its path."""
     optimizers = zip(*(checkpoint["optimizer_states"] for checkpoint in own), strict=True)
     models = [
         {name.removeprefix("model."): value for name, value in checkpoint["state_dict"].items()} for checkpoint in own
@@ -150,7 +150,7 @@ def _joined_checkpoint(stack: Stack, own: list[dict[str, Any]], folder: Path) ->
         **own[0],
         "state_dict": {f"stack.{name}": value for name, value in stack.joined_state(models).items()},
         "optimizer_states": [join_optimizer_states(states) for states in optimizers],
-        # What trainer.max_time has left; all else belongs to a seed.
+        # The time that trainer.max_time leaves; all other states belong to a single seed.
         "callbacks": {key: state for key, state in own[0]["callbacks"].items() if key == Timer.__qualname__},
     }
     path = folder / "joined.ckpt"

@@ -1,1 +1,1 @@
-"""Layouts of the papers' figures: a function each, which a figure's file names. Runs in, a figure out."""
+"""Layouts of the papers' figures: functions from runs to a figure, which the figure's YAML file names."""

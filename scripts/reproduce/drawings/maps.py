@@ -17,7 +17,7 @@ from scripts.reproduce.drawings.runs import Shown
 
 @styled()
 def attention(runs: Sequence[Shown]) -> Figure:
-    """Attention that each patch of a scene gets, over queries and heads: a row a run, a column a layer (Figure 3)."""
+    """Attention to each patch of a scene, over queries and heads; a row per run, a column per layer (Figure 3)."""
     pictures = {}
     for run in runs:
         received_LBHM = _arrays(run, "attention_maps", None)["received"].astype(float)
@@ -32,12 +32,12 @@ def attention(runs: Sequence[Shown]) -> Figure:
 
 @styled()
 def derivatives(runs: Sequence[Shown], of: Sequence[str], epoch: int | str) -> Figure:
-    """Mean |dZ/dQ|, |dZ/dK| or |dZ/dV| of each patch at an epoch: rows of runs, a column a layer (Figures 5, 11, 12).
+    """Mean |dZ/dQ|, |dZ/dK| or |dZ/dV| of each patch at an epoch; rows of runs, a column per layer (Figures 5, 11, 12).
 
     Args:
         runs: of models whose tokens lie on a grid.
         of: which of "q", "k" and "v".
-        epoch: after which; "moment of <setting>" is that of the Eureka-moment there.
+        epoch: after which maps are shown; "moment of <setting>" is the epoch of that setting's Eureka-moment.
 
     Raises:
         LabError: if a run did not look at that epoch, or the setting has no moment.
@@ -78,7 +78,7 @@ def _arrays(run: Shown, diagnostic: str, epoch: int | None) -> dict[str, NDArray
 
 
 def _on_grid(values: NDArray[Any]) -> NDArray[Any]:
-    """[tokens] -> [rows, columns]; what stands before the patches (CLS) is left out."""
+    """Reshapes [tokens] to [rows, columns]; tokens before the patches (CLS) are left out."""
     side = int(len(values) ** 0.5)
     return values[len(values) - side * side :].reshape(side, side)
 

@@ -28,7 +28,8 @@ def accuracy(
 ) -> Figure:
     """Accuracy of linear probes at the end of training (Figures 2 and 19 to 23).
 
-    A row a target and kind of tokens, a column a run; bars by layer, their spread over heads, chance as a line.
+    One row per target and kind of tokens, one column per run; bars by layer with their spread over heads, and chance as
+    a line.
 
     Args:
         runs: what is compared.
@@ -65,10 +66,10 @@ def accuracy(
 def code_length(
     runs: Sequence[Shown], targets: Sequence[str] = ("indicator_1", "target_location"), layers: Sequence[int] = ()
 ) -> Figure:
-    """Code-length as a share of the uniform code over training: a row a representation, a column a run (Figure 18).
+    """Code-length as a share of the uniform code over training; a row per representation, a column per run (Figure 18).
 
-    Solid lines are of the last target, dashed ones of those before it; a colour a layer. 1 is the code of who knows
-    nothing, so that a line below it is knowledge.
+    Solid lines are of the last target, dashed ones of those before it; one colour per layer. The uniform code, 1, knows
+    nothing about the target: a line below 1 shows knowledge of it.
 
     Args:
         runs: what is compared.
@@ -104,5 +105,5 @@ def code_length(
 
 
 def _last(table: pd.DataFrame) -> Any:
-    """Rows of the last look."""
+    """Rows of the last step at which the diagnostic ran."""
     return table[table["step"] == table["step"].max()]

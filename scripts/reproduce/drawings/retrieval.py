@@ -20,7 +20,7 @@ from scripts.reproduce.max_retrieval_figures import attention_figure, entropy_fi
 
 
 def attention(runs: Sequence[Shown], rules: Sequence[str]) -> Figure:
-    """Attention over the 16 largest items of 32 sets, a row a softmax, swapped in at inference time (Figures 2, 6)."""
+    """Attention over the 16 largest items of 32 sets, a row per softmax, swapped in at inference (Figures 2, 6)."""
     trained = read_trained(runs[0].folder)
     return attention_figure({rule: trained.model(softmax_config(rule)) for rule in rules})
 
@@ -43,12 +43,12 @@ def entropies(runs: Sequence[Shown], sets: int = 64) -> Figure:
 
 
 def entropy_by_temperature(runs: Sequence[Shown]) -> Figure:
-    """Entropy of softmax at temperature theta of ten logits lambda^0 ... lambda^9 (Figure 4); of no run."""
+    """Entropy of softmax at temperature theta of ten logits lambda^0 ... lambda^9 (Figure 4); needs no run."""
     return entropy_figure()
 
 
 def fit(runs: Sequence[Shown], sets: int = 60) -> Figure:
-    """The best temperature of sets that the head gets wrong, and the polynomials in their entropy (Figure 5)."""
+    """The best temperature against the entropy of sets that the head gets wrong, with both polynomials (Figure 5)."""
     parts = [Evaluation(folder, read_trained(folder), seed).points(sets) for seed, folder in enumerate(runs[0].folders)]
     points = Points.of_all(parts)
     return fit_figure(points, fit_beta(points.entropies, points.betas))

@@ -1,4 +1,4 @@
-"""Runs as a layout is given them, and what it reads of their folders."""
+"""Runs as a layout is given them, and what it reads from their folders."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Shown:
 
     @property
     def folder(self) -> Path:
-        """Its only run, or the first."""
+        """Folder of its only run, or of the first."""
         return self.folders[0]
 
     def moment(self, of: str = "step") -> int | None:
@@ -48,7 +48,7 @@ class Shown:
         """Table of what a diagnostic found over the first run's training.
 
         Raises:
-            LabError: if it did not look.
+            LabError: if the diagnostic did not run.
         """
         path = self.folder / "diagnostics" / f"{diagnostic}.csv"
         if not path.exists():

@@ -16,13 +16,13 @@ from scripts.reproduce.drawings.runs import Shown, curves, layers_logged
 
 
 def accuracies(runs: Sequence[Shown]) -> Figure:
-    """Validation accuracy by epoch, a line a run, moments starred (Figures 6 and 15)."""
+    """Validation accuracy by epoch, one line per run, moments starred (Figures 6 and 15)."""
     return accuracy_figure({run.label: run.folder for run in runs})
 
 
 @styled()
 def accuracy_and_loss(runs: Sequence[Shown]) -> Figure:
-    """Validation accuracy and training loss by epoch, a line a seed (Figures 1b and 17)."""
+    """Validation accuracy and training loss by epoch, one line per seed (Figures 1b and 17)."""
     figure, axes = panels(2, width=3.4, height=2.4)
     for run in runs:
         for folder in run.folders:
@@ -41,7 +41,7 @@ def accuracy_and_loss(runs: Sequence[Shown]) -> Figure:
 
 @styled()
 def gradient_norms(runs: Sequence[Shown], layers: Sequence[int] | None = None) -> Figure:
-    """Mean |gradient| of W_Q, W_K and W_V: a row a layer, a column a run, grey before the moment (Figures 4 and 14)."""
+    """Mean |gradient| of W_Q, W_K, W_V; a row per layer, a column per run; grey before the moment (Figures 4, 14)."""
     shown = layers_logged(runs[0].folder, "gradient/q/layer_") if layers is None else list(layers)
     names = [f"gradient/{of}/layer_{layer}" for of in QKV for layer in shown]
     rows: list[Any] = [run.curves(*names).to_dict("records") for run in runs]
@@ -54,7 +54,7 @@ def gradient_norms(runs: Sequence[Shown], layers: Sequence[int] | None = None) -
 
 @styled()
 def derivatives_by_region(runs: Sequence[Shown]) -> Figure:
-    """Mean |dZ/dQ|, |dZ/dK|, |dZ/dV| on indicators and targets: a row a layer, a column a run (Figure 13)."""
+    """Mean |dZ/dQ|, |dZ/dK|, |dZ/dV| on indicators and targets; a row per layer, a column per run (Figure 13)."""
     tables = [run.table("attention_gradients") for run in runs]
 
     def draw(panel: Any, column: int, layer: int) -> None:
@@ -72,7 +72,7 @@ def derivatives_by_region(runs: Sequence[Shown]) -> Figure:
 
 @styled()
 def attention_scores(runs: Sequence[Shown]) -> Figure:
-    """Numbers of attention weights that lie in each of 25 bins, over training, a panel a run (Figure 10)."""
+    """Number of attention weights in each of 25 bins over training, one panel per run (Figure 10)."""
     counts = [all_counts(run.table("attention_scores"), "epoch") for run in runs]
     most = max(float(one.to_numpy().max()) for one in counts)
     figure, axes = panels(len(runs), columns=len(runs))
@@ -87,7 +87,7 @@ def attention_scores(runs: Sequence[Shown]) -> Figure:
 
 
 def _by_layer(runs: Sequence[Shown], layers: Sequence[int], draw: Callable[[Any, int, int], None]) -> Figure:
-    """A row a layer, a column a run; ``draw(panel, column, layer)`` draws one panel."""
+    """Figure with a row per layer and a column per run; ``draw(panel, column, layer)`` draws one panel."""
     figure, axes = panels(len(layers) * len(runs), columns=len(runs), sharex=True)
     places = [(layer, column) for layer in layers for column in range(len(runs))]
     for panel, (layer, column) in zip(axes, places, strict=True):
