@@ -42,6 +42,7 @@ class AttentionMaps(Diagnostic):
     """
 
     reads = ("weights",)
+    has_numbers = False
 
     def __init__(
         self,

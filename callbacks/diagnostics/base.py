@@ -158,6 +158,8 @@ class Diagnostic(Keeper):
 
     # Quantities of the recorder that it reads.
     reads: tuple[str, ...] = ()
+    # False for a diagnostic of pictures and arrays alone: it looks only where a picture is due.
+    has_numbers: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -171,6 +173,14 @@ class Diagnostic(Keeper):
         self.scenes = scenes
         self.pictures_every_n_epochs = pictures_every_n_epochs
         self._told: set[str] = set()
+
+    def draws_at(self, epoch: int) -> bool:
+        """Tells whether a look after so many epochs draws pictures."""
+        return bool(self.pictures_every_n_epochs) and epoch % self.pictures_every_n_epochs == 0
+
+    def looks_at(self, epoch: int) -> bool:
+        """Tells whether a look is due after so many epochs."""
+        return epoch % self.every_n_epochs == 0 and (self.has_numbers or self.draws_at(epoch))
 
     def tell_once(self, words: str) -> None:
         """Prints a note that holds at every look, but only at the first one."""
@@ -198,18 +208,17 @@ class Diagnostic(Keeper):
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if trainer.is_global_zero and trainer.global_step:
             self.take_back(trainer.global_step)
-        elif self._leads(trainer, due=_diagnostics(trainer)):
-            _look(trainer, pl_module, _diagnostics(trainer), epoch=0)
+        else:
+            self._look_if_due(trainer, pl_module, epoch=0)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        epoch = trainer.current_epoch + 1
-        due = [one for one in _diagnostics(trainer) if epoch % one.every_n_epochs == 0]
-        if self._leads(trainer, due):
-            _look(trainer, pl_module, due, epoch)
+        self._look_if_due(trainer, pl_module, trainer.current_epoch + 1)
 
-    def _leads(self, trainer: L.Trainer, due: list[Diagnostic]) -> bool:
-        """True for the first of the due diagnostics, which looks for all of them; only on rank 0."""
-        return trainer.is_global_zero and bool(due) and due[0] is self
+    def _look_if_due(self, trainer: L.Trainer, pl_module: L.LightningModule, epoch: int) -> None:
+        """Looks for all diagnostics that are due, if this is the first of them; only on rank 0."""
+        due = [one for one in _diagnostics(trainer) if one.looks_at(epoch)]
+        if trainer.is_global_zero and due and due[0] is self:
+            _look(trainer, pl_module, due, epoch)
 
 
 def _diagnostics(trainer: L.Trainer) -> list[Diagnostic]:
@@ -223,7 +232,7 @@ def _look(trainer: L.Trainer, pl_module: L.LightningModule, due: list[Diagnostic
         step = trainer.global_step
         for one, findings in zip(due, observe(model, data, due, pl_module.device, precision), strict=True):
             one.keep(findings, epoch, step)
-            pictures = one.pictures_every_n_epochs and epoch % one.pictures_every_n_epochs == 0
+            pictures = one.draws_at(epoch)
             values = {f"{one.name}/{name}": value for name, value in findings.scalars.items()}
             for logger in trainer.loggers:
                 # In the row of the epoch's other metrics; before training there is none yet, and row 0 is taken.

@@ -154,7 +154,7 @@ def _check_latents(name: str, task: Task, latents: Mapping[str, Tensor]) -> None
             "indicator_1, ... (what z is read off)"
         )
     for latent, value in latents.items():
-        if latent.startswith(_CLASSES) and int(value.min()) < 0:
+        if latent.startswith(_CLASSES) and latent != "target_location" and int(value.min()) < 0:
             raise ValueError(f"{name}.sample: latent {latent} has to be a class from 0 on, and is {int(value.min())}")
         if latent.endswith("_tile"):
             _check_range(f"{name}.sample: latent {latent}", value, len(TILES), ", ".join(TILES))

@@ -11,7 +11,7 @@ from torch import Tensor, distributed, nn
 from lab.attention import cpu_paths
 from lab.attention.functional import attend, attend_explicit
 from lab.attention.masks import Causal, Mask, both, written_out
-from lab.attention.normaliser import Normaliser
+from lab.attention.normaliser import Normaliser, check_causal
 from lab.attention.normalisers.softmax import Softmax
 from lab.attention.rule import TemperatureRule
 
@@ -145,6 +145,7 @@ class Attention(MultiHead):
         if is_causal:
             causal = Causal(N, N, x.device)
             mask = causal if attn_mask is None else both(attn_mask, written_out(causal))
+            check_causal(self.rule, self.normaliser)
         else:
             mask = attn_mask
         q, k, v = self.qkv(x).view(B, N, 3, self.num_heads, self.head_dim).permute(2, 0, 3, 1, 4).unbind(0)

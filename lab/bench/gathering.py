@@ -46,6 +46,8 @@ def write_runs(root: Path, count: int, epochs: int = EPOCHS) -> None:
     for number in range(count):
         setting, seed = divmod(number, SEEDS)
         lr, moment = 1e-4 * (setting + 1), int(random.integers(1, 2 * epochs))
+        had = moment <= epochs
+        when = {"epoch": moment, "step": moment * STEPS, "accuracy": 0.75} if had else {}
         own = {"optim": {"lr": lr}, "seed": seed, "paths": {"run": str(root)}}
         summary = Summary(
             status="finished",
@@ -57,8 +59,8 @@ def write_runs(root: Path, count: int, epochs: int = EPOCHS) -> None:
             max_epochs=epochs,
             steps=epochs * STEPS,
             wall_seconds=3600.0,
-            eureka=Eureka(happened=moment <= epochs, threshold=0.7, epoch=moment, step=moment * STEPS, accuracy=0.75),
-            metrics={"val/accuracy": 0.9 if moment <= epochs else 0.5},
+            eureka=Eureka(happened=had, threshold=0.7, **when),
+            metrics={"val/accuracy": 0.9 if had else 0.5},
         )
         folder = root / "main_task" / f"softmax,optim.lr={setting}" / f"seed={seed}"
         folder.mkdir(parents=True)

@@ -48,8 +48,6 @@ def look_arguments(arguments: Sequence[str]) -> dict[str, Any]:
             of_softmax.append(argument)
         else:
             overrides.append(argument if key == "hydra.searchpath" else f"callbacks.{argument}")
-    if of_softmax and "softmax" not in told:
-        raise LabError(f"{of_softmax[0]} needs softmax=<name>, the softmax to swap in")
     named = ",".join(told.pop("diagnostics"))
     told |= {"callbacks": [f"callbacks=[{named}]", *overrides], "softmax_options": of_softmax}
     return {**told, "data_options": of_data} if own == "run" else told

@@ -27,15 +27,15 @@ def best_inverse_temperature(logits_Bn: Tensor, wanted_B: Tensor, largest: float
         d/d beta log softmax(beta e)_m = e_m - sum_i p_i(beta) e_i
 
     falls in beta (its slope is minus the variance of e under p), so that the maximum is where it crosses 0, found
-    by bisection. The best beta is 0 where e_m lies below the mean of e (uniform weights are best) and ``largest`` where
-    e_m is the largest logit (the sharper the better).
+    by bisection. The best beta is 0, up to rounding, where e_m lies below the mean of e (uniform weights are best), and
+    ``largest`` where e_m is the largest logit (the sharper the better).
 
     Source: "softmax is not enough", section 3 ("the optimal value of theta that would maximise its probability").
     """
     e = logits_Bn.double()
     own = e.gather(1, wanted_B.unsqueeze(1))
     sharpest = (own == e.amax(-1, keepdim=True)) & (own > e.mean(-1, keepdim=True))
-    low, high = torch.zeros(len(e), dtype=torch.float64), torch.full((len(e),), largest, dtype=torch.float64)
+    low, high = torch.zeros_like(own[:, 0]), torch.full_like(own[:, 0], largest)
     for _ in range(60):
         middle = (low + high) / 2
         mean = ((e * middle.unsqueeze(1)).softmax(-1) * e).sum(-1, keepdim=True)

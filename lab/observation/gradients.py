@@ -83,7 +83,7 @@ class Ahead:
         self.precision = _precision(trained.precision, self._device)
         own: Any = copy.deepcopy(trained.module)
         # The plugin of "32-true" would leave weights of a training in bfloat16 or float64 as they are.
-        own = own.float() if trained.precision.startswith("32") else own
+        own = own.float() if str(trained.precision).startswith("32") else own
         self.module: Any = self.precision.convert_module(own).train()
         self.batches_an_epoch = _limited(len(self._data.train_dataloader()), trained.limit)
 

@@ -133,11 +133,13 @@ def observe(
         too_few: called with the number of scenes asked for and the number there is, if there are not enough.
 
     Raises:
-        LabError: if the model has no attention, or data is no data module.
+        LabError: if the model has no attention, data is no data module, or there is no observer.
     """
     if not attention_layers(model):
         names = ", ".join(type(observer).__name__ for observer in observers)
         raise LabError(f"{type(model).__name__} has no attention, so {names} cannot look into it")
+    if not observers:
+        raise LabError("lab.observe needs observers, as in [AttentionEntropy('look')]")
     if not isinstance(data, DataModule):
         raise LabError(f"lab.observe takes a data module of the lab, got {type(data).__name__}: lab.look takes a batch")
     device = _device_of(model) if device is None else torch.device(device)

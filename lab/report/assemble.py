@@ -196,7 +196,8 @@ def _drawings(experiment: str, own: Sequence[Setting], confidence: float) -> lis
     add(
         "change_points",
         "No change point yet (Kaplan-Meier)",
-        "The same, of the steepest way between two plateaus of the metric that was watched, found without a threshold.",
+        "The share of seeds without a change point so far. A change point is the steepest rise or fall between two "
+        "plateaus of the watched metric, found without a threshold.",
         [figures.survival(own, confidence, of="change point", look=look)],
         charts.survival_chart(own, confidence, "change point", look),
     )
@@ -217,8 +218,8 @@ def _drawings(experiment: str, own: Sequence[Setting], confidence: float) -> lis
     add(
         "temperatures",
         "Temperatures over training",
-        "What temperature rules and normalisers say of themselves where it changes, first seed. A line is a layer; of "
-        "a number that each head has it is the mean, and one standard deviation over heads is shaded.",
+        "Quantities that temperature rules and normalisers report, if they change; first seed, a line for each layer. "
+        "Of a quantity with a value for each head, the line is the mean over heads; one standard deviation is shaded.",
         [temperatures(part) for part in figures.parts(own)],
     )
     return found
@@ -235,8 +236,8 @@ def file_name(experiment: str) -> str:
 
 _QUANTITIES: tuple[charts.Quantity, ...] = ("accuracy", "loss")
 _SEEDS = (
-    "Validation: thin lines are seeds, the bold one is their median while all of them are trained, and the middle half "
-    "of them is shaded. "
+    "Validation: thin lines are seeds, the bold line is their median for as long as all of them are trained, and the "
+    "band holds the middle half of them. "
 )
 _READINGS = {
     ("accuracy", False): "A star is a Eureka-moment, the dotted line the threshold that it has to pass, "

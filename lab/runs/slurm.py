@@ -47,4 +47,4 @@ def queued(timeout: float = 60.0) -> dict[str, str | None] | None:
     except (OSError, subprocess.SubprocessError):
         return None
     lines = (line.strip().split("|", 2) for line in done.stdout.splitlines() if line.count("|") >= 2)
-    return {job: reason.replace("None", "") if state in _WAITS else None for job, state, reason in lines}
+    return {job: ("" if reason == "None" else reason) if state in _WAITS else None for job, state, reason in lines}

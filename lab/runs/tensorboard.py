@@ -158,11 +158,11 @@ def layout(tags: Iterable[str]) -> layout_pb2.Layout:
     charts: dict[str, list[layout_pb2.Chart]] = {}
     shown: set[str] = set()
 
-    def chart(category: str, title: str, *patterns: str) -> None:
-        # With all patterns, matched or not: TensorBoard merges the charts of two runs only where they are equal.
-        found = {tag for tag in tags if any(re.match(pattern, tag) for pattern in patterns)}
+    def chart(category: str, title: str, pattern: str) -> None:
+        # The pattern, not the tags that match it: TensorBoard merges the charts of two runs only where they are equal.
+        found = {tag for tag in tags if re.match(pattern, tag)}
         if found:
-            lines = layout_pb2.MultilineChartContent(tag=patterns)
+            lines = layout_pb2.MultilineChartContent(tag=[pattern])
             charts.setdefault(category.replace("_", " "), []).append(layout_pb2.Chart(title=title, multiline=lines))
             shown.update(found)
 

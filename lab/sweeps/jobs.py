@@ -91,7 +91,7 @@ def check_numbers(given: Mapping[str, Any]) -> None:
     for name in ("array_parallelism", "max_num_timeout", "timeout_min", "signal_delay_s"):
         value = given[name]
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise LabError(f"hydra.launcher.{name}={value} is wrong: give a whole number")
+            raise LabError(f"hydra.launcher.{name}={value} is wrong: give a whole number, at least 0")
     # SLURM may send its signal a minute early.
     if 60 * given["timeout_min"] <= given["signal_delay_s"] + 60:
         raise LabError(

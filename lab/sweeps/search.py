@@ -176,13 +176,17 @@ def _check_options(settings: DictConfig) -> None:
     if unknown := [str(key) for key in settings if key not in ("_target_", *known)]:
         raise LabError(f"hydra.sweeper has no {unknown[0]!r}; {choices(unknown[0], known)}")
     for key in ("n_trials", "n_jobs"):
-        if not isinstance(settings[key], int) or settings[key] < 1:
+        if not _is_whole(settings[key], 1):
             raise LabError(f"hydra.sweeper.{key}={settings[key]} is wrong: give a whole number, at least 1")
     name, seed = settings.study_name, settings.sampler.get("seed")
     if name is not None and not re.fullmatch(r"[\w.-]+", str(name)):
         raise LabError(f"hydra.sweeper.study_name={name} is wrong: give letters, digits, dots and hyphens")
-    if seed is not None and not (isinstance(seed, int) and seed >= 0):
-        raise LabError(f"hydra.sweeper.sampler.seed={seed} is wrong: give a whole number, or null")
+    if seed is not None and not _is_whole(seed, 0):
+        raise LabError(f"hydra.sweeper.sampler.seed={seed} is wrong: give a whole number, at least 0, or null")
+
+
+def _is_whole(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 def _check_same_space(study: optuna.Study, space: Mapping[str, BaseDistribution]) -> None:
@@ -332,7 +336,10 @@ def _tell_of_best(study: optuna.Study, where: str) -> None:
 
 def _last_reason(study: optuna.Study) -> str:
     told = study.user_attrs.get(_REASON)
-    return f"the last that failed: {told}" if told else "all were pruned"
+    if told:
+        return f"the last that failed: {told}"
+    pruned = all(trial.state == TrialState.PRUNED for trial in study.trials)
+    return "all were pruned" if pruned else "some were cut short, the others pruned"
 
 
 def _finished(study: optuna.Study) -> int:

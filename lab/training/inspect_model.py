@@ -24,7 +24,7 @@ from lab.models.replace import replace_softmax, restore_softmax
 from lab.observation.observe import attention_layers
 from lab.observation.subject import Subject
 from lab.runs.spec import folder_name
-from lab.training.looks import Looks, device_of
+from lab.training.looks import Looks, device_of, typed_softmax
 from lab.training.next_token import as_trained
 
 # Defaults: tokens per input, and number of inputs.
@@ -76,8 +76,8 @@ def inspect_model(
         LabError: if there is no such model, diagnostic or input, or they do not go together, or an earlier look would
             be overwritten.
     """
+    typed = typed_softmax(softmax, softmax_options)
     where = device_of(device)
-    typed = [] if softmax is None else [f"softmax={softmax}", *softmax_options]
     looks = Looks(callbacks, out or Path("inspect") / folder_name(",".join([model, *typed])), force)
     elsewhere = [override for override in callbacks if override.startswith("hydra.searchpath=")]
     config = softmax_config(softmax or "softmax", *elsewhere, *softmax_options)

@@ -22,7 +22,7 @@ from lab.observation.subject import Subject
 from lab.runs.spec import folder_name
 from lab.training.build import build_data, build_optim
 from lab.training.load import read_trained
-from lab.training.looks import Looks, device_of
+from lab.training.looks import Looks, device_of, typed_softmax
 from lab.training.module import TwoStepModule
 from lab.training.optim import OptimConfig
 from lab.training.stored import made_of
@@ -60,6 +60,7 @@ def inspect(
         LabError: if there is no such run or diagnostic, the run's config names something that is not trusted, or an
             earlier look would be overwritten.
     """
+    typed = typed_softmax(softmax, softmax_options)
     if isinstance(callbacks, str) or not any(one.startswith("callbacks=") for one in callbacks):
         raise LabError(f"no diagnostics: give a list that names some, ['callbacks=[attention_entropy]'], {callbacks!r}")
     run, out = Path(run), None if out is None else Path(out)
@@ -79,7 +80,6 @@ def inspect(
     with made_of(run):
         data, optim = build_data(config.data), build_optim(config.optim)
     model, step = newest.model(swapped, data.model_arguments()), newest.step
-    typed = [] if softmax is None else [f"softmax={softmax}", *softmax_options]
     swapped_in = " ".join(typed).removeprefix("softmax=") or None
     name = folder_name(",".join([f"step_{step:09d}", *typed]))
     looks = Looks(callbacks, out or run / "inspect" / name, force)

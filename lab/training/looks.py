@@ -41,6 +41,17 @@ def device_of(name: str) -> torch.device:
     return device
 
 
+def typed_softmax(softmax: str | None, options: Sequence[str]) -> list[str]:
+    """Overrides of the softmax to swap in; none where the model keeps its own.
+
+    Raises:
+        LabError: if there are options, but no softmax that they belong to.
+    """
+    if softmax is None and options:
+        raise LabError(f"{options[0]} needs softmax=<name>, the softmax to swap in")
+    return [] if softmax is None else [f"softmax={softmax}", *options]
+
+
 class Looks:
     """Diagnostics that look once at a trained model; each writes its own table, pictures and note.
 

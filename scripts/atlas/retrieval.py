@@ -50,7 +50,7 @@ def _learns_nothing(config: DictConfig) -> bool:
 
 
 FILE = "max_retrieval.csv"
-COLUMNS = ("seed", "measure", "size", "sets", "accuracy", "trained")
+COLUMNS = ("seed", "measure", "size", "sets", "accuracy")
 
 
 @dataclass(frozen=True)

@@ -103,8 +103,8 @@ def page(found: Mapping[str, Mapping[int, Tensor]], draws: int, seed: int, comma
             '# "Softmax attention is a fluke": softmax flattens with the number of items',
             origin(command),
             f"Softmax of N(0, 1) logits, {draws:,} draws of each size (seed {seed}), mean and deviation over draws; "
-            f"entropies in nats. Rules are made for {TRAINED} items, and see the same logits. The text tells the "
-            f"entropy of one draw: {told}.",
+            f"entropies in nats. All rules see the same logits; those with a trained length have {TRAINED} items. The "
+            f"text tells the entropy of one draw: {told}.",
             table(found).to_markdown(disable_numparse=True, stralign="right"),
             "entropy_matched takes logits for Gaussian, which is exact for many keys and little spread alone.",
             f"## One draw, its {SHOWN} largest weights",

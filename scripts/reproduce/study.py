@@ -1,4 +1,4 @@
-"""Studies, small enough for two cores, of what the papers show at a larger size: language, and learning in context.
+"""Studies small enough for two cores: language, learning in context, and the local learning coefficient.
 
     python -m scripts.reproduce.study language --threads 1      # trains what is missing, then writes results/language
     python -m scripts.reproduce.study in_context --minutes 60

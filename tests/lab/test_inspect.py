@@ -128,7 +128,7 @@ def test_options_of_a_softmax_that_is_swapped_in(run: Path) -> None:
     folder = run / "inspect" / "step_000000004,softmax=log_length,softmax.form=log_n,softmax-normaliser=plus_one"
     assert json.loads((folder / "attention_entropy.json").read_text())["softmax"] == " ".join(typed)[len("softmax=") :]
     with pytest.raises(LabError, match=r"^softmax\.form=log_n needs softmax=<name>, the softmax to swap in$"):
-        look_arguments([f"run={run}", "diagnostics=[attention_entropy]", "softmax.form=log_n"])
+        inspect(**look_arguments([f"run={run}", "diagnostics=[attention_entropy]", "softmax.form=log_n"]))
 
 
 def _without_threads(parsed: dict[str, Any]) -> dict[str, Any]:

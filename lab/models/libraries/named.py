@@ -24,7 +24,8 @@ UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, ImportEr
 class NamedModel(ABC):
     """A model of another library by its name: the constructor reads its config, :meth:`load` its weights.
 
-    Files of others are taken as data: none of their code is run, and weights are tensors (safetensors).
+    Files of others are taken as data: none of their code is run, and weights are read as tensors alone (safetensors, or
+    with ``weights_only=True``).
 
     Args:
         name: of the model in its library, or its folder.
