@@ -78,12 +78,12 @@ class EurekaMoment(Callback):
     ) -> None:
         if (threshold is None) == (plateau_share is None):
             raise ValueError(
-                "give one of callbacks.eureka.threshold and callbacks.eureka.plateau_share, the other as null"
+                "give one of callbacks.eureka.threshold and callbacks.eureka.plateau_share, and set the other to null"
             )
         self.metric = metric
         self._quantity = next((name for name in ("accuracy", "loss") if name in metric), None)
         if threshold is not None and threshold >= 1 and self._quantity == "accuracy":
-            raise ValueError(f"callbacks.eureka.threshold={threshold} is no accuracy below 1, and {metric} is one")
+            raise ValueError(f"callbacks.eureka.threshold={threshold} must be below 1, as {metric} is an accuracy")
         self.threshold = threshold
         self.plateau_share = plateau_share
         self.stop_after = stop_after
@@ -132,14 +132,14 @@ class EurekaMoment(Callback):
         if self.plateau_share is not None:
             if self.plateau is None:
                 raise LabError(
-                    f"callbacks.eureka.plateau_share={self.plateau_share} is of a plateau of {self.metric} that this "
-                    "data does not tell: give callbacks.eureka.threshold, and plateau_share as null"
+                    f"callbacks.eureka.plateau_share={self.plateau_share} needs the plateau of {self.metric}, which "
+                    "this data does not tell: give callbacks.eureka.threshold, and set plateau_share to null"
                 )
             self.threshold = self.plateau_share * self.plateau
             if self.threshold >= 1 and self._quantity == "accuracy":
                 raise LabError(
-                    f"callbacks.eureka.plateau_share={self.plateau_share:g} of a plateau of {self.plateau:.1%} is no "
-                    "accuracy below 1: give a smaller one"
+                    f"callbacks.eureka.plateau_share={self.plateau_share:g} of a plateau of {self.plateau:.1%} is a "
+                    "threshold that is not below 1: give a smaller plateau_share"
                 )
         if self.plateau is not None and (self._passes(self.plateau) or self.plateau == self.threshold):
             reached = f"{self.plateau:.1%}" if self._quantity == "accuracy" else f"{self.plateau:.3f}"

@@ -61,7 +61,7 @@ class Preemption(Checkpoint):
             SystemExit: after Ctrl-C or SIGTERM; the other signals requeue a job, which a finished run does not need.
         """
         if self.told in (signal.SIGINT, signal.SIGTERM):
-            tell(f"{signal_name(self.told)}: the run had come to its end")
+            tell(f"{signal_name(self.told)}: the run had already finished")
             raise SystemExit(128 + self.told)
 
     def _note(self, number: int, frame: Any) -> None:

@@ -49,7 +49,8 @@ class Watch(Callback):
         for one in diagnostics:
             if one not in (*self.diagnostics, *self.norms):
                 raise LabError(
-                    f"{type(one).__name__} cannot watch a training: it needs more than a batch (lab.inspect)"
+                    f"{type(one).__name__} cannot be used during training, as it needs more than one batch: "
+                    "use lab.inspect"
                 )
             if sum(other.path == one.path for other in diagnostics) > 1:
                 raise LabError(f"two diagnostics would write {one.path}: give one of them another folder")

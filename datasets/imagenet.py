@@ -93,7 +93,7 @@ class ImageNetData(DataModule):
                 interpolation="bicubic",
             )
         except AssertionError as error:
-            raise ValueError(f"data.auto_augment={auto_augment} is no policy of timm's: {error}") from error
+            raise ValueError(f"data.auto_augment={auto_augment} is not a policy of timm: {error}") from error
         evaluation = create_transform(tile_size, is_training=False, interpolation="bicubic", crop_pct=0.875)
         self.transforms = {"train": training, "val": evaluation}
         self._scenes: dict[str, FolderScenes] = {}

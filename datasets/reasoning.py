@@ -66,7 +66,7 @@ class ReasoningData(DataModule):
         # A.16 trains on 4,392 of 14,641: the share rounded down.
         self.batch_size = int(train_share * size)
         if not 0 < self.batch_size < size:
-            raise ValueError(f"data.train_share must leave inputs on both sides, got {train_share}")
+            raise ValueError(f"data.train_share must leave inputs for training and validation, got {train_share}")
         self.validation_size = size - self.batch_size
         self.numbers = numbers
         self.seed = seed

@@ -89,13 +89,13 @@ class TorchvisionSource:
     ) -> None:
         found = getattr(torchvision.datasets, name, None)
         if not (inspect.isclass(found) and issubclass(found, torchvision.datasets.VisionDataset)):
-            raise ValueError(f"torchvision.datasets has no {name!r}; MNIST and FashionMNIST are two that it has")
+            raise ValueError(f"torchvision.datasets has no {name!r}; it has MNIST and FashionMNIST, for example")
         takes = inspect.signature(found).parameters.values()
         needs = {one.name for one in takes if one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD}
         if needs != {"root"} or not {"train", "download"} <= {one.name for one in takes}:
             raise ValueError(
-                f"torchvision.datasets.{name} is not made of a train and a test split by root, train and download: "
-                "MNIST, FashionMNIST and CIFAR10 are"
+                f"torchvision.datasets.{name} does not load a train and a test split by root, train and download: "
+                "MNIST, FashionMNIST and CIFAR10 do"
             )
         self.name = name
         self.root = Path(root).expanduser()
@@ -190,7 +190,7 @@ def fetch_files(
                     os.replace(file, target)
             if not is_there():
                 there = f"{', '.join(map(str, found))} lay there before and may be damaged: move it away"
-                raise OSError(there if found else "not all of it has come")
+                raise OSError(there if found else "a part of it is missing")
     except (HTTPException, *_UNREADABLE) as error:
         raise FileNotFoundError(
             f"{name} could not be downloaded to {root.absolute()} ({_line(error)}): put it there by hand {way_out}"

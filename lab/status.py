@@ -41,15 +41,17 @@ def main() -> None:
         "--plan",
         nargs=argparse.REMAINDER,
         metavar="OVERRIDE",
-        help="last: the runs that python -m lab.train -m with these overrides is going to make, and which are there",
+        help="must come last: the runs that python -m lab.train -m would make with these overrides, and which exist",
     )
     arguments = parser.parse_args()
     only = None
     if arguments.plan is not None:
         if any(word.startswith("--watch") for word in arguments.plan):
-            parser.error("--watch stands before --plan, whose overrides are all that follows")
+            parser.error("--watch must come before --plan, which reads everything after it as overrides")
         if arguments.root is not None:
-            parser.error(f"{arguments.root} and --plan: the folder of planned runs is named by paths.runs=")
+            parser.error(
+                f"{arguments.root} cannot be given with --plan: name the folder of planned runs with paths.runs="
+            )
         with refusals():
             arguments.root, only = _plan(arguments.plan)
     elif arguments.root is None:

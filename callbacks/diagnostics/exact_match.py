@@ -46,8 +46,8 @@ class ExactMatch(Diagnostic):
     def see(self, chunk: Chunk) -> pd.DataFrame:
         if not isinstance(chunk.model, Answering) or "algorithm" not in chunk.latent_names:
             raise LabError(
-                f"callbacks.{self.name} decodes answers to problems of algorithms, and {type(chunk.model).__name__} "
-                "is not asked for any here: leave it out, or take experiment=clrs_text_small"
+                f"callbacks.{self.name} scores answers to problems of algorithms, and {type(chunk.model).__name__} "
+                "does not answer any here: leave it out, or take experiment=clrs_text_small"
             )
         latents = {name: values.tolist() for name, values in chunk.batch["latents"].items()}
         names, places = chunk.latent_names["algorithm"], chunk.latent_names["target_location"]

@@ -79,7 +79,7 @@ class HeadEntropy(Look):
         self.seed = seed
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        raise LabError(f"callbacks.{self.name} does not watch training: leave it out, and look with lab.inspect after")
+        raise LabError(f"callbacks.{self.name} does not work during training: leave it out, and use lab.inspect after")
 
     def look(self, subject: Subject) -> Findings:
         """Entropies of the chosen block.
@@ -99,7 +99,10 @@ class HeadEntropy(Look):
         tokens = np.array([[len(one) for one in row] for row in prompts])
         fits = tokens.max(0) <= (subject.longest or tokens.max())
         if not fits.any():
-            raise LabError(f"callbacks.{self.name}: the model takes {subject.longest} tokens, its prompts have more")
+            raise LabError(
+                f"callbacks.{self.name}: the model takes at most {subject.longest} tokens, and prompts of every size "
+                "have more"
+            )
         if not fits.all():
             left = ", ".join(str(size) for size, fit in zip(self.sizes, fits, strict=True) if not fit)
             tell(f"{self.name}: sizes {left} left out: their prompts have more than {subject.longest} tokens")

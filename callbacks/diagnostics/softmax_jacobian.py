@@ -40,7 +40,7 @@ class SoftmaxJacobian(Diagnostic):
         found = Findings()
         means = [mean_H.tolist() for mean_H in layers_over(seen)]
         if any(math.isnan(value) for values in means for value in values):
-            self.tell_once("left empty where weights are no exponentials over their sum")
+            self.tell_once("left empty where the weights are not exponentials divided by their sum")
         for index, values in enumerate(means):
             found.rows += head_rows(index, jacobian=values)
             if not math.isnan(values[0]):

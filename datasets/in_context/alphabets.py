@@ -96,7 +96,7 @@ class Alphabets:
                 if not member.filename.endswith(".png") or len(parts) < 3 or "__MACOSX" in parts:
                     continue
                 if member.file_size > _LARGEST:
-                    raise ValueError(f"{path}:{member.filename} has {member.file_size:,} bytes: it is no drawing")
+                    raise ValueError(f"{path}:{member.filename} has {member.file_size:,} bytes, too many for a drawing")
                 yield parts[-3:], (f"{path}:{member.filename}", partial(archive.read, member))
 
     def _missing(self) -> str:

@@ -74,7 +74,7 @@ def check_definition(task: Task, sources: Collection[str]) -> None:
     places: Any = task.locations
     if isinstance(places, str) or len(set(places)) < max(2, len(places)) or not all(isinstance(p, str) for p in places):
         raise ValueError(
-            f"{name}.locations has to name two places or more, each by another name, for target_location to choose "
+            f"{name}.locations has to name two places or more, all different, for target_location to choose "
             f"between, and is {places!r}"
         )
 
@@ -104,7 +104,7 @@ def check_scenes(task: Task, bank: ImageBank, scenes: int = 256) -> None:
         )
     if _same(first, other):
         raise ValueError(
-            f"{name}.sample draws the same scenes whatever the seed of its generator: every epoch would be the first"
+            f"{name}.sample draws the same scenes whatever the seed of its generator: all epochs would be the same"
         )
 
 
@@ -151,7 +151,7 @@ def _check_latents(name: str, task: Task, latents: Mapping[str, Tensor]) -> None
         raise ValueError(
             f"{name}.sample gives no latent {', '.join(missing)}: metrics and pictures read target_location (which of "
             f"{', '.join(task.locations)} is right, from 0), {', '.join(targets)} (the class at each of them) and "
-            "indicator_1, ... (what z is read off)"
+            "indicator_1, ... (which z is read from)"
         )
     for latent, value in latents.items():
         if latent.startswith(_CLASSES) and latent != "target_location" and int(value.min()) < 0:
@@ -166,8 +166,8 @@ def _check_latents(name: str, task: Task, latents: Mapping[str, Tensor]) -> None
     if adrift:
         raise ValueError(
             f"{name}.sample gives no latent {', '.join(f'{part}_tile' for part in adrift)}, the tile (0 to 3) that "
-            "attention_mass and attention_gradients look at: add it, or name in the class attribute placeless what "
-            "stands on no tile"
+            "attention_mass and attention_gradients look at: add it, or name the parts that stand on no tile in the "
+            "class attribute placeless"
         )
 
 
@@ -190,8 +190,8 @@ def _check_labels(name: str, task: Task, latents: dict[str, Tensor], classes: in
     # Computed again with the scenes in another order, to which no label may respond.
     if not torch.equal(task.label({latent: value.flip(0) for latent, value in latents.items()}).flip(0), labels):
         raise ValueError(
-            f"{name}.label gives a scene another label among other scenes, or the second time: it has to follow from "
-            "the scene's latents alone"
+            f"{name}.label gives a scene another label among other scenes, or when it is called again: the label has "
+            "to follow from the scene's latents alone"
         )
     for place, location in enumerate(task.locations):
         told = latents["target_location"] == place

@@ -36,7 +36,7 @@ class DigitGrouping(MainTask):
         if max(digits, default=0) >= _MOST:
             raise ValueError(f"data.task.groups names digit {max(digits)}, and no source has {_MOST:,} classes")
         if len(groups) < 2 or len(set(digits)) < len(digits) or not all(len(group) for group in groups):
-            raise ValueError(f"data.task.groups needs two groups or more, each digit in one of them, got {groups}")
+            raise ValueError(f"data.task.groups needs two groups or more, with no digit twice, got {groups}")
         super().__init__(digits, top_right_probability)
         table = torch.full((max(digits) + 1,), -1)
         for number, group in enumerate(groups):

@@ -136,7 +136,9 @@ class ClrsTextData(DataModule):
                 continue
             batches += [encoded[start : start + self.batch_size] for start in range(0, len(encoded), self.batch_size)]
         if not batches:
-            raise ValueError(f"every size that validates has problems longer than data.longest={self.longest} tokens")
+            raise ValueError(
+                f"every size in the validation set has problems longer than data.longest={self.longest} tokens"
+            )
         return batches, left_out
 
     @cached_property
@@ -188,7 +190,8 @@ class ClrsTextData(DataModule):
             encoded = [one for one in encoded if len(one[1]) <= self.longest + 1]
             if not encoded:
                 raise ValueError(
-                    f"{size:,} training problems are all longer than data.longest={self.longest} tokens, or validate"
+                    f"{size:,} training problems are all longer than data.longest={self.longest} tokens, or in the "
+                    "validation set"
                 )
             generator = generator_of("clrs_text batches", self.seed, number, self.rank)
             # Each problem that is too long or in the validation set is replaced by another one, which recurs.

@@ -81,7 +81,7 @@ class FolderCorpus:
         found = files_of(self.folder, self.patterns, split)
         if not found:
             raise FileNotFoundError(
-                f"no text in {self.folder.absolute()}: data.corpus.{split}={self.patterns[split]} fits no file of it; "
+                f"no text in {self.folder.absolute()}: data.corpus.{split}={self.patterns[split]} fits no file in it; "
                 "name another folder with data.corpus.folder, or other files"
             )
         return found
@@ -97,7 +97,7 @@ class FolderCorpus:
                 with path.open(encoding="utf-8") as lines:
                     yield from (stripped for line in lines if (stripped := line.strip()))
             except UnicodeDecodeError as error:
-                raise ValueError(f"{path} is no text in UTF-8: {error.reason} at byte {error.start}") from error
+                raise ValueError(f"{path} is not text in UTF-8: {error.reason} at byte {error.start}") from error
 
     def identity(self) -> str:
         digest = hashlib.blake2b(digest_size=16)
@@ -169,7 +169,7 @@ class HubCorpus:
         if revision is not None:
             return revision
         found: str = library("huggingface_hub").HfApi().dataset_info(name).sha
-        tell(f"{name} is read as of commit {found}: data.corpus.revision={found} reads the same again")
+        tell(f"{name} is read as of commit {found}: type data.corpus.revision={found} to read the same again")
         return found
 
     def identity(self) -> str:

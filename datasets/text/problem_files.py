@@ -86,7 +86,7 @@ class FolderProblems(Problems):
         if not found:
             raise FileNotFoundError(
                 f"no problems in {self.folder.absolute()}: data.problems.{split}={self.patterns[split]} fits no file "
-                "of it; export some there (docs/clrs_text.md), name another folder with data.problems.folder, or draw "
+                "in it; export some there (docs/clrs_text.md), name another folder with data.problems.folder, or draw "
                 "problems with data/problems=drawn"
             )
         index = _Index(found, self.wanted)
@@ -148,7 +148,9 @@ def _problems(path: Path) -> Iterator[tuple[int, Problem]]:
     with path.open("rb") as file:
         for number, line in enumerate(iter(lambda: file.readline(_LONGEST_LINE + 1), b""), start=1):
             if len(line) > _LONGEST_LINE:
-                raise ValueError(f"{path}, line {number} is longer than {_LONGEST_LINE:,} bytes: no problem is")
+                raise ValueError(
+                    f"{path}, line {number} is longer than {_LONGEST_LINE:,} bytes, the most that a problem may have"
+                )
             if line.strip():
                 yield byte, _problem(line, f"{path}, line {number}")
             byte += len(line)
@@ -163,9 +165,9 @@ def _problem(line: bytes, where: str) -> Problem:
     try:
         found: Any = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{where} is no JSON: {error}") from error
+        raise ValueError(f"{where} is not JSON: {error}") from error
     if not isinstance(found, dict):
-        raise ValueError(f"{where} is no JSON object with question, answer, algo_name and length")
+        raise ValueError(f"{where} is not a JSON object with question, answer, algo_name and length")
     for name in ("question", "answer", "algo_name"):
         value = found.get(name)
         if not isinstance(value, str) or not value:

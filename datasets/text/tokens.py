@@ -89,7 +89,7 @@ def _make(corpus: Corpus, vocabulary: int, folder: Path) -> None:
         draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     except OSError as error:
         raise ValueError(
-            f"{folder.parent} cannot be written ({error.strerror}): XDG_CACHE_HOME names another place for the cache"
+            f"{folder.parent} cannot be written ({error.strerror}): set XDG_CACHE_HOME to another place for the cache"
         ) from error
     try:
         tokenizer = ByteLevelBPETokenizer()

@@ -54,8 +54,8 @@ def check_constructor(make: Callable[..., object]) -> None:
     own = [str(one) for one in parameters.values() if one.name not in given]
     takes = ", ".join(["self", *_OF_A_LAYER, *([] if normaliser else ["tau=None"]), *own])
     raise ValueError(
-        f"{name_of(made)} cannot make the {'normaliser' if normaliser else 'rule'} of a layer, whose heads and "
-        f"head_dim it does not take: write def __init__({takes}) and hand {handed} on, "
+        f"{name_of(made)} cannot make the {'normaliser' if normaliser else 'rule'} of a layer, because it does "
+        f"not take heads and head_dim: write def __init__({takes}) and hand {handed} on with "
         f"super().__init__({', '.join(given)})"
     )
 
@@ -73,7 +73,7 @@ def check_rule(rule: object) -> None:
     """
     if not isinstance(rule, TemperatureRule):
         raise ValueError(
-            f"{name_of(type(rule))} is no temperature rule: derive it from lab.attention.rule.TemperatureRule"
+            f"{name_of(type(rule))} is not a temperature rule: derive it from lab.attention.rule.TemperatureRule"
         )
     if not isinstance(getattr(rule, "tau", None), Tensor):
         raise ValueError(not_handed_on(type(rule)))
@@ -109,14 +109,14 @@ def _check_declared(rule: TemperatureRule, seen: _Dependence | None) -> None:
         return
     if seen.couples_queries and rule.couples_queries is False:
         raise ValueError(
-            f"{where} of a query changes with the other queries, and couples_queries = False is declared: leave that "
-            "out, or a model that works out one query alone would get other numbers"
+            f"{where} of a query changes with the other queries, but the class declares couples_queries = False: "
+            "leave the declaration out, because a model that works out one query alone would get other numbers"
         )
     if seen.weighs_channels and rule.weighs_channels is False:
         raise ValueError(
-            f"{where} is a number a channel, or depends on more than the differences between the scores q k^T of a "
-            "query, and weighs_channels = False is declared: leave that out, or a model that takes queries in another "
-            "basis would get other numbers"
+            f"{where} is one number per channel, or depends on more than the differences between the scores q k^T "
+            "of a query, but the class declares weighs_channels = False: leave the declaration out, because a model "
+            "that takes queries in another basis would get other numbers"
         )
 
 
@@ -189,8 +189,8 @@ def _beta_of(rule: TemperatureRule, q_BHND: Tensor, k_BHMD: Tensor) -> Tensor:
         fits = False
     if not fits:
         raise ValueError(
-            f"{where} returns {list(beta.shape)} of {shapes}: it must be broadcastable to the queries, as is "
-            f"{[*q_BHND.shape[:-1], 1]}, a number a query"
+            f"{where} returns {list(beta.shape)} for {shapes}: it must be broadcastable to the queries, as is "
+            f"{[*q_BHND.shape[:-1], 1]}, one number per query"
         )
     return beta
 

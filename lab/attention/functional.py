@@ -102,16 +102,16 @@ def attend_explicit(
 
 def _check(q_BHND: Tensor, rule: TemperatureRule, mask: Mask, normaliser: Normaliser, dropout: float) -> None:
     if not isinstance(rule, TemperatureRule):
-        raise ValueError(f"{rule!r} is no temperature rule: give one, as in Fixed(heads=4, head_dim=16)")
+        raise ValueError(f"{rule!r} is not a temperature rule: give one, as in Fixed(heads=4, head_dim=16)")
     if not isinstance(normaliser, Normaliser):
-        raise ValueError(f"{normaliser!r} is no normaliser: give one, as in PlusOne(heads=4, head_dim=16)")
+        raise ValueError(f"{normaliser!r} is not a normaliser: give one, as in PlusOne(heads=4, head_dim=16)")
     if q_BHND.dim() != 4:
         raise ValueError(f"queries are [batch, heads, tokens, dimension of a head], got {list(q_BHND.shape)}")
     for part in (rule, normaliser):
         # One made for a single head serves any number.
         if part.heads not in (1, q_BHND.shape[1]):
             raise ValueError(
-                f"{type(part).__name__} was made for {part.heads} heads, and queries [batch, heads, tokens, dimension] "
+                f"{type(part).__name__} was made for {part.heads} heads, but queries [batch, heads, tokens, dimension] "
                 f"are {list(q_BHND.shape)}"
             )
     if not 0 <= dropout < 1:

@@ -130,6 +130,6 @@ def check_causal(rule: TemperatureRule, normaliser: Normaliser) -> None:
         if part.couples_queries:
             raise ValueError(
                 f"softmax: under {type(part).__name__} a query depends on the other queries of its head, so that a "
-                "causal model would see later tokens: take one that works row by row (norm_softmax does with "
-                "softmax.over=row)"
+                "causal model would see later tokens: take a rule or normaliser that works row by row (norm_softmax "
+                "does so with softmax.over=row)"
             )

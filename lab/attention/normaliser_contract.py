@@ -30,7 +30,7 @@ def check_normaliser(normaliser: object) -> None:
     """
     if not isinstance(normaliser, Normaliser):
         raise ValueError(
-            f"{name_of(type(normaliser))} is no normaliser: derive it from lab.attention.normaliser.Normaliser"
+            f"{name_of(type(normaliser))} is not a normaliser: derive it from lab.attention.normaliser.Normaliser"
         )
     if any(tensor.is_meta for tensor in chain(normaliser.parameters(), normaliser.buffers())):
         return
@@ -59,12 +59,12 @@ def check_normaliser(normaliser: object) -> None:
     where = name_of(type(normaliser))
     if any(coupled) and normaliser.couples_queries is False:
         raise ValueError(
-            f"{where}.weights of a query change with other queries, and couples_queries = False is declared"
+            f"{where}.weights of a query change with other queries, but the class declares couples_queries = False"
         )
     if not all(shifts) and normaliser.shift_invariant is True:
         raise ValueError(
-            f"{where}.weights change where a number is added to all logits of a row, and shift_invariant = True is "
-            "declared"
+            f"{where}.weights change when a number is added to all logits of a row, but the class declares "
+            "shift_invariant = True"
         )
 
 
@@ -77,13 +77,13 @@ def check_together(rule: TemperatureRule, normaliser: Normaliser) -> None:
     theirs, its = type(normaliser).__name__, type(rule).__name__
     if not normaliser.takes_temperature and type(rule) is not Fixed:
         raise ValueError(
-            f"softmax: {its} does not go with the normaliser {theirs}, whose weights are made of no scores q k^T that "
-            "the rule knows: softmax=linear has the plain rule and its tau of 1"
+            f"softmax: {its} does not go with the normaliser {theirs}, whose weights are not computed from scores "
+            "q k^T that the rule knows: softmax=linear has the plain rule with a tau of 1"
         )
     if rule.assumes_softmax and normaliser.total == "anything":
         raise ValueError(
-            f"softmax: {its} works its temperature out of the weights of a softmax, and those of the normaliser "
-            f"{theirs} are no shares: take another rule with it"
+            f"softmax: {its} computes its temperature from the weights of a softmax, but those of the normaliser "
+            f"{theirs} may add up to anything: take another rule with it"
         )
 
 
@@ -113,11 +113,11 @@ def _checked(
     sees = torch.ones_like(sums, dtype=torch.bool) if mask is None else mask.any(-1).expand_as(sums)
     shares = bool((weights >= -1e-9).all())
     if normaliser.total == "one" and not (shares and same(sums[sees], torch.ones_like(sums[sees]))):
-        raise ValueError(f'{where}{under} do not add up to one in each row, and total = "one" is declared')
+        raise ValueError(f'{where}{under} do not add up to one in each row, but the class declares total = "one"')
     if normaliser.total == "at most one" and not (shares and bool((sums <= 1 + 1e-9).all())):
         raise ValueError(
-            f'{where}{under} add up to more than one or are negative, and total = "at most one" is declared'
+            f'{where}{under} add up to more than one or are negative, but the class declares total = "at most one"'
         )
     if not torch.allclose(z, seen.z, rtol=1e-6, atol=1e-9):
-        raise ValueError(f"{name_of(type(normaliser))}.attend{under} gives another z than its weights do")
+        raise ValueError(f"{name_of(type(normaliser))}.attend{under} must give the same z as its weights do")
     return seen

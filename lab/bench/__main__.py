@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not complete:
         options.out = options.out.with_name(f"{options.out.name}_incomplete")
     if aside := set_aside(options.out):
-        console.print(f"The table before is kept as {aside}.*", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"The earlier table is kept as {aside}.*", markup=False, highlight=False, soft_wrap=True)
     paths = save(options.out, rows, facts)
     console.print(f"Saved {', '.join(map(str, paths))}", markup=False, highlight=False, soft_wrap=True)
     return 0 if complete and not any(row.error for row in rows) else 1

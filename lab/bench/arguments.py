@@ -26,12 +26,16 @@ def parse(arguments: Sequence[str] | None = None, description: str | None = None
     """Reads the command line; exits with one sentence if it asks for something impossible."""
     parser = Parser("python -m lab.bench", description=description)
     parser.add_argument("--quick", action="store_true", help="fewer settings, short measurements, small batches")
-    parser.add_argument("--only", nargs="+", choices=GROUPS, metavar="GROUP", help=f"of {', '.join(GROUPS)}")
-    parser.add_argument("--softmax", nargs="+", choices=SOFTMAXES, help="leaves out what is of another softmax")
+    parser.add_argument(
+        "--only", nargs="+", choices=GROUPS, metavar="GROUP", help=f"groups to measure, of {', '.join(GROUPS)}"
+    )
+    parser.add_argument("--softmax", nargs="+", choices=SOFTMAXES, help="leaves out measurements of other softmaxes")
     parser.add_argument(
         "--precision", nargs="+", choices=PRECISIONS, help="default: float32, and bfloat16 where the machine has it"
     )
-    parser.add_argument("--batch-size", type=int, help="of all but seeds (default: 512 composed, 64 trained, ...)")
+    parser.add_argument(
+        "--batch-size", type=int, help="batch size of all groups but seeds (default: 512 composed, 64 trained, ...)"
+    )
     parser.add_argument("--threads", type=int, default=None, help="CPU threads (default: torch's)")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--seconds-per-measurement", type=float, help="default 6, with --quick 0.5")
@@ -56,9 +60,7 @@ def parse(arguments: Sequence[str] | None = None, description: str | None = None
     if options.device == "auto":
         options.device = "cuda" if torch.cuda.is_available() else "cpu"
     if options.device == "cpu" and options.only and set(options.only) <= set(ON_A_GPU):
-        parser.error(
-            f"--only {' '.join(options.only)} is measured on a GPU alone: FlexAttention is a kernel there alone"
-        )
+        parser.error(f"--only {' '.join(options.only)} is measured only on a GPU: FlexAttention is a kernel only there")
     options.threads = options.threads or torch.get_num_threads()
     options.only = [group for group in GROUPS if not options.only or group in options.only]
     _check_used(options, parser)
@@ -68,7 +70,7 @@ def parse(arguments: Sequence[str] | None = None, description: str | None = None
         options.out = options.out.with_suffix("")
     if options.out.exists() or not options.out.name:
         what = "folder" if options.out.is_dir() else "file"
-        parser.error(f"--out {options.out} is a {what}: name tables that are to lie in one, as in results/mine")
+        parser.error(f"--out {options.out} is a {what}: give a path for new tables, without ending, as in results/mine")
     try:
         check_writable(options.out.parent, "--out:")
     except LabError as error:
@@ -85,11 +87,11 @@ def _check_used(options: argparse.Namespace, parser: Parser) -> None:
         ("--softmax", options.softmax, heeding("softmax")),
     ):
         if value is not None and not set(options.only) & set(groups):
-            parser.error(f"{name} changes nothing of {' '.join(options.only)}: it is of {', '.join(groups)}")
+            parser.error(f"{name} changes nothing in {' '.join(options.only)}: it applies to {', '.join(groups)}")
     softmaxes = options.softmax or SOFTMAXES
     if not list(cases(options.only, options.device, 1, 0.0, quick=options.quick, softmaxes=softmaxes)):
         parser.error(
-            f"nothing to measure: {' '.join(options.only)} {'in a glance ' * options.quick}has no case of "
+            f"nothing to measure: {' '.join(options.only)} {'with --quick ' * options.quick}has no measurement of "
             f"{', '.join(softmaxes)}"
         )
 

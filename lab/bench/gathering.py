@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 from omegaconf import OmegaConf
@@ -47,7 +48,7 @@ def write_runs(root: Path, count: int, epochs: int = EPOCHS) -> None:
         setting, seed = divmod(number, SEEDS)
         lr, moment = 1e-4 * (setting + 1), int(random.integers(1, 2 * epochs))
         had = moment <= epochs
-        when = {"epoch": moment, "step": moment * STEPS, "accuracy": 0.75} if had else {}
+        when: dict[str, Any] = {"epoch": moment, "step": moment * STEPS, "accuracy": 0.75} if had else {}
         own = {"optim": {"lr": lr}, "seed": seed, "paths": {"run": str(root)}}
         summary = Summary(
             status="finished",

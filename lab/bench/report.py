@@ -28,11 +28,12 @@ TITLES = {
 }
 COLUMNS = ("quantity", "softmax", "path", "precision", "mode", "tokens", "batch")
 NOTES = (
-    "Medians over timed rounds after warm-up, in brackets the quartiles, or what was measured once; every case runs in "
-    "a process of its own. Peak is the largest resident set of that process during the timed rounds (on a GPU: what "
-    "torch had allocated), growth its part above the bare process; after torch.compile both hold the compiler too. "
-    "bfloat16 is autocast; on a CPU that multiplies such numbers, what is called fused up to 256 keys is plain "
-    "products in them. Heat treatment moves the tau of these rules once an epoch; its steps are theirs. "
+    "Numbers are medians over timed rounds after warm-up, with their quartiles in brackets; what was measured a single "
+    'time says "once". Every case runs in a process of its own. Peak is the largest resident set of that process '
+    "during the timed rounds (on a GPU: what torch had allocated), and growth is its part above the bare process. "
+    "After torch.compile, both include the compiler. bfloat16 is autocast. On a CPU that multiplies bfloat16 numbers, "
+    "the path called fused computes plain products in bfloat16 up to 256 keys. Heat treatment changes the tau of these "
+    "rules only once an epoch, so its steps take as long as theirs. "
     "adaptive_temperature is measured with when=always."
 )
 

@@ -77,12 +77,14 @@ def check_overrides(arguments: Sequence[str]) -> None:
         typed, config_dir = given.overrides, config_dir_of(given)
         given_values = [(key.lstrip("+"), value) for key, _, value in (one.partition("=") for one in typed)]
         if any(key == "paths.run" for key, _ in given_values):
-            raise LabError("paths.run is named by what is run: give paths.runs, the folder of all runs")
+            raise LabError(
+                "paths.run cannot be set, as it follows from what is run: set paths.runs, the folder of all runs"
+            )
         for key, value in given_values:
             if key == "hydra.job.chdir" and value.lower() == "true":
-                raise LabError("hydra.job.chdir=true would lay each run where nothing looks for it: leave it out")
+                raise LabError("hydra.job.chdir=true would put runs where the lab does not look for them: leave it out")
             if key.startswith("paths.") and os.path.expanduser(value.strip("'\"")).startswith("~"):
-                raise LabError(f"{key}={value} is in no home folder that there is: give the whole path")
+                raise LabError(f"{key}={value} names a home folder that does not exist: give the whole path")
         for number in (value for key, value in given_values if key == "hydra.launcher.n_jobs"):
             if not re.fullmatch(r"-1|[1-9]\d*", number):
                 raise LabError(f"hydra.launcher.n_jobs={number} is wrong: give a whole number, at least 1, or -1")
@@ -175,7 +177,7 @@ def _check_read(typed: Sequence[Override], whole: DictConfig) -> None:
     sweep = whole.hydra.runtime.choices.get("sweep")
     if sweep and (own := sorted(keys_of(f"sweep/{sweep}") - {"seed", *NOT_WHAT})):
         raise LabError(
-            f"sweep/{sweep} sets {', '.join(own)}, which would be in no run's name: write it below "
+            f"sweep/{sweep} sets {', '.join(own)}, which no run's name would show: write it below "
             f"hydra.sweeper.params, as in {own[0]}.option: value"
         )
     for override in (one for one in typed if one.is_add() or one.is_force_add()):
@@ -240,7 +242,7 @@ def _ignored(overrides: Sequence[Override], config: DictConfig) -> str | None:
             return f"{line} asks for several runs, and without -m there is one: {_WITH_M} {line}"
         of_sweeps = key in ("hydra/launcher", "hydra/sweeper") and override.value() != "basic"
         if of_sweeps or key.startswith(("hydra.launcher.", "hydra.sweeper.")):
-            return f"{line} acts in sweeps alone, and without -m this would be one run, right here: {_WITH_M} {line}"
+            return f"{line} has an effect only in sweeps, and without -m this is one run, here: {_WITH_M} {line}"
     typed = {override.key_or_group: override for override in overrides}
     if "sweep" in typed:
         # A single run taken from a sweep names the sweep, too, but gives a value for every key that it sweeps over.
@@ -270,8 +272,8 @@ def explained(error: Exception, overrides: Sequence[str]) -> str:
     if options := _options(key):
         # A group from which nothing is chosen by default.
         if value in options:
-            return f"{key}= is added to a run, with a plus: +{key}={value}"
-        return f"{key}={value} does not exist; {choices(value, options)}, added with a plus: +{key}="
+            return f"{key}= is not in the config yet, so add it with a plus: +{key}={value}"
+        return f"{key}={value} does not exist; {choices(value, options)}, to be added with a plus: +{key}="
     groups = [o for o in overrides if "." not in o.split("=")[0] and o.split("=")[0] != key]
     for kept in (groups, []):
         try:

@@ -39,7 +39,7 @@ def look_arguments(arguments: Sequence[str]) -> dict[str, Any]:
         given.add(key)
         kind = "data" if key.startswith("data.") else key
         if kind in _OPTIONS[other]:
-            raise LabError(f"{key}= goes with {other}=, and this is a look at {own}=: leave it out")
+            raise LabError(f"{key}= can be given only with {other}=, not with {own}=: leave it out")
         if kind == "data":
             of_data[key] = one_value(argument)
         elif key in _OPTIONS["both"] or key in _OPTIONS[own]:
@@ -106,7 +106,9 @@ def _diagnostics(name: str, value: str) -> list[str]:
     named = read_override(f"{name}={value}").parsed()
     listed = [named] if isinstance(named, str) else named
     if not listed or not isinstance(listed, list):
-        raise LabError(f"{name}={value} names none: give some, as diagnostics=[attention_entropy,linear_probes]")
+        raise LabError(
+            f"{name}={value} names no diagnostics: give some, as in diagnostics=[attention_entropy,linear_probes]"
+        )
     return [str(one) for one in listed]
 
 

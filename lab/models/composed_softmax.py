@@ -55,6 +55,6 @@ def softmax_factory(softmax: DictConfig) -> SoftmaxFactory:
         if part and inspect.isclass(get_object(part["_target_"])) and not part.get("_partial_"):
             raise LabError(
                 f"{name}: the config of {part['_target_']} needs the line _partial_: true, since the model makes one "
-                "for every layer, with the heads there"
+                "for every layer, with the number of heads of that layer"
             )
     return SoftmaxFactory(instantiate(rule), instantiate(normaliser) if normaliser else Softmax)

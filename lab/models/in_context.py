@@ -39,10 +39,10 @@ class ResNet(nn.Sequential):
         kind = BLOCKS[block]
         if not channels or len(channels) != len(blocks):
             raise ValueError(
-                f"model.channels={list(channels)} and model.blocks={list(blocks)} must be of one length, and not empty"
+                f"model.channels={list(channels)} and model.blocks={list(blocks)} must have the same length, at least 1"
             )
         if odd := [width for width in channels if width % kind.expansion]:
-            raise ValueError(f"model.block={block} has a quarter of the channels within: 4 must divide {odd[0]}")
+            raise ValueError(f"model.block={block} has a quarter of the channels inside, so 4 must divide {odd[0]}")
         super().__init__(
             nn.Conv2d(1, stem, 7, stride=2, padding=3, bias=False),
             nn.BatchNorm2d(stem),

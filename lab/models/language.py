@@ -45,7 +45,7 @@ class LanguageModel(Observable):
             raise ValueError(f"model.heads={heads} does not divide model.width={width}")
         if architecture == "llama" and width // heads % 2:
             raise ValueError(
-                f"model.width={width} over model.heads={heads} is odd: rotary places turn pairs of a head's dimensions"
+                f"model.width={width} over model.heads={heads} is odd, but rotary positions need pairs of dimensions"
             )
         # Packed blocks have no padding: given a number for it, the models would search for it at every step.
         config = transformers.AutoConfig.for_model(

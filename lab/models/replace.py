@@ -52,7 +52,7 @@ def replace_softmax(model: Model, softmax: str | SoftmaxFactory | RuleFactory = 
     """
     if any(isinstance(module, Observable) for module in model.modules()):
         raise LabError(
-            f"{type(model).__name__} is a model of the lab: it takes a softmax where it is made, softmax=..."
+            f"{type(model).__name__} is a model of the lab: choose its softmax when you make it, with softmax=..."
         )
     factory, schedule = _chosen(softmax, options)
     makers: dict[tuple[int, int, int | None], Iterator[LayerSoftmax]] = {}
@@ -152,11 +152,13 @@ def _chosen(
     if not isinstance(softmax, str):
         if isinstance(softmax, nn.Module) or not (callable(softmax) or isinstance(softmax, SoftmaxFactory)):
             raise LabError(
-                f"softmax={softmax!r} is no softmax: give a name, or a class of rules (functools.partial binds its "
-                "options), of which each layer gets one of its own"
+                f"softmax={softmax!r} is not a softmax: give a name, or a class of rules (functools.partial binds its "
+                "options), from which every layer makes a rule of its own"
             )
         if options:
-            raise LabError(f"{', '.join(options)}: options go with a softmax by name; bind those of a class by partial")
+            raise LabError(
+                f"{', '.join(options)}: options need a softmax given by name; bind those of a class by partial"
+            )
         return softmax if isinstance(softmax, SoftmaxFactory) else SoftmaxFactory(softmax), None
     try:
         config = softmax_config(softmax, *_overrides(options))
@@ -164,7 +166,7 @@ def _chosen(
         unnamed = [key for key in _PARTS if isinstance(part := options.get(key), Mapping) and "name" not in part]
         if not unnamed:
             raise
-        named = f"{unnamed[0]}={{'name': ..., ...}} names another {unnamed[0]}, whose options they may be"
+        named = f"for an option of another {unnamed[0]}, name that one, too: {unnamed[0]}={{'name': ..., ...}}"
         raise LabError(f"{error}; {named}") from error
     schedule = config.get("schedule")
     return softmax_factory(without_schedule(config)), instantiate(schedule) if schedule else None
@@ -186,7 +188,7 @@ def _typed(key: str, value: Any) -> str:
     try:
         return json.dumps(value)
     except TypeError as error:
-        raise LabError(f"{key}={value!r} is no option of a softmax: give a number, text or a list") from error
+        raise LabError(f"{key}={value!r} cannot be an option of a softmax: give a number, text or a list") from error
 
 
 def _tau_of(factory: SoftmaxFactory) -> float | None:

@@ -190,7 +190,9 @@ class ReplacedSoftmax(MultiHead):
             LabError: if the call is one that the softmax was not made for.
         """
         if is_causal and mask is not None:
-            raise LabError(f"{type(self.owner).__name__} gives attention a mask and is_causal: say both in one mask")
+            raise LabError(
+                f"{type(self.owner).__name__} gives attention both a mask and is_causal: put both into one mask"
+            )
         self._check(q_BHND, mask, scale)
         # Under autocast, rotary positions leave queries and keys in float32 beside values in half precision.
         q_BHND, k_BGMD = q_BHND.to(v_BGMD.dtype), k_BGMD.to(v_BGMD.dtype)
@@ -221,19 +223,19 @@ class ReplacedSoftmax(MultiHead):
         name = type(self.owner).__name__
         if q_BHND.dim() != 4 or (q_BHND.shape[1], q_BHND.shape[-1]) != (self.num_heads, self.head_dim):
             raise LabError(
-                f"{name} calls attention with queries {list(q_BHND.shape)}, and its softmax was made for [batch, "
+                f"{name} calls attention with queries {list(q_BHND.shape)}, but its softmax was made for [batch, "
                 f"{self.num_heads}, tokens, {self.head_dim}]"
             )
         if mask is not None and mask.dtype.is_floating_point:
             raise LabError(
-                f"{name} adds a mask of {mask.dtype} to its scores, and rules know bool masks alone: give it one, True "
-                "where attention may go"
+                f"{name} adds a mask of {mask.dtype} to its scores, but rules know only bool masks: give it one that "
+                "is True where a query may attend to a key"
             )
         used = 1 / math.sqrt(self.head_dim) if scale is None else scale
         if self.expected_scale is not None and not math.isclose(used, self.expected_scale, rel_tol=1e-5):
             raise LabError(
-                f"{name} scales its scores by {used:.4g}, and {self.expected_scale:.4g} was expected: say which "
-                f"temperature it is to have, as in tau={1 / used:.4g}"
+                f"{name} scales its scores by {used:.4g}, but {self.expected_scale:.4g} was expected: set its "
+                f"temperature, as in tau={1 / used:.4g}"
             )
 
 

@@ -30,7 +30,7 @@ class OfSdpaCalls(ReplacedSoftmax):
         for module in model.modules():
             if isinstance(module, nn.MultiheadAttention):
                 raise LabError(
-                    f"the softmax of {type(module).__name__} cannot be replaced: torch works it out within one call; "
+                    f"the softmax of {type(module).__name__} cannot be replaced: torch computes it inside one call; "
                     f"write the module with F.{_CALL}"
                 )
         return [module for module in model.modules() if names(module, _CALL)]
@@ -104,7 +104,7 @@ def _answer(
     if softmax.with_gradients and not torch.is_grad_enabled():
         raise LabError(
             f"{type(softmax.owner).__name__} attends without gradients within a forward pass that has them, as under a "
-            "checkpoint, which would call its own softmax in the backward pass: checkpoint the module as a whole"
+            "checkpoint, so that the backward pass would use the module's own softmax: checkpoint the module as a whole"
         )
     return softmax.of_call(query, key, value, attn_mask, is_causal, dropout_p, scale)
 

@@ -182,14 +182,14 @@ def look(model: nn.Module, x: Any, observers: Sequence[Observer]) -> list[Findin
     """
     known = observable(model)
     if known is None or not attention_layers(model):
-        raise LabError(f"{type(model).__name__} has no attention of the lab: lab.replace_softmax(model) puts it in")
+        raise LabError(f"{type(model).__name__} has no attention of the lab: call lab.replace_softmax(model) first")
     if not isinstance(observers, Sequence):
         raise LabError(f"observers are a list, as in [{type(observers).__name__}(...)]")
     for one in observers:
         if isinstance(one, type):
             raise LabError(f"{one.__name__} is a class: give an observer, as in {one.__name__}('look')")
         if not hasattr(one, "see") or getattr(one, "needs", None) is not None:
-            raise LabError(f"{type(one).__name__} cannot look at a batch: it needs more (lab.inspect)")
+            raise LabError(f"{type(one).__name__} cannot look at a batch: it needs more than that (use lab.inspect)")
     device = _device_of(model)
     x = move_data_to_device(dict(x) if isinstance(x, Mapping) else x, device)
     what = sorted({quantity for observer in observers for quantity in observer.reads})
@@ -242,7 +242,7 @@ def _without_padding(x: Any) -> Iterator[Any]:
         return
     for of, mask_BN in masks.items():
         if not bool(mask_BN.any(1).all()):
-            raise LabError(f"an input is padding alone: its {of}attention_mask is 0 everywhere")
+            raise LabError(f"an input is nothing but padding: its {of}attention_mask is 0 everywhere")
     kinds, which_B = torch.cat(list(masks.values()), dim=1).unique(dim=0, return_inverse=True)
     for kind in dict.fromkeys(which_B.tolist()):  # the first input stays the first
         own_B = which_B == kind

@@ -55,7 +55,7 @@ class Recorder:
         known = observable(model)
         if known is None:
             raise LabError(
-                f"{type(model).__name__} has no attention of the lab to read: lab.replace_softmax(model) puts it in"
+                f"{type(model).__name__} has no attention of the lab to read: call lab.replace_softmax(model) first"
             )
         all_layers = known.attention_layers()
         chosen = range(len(all_layers)) if layers is None else layers
@@ -114,12 +114,12 @@ class Recorder:
         if skipped := [index for index, count in calls.items() if not count]:
             raise LabError(
                 f"the forward pass of {type(self.model).__name__} does not ask layer {skipped[0]} for its softmax, so "
-                "nothing can be read of it (set_attn_implementation takes a replaced softmax out of use)"
+                "nothing can be read from it (set_attn_implementation switches a replaced softmax off)"
             )
         if most > 1:
             raise LabError(
-                f"{type(self.model).__name__} goes through one attention layer {most} times in a pass, and what is "
-                "read of a layer is of one time: a model that shares a layer's weights cannot be read"
+                f"{type(self.model).__name__} goes through one attention layer {most} times in a pass, but the "
+                "recorder keeps only the last time: a model that shares a layer's weights cannot be read"
             )
         return out
 

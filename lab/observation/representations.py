@@ -63,7 +63,7 @@ def probe_labels(chunk: Chunk, names: Sequence[str] | None) -> dict[str, Tensor]
         LabError: if the data has no latent of a given name, or has one label for each token.
     """
     if chunk.batch["y"].ndim > 1:
-        raise LabError("probes read one label of each sample, and this data asks for one of each token: leave them out")
+        raise LabError("probes need one label per sample, but this data has one per token: leave the probes out")
     latents: Mapping[str, Tensor] = chunk.batch["latents"]
     every = {**latents, "label": chunk.batch["y"]}
     if names is None:

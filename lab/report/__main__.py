@@ -72,12 +72,14 @@ def main() -> None:
         prog="python -m lab.report", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("runs", type=Path, nargs="*", help="folders of runs")
-    parser.add_argument("--against", metavar="TABLE", help="a published table to set beside (--tables lists them)")
+    parser.add_argument(
+        "--against", metavar="TABLE", help="published table to show beside the runs (--tables lists all)"
+    )
     parser.add_argument("--out", type=Path, help="folder of the report; default: report in the first folder of runs")
     parser.add_argument("--baseline", metavar="SETTING", help="setting to compare with; default: plain softmax")
-    parser.add_argument("--confidence", type=float, default=0.95, help="of all intervals; default 0.95")
+    parser.add_argument("--confidence", type=float, default=0.95, help="confidence of all intervals; default 0.95")
     parser.add_argument(
-        "--pictures", type=float, metavar="MIB", help="most for pictures of diagnostics; default: a page below 3 MB"
+        "--pictures", type=float, metavar="MIB", help="most MiB for pictures of diagnostics; default: page below 3 MB"
     )
     parser.add_argument("--tables", action="store_true", help="list the published tables and end")
     arguments = parser.parse_args()

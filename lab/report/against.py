@@ -107,8 +107,8 @@ def set_beside(table: Table, settings: Sequence[Setting], confidence: float = 0.
     if not matched:
         names = ", ".join(sorted({setting.experiment for setting in settings})) or "none at all"
         raise LabError(
-            f"no run is a row of {table.name} (it needs {' '.join(table.experiment)}; there are runs of: {names}): "
-            "name another table after --against, or another folder"
+            f"no run belongs to a row of {table.name} (it needs {' '.join(table.experiment)}; there are runs of: "
+            f"{names}): name another table after --against, or another folder"
         )
     for found in matched.values():
         # Comparable settings first, then those with more seeds: never chosen by their results.
@@ -168,7 +168,7 @@ def _cells(
         cell = _measured(name, column, row.cells.get(name), found, runs, confidence)
         if name == "eureka_ratio" and short:
             with_moment = sum(run.moment is not None for run in runs if run.finished and run.looked)
-            cell = replace(cell, text=f"{with_moment} with a moment; {_told(short)} count as neither")
+            cell = replace(cell, text=f"{with_moment} with a moment; {_told(short)} are not counted")
         reasons = _unlike(beyond)
         told_by_length = {"trainer.max_epochs", "trainer.max_steps"} & beyond.keys()
         if short and name in _OF_ALL_MOMENTS and not told_by_length:

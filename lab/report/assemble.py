@@ -188,8 +188,8 @@ def _drawings(experiment: str, own: Sequence[Setting], confidence: float) -> lis
     add(
         "survival",
         "No Eureka-moment yet (Kaplan-Meier)",
-        "The share of seeds without a moment so far. A bar (|) marks a run that ended there without a moment: it "
-        "counts for as long as it was watched, and not as a failure for ever.",
+        "The share of seeds without a moment so far. A bar (|) marks the epoch at which a run ended without a moment: "
+        "the run counts up to this epoch, and not as one that never has a moment.",
         [figures.survival(own, confidence, look=look)],
         charts.survival_chart(own, confidence, "Eureka-moment", look),
     )
@@ -204,7 +204,8 @@ def _drawings(experiment: str, own: Sequence[Setting], confidence: float) -> lis
     add(
         "learning_rates",
         "Robustness to the learning rate",
-        "Seeds with a Eureka-moment of those that finished, at each schedule (Table 2 of the paper pools a row).",
+        "How many of the finished seeds have a Eureka-moment, at each learning-rate schedule (Table 2 of the paper "
+        "pools all schedules of a row).",
         [figures.learning_rates(own)],
     )
     add(
@@ -218,8 +219,9 @@ def _drawings(experiment: str, own: Sequence[Setting], confidence: float) -> lis
     add(
         "temperatures",
         "Temperatures over training",
-        "Quantities that temperature rules and normalisers report, if they change; first seed, a line for each layer. "
-        "Of a quantity with a value for each head, the line is the mean over heads; one standard deviation is shaded.",
+        "Quantities of temperature rules and normalisers that change during training; first seed, a line for each "
+        "layer. If a quantity has a value for each head, the line is the mean over heads, and one standard deviation "
+        "is shaded.",
         [temperatures(part) for part in figures.parts(own)],
     )
     return found
@@ -236,16 +238,16 @@ def file_name(experiment: str) -> str:
 
 _QUANTITIES: tuple[charts.Quantity, ...] = ("accuracy", "loss")
 _SEEDS = (
-    "Validation: thin lines are seeds, the bold line is their median for as long as all of them are trained, and the "
-    "band holds the middle half of them. "
+    "Validation curves: thin lines are seeds, the bold line is their median over the epochs that all finished seeds "
+    "were trained for, and the band holds the middle half of the seeds. "
 )
 _READINGS = {
     ("accuracy", False): "A star is a Eureka-moment, the dotted line the threshold that it has to pass, "
     "the dashed line what the prior p(z) alone can reach (the plateau).",
     ("accuracy", True): "Seeds without a moment are left out. "
     "The steeper a line is at 0, the more abrupt is the moment.",
-    ("loss", False): "Stars and further lines are there if the moment is found in the loss: they are as those of "
-    "accuracy.",
+    ("loss", False): "If the moment is found in the loss, stars and further lines mean the same as in the figure "
+    "of accuracy.",
     ("loss", True): "Seeds without a moment are left out.",
 }
 

@@ -304,7 +304,7 @@ def gradient_shares(settings: Sequence[Setting]) -> str:
             told.append(f"{setting.name} {', '.join(f'{name} {share:.2g}' for name, share in shares.items())}")
     if not told:
         return ""
-    return f"Before the moment (where there is none: in all steps), as a median share of W_V: {'; '.join(told)}."
+    return f"Gradients before the moment (without one: over all steps), as a median share of W_V's: {'; '.join(told)}."
 
 
 def shares_of_v(folder: Path, moment: float | None) -> dict[str, float]:

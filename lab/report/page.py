@@ -233,22 +233,25 @@ def _method(report: Report) -> list[str]:
     percent = _percent(report.confidence)
     early = any(setting.config.get("callbacks.eureka.stop_after") is not None for setting in report.settings)
     lines = [
-        "A setting is all runs that differ in nothing but the seed; a seed that was run twice counts once.",
-        f"Eureka-ratio: seeds with a Eureka-moment of those that finished, with Wilson's {percent} interval; beside it "
-        "the exact one (Clopper-Pearson). Runs that have not finished are not counted.",
-        f"Means are over finished seeds, ± their standard deviation (divided by n), with Student's {percent} interval.",
-        "The mean Eureka-epoch is over successes alone, as in the paper, and misleads where some seeds have none: a "
-        "softmax whose slow seeds never get there looks fast. The median epoch (Kaplan-Meier) counts a seed without a "
-        "moment as later than its last validation; "
-        "later than the end means that fewer than half have had theirs.",
-        "The change point is the steepest way from one plateau of the watched metric to another, found without a "
-        "threshold; its share of seeds, median epoch and p are as those of the moment.",
-        "% of steps: epochs to 95 % of the baseline's mean final accuracy, in % of the baseline's; 95 %-ratio: the "
-        "runs that get there (Table 4 of the paper), at any epoch, or still at the last one.",
-        "p ratio: Fisher's exact test; p time: log-rank test, by permutations below 20 seeds; difference of accuracy "
-        "(or of another metric that is watched): paired over equal seeds (t-test); "
-        "each against the baseline and corrected for the number of settings (Holm).",
+        "A setting is a group of runs that differ only in their seed; a seed that was run twice counts once.",
+        f"The Eureka-ratio is the share of finished seeds that have a Eureka-moment, with Wilson's {percent} interval "
+        "and the exact one (Clopper-Pearson). Runs that have not finished are not counted.",
+        "Means are over finished seeds, ± their standard deviation (the variance is divided by n, not n - 1), "
+        f"with Student's {percent} interval.",
+        "The mean Eureka-epoch is the mean over seeds with a Eureka-moment, as in the paper. It misleads if some seeds "
+        "have none: a softmax whose slow seeds never get there looks fast. The median epoch (Kaplan-Meier) counts a "
+        "seed without a moment as later than its last validation; "
+        'a median "later than" the last epoch means that fewer than half of the seeds have had their moment.',
+        "The change point is the steepest rise or fall between two plateaus of the watched metric, found without a "
+        "threshold. Its ratio, median epoch and p are computed as those of the moment.",
+        "% of steps: the epochs that a setting needs to reach 95 % of the baseline's mean final accuracy, in % of the "
+        "epochs that the baseline needs. 95 %-ratio: the runs that reach it at any epoch, and those that are still "
+        "there at the last one (Table 4 of the paper).",
+        "The p of a ratio is from Fisher's exact test, the p of a time from the log-rank test (by permutations below "
+        "20 seeds). The difference of accuracies (or of another watched metric) and its p are from the t-test paired "
+        "over equal seeds. "
+        "Each p compares a setting with the baseline and is corrected for the number of settings (Holm).",
     ]
     if early:
-        lines.append("Some settings stop soon after the moment (stop_after): their final accuracy is of that time.")
+        lines.append("Some settings stop soon after the moment (stop_after): their final accuracy was measured then.")
     return lines

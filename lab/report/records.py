@@ -168,7 +168,7 @@ def _curves(path: Path, summary: Summary) -> NDArray[np.float32]:
     rows = read_metrics_table(path) if os.path.lexists(path) else None
     if rows is None or not len(rows):
         if summary.finished and summary.metrics:
-            raise DamagedFile(path, f"holds no row, and {summary.steps:,} steps were trained")
+            raise DamagedFile(path, f"holds no row, although {summary.steps:,} steps were trained")
         return np.empty((len(CURVES), 0), np.float32)  # a run that has logged nothing yet
     shown = {f"val/{quantity}": summary.eureka.drawn(quantity) for quantity in ("accuracy", "loss")}
     curves = rows.reindex(columns=[shown.get(name, name) for name in CURVES]).to_numpy(np.float32).T

@@ -190,7 +190,7 @@ def paired_ratios(one: Mapping[Any, bool], other: Mapping[Any, bool], confidence
     """
     shared = one.keys() & other.keys()
     if not shared:
-        raise ValueError("a paired comparison needs a pair in both settings, got none")
+        raise ValueError("a paired comparison needs one or more pairs that are in both settings, got none")
     n = len(shared)
     both = sum(one[key] and other[key] for key in shared)
     gained, lost = (sum(x[key] and not y[key] for key in shared) for x, y in ((one, other), (other, one)))

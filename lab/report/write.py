@@ -136,9 +136,9 @@ def check_out(out: Path) -> None:
         for name, mark in ((MARK, _GENERATOR), _MARKDOWN_MARK)
     )
     if (out / "figures").is_symlink():
-        raise LabError(f"{out / 'figures'} is a link, and figures are written into the report's own folder: remove it")
+        raise LabError(f"{out / 'figures'} is a link: remove it, as figures are written into the report's own folder")
     if any(out.iterdir()) and not ours:
-        raise LabError(f"{out} holds something else than a report: name a new folder after --out")
+        raise LabError(f"{out} holds something other than a report: name a new folder after --out")
 
 
 def _save(drawing: Drawing, folder: Path) -> dict[str, Any]:

@@ -60,11 +60,11 @@ def read_checkpoint(path: Path) -> Checkpoint:
         raise DamagedCheckpoint("it is no plain file")
     stored = path.read_bytes()
     if hashlib.sha256(memoryview(stored)[:-_DIGEST_BYTES]).digest() != stored[-_DIGEST_BYTES:]:
-        raise DamagedCheckpoint("its content is not that of the digest at its end")
+        raise DamagedCheckpoint("its content does not match the digest at its end")
     try:
         content = torch.load(io.BytesIO(stored), map_location="cpu", weights_only=True)
         if any(not isinstance(name, str) for name in dict(content.get("state_dict", {}))):
-            raise DamagedCheckpoint("its state_dict is not by name")
+            raise DamagedCheckpoint("its state_dict has a key that is not a name")
         return Checkpoint(path, content, int(content["global_step"]))
     except (MemoryError, DamagedCheckpoint):
         raise

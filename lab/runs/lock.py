@@ -173,7 +173,7 @@ class FolderLock:
         Raises:
             LabError: if the holder gives a sign of life.
         """
-        tell(f"{self.folder} was held by {holder or 'an unknown process'}: seeing for {LEASE:.0f} s whether it lives")
+        tell(f"{self.folder} was held by {holder or 'an unknown process'}: watching {LEASE:.0f} s for a sign of life")
         end = time.monotonic() + LEASE
         while time.monotonic() < end and (now := _sign(self.folder)) is not None:
             if now != seen:

@@ -96,7 +96,7 @@ def check_numbers(given: Mapping[str, Any]) -> None:
     if 60 * given["timeout_min"] <= given["signal_delay_s"] + 60:
         raise LabError(
             f"hydra.launcher.timeout_min={given['timeout_min']} leaves a job no time: its runs are told to save "
-            f"signal_delay_s={given['signal_delay_s']} seconds before, up to a minute earlier still"
+            f"signal_delay_s={given['signal_delay_s']} seconds before the end, or up to a minute earlier"
         )
 
 

@@ -125,14 +125,14 @@ class SlurmLauncher(submitit_launcher.SlurmLauncher):
             job = next(iter(of.values()), None)
             if job and (other := jobs.differ(next(iter(of)), run.overrides)):
                 raise LabError(
-                    f"{run}: job {job.job_id} of another command is to run it already, which differs in "
-                    f"{', '.join(other)}: let it end, or scancel it, and then give this one again"
+                    f"{run}: job {job.job_id} already has this run, from another command that differs in "
+                    f"{', '.join(other)}: let that job end, or scancel it, and then give this command again"
                 )
             return job
         taken = {folder.name: job.job_id for folder, job in of.items() if job}
         raise LabError(
-            f"{run}: {', '.join(f'{seed} is job {job}' for seed, job in taken.items())} already, of another command: "
-            "let it end, or scancel it, and then train these seeds together"
+            f"{run}: {', '.join(f'{seed} is job {job}' for seed, job in taken.items())} already, from another command: "
+            "let such jobs end, or scancel them, and then train these seeds together"
         )
 
     def _runs(self, job_overrides: Sequence[Sequence[str]], first: int) -> list[_Run]:

@@ -256,7 +256,7 @@ def _opened(name: str, where: str, settings: DictConfig) -> optuna.Study:
         raise LabError(f"study {name} at {where} cannot be opened: {first_line(error)}") from error
     if known and study.direction.name.lower() != wanted:
         raise LabError(
-            f"hydra.sweeper.direction={wanted}, and study {name} has {study.direction.name.lower()}: give another "
+            f"hydra.sweeper.direction={wanted}, but study {name} has {study.direction.name.lower()}: give another "
             "hydra.sweeper.study_name, or none"
         )
     options = dict(settings.sampler)

@@ -91,7 +91,9 @@ def build_module(config: DictConfig, data: DataModule, kind: type[TwoStepModule]
     schedule = config.softmax.get("schedule")
     model = build_model(config.model, without_schedule(config.softmax), facts)
     if schedule and not rules_of(model):
-        raise LabError(f"{config.model._target_} has no attention to heat: leave softmax/schedule out")
+        raise LabError(
+            f"{config.model._target_} has no attention, so no temperature to schedule: leave softmax/schedule out"
+        )
     if schedule and not all(normaliser.takes_temperature for normaliser in normalisers_of(model)):
         raise LabError(f"{config.softmax.normaliser._target_} has no temperature to heat: leave softmax/schedule out")
     if config.intervention and not rules_of(model):
@@ -180,8 +182,8 @@ def _tell_if_nobody_looks(spec: RunSpec) -> None:
         return
     looking = [str(name) for name, one in classes.items() if inspect.isclass(one) and issubclass(one, Diagnostic)]
     own = _own_callbacks(spec.experiment)
-    kept = f"'callbacks=[{','.join([*own, *looking])}]' keeps them" if own else "name those of its config beside it"
-    tell("no Eureka-moment is looked for: callbacks= has taken the place of the experiment's own; " + kept)
+    kept = f"'callbacks=[{','.join([*own, *looking])}]' keeps them" if own else "name its own callbacks as well"
+    tell("no Eureka-moment is looked for: callbacks= has replaced the experiment's own callbacks; " + kept)
 
 
 def _own_callbacks(experiment: str | None) -> list[str]:

@@ -126,12 +126,12 @@ def _data(
     if named.size is not None:
         for option, value in (("text", text), ("tokens", tokens)):
             if value is not None:
-                raise LabError(f"{option}= goes with a model of tokens, and this one takes pictures: images=<folder>")
+                raise LabError(f"{option}= is for a model of tokens, but this one takes pictures: give images=<folder>")
         if images is not None:
             return GivenData(_pictures(images, inputs), lambda path: named.picture(_opened(path)))
         return GivenData(list(torch.randn(inputs, *named.size, generator=generator_of("noise", seed))))
     if images is not None:
-        raise LabError("images= goes with a model of pictures, and this one takes tokens: text=<file, or words>")
+        raise LabError("images= is for a model of pictures, but this one takes tokens: give text=<file, or words>")
     longest = named.longest or tokens or _TOKENS
     if tokens is not None and tokens > longest:
         raise LabError(f"tokens={tokens}: the model takes at most {longest}")
@@ -200,10 +200,10 @@ def _try(
             model(x)
     except wrong as error:
         raise LabError(
-            f"model={name} cannot be shown an input of {list(x.shape[1:])}: {first_line(error)}; kind= names a part "
-            "of it, as in kind=CLIPTextModel, and tokens= shorter texts"
+            f"model={name} cannot be shown an input of {list(x.shape[1:])}: {first_line(error)}; choose a part of "
+            "the model with kind=, as in kind=CLIPTextModel, or shorten the texts with tokens="
         ) from error
 
 
 def _tell_too_few(wanted: int, there: int) -> None:
-    tell(f"{wanted:,} inputs are asked for, and {there:,} are shown: inputs={wanted} takes as many as there are")
+    tell(f"{wanted:,} inputs are asked for, but {there:,} are shown: inputs={wanted} takes more, if there are more")

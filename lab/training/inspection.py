@@ -62,7 +62,9 @@ def inspect(
     """
     typed = typed_softmax(softmax, softmax_options)
     if isinstance(callbacks, str) or not any(one.startswith("callbacks=") for one in callbacks):
-        raise LabError(f"no diagnostics: give a list that names some, ['callbacks=[attention_entropy]'], {callbacks!r}")
+        raise LabError(
+            f"no diagnostics: give a list, such as ['callbacks=[attention_entropy]'], instead of {callbacks!r}"
+        )
     run, out = Path(run), None if out is None else Path(out)
     where = device_of(device)
     newest = read_trained(run, trust)
@@ -109,4 +111,4 @@ def _state(config: DictConfig, model: nn.Module, data: DataModule, optim: OptimC
 
 def _tell_too_few(more: bool, wanted: int, there: int) -> None:
     what = f"data.validation_size={wanted} draws more" if more else "all of them are looked at"
-    tell(f"{wanted:,} scenes are asked for, the validation set has {there:,}: {what}")
+    tell(f"{wanted:,} scenes are asked for, but the validation set has {there:,}: {what}")

@@ -89,7 +89,7 @@ class Looks:
         plain: Any = OmegaConf.to_container(config.callbacks, resolve=True)
         self._options = dict(zip(self.names, plain.values(), strict=True))
         if len(self._options) < len(self.diagnostics):
-            raise LabError("two diagnostics of one kind would write one file: look with one after the other")
+            raise LabError("two diagnostics of one kind would write one file: use one after the other")
         for one in self.diagnostics:
             if ((folder / f"{one.name}.json").exists() or one.path.exists()) and not force:
                 raise LabError(

@@ -45,7 +45,7 @@ def check_resumable(checkpoint: Checkpoint, module: nn.Module, data: DataModule)
         now = data.fingerprint
         if before.shape != now.shape or not torch.allclose(before, now, rtol=1e-3, atol=1e-5):
             raise LabError(
-                f"{checkpoint.path} was trained on other data than are found now: name the folder of those with "
-                "paths.data (or the option of the data that says where they lie), or another paths.runs for these; "
+                f"{checkpoint.path} was trained on other data than this run finds: point paths.data (or the data's own "
+                "option for its folder) to the old data, or name another paths.runs for the new; "
                 "force=true starts anew and keeps the old run beside it"
             )

@@ -38,8 +38,8 @@ def run(overrides: Sequence[str]) -> list[Summary]:
             raise LabError(f"an override is a text, as in 'seed=3', got {one!r}")
         if one.startswith("-"):
             raise LabError(
-                f"{one} is of the command line: from Python a loop over lab.run sweeps, seeds=3 trains seeds together, "
-                "and hydra.searchpath=[file:///my/configs] adds a folder of configs"
+                f"{one} is for the command line only: from Python, sweep with a loop over lab.run, train seeds "
+                "together with seeds=3, and add a folder of configs with hydra.searchpath=[file:///my/configs]"
             )
     with _generators_kept():
         return start(RunSpec.compose(overrides))
@@ -133,7 +133,7 @@ def _check_devices(trainer: DictConfig) -> None:
     if accelerator == "cpu":
         cores = max(2, os.cpu_count() or 1)
         if asked > cores and "LOCAL_RANK" not in os.environ:
-            raise LabError(f"trainer.devices={devices} are so many processes, and there are {cores} CPU cores for them")
+            raise LabError(f"trainer.devices={devices} starts too many processes: there are only {cores} CPU cores")
     if accelerator not in ("gpu", "cuda"):
         return
     import torch  # takes seconds

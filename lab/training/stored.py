@@ -76,7 +76,9 @@ def load_config(folder: Path, trust: Sequence[str] = ()) -> DictConfig:
     used |= {"seed": plain.get("seed"), "norm_softmax": plain.get("norm_softmax") or {}}
     for where, value in _values(used):
         if isinstance(value, str) and "${" in value:
-            raise LabError(f"{path}: {where}={value} refers to something else, and a stored config says all itself")
+            raise LabError(
+                f"{path}: {where}={value} refers to something else: a stored config must hold the value itself"
+            )
         if where.endswith("._target_"):
             _check_target(value, f"{path}: {where}", _MADE.get(where.split(".")[0], ()), trust)
     _download_nothing(used["data"])
@@ -119,8 +121,8 @@ def _check_target(name: str, where: str, kinds: tuple[type, ...], trust: Sequenc
             return
     module = name.rpartition(".")[0] or name
     raise LabError(
-        f"{where}={name} is not made: of a stored config only data, tasks, models, rules, normalisers and optimisers "
-        f"of the lab are; trust={module} makes it, too, and runs its code"
+        f"{where}={name} is not made: a stored config may make only the lab's own data, tasks, models, rules, "
+        f"normalisers and optimisers; trust={module} allows this one too, and runs its code"
     )
 
 

@@ -12,6 +12,8 @@ import pytest
 import torch
 from conftest import SMALL, lab_train, made_once, needs_compiler, newest, only_run, set_status, train_in
 
+from lab.callbacks.diagnostics.attention_entropy import AttentionEntropy
+from lab.callbacks.diagnostics.attention_maps import AttentionMaps
 from lab.callbacks.diagnostics.attention_scores import AttentionScores
 from lab.callbacks.diagnostics.code_length import CodeLength
 from lab.callbacks.diagnostics.linear_probes import LinearProbes
@@ -132,6 +134,13 @@ def test_tables_pictures_and_logs_of_a_vision_run(vision: Path, name: str) -> No
     assert not table.isna().any().any()
     metrics = pd.read_csv(vision / "metrics.csv")
     assert any(column.startswith(f"{name}/") for column in metrics.columns)
+
+
+def test_maps_look_only_where_a_picture_is_due() -> None:
+    maps, entropy = (kind("unused", 2, pictures_every_n_epochs=4) for kind in (AttentionMaps, AttentionEntropy))
+    assert [epoch for epoch in range(9) if maps.looks_at(epoch)] == [0, 4, 8]
+    assert [epoch for epoch in range(9) if entropy.looks_at(epoch)] == [0, 2, 4, 6, 8]
+    assert not AttentionMaps("unused", pictures_every_n_epochs=0).looks_at(0)
 
 
 def test_regions_are_where_the_parts_stand(vision: Path) -> None:
@@ -337,7 +346,7 @@ def test_a_look_may_ask_for_more_scenes_than_the_run_validates_on(
 ) -> None:
     chosen = ["callbacks=[attention_entropy]"]
     inspect(vision, chosen, out=tmp_path / "few")
-    assert "256 scenes are asked for, the validation set has 40" in capsys.readouterr().err
+    assert "256 scenes are asked for, but the validation set has 40" in capsys.readouterr().err
     inspect(vision, chosen, out=tmp_path / "many", data_options={"data.validation_size": 256})
     assert "asked for" not in capsys.readouterr().err
 

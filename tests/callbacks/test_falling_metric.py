@@ -62,9 +62,9 @@ def test_a_share_of_the_plateau_is_the_threshold(capsys: pytest.CaptureFixture[s
     assert "no sign" not in capsys.readouterr().err
     watched(EurekaMoment(threshold=6.5, metric="val/loss"), [], prior_loss=6.0)
     assert "the prior p(z) alone reaches 6.000 on this task; set a lower one" in capsys.readouterr().err
-    with pytest.raises(LabError, match="plateau of val/loss that this data does not tell"):
+    with pytest.raises(LabError, match="plateau of val/loss, which this data does not tell"):
         watched(EurekaMoment(threshold=None, plateau_share=0.9, metric="val/loss"), [])
-    with pytest.raises(LabError, match="plateau of val/loss_c that this data does not tell"):
+    with pytest.raises(LabError, match="plateau of val/loss_c, which this data does not tell"):
         watched(EurekaMoment(threshold=None, plateau_share=0.9, metric="val/loss_c"), [], prior_loss=6.0)
 
 
@@ -85,8 +85,8 @@ def test_the_change_point_needs_no_threshold_and_outlives_a_resume() -> None:
     [
         (["callbacks.eureka.threshold=null"], "give one of callbacks.eureka.threshold"),
         (["callbacks.eureka.plateau_share=0.9"], "give one of callbacks.eureka.threshold"),
-        (["callbacks.eureka.threshold=1.5"], "is no accuracy below 1"),
-        (["callbacks.eureka.threshold=null", "callbacks.eureka.plateau_share=2"], "is no accuracy below 1"),
+        (["callbacks.eureka.threshold=1.5"], "must be below 1"),
+        (["callbacks.eureka.threshold=null", "callbacks.eureka.plateau_share=2"], "a threshold that is not below 1"),
         ([LOSS, "callbacks.eureka.threshold=null", "callbacks.eureka.plateau_share=0.9"], "does not tell"),
     ],
 )

@@ -93,7 +93,7 @@ def test_after_a_run_that_ends_as_it_is_told_to_go_no_other_begins(typed, told, 
     )
     with pytest.raises(SystemExit) as left:
         train_with([*command, f"paths.runs={tmp_path}"])
-    assert left.value.code == 130 and "Ctrl-C: the run had come to its end" in capfd.readouterr().err
+    assert left.value.code == 130 and "Ctrl-C: the run had already finished" in capfd.readouterr().err
     assert {summary_of(run)["status"] for run in runs_in(tmp_path)} == {"finished"}
 
 

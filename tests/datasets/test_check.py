@@ -100,6 +100,10 @@ SCENES = {
         but(target_location=lambda s: 2 * s.latents["target_location"]),
         "target_location has to lie in 0 ... 1",
     ),
+    "a negative place": (
+        but(target_location=lambda s: s.latents["target_location"] - 1),
+        "target_location has to lie in 0 ... 1",
+    ),
     "a Boolean": (but(target_location=lambda s: s.latents["target_location"] == 1), "target_location .* is torch.bool"),
     "a number": (but(color_1=lambda s: 1), "latent color_1 has to be a tensor, and is int"),
     "a column": (

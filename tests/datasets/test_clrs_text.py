@@ -180,9 +180,9 @@ def test_published_lines_come_once_a_time_through(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        (b"{", r"train-bad\.jsonl, line 2 is no JSON"),
-        (b"[1]", r"line 2 is no JSON object with question"),
-        (b"\xff", r"line 2 is no JSON"),
+        (b"{", r"train-bad\.jsonl, line 2 is not JSON"),
+        (b"[1]", r"line 2 is not a JSON object with question"),
+        (b"\xff", r"line 2 is not JSON"),
         (b'{"question": "a"}', r"line 2: answer must be text, and is missing"),
         (b'{"question": 3, "answer": "1"}', r"line 2: question must be text, and is 3"),
         (

@@ -70,5 +70,5 @@ def test_options_are_checked(options) -> None:
 
 
 def test_both_sides_of_the_split_hold_inputs() -> None:
-    with pytest.raises(ValueError, match=r"data\.train_share must leave inputs on both sides, got 1e-05"):
+    with pytest.raises(ValueError, match=r"data\.train_share must leave inputs for training and validation, got 1e-05"):
         ReasoningData(train_share=1e-5)

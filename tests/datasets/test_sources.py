@@ -171,7 +171,7 @@ def test_an_unknown_set_is_refused() -> None:
     with pytest.raises(ValueError, match="'MNISTT'"):
         TorchvisionSource("MNISTT", "data")
     for name in ("EMNIST", "SVHN", "FakeData"):
-        with pytest.raises(ValueError, match=f"{name} is not made of a train and a test split"):
+        with pytest.raises(ValueError, match=f"{name} does not load a train and a test split"):
             TorchvisionSource(name, "data")
     for name in ("MNIST", "KMNIST", "CIFAR10", "CIFAR100"):
         TorchvisionSource(name, "data")

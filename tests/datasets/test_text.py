@@ -123,7 +123,7 @@ def test_a_cache_that_cannot_be_read_or_written_is_told(
         tokens.tokenised(corpus, 300)
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    with pytest.raises(ValueError, match=r"text cannot be written \(Not a directory\): XDG_CACHE_HOME names another"):
+    with pytest.raises(ValueError, match=r"text cannot be written \(Not a directory\): set XDG_CACHE_HOME to another"):
         tokens.tokenised(corpus, 300)
 
 
@@ -136,7 +136,7 @@ def test_what_cannot_be_read_is_told(corpus: FolderCorpus, monkeypatch: pytest.M
     with pytest.raises(ValueError, match="less than one block"):
         CausalLanguageData(corpus, **sizes(block=30_000)).model_arguments()
     (corpus.folder / "train.txt").write_bytes(b"fine\n\xff\xfe\n")
-    with pytest.raises(ValueError, match=r"train\.txt is no text in UTF-8"):
+    with pytest.raises(ValueError, match=r"train\.txt is not text in UTF-8"):
         tokens.tokenised(corpus, 300)
     assert len(list((tokens.cache() / "text").iterdir())) == 1, "of what failed nothing is left"
     monkeypatch.setitem(sys.modules, "tokenizers", None)

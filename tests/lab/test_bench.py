@@ -144,11 +144,11 @@ def test_a_case_that_takes_too_long_removes_what_it_wrote(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ("--only seeds --batch-size 8", "--batch-size changes nothing of seeds"),
-        ("--only gather --precision bfloat16", "--precision changes nothing of gather"),
-        ("--only compose --softmax softmax", "--softmax changes nothing of compose"),
-        ("--only ratio --softmax softmax", "nothing to measure: ratio has no case of softmax"),
-        ("--quick --only train --softmax adaptive_temperature", "nothing to measure: train in a glance has no case"),
+        ("--only seeds --batch-size 8", "--batch-size changes nothing in seeds"),
+        ("--only gather --precision bfloat16", "--precision changes nothing in gather"),
+        ("--only compose --softmax softmax", "--softmax changes nothing in compose"),
+        ("--only ratio --softmax softmax", "nothing to measure: ratio has no measurement of softmax"),
+        ("--quick --only train --softmax adaptive_temperature", "nothing to measure: train with --quick has no"),
         ("--seconds-per-measurement 1e9", "--seconds-per-measurement must be from 0 to 3600"),
         ("--out .", "--out . is a folder"),
         ("--out /proc/x", "--out: /proc cannot be written"),
@@ -247,7 +247,7 @@ def test_windows_are_measured_on_a_gpu_alone(capsys: pytest.CaptureFixture[str],
     assert not list(cases(["windows"], "cpu", 1, 1.0))
     with pytest.raises(SystemExit):
         parse(["--only", "windows", "--device", "cpu"])
-    assert "GPU alone" in capsys.readouterr().err
+    assert "only on a GPU" in capsys.readouterr().err
     (row,) = measure(replace(TINY, group="windows", softmax="", path="fused"))
     assert is_number(row) and row.unit == "x"
 

@@ -70,6 +70,8 @@ def test_a_layer_s_is_causal_is_its_mask() -> None:
 def test_what_would_tell_of_later_tokens_is_refused() -> None:
     block, causal = NormSoftmax(2, 8, over="block"), Causal(20, 20, CPU)
     block.couples_queries = True  # as the check of a model finds
+    with pytest.raises(ValueError, match="NormSoftmax"):
+        Attention(16, 2, block)(torch.zeros(1, 20, 16), torch.ones(20, dtype=torch.bool), is_causal=True)
     for path in (attend, attend_explicit):
         with pytest.raises(ValueError, match="NormSoftmax a query depends on the other queries"):
             path(*drawn(20, 20), block, causal)

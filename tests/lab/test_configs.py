@@ -136,9 +136,9 @@ def test_options_of_the_chosen_launcher_are_told(launcher: str, wrong: str, righ
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        (["hydra/launcher=submitit_slurm", "seed=3"], "hydra/launcher=submitit_slurm acts in sweeps alone"),
-        (["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"], "hydra/launcher=joblib acts in sweeps alone"),
-        (["hydra.sweeper.max_batch_size=3"], "hydra.sweeper.max_batch_size=3 acts in sweeps alone"),
+        (["hydra/launcher=submitit_slurm", "seed=3"], "hydra/launcher=submitit_slurm has an effect only in sweeps"),
+        (["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"], "hydra/launcher=joblib has an effect only in sweeps"),
+        (["hydra.sweeper.max_batch_size=3"], "hydra.sweeper.max_batch_size=3 has an effect only in sweeps"),
         (["+sweep=table_10", "seed=3"], "+sweep=table_10 is one run and leaves experiment, +row out"),
         (["seed=0,1"], "seed=0,1 asks for several runs"),
         (["softmax=glob(*)"], "asks for several runs"),
@@ -433,9 +433,9 @@ def test_an_experiments_default_of_norm_softmax_that_there_is_none_of_is_refused
 @pytest.mark.parametrize(
     ("typed", "words"),
     [
-        (["-m", "seed=0,1", "hydra.job.chdir=true"], "hydra.job.chdir=true would lay each run where nothing looks"),
-        (["paths.runs='~nobodyx/runs'"], "paths.runs='~nobodyx/runs' is in no home folder that there is"),
-        (["paths.run=mine"], "paths.run is named by what is run: give paths.runs"),
+        (["-m", "seed=0,1", "hydra.job.chdir=true"], "hydra.job.chdir=true would put runs where the lab does not look"),
+        (["paths.runs='~nobodyx/runs'"], "paths.runs='~nobodyx/runs' names a home folder that does not exist"),
+        (["paths.run=mine"], "paths.run cannot be set, as it follows from what is run: set paths.runs"),
         (["-m", "seed=0,1", "paths.runs=a,b"], "a sweep's runs lie in one place"),
         (["-m", "seed=0,1", "hydra/launcher=joblib", "++hydra.launcher.n_jobs=0"], "hydra.launcher.n_jobs=0 is wrong"),
         (["optim.schedule=multistep"], "optim.schedule='multistep' is wrong"),
@@ -470,4 +470,4 @@ def test_a_sweep_that_sets_what_no_name_tells_is_refused(tmp_path: Path, capsys)
     check_overrides([f"--config-dir={tmp_path}", "-m", "+sweep=good"])
     with pytest.raises(SystemExit, match="1"):
         check_overrides([f"--config-dir={tmp_path}", "-m", "+sweep=bad"])
-    assert "sweep/bad sets trainer, which would be in no run's name" in capsys.readouterr().err
+    assert "sweep/bad sets trainer, which no run's name would show" in capsys.readouterr().err

@@ -38,8 +38,8 @@ from lab.training.load import read_trained
         ({"experiment": "reasoning"}, "lab.run takes a list of overrides"),
         (None, "lab.run takes a list of overrides"),
         (["experiment=reasoning", 3], "an override is a text, as in 'seed=3', got 3"),
-        (["-m", "experiment=reasoning"], "-m is of the command line: from Python a loop over lab.run sweeps"),
-        (["--config-dir=conf"], "--config-dir=conf is of the command line"),
+        (["-m", "experiment=reasoning"], "-m is for the command line only: from Python, sweep with a loop"),
+        (["--config-dir=conf"], "--config-dir=conf is for the command line only"),
     ],
 )
 def test_what_is_no_list_of_overrides_is_refused(overrides: Any, told: str) -> None:
@@ -98,15 +98,15 @@ def test_the_lab_knows_the_names_of_its_commands() -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"rule": "softmax"}, "'softmax' is no temperature rule: give one, as in Fixed"),
-        ({"rule": Fixed}, "is no temperature rule"),
+        ({"rule": "softmax"}, "'softmax' is not a temperature rule: give one, as in Fixed"),
+        ({"rule": Fixed}, "is not a temperature rule"),
         ({"rule": LearnableTemperature(4, 4)}, r"LearnableTemperature was made for 4 heads, .* are \[1, 2, 3, 4\]"),
         ({"normaliser": PlusOne(8, 4)}, "PlusOne was made for 8 heads"),
         (
             {"q_BHND": torch.zeros(2, 3, 4)},
             r"queries are \[batch, heads, tokens, dimension of a head\], got \[2, 3, 4\]",
         ),
-        ({"normaliser": "plus_one"}, "'plus_one' is no normaliser: give one, as in PlusOne"),
+        ({"normaliser": "plus_one"}, "'plus_one' is not a normaliser: give one, as in PlusOne"),
         ({"mask": np.ones((3, 3), bool)}, "a mask of attention is a tensor of bool or Causal; got ndarray"),
         ({"mask": torch.ones(3, 3)}, "a mask of attention is bool"),
         ({"dropout": -0.5}, "dropout is a share from 0 to less than 1, got -0.5"),
@@ -127,9 +127,9 @@ def test_names_and_classes_in_the_place_of_lists_and_observers_are_told(tmp_path
         lab.look(model, x, [AttentionEntropy])  # type: ignore[list-item]
     with pytest.raises(LabError, match="trust=no_such_module: there is no such module"):
         read_trained(tmp_path, trust="no_such_module")
-    with pytest.raises(LabError, match="no diagnostics: give a list that names some"):
+    with pytest.raises(LabError, match="no diagnostics: give a list, such as"):
         inspect(tmp_path, "attention_entropy")
     with pytest.raises(LabError, match="unexpected keyword argument 'foo'"):
         lab.replace_softmax(model, partial(Fixed, foo=2.0))
-    with pytest.raises(LabError, match="names another normaliser, whose options they may be"):
+    with pytest.raises(LabError, match="for an option of another normaliser, name that one, too"):
         lab.replace_softmax(model, "softmax", normaliser={"bias": "learned"})

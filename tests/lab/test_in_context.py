@@ -122,7 +122,7 @@ def test_it_composes(experiment: str) -> None:
         (["model=compact_vit"], "CompactViT does not fit this data, which gives drawing_size, pairs"),
         (["data.rare=200"], "there are 12: lower them"),
         (["model.heads=3"], "model.heads=3 does not divide the width, the last of model.channels, 16"),
-        (["model.blocks=[1]"], r"model.channels=\[8, 16\] and model.blocks=\[1\] must be of one length"),
+        (["model.blocks=[1]"], r"model.channels=\[8, 16\] and model.blocks=\[1\] must have the same length"),
         (["model.block=bottleneck", "model.channels=[6,16]"], "4 must divide 6"),
         (["optim.warmup_steps=0"], "optim.schedule=inverse_sqrt goes by steps: give \\+\\+optim.warmup_steps"),
         (["optim.schedule=cosine"], "optim.schedule=cosine goes by epochs: give optim.warmup_epochs"),

@@ -152,7 +152,7 @@ def test_a_name_in_the_cache_needs_no_network(
     monkeypatch.setattr(hub, "HF_HUB_OFFLINE", True)
     inspect_model("hf:somebody/small", ["callbacks=[sink_values]"], tmp_path / "out", text=TEXT, inputs=1)
     assert "asking" not in capsys.readouterr().err
-    with pytest.raises(lab.LabError, match=r"hf:somebody/large: no config to be had: \w+"):
+    with pytest.raises(lab.LabError, match=r"hf:somebody/large: its config cannot be loaded: \w+"):
         inspect_model("hf:somebody/large", ["callbacks=[sink_values]"], tmp_path / "other")
     assert "asking the Hugging Face Hub for its config" in capsys.readouterr().err
 
@@ -163,8 +163,8 @@ def test_a_name_in_the_cache_needs_no_network(
         (["model=bert"], "begin with hf: or timm:"),
         (["model=timm:vit_tony_patch16_224"], "did you mean 'vit_tiny_patch16_224'"),
         (["model=timm:resnet18"], "softmax of ResNet cannot be replaced"),
-        (["model=timm:local-dir:MODELS/timm"], "cannot be had: its config has no 'architecture'"),
-        (["model=timm:test_vit", "layers=1"], "layers=1 goes with models of Hugging Face"),
+        (["model=timm:local-dir:MODELS/timm"], "cannot be loaded: its config has no 'architecture'"),
+        (["model=timm:test_vit", "layers=1"], "layers=1 works only with models of Hugging Face"),
         (["model=hf:MODELS/t5"], "T5Attention cannot be replaced: it adds a learned position bias"),
         (["model=hf:MODELS/clip"], "as in kind=CLIPTextModel"),
         (["model=hf:MODELS/gpt2", "kind=GPT2"], "kind=GPT2 is no model of transformers"),
@@ -172,8 +172,8 @@ def test_a_name_in_the_cache_needs_no_network(
         (["model=hf:MODELS/gpt2", "tokens=97"], "the model takes at most 96"),
         (["model=hf:MODELS/gpt2", "text=nowhere.txt"], "is no file, no folder and no text of two words"),
         (["model=hf:MODELS/gpt2", "text=MODELS"], "the folder holds no *.txt"),
-        (["model=hf:MODELS/gpt2", "images=MODELS"], "images= goes with a model of pictures"),
-        (["model=hf:MODELS/vit", "text=To see"], "text= goes with a model of tokens"),
+        (["model=hf:MODELS/gpt2", "images=MODELS"], "images= is for a model of pictures"),
+        (["model=hf:MODELS/vit", "text=To see"], "text= is for a model of tokens"),
         (["model=hf:MODELS/vit", "images=MODELS/vit"], "holds no pictures"),
         (["model=hf:MODELS/vit", "images=MODELS/broken"], "a.png cannot be read as an image"),
         (["model=hf:MODELS/vit", "diagnostics=[head_entropy]"], "head_entropy needs a model that reads text"),
@@ -183,8 +183,8 @@ def test_a_name_in_the_cache_needs_no_network(
             "without kind=AutoModelForCausalLM does not",
         ),
         (["model=hf:MODELS/vit", "diagnostics=[gradient_norms]"], "gradient_norms needs batches and the loss"),
-        (["model=hf:MODELS/t5", "trust=mine"], "trust= goes with run="),
-        (["run=MODELS", "weights=false"], "weights= goes with model="),
+        (["model=hf:MODELS/t5", "trust=mine"], "trust= can be given only with run="),
+        (["run=MODELS", "weights=false"], "weights= can be given only with model="),
         (["model=hf:MODELS/gpt2", "tokens=many"], "tokens must be a number from 1"),
         (["model=hf:MODELS/gpt2", "softmax=hart"], "did you mean 'hard'"),
         (["model=hf:MODELS/gpt2", "softmax=norm_softmax,hard"], "softmax=norm_softmax,hard gives several values"),
@@ -193,8 +193,8 @@ def test_a_name_in_the_cache_needs_no_network(
             "attention_entropy.scenes=1,2 gives several values",
         ),
         (["model=hf:MODELS/gpt2", "softmax=heat_treatment"], "this model is trained already: leave the schedule out"),
-        (["model=hf:MODELS/pickled"], "no weights to be had: Error no file named model.safetensors"),
-        (["model=hf:MODELS/coded"], "no config to be had"),
+        (["model=hf:MODELS/pickled"], "its weights cannot be loaded: Error no file named model.safetensors"),
+        (["model=hf:MODELS/coded"], "its config cannot be loaded"),
     ],
 )
 def test_wrong_looks_are_answered_in_one_sentence_and_leave_nothing(
@@ -256,7 +256,7 @@ def test_head_entropy_is_that_of_the_last_token(models: Path, tmp_path: Path, ca
     assert own["entropy"].to_numpy() == pytest.approx(torch.stack(entropies).mean(0).numpy(), rel=1e-4)
     with pytest.raises(lab.LabError, match=r"block=2: the model"):
         HeadEntropy(str(tmp_path), block=2).look(Subject(model, encode=lambda text: [1]))
-    with pytest.raises(lab.LabError, match="takes 3 tokens, its prompts have more"):
+    with pytest.raises(lab.LabError, match="takes at most 3 tokens, and prompts of every size have more"):
         HeadEntropy(str(tmp_path)).look(Subject(model, encode=lambda text: [1] * 5, longest=3))
     with pytest.raises(ValueError, match="must have"):
         HeadEntropy(str(tmp_path), prompt="What is the maximum?")

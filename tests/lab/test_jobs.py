@@ -235,7 +235,7 @@ def test_seeds_together_wait_for_no_job_of_one_of_them_alone(tmp_path: Path) -> 
     assert SlurmLauncher._job_of(run, dict.fromkeys(folders, one)) is one
     write_a_summary(folders[2])
     assert SlurmLauncher._job_of(run, dict.fromkeys(folders[:2], one)) is one
-    with pytest.raises(LabError, match=r"seed=0 is job 9_1 already, of another command: let it end, or scancel it"):
+    with pytest.raises(LabError, match=r"seed=0 is job 9_1 already, from another command: let such jobs end"):
         SlurmLauncher._job_of(run, {folders[0]: one})
     with pytest.raises(LabError, match="seed=0 is job 9_1, seed=1 is job 9_2 already"):
         SlurmLauncher._job_of(run, {folders[0]: one, folders[1]: other})

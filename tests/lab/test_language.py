@@ -67,7 +67,7 @@ def test_a_run_does_not_go_on_with_other_data(seeds: str, tiny: tuple[str, ...],
     text = tmp_path / "corpus" / "valid.txt"
     numbers = text.read_text()
     text.write_text(numbers.replace("numbers", "letters"))
-    with pytest.raises(LabError, match=r"last-\d+\.ckpt was trained on other data than are found now"):
+    with pytest.raises(LabError, match=r"last-\d+\.ckpt was trained on other data than this run finds"):
         run(typed)
     text.write_text(numbers)
     after = run(typed)

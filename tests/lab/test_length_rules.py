@@ -197,9 +197,9 @@ def test_the_slope_of_entropy_matching_is_finite_however_small_the_scores(size: 
 def test_rules_and_options_that_make_no_sense_are_refused() -> None:
     with pytest.raises(ValueError, match=r"softmax\.norm=layer_norm has no g"):
         QueryKeyNorm(1, 4, norm="layer_norm", initial=5.0)
-    with pytest.raises(ValueError, match=r"softmax\.form=log_n knows no trained length"):
+    with pytest.raises(ValueError, match=r"softmax\.form=log_n does not use a trained length"):
         LogLength(1, 4, form="log_n", trained_length=7)
-    with pytest.raises(ValueError, match=r"softmax\.bias=log is an entropy that n keys may have"):
+    with pytest.raises(ValueError, match=r"softmax\.bias=log is an entropy of n keys"):
         EntropyScaled(1, 4, statistic="hhi", bias="log")
     for option in ("form=log", "trained_length=1", "trained_length=2.5"):
         with pytest.raises(LabError, match=r"softmax\.\w+=\S+ is wrong: it must"):
@@ -209,7 +209,7 @@ def test_rules_and_options_that_make_no_sense_are_refused() -> None:
         def weights(self, logits_BHNM: Tensor, mask: Tensor | None = None) -> Tensor:
             return logits_BHNM.sigmoid()
 
-    with pytest.raises(ValueError, match="EntropyScaled works its temperature out of the weights of a softmax"):
+    with pytest.raises(ValueError, match="EntropyScaled computes its temperature from the weights of a softmax"):
         check_together(EntropyScaled(1, 4), Anything(1, 4))
     check_together(EntropyScaled(1, 4, statistic="variance"), Anything(1, 4))  # of logits, not of weights
     assert compose_config(["softmax=entropy_scaled"]).softmax.scale1 == 0.3

@@ -71,6 +71,8 @@ def test_a_path_may_be_a_string_and_a_softmax_a_name(folder: Path) -> None:
     trained = lab.read_trained(str(folder))
     with pytest.raises(LabError, match=r"takes a data module of the lab, got Tensor: lab.look takes a batch"):
         lab.observe(trained.model(), torch.zeros(2), [AttentionEntropy("look")])
+    with pytest.raises(LabError, match=r"needs observers, as in \[AttentionEntropy"):
+        lab.observe(trained.model(), trained.data(), [])
     (found,) = lab.observe(trained.model("hard"), trained.data(), [AttentionEntropy("look", scenes=8)])
     assert found.rows and all(row["entropy"] == 0 for row in found.rows)
     assert load_summary(str(folder)).steps == trained.step == 6
@@ -91,7 +93,7 @@ def test_a_checkpoint_that_never_ends_is_damaged(tmp_path: Path) -> None:
     with pytest.raises(DamagedCheckpoint, match="it is no plain file"):
         read_checkpoint(tmp_path / "last-000000001.ckpt")
     save_checkpoint({"global_step": 1, "state_dict": {0: torch.ones(1)}}, tmp_path / "other.ckpt")
-    with pytest.raises(DamagedCheckpoint, match="its state_dict is not by name"):
+    with pytest.raises(DamagedCheckpoint, match="its state_dict has a key that is not a name"):
         read_checkpoint(tmp_path / "other.ckpt")
     save_checkpoint({"global_step": 1, "state_dict": [1]}, tmp_path / "other.ckpt")
     with pytest.raises(DamagedCheckpoint):

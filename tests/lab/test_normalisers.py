@@ -430,5 +430,5 @@ def test_pairs_that_make_no_sense_are_refused() -> None:
         assumes_softmax = True
 
     check_together(OfWeights(3, 4), Hard(3, 4))
-    with pytest.raises(ValueError, match="OfWeights works its temperature out of the weights of a softmax, and those"):
+    with pytest.raises(ValueError, match="OfWeights computes its temperature from the weights of a softmax, but those"):
         check_together(OfWeights(3, 4), Signed(3, 4))

@@ -253,8 +253,8 @@ class Counting(TemperatureRule):
 @pytest.mark.parametrize(
     ("beta", "words"),
     [
-        (lambda q, k: q.norm(dim=-1), "returns [2, 4, 3] of queries [2, 4, 3, 16] and keys [2, 4, 5, 16]"),
-        (lambda q, k: k.norm(dim=-1, keepdim=True), "returns [2, 4, 5, 1] of queries"),
+        (lambda q, k: q.norm(dim=-1), "returns [2, 4, 3] for queries [2, 4, 3, 16] and keys [2, 4, 5, 16]"),
+        (lambda q, k: k.norm(dim=-1, keepdim=True), "returns [2, 4, 5, 1] for queries"),
         (lambda q, k: (q @ k.transpose(-2, -1)).abs(), "it must be broadcastable to the queries, as is [2, 4, 3, 1]"),
         (lambda q, k: 0.25, "must return a tensor of real numbers, not float"),
         (
@@ -354,11 +354,13 @@ def test_a_line_declares_what_beta_depends_on() -> None:
     rule = Careful(4, 16, beta=lambda q, k: torch.tensor(0.3))
     check_rule(rule)
     assert (rule.couples_queries, rule.weighs_channels) == (True, True)
-    with pytest.raises(ValueError, match="changes with the other queries, and couples_queries = False is declared"):
+    with pytest.raises(
+        ValueError, match="changes with the other queries, but the class declares couples_queries = False"
+    ):
         check_rule(Wrong(4, 16, beta=lambda q, k: 1 / q.std((-2, -1), keepdim=True)))
     with pytest.raises(ValueError, match="more than the differences between the scores"):
         check_rule(WrongToo(4, 16, beta=by_length))
-    with pytest.raises(ValueError, match="is a number a channel"):
+    with pytest.raises(ValueError, match="is one number per channel"):
         check_rule(WrongToo(4, 16, beta=lambda q, k: torch.ones(4, 1, 16)))
 
 
@@ -396,7 +398,7 @@ def built(
         ("NotCalled", True, "must hand heads, head_dim and tau on: super().__init__(heads, head_dim, tau)"),
         ("NoBeta", True, "NoBeta.inverse_temperature must return a tensor"),
         ("NoMask", True, "inverse_temperature(q, k, mask) fails on"),
-        ("NoRule", True, "is no temperature rule: derive it from lab.attention.rule.TemperatureRule"),
+        ("NoRule", True, "is not a temperature rule: derive it from lab.attention.rule.TemperatureRule"),
     ],
 )
 def test_natural_mistakes_are_answered_where_a_model_is_built(name: str, partial: bool, words: str) -> None:
@@ -451,7 +453,7 @@ def test_a_constructor_is_told_before_its_options_are(tmp_path: Path, monkeypatc
     with pytest.raises(LabError) as told:
         train_with(["experiment=reasoning", "softmax._target_=their_rules.Powered", f"paths.runs={tmp_path}"])
     assert str(told.value) == (
-        "their_rules.Powered cannot make the rule of a layer, whose heads and head_dim it does not take: write "
-        "def __init__(self, heads, head_dim, tau=None, power=1.0) and hand the first three on, "
+        "their_rules.Powered cannot make the rule of a layer, because it does not take heads and head_dim: write "
+        "def __init__(self, heads, head_dim, tau=None, power=1.0) and hand the first three on with "
         "super().__init__(heads, head_dim, tau)"
     )

@@ -74,7 +74,7 @@ def test_a_sweep_of_which_two_runs_would_be_one_is_refused(
     with pytest.raises(SystemExit):
         RecordPlan().on_multirun_start(multirun("experiment=reasoning", *typed, f"paths.runs={tmp_path}"))
     said = capsys.readouterr().err
-    assert "two runs of this sweep would be one, reasoning/softmax" in said and folder in said
+    assert "two runs of this sweep would share a folder, reasoning/softmax" in said and folder in said
     assert not list(tmp_path.rglob("plan-*"))
 
 

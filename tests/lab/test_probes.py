@@ -101,7 +101,7 @@ def test_code_length_is_the_sum_of_blocks_and_short_for_what_is_easy() -> None:
 
 def test_a_label_of_each_token_is_no_label_to_probe_for() -> None:
     batch = {"x": torch.zeros(2, 3), "y": torch.zeros(2, 3), "latents": {}}
-    with pytest.raises(LabError, match="probes read one label of each sample"):
+    with pytest.raises(LabError, match="probes need one label per sample"):
         probe_labels(SimpleNamespace(batch=batch), None)
 
 

@@ -272,7 +272,7 @@ def test_a_right_file_is_read(tmp_path: Path) -> None:
         ),
         ("{count: 4, of: 10}", "{count: 11, of: 10}", "0 <= count <= of and of >= 1, got 11 of 10"),
         ("{count: 4, of: 10}", "{count: 0, of: 0}", "got 0 of 0"),
-        ("{count: 4, of: 10}", "{count: 4}", "count and of come together"),
+        ("{count: 4, of: 10}", "{count: 4}", "count and of must be given together"),
         ("{count: 4, of: 10}", "{std: 1.5}", "std needs a mean"),
         ("{count: 4, of: 10}", "{}", "a cell has either"),
         ("{count: 4, of: 10}", "{count: 4, of: 10, mean: 3}", "a cell has either"),

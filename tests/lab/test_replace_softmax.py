@@ -398,7 +398,7 @@ T5 = partial(transformers.T5Config, vocab_size=50, d_model=32, d_kv=16, d_ff=64,
         ),
         (lambda: Nested(), "its Nested calls attention itself and holds Attention, which does so too"),
         (lambda: nn.Linear(2, 2), "Linear cannot be replaced: none of its modules"),
-        (lambda: Reasoner(), "Reasoner is a model of the lab: it takes a softmax where it is made"),
+        (lambda: Reasoner(), "Reasoner is a model of the lab: choose its softmax when you make it"),
     ],
 )
 def test_models_that_cannot_be_dressed_are_refused_by_name(make: Callable[[], nn.Module], why: str) -> None:
@@ -517,8 +517,8 @@ def test_what_would_tell_a_causal_model_of_later_tokens_is_refused() -> None:
         ({"softmax": "norm_softmx"}, "did you mean 'norm_softmax'"),
         ({"softmax": "norm_softmax", "statistic": "mode"}, "softmax.statistic='mode' is wrong"),
         ({"tau": -1.0}, "softmax.tau=-1.0 is wrong: it must be greater than 0"),
-        ({"tau": torch.ones(())}, "is no option of a softmax"),
-        ({"softmax": NormSoftmax, "tau": 2.0}, "options go with a softmax by name"),
+        ({"tau": torch.ones(())}, "cannot be an option of a softmax"),
+        ({"softmax": NormSoftmax, "tau": 2.0}, "options need a softmax given by name"),
         ({"normaliser": "plus_on"}, "did you mean 'plus_one'"),
         ({"softmax": "linear", "schedule": "heat_treatment"}, "Linear has no temperature to heat"),
     ],
@@ -578,5 +578,5 @@ def test_temperatures_stay_in_32_bit_in_a_model_that_is_moved_to_16() -> None:
 
 @pytest.mark.parametrize("softmax", [Fixed(2, 16), None])
 def test_what_makes_no_softmax_is_refused(softmax: Any) -> None:
-    with pytest.raises(lab.LabError, match=r"is no softmax: give a name, or a class of rules"):
+    with pytest.raises(lab.LabError, match=r"is not a softmax: give a name, or a class of rules"):
         lab.replace_softmax(MODELS["GPT-2"](), softmax)

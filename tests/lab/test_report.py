@@ -174,8 +174,8 @@ def test_many_runs_are_read_side_by_side_and_the_same(tmp_path: Path, monkeypatc
         ("metrics.csv", "\x00\x01", "metrics.csv cannot be read"),
         ("metrics.csv", "step,epoch,my/metric\n9,0.0,high\n", "metrics.csv cannot be read"),
         ("metrics.csv", "", "metrics.csv cannot be read: it is empty"),
-        ("metrics.csv", "step,epoch,val/accuracy\n", "metrics.csv holds no row, and 400 steps were trained"),
-        ("metrics.csv", None, "metrics.csv holds no row, and 400 steps were trained"),
+        ("metrics.csv", "step,epoch,val/accuracy\n", "metrics.csv holds no row, although 400 steps were trained"),
+        ("metrics.csv", None, "metrics.csv holds no row, although 400 steps were trained"),
         ("config.yaml", "a: !!python/name:os.system", "config.yaml cannot be read: line 1"),
         ("config.yaml", "- " * 100_000, "config.yaml cannot be read: line 1: more than"),
     ],
@@ -423,7 +423,7 @@ def test_while_seeds_wait_for_a_moment_that_ends_a_run_a_ratio_has_no_verdict(wr
     assert against.ratio is None and against.time is not None
     beside = set_beside(load("eureka/figure_8"), settings(found.runs))
     cells = {row.settings[0].softmax: row.cells["eureka_ratio"] for row in beside if row.settings}
-    assert cells["softmax"].text == f"2 with a moment; 2 without one by epoch {EPOCHS} count as neither"
+    assert cells["softmax"].text == f"2 with a moment; 2 without one by epoch {EPOCHS} are not counted"
     assert cells["softmax"].inside is None and cells["norm_softmax"].text.startswith("4/4")
 
 
@@ -715,7 +715,7 @@ def test_short_runs_without_a_moment_count_as_neither(write, tmp_path: Path) -> 
     for seed in range(4):
         write(seed, None if seed else 12, watched=200 + seed)  # ended by a clock, say
     cell = figure_8_beside(tmp_path)["Softmax"].cells["eureka_ratio"]
-    assert cell.text == "1 with a moment; 3 without one by epoch 203 count as neither"
+    assert cell.text == "1 with a moment; 3 without one by epoch 203 are not counted"
     assert (cell.inside, cell.p, cell.unlike) == (None, None, "3 without one by epoch 203")
 
 
@@ -752,7 +752,7 @@ def test_another_task_or_softmax_is_no_row(write, tmp_path: Path) -> None:
         "lab.datasets.tasks.same_color.SameColor"
     ]
     assert not plain.others and not any(row.settings for row in others)
-    with pytest.raises(LabError, match="no run is a row of eureka/section_5_3"):
+    with pytest.raises(LabError, match="no run belongs to a row of eureka/section_5_3"):
         set_beside(load("eureka/section_5_3"), [setting for setting in found if "tau" in setting.name])
 
 
@@ -779,7 +779,7 @@ def test_a_table_over_all_schedules_pools_them(write, tmp_path: Path) -> None:
         (["{runs}", "--confidence", "95"], "--confidence must be"),
         (["{runs}", "--pictures", "-1"], "--pictures must be"),
         (["{runs}", "--baseline", "sotfmax"], "no setting is called 'sotfmax'"),
-        (["{runs}", "--out", "{runs}/reasoning"], "holds something else than a report"),
+        (["{runs}", "--out", "{runs}/reasoning"], "holds something other than a report"),
         (["{empty}"], "no runs below"),
     ],
 )

@@ -212,7 +212,7 @@ def test_a_named_study_keeps_to_what_it_began_with(multirun, tmp_path: Path) -> 
     named = ("hydra.sweeper.study_name=mine", f"paths.runs={tmp_path}", "hydra.sweeper.n_trials=2")
     search.search(multirun(*named, "softmax=softmax,norm_softmax"), Launcher().launch)
     others = {
-        "hydra.sweeper.direction=minimize": "hydra.sweeper.direction=minimize, and study mine has maximize",
+        "hydra.sweeper.direction=minimize": "hydra.sweeper.direction=minimize, but study mine has maximize",
         "softmax=softmax,norm_softmax,hard": "study mine has searched other values of softmax",
     }
     for other, words in others.items():

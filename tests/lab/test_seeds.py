@@ -335,7 +335,7 @@ def test_what_a_callback_logs_is_its_seeds_own(tmp_path: Path, monkeypatch: pyte
     monkeypatch.syspath_prepend(tmp_path)
     mine = ("+callbacks.mine={_target_: my_callback.Tell}", "trainer.max_epochs=2")
     runs = together(tmp_path / "runs", *REASONING, *mine, "seeds=2")
-    with pytest.raises(LabError, match=r"Saves\.on_save_checkpoint is not called of seeds that train together"):
+    with pytest.raises(LabError, match=r"Saves\.on_save_checkpoint is not called for seeds that train together"):
         together(tmp_path / "saves", *REASONING, mine[0].replace("Tell", "Saves"), "seeds=2")
     for seed, run in runs.items():
         assert [row["my/seed"] for row in read_metrics(run / "metrics.csv") if "my/seed" in row] == [seed, seed]
@@ -349,7 +349,7 @@ def test_what_a_callback_logs_is_its_seeds_own(tmp_path: Path, monkeypatch: pyte
         ((*REASONING, "seeds=2", "trainer.devices=2"), "one device"),
         ((*REASONING, "seeds=2", "+trainer.gradient_clip_val=1.0"), "clip"),
         ((*REASONING, "seeds=2", "+trainer.min_epochs=3"), "leave trainer.min_epochs out"),
-        ((*REASONING, "seeds=2", "optim.name=lamb", "~optim.options.fused"), "number by number"),
+        ((*REASONING, "seeds=2", "optim.name=lamb", "~optim.options.fused"), "updates each number independently"),
         (
             (*REASONING, "seeds=2", "optim.name=nadamw", "~optim.options.fused", "+optim.options.caution=true"),
             "mean over a parameter",

@@ -95,7 +95,7 @@ def test_what_is_watched_in_a_file_is_written_each_time(runs: Path, monkeypatch,
     monkeypatch.setattr(sys, "argv", ["lab.status", "--plan", "experiment=reasoning", "--watch", "5"])
     with pytest.raises(SystemExit):
         main()
-    assert "--watch stands before --plan" in capsys.readouterr().err
+    assert "--watch must come before --plan" in capsys.readouterr().err
 
 
 def test_a_reason_is_its_first_words(tmp_path: Path, monkeypatch, capsys) -> None:
@@ -217,7 +217,7 @@ def test_a_plan_has_its_folder_of_runs_already(monkeypatch, capsys) -> None:
     monkeypatch.setattr(sys, "argv", ["lab.status", "elsewhere", "--plan", "seed=0,1"])
     with pytest.raises(SystemExit):
         main()
-    assert "named by paths.runs=" in capsys.readouterr().err
+    assert "folder of planned runs with paths.runs=" in capsys.readouterr().err
 
 
 def test_a_plan_knows_the_seeds_of_an_experiment_that_is_swept_over(tmp_path: Path) -> None:

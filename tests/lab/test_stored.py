@@ -105,7 +105,7 @@ def test_a_module_that_the_user_names_is_trusted_and_what_it_imports_is_not(run:
     (run.parent / "my_rules.py").write_text(text)
     monkeypatch.syspath_prepend(run.parent)
     change(run, "softmax", _target_="my_rules.Mine", _partial_=True)
-    with pytest.raises(LabError, match=r"softmax\._target_=my_rules\.Mine is not made: .* trust=my_rules makes it"):
+    with pytest.raises(LabError, match=r"softmax\._target_=my_rules\.Mine is not made: .* trust=my_rules allows this"):
         read_trained(run)
     assert "my_rules" not in sys.modules
     model: Any = read_trained(run, trust=["my_rules"]).model()

@@ -32,7 +32,7 @@ SWEEP = (
 def test_a_run_that_fails_takes_no_other_down(tmp_path: Path, monkeypatch, capsys, one_thread) -> None:
     done = lab_train(*SWEEP, "hydra/launcher=joblib", folder=tmp_path, check=False)
     assert done.returncode == 1
-    assert "error: data.train_share must leave inputs on both sides, got 0.001" in done.stderr
+    assert "error: data.train_share must leave inputs for training and validation, got 0.001" in done.stderr
     assert "Traceback" not in done.stderr
     summaries = [summary_of(path.parent) for path in tmp_path.rglob("summary.json")]
     assert sorted(summary["status"] for summary in summaries) == ["finished", "finished"]
@@ -46,7 +46,7 @@ def test_a_run_that_fails_takes_no_other_down(tmp_path: Path, monkeypatch, capsy
         main()
     again = capsys.readouterr().err
     assert again.count("finished already") == 2
-    assert again.count("error: data.train_share must leave inputs on both sides") == 2
+    assert again.count("error: data.train_share must leave inputs for training and validation") == 2
 
 
 def test_runs_side_by_side_save_upon_ctrl_c_and_no_other_begins(tmp_path: Path) -> None:

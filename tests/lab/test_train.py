@@ -427,7 +427,7 @@ def test_the_reasoning_task_finds_its_moment_and_stops_after_it(tmp_path: Path) 
         (["model.patch_size=5"], "model.patch_size=5 does not divide"),
         (
             ["callbacks.eureka.threshold=2"],
-            "eureka.threshold=2 is no accuracy below 1, and val/accuracy is one",
+            "eureka.threshold=2 must be below 1, as val/accuracy is an accuracy",
         ),
     ],
 )
@@ -475,7 +475,7 @@ def test_a_launcher_without_a_sweep_does_not_train_right_here(tmp_path: Path) ->
     """It would, on the login node of a cluster."""
     done = lab_train("experiment=reasoning", "hydra/launcher=submitit_slurm", folder=tmp_path, check=False)
     assert done.returncode == 1 and not list(tmp_path.iterdir())
-    assert done.stderr.startswith("error: hydra/launcher=submitit_slurm acts in sweeps alone")
+    assert done.stderr.startswith("error: hydra/launcher=submitit_slurm has an effect only in sweeps")
     assert "add -m" in done.stderr and "Traceback" not in done.stderr
     with pytest.raises(LabError, match=r"\+sweep=table_1 is one run and leaves experiment, \+row, seed out: add -m"):
         train_with(["+sweep=table_1", f"paths.runs={tmp_path}"])

@@ -146,8 +146,8 @@ def test_linear_attention_takes_no_temperature() -> None:
     with pytest.raises(LabError) as told, Ending().told():
         build_model(config.model, without_schedule(config.softmax), facts)
     assert str(told.value) == (
-        "softmax: NormSoftmax does not go with the normaliser Linear, whose weights are made of no scores q k^T that "
-        "the rule knows: softmax=linear has the plain rule and its tau of 1"
+        "softmax: NormSoftmax does not go with the normaliser Linear, whose weights are not computed from scores "
+        "q k^T that the rule knows: softmax=linear has the plain rule with a tau of 1"
     )
     heated = compose_config(["experiment=reasoning", "softmax=linear", "softmax/schedule=heat_treatment"])
     with pytest.raises(LabError, match=r"Linear has no temperature to heat: leave softmax/schedule out"):

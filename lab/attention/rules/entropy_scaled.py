@@ -59,8 +59,8 @@ class EntropyScaled(TemperatureRule):
         super().__init__(heads, head_dim, tau)
         if statistic != "entropy" and bias != "constant":
             raise ValueError(
-                f"softmax.bias={bias} is an entropy that n keys may have, and softmax.statistic={statistic} is "
-                "none: take softmax.bias=constant with it"
+                f"softmax.bias={bias} is an entropy of n keys, but softmax.statistic={statistic} is not an "
+                "entropy: take softmax.bias=constant with it"
             )
         self.statistic: Statistic = statistic
         self.bias: Bias = bias

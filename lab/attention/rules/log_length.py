@@ -47,7 +47,7 @@ class LogLength(TemperatureRule):
     ) -> None:
         super().__init__(heads, head_dim, tau)
         if form == "log_n" and trained_length is not None:
-            raise ValueError("softmax.form=log_n knows no trained length: leave softmax.trained_length out")
+            raise ValueError("softmax.form=log_n does not use a trained length: leave softmax.trained_length out")
         self.form: Form = form
         self.trained_length = trained_length
         learned = form == "learned"

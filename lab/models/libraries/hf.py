@@ -154,7 +154,7 @@ class Named(NamedModel):
         try:
             yield
         except UNREADABLE as error:
-            raise LabError(f"model=hf:{self.name}: no {what} to be had: {first_line(error)}") from error
+            raise LabError(f"model=hf:{self.name}: its {what} cannot be loaded: {first_line(error)}") from error
 
 
 @contextmanager

@@ -21,7 +21,7 @@ class Named(NamedModel):
     def __init__(self, name: str, weights: bool = True, layers: int | None = None, kind: str | None = None) -> None:
         for option, value in (("layers", layers), ("kind", kind)):
             if value is not None:
-                raise LabError(f"{option}={value} goes with models of Hugging Face: leave it out for timm:{name}")
+                raise LabError(f"{option}={value} works only with models of Hugging Face: leave it out for timm:{name}")
         if ":" not in name and not timm.is_model(name):
             meant = next(iter(get_close_matches(name, timm.list_models(), n=1)), None)
             hint = f"did you mean {meant!r}? " if meant else ""
@@ -51,4 +51,4 @@ class Named(NamedModel):
         except UNREADABLE as error:
             hint = "; weights=false needs none" if weights else ""
             why = f"its config has no {error}" if isinstance(error, KeyError) else first_line(error)
-            raise LabError(f"model=timm:{self.name} cannot be had: {why}{hint}") from error
+            raise LabError(f"model=timm:{self.name} cannot be loaded: {why}{hint}") from error

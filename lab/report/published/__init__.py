@@ -83,7 +83,7 @@ class Cell:
 
     def __post_init__(self) -> None:
         if (self.count is None) != (self.of is None):
-            raise ValueError("count and of come together")
+            raise ValueError("count and of must be given together")
         if self.count is not None and self.of is not None and not (0 <= self.count <= self.of and self.of >= 1):
             raise ValueError(f"a ratio needs 0 <= count <= of and of >= 1, got {self.count} of {self.of}")
         if self.std is not None and (self.mean is None or self.std < 0):

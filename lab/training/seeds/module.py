@@ -159,11 +159,12 @@ class SeedsModule(L.LightningModule):
         optim = seeds[0].module.optim
         if optim.name.lower() not in ELEMENTWISE:
             raise LabError(
-                f"seeds needs an optimiser that works number by number ({', '.join(ELEMENTWISE)}), not {optim.name}"
+                f"seeds needs an optimiser that updates each number independently ({', '.join(ELEMENTWISE)}), not "
+                f"{optim.name}"
             )
         if optim.options.get("caution"):
             raise LabError(
-                "optim.options.caution goes by the mean over a parameter, and seeds has those of all models in one: "
+                "optim.options.caution uses the mean over a parameter, which under seeds= would mix all models: "
                 "leave it out, or run seeds one by one"
             )
         self.seeds = seeds

@@ -89,9 +89,9 @@ class Stack(nn.Module):
                     # A model that fails alone, too, raises its own error here.
                     self._one(*apply_to_collection((parameters, own, x), Tensor, lambda stacked: stacked[0]))
                     raise LabError(
-                        f"seeds= trains all seeds in one batched pass, and {_line_of(error)} cannot be part of it: no "
-                        "number may leave its tensor there (.item(), if, an index that is a mask) and none may be "
-                        f"random; choose with torch.where, or train one seed after another ({one_by_one})"
+                        f"seeds= trains all seeds in one batched pass, and {_line_of(error)} cannot be part of it: "
+                        "code there must not read a number out of a tensor (.item(), if, a mask as an index) or draw "
+                        f"random numbers; choose with torch.where, or train one seed after another ({one_by_one})"
                     ) from error
 
     def set_training(self, training: bool) -> None:

@@ -135,7 +135,7 @@ def _check_callbacks(callbacks: Sequence[Callback]) -> None:
         for hook in ("on_save_checkpoint", "on_load_checkpoint"):
             if getattr(type(one), hook) is not getattr(Callback, hook):
                 raise LabError(
-                    f"{type(one).__name__}.{hook} is not called of seeds that train together: keep what it saves in "
+                    f"{type(one).__name__}.{hook} is not called for seeds that train together: keep what it saves in "
                     "its state_dict, or run seeds one by one"
                 )
 
