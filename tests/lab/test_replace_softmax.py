@@ -166,7 +166,7 @@ def test_the_model_is_put_back_exactly(model: nn.Module) -> None:
     assert before.keys() < state.keys()
     # Again, with another one: the first is gone.
     lab.replace_softmax(model, NormSoftmax)
-    with pytest.raises(lab.LabError, match="options go with"):
+    with pytest.raises(lab.LabError, match="options need a softmax given by name"):
         lab.replace_softmax(model, Fixed, tau=1.0)
     assert isinstance(replaced_in(model)[0].rule, NormSoftmax)
     lab.replace_softmax(model, partial(LearnableTemperature, initial=2.0))
@@ -415,7 +415,7 @@ def test_calls_that_the_softmax_was_not_made_for_are_refused() -> None:
         lab.replace_softmax(Manual(), Fixed)(x)
     with pytest.raises(lab.LabError, match=r"Odd calls attention with queries \[2, 1, 4, 32\]"):
         lab.replace_softmax(Odd(), Fixed)(x)
-    with pytest.raises(lab.LabError, match="Both gives attention a mask and is_causal"):
+    with pytest.raises(lab.LabError, match="Both gives attention both a mask and is_causal"):
         lab.replace_softmax(Both(), Fixed)(x)
     window = timm.layers.Attention(32, 2)
     with pytest.raises(lab.LabError, match=r"Attention adds a mask of torch.float32 to its scores"):

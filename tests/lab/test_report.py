@@ -735,7 +735,7 @@ def test_a_caption_says_in_numbers_what_its_runs_have_logged(write, tmp_path: Pa
     (section,) = assemble([gather(tmp_path)]).sections
     drawn = {drawing.name: drawing for drawing in section.drawings}
     gradients = drawn["reasoning_gradients"]
-    assert gradients.says.endswith("of W_V: softmax W_Q 0.067, W_K 0.033; norm_softmax W_Q 0.067, W_K 2.")
+    assert gradients.says.endswith("of W_V's: softmax W_Q 0.067, W_K 0.033; norm_softmax W_Q 0.067, W_K 2.")
     assert "much less" not in gradients.reading
     _, out = report([tmp_path], pictures_mib=0)
     for page in ("index.html", "report.md"):
