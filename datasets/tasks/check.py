@@ -153,14 +153,14 @@ def _check_latents(name: str, task: Task, latents: Mapping[str, Tensor]) -> None
             f"{', '.join(task.locations)} is right, from 0), {', '.join(targets)} (the class at each of them) and "
             "indicator_1, ... (which z is read from)"
         )
-    for latent, value in latents.items():
-        if latent.startswith(_CLASSES) and latent != "target_location" and int(value.min()) < 0:
-            raise ValueError(f"{name}.sample: latent {latent} has to be a class from 0 on, and is {int(value.min())}")
-        if latent.endswith("_tile"):
-            _check_range(f"{name}.sample: latent {latent}", value, len(TILES), ", ".join(TILES))
     _check_range(
         f"{name}.sample: latent target_location", latents["target_location"], len(targets), ", ".join(task.locations)
     )
+    for latent, value in latents.items():
+        if latent.endswith("_tile"):
+            _check_range(f"{name}.sample: latent {latent}", value, len(TILES), ", ".join(TILES))
+        if latent.startswith(_CLASSES) and int(value.min()) < 0:
+            raise ValueError(f"{name}.sample: latent {latent} has to be a class from 0 on, and is {int(value.min())}")
     parts = [latent for latent in latents if latent.startswith(("indicator_", "target_")) and latent[-1].isdigit()]
     adrift = [part for part in parts if f"{part}_tile" not in latents and part not in task.placeless]
     if adrift:

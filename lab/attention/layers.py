@@ -142,12 +142,13 @@ class Attention(MultiHead):
     def forward(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
         """x: [B, N, W] -> [B, N, W]; ``attn_mask`` as ``mask`` in :func:`lab.attention.functional.attend`."""
         B, N, _ = x.shape
+        mask: Mask = attn_mask
         if is_causal:
-            causal = Causal(N, N, x.device)
-            mask = causal if attn_mask is None else both(attn_mask, written_out(causal))
-            check_causal(self.rule, self.normaliser)
-        else:
-            mask = attn_mask
+            mask = Causal(N, N, x.device)
+            if attn_mask is not None:
+                # Written out, a mask no longer says that it is causal: attention cannot check it.
+                check_causal(self.rule, self.normaliser)
+                mask = both(attn_mask, written_out(mask))
         q, k, v = self.qkv(x).view(B, N, 3, self.num_heads, self.head_dim).permute(2, 0, 3, 1, 4).unbind(0)
         return self.keep(x, x, self._output(self.attend(q, k, v, mask)))
 

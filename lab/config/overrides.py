@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeGuard
 
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser import types
@@ -92,6 +93,11 @@ def parsed(texts: Sequence[str], loader: ConfigLoader | None = None) -> list[typ
                 f"{text!r} cannot be read: write name=value, a list as name=[1,2], and other signs in quotes"
             ) from error
     return found
+
+
+def is_whole(value: object, least: float = -math.inf) -> TypeGuard[int]:
+    """Tells whether an option is a whole number, and at least ``least``; True and False are none."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 def one_value(text: str) -> Any:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock
 from omegaconf import DictConfig, OmegaConf
 
+from lab.config.overrides import is_whole
 from lab.console import LabError, tell
 from lab.runs import slurm
 from lab.runs.files import DamagedFile, read_json, write_json
@@ -89,9 +90,8 @@ def check_numbers(given: Mapping[str, Any]) -> None:
         LabError: at the first that is no whole number, or if they leave a job no time.
     """
     for name in ("array_parallelism", "max_num_timeout", "timeout_min", "signal_delay_s"):
-        value = given[name]
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise LabError(f"hydra.launcher.{name}={value} is wrong: give a whole number, at least 0")
+        if not is_whole(given[name], 0):
+            raise LabError(f"hydra.launcher.{name}={given[name]} is wrong: give a whole number, at least 0")
     # SLURM may send its signal a minute early.
     if 60 * given["timeout_min"] <= given["signal_delay_s"] + 60:
         raise LabError(

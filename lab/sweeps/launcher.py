@@ -25,7 +25,7 @@ from submitit.helpers import clean_env
 from submitit.slurm.slurm import SlurmJob
 
 from lab.config.hydra_internals import BASIC_SWEEPER
-from lab.config.overrides import Override, read_override
+from lab.config.overrides import Override, is_whole, read_override
 from lab.console import LabError, Unfinished, first_line, tell
 from lab.runs import slurm
 from lab.runs.outcome import BrokenOff, Failed
@@ -221,6 +221,6 @@ class SlurmLauncher(submitit_launcher.SlurmLauncher):
 
 def _whole_number(seed: Override) -> int:
     value = seed.parsed()
-    if isinstance(value, bool) or not isinstance(value, int):
+    if not is_whole(value):
         raise LabError(f"{seed.text} is wrong: a seed is a whole number")
     return value

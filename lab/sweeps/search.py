@@ -33,6 +33,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from lab.config.compose import CONFIGS
 from lab.config.identity import NOT_WHAT
+from lab.config.overrides import is_whole
 from lab.config.suggestions import choices
 from lab.console import LabError, Unfinished, first_line, tell
 from lab.runs.study import PRUNED_AT, PRUNER, PRUNERS, SAMPLERS, chosen, storage_at
@@ -176,17 +177,13 @@ def _check_options(settings: DictConfig) -> None:
     if unknown := [str(key) for key in settings if key not in ("_target_", *known)]:
         raise LabError(f"hydra.sweeper has no {unknown[0]!r}; {choices(unknown[0], known)}")
     for key in ("n_trials", "n_jobs"):
-        if not _is_whole(settings[key], 1):
+        if not is_whole(settings[key], 1):
             raise LabError(f"hydra.sweeper.{key}={settings[key]} is wrong: give a whole number, at least 1")
     name, seed = settings.study_name, settings.sampler.get("seed")
     if name is not None and not re.fullmatch(r"[\w.-]+", str(name)):
         raise LabError(f"hydra.sweeper.study_name={name} is wrong: give letters, digits, dots and hyphens")
-    if seed is not None and not _is_whole(seed, 0):
+    if seed is not None and not is_whole(seed, 0):
         raise LabError(f"hydra.sweeper.sampler.seed={seed} is wrong: give a whole number, at least 0, or null")
-
-
-def _is_whole(value: object, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 def _check_same_space(study: optuna.Study, space: Mapping[str, BaseDistribution]) -> None:

@@ -79,10 +79,11 @@ def steps_left(plan: Plan) -> tuple[int, int]:
     """Optimiser steps still to do, at most: of single runs of the grid, and of seeds that train together."""
     single, together = 0, 0
     for softmax in SOFTMAXES.values():
-        trials = [plan.trial(softmax, lr).left(plan.epochs, "steps") for lr in plan.grid]
-        single += sum(trials)
+        trials = [plan.trial(softmax, lr) for lr in plan.grid]
+        single += sum(trial.left(plan.epochs, "steps") for trial in trials)
         # While a trial is unfinished, any rate may still be chosen, also one at which no seed has been trained yet.
-        together += plan.epochs if any(trials) else plan.all(softmax, choose(plan, softmax)).left(plan.epochs, "steps")
+        tried = all(trial.ends() for trial in trials)
+        together += plan.all(softmax, choose(plan, softmax)).left(plan.epochs, "steps") if tried else plan.epochs
     return single, together
 
 

@@ -28,6 +28,7 @@ from lab.report.records import Record
 from lab.report.statistics import eureka_ratio, fisher, holm, paired_ratios
 from lab.report.survival import log_rank, median_time
 from lab.runs.files import write_text
+from lab.runs.summary import Summary
 from scripts.reproduce.common import (
     earliest,
     origin,
@@ -122,7 +123,12 @@ class Cell:
     def records(self) -> tuple[Record, ...]:
         """Records of all seeds; empty until all have finished, because the slowest ones finish last."""
         seeds = self.seeds
-        return seeds.records(seeds.ends()) if seeds.finished else ()
+        found = seeds.ends()
+        return seeds.records(found) if all(one.finished for one in found) else ()
+
+    def known(self) -> dict[str, Summary]:
+        """Summaries of :meth:`records`, by what was typed."""
+        return self.seeds.by_typed([run.summary for run in self.records()])
 
 
 def plan(runs: Path, kept: Kept, further: tuple[str, ...]) -> list[Cell]:
@@ -279,8 +285,7 @@ def _not_run(setup: str, missing: Sequence[Cell]) -> str:
 
 def write_page(cells: Sequence[Cell], kept: Kept, out: Path, command: str) -> None:
     """Writes the page of all cells whose seeds have finished, and keeps the summaries that it is made of."""
-    whole = [cell.seeds for cell in cells if cell.records()]
-    kept.keep({run: one for seeds in whole for run, one in seeds.by_typed(seeds.ends()).items()})
+    kept.keep({run: one for cell in cells for run, one in cell.known().items()})
     write_text(out / "README.md", page(cells, out, command))
 
 

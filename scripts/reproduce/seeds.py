@@ -114,11 +114,9 @@ class Seeds:
 
     def train(self) -> bool:
         """Trains what is missing and returns whether all seeds have been trained to their end."""
-        if self.finished:
-            return True
-        if self.as_one:
+        missing = [seed for seed in self.seeds if (one := self.summary(seed)) is None or not one.finished]
+        if missing and self.as_one:
             return train([*self.overrides, *self.as_one], self.runs)
-        missing = [seed for seed, one in zip(self.seeds, self.summaries(), strict=True) if not (one and one.finished)]
         # A list, not a generator: all seeds are trained even if one fails.
         return all([train([*self.overrides, f"seed={seed}"], self.runs) for seed in missing])
 

@@ -188,6 +188,9 @@ def test_figure_8_tells_what_is_left_at_the_rate_that_is_chosen(told_by) -> None
     assert figure_8.steps_left(figure_8.Plan(Path("runs"), 100, 5, ("1e-3", "1e-2"), ())) == (0, 0)
     status["2e-3"] = "stopped"
     assert figure_8.steps_left(plan) == (3 * 60, 3 * 100)
+    # Killed between its last step and its end, a trial is still open.
+    alone = figure_8.Plan(Path("runs"), 40, 5, ("2e-3",), ())
+    assert figure_8.steps_left(alone) == (0, 3 * 40)
 
 
 def test_figure_8_says_where_its_rate_is_hardly_more_than_luck(told_by) -> None:
