@@ -38,6 +38,11 @@ def first_line(error: BaseException) -> str:
     return next(iter(str(error).strip().splitlines()), type(error).__name__).strip().rstrip(".:")
 
 
+def not_installed(package: str, extra: str) -> str:
+    """The end of a message that asks for a package: which one is missing, and the extra of the lab that brings it."""
+    return f"{package}, which is not installed: pip install 'eureka-lab[{extra}]'"
+
+
 def signal_name(number: int) -> str:
     """Name of a signal as a person knows it: "Ctrl-C", "SIGTERM"."""
     return "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import Field, PositiveInt
 
-from lab.console import first_line, tell
+from lab.console import first_line, not_installed, tell
 
 Split = Literal["train", "validation"]
 Pattern = Annotated[str, Field(min_length=1)]
@@ -207,5 +207,5 @@ def library(name: str) -> Any:
         if found.__file__ is None:  # without ``datasets``, the lab's folder of that name is found
             raise ImportError(name)
     except ImportError as error:
-        raise ValueError(f"this needs {name}, which is not installed: pip install 'eureka-lab[language]'") from error
+        raise ValueError(f"this needs {not_installed(name, 'language')}") from error
     return found

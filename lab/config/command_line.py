@@ -22,7 +22,7 @@ from lab.config.hydra_internals import argument_parser, keys_of, loader
 from lab.config.identity import NOT_WHAT
 from lab.config.overrides import parsed
 from lab.config.suggestions import choices, explain_key
-from lab.console import LabError, refusals
+from lab.console import LabError, not_installed, refusals
 
 _WITH_M = "add -m, as in python -m lab.train -m"
 
@@ -162,7 +162,7 @@ def _composed(single: Sequence[str]) -> DictConfig:
                 raise LabError(f"{override.input_line} is no name of a config; {choices('', options)}") from error
         raise LabError(_one_line(str(error))) from error
     if config.hydra.runtime.choices["hydra/sweeper"] == "search" and find_spec("optuna") is None:
-        raise LabError("a search needs Optuna, which is not installed: pip install 'eureka-lab[optuna]'")
+        raise LabError(f"a search needs {not_installed('Optuna', 'optuna')}")
     return config
 
 

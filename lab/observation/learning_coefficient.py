@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lab.console import LabError
+from lab.console import LabError, not_installed
 from lab.datasets.seeding import derived_seed
 from lab.observation.gradients import TrainingState, ahead
 
@@ -64,8 +64,7 @@ def sampler_of_devinterp() -> Any:
     try:
         from devinterp.optim import SGMCMC
     except ImportError as error:
-        told = "learning_coefficient needs devinterp: install it with pip install 'eureka-lab[devinterp]'"
-        raise LabError(told) from error
+        raise LabError(f"learning_coefficient needs {not_installed('devinterp', 'devinterp')}") from error
     return SGMCMC.sgld
 
 

@@ -16,7 +16,7 @@ from lightning.pytorch.loggers import Logger
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from lab.console import LabError
+from lab.console import LabError, not_installed
 from lab.runs.files import DamagedFile, read_json, write_json
 
 # Name of a board -> identifier of the folder's run there, which a resumed run goes on with.
@@ -58,7 +58,7 @@ def check_installed(name: str, board: type) -> None:
     """
     package = getattr(board, "package", None)
     if package is not None and find_spec(package) is None:
-        raise LabError(f"logger={name} needs {package}, which is not installed: pip install 'eureka-lab[{package}]'")
+        raise LabError(f"logger={name} needs {not_installed(package, package)}")
 
 
 def title(folder: Path) -> str:

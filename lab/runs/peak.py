@@ -14,8 +14,8 @@ def forget_peak(device: str) -> None:
 
     The peak of a process can be reset on Linux only; elsewhere it covers all that the process has done.
     """
-    if device == "cuda":
-        torch.cuda.reset_peak_memory_stats()
+    if torch.device(device).type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
         return
     try:
         Path("/proc/self/clear_refs").write_text("5")
@@ -25,8 +25,8 @@ def forget_peak(device: str) -> None:
 
 def peak_memory(device: str) -> int:
     """Peak memory in bytes since :func:`forget_peak`: resident set of the process, or torch's memory on the GPU."""
-    if device == "cuda":
-        return torch.cuda.max_memory_allocated()
+    if torch.device(device).type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
     try:
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith("VmHWM:"):

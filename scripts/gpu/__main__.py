@@ -24,18 +24,19 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pandas as pd
 
 from lab.config.arguments import Parser
 from lab.console import LabError, refusals, tell
+from lab.datasets.sources import Split, TorchvisionSource
 from lab.report.published import load
 from lab.runs.files import DamagedFile, read_json, write_json, write_text
 from lab.runs.provenance import now
 from lab.runs.summary import read_summary
 from lab.runs.walk import walk_runs
-from scripts.gpu.carry import CARRIED, unpack_images
+from scripts.gpu.carry import CARRIED, SETS, unpack_images
 from scripts.gpu.steps import MOMENTS, RESUMABLE, ROOT, SHARES, Places, Step, steps
 from scripts.reproduce.common import origin
 
@@ -324,11 +325,15 @@ def _goes_on(checkpoint: Path) -> bool:
     return summary is not None and not summary.finished and checkpoint == newest
 
 
-def prepare(rehearse: bool) -> str:
-    """Looks for the GPU, unpacks the images and returns the name of the device.
+def prepare(rehearse: bool, only: Sequence[str]) -> str:
+    """Looks for the GPU and the images, unpacks those that were carried, and returns the name of the device.
+
+    Args:
+        rehearse: on the processor, with drawn images.
+        only: stages that will be run.
 
     Raises:
-        LabError: if there is no GPU.
+        LabError: if there is no GPU, or no images for a stage that trains on them.
     """
     if rehearse:
         return "processor (rehearsal in small: no number of it says anything)"
@@ -339,14 +344,35 @@ def prepare(rehearse: bool) -> str:
     if "EUREKA_DATA" not in os.environ and (CARRIED / "data").exists():
         unpack_images(CARRIED / "data", ROOT / "data")
         os.environ["EUREKA_DATA"] = str(ROOT / "data")
+    if set(only) & set(RESUMABLE):
+        check_images(Path(os.environ.get("EUREKA_DATA", ROOT / "data")))
     return torch.cuda.get_device_name()
+
+
+def check_images(data: Path) -> None:
+    """Refuses a folder without whole MNIST and Fashion-MNIST, before any step has taken its time.
+
+    Raises:
+        LabError: if images are missing or damaged.
+    """
+    for name in SETS:
+        for split in get_args(Split):
+            try:
+                TorchvisionSource(name, str(data)).load(split)
+            except FileNotFoundError as error:
+                raise LabError(
+                    f"no whole {name} in {data}: set EUREKA_DATA to the folder that holds it, or pack it into .carry "
+                    "with python -m scripts.gpu.carry where there is a network"
+                ) from error
+            except ValueError as error:
+                raise LabError(str(error)) from error
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line; 1 if a step has failed, else 0.
 
     Raises:
-        LabError: if there is no GPU.
+        LabError: as :func:`prepare` does.
     """
     parser = Parser("scripts/gpu/all.sh", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("minutes", type=float, help="for all steps together")
@@ -373,7 +399,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     began, out = float(os.environ.get("EUREKA_GPU_BEGAN", time.time())), os.environ.get("OUT")
     packed = Path(out) if out else None
-    device, typed = prepare(options.rehearse), f"scripts/gpu/all.sh {words}"
+    device, typed = prepare(options.rehearse, only), f"scripts/gpu/all.sh {words}"
     record = run_all(plan, options.minutes, places, device, typed, only, began, packed)
     print(f"written: {places.results / 'README.md'}")
     if packed is not None:

@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from conftest import ROOT, problem_with
 
 from lab.bench.arguments import parse
@@ -102,7 +103,7 @@ def test_told_to_go_the_kit_ends_its_step(places: Places, tmp_path: Path, monkey
             time.sleep(0.02)
         os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(kit, "prepare", lambda rehearse: "a stand-in")
+    monkeypatch.setattr(kit, "prepare", lambda *_: "a stand-in")
     monkeypatch.setattr(kit, "steps", lambda *_: [lasts])
     monkeypatch.setattr(kit, "Places", lambda *_: places)
     before = signal.getsignal(signal.SIGTERM)
@@ -114,6 +115,21 @@ def test_told_to_go_the_kit_ends_its_step(places: Places, tmp_path: Path, monkey
         signal.signal(signal.SIGTERM, before)
     with pytest.raises(ProcessLookupError):
         os.kill(int(there.read_text()), 0)
+
+
+def test_missing_images_are_told_before_any_step(tmp_path: Path, monkeypatch) -> None:
+    """Only where a stage trains on them."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a stand-in")
+    monkeypatch.setenv("EUREKA_DATA", str(tmp_path))
+    assert kit.prepare(False, ["tests", "speed"]) == "a stand-in"
+    with pytest.raises(LabError, match=r"no whole MNIST in .*: set EUREKA_DATA"):
+        kit.main(["5", "--only", "speed", "moments"])
+    (tmp_path / "MNIST" / "raw").mkdir(parents=True)
+    for name in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"):
+        (tmp_path / "MNIST" / "raw" / f"{name}-ubyte").write_bytes(b"no images")
+    with pytest.raises(LabError, match="MNIST"):
+        kit.main(["5", "--only", "table_1"])
 
 
 def test_minutes_hold_the_start_the_end_and_what_is_drawn(places: Places, tmp_path: Path, monkeypatch, capsys) -> None:
