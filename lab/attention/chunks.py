@@ -24,7 +24,7 @@ def over_queries(work: Callable[..., Tensor], q_BHND: Tensor, k_BHMD: Tensor, ma
     With more than one chunk, nothing but the results is kept: each chunk is computed again in the backward pass.
     """
     rows = q_BHND.shape[:-2].numel() * k_BHMD.shape[-2]
-    queries, step = q_BHND.shape[-2], max(1, CHUNK_ELEMENTS // rows)
+    queries, step = q_BHND.shape[-2], max(1, CHUNK_ELEMENTS // max(1, rows))
     if step >= queries:
         return work(q_BHND, k_BHMD, written_out(mask), *more)
     parts = [

@@ -64,7 +64,7 @@ def attend(
             causal mask a query would depend on later ones.
     """
     normaliser = normaliser or _SOFTMAX
-    _check(q_BHND, rule, mask, normaliser, dropout)
+    mask = _checked(q_BHND, rule, mask, normaliser, dropout)
     if dropout and not normaliser.is_softmax:
         return attend_explicit(q_BHND, k_BHMD, v_BHMD, rule, mask, normaliser, dropout).z
     mask = normaliser.allowed(mask if normaliser.takes_causal else written_out(mask), q_BHND, k_BHMD)
@@ -89,7 +89,7 @@ def attend_explicit(
 ) -> Attended:
     """The same numbers as :func:`attend`, with logits and weights to look at, in float32 or better."""
     normaliser = normaliser or _SOFTMAX
-    _check(q_BHND, rule, mask, normaliser, dropout)
+    mask = _checked(q_BHND, rule, mask, normaliser, dropout)
     allowed = normaliser.allowed(written_out(mask), q_BHND, k_BHMD)
     q, k, v = at_least_float32(q_BHND, k_BHMD, v_BHMD)
     beta = rule.inverse_temperature(q, k, allowed)
@@ -100,7 +100,8 @@ def attend_explicit(
         return Attended((mixed @ v).to(v_BHMD.dtype), logits, weights)
 
 
-def _check(q_BHND: Tensor, rule: TemperatureRule, mask: Mask, normaliser: Normaliser, dropout: float) -> None:
+def _checked(q_BHND: Tensor, rule: TemperatureRule, mask: Mask, normaliser: Normaliser, dropout: float) -> Mask:
+    """The mask, of two dimensions at least, after a check of all arguments."""
     if not isinstance(rule, TemperatureRule):
         raise ValueError(f"{rule!r} is not a temperature rule: give one, as in Fixed(heads=4, head_dim=16)")
     if not isinstance(normaliser, Normaliser):
@@ -117,10 +118,13 @@ def _check(q_BHND: Tensor, rule: TemperatureRule, mask: Mask, normaliser: Normal
     if not 0 <= dropout < 1:
         raise ValueError(f"dropout is a share from 0 to less than 1, got {dropout:g}")
     if mask is None:
-        return
+        return None
     if not isinstance(mask, (Tensor, Causal)):
         raise ValueError(f"a mask of attention is a tensor of bool or Causal; got {type(mask).__name__}")
-    if isinstance(mask, Tensor) and mask.dtype != torch.bool:
+    if isinstance(mask, Causal):
+        if mask.queries > 1:
+            check_causal(rule, normaliser)
+        return mask
+    if mask.dtype != torch.bool:
         raise ValueError(f"a mask of attention is bool, True where a query may attend to a key; got {mask.dtype}")
-    if isinstance(mask, Causal) and mask.queries > 1:
-        check_causal(rule, normaliser)
+    return torch.atleast_2d(mask)

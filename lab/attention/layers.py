@@ -43,7 +43,7 @@ class Tap(dict[str, Tensor]):
         self.update(q=q, k=k, v=v)
         # The mask that the rule is given, too: a window (Local) allows less than the mask of the model.
         if (allowed := written_out(normaliser.allowed(written_out(mask), q, k))) is not None:
-            self["mask"] = allowed
+            self["mask"] = allowed.reshape((1,) * (4 - allowed.dim()) + allowed.shape)
         if self.explicit:
             self["z"], self["logits"], self["weights"] = attend_explicit(q, k, v, rule, mask, normaliser, dropout)
         else:

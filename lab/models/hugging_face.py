@@ -9,8 +9,9 @@ import inspect
 from typing import Any, ClassVar
 from weakref import WeakSet
 
+import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
@@ -18,6 +19,10 @@ from lab.console import LabError
 from lab.models.replaced_softmax import NAME, ReplacedSoftmax
 
 _IMPLEMENTATION = "eureka_lab"
+# For models that transformers runs with masks written out only: their modules do not tell rightly whether they are
+# causal, so a mask may not be left out for it.
+_WRITTEN_OUT = "eureka_lab_with_masks_written_out"
+_OURS = (_IMPLEMENTATION, _WRITTEN_OUT)
 # Arguments of attention by which some models change more than the temperature, and why each is refused.
 _REASONS = {
     "position_bias": "adds a learned position bias to its scores, which the rules do not know",
@@ -40,9 +45,16 @@ class OfHuggingFace(ReplacedSoftmax):
     """
 
     _installed: ClassVar[WeakSet[OfHuggingFace]] = WeakSet()
+    # Modules of models that need their masks written out.
+    _written_out: ClassVar[WeakSet[nn.Module]] = WeakSet()
+    # Whether a mask has shown if the module is causal.
+    seen_a_mask = False
 
-    @staticmethod
-    def found_in(model: nn.Module) -> list[nn.Module]:
+    @classmethod
+    def found_in(cls, model: nn.Module) -> list[nn.Module]:
+        for part in model.modules():  # inner models come after those that hold them
+            if isinstance(part, PreTrainedModel):
+                (cls._written_out.difference_update if part._supports_sdpa else cls._written_out.update)(part.modules())
         found = [module for module in model.modules() if "ALL_ATTENTION_FUNCTIONS" in _names(module)]
         for module in found:
             capped = any(getattr(module, name, None) is not None for name in _SOFTCAPS)
@@ -53,18 +65,18 @@ class OfHuggingFace(ReplacedSoftmax):
 
     def state_before(self) -> str | None:
         now = self._config._attn_implementation
-        return now if now != _IMPLEMENTATION else next((one.before for one in self._sharing()), "sdpa")
+        return now if now not in _OURS else next((one.before for one in self._sharing()), "sdpa")
 
     def install(self, before: Any) -> None:
         super().install(before)
         self._installed.add(self)
-        self._config._attn_implementation = _IMPLEMENTATION
+        self._config._attn_implementation = _OURS[self.owner in self._written_out]
 
     def uninstall(self) -> None:
         super().uninstall()
         self._installed.discard(self)
         # An implementation that was chosen since then is kept.
-        if not self._sharing() and self._config._attn_implementation == _IMPLEMENTATION:
+        if not self._sharing() and self._config._attn_implementation in _OURS:
             self._config._attn_implementation = self.before
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -123,7 +135,7 @@ def _attention(
             f"{type(module).__name__} is asked for its attention weights: read them with lab.Recorder, or restore its "
             "own softmax"
         )
-    if is_causal and query.shape[2] > 1:
+    if (is_causal and query.shape[2] > 1) or _shows_causal(softmax, attention_mask):
         softmax.said_causal()
     if others.get("sliding_window") and getattr(softmax.normaliser, "first", 0):
         raise LabError(
@@ -136,6 +148,22 @@ def _attention(
     return z.transpose(1, 2).contiguous(), None
 
 
-AttentionInterface.register(_IMPLEMENTATION, _attention)
-# Masks as F.scaled_dot_product_attention takes them: bool, or none where they are causal or hide nothing.
-AttentionMaskInterface.register(_IMPLEMENTATION, sdpa_mask)
+def _shows_causal(softmax: OfHuggingFace, mask_BHNM: Tensor | None) -> bool:
+    """Tells if the first square mask of a module that has its masks written out is causal."""
+    if softmax.seen_a_mask or softmax._config._attn_implementation != _WRITTEN_OUT or mask_BHNM is None:
+        return False
+    queries, keys = mask_BHNM.shape[-2:]
+    if queries != keys or queries == 1 or mask_BHNM.dtype != torch.bool:
+        return False
+    softmax.seen_a_mask = True
+    return not bool(mask_BHNM.triu(1).any())
+
+
+def _whole_mask(*args: Any, **kwargs: Any) -> Tensor | None:
+    return sdpa_mask(*args, **{**kwargs, "allow_is_causal_skip": False, "allow_is_bidirectional_skip": False})
+
+
+for _name, _mask in ((_IMPLEMENTATION, sdpa_mask), (_WRITTEN_OUT, _whole_mask)):
+    AttentionInterface.register(_name, _attention)
+    # Masks as F.scaled_dot_product_attention takes them: bool, or none where they are causal or hide nothing.
+    AttentionMaskInterface.register(_name, _mask)

@@ -25,6 +25,8 @@ from lab.models.sdpa_calls import OfSdpaCalls, names
 Model = TypeVar("Model", bound=nn.Module)
 # Options that name a part of the softmax, which has options of its own.
 _PARTS = ("normaliser", "schedule")
+# Names of classes that attend. A softmax elsewhere may be that of a router or of a loss.
+_ATTENDS = "attention|attn|transformer_?(block|layer)"
 
 
 def replace_softmax(model: Model, softmax: str | SoftmaxFactory | RuleFactory = "softmax", **options: Any) -> Model:
@@ -72,7 +74,6 @@ def replace_softmax(model: Model, softmax: str | SoftmaxFactory | RuleFactory = 
         own_scale = _tau_of(factory) is None and one.rule.default_tau == math.sqrt(shape.head_dim)
         if own_scale:
             one.rule.default_tau = 1 / shape.scale
-            one.rule.set_tau(one.rule.default_tau)
         if schedule is not None and not one.normaliser.takes_temperature:
             raise LabError(f"{type(one.normaliser).__name__} has no temperature to heat: leave schedule out")
         made.append(way(module, shape, one, own_scale, schedule))
@@ -138,7 +139,7 @@ def _check_whole(model: nn.Module, reached: Set[int]) -> None:
                 )
     for module in model.modules():
         name = type(module).__name__
-        if id(module) not in reached | within and re.search("attention|attn", name, re.I) and names(module, "softmax"):
+        if id(module) not in reached | within and re.search(_ATTENDS, name, re.I) and names(module, "softmax"):
             raise LabError(
                 f"the softmax of {type(model).__name__} cannot be replaced as a whole: its {name} works out a softmax "
                 "by itself, and would keep it"
@@ -197,7 +198,8 @@ def _tau_of(factory: SoftmaxFactory) -> float | None:
 
 
 def _like(parameter: Tensor | None, own: ReplacedSoftmax) -> None:
-    """Moves a softmax to a parameter's device and type; instead of 16 bit, too coarse for temperatures, to float32."""
+    """Moves a softmax to a parameter's device and type (16 bit is too coarse for temperatures), and sets its tau there."""
     if parameter is not None:
         own.to(parameter.device, torch.promote_types(parameter.dtype, torch.float32))
+    own.rule.set_tau(own.rule.default_tau)  # after the move: a float64 model has it in float64
     own.train(own.owner.training)

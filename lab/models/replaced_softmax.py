@@ -56,6 +56,8 @@ class Shape:
         scales = [value for name in _SCALE if isinstance(value := getattr(module, name, None), float) and value > 0]
         # What scores are multiplied by before the softmax.
         self.scale = scales[0] if scales else 1 / math.sqrt(self.head_dim)
+        # What a module that asks for scores as they are has multiplied its queries by (OPT, Whisper); 1 if nothing.
+        self.of_queries = scales[0] if scales else 1.0
 
 
 def _told(module: nn.Module, names: tuple[str, ...]) -> int | None:
@@ -90,6 +92,7 @@ class ReplacedSoftmax(MultiHead):
         # In a tuple, so that torch does not take the owner for a submodule of its own submodule.
         self._owner = (owner,)
         self.expected_scale = shape.scale if own_scale else None
+        self._of_queries = shape.of_queries
         self.schedule = schedule
         self.before: Any = None
         # Told by the module, or later by a call of it (said_causal).
@@ -193,6 +196,9 @@ class ReplacedSoftmax(MultiHead):
             raise LabError(
                 f"{type(self.owner).__name__} gives attention both a mask and is_causal: put both into one mask"
             )
+        if scale == 1 and self._of_queries != 1:
+            # The temperature of a rule holds for queries as they are projected.
+            q_BHND, scale = q_BHND / self._of_queries, self._of_queries
         self._check(q_BHND, mask, scale)
         # Under autocast, rotary positions leave queries and keys in float32 beside values in half precision.
         q_BHND, k_BGMD = q_BHND.to(v_BGMD.dtype), k_BGMD.to(v_BGMD.dtype)

@@ -106,6 +106,8 @@ def _answer(
             f"{type(softmax.owner).__name__} attends without gradients within a forward pass that has them, as under a "
             "checkpoint, so that the backward pass would use the module's own softmax: checkpoint the module as a whole"
         )
+    if is_causal and query.shape[2] > 1:
+        softmax.said_causal()
     return softmax.of_call(query, key, value, attn_mask, is_causal, dropout_p, scale)
 
 

@@ -206,11 +206,19 @@ def look(model: nn.Module, x: Any, observers: Sequence[Observer]) -> list[Findin
 
 def _inputs_of(x: Any) -> int:
     """Counts the inputs of a batch, by its first tensor."""
-    tensors = (value for value in (x.values() if isinstance(x, Mapping) else [x]) if isinstance(value, Tensor))
-    first = next(tensors, None)
+    first = next(_tensors(x), None)
     if first is None or not first.dim():
         raise LabError("x holds no tensor of inputs: give the model's input, or its inputs by name")
     return len(first)
+
+
+def _tensors(x: Any) -> Iterator[Tensor]:
+    """Yields the tensors of an input: one, several in a tuple or list, or several by name."""
+    if isinstance(x, Tensor):
+        yield x
+    elif isinstance(x, Mapping | list | tuple):
+        for one in x.values() if isinstance(x, Mapping) else x:
+            yield from _tensors(one)
 
 
 def _in_pieces(model: nn.Module, parts: Iterable[Any]) -> Iterator[Any]:

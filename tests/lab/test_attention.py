@@ -10,8 +10,10 @@ from lab.attention import cpu_paths
 from lab.attention.contract import check_rule
 from lab.attention.functional import attend, attend_explicit
 from lab.attention.layers import Attention
+from lab.attention.masks import Causal
 from lab.attention.normaliser_contract import check_normaliser
 from lab.attention.normalisers.local import Local
+from lab.attention.normalisers.sigmoid import Sigmoid
 from lab.attention.normalisers.softmax import Softmax
 from lab.attention.rule import TemperatureRule
 from lab.attention.rules.adaptive import AdaptiveTemperature
@@ -416,6 +418,30 @@ def test_a_causal_layer_does_not_look_ahead() -> None:
     assert not torch.allclose(before[:, 15:], after[:, 15:])
     both = layer(x, attn_mask=MASKS["seven ahead"], is_causal=True)
     torch.testing.assert_close(both, layer(x, attn_mask=MASKS["causal"]))
+
+
+def test_a_rule_made_by_hand_does_not_look_ahead_either() -> None:
+    """Nothing has tried out yet whether its queries are coupled."""
+    x = torch.zeros(1, 4, 8, 16)
+    with pytest.raises(ValueError, match="a causal model would see later tokens"):
+        attend(x, x, x, NormSoftmax(4, 16, over="block"), Causal(8, 8, x.device))
+
+
+@pytest.mark.parametrize("mask", [torch.arange(24) < 20, torch.tensor(True)], ids=["of keys", "one for all"])
+def test_a_mask_may_leave_out_leading_dimensions(mask: torch.Tensor) -> None:
+    q, k, v = torch.randn(3, 2, 4, 24, 8, generator=torch.Generator().manual_seed(0))
+    whole = mask.expand(2, 4, 24, 24)
+    for way in (attend, lambda *given: attend_explicit(*given).z):
+        torch.testing.assert_close(way(q, k, v, Fixed(4, 8), mask), way(q, k, v, Fixed(4, 8), whole))
+
+
+@pytest.mark.parametrize(
+    ("rule", "normaliser"),
+    [(partial(NormSoftmax, statistic="range"), Softmax), (RULES["adaptive"], Softmax), (Fixed, Sigmoid)],
+)
+def test_an_empty_batch_gives_nothing(rule, normaliser) -> None:
+    x = torch.zeros(0, 4, 6, 8)
+    assert attend(x, x, x, rule(4, 8), None, normaliser(4, 8)).shape == x.shape
 
 
 @pytest.mark.parametrize("name", RULES)

@@ -27,6 +27,7 @@ from lab.attention.rules.fixed import Fixed
 from lab.attention.rules.learnable import LearnableTemperature
 from lab.callbacks.diagnostics.attention_entropy import AttentionEntropy
 from lab.console import LabError, end_imports_quietly
+from lab.models.set_attention import SetAttention
 from lab.training.inspection import inspect
 from lab.training.load import read_trained
 
@@ -116,6 +117,12 @@ def test_attention_of_wrong_parts_is_refused(options: dict[str, Any], told: str)
     x = torch.zeros(1, 2, 3, 4)
     with pytest.raises(ValueError, match=told):
         attend(**{"q_BHND": x, "k_BHMD": x, "v_BHMD": x, "rule": Fixed(2, 4), **options})
+
+
+def test_a_look_at_a_model_of_two_inputs() -> None:
+    batch = (torch.rand(3, 8, 11), torch.rand(3, 1))
+    (seen,) = lab.look(SetAttention(), batch, [AttentionEntropy("look")])
+    assert seen.rows and 0.9 < seen.rows[0]["share"] <= 1
 
 
 def test_names_and_classes_in_the_place_of_lists_and_observers_are_told(tmp_path: Path) -> None:

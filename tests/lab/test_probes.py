@@ -24,6 +24,13 @@ def made(seed: int = 0, width: int = WIDTH, size: int = SIZE) -> tuple[Tensor, T
     return torch.stack([x, noise, 1000 * x + 77]), Targets.of({"many": many, "two": two})
 
 
+def test_a_small_representation_is_read_as_well_beside_a_large_one() -> None:
+    x, targets = made()
+    alone = probe_accuracy(1e-8 * x[:1], targets)
+    beside = probe_accuracy(torch.stack([1e-8 * x[0], 100 * x[1]]), targets)
+    torch.testing.assert_close(beside[:1], alone)
+
+
 def sgd_probe(x: Tensor, labels: Tensor, classes: int, cut: int, l2: float = 1.0) -> float:
     """A long full-batch run of torch's LBFGS on the same loss; held-out accuracy."""
     mean, deviation = x[:cut].mean(0), x[:cut].std(0, correction=0)

@@ -271,6 +271,74 @@ def test_tau_is_what_the_model_divides_by_unless_one_is_given() -> None:
     assert [float(own.rule.tau) for own in replaced_in(model)] == [2.0, 2.0]
 
 
+# An encoder and a decoder of one layer each.
+PAIR = {
+    f"{side}_{name}": size
+    for side in ("encoder", "decoder")
+    for name, size in (("layers", 1), ("attention_heads", 2), ("ffn_dim", 32))
+} | {"d_model": 32, "pad_token_id": 0}
+
+
+def test_queries_that_are_scaled_before_the_call_have_their_own_scale() -> None:
+    """OPT and Whisper ask for scores as they are; a given tau holds for queries as they are projected."""
+    torch.manual_seed(0)
+    ids = torch.randint(3, 50, (2, 7))
+    options = {"hidden_size": 32, "num_hidden_layers": 1, "ffn_dim": 32, "num_attention_heads": 2}
+    opt = transformers.OPTModel(transformers.OPTConfig(vocab_size=50, word_embed_proj_dim=32, **options)).eval()
+    whisper = transformers.WhisperModel(
+        transformers.WhisperConfig(
+            **PAIR, vocab_size=50, max_source_positions=20, num_mel_bins=8, bos_token_id=1, eos_token_id=2
+        )
+    ).eval()
+    features = torch.randn(2, 8, 40)
+    for model, given in (
+        (opt, {"input_ids": ids}),
+        (whisper, {"input_features": features, "decoder_input_ids": ids}),
+    ):
+        own = model(**given).last_hidden_state
+        for tau in ({}, {"tau": 4.0}):
+            torch.testing.assert_close(lab.replace_softmax(model, "softmax", **tau)(**given).last_hidden_state, own)
+        sharper = lab.replace_softmax(model, "softmax", tau=1.0)(**given).last_hidden_state
+        assert (sharper - own).abs().max() > 1e-3
+
+
+def _clap() -> tuple[nn.Module, dict[str, Tensor]]:
+    return transformers.ClapTextModel(transformers.ClapTextConfig(**TEXT)), {"input_ids": torch.arange(2, 10).view(1, 8)}
+
+
+def _nllb() -> tuple[nn.Module, dict[str, Tensor]]:
+    config = transformers.NllbMoeConfig(
+        **PAIR,
+        vocab_size=50,
+        num_experts=2,
+        encoder_sparse_step=0,
+        decoder_sparse_step=0,
+        max_position_embeddings=64,
+    )
+    ids = torch.arange(2, 10).view(1, 8)
+    return transformers.NllbMoeModel(config), {"input_ids": ids, "decoder_input_ids": ids.flip(1), "use_cache": False}
+
+
+@pytest.mark.parametrize("make", [_clap, _nllb])
+def test_models_that_transformers_runs_eagerly_keep_their_masks(make: Callable[[], tuple[nn.Module, dict]]) -> None:
+    """Their modules do not tell rightly whether they are causal."""
+    torch.manual_seed(0)
+    model, given = make()
+    model.eval()
+    own = model(**given).last_hidden_state
+    torch.testing.assert_close(lab.replace_softmax(model, "softmax")(**given).last_hidden_state, own)
+    causal = make is _nllb
+    assert any(one.is_causal for one in replaced_in(model)) == causal
+    lab.replace_softmax(model, "norm_softmax", over="block")
+    if causal:
+        with pytest.raises(lab.LabError, match="NllbMoeAttention: .* would see later tokens"):
+            model(**given)
+    else:
+        model(**given)
+    lab.restore_softmax(model)
+    assert model.config._attn_implementation == "eager" and torch.equal(model(**given).last_hidden_state, own)
+
+
 def test_a_temperature_that_a_factory_brings_stays() -> None:
     class Sharp(Fixed):
         def __init__(self, heads: int, head_dim: int, tau: float = 0.5) -> None:
@@ -396,6 +464,10 @@ T5 = partial(transformers.T5Config, vocab_size=50, d_model=32, d_kv=16, d_ff=64,
             lambda: timm.create_model("crossvit_tiny_240"),
             "CrossVit cannot be replaced as a whole: its CrossAttention works out a softmax by itself",
         ),
+        (
+            lambda: timm.create_model("csatv2", num_classes=5),
+            "cannot be replaced as a whole: its SpatialTransformerBlock works out a softmax by itself",
+        ),
         (lambda: Nested(), "its Nested calls attention itself and holds Attention, which does so too"),
         (lambda: nn.Linear(2, 2), "Linear cannot be replaced: none of its modules"),
         (lambda: Reasoner(), "Reasoner is a model of the lab: choose its softmax when you make it"),
@@ -509,6 +581,14 @@ def test_what_would_tell_a_causal_model_of_later_tokens_is_refused() -> None:
             clip(torch.arange(2, 6).view(1, 4), attention_mask=mask)
     lab.replace_softmax(clip, "norm_softmax")(torch.arange(2, 6).view(1, 4))
     assert OtherModel(clip).answer_token == -1
+    own: Any = lab.replace_softmax(Own(), "norm_softmax", over="block")
+    with pytest.raises(lab.LabError, match="a causal model would see later tokens"):
+        own(torch.randn(1, 4, 32))
+    lab.replace_softmax(own, "norm_softmax")(torch.randn(1, 4, 32))
+    assert OtherModel(own).answer_token == -1
+    recorder = Recorder(own, what=("mask",))
+    recorder.run(torch.randn(1, 4, 32))
+    assert recorder[0]["mask"].shape == (1, 1, 4, 4)
 
 
 @pytest.mark.parametrize(

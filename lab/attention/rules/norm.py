@@ -57,6 +57,7 @@ class NormSoftmax(TemperatureRule):
         super().__init__(heads, head_dim, tau)
         self.statistic: Statistic = statistic
         self.over: Over = over
+        self.couples_queries = over == "block"
 
     def inverse_temperature(self, q_BHND: Tensor, k_BHMD: Tensor, mask: Mask = None) -> Tensor:
         given = q_BHND.dtype
