@@ -303,7 +303,8 @@ def test_queries_that_are_scaled_before_the_call_have_their_own_scale() -> None:
 
 
 def _clap() -> tuple[nn.Module, dict[str, Tensor]]:
-    return transformers.ClapTextModel(transformers.ClapTextConfig(**TEXT)), {"input_ids": torch.arange(2, 10).view(1, 8)}
+    ids = torch.arange(2, 10).view(1, 8)
+    return transformers.ClapTextModel(transformers.ClapTextConfig(**TEXT)), {"input_ids": ids}
 
 
 def _nllb() -> tuple[nn.Module, dict[str, Tensor]]:
@@ -331,7 +332,7 @@ def test_models_that_transformers_runs_eagerly_keep_their_masks(make: Callable[[
     assert any(one.is_causal for one in replaced_in(model)) == causal
     lab.replace_softmax(model, "norm_softmax", over="block")
     if causal:
-        with pytest.raises(lab.LabError, match="NllbMoeAttention: .* would see later tokens"):
+        with pytest.raises(lab.LabError, match=r"NllbMoeAttention: .* would see later tokens"):
             model(**given)
     else:
         model(**given)
