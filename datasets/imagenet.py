@@ -15,6 +15,7 @@ from lightning.pytorch.utilities.seed import isolate_rng
 from pydantic import NonNegativeFloat, PositiveInt
 from timm.data import create_transform
 from torch import Tensor
+from torchvision.transforms import ColorJitter
 
 from lab.datasets.folder import read_image
 from lab.datasets.loading import Batch, DataModule, Drawn, StepLoader, means_of
@@ -23,6 +24,9 @@ from lab.datasets.scenes import BOTTOM_LEFT, BOTTOM_RIGHT, TOP_LEFT, TOP_RIGHT, 
 from lab.datasets.seeding import Shuffle, derived_seed, generator_of
 from lab.datasets.sizes import BatchSize, Samples, Size, Workers
 from lab.datasets.tasks.task import Probability, choose, coin, on_tiles
+
+# DeiT's.
+_COLOR_JITTER = 0.3
 
 
 class ImageNetData(DataModule):
@@ -44,12 +48,13 @@ class ImageNetData(DataModule):
         validation_size: scenes of the fixed validation set, which depends on the batch size as well.
         tile_size: side S of one of the four images in pixels.
         workers: processes that read and augment.
-        auto_augment, color_jitter, random_erasing: of timm's training transform; DeiT's values by default.
+        auto_augment, color_jitter, random_erasing: of timm's training transform; DeiT's values by default. As in DeiT,
+            color_jitter is left out beside auto_augment.
         seed: seed of the training scenes.
         validation_seed: seed of the validation scenes.
 
     Raises:
-        ValueError: if there are not two dog classes.
+        ValueError: if there are not two dog classes, auto_augment is no policy, or color_jitter would not be used.
     """
 
     locations = ("top_right", "bottom_left")
@@ -65,7 +70,7 @@ class ImageNetData(DataModule):
         tile_size: Size = 112,
         workers: Workers = 8,
         auto_augment: str | None = "rand-m9-mstd0.5-inc1",
-        color_jitter: NonNegativeFloat = 0.3,
+        color_jitter: NonNegativeFloat = _COLOR_JITTER,
         random_erasing: Probability = 0.25,
         seed: int = 0,
         validation_seed: int = 0,
@@ -94,6 +99,12 @@ class ImageNetData(DataModule):
             )
         except AssertionError as error:
             raise ValueError(f"data.auto_augment={auto_augment} is not a policy of timm: {error}") from error
+        jitters = any(isinstance(one, ColorJitter) for one in training.transforms)
+        if color_jitter not in (0, _COLOR_JITTER) and not jitters:
+            raise ValueError(
+                f"data.color_jitter={color_jitter:g} would not be used: timm leaves it out beside "
+                f"data.auto_augment={auto_augment}; turn that off with data.auto_augment=null"
+            )
         evaluation = create_transform(tile_size, is_training=False, interpolation="bicubic", crop_pct=0.875)
         self.transforms = {"train": training, "val": evaluation}
         self._scenes: dict[str, FolderScenes] = {}

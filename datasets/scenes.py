@@ -93,11 +93,19 @@ class ImageBank:
         starts = [sum(sizes[:i]) for i in range(len(sizes))]
         self._ranges = {n: (a, a + size) for n, a, size in zip(sources, starts, sizes, strict=True)}
         self._of_classes: dict[tuple[str, tuple[int, ...]], Tensor] = {}
+        self._sorted: dict[str, bool] = {}
 
     def size(self, source: str) -> int:
         """Number of images of a source."""
         start, stop = self._range(source)
         return stop - start
+
+    def is_sorted(self, source: str) -> bool:
+        """Tells if the images of a source lie sorted by class."""
+        if source not in self._sorted:
+            start, stop = self._range(source)
+            self._sorted[source] = bool((self.labels[start:stop].diff() >= 0).all())
+        return self._sorted[source]
 
     def walk(self, source: str, order: Tensor) -> Tensor:
         """Bank indices of the images ``order`` [B] (taken modulo the size) of a source."""

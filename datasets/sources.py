@@ -108,7 +108,7 @@ class TorchvisionSource:
 
         Raises:
             FileNotFoundError: if they are not there and may not, or could not, be downloaded.
-            ValueError: if the split is neither train nor test, or the files are damaged.
+            ValueError: if the split is neither train nor test, the files are damaged, or the classes have no names.
         """
         if split not in ("train", "test"):
             raise ValueError(f"split must be train or test, got {split!r}")
@@ -126,6 +126,8 @@ class TorchvisionSource:
                     f"the lab download it with data.source.digits.download=true, or {self.way_out}"
                 ) from missing
             data = self._fetched(make, train)
+        if not hasattr(data, "classes"):
+            raise ValueError(f"torchvision.datasets.{self.name} does not name its classes: MNIST and CIFAR10 do")
         try:
             images = replace(_as_images(data), interpolation=self.interpolation)
         except _UNREADABLE as error:

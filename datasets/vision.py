@@ -81,7 +81,7 @@ class VisionData(DataModule):
         self.validation_seed = validation_seed
         self.banks: dict[Split, ImageBank] = {}
         self._pixels: dict[tuple[Split, torch.device], Tensor] = {}
-        self._shuffle = Shuffle()
+        self._shuffle, self._validation_shuffle = Shuffle(), Shuffle()
         self.steps_of(epoch_size)
 
     @cached_property
@@ -121,6 +121,11 @@ class VisionData(DataModule):
         """The draws of validation batch ``index`` of the fixed set, whatever the number of processes."""
         start = index * self.validation_batch_size
         walk = torch.arange(start, min(start + self.validation_batch_size, self.validation_size))
+        bank, source = self.bank("test"), self.task.label_source
+        if bank.is_sorted(source):
+            # As files in class folders are: a walk in their order would show some classes only.
+            size = bank.size(source)
+            walk = self._validation_shuffle.order(size, "validation walk", self.validation_seed)[walk % size]
         return self._draw("test", walk, generator_of("validation", self.validation_seed, index))
 
     def prior_accuracy(self) -> float | None:

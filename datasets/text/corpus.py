@@ -79,6 +79,12 @@ class FolderCorpus:
     def files(self, split: Split) -> list[Path]:
         """The files of a split, by name."""
         found = files_of(self.folder, self.patterns, split)
+        if not found and split == "train" and any(path.is_file() for path in self.folder.glob(self.patterns[split])):
+            raise FileNotFoundError(
+                f"no text to train on in {self.folder.absolute()}: all files of "
+                f"data.corpus.train={self.patterns[split]} are for validation, by "
+                f"data.corpus.validation={self.patterns['validation']}: name other patterns"
+            )
         if not found:
             raise FileNotFoundError(
                 f"no text in {self.folder.absolute()}: data.corpus.{split}={self.patterns[split]} fits no file in it; "
@@ -94,10 +100,11 @@ class FolderCorpus:
         """
         for path in self.files(split):
             try:
-                with path.open(encoding="utf-8") as lines:
+                # utf-8-sig leaves out the byte-order mark that some editors put first.
+                with path.open(encoding="utf-8-sig") as lines:
                     yield from (stripped for line in lines if (stripped := line.strip()))
             except UnicodeDecodeError as error:
-                raise ValueError(f"{path} is not text in UTF-8: {error.reason} at byte {error.start}") from error
+                raise ValueError(f"{path} is not text in UTF-8: {error.reason} {_place_of_error(path)}") from error
 
     def identity(self) -> str:
         digest = hashlib.blake2b(digest_size=16)
@@ -106,6 +113,19 @@ class FolderCorpus:
                 with path.open("rb") as file:
                     digest.update(f"{split} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
         return digest.hexdigest()
+
+
+def _place_of_error(path: Path) -> str:
+    """Where a file stops being UTF-8, "in line 3, at byte 41"; the decoder itself counts from its buffer's start."""
+    before = 0
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            try:
+                line.decode()
+            except UnicodeDecodeError as error:
+                return f"in line {number:,}, at byte {before + error.start}"
+            before += len(line)
+    return "at its end"
 
 
 class HubCorpus:

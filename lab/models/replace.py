@@ -198,7 +198,7 @@ def _tau_of(factory: SoftmaxFactory) -> float | None:
 
 
 def _like(parameter: Tensor | None, own: ReplacedSoftmax) -> None:
-    """Moves a softmax to a parameter's device and type (not to 16 bit, too coarse for temperatures); sets its tau there."""
+    """Moves a softmax to a parameter's device and type (16 bit would be too coarse); sets its tau there."""
     if parameter is not None:
         own.to(parameter.device, torch.promote_types(parameter.dtype, torch.float32))
     own.rule.set_tau(own.rule.default_tau)  # after the move: a float64 model has it in float64

@@ -16,7 +16,7 @@ from lab.console import LabError
 from lab.report.outcomes import Outcome, outcome, still_waiting
 from lab.report.published import Cell, Column, Row, Table
 from lab.report.records import Record
-from lab.report.settings import Setting, differences, planned
+from lab.report.settings import Setting, as_text, differences, planned
 from lab.report.statistics import Mean, fisher, holm, mean_over_seeds
 
 Config = Mapping[str, Any]
@@ -35,7 +35,8 @@ _NOT_COMPARED = ("callbacks.eureka.stop_after", "optim.options.fused", "optim.op
 # Columns that are settled at the moment, however soon a run stops after it; and columns that could still change if runs
 # without a moment were trained on.
 _AT_THE_MOMENT = ("eureka_ratio", "eureka_epoch")
-_OF_ALL_MOMENTS = (*_AT_THE_MOMENT, "percent_of_steps", "ratio_95")
+_RELATIVE = ("percent_of_steps", "ratio_95")  # to the baseline
+_OF_ALL_MOMENTS = (*_AT_THE_MOMENT, *_RELATIVE)
 # Most reasons that a cell gives; all differences are listed below the table.
 _MOST_REASONS = 2
 
@@ -113,12 +114,12 @@ def set_beside(table: Table, settings: Sequence[Setting], confidence: float = 0.
     for found in matched.values():
         # Comparable settings first, then those with more seeds: never chosen by their results.
         found.sort(key=lambda one: (bool(_unlike(one[1])), -sum(len(s.finished) for s in one[0]), len(one[1])))
-    baseline = _baseline(table, matched)
+    baseline, of_baseline = _baseline(table, matched)
     rows = []
     for place, row in enumerate(table.rows):
         (group, beyond), *rest = matched.get(place) or [((), {})]
         others = tuple(setting for other, _ in rest for setting in other)
-        cells = _cells(table, row, group, baseline, confidence, beyond, configs.get(place, {}))
+        cells = _cells(table, row, group, baseline, of_baseline, confidence, beyond, configs.get(place, {}))
         rows.append(MatchedRow(row, group, beyond, cells, others))
     return _corrected(rows)
 
@@ -136,17 +137,20 @@ def _pooled(settings: Sequence[Setting], table: Table) -> list[tuple[Setting, ..
     groups: dict[str, list[Setting]] = {}
     for setting in settings:
         rest = {key: value for key, value in setting.config.items() if key not in table.free}
-        groups.setdefault(repr(sorted(rest.items())), []).append(setting)
+        groups.setdefault(as_text(rest), []).append(setting)
     return [tuple(group) for group in groups.values()]
 
 
-def _baseline(table: Table, matched: Mapping[int, Sequence[tuple[tuple[Setting, ...], Any]]]) -> Setting | None:
-    """The setting whose "% of steps" is 100 by definition."""
+def _baseline(
+    table: Table, matched: Mapping[int, Sequence[tuple[tuple[Setting, ...], dict[str, tuple[Any, Any]]]]]
+) -> tuple[Setting | None, list[str]]:
+    """The setting whose "% of steps" is 100 by definition, and why it is not comparable with the paper's."""
     for place, row in enumerate(table.rows):
         cell = row.cells.get("percent_of_steps")
         if cell is not None and cell.mean == 100 and place in matched:
-            return matched[place][0][0][0]
-    return None
+            group, beyond = matched[place][0]
+            return group[0], _unlike(beyond)
+    return None, []
 
 
 def _cells(
@@ -154,6 +158,7 @@ def _cells(
     row: Row,
     group: Sequence[Setting],
     baseline: Setting | None,
+    of_baseline: Sequence[str],
     confidence: float,
     beyond: Mapping[str, tuple[Any, Any]],
     published: Config,
@@ -170,6 +175,8 @@ def _cells(
             with_moment = sum(run.moment is not None for run in runs if run.finished and run.looked)
             cell = replace(cell, text=f"{with_moment} with a moment; {_told(short)} are not counted")
         reasons = _unlike(beyond)
+        if name in _RELATIVE:
+            reasons += [f"the baseline: {reason}" for reason in of_baseline if reason not in reasons]
         told_by_length = {"trainer.max_epochs", "trainer.max_steps"} & beyond.keys()
         if short and name in _OF_ALL_MOMENTS and not told_by_length:
             reasons.append(_told(short))

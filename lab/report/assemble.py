@@ -144,8 +144,10 @@ def _section(experiment: str, own: Sequence[Setting], baseline: str | None, conf
 
 def _default(experiment: str) -> Mapping[str, Any] | None:
     """Returns an experiment's config without overrides; None for an experiment that the lab does not know."""
-    with suppress(HydraException, OmegaConfBaseException):
-        return planned([f"experiment={experiment}"])
+    # The name may be a stranger's text: only a plain word goes into an override, in quotes, which make null a word.
+    if re.fullmatch(r"[\w/-]+", experiment):
+        with suppress(HydraException, OmegaConfBaseException):
+            return planned([f"experiment='{experiment}'"])
     return None
 
 

@@ -100,6 +100,8 @@ def _times(runs: Sequence[tuple[int | None, int]]) -> Times | None:
 def _reach(finished: Sequence[Record], baseline: Setting | None) -> Reach | None:
     if baseline is None or not finished or not baseline.finished or _moment_of(finished[0]) != _moment_of(baseline):
         return None
+    if _end_of(finished[0]) != _end_of(baseline) or any(run.cut_short for run in (*finished, *baseline.finished)):
+        return None
     threshold = baseline.first.threshold
     if threshold is None or "accuracy" not in baseline.metric:
         return None
@@ -124,11 +126,13 @@ class Against:
     """A setting against the baseline; p-values are corrected over all settings (Holm), None where no test is possible.
 
     Attributes:
-        ratio: p of Fisher's exact test on the Eureka-ratios; only for settings that were trained equally long.
+        ratio: p of Fisher's exact test on the Eureka-ratios; only for settings that were trained equally long, without
+            runs that were cut short (trainer.max_time) before a moment.
         time, change_time: p of the log-rank test on the times to the moment, and to the change point.
         watched: mean difference of the watched metric at the end over shared seeds, and the bounds of its interval;
             accuracies in percentage points.
-        watched_p: p of the paired t-test; only for settings trained equally long that stop equally soon after a moment.
+        watched_p: p of the paired t-test; only for settings trained equally long that stop equally soon after a moment,
+            over seeds of which neither run was cut short at another epoch.
         seeds: how many seeds both have finished.
     """
 
@@ -160,6 +164,8 @@ def _fisher(one: Setting, other: Setting) -> float | None:
     same = _moment_of(one) == _moment_of(other) and _length_of(one) == _length_of(other)
     if not all(looked) or not same or still_waiting(one, one.runs) or still_waiting(other, other.runs):
         return None
+    if any(run.cut_short and run.moment is None for runs in looked for run in runs):
+        return None
     ours, theirs = ((sum(run.moment is not None for run in runs), len(runs)) for runs in looked)
     return fisher(ours, theirs)
 
@@ -176,8 +182,12 @@ def still_waiting(setting: Setting, runs: Sequence[Record]) -> list[Record]:
     ]
 
 
-def _length_of(setting: Setting) -> list[Any]:
-    return [setting.config.get(f"trainer.{name}") for name in ("max_epochs", "max_steps")]
+def _length_of(runs: Setting | Record) -> list[Any]:
+    return [runs.config.get(f"trainer.{name}") for name in ("max_epochs", "max_steps")]
+
+
+def _end_of(runs: Setting | Record) -> list[Any]:
+    return [*_length_of(runs), runs.config.get("callbacks.eureka.stop_after")]
 
 
 def _log_rank(one: Setting, other: Setting, of: Callable[[Sequence[Record]], Times | None] = times) -> float | None:
@@ -200,9 +210,16 @@ def _at_the_end(runs: Sequence[Record]) -> list[tuple[int, float]]:
 
 
 def _paired(one: Setting, other: Setting, confidence: float) -> Paired | None:
-    ours, theirs = dict(_at_the_end(one.finished)), dict(_at_the_end(other.finished))
-    ends = [[s.metric, *_length_of(s), s.config.get("callbacks.eureka.stop_after")] for s in (one, other)]
-    if ends[0] != ends[1] or len(ours.keys() & theirs.keys()) < 2:
+    runs = {run.seed: run for run in other.finished}
+    unequal = {
+        run.seed
+        for run in one.finished
+        if run.seed in runs and run.epochs != runs[run.seed].epochs and (run.cut_short or runs[run.seed].cut_short)
+    }
+    ours, theirs = (
+        {seed: value for seed, value in _at_the_end(s.finished) if seed not in unequal} for s in (one, other)
+    )
+    if one.metric != other.metric or _end_of(one) != _end_of(other) or len(ours.keys() & theirs.keys()) < 2:
         return None
     return paired(ours, theirs, confidence)
 

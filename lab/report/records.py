@@ -73,6 +73,16 @@ class Record:
         return self.summary.epochs
 
     @property
+    def cut_short(self) -> bool:
+        """True if a finished run was not trained to its end: something else, such as trainer.max_time, ended it."""
+        last, steps = self.summary.max_epochs, self.config.get("trainer.max_steps")
+        at_the_end = (last is not None and 0 <= last <= self.epochs) or (
+            isinstance(steps, int) and 0 < steps <= self.summary.steps
+        )
+        after_its_moment = self.moment is not None and self.config.get("callbacks.eureka.stop_after") is not None
+        return self.finished and last is not None and not at_the_end and not after_its_moment
+
+    @property
     def validated_epochs(self) -> int:
         """Epochs up to the last validation, since a later moment would go unseen; all epochs if there are no curves."""
         if not self.curves.size:

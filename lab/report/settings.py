@@ -76,7 +76,7 @@ def settings(runs: Iterable[Record]) -> list[Setting]:
     """
     groups: dict[tuple[str, str], list[Record]] = defaultdict(list)
     for run in runs:
-        groups[run.experiment, _as_text(run.config)].append(run)
+        groups[run.experiment, as_text(run.config)].append(run)
     by_experiment: dict[str, list[list[Record]]] = defaultdict(list)
     for (experiment, _), group in groups.items():
         by_experiment[experiment].append(group)
@@ -155,10 +155,10 @@ def _overrides(run: Record) -> tuple[str, list[str]]:
 def _unlike(configs: Sequence[Mapping[str, Any]]) -> list[str]:
     """Keys whose values are not the same in all configurations."""
     keys = sorted(set().union(*configs))
-    return [key for key in keys if len({_as_text(config[key]) if key in config else None for config in configs}) > 1]
+    return [key for key in keys if len({as_text(config[key]) if key in config else None for config in configs}) > 1]
 
 
-def _as_text(value: Any) -> str:
+def as_text(value: Any) -> str:
     """Text that two values share only if they make the same setting: True is not 1, and 5.0 is 5."""
     return json.dumps(_in_one_notation(value), sort_keys=True)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -119,10 +120,10 @@ def _note_made(out: Path, files: set[str]) -> None:
 
 def _interval(text: str) -> Markup:
     """A value with its interval on a line of its own."""
-    value, bracket, interval = text.partition(" (")
-    if not bracket or not interval.endswith(")"):
+    found = re.fullmatch(r"([^()]*) \(([^()]*)\)", text)
+    if found is None:
         return escape(text)
-    return Markup('<span class="value">{}</span> <small>{}</small>').format(value, interval[:-1])
+    return Markup('<span class="value">{}</span> <small>{}</small>').format(*found.groups())
 
 
 def check_out(out: Path) -> None:

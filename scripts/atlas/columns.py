@@ -204,9 +204,21 @@ class Cell:
 
     def outcome(self) -> Outcome | None:
         """Outcome over the seeds, where a failed seed counts as one without a moment; None until all have ended."""
-        found = [one.model_copy(update={"status": "finished"}) for one in self._seeds()]
-        if not found:
+        seeds = self._seeds()
+        if not seeds:
             return None
+        # A seed that failed before its first validation has no threshold; with one, it counts as watched.
+        threshold = next((one.eureka.threshold for one in seeds if one.eureka.threshold is not None), 1.0)
+        watched = {"threshold": threshold}
+        found = [
+            one.model_copy(
+                update={
+                    "status": "finished",
+                    "eureka": one.eureka if one.eureka.threshold is not None else one.eureka.model_copy(update=watched),
+                }
+            )
+            for one in seeds
+        ]
         records = self.all(self.rate).records(found)
         return outcome(Setting(str(self.row), self.column.experiment, self.row.softmax, {}, records))
 

@@ -32,7 +32,7 @@ from lab.config.arguments import Parser
 from lab.console import LabError, refusals, tell
 from lab.datasets.sources import Split, TorchvisionSource
 from lab.report.published import load
-from lab.runs.files import DamagedFile, read_json, write_json, write_text
+from lab.runs.files import DamagedFile, check_writable, read_json, write_json, write_text
 from lab.runs.provenance import now
 from lab.runs.summary import read_summary
 from lab.runs.walk import walk_runs
@@ -298,6 +298,7 @@ def pack(places: Places, out: Path, checkpoints: bool = True) -> list[Path]:
         for path in (sorted(folder.rglob("*")) if folder.exists() else [])
         if path.is_file()
     ]
+    out.mkdir(parents=True, exist_ok=True)
     whole, room = out / "gpu.tar.gz", MOST_PARTS * PART_BYTES
     with tarfile.open(whole, "w:gz") as archive:
         for path in files:
@@ -399,6 +400,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     began, out = float(os.environ.get("EUREKA_GPU_BEGAN", time.time())), os.environ.get("OUT")
     packed = Path(out) if out else None
+    if packed is not None:
+        check_writable(packed, "OUT")
     device, typed = prepare(options.rehearse, only), f"scripts/gpu/all.sh {words}"
     record = run_all(plan, options.minutes, places, device, typed, only, began, packed)
     print(f"written: {places.results / 'README.md'}")

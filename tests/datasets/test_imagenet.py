@@ -96,6 +96,11 @@ def test_an_epoch_walks_through_all_images(folder: Path) -> None:
     [
         ({"dogs": ("n02085620", "n02085620")}, ValueError, "dogs"),
         ({"dogs": ("n02085620", "cat")}, FileNotFoundError, "no class folder cat"),
+        (
+            {"auto_augment": "rand-m9-mstd0.5-inc1", "color_jitter": 0.9},
+            ValueError,
+            "color_jitter=0.9 would not be used",
+        ),
         ({"tile_size": 0}, LabError, "tile_size"),
         ({"epoch_size": 0}, LabError, "epoch_size=0 is wrong: it must be greater than 0"),
         ({"workers": -1}, LabError, "workers=-1 is wrong: it must be at least 0"),

@@ -232,6 +232,17 @@ def test_shrinking_is_the_mean_over_the_area(tmp_path: Path) -> None:
     assert (half - mean).abs().max() <= 0.5
 
 
+def test_transparent_paper_is_white(tmp_path: Path) -> None:
+    folder = tmp_path / "Greek" / "character01"
+    folder.mkdir(parents=True)
+    drawn = Image.new("RGBA", (4, 4), (0, 0, 0, 0))
+    drawn.putpixel((1, 2), (0, 0, 0, 255))
+    drawn.save(folder / "1.png")
+    drawn.quantize(2).save(folder / "2.png")  # transparent by a colour of its palette
+    for pixels in Alphabets(str(tmp_path)).load(4).pixels[0]:
+        assert pixels[2, 1] == 0 and (pixels == 255).sum() == 15
+
+
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [

@@ -135,8 +135,11 @@ def test_what_cannot_be_read_is_told(corpus: FolderCorpus, monkeypatch: pytest.M
             FolderCorpus(str(corpus.folder), train=pattern)
     with pytest.raises(ValueError, match="less than one block"):
         CausalLanguageData(corpus, **sizes(block=30_000)).model_arguments()
-    (corpus.folder / "train.txt").write_bytes(b"fine\n\xff\xfe\n")
-    with pytest.raises(ValueError, match=r"train\.txt is not text in UTF-8"):
+    with pytest.raises(FileNotFoundError, match=r"all files of data\.corpus\.train=train\.txt are for validation"):
+        FolderCorpus(str(corpus.folder), train="train.txt", validation="*.txt").files("train")
+    (corpus.folder / "train.txt").write_bytes(b"\xef\xbb\xbffine\n" * 9_000 + b"no\xfe\n")
+    assert next(corpus.documents("train")) == "fine"  # without its byte-order mark
+    with pytest.raises(ValueError, match=r"train\.txt is not text in UTF-8: .* in line 9,001, at byte 72002"):
         tokens.tokenised(corpus, 300)
     assert len(list((tokens.cache() / "text").iterdir())) == 1, "of what failed nothing is left"
     monkeypatch.setitem(sys.modules, "tokenizers", None)

@@ -1,4 +1,5 @@
 import pickle
+from dataclasses import replace
 
 import pytest
 import torch
@@ -70,6 +71,25 @@ def test_validation_is_one_fixed_set_from_the_test_split(vision_data, drawn_sour
     assert first[0]["split"] == "test"
     seeded = VisionData(MainTask(), drawn_sources, batch_size=32, epoch_size=256, validation_size=100, seed=9)
     assert torch.equal(next(iter(seeded.val_dataloader()))["images"], first[0]["images"])
+
+
+def test_validation_of_images_sorted_by_class_shows_them_all(drawn_sources) -> None:
+    """As those of class folders are."""
+
+    class Sorted:
+        def load(self, split):
+            images = drawn_sources["garments"].load(split)
+            order = images.labels.argsort()
+            return replace(images, pixels=images.pixels[order], labels=images.labels[order])
+
+    sources = {**drawn_sources, "garments": Sorted()}
+    sizes = {"batch_size": 32, "epoch_size": 256, "validation_size": 40}
+    seen = [
+        torch.cat([batch["latents"]["target_1"] for batch in VisionData(MainTask(), source, **sizes).val_dataloader()])
+        for source in (drawn_sources, sources)
+    ]
+    classes = [len(one.unique()) for one in seen]
+    assert classes[1] >= classes[0] - 2 and classes[1] > 5
 
 
 def test_processes_share_an_epoch_without_overlap(drawn_sources) -> None:

@@ -45,6 +45,7 @@ from lab.report.outcomes import baseline_of, compare, outcome, times
 from lab.report.published import load
 from lab.report.records import what_is_run
 from lab.report.settings import Setting, planned, settings
+from lab.report.write import _interval
 from lab.runs.spec import run_name
 from scripts import curves as curves_script
 from scripts.curves import drawn as drawn_curves
@@ -438,6 +439,54 @@ def test_settings_of_other_lengths_have_neither_ratios_nor_accuracies_compared(w
     longer, early = of["softmax, trainer.max_epochs=5000"], of["norm_softmax, callbacks.eureka.stop_after=9"]
     assert (longer.ratio, longer.watched) == (None, None) and longer.time is not None
     assert early.ratio is not None and early.watched is None
+
+
+def test_runs_that_a_clock_has_ended_are_not_taken_for_whole_ones(write, tmp_path: Path) -> None:
+    for seed in range(5):
+        write(seed, None, epochs=EPOCHS - (4 if seed else 0))
+        write(seed, EPOCHS - 1, softmax="norm_softmax")
+    (section,) = assemble([gather(tmp_path)]).sections
+    (own,) = section.comparisons.values()
+    # Watched as long as the others, nobody had a moment by then either. One seed alone has two whole runs.
+    assert (own.ratio, own.watched, own.seeds) == (None, None, 0) and own.time is not None
+    for seed in range(1, 3):
+        write(seed, None)
+    (section,) = assemble([gather(tmp_path)]).sections
+    (own,) = section.comparisons.values()
+    assert own.ratio is None and own.seeds == 3
+
+
+def test_steps_are_counted_against_a_baseline_that_ends_alike(write, tmp_path: Path) -> None:
+    for seed in range(3):
+        write(seed, 12)
+        write(seed, 12, "callbacks.eureka.stop_after=0")
+        write(seed, 6, softmax="norm_softmax")
+    found = {setting.name: setting for setting in settings(gather(tmp_path).runs)}
+    ours = found["norm_softmax"]
+    reached = outcome(ours, found["softmax"]).reach
+    assert reached is not None and reached.percent_of_steps == pytest.approx(50)
+    assert outcome(ours, found["softmax, callbacks.eureka.stop_after=0"]).reach is None
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("3/4 (30 to 95)", '<span class="value">3/4</span> <small>30 to 95</small>'),
+        ("3/4 (any epoch), 2/4 (last epoch)", "3/4 (any epoch), 2/4 (last epoch)"),
+        ("3/4", "3/4"),
+    ],
+)
+def test_an_interval_stands_on_a_line_of_its_own(text: str, shown: str) -> None:
+    assert str(_interval(text)) == shown
+
+
+def test_an_experiment_that_is_no_name_is_an_unknown_one(write, tmp_path: Path) -> None:
+    for seed in range(2):
+        for more in ((), ("optim.lr=1e-2",)):
+            path = write(seed, 12, *more) / "summary.json"
+            name = ("null", "[a,b]")[seed]
+            path.write_text(path.read_text().replace('"experiment": "reasoning"', f'"experiment": "{name}"'))
+    assert [section.experiment for section in assemble([gather(tmp_path)]).sections] == ["[a,b]", "null"]
 
 
 def test_a_seed_that_failed_at_once_does_not_speak_for_its_setting(write, tmp_path: Path) -> None:

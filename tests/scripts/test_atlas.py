@@ -152,7 +152,8 @@ def test_a_cell_is_made_of_seeds_alike_and_one_that_failed_has_no_moment(tmp_pat
         folder = cell.all(None).folder(seed)
         folder.mkdir(parents=True)
         told = {"status": status, "seed": seed, "softmax": "softmax", "epochs": 7, "eureka": {"threshold": 0.7}}
-        told["diverged"] = status == "failed"
+        if status == "failed":  # before its first validation: without a threshold
+            told |= {"diverged": True, "eureka": {}}
         write_summary(folder, Summary.model_validate(told))
     kept = Kept(tmp_path / FILE)
     kept.keep(cell.ends())

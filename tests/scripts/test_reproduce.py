@@ -584,6 +584,12 @@ def test_sizes_at_which_the_paper_lies_outside_are_told(monkeypatch) -> None:
         "Baseline: the paper's mean lies outside at 1 of 2 sizes: 512 (70.1 there, 58.9 here).",
         "Adaptive: the paper's mean lies in it at every size.",
     ]
+    # Without any spread there is no interval at that size; the others are told.
+    rows = [{**row, "accuracy": 0.986} if row["size"] == 16 else row for row in rows]
+    assert max_retrieval.beside_the_paper(pd.DataFrame(rows)) == [
+        "Baseline: the paper's mean lies outside at 1 of 1 sizes: 512 (70.1 there, 58.9 here).",
+        "Adaptive: the paper's mean lies in it at 1 of 2 sizes, the others have no interval.",
+    ]
 
 
 def test_test_sets_differ_by_seed_and_are_fewer_when_large() -> None:
