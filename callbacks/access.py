@@ -22,6 +22,12 @@ def model_of(module: Any) -> nn.Module:
     return module.model
 
 
+def will_stop(trainer: L.Trainer) -> bool:
+    """Tells whether a callback's wish to stop ends training with this epoch; least epochs or steps may forbid it."""
+    enough = trainer.current_epoch + 1 >= (trainer.min_epochs or 0) and trainer.global_step >= (trainer.min_steps or 0)
+    return trainer.should_stop and enough
+
+
 def falls(metric: str) -> bool:
     """Tells whether a metric falls as a model gets better: a loss does, an accuracy rises."""
     return "loss" in metric and "accuracy" not in metric

@@ -121,6 +121,11 @@ class EurekaMoment(Callback):
         return self._change[1]
 
     @property
+    def newest(self) -> float | None:
+        """The watched metric at the last validation, also from before an interruption; None before the first."""
+        return self._curve[-1][2] if self._curve else None
+
+    @property
     def looked(self) -> bool:
         """True from the first validation on."""
         return bool(self._curve)
@@ -156,8 +161,9 @@ class EurekaMoment(Callback):
                 f"no Eureka-moment can be seen: the first validation would come at epoch {every}, and the run ends at "
                 f"{last} (trainer.check_val_every_n_epoch, trainer.max_epochs)"
             )
-        # A run that was killed after its last checkpoint may have nothing left to train.
-        self._stop_if_due(trainer, trainer.current_epoch)
+        # A run that was killed after its last checkpoint may have nothing left to train. Only validated epochs count:
+        # between two validations a run that was never interrupted trains on.
+        self._stop_if_due(trainer, self._curve[-1][0] if self._curve else 0)
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if trainer.sanity_checking:

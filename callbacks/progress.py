@@ -145,7 +145,7 @@ class EurekaProgress(ProgressBar):
 
     def _show(self, trainer: L.Trainer, doing: str) -> None:
         assert self._live is not None
-        left = self._seconds_left(trainer)
+        left = self.seconds_left(trainer)
         share = trainer.global_step / self._total if 0 < self._total < math.inf else None
         rest = [doing, *self._state(trainer), self._speed(trainer)]
         left_text = "" if left is None else f"{duration(left)} left"
@@ -159,7 +159,7 @@ class EurekaProgress(ProgressBar):
         if told == self._told:
             return  # this step was printed already, and no validation has come since
         self._told = told
-        per_step, left = self._pace.seconds_per_step, self._seconds_left(trainer)
+        per_step, left = self._pace.seconds_per_step, self.seconds_left(trainer)
         rate = f"{1 / per_step:.2f} steps/s" if per_step else ""
         left_text = "" if left is None else f"{duration(left)} left"
         parts = [self._place(trainer), place, rate, self._speed(trainer), left_text, doing, *state]
@@ -182,7 +182,7 @@ class EurekaProgress(ProgressBar):
         told = f"{data.samples_per_batch * trainer.accumulate_grad_batches / per_step:,.0f} {data.unit}/s"
         return f"{told} a seed" if isinstance(trainer.lightning_module, Describes) else told
 
-    def _seconds_left(self, trainer: L.Trainer) -> float | None:
+    def seconds_left(self, trainer: L.Trainer) -> float | None:
         """Seconds to the end of the run; None before they can be estimated."""
         batches, accumulated, step = trainer.num_training_batches, trainer.accumulate_grad_batches, trainer.global_step
         if not (batches and math.isfinite(batches)):
@@ -221,6 +221,8 @@ def state_of(trainer: L.Trainer, loss: float | None) -> list[str]:
     eureka = find_moment(callbacks_of(trainer))
     metric = watched_metric(callbacks_of(trainer))
     value = trainer.callback_metrics.get(metric)
+    if value is None and eureka is not None:
+        value = eureka.newest  # of a run that goes on
     if value is None:
         return [*told, "not validated yet"]
     validated = metric_told(metric, float(value))

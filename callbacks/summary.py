@@ -16,6 +16,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from lab.callbacks.access import callbacks_of
 from lab.callbacks.eureka import EurekaMoment, find_moment
 from lab.callbacks.guards import FiniteLoss
+from lab.callbacks.progress import EurekaProgress
 from lab.callbacks.throughput import Throughput, samples_seen
 from lab.runs.boards import boards
 from lab.runs.files import is_full
@@ -123,6 +124,7 @@ class RunSummary(Callback):
             "samples": samples_seen(trainer),
             "wall_seconds": round(self._seconds, 3),
             "samples_per_second": next((c.samples_per_second for c in callbacks if isinstance(c, Throughput)), None),
+            "seconds_left": next((c.seconds_left(trainer) for c in callbacks if isinstance(c, EurekaProgress)), None),
             "eureka": _found(eureka),
             "diverged": any(isinstance(one, FiniteLoss) and one.diverged for one in callbacks),
             "best": Best(**self._best) if self._best else None,

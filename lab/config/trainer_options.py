@@ -33,13 +33,15 @@ def _only(value: float, instead: str) -> Any:
     return Annotated[float, AfterValidator(read)]
 
 
+# Strategies that copy this process, which holds the run folder, or that need TPUs.
+_OTHERS = re.compile("spawn|fork|notebook|xla")
 _Batches = PositiveInt | Annotated[float, Field(gt=0, le=1)] | None
 # Options that the lab itself hands to the trainer: a config may only have null here.
 _Given = None
 
 OPTIONS: dict[str, Any] = {
     "accelerator": Literal[("auto", "gpu", *sorted(AcceleratorRegistry.available_accelerators()))],
-    "strategy": Literal[("auto", *StrategyRegistry.available_strategies())],
+    "strategy": Literal[("auto", *(one for one in StrategyRegistry.available_strategies() if not _OTHERS.search(one)))],
     "devices": PositiveInt
     | Literal[-1]
     | Annotated[list[NonNegativeInt], Field(min_length=1)]
@@ -50,7 +52,7 @@ OPTIONS: dict[str, Any] = {
     "max_steps": PositiveInt | Literal[-1],
     "min_steps": PositiveInt | None,
     "max_time": _text(r"\d+:\d\d:\d\d:\d\d", "be days:hours:minutes:seconds, as 00:12:30:00")
-    | dict[str, NonNegativeInt]
+    | dict[Literal["weeks", "days", "hours", "minutes", "seconds"], NonNegativeInt]
     | None,
     "limit_train_batches": _Batches,
     "limit_val_batches": _Batches,

@@ -77,9 +77,20 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
     Lightning writes into ``$TMPDIR`` first. Moving a file from there to another file system copies it over the old one,
     and a kill during the copy leaves neither.
+
+    Args:
+        own: the run's own folder of checkpoints, which is there; if somebody deletes it, it is not made again. Folders
+            of other callbacks that save are made.
     """
 
+    def __init__(self, own: Path) -> None:
+        super().__init__()
+        self.own = own
+
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
+        folder = Path(path).parent
+        if folder != self.own:
+            folder.mkdir(parents=True, exist_ok=True)
         save_checkpoint(checkpoint, Path(path))
 
     def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:

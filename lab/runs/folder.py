@@ -24,7 +24,7 @@ from omegaconf import DictConfig, OmegaConf
 from lab.config.identity import identity
 from lab.console import LabError, tell
 from lab.runs.files import DamagedFile, read_json, remove_unfinished, write_json, write_text
-from lab.runs.lock import FolderLock
+from lab.runs.lock import FolderLock, undisturbed
 from lab.runs.spec import identity_of
 from lab.runs.stored_config import FILE as CONFIG
 from lab.runs.stored_config import read_config
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from lab.runs.checkpoints import Checkpoint
 
 
-PROVENANCE = "provenance.json"
+PROVENANCE, CHECKPOINTS = "provenance.json", "checkpoints"
 
 
 class Run:
@@ -56,7 +56,7 @@ class Run:
     def __init__(self, folder: Path, primary: bool = True) -> None:
         self.folder = folder
         self.primary = primary
-        self.checkpoints = folder / "checkpoints"
+        self.checkpoints = folder / CHECKPOINTS
         self.pictures = folder / "pictures"
         self.metrics = folder / "metrics.csv"
         self.begun = False
@@ -137,14 +137,26 @@ class Run:
             )
 
     def set_aside(self) -> Path | None:
-        """Moves what is in the folder to ``<folder>~1`` (or the next free number); nothing is ever deleted."""
+        """Moves what is in the folder to ``<folder>~1`` (or the next free number); nothing is ever deleted.
+
+        Raises:
+            OSError: if it cannot be moved; the folder is then as it was.
+        """
         content = self._content()
         if not content:
             return None
-        self._aside = aside = free_place_aside(self.folder)
-        aside.mkdir()
-        for path in content:
-            shutil.move(path, aside / path.name)
+        aside = free_place_aside(self.folder)
+        with undisturbed():  # after half of it, take_back() would not know which files are of which run
+            aside.mkdir()
+            try:
+                for path in content:
+                    shutil.move(path, aside / path.name)
+            except OSError:
+                for path in aside.iterdir():
+                    shutil.move(path, self.folder / path.name)
+                aside.rmdir()
+                raise
+            self._aside = aside
         return aside
 
     def take_back(self) -> None:

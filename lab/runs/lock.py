@@ -96,7 +96,7 @@ class FolderLock:
         self.folder.mkdir(parents=True, exist_ok=True)
         kernel = True
         try:
-            with _undisturbed():
+            with undisturbed():
                 self._flock.acquire(timeout=1)
         except Timeout:
             raise self._refusal() from None
@@ -104,7 +104,7 @@ class FolderLock:
             kernel = False  # a file system without flock
         try:
             self._claim(kernel)
-            with _undisturbed():
+            with undisturbed():
                 remove_unfinished(self.folder, HOLDER)
                 token = self._lease.token or ""
                 mine = Holder(token, socket.gethostname(), os.getpid(), _born(), slurm.job())
@@ -119,7 +119,7 @@ class FolderLock:
         Args:
             remove: leave no file of the lock behind.
         """
-        with _undisturbed():
+        with undisturbed():
             if self._lease.is_locked:
                 if (holder := _read_record(self.folder)) and holder.token == self._lease.token:
                     (self.folder / HOLDER).unlink(missing_ok=True)
@@ -162,7 +162,7 @@ class FolderLock:
     def _lease_taken(self) -> bool:
         """Takes the lease if it is free, its holder died here, or it did not change for LEASE since the first try."""
         for _ in range(2):  # the first try may only remove a dead holder's file
-            with suppress(Timeout, LeaseSettingsMismatch), _undisturbed():
+            with suppress(Timeout, LeaseSettingsMismatch), undisturbed():
                 self._lease.acquire(blocking=False)
                 return True
         return False
@@ -217,7 +217,7 @@ def is_held(folder: Path) -> bool:
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
+def undisturbed() -> Iterator[None]:
     """Delays Ctrl-C and SIGTERM to the end of the block: raised within, they would leave a lock half taken."""
     if threading.current_thread() is not threading.main_thread():
         yield  # Python runs signal handlers only in the main thread

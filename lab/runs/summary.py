@@ -126,6 +126,7 @@ class Summary(_Part):
         epochs, max_epochs, steps, samples: how far it came.
         wall_seconds: of training, interruptions left out.
         samples_per_second: training speed; None before it is measured.
+        seconds_left: to the end, by the pace when this was written; None before it is known, or without a progress bar.
         eureka: the Eureka-moment.
         best: the best validation accuracy; None before the first validation.
         metrics: the newest value of everything logged; None where it was not finite.
@@ -155,6 +156,7 @@ class Summary(_Part):
     samples: Count = 0
     wall_seconds: Seconds = 0.0
     samples_per_second: FiniteFloat | None = None
+    seconds_left: Seconds | None = None
     eureka: Eureka = Eureka()
     best: Best | None = None
     metrics: Mapping[str, FiniteFloat | None] = Field(default_factory=dict)

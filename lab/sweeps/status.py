@@ -52,7 +52,7 @@ class RunStatus:
         accuracy: last validation accuracy; None before there is one.
         moment: epoch of the Eureka-moment; None without.
         change: epoch of the change point of the metric that is watched; None without.
-        seconds_left: of a running run, at its speed so far.
+        seconds_left: of a running run, when its summary was written.
         reason: why it failed, or its SLURM job and why that waits.
         plans: the plans that ask for the run, where it is missing.
     """
@@ -76,7 +76,10 @@ def status_of(folder: Path) -> RunStatus:
     except DamagedFile as error:
         return RunStatus(folder, "damaged", reason=error.short)
     epochs, most = summary.epochs, summary.max_epochs or 0
-    running = summary.status == "running" and epochs > 0
+    running = summary.status == "running"
+    left = summary.seconds_left
+    if left is None and epochs:  # seeds that train together have one progress bar, which no single summary reads
+        left = summary.wall_seconds / epochs * max(0, most - epochs)
     return RunStatus(
         folder=folder,
         status=summary.status,
@@ -85,7 +88,7 @@ def status_of(folder: Path) -> RunStatus:
         accuracy=summary.accuracy,
         moment=summary.moment,
         change=summary.change,
-        seconds_left=summary.wall_seconds / epochs * max(0, most - epochs) if running else None,
+        seconds_left=left if running else None,
         reason=summary.error or "",
     )
 

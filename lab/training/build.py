@@ -9,6 +9,7 @@ from typing import Any
 import lightning as L
 import torch
 import yaml
+from hydra.errors import InstantiationException
 from hydra.utils import get_class, get_object, instantiate
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import Logger
@@ -26,7 +27,7 @@ from lab.models.composed_softmax import softmax_factory, without_schedule
 from lab.models.parts import normalisers_of, rules_of
 from lab.runs.boards import check_installed
 from lab.runs.checkpoints import AtomicCheckpointIO
-from lab.runs.folder import Run
+from lab.runs.folder import CHECKPOINTS, Run
 from lab.runs.metrics_log import MetricsLog
 from lab.runs.spec import RunSpec
 from lab.runs.tensorboard import hyperparameters
@@ -71,11 +72,13 @@ def build_options(config: DictConfig) -> None:
     """Builds everything that is quick to build and discards it, so that options that do not fit fail before any work.
 
     Raises:
-        LabError: if the package of a logger is not installed.
+        LabError: if the package of a logger is not installed, or its config makes it at once.
     """
     for name, node in config.logger.items():
         if node:
             check_installed(str(name), get_class(node._target_))
+            if not node.get("_partial_"):
+                raise LabError(f"logger.{name} has no _partial_: true, with which the lab makes the logger of each run")
     build_optim(config.optim)
     build_callbacks(config)
     build_data(config.data)
@@ -158,16 +161,26 @@ def build_loggers(spec: RunSpec, run: Run, resume_step: int) -> list[Logger]:
 
 
 def build_trainer(spec: RunSpec, callbacks: Sequence[Callback], loggers: Sequence[Logger]) -> L.Trainer:
-    """Makes Lightning's trainer; prints a note if no callback of the config looks for a Eureka-moment."""
+    """Makes Lightning's trainer; prints a note if no callback of the config looks for a Eureka-moment.
+
+    Raises:
+        LabError: if Lightning cannot make it of these options on this machine.
+    """
     _tell_if_nobody_looks(spec)
     # Plain Python values: Lightning needs max_time as a dict, and a DictConfig is not one.
-    trainer = instantiate(
-        spec.config.trainer,
-        _convert_="all",
-        callbacks=list(callbacks),
-        logger=list(loggers) or False,
-        plugins=[AtomicCheckpointIO()],
-    )
+    try:
+        trainer = instantiate(
+            spec.config.trainer,
+            _convert_="all",
+            callbacks=list(callbacks),
+            logger=list(loggers) or False,
+            plugins=[AtomicCheckpointIO(spec.folder / CHECKPOINTS)],
+        )
+    except InstantiationException as error:
+        # As where devices do not fit the accelerator, or a package for one is missing.
+        if isinstance(error.__cause__, TypeError | ImportError):
+            raise LabError(f"these options of trainer do not work here: {error.__cause__}") from error
+        raise
     assert isinstance(trainer, L.Trainer)
     return trainer
 

@@ -110,8 +110,13 @@ def _opened(spec: RunSpec) -> Iterator[OpenRun | Summary]:
     try:
         if spec.force and slurm.restarts() and run.read_provenance().get("slurm_job") == slurm.job():
             spec = spec.changed(force=False)  # this job has started the run anew already, before it was requeued
-        if primary and spec.force and (aside := run.set_aside()):
-            tell(f"force=true: the run before is kept in {aside}")
+        if primary and spec.force:
+            try:
+                aside = run.set_aside()
+            except OSError as error:
+                raise _unwritable(spec, error) from error
+            if aside:
+                tell(f"force=true: the run before is kept in {aside}")
         # All processes read the same summary, so they return together; under force it is the old run's, or None.
         before = run.read_summary()
         if before is not None and before.finished and not spec.force:

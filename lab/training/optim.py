@@ -78,7 +78,9 @@ class OptimConfig:
                 f"optim.schedule={self.schedule} goes by epochs: give optim.warmup_epochs, not warmup_steps"
             )
         # Tried on a dummy weight, so that a wrong option is reported before a model is built.
-        self.optimizer([{"params": [nn.Parameter(torch.zeros(2, 2))]}], samples_per_step=1)
+        tried = self.optimizer([{"params": [nn.Parameter(torch.zeros(2, 2))]}], samples_per_step=1)
+        if getattr(tried, "is_second_order", False):
+            raise ValueError(f"optim.name={self.name} needs second derivatives, which a training step does not keep")
 
     def scaled_lr(self, samples_per_step: int) -> float:
         """Maximum learning rate for this many samples a step."""

@@ -182,6 +182,38 @@ def test_seeds_leave_together(told, tmp_path: Path) -> None:
         assert_same(run, other)
 
 
+# One step an epoch; a moment at the first validation, after ten epochs.
+SMALL_NUMBERS = ("experiment=reasoning_small", "data.numbers=4", "threads=1", "logger=csv_only")
+EARLY = (*SMALL_NUMBERS, "callbacks.eureka.threshold=0.01")
+
+
+def test_a_run_that_waits_for_its_end_after_the_moment_goes_on_to_it(told, tmp_path: Path, capfd) -> None:
+    """Saved between two validations, past moment + stop_after: it ends at the next validation, as if undisturbed."""
+    command = [*EARLY, "trainer.max_epochs=60", "callbacks.eureka.stop_after=3"]
+    train_with([*command, f"paths.runs={tmp_path / 'whole'}"])
+    told(signal.SIGTERM, 13, "on_before_optimizer_step")
+    with pytest.raises(SystemExit):
+        train_with([*command, f"paths.runs={tmp_path / 'again'}"])
+    (run,), (whole,) = runs_in(tmp_path / "again"), runs_in(tmp_path / "whole")
+    assert newest(run)["global_step"] == 14
+    capfd.readouterr()
+    train_with([*command, f"paths.runs={tmp_path / 'again'}"])
+    assert "step 15/60" in (said := capfd.readouterr().err) and "not validated yet" not in said
+    assert newest(run)["global_step"] == 20
+    assert_same(run, whole)
+
+
+def test_a_run_kept_beyond_its_moment_by_least_epochs_can_be_told_to_go(told, tmp_path: Path) -> None:
+    kept = ["callbacks.eureka.stop_after=0", "trainer.max_epochs=60", "+trainer.min_epochs=40"]
+    told(signal.SIGTERM, 24, "on_before_optimizer_step")
+    with pytest.raises(SystemExit):
+        train_with([*EARLY, *kept, f"paths.runs={tmp_path}"])
+    (run,) = runs_in(tmp_path)
+    assert newest(run)["global_step"] == 25
+    train_with([*EARLY, *kept, f"paths.runs={tmp_path}"])
+    assert summary_of(run)["steps"] == 40
+
+
 def test_processes_save_and_leave_together(tmp_path: Path) -> None:
     """As a person ends them: SIGTERM to the first process, which has started the other."""
     ddp = ["trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2", "trainer.precision=32-true"]

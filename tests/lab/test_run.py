@@ -1,5 +1,7 @@
 import json
 import os
+import shutil
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -123,6 +125,39 @@ def test_force_keeps_the_run_before(tmp_path: Path) -> None:
         assert (aside / "metrics.csv").read_text() == f"old {number}"
         assert not (run.folder / "metrics.csv").exists()
     run.release()
+
+
+def test_a_run_that_cannot_be_set_aside_whole_stays_where_it_is(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "r").mkdir()
+    for name in ("config.yaml", "metrics.csv", "provenance.json"):
+        (tmp_path / "r" / name).write_text(name)
+    run = Run(tmp_path / "r")
+    sound, moves = shutil.move, iter(range(9))
+
+    def move(path: Path, to: Path) -> None:
+        if next(moves) == 1:
+            raise OSError("no")
+        sound(path, to)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "move", move)
+        with pytest.raises(OSError, match="no"):
+            run.set_aside()
+    run.take_back()
+    assert sorted(path.name for path in run.folder.glob("[!.]*")) == ["config.yaml", "metrics.csv", "provenance.json"]
+    assert not (tmp_path / "r~1").exists()
+
+    def told(path: Path, to: Path) -> None:
+        signal.raise_signal(signal.SIGINT)
+        sound(path, to)
+
+    # Ctrl-C in the midst of it is heard after it: nothing is lost, and the run is moved back.
+    monkeypatch.setattr(shutil, "move", told)
+    with pytest.raises(KeyboardInterrupt):
+        run.set_aside()
+    monkeypatch.setattr(shutil, "move", sound)
+    run.take_back()
+    assert sorted(path.name for path in run.folder.glob("[!.]*")) == ["config.yaml", "metrics.csv", "provenance.json"]
 
 
 def test_a_killed_run_reads_as_stopped(tmp_path: Path) -> None:
@@ -297,7 +332,7 @@ def test_a_checkpoint_that_training_cannot_go_on_from_is_refused(changed: dict, 
 def test_a_checkpoint_is_written_beside_its_place_and_moved_there(tmp_path: Path, monkeypatch) -> None:
     """Not in $TMPDIR, from where a move to another file system is a copy over what was there."""
     path = tmp_path / "best.ckpt"
-    AtomicCheckpointIO().save_checkpoint({"global_step": 1}, path)
+    AtomicCheckpointIO(path.parent).save_checkpoint({"global_step": 1}, path)
     written: list[str] = []
 
     def killed(descriptor: int) -> None:
@@ -306,7 +341,7 @@ def test_a_checkpoint_is_written_beside_its_place_and_moved_there(tmp_path: Path
 
     monkeypatch.setattr(os, "fsync", killed)
     with pytest.raises(KeyboardInterrupt):
-        AtomicCheckpointIO().save_checkpoint({"global_step": 2}, path)
+        AtomicCheckpointIO(path.parent).save_checkpoint({"global_step": 2}, path)
     assert read_checkpoint(path).content == {"global_step": 1}
     assert len(written) == 1 and [one.name for one in tmp_path.iterdir()] == ["best.ckpt"]
 

@@ -46,6 +46,10 @@ def test_a_run_is_running_only_while_somebody_holds_it(runs: Path) -> None:
     running = found["norm/seed=0"]
     assert (running.moment, running.accuracy, running.seconds_left) == (12, 0.9, 1200.0)
     assert found["softmax/seed=1"].seconds_left is None
+    path = runs / "norm" / "seed=0" / "summary.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "seconds_left": 41.0}))  # its max_time is nearer
+    with FileLock(runs / "norm" / "seed=0" / ".lock"):
+        assert status_of(runs / "norm" / "seed=0").seconds_left == 41.0
     assert found["softmax/seed=2"].reason == "the loss is not finite at step 7"
     assert status_of(runs / "softmax" / "seed=0").epochs == 300
 

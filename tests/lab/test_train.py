@@ -237,6 +237,15 @@ def test_the_best_loss_is_the_least(tmp_path: Path) -> None:
         (("optim.name=lion", "+optim.options.fused=true"), r"optim\.options .* do not fit optim\.name=lion: "),
         (("optim.schedule=plateau",), r"optim\.schedule='plateau' is wrong: it must be 'cosine', "),
         (("trainer.max_time=abc",), r"trainer\.max_time='abc' is wrong: it must be days:hours:minutes:seconds"),
+        (("trainer.devices=[0]",), "these options of trainer do not work here: .*CPUAccelerator"),
+        (("trainer.devices=[0]", "seeds=2", "model.drop_path_rate=0"), "these options of trainer do not work here"),
+        (("trainer.max_time={minute:15}",), r"trainer\.max_time"),
+        (("trainer.strategy=ddp_spawn",), r"trainer\.strategy='ddp_spawn' is wrong"),
+        (("optim=deit", "optim.name=adahessian"), "optim.name=adahessian needs second derivatives"),
+        (
+            ("+logger.mine={_target_: lightning.pytorch.loggers.CSVLogger, save_dir: .}",),
+            "logger.mine has no _partial_: true",
+        ),
         (("model.drop_path_rate=5",), r"model\.drop_path_rate=5 is wrong: it must be at least 0 and less than 1"),
         (("intervention=grad_scaling", *RESNET), "has no attention whose gradients could be scaled"),
     ],
@@ -247,6 +256,12 @@ def test_what_cannot_be_built_is_told_in_one_sentence(tmp_path: Path, overrides:
     with pytest.raises(LabError, match=words):
         train_in(tmp_path, *small, *overrides)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_checkpoint_callback_of_lightning_saves_beside_the_lab_s(tmp_path: Path) -> None:
+    mine = "{_target_: lightning.pytorch.callbacks.ModelCheckpoint, dirpath: " + str(tmp_path / "mine" / "here") + "}"
+    run = train_in(tmp_path / "runs", *SMALL, f"+callbacks.mine={mine}")
+    assert summary_of(run)["status"] == "finished" and list((tmp_path / "mine" / "here").glob("*.ckpt"))
 
 
 def test_how_often_diagnostics_look_is_no_other_run(tmp_path: Path) -> None:

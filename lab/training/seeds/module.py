@@ -60,7 +60,8 @@ class Seed:
         module, data, callbacks, loggers: as its single run has them.
         run, summary: its run folder and summary; None where steps are only timed and nothing is written.
         watching, saving: the callbacks that do not save checkpoints, and those that do, which come last.
-        trainer: the seed's view of the trainer, for module and callbacks; set by :meth:`SeedsModule.attach`.
+        trainer: the seed's view of the trainer, for module and callbacks; set by :meth:`SeedsModule.attach`; missing
+            where no trainer could be built.
         loss: loss of the present training step.
         failure: why the seed has failed; None if it has not.
         over: True if the seed ends with this epoch.
@@ -93,7 +94,7 @@ class Seed:
                     raise
         if self.run is not None and self.summary is not None:
             if not self.run.lost:
-                self.summary.write(self.trainer, status, self.failure)
+                self.summary.write(getattr(self, "trainer", None), status, self.failure)
             if self.run.begun:  # else it stays held: the folder may still be taken back
                 self.run.release()
 
