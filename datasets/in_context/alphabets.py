@@ -155,7 +155,7 @@ def _grey(read: Callable[[], bytes], size: int, _name: str) -> Image.Image:
         content = read()
     except (zipfile.BadZipFile, zlib.error, RuntimeError, NotImplementedError) as error:
         raise OSError(str(error)) from error
-    image = Image.open(io.BytesIO(content))
+    image: Image.Image = Image.open(io.BytesIO(content))
     if "A" in image.getbands() or "transparency" in image.info:
         # Transparent paper is white; convert("L") alone would show the colour below, mostly black.
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))

@@ -116,7 +116,7 @@ class FolderCorpus:
 
 
 def _place_of_error(path: Path) -> str:
-    """Where a file stops being UTF-8, "in line 3, at byte 41"; the decoder itself counts from its buffer's start."""
+    """Place where a file stops being UTF-8, "in line 3, at byte 41"; a decoder counts from its buffer's start."""
     before = 0
     with path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
