@@ -220,7 +220,7 @@ def state_of(trainer: L.Trainer, loss: float | None) -> list[str]:
     told = [] if loss is None else [loss_told(loss)]
     eureka = find_moment(callbacks_of(trainer))
     metric = watched_metric(callbacks_of(trainer))
-    value = trainer.callback_metrics.get(metric)
+    value: Any = trainer.callback_metrics.get(metric)
     if value is None and eureka is not None:
         value = eureka.newest  # of a run that goes on
     if value is None:

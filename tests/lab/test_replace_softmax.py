@@ -302,12 +302,12 @@ def test_queries_that_are_scaled_before_the_call_have_their_own_scale() -> None:
         assert (sharper - own).abs().max() > 1e-3
 
 
-def _clap() -> tuple[nn.Module, dict[str, Tensor]]:
+def _clap() -> tuple[nn.Module, dict[str, Any]]:
     ids = torch.arange(2, 10).view(1, 8)
     return transformers.ClapTextModel(transformers.ClapTextConfig(**TEXT)), {"input_ids": ids}
 
 
-def _nllb() -> tuple[nn.Module, dict[str, Tensor]]:
+def _nllb() -> tuple[nn.Module, dict[str, Any]]:
     config = transformers.NllbMoeConfig(
         **PAIR,
         vocab_size=50,
