@@ -14,10 +14,11 @@ from torch.optim import Optimizer
 
 from lab.callbacks.diagnostics.base import Diagnostic, Keeper
 from lab.callbacks.diagnostics.gradient_norms import GradientNorms, norms_by_layer
+from lab.config.overrides import is_whole
 from lab.console import LabError
 from lab.models.replace import heat
 from lab.models.replaced_softmax import replaced_in
-from lab.observation.observe import Findings, look
+from lab.observation.observe import Findings, attention_layers, check_observers, look
 
 
 class Watch(Callback):
@@ -34,12 +35,15 @@ class Watch(Callback):
         every_n_steps: cadence in optimiser steps.
 
     Raises:
-        LabError: if a diagnostic needs more than a batch.
+        LabError: if a diagnostic needs more than a batch, or an argument is of a wrong type.
     """
 
     def __init__(
         self, model: nn.Module, x: Any, diagnostics: Sequence[Keeper], every_n_steps: PositiveInt = 100
     ) -> None:
+        check_observers(diagnostics)
+        if not is_whole(every_n_steps, 1):
+            raise LabError(f"every_n_steps={every_n_steps!r} is wrong: it must be a whole number of at least 1")
         self.model = model
         self.x = x
         self.diagnostics = [one for one in diagnostics if isinstance(one, Diagnostic) and one.needs is None]
@@ -80,6 +84,10 @@ class Watch(Callback):
             raise LabError(
                 "a softmax here has a schedule over all of training, and the trainer cannot tell how many steps that "
                 "is: give it max_steps"
+            )
+        if looks and self._seen < 0 and self.norms and not attention_layers(self.model):
+            raise LabError(
+                f"{type(self.model).__name__} has no attention of the lab: call lab.replace_softmax(model) first"
             )
         if looks and step == 0 and self._seen != 0:
             self._check_new()

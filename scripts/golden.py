@@ -114,7 +114,10 @@ def checkout(commit: str) -> Iterator[Path]:
     """Checks a commit out into a temporary folder, which is removed after the block."""
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder) / "tree"
-        subprocess.run(["git", "worktree", "add", "--quiet", "--detach", str(tree), commit], cwd=ROOT, check=True)
+        add = ["git", "worktree", "add", "--quiet", "--detach", str(tree), commit]
+        done = subprocess.run(add, cwd=ROOT, capture_output=True, text=True)
+        if done.returncode:
+            sys.exit(f"--against {commit} cannot be checked out: {done.stderr.strip()}")
         try:
             yield tree
         finally:
@@ -126,9 +129,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--against", metavar="COMMIT", help="compare with what this commit trains")
     arguments = parser.parse_args()
-    here = digests(ROOT)
     with ExitStack() as opened:
-        there = digests(opened.enter_context(checkout(arguments.against))) if arguments.against else {}
+        # Before anything is trained, since the commit may not exist.
+        other = opened.enter_context(checkout(arguments.against)) if arguments.against else None
+        here = digests(ROOT)
+        there = digests(other) if other is not None else {}
     for run, digest in here.items():
         verdict = "" if not there else "  same" if there.get(run) == digest else f"  DIFFERS from {arguments.against}"
         print(f"{digest[:16]}  {run}{verdict}")

@@ -24,6 +24,7 @@ from lab.config.command_line import composed
 from lab.console import LabError, import_from_here, refusals
 from lab.datasets.imagenet import FolderScenes
 from lab.datasets.loading import DataModule
+from lab.datasets.max_retrieval import RANKS
 from lab.datasets.scenes import unnormalised
 from lab.datasets.seeding import generator_of
 from lab.plotting.figures import DPI, new_figure, save_figure
@@ -121,14 +122,14 @@ def sets(data: Any, count: int) -> Figure:
     # Bars have the same width in all panels, however many items a set has.
     axes[0, 0].get_gridspec().set_width_ratios([batch["x"][0].shape[1] for batch in batches])
     for axis, batch in zip(axes[0], batches, strict=True):
-        features, largest = batch["x"][0][0], int(batch["latents"]["largest"][0])
+        features, asked = batch["x"][0][0], int(batch["latents"][RANKS[data.asked]][0])
         names = [data.class_names[kind] for kind in features[:, 1:].argmax(1).tolist()]
-        colors = [ANSWER if item == largest else OTHER for item in range(len(names))]
+        colors = [ANSWER if item == asked else OTHER for item in range(len(names))]
         axis.bar(range(len(names)), features[:, 0].tolist(), color=colors)
         axis.set(xlim=(-0.6, len(names) - 0.4), ylim=(0, 1), yticks=[0, 0.5, 1])
         axis.grid(visible=False, axis="x")
         axis.set_xticks(range(len(names)), names)
-        axis.set_title(f"{data.class_names[int(batch['y'][0])]}\n(item {largest + 1} of {len(names)})")
+        axis.set_title(f"{data.class_names[int(batch['y'][0])]}\n(item {asked + 1} of {len(names)})")
     axes[0, 0].set_ylabel("priority")
     figure.supxlabel("class of each item")
     return figure

@@ -60,6 +60,10 @@ def check_constructor(make: Callable[..., object]) -> None:
     )
 
 
+# Methods of a rule, which its own attributes must not hide.
+_METHODS = {name for name in vars(TemperatureRule) if callable(getattr(TemperatureRule, name)) and name[0] != "_"}
+
+
 def check_rule(rule: object) -> None:
     """Tries a rule on a handful of queries and keys and finds out the properties that its class does not declare.
 
@@ -68,8 +72,9 @@ def check_rule(rule: object) -> None:
     cannot be compared, so it is taken to depend on everything.
 
     Raises:
-        ValueError: if it is no temperature rule, if it fails, if its beta is not broadcastable to queries, or if it
-            declares to be independent of something that beta depends on.
+        ValueError: if it is no temperature rule, if it hides a method by an attribute, if it fails, if its beta is not
+            broadcastable to queries, if its temperatures are no dict of tensors, or if it declares to be
+            independent of something that beta depends on.
     """
     if not isinstance(rule, TemperatureRule):
         raise ValueError(
@@ -77,6 +82,14 @@ def check_rule(rule: object) -> None:
         )
     if not isinstance(getattr(rule, "tau", None), Tensor):
         raise ValueError(not_handed_on(type(rule)))
+    if hidden := sorted(_METHODS & vars(rule).keys()):
+        raise ValueError(
+            f"{name_of(type(rule))} stores something of its own as {hidden[0]}, which is a method of every rule: give "
+            "it another name"
+        )
+    told: object = rule.temperatures()
+    if not isinstance(told, dict) or not all(isinstance(one, Tensor) for one in told.values()):
+        raise ValueError(f"{name_of(type(rule))}.temperatures must return a dict of tensors, and returned {told!r}")
     if any(tensor.is_meta for tensor in chain(rule.parameters(), rule.buffers())):
         return  # meta tensors hold no numbers to try: properties stay None, and no short cut is taken
     H, D = rule.heads, rule.head_dim

@@ -52,6 +52,7 @@ def replace_softmax(model: Model, softmax: str | SoftmaxFactory | RuleFactory = 
         LabError: if there is no such softmax or option, or the model's softmax cannot be replaced; the model is then
             left as it was.
     """
+    _check_module(model)
     if any(isinstance(module, Observable) for module in model.modules()):
         raise LabError(
             f"{type(model).__name__} is a model of the lab: choose its softmax when you make it, with softmax=..."
@@ -87,9 +88,15 @@ def replace_softmax(model: Model, softmax: str | SoftmaxFactory | RuleFactory = 
 
 def restore_softmax(model: Model) -> Model:
     """Returns the model with its own softmax, as before :func:`replace_softmax`; any other model is left as it is."""
+    _check_module(model)
     for own in replaced_in(model):
         own.uninstall()
     return model
+
+
+def _check_module(model: object) -> None:
+    if not isinstance(model, nn.Module):
+        raise LabError(f"{model!r} is not a model: give a torch.nn.Module, not its name")
 
 
 def heat(model: nn.Module, progress: float) -> None:

@@ -133,13 +133,18 @@ def observe(
         too_few: called with the number of scenes asked for and the number there is, if there are not enough.
 
     Raises:
-        LabError: if the model has no attention, data is no data module, or there is no observer.
+        LabError: if the model has no attention, data is no data module, or there is no observer, or one that cannot
+            look at scenes.
     """
-    if not attention_layers(model):
+    check_observers(observers)
+    if not isinstance(model, nn.Module) or not attention_layers(model):
         names = ", ".join(type(observer).__name__ for observer in observers)
-        raise LabError(f"{type(model).__name__} has no attention, so {names} cannot look into it")
+        raise LabError(f"{type(model).__name__} has no attention, so {names or 'nobody'} cannot look into it")
     if not observers:
         raise LabError("lab.observe needs observers, as in [AttentionEntropy('look')]")
+    for one in observers:
+        if not isinstance(getattr(one, "scenes", None), int):
+            raise LabError(f"{type(one).__name__} does not look at scenes of the validation set: leave it out")
     if not isinstance(data, DataModule):
         raise LabError(f"lab.observe takes a data module of the lab, got {type(data).__name__}: lab.look takes a batch")
     device = _device_of(model) if device is None else torch.device(device)
@@ -160,7 +165,29 @@ def observe(
         asked = [observer.scenes for observer in observers if observer.scenes != EVERY_SCENE]
         if too_few is not None and stop < (most := max(asked, default=0)):
             too_few(most, stop)
-        return [observer.conclude(own) for observer, own in zip(observers, seen, strict=True)]
+        return [_concluded(observer, own) for observer, own in zip(observers, seen, strict=True)]
+
+
+def check_observers(observers: object) -> None:
+    """Refuses what is no list of observers.
+
+    Raises:
+        LabError: if it is no list, or holds a class or something else that cannot see.
+    """
+    if not isinstance(observers, Sequence) or isinstance(observers, str):
+        raise LabError(f"observers are a list, as in [{type(observers).__name__}(...)]")
+    for one in observers:
+        if isinstance(one, type):
+            raise LabError(f"{one.__name__} is a class: give an observer, as in {one.__name__}('look')")
+        if isinstance(one, str):
+            raise LabError(f"{one!r} is a name: give an observer, as in AttentionEntropy('look')")
+
+
+def _concluded(observer: Observer, seen: list[Any]) -> Findings:
+    found: object = observer.conclude(seen)
+    if not isinstance(found, Findings):
+        raise LabError(f"{type(observer).__name__}.conclude must return Findings, and returned {type(found).__name__}")
+    return found
 
 
 def look(model: nn.Module, x: Any, observers: Sequence[Observer]) -> list[Findings]:
@@ -183,11 +210,8 @@ def look(model: nn.Module, x: Any, observers: Sequence[Observer]) -> list[Findin
     known = observable(model)
     if known is None or not attention_layers(model):
         raise LabError(f"{type(model).__name__} has no attention of the lab: call lab.replace_softmax(model) first")
-    if not isinstance(observers, Sequence):
-        raise LabError(f"observers are a list, as in [{type(observers).__name__}(...)]")
+    check_observers(observers)
     for one in observers:
-        if isinstance(one, type):
-            raise LabError(f"{one.__name__} is a class: give an observer, as in {one.__name__}('look')")
         if not hasattr(one, "see") or getattr(one, "needs", None) is not None:
             raise LabError(f"{type(one).__name__} cannot look at a batch: it needs more than that (use lab.inspect)")
     device = _device_of(model)
@@ -201,7 +225,7 @@ def look(model: nn.Module, x: Any, observers: Sequence[Observer]) -> list[Findin
             chunk = Chunk({"x": part, "y": nothing, "latents": {}}, {}, layers, known)
             for own, observer in zip(seen, observers, strict=True):
                 own.append(observer.see(chunk))
-        return [observer.conclude(own) for observer, own in zip(observers, seen, strict=True)]
+        return [_concluded(observer, own) for observer, own in zip(observers, seen, strict=True)]
 
 
 def _inputs_of(x: Any) -> int:

@@ -154,9 +154,10 @@ def predict(
     (features,) = at_least_float32(features_PND)
     x, new = features[:, train], features[:, rows]
     mean, deviation = x.mean(1, keepdim=True), x.std(1, correction=0, keepdim=True)
-    # Each representation has a floor of its own: beside a large one, a small one must not count as constant.
-    largest_P11 = deviation.amax((1, 2), keepdim=True).clamp_min(1e-12)
-    scale = torch.maximum(deviation, 1e-6 * largest_P11)
+    # Each representation has a floor of its own: beside a large one, a small one must not count as constant. Features
+    # that are constant but for rounding, for their size, do.
+    largest_P1D = torch.maximum(deviation.amax((1, 2), keepdim=True), x.abs().amax(1, keepdim=True))
+    scale = torch.maximum(deviation, 1e-6 * largest_P1D).clamp_min(1e-12)
     x, new = (x - mean) / scale, (new - mean) / scale
     y = targets.one_hot(train).to(x)
     if x.shape[-1] < x.shape[1]:

@@ -64,8 +64,9 @@ def with_resources(given: Mapping[str, Any], trainer: DictConfig) -> dict[str, A
     elif str(devices).isdigit():
         count = int(devices)
     else:
-        # "0,1" names two devices, as [0,1] does.
-        count = len(str(devices).split(",")) if "," in str(devices) else None
+        # "0,1" names two devices, as [0,1] does, and "0," names one.
+        named = str(devices).split(",")
+        count = sum(bool(one.strip()) for one in named) if len(named) > 1 else None
     count = count or given["gpus_per_node"] or given["tasks_per_node"]
     if count is None:
         raise LabError(

@@ -15,6 +15,7 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig, OmegaConf
 
+from lab.attention.normalisers.softmax import Softmax
 from lab.attention.rules.fixed import Fixed
 from lab.callbacks.checkpoints import Checkpoints
 from lab.callbacks.diagnostics.base import Diagnostic
@@ -128,9 +129,17 @@ def build_model(model: DictConfig, softmax: DictConfig, facts: dict[str, int]) -
         raise LabError(
             f"{model._target_} does not fit this data, which gives {', '.join(unknown)}: choose another model="
         )
+    normaliser = softmax.get("normaliser")
+    plain = get_class(softmax._target_) is Fixed and softmax.get("tau") is None
+    plain = plain and (not normaliser or get_class(normaliser._target_) is Softmax)
     if "softmax" in parameters:
-        return instantiate(model, softmax=softmax_factory(softmax), **facts)
-    plain = get_class(softmax._target_) is Fixed and softmax.get("tau") is None and not softmax.get("normaliser")
+        made = instantiate(model, softmax=softmax_factory(softmax), **facts)
+        if not plain and not rules_of(made):
+            raise LabError(
+                f"{model._target_} takes a softmax and makes no rule of it, so softmax= would be ignored: let it make "
+                "one for every layer, with lab.models.parts.make_softmaxes"
+            )
+        return made
     if not plain:
         raise LabError(f"{model._target_} has no attention, so softmax= and its options cannot be used: leave them out")
     return instantiate(model, **facts)

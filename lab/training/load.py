@@ -67,6 +67,10 @@ class Trained:
         Raises:
             LabError: if the weights do not fit.
         """
+        if not isinstance(softmax, str | DictConfig | None):
+            raise LabError(
+                f"softmax={softmax!r} is no softmax here: give a name, or a config made by softmax_config(name, ...)"
+            )
         if isinstance(softmax, str):
             softmax = softmax_config(softmax, *self.softmax_defaults())
         if softmax is not None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
+from lab.config.overrides import read_override
 from lab.console import LabError, duration
 from lab.runs.provenance import git_state, machine, now, versions
 from lab.runs.summary import Summary, read_summary
@@ -166,6 +167,21 @@ def within(minutes: float | None) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+def refuse_keys(overrides: Sequence[str], instead: Mapping[str, str]) -> None:
+    """Refuses overrides of keys that a script sets itself.
+
+    Args:
+        overrides: as typed.
+        instead: what to do, by key.
+
+    Raises:
+        LabError: at the first.
+    """
+    for one in overrides:
+        if (key := read_override(one).key) in instead:
+            raise LabError(f"{one} would be set by the script itself: leave it out ({instead[key]})")
 
 
 def tell_duration(what: str, seconds: float) -> None:

@@ -25,7 +25,7 @@ from lab.console import LabError, refusals
 from lab.plotting.figures import save_figure
 from lab.runs.files import write_text
 from lab.runs.summary import load_summary
-from scripts.reproduce.common import origin, run_script, tell_duration, within
+from scripts.reproduce.common import origin, refuse_keys, run_script, tell_duration, within
 from scripts.reproduce.drawings.runs import Shown
 from scripts.reproduce.plan import SIZES, FigureSpec, Run, SizeName, Speeds, families, load, names, runs_of
 
@@ -156,6 +156,8 @@ def main(arguments: argparse.Namespace) -> None:
     """
     words: list[str] = arguments.words
     asked, further = [word for word in words if "=" not in word], [word for word in words if "=" in word]
+    own = "the seeds are those of the figure"
+    refuse_keys(further, {"seed": own, "seeds": own, "paths.runs": "give --runs"})
     further.append(f"paths.runs={arguments.runs}")
     if arguments.list:
         for line in listed(arguments.out, further):

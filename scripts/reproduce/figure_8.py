@@ -30,7 +30,7 @@ from lab.runs.files import write_text
 from lab.runs.metrics import read_metrics
 from lab.runs.summary import read_summary
 from scripts.reproduce.common import earliest, origin, positive, run_options, sentences, speed_of, tell_duration
-from scripts.reproduce.kept import check_ended
+from scripts.reproduce.kept import check_ended, ended
 from scripts.reproduce.seeds import Seeds
 
 # Link to an older page, if it lies in the folder: of runs before layer norm was the default.
@@ -123,13 +123,17 @@ def grid_table(plan: Plan) -> pd.DataFrame:
 
 
 def ratio_table(plan: Plan, rates: Iterable[tuple[str, str]]) -> pd.DataFrame:
-    """Eureka-ratios of finished seeds with their intervals beside the paper's, for pairs of a softmax and a rate."""
+    """Eureka-ratios with their intervals beside the paper's, for pairs of a softmax and a rate.
+
+    They are of the seeds that have ended; one that diverged counts as one without a moment, and is told.
+    """
     rows = []
     for name, lr in rates:
         seeds = plan.all(SOFTMAXES[name], lr)
-        summaries = [summary for summary in seeds.summaries() if summary is not None and summary.finished]
-        if not summaries:
+        summaries = [summary for summary in seeds.summaries() if summary is not None and ended(summary)]
+        if not any(one.finished for one in summaries):
             continue
+        failed = sum(not one.finished for one in summaries)
         theirs = PAPER[name]
         assert theirs.count is not None and theirs.of is not None
         # One order for the three lists of a row: moments, slingshots, final accuracies.
@@ -142,13 +146,14 @@ def ratio_table(plan: Plan, rates: Iterable[tuple[str, str]]) -> pd.DataFrame:
             {
                 "softmax": name,
                 "learning rate": lr,
-                "Eureka-ratio (95 % Wilson)": str(eureka_ratio(len(moments), len(summaries))),
+                "Eureka-ratio (95 % Wilson)": str(eureka_ratio(len(moments), len(summaries)))
+                + (f", {failed} failed" if failed else ""),
                 "paper": str(theirs),
                 "p (Fisher, same ratio as the paper's)": f"{p:.2f}",
                 "Eureka-epochs": ", ".join(f"{moment:,}" for moment in moments) or "-",
                 "slingshots after each": ", ".join(thrown) or "-",
                 "final accuracies": ", ".join(finals),
-                "epochs": f"{min(summary.epochs for summary in summaries):,}",
+                "epochs": f"{min(summary.epochs for summary in summaries if summary.finished):,}",
             }
         )
     return pd.DataFrame(rows)
@@ -247,12 +252,14 @@ def main(arguments: argparse.Namespace) -> None:
     for name, softmax in SOFTMAXES.items():
         for lr in plan.grid:
             trial = plan.trial(softmax, lr)
-            trial.train()
+            if not trial.ends():  # one that diverged would do so again
+                trial.train()
             check_ended(trial.summaries())
         chosen[name] = choose(plan, softmax)
         print(f"{name}: learning rate {chosen[name]}")
         seeds = plan.all(softmax, chosen[name])
-        seeds.train()
+        if not seeds.ends():
+            seeds.train()
         check_ended(seeds.summaries())
         save_figure(figure(plan, chosen), arguments.out / "figure_8.png", pdf=True)
         write_text(arguments.out / "README.md", page(plan, chosen, arguments.out, command) + "\n")

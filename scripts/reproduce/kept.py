@@ -77,7 +77,14 @@ class Kept:
         return list(self._found)
 
     def keep(self, found: Mapping[str, Summary]) -> None:
-        """Adds summaries by what was typed, and writes the file; a summary that is kept as finished is not replaced."""
+        """Adds summaries by what was typed, and writes the file; a summary that is kept as finished is not replaced.
+
+        Lines that another process has added since this one read the file stay.
+
+        Raises:
+            DamagedFile: if the file cannot be read any more.
+        """
+        self._found = {**self._found, **Kept(self._path)._found}
         finished = {run: one for run, one in self._found.items() if one.finished}
         together = {**self._found, **found, **finished}
         if together == self._found:

@@ -22,7 +22,7 @@ import pandas as pd
 from omegaconf import DictConfig
 
 from lab.console import LabError, refusals
-from lab.models.composed_softmax import softmax_config
+from lab.models.composed_softmax import refuse_schedule, softmax_config
 from lab.observation.dispersion import fit_beta
 from lab.plotting.figures import save_figure
 from lab.report.published import load
@@ -146,18 +146,21 @@ class Asked:
         """Row -> its softmax; the refitted one only where its coefficients are given.
 
         Raises:
-            LabError: if one of ``more`` is no softmax.
+            LabError: if one of ``more`` is no softmax, or has a schedule.
         """
         adaptive = "adaptive_temperature"
         rules = {BASELINE: softmax_config("softmax"), ADAPTIVE: softmax_config(adaptive)}
         if coefficients:
             rules[REFITTED] = softmax_config(adaptive, f"softmax.coefficients=[{coefficients}]")
         for text in self.more:
+            if not text.strip():
+                raise LabError("--softmax needs a name, as in --softmax 'norm_softmax softmax.statistic=std'")
             name, *overrides = text.split()
             try:
                 rules[text] = softmax_config(name, *overrides)
             except LabError as error:
                 raise LabError(f"--softmax {text!r}: {error}") from error
+            refuse_schedule(rules[text], f"--softmax {text!r}")
         return rules
 
 

@@ -179,7 +179,7 @@ def measure(plan: Plan) -> tuple[dict[str, pd.DataFrame], pd.DataFrame]:
     return order, sizes
 
 
-def page(plan: Plan, command: str, best: str | None) -> str:
+def page(plan: Plan, command: str) -> str:
     """The page of what is there."""
     scores, sizes = measure(plan)
     missing = [name for name in PENALTIES if name not in scores]
@@ -200,7 +200,8 @@ def page(plan: Plan, command: str, best: str | None) -> str:
         ]
         text += ["## Size of the logits", norms_table(sizes).to_markdown(disable_numparse=True, stralign="right")]
         text += ["Means over seeds, and the smallest and the largest seed."]
-    if best is not None:
+    best = closest(scores) if len(scores) == len(PENALTIES) else None
+    if best is not None and (plan.out / best / "README.md").exists():
         text += [
             f"## Ten seeds of the closest: {best}",
             f"[Table 1 and Figures 2, 4, 5 and 6]({best}/README.md). Chosen by its first {FIRST} seeds because it is "
@@ -214,10 +215,9 @@ def main(arguments: argparse.Namespace) -> None:
     """Trains what is missing, and writes the page after every reading."""
     plan = Plan(arguments.runs, arguments.out, arguments.threads, arguments.sets, arguments.fit_sets)
     command = " ".join(["python -m scripts.reproduce.max_retrieval_penalties", *arguments.typed])
-    best: str | None = None
 
     def write() -> None:
-        write_text(arguments.out / "README.md", page(plan, command, best))
+        write_text(arguments.out / "README.md", page(plan, command))
 
     left = [name for name in PENALTIES if not plan.whole(name)]
     if not arguments.page:
@@ -240,7 +240,6 @@ def main(arguments: argparse.Namespace) -> None:
                 if ten.train():
                     asked = Asked(plan.sets, plan.fit_sets)
                     evaluate(ten.folders, arguments.out / chosen, asked, command, PENALTIES[chosen].words)
-    best = next((name for name in PENALTIES if (arguments.out / name).exists()), None)
     write()
     print(f"written: {arguments.out}")
 

@@ -183,9 +183,10 @@ def _looks(part: Part, runs: Path, out: Path) -> Iterator[str]:
         here = is_finished(folder)
         for name in part.pictures:
             own = out / "pictures" / f"{part.experiment}_{softmax}_{name}.png"
-            if here:
+            drawn = folder / "pictures" / f"{name}.png"
+            if here and drawn.exists():
                 own.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(folder / "pictures" / f"{name}.png", own)
+                shutil.copyfile(drawn, own)
             if not own.exists():
                 continue
             yield f"{name.replace('_', ' ').capitalize()} over training, {softmax}, seed {seed}:"

@@ -31,7 +31,7 @@ from lab.report.published import names as published
 from lab.report.records import read_record
 from lab.report.settings import Setting
 from lab.runs.files import write_text
-from scripts.reproduce.common import origin, positive, run_script, tell_duration, within
+from scripts.reproduce.common import origin, positive, refuse_keys, run_script, tell_duration, within
 from scripts.reproduce.plan import SIZES, Run, SizeName, Speeds, families
 
 SCHEDULES = tuple(row.overrides[0] for row in load("eureka/section_5_3").rows if row.overrides)
@@ -161,11 +161,12 @@ def page(
     for row, runs in rows:
         found = measured(runs) if runs else None
         name = name_of(row)
+        failed = sum(one is not None and one.status == "failed" for run in runs for one in run.summaries())
         if found is None or found.ratio is None:
-            missing.append(name)
+            missing.append(name + (f" ({failed} failed)" if failed else ""))
             continue
         here = {
-            "eureka_ratio": str(found.ratio),
+            "eureka_ratio": str(found.ratio) + (f", {failed} failed" if failed else ""),
             "accuracy": show_mean(found.accuracy, 2) if found.accuracy else "-",
             "eureka_epoch": show_mean(found.eureka_epoch, 1) if found.eureka_epoch else "-",
         }
@@ -215,6 +216,7 @@ def main(arguments: argparse.Namespace) -> None:
     if len(names) > 1 or (names and arguments.list):
         raise LabError(f"{' '.join(names)}: name one table, and none after --list")
     further = [word for word in arguments.words if "=" in word]
+    refuse_keys(further, {"seed": "--seeds 2, say", "seeds": "--seeds 2, say"})
     further += [f"paths.runs={arguments.runs}"] if arguments.runs else []
     if arguments.list:
         for line in listed(arguments, further):
@@ -241,7 +243,10 @@ def main(arguments: argparse.Namespace) -> None:
     def train_all(runs: Sequence[Run], what: str) -> None:
         left = [run for run in sorted(runs, key=lambda run: run.seeds) if not run.finished]
         if left:
-            tell_duration(f"{what}, {len(left)} of {len(runs)} runs", speeds.seconds_left(left))
+            try:
+                tell_duration(f"{what}, {len(left)} of {len(runs)} runs", speeds.seconds_left(left))
+            except LabError as error:  # as where the steps that are timed diverge: their runs tell why
+                print(f"{what}: how long it takes is not known ({error})", flush=True)
         failed.extend(" ".join(run.overrides) for run in left if not run.train())
 
     def rows_of(chosen: dict[str, str]) -> list[tuple[Row, list[Run]]]:

@@ -26,6 +26,8 @@ from lab.attention.normalisers.plus_one import PlusOne
 from lab.attention.rules.fixed import Fixed
 from lab.attention.rules.learnable import LearnableTemperature
 from lab.callbacks.diagnostics.attention_entropy import AttentionEntropy
+from lab.callbacks.diagnostics.gradient_norms import GradientNorms
+from lab.callbacks.watch import Watch
 from lab.console import LabError, end_imports_quietly
 from lab.models.set_attention import SetAttention
 from lab.training.inspection import inspect
@@ -132,6 +134,29 @@ def test_names_and_classes_in_the_place_of_lists_and_observers_are_told(tmp_path
         lab.look(model, x, AttentionEntropy("look"))
     with pytest.raises(LabError, match="AttentionEntropy is a class: give an observer"):
         lab.look(model, x, [AttentionEntropy])  # type: ignore[list-item]
+    with pytest.raises(LabError, match="'attention_entropy' is a name: give an observer"):
+        lab.observe(model, None, ["attention_entropy"])  # type: ignore[arg-type, list-item]
+    with pytest.raises(LabError, match="observers are a list"):
+        lab.observe(model, None, AttentionEntropy("look"))  # type: ignore[arg-type]
+    with pytest.raises(LabError, match="GradientNorms does not look at scenes"):
+        lab.observe(model, None, [GradientNorms("look")])  # type: ignore[arg-type, list-item]
+    with pytest.raises(LabError, match="observers are a list"):
+        Watch(model, x, AttentionEntropy("look"))  # type: ignore[arg-type]
+    for every in (0, 1.5, -1):
+        with pytest.raises(LabError, match=r"every_n_steps=.* must be a whole number of at least 1"):
+            Watch(model, x, [AttentionEntropy("look")], every_n_steps=every)  # type: ignore[arg-type]
+    with pytest.raises(LabError, match="Linear has no attention of the lab"):
+        Watch(torch.nn.Linear(2, 2), x, [GradientNorms(str(tmp_path))]).at(0, 10)
+    for wrong in (lab.replace_softmax, lab.restore_softmax):
+        with pytest.raises(LabError, match="'gpt2' is not a model"):
+            wrong("gpt2")  # type: ignore[type-var]
+
+    class Lists(AttentionEntropy):
+        def conclude(self, seen: list[Any]) -> Any:
+            return []
+
+    with pytest.raises(LabError, match=r"Lists\.conclude must return Findings, and returned list"):
+        lab.look(model, x, [Lists("look")])
     with pytest.raises(LabError, match="trust=no_such_module: there is no such module"):
         read_trained(tmp_path, trust="no_such_module")
     with pytest.raises(LabError, match="no diagnostics: give a list, such as"):

@@ -318,7 +318,7 @@ FOUND: dict[str, tuple[Any, tuple[bool, bool]]] = {
 def test_what_beta_depends_on_is_found(name: str) -> None:
     make, found = FOUND[name]
     rule = make(heads=4, head_dim=16)
-    assert (rule.couples_queries, rule.weighs_channels) == (None, None)
+    assert rule.couples_queries in (None, found[0]) and rule.weighs_channels is None
     check_rule(rule)
     assert (rule.couples_queries, rule.weighs_channels) == found
 
@@ -373,6 +373,33 @@ def test_a_rule_that_draws_random_numbers_is_not_compared() -> None:
     assert (rule.couples_queries, rule.weighs_channels) == (True, True)
 
 
+class Hides(Fixed):
+    def __init__(self, heads: int, head_dim: int, tau: float | None = None, share: float = 0.5) -> None:
+        super().__init__(heads, head_dim, tau)
+        self.share = share  # type: ignore[method-assign, assignment]
+
+
+class Tells(Fixed):
+    def temperatures(self) -> dict[str, Tensor]:
+        return {"mine": 3.0}  # type: ignore[dict-item]
+
+
+class Deaf(nn.Module):
+    """Takes a softmax and makes nothing of it."""
+
+    def __init__(self, num_classes: int, softmax: Any = None) -> None:
+        super().__init__()
+
+
+def test_a_softmax_that_a_model_would_not_use_is_refused() -> None:
+    model = {"_target_": f"{__name__}.Deaf"}
+    plain = "lab.attention.rules.fixed.Fixed"
+    assert isinstance(built(plain, model=model), Deaf)
+    for name, options in ((plain, {"tau": 2.0}), ("lab.attention.rules.norm.NormSoftmax", {})):
+        with pytest.raises(LabError, match="Deaf takes a softmax and makes no rule of it"):
+            built(name, model=model, **{"tau": None, **options})
+
+
 VIT = {"_target_": "lab.models.compact_vit.CompactViT", "image_size": 8, "patch_size": 4, "depth": 2, "heads": 2}
 VIT_FACTS = {"num_classes": 3}
 
@@ -398,6 +425,8 @@ def built(
         ("NotCalled", True, "must hand heads, head_dim and tau on: super().__init__(heads, head_dim, tau)"),
         ("NoBeta", True, "NoBeta.inverse_temperature must return a tensor"),
         ("NoMask", True, "inverse_temperature(q, k, mask) fails on"),
+        ("Hides", True, "Hides stores something of its own as share, which is a method of every rule"),
+        ("Tells", True, "Tells.temperatures must return a dict of tensors, and returned {'mine': 3.0}"),
         ("NoRule", True, "is not a temperature rule: derive it from lab.attention.rule.TemperatureRule"),
     ],
 )

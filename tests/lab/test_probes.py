@@ -24,6 +24,17 @@ def made(seed: int = 0, width: int = WIDTH, size: int = SIZE) -> tuple[Tensor, T
     return torch.stack([x, noise, 1000 * x + 77]), Targets.of({"many": many, "two": two})
 
 
+def test_a_constant_representation_tells_nothing() -> None:
+    """As the query of an answer token that is the same in all scenes."""
+    x, targets = made()
+    constant = torch.randn(1, 1, WIDTH, generator=torch.Generator().manual_seed(1)).expand(1, SIZE, WIDTH)
+    for features in (constant, torch.cat([constant, x[:1]]), constant + 1e-7 * x[1:2]):
+        accuracy, bits = probe_accuracy(features, targets), code_length(features, targets, (0.1, 0.5))
+        assert accuracy.isfinite().all() and bits.isfinite().all()
+        majority = max(targets.labels[0, int(0.8 * SIZE) :].bincount()).item() / (SIZE - int(0.8 * SIZE))
+        assert accuracy[0, 0] <= majority + 0.05
+
+
 def test_a_small_representation_is_read_as_well_beside_a_large_one() -> None:
     x, targets = made()
     alone = probe_accuracy(1e-8 * x[:1], targets)

@@ -126,6 +126,14 @@ def test_kept_summaries_are_data_and_a_damaged_line_is_named(tmp_path: Path) -> 
         Kept(tmp_path / FILE)
 
 
+def test_what_another_process_keeps_meanwhile_stays(tmp_path: Path) -> None:
+    summary = Summary.model_validate({"status": "finished", "seed": 0, "softmax": "softmax", "epochs": 7})
+    one, other = Kept(tmp_path / FILE), Kept(tmp_path / FILE)
+    one.keep({"one": summary})
+    other.keep({"other": summary})
+    assert sorted(Kept(tmp_path / FILE).runs()) == ["one", "other"]
+
+
 def test_every_softmax_has_a_row_and_every_row_composes() -> None:
     rows = all_rows()
     assert {path.stem for path in (CONFIGS / "softmax").glob("*.yaml")} <= {row.typed for row in rows}

@@ -134,6 +134,10 @@ def test_max_retrieval_in_small(tmp_path: Path, monkeypatch, capsys) -> None:
 def test_a_softmax_that_does_not_exist_is_no_row() -> None:
     with pytest.raises(LabError, match=r"--softmax 'normsoftmax': .*did you mean 'norm_softmax'"):
         max_retrieval.Asked(10, 10, ["normsoftmax"]).rules()
+    with pytest.raises(LabError, match=r"--softmax 'heat_treatment' moves its temperature over training"):
+        max_retrieval.Asked(10, 10, ["heat_treatment"]).rules()
+    with pytest.raises(LabError, match="--softmax needs a name"):
+        max_retrieval.Asked(10, 10, [" "]).rules()
 
 
 def summary_with(**fields: object) -> Summary:
@@ -220,6 +224,18 @@ def test_figure_8_lists_the_seeds_of_a_row_in_one_order(told_by, monkeypatch) ->
     row = figure_8.ratio_table(plan, [("Softmax", "1e-3")]).iloc[0]
     assert row["Eureka-epochs"] == "20, 40" and row["slingshots after each"] == "2, 0"
     assert row["final accuracies"] == "80.0%, 90.0%, 50.0%"
+
+
+def test_figure_8_counts_a_seed_that_diverged_as_one_without_a_moment(told_by, monkeypatch) -> None:
+    def summary(softmax: str, lr: str, seed: int, trial: bool) -> Summary | None:
+        failed = {"status": "failed", "diverged": True} if seed == 2 else {}
+        return summary_with(seed=seed, eureka={"happened": seed == 0, "epoch": 40 if seed == 0 else None}, **failed)
+
+    told_by(summary)
+    monkeypatch.setattr(figure_8, "slingshots_of", lambda folder: 0)
+    plan = figure_8.Plan(Path("runs"), 100, 3, ("1e-3",), ())
+    told = figure_8.ratio_table(plan, [("Softmax", "1e-3")]).iloc[0]["Eureka-ratio (95 % Wilson)"]
+    assert told.startswith("1/3 (") and told.endswith(", 1 failed")
 
 
 def test_figure_8_keeps_rates_on_its_page_that_a_larger_grid_did_not_choose(told_by, tmp_path: Path) -> None:
@@ -327,6 +343,8 @@ def test_a_table_in_small(tmp_path: Path, monkeypatch, one_thread) -> None:
 def test_a_table_checks_its_overrides_first(tmp_path: Path) -> None:
     with pytest.raises(LabError, match="did you mean"):
         table.main(asked_for("4", "optim.weight_dekay=1", f"paths.runs={tmp_path}"))
+    with pytest.raises(LabError, match=r"seed=7 would be set by the script itself: leave it out \(--seeds 2, say\)"):
+        table.main(asked_for("4", "seed=7", f"paths.runs={tmp_path}"))
     with pytest.raises(LabError, match="11 is no table"):
         table.table_of("11")
 
@@ -550,6 +568,23 @@ def test_a_reading_that_was_whole_stays_on_the_page_when_its_runs_are_gone(tmp_p
         )
     assert (tmp_path / "README.md").read_text() == page, "of other test sets than are asked for nothing is told"
     assert (tmp_path / max_retrieval_penalties.ACCURACIES).read_bytes() == before
+
+
+def test_the_reading_that_is_told_as_the_closest_is_the_closest_and_has_its_page(tmp_path: Path, script) -> None:
+    shifts = {name: 2 + place for place, name in enumerate(reversed(max_retrieval.PENALTIES))}
+    scores = pd.concat([_baseline(shift).assign(penalty=name) for name, shift in shifts.items()])
+    scores.to_csv(tmp_path / max_retrieval_penalties.ACCURACIES, index=False)
+    sizes = [{"penalty": name, "seed": 0, "norm": 1, "spread_16": 4, "spread_1024": 5} for name in shifts]
+    pd.DataFrame(sizes).to_csv(tmp_path / max_retrieval_penalties.NORMS, index=False)
+    other, closest = next(iter(max_retrieval.PENALTIES)), list(max_retrieval.PENALTIES)[-1]
+    for folder in (other, closest):  # of an earlier choice, and of an evaluation that was cut short
+        (tmp_path / folder).mkdir()
+    where = ("--runs", str(tmp_path / "gone"), "--out", str(tmp_path), "--page")
+    script("max_retrieval_penalties", *where)
+    assert "Ten seeds of the closest" not in (tmp_path / "README.md").read_text()
+    (tmp_path / closest / "README.md").write_text("its page")
+    script("max_retrieval_penalties", *where)
+    assert f"Ten seeds of the closest: {closest}" in (tmp_path / "README.md").read_text()
 
 
 def test_the_flattening_of_softmax_in_small(tmp_path: Path, script) -> None:

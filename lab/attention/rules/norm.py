@@ -57,7 +57,8 @@ class NormSoftmax(TemperatureRule):
         super().__init__(heads, head_dim, tau)
         self.statistic: Statistic = statistic
         self.over: Over = over
-        self.couples_queries = over == "block"
+        if over == "block":  # known without a trial
+            self.couples_queries = True
 
     def inverse_temperature(self, q_BHND: Tensor, k_BHMD: Tensor, mask: Mask = None) -> Tensor:
         given = q_BHND.dtype
