@@ -76,7 +76,8 @@ def no_training(trainer: L.Trainer) -> Iterator[None]:
     """Leaves the time of the block out of the training speed, as that of validations is."""
     began = time.perf_counter()
     yield
-    for one in callbacks_of(trainer):
+    # While one of several seeds that train together looks, the others do not train either.
+    for one in getattr(trainer, "callbacks_of_all_seeds", callbacks_of(trainer)):
         if isinstance(one, Throughput):
             one.leave_out(time.perf_counter() - began)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -25,6 +26,15 @@ class WeightedMean(Metric):
         super().__init__()
         for name in ("mean_value", "weight"):
             self.add_state(name, torch.tensor(0.0), dist_reduce_fx="sum")
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], exclude_state: Sequence[str] = ()) -> WeightedMean:
+        # Moved with its module, but never to 16 bit, in which a sum soon stops growing (trainer.precision=bf16-true).
+        def kept(tensor: Tensor) -> Tensor:
+            moved = fn(tensor)
+            return tensor.to(moved.device) if moved.is_floating_point() and moved.itemsize < 4 else moved
+
+        super()._apply(kept, exclude_state)
+        return self
 
     def update(self, value: Tensor, weight: Tensor | float = 1.0) -> None:
         """Adds numbers of any shape; ``weight`` is one number for all, or has their shape (such as a mask)."""

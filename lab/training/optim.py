@@ -77,6 +77,8 @@ class OptimConfig:
             raise ValueError(
                 f"optim.schedule={self.schedule} goes by epochs: give optim.warmup_epochs, not warmup_steps"
             )
+        if self.schedule == "rsqrt" and not self.warmup_epochs:
+            raise ValueError("optim.schedule=rsqrt falls from the end of the warm-up on: give optim.warmup_epochs")
         # Tried on a dummy weight, so that a wrong option is reported before a model is built.
         tried = self.optimizer([{"params": [nn.Parameter(torch.zeros(2, 2))]}], samples_per_step=1)
         if getattr(tried, "is_second_order", False):
@@ -121,16 +123,22 @@ class OptimConfig:
             return LambdaLR(optimizer, lambda steps: self._inverse_sqrt(steps + 1, lr) / lr)
         # timm's "none" would skip the warm-up; its "step" schedule with a decay of 1 includes it.
         warms_only = self.schedule == "none" and self.warmup_epochs > 0
-        scheduler, _ = create_scheduler_v2(
-            optimizer,
-            # timm's "poly" is linear at a power of 1, which is its decay_rate.
-            sched="step" if warms_only else "poly" if self.schedule == "linear" else self.schedule,
-            decay_rate=1.0 if warms_only or self.schedule == "linear" else 0.1,
-            num_epochs=epochs,
-            min_lr=self.min_lr,
-            warmup_lr=self.warmup_lr,
-            warmup_epochs=self.warmup_epochs,
-        )
+        try:
+            scheduler, _ = create_scheduler_v2(
+                optimizer,
+                # timm's "poly" is linear at a power of 1, which is its decay_rate.
+                sched="step" if warms_only else "poly" if self.schedule == "linear" else self.schedule,
+                decay_rate=1.0 if warms_only or self.schedule == "linear" else 0.1,
+                num_epochs=epochs,
+                min_lr=self.min_lr,
+                warmup_lr=self.warmup_lr,
+                warmup_epochs=self.warmup_epochs,
+            )
+        except ValueError as error:
+            raise ValueError(
+                f"optim.schedule={self.schedule} does not fit {epochs} epochs with optim.warmup_epochs="
+                f"{self.warmup_epochs}: {error}"
+            ) from error
         return scheduler
 
     def _inverse_sqrt(self, step: int, lr: float) -> float:

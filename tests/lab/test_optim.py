@@ -1,14 +1,17 @@
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from conftest import runs_in
 
+from lab.callbacks.throughput import Throughput, no_training
 from lab.config.check import check_arguments
 from lab.console import LabError
 from lab.runs.metrics import read_metrics
 from lab.train import run
+from lab.training.metrics import LossAndAccuracy
 from lab.training.module import TwoStepModule
 from lab.training.optim import OptimConfig
 
@@ -80,6 +83,34 @@ def test_a_rate_that_stays_is_warmed_up_too(warmup_epochs, rates) -> None:
             scheduler.step(epoch)
         seen.append(optimizer.param_groups[0]["lr"])
     assert seen == pytest.approx(rates)
+
+
+def test_a_schedule_that_needs_a_warm_up_is_refused_without() -> None:
+    with pytest.raises(ValueError, match=r"optim\.schedule=rsqrt .*: give optim\.warmup_epochs"):
+        OptimConfig(schedule="rsqrt")
+    optim = OptimConfig(schedule="rsqrt", warmup_epochs=2)
+    with pytest.raises(ValueError, match=r"optim\.schedule=rsqrt does not fit 2 epochs with optim\.warmup_epochs=2"):
+        optim.scheduler(optim.optimizer([{"params": [torch.nn.Parameter(torch.zeros(2, 2))]}], 1), 2)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_sums_of_an_epoch_are_not_kept_in_16_bit(dtype: torch.dtype) -> None:
+    """trainer.precision=bf16-true converts the module with its metrics."""
+    metrics = LossAndAccuracy(4, ignored=-100).to(dtype)
+    logits, target = torch.eye(4).repeat(64, 1, 1), torch.arange(4).repeat(64, 1)
+    for _ in range(2):
+        for _ in range(400):
+            metrics.update(logits=logits, target=target, loss=torch.tensor(2.3))
+        told = metrics.compute()
+        assert told["loss"].item() == pytest.approx(2.3, rel=1e-4) and told["accuracy"].item() == 1
+        metrics.reset()
+
+
+def test_while_one_seed_is_looked_into_none_of_them_trains() -> None:
+    speeds = [Throughput(), Throughput()]
+    with no_training(SimpleNamespace(callbacks=speeds[:1], callbacks_of_all_seeds=speeds)):  # type: ignore[arg-type]
+        pass
+    assert speeds[0]._paused > 0 and speeds[1]._paused > 0
 
 
 def test_the_inverse_square_root_goes_by_steps() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import lightning as L
 from lightning.pytorch.callbacks import Callback, Checkpoint
+from torch import Tensor
 from torch.optim import Optimizer
 
 from lab.callbacks.checkpoints import Checkpoints
@@ -33,8 +34,13 @@ def _same(seed: Seed, given: Arguments) -> Arguments:
     return given
 
 
+def _divided(seed: Seed) -> Tensor:
+    # As Lightning hands a loss on: divided by the number of batches that make a step.
+    return seed.loss / seed.trainer.accumulate_grad_batches
+
+
 def _own_loss(seed: Seed, given: Arguments) -> Arguments:
-    return (seed.loss,)
+    return (_divided(seed),)
 
 
 def _own_batch(seed: Seed, given: Arguments) -> Arguments:
@@ -45,7 +51,7 @@ def _own_batch(seed: Seed, given: Arguments) -> Arguments:
 def _own_output_and_batch(seed: Seed, given: Arguments) -> Arguments:
     outputs, *rest = given
     # Validation has no output.
-    return (None if outputs is None else {"loss": seed.loss.detach()}, *_own_batch(seed, tuple(rest)))
+    return (None if outputs is None else {"loss": _divided(seed).detach()}, *_own_batch(seed, tuple(rest)))
 
 
 def _handed_on(

@@ -127,6 +127,11 @@ class SeedTrainer:
         return getattr(self._real, name)
 
     @property
+    def callbacks_of_all_seeds(self) -> list[Callback]:
+        """The callbacks of this seed and of those that train together with it."""
+        return [callback for seed in self._many.seeds for callback in seed.callbacks]
+
+    @property
     def logger(self) -> Logger | None:
         """The first of the seed's loggers, as Lightning has it."""
         return self.loggers[0] if self.loggers else None
