@@ -87,8 +87,8 @@ def test_a_rate_that_stays_is_warmed_up_too(warmup_epochs, rates) -> None:
 
 def test_a_schedule_that_needs_a_warm_up_is_refused_without() -> None:
     with pytest.raises(ValueError, match=r"optim\.schedule=rsqrt .*: give optim\.warmup_epochs"):
-        OptimConfig(schedule="rsqrt")
-    optim = OptimConfig(schedule="rsqrt", warmup_epochs=2)
+        OptimConfig(lr=1e-3, schedule="rsqrt")
+    optim = OptimConfig(lr=1e-3, schedule="rsqrt", warmup_epochs=2)
     with pytest.raises(ValueError, match=r"optim\.schedule=rsqrt does not fit 2 epochs with optim\.warmup_epochs=2"):
         optim.scheduler(optim.optimizer([{"params": [torch.nn.Parameter(torch.zeros(2, 2))]}], 1), 2)
 
