@@ -156,8 +156,8 @@ def main(arguments: argparse.Namespace) -> None:
     """
     words: list[str] = arguments.words
     asked, further = [word for word in words if "=" not in word], [word for word in words if "=" in word]
-    own = "the seeds are those of the figure"
-    refuse_keys(further, {"seed": own, "seeds": own, "paths.runs": "give --runs"})
+    seeds = "the seeds are those of the figure"
+    refuse_keys(further, {"seed": seeds, "seeds": seeds, "paths.runs": "give --runs"})
     further.append(f"paths.runs={arguments.runs}")
     if arguments.list:
         for line in listed(arguments.out, further):
