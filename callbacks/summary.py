@@ -102,6 +102,8 @@ class RunSummary(Callback):
         if self._before is not None and self._trainer is None and (trainer is None or trainer.global_step == 0):
             own = {*self.what.model_fields_set, "status", "written", "error"}
             told |= {name: getattr(self._before, name) for name in self._before.model_fields_set - own}
+        if status != "running":
+            told["seconds_left"] = None
         if error is not None:
             told["error"] = error
         try:

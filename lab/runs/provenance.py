@@ -56,7 +56,9 @@ def git_state() -> dict[str, Any]:
 
     def git(*arguments: str) -> str | None:
         try:
-            done = subprocess.run(["git", *arguments], cwd=here, capture_output=True, text=True, timeout=10)
+            # Without optional locks: a status that is killed would leave index.lock behind, and block every commit.
+            command = ["git", "--no-optional-locks", *arguments]
+            done = subprocess.run(command, cwd=here, capture_output=True, text=True, timeout=10)
         except (OSError, subprocess.TimeoutExpired):
             return None
         return done.stdout.strip() if done.returncode == 0 else None

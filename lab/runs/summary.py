@@ -126,7 +126,7 @@ class Summary(_Part):
         epochs, max_epochs, steps, samples: how far it came.
         wall_seconds: of training, interruptions left out.
         samples_per_second: training speed; None before it is measured.
-        seconds_left: to the end, by the pace when this was written; None before it is known, or without a progress bar.
+        seconds_left: of a running run, by its pace when this was written; None where it is not known.
         eureka: the Eureka-moment.
         best: the best validation accuracy; None before the first validation.
         metrics: the newest value of everything logged; None where it was not finite.

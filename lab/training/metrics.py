@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import Any
 
 import torch
@@ -29,6 +30,7 @@ class WeightedMean(Metric):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], exclude_state: Sequence[str] = ()) -> WeightedMean:
         # Moved with its module, but never to 16 bit, in which a sum soon stops growing (trainer.precision=bf16-true).
+        @wraps(fn)  # torchmetrics knows by its name a function that only converts, as double() does, and passes it over
         def kept(tensor: Tensor) -> Tensor:
             moved = fn(tensor)
             return tensor.to(moved.device) if moved.is_floating_point() and moved.itemsize < 4 else moved

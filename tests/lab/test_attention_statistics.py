@@ -72,7 +72,7 @@ def test_temperatures_and_bounds_are_those_within_a_window() -> None:
     layer(torch.randn(2, 12, 16))
     seen = layer.tap
     allowed = layer.normaliser.allowed(None, seen["q"], seen["k"])
-    assert torch.equal(seen["mask"], allowed)
+    assert torch.equal(seen["mask"], allowed[None, None])
     tau = temperature_of(layer.rule, seen["q"], seen["k"], seen["mask"])
     raw = (seen["q"] @ seen["k"].transpose(-2, -1)) / tau
     torch.testing.assert_close(raw[allowed.expand_as(raw)], seen["logits"][allowed.expand_as(raw)])
