@@ -22,10 +22,11 @@ def model_of(module: Any) -> nn.Module:
     return module.model
 
 
-def will_stop(trainer: L.Trainer) -> bool:
-    """Tells whether a callback's wish to stop ends training with this epoch; least epochs or steps may forbid it."""
-    enough = trainer.current_epoch + 1 >= (trainer.min_epochs or 0) and trainer.global_step >= (trainer.min_steps or 0)
-    return trainer.should_stop and enough
+def ends_with_this_epoch(trainer: L.Trainer) -> bool:
+    """Tells whether training ends with this epoch: the last one, or one at which a callback may and does stop it."""
+    epochs = trainer.current_epoch + 1
+    enough = epochs >= (trainer.min_epochs or 0) and trainer.global_step >= (trainer.min_steps or 0)
+    return epochs == trainer.max_epochs or (trainer.should_stop and enough)
 
 
 def falls(metric: str) -> bool:

@@ -11,7 +11,7 @@ import lightning as L
 from lightning.pytorch.callbacks import Checkpoint
 from pydantic import PositiveFloat, PositiveInt
 
-from lab.callbacks.access import check_metric, falls, will_stop
+from lab.callbacks.access import check_metric, ends_with_this_epoch, falls
 from lab.callbacks.preemption import Preemption
 
 
@@ -76,7 +76,7 @@ class Checkpoints(Checkpoint):
         if value is not None and self._is_better(float(value)):
             self.best_value = float(value)
             trainer.save_checkpoint(self.folder / "best.ckpt", weights_only=True)
-        if self.due(trainer) or will_stop(trainer) or trainer.current_epoch + 1 == trainer.max_epochs:
+        if self.due(trainer) or ends_with_this_epoch(trainer):
             self.save(trainer)
 
     def _is_better(self, value: float) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import lightning as L
 from lightning.pytorch.callbacks import Checkpoint
 
-from lab.callbacks.access import will_stop
+from lab.callbacks.access import ends_with_this_epoch
 from lab.console import hears, signal_name, tell
 
 # Ctrl-C is SIGINT. SLURM sends SIGTERM to a job that it ends and, before the time limit, the signal that
@@ -51,8 +51,7 @@ class Preemption(Checkpoint):
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         # A run that ends with this epoch ends by itself, and is finished.
-        ends = will_stop(trainer) or trainer.current_epoch + 1 == trainer.max_epochs
-        if self.leaving and not ends:
+        if self.leaving and not ends_with_this_epoch(trainer):
             self._leave(trainer)
 
     def end_if_told(self) -> None:

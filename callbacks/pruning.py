@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import lightning as L
 from lightning.pytorch.callbacks import Callback
 
-from lab.callbacks.access import will_stop
+from lab.callbacks.access import ends_with_this_epoch
 from lab.callbacks.eureka import EurekaMoment
 from lab.console import LabError, tell
 
@@ -50,7 +50,7 @@ class Pruning(Callback):
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         epoch = trainer.current_epoch + 1
         # A run that ends with this epoch is finished, whatever a pruner says.
-        ends = will_stop(trainer) or epoch == trainer.max_epochs
+        ends = ends_with_this_epoch(trainer)
         seen = [callback.accuracy for callback in self._looking if callback.accuracy is not None]
         if self._reference is None or trainer.sanity_checking or ends or not seen:
             return

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from lab.attention.layers import MultiHead
 from lab.attention.masks import Causal, Mask
 from lab.attention.normaliser import check_causal
+from lab.attention.precision import but_not_to_16_bit
 from lab.attention.schedule import HeatTreatment
 from lab.console import LabError
 from lab.models.parts import LayerSoftmax
@@ -125,11 +126,7 @@ class ReplacedSoftmax(MultiHead):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> ReplacedSoftmax:
         # Follows the model to another device, but stays in float32: temperatures would be too coarse in 16 bit.
-        def kept(tensor: Tensor) -> Tensor:
-            moved = fn(tensor)
-            return tensor.to(moved.device) if moved.is_floating_point() and moved.itemsize < 4 else moved
-
-        return super()._apply(kept, recurse)
+        return super()._apply(but_not_to_16_bit(fn), recurse)
 
     @property
     def owner(self) -> nn.Module:

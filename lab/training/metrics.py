@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import wraps
 from typing import Any
 
 import torch
 from torch import Tensor
 from torchmetrics import Metric, MetricCollection
 from torchmetrics.classification import MulticlassAccuracy
+
+from lab.attention.precision import but_not_to_16_bit
 
 
 class WeightedMean(Metric):
@@ -30,12 +31,7 @@ class WeightedMean(Metric):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], exclude_state: Sequence[str] = ()) -> WeightedMean:
         # Moved with its module, but never to 16 bit, in which a sum soon stops growing (trainer.precision=bf16-true).
-        @wraps(fn)  # torchmetrics knows by its name a function that only converts, as double() does, and passes it over
-        def kept(tensor: Tensor) -> Tensor:
-            moved = fn(tensor)
-            return tensor.to(moved.device) if moved.is_floating_point() and moved.itemsize < 4 else moved
-
-        super()._apply(kept, exclude_state)
+        super()._apply(but_not_to_16_bit(fn), exclude_state)
         return self
 
     def update(self, value: Tensor, weight: Tensor | float = 1.0) -> None:
