@@ -23,10 +23,11 @@ def model_of(module: Any) -> nn.Module:
 
 
 def ends_with_this_epoch(trainer: L.Trainer) -> bool:
-    """Tells whether training ends with this epoch: the last one, or one at which a callback may and does stop it."""
+    """Tells whether training ends with this epoch: its last one, its last step, or a callback may and does stop it."""
     epochs = trainer.current_epoch + 1
     enough = epochs >= (trainer.min_epochs or 0) and trainer.global_step >= (trainer.min_steps or 0)
-    return epochs == trainer.max_epochs or (trainer.should_stop and enough)
+    last = epochs == trainer.max_epochs or 0 < trainer.max_steps <= trainer.global_step
+    return last or (trainer.should_stop and enough)
 
 
 def falls(metric: str) -> bool:

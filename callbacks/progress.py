@@ -193,7 +193,7 @@ class EurekaProgress(ProgressBar):
             every = trainer.check_val_every_n_epoch or 1
             total = min(total, math.ceil((eureka.moment.epoch + eureka.stop_after) / every) * every * per_epoch)
         clocks = [one.time_remaining() for one in callbacks_of(trainer) if isinstance(one, Timer)]
-        bounds = [seconds for seconds in clocks if seconds is not None]
+        bounds = [max(0.0, seconds) for seconds in clocks if seconds is not None]  # below 0 once the time is over
         if total < math.inf:
             every = per_epoch * (trainer.check_val_every_n_epoch or 1)
             if (within := trainer.val_check_batch) is not None and within < batches:

@@ -6,7 +6,9 @@ import os
 import select
 import signal
 import sys
+import sysconfig
 import threading
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import takewhile
@@ -36,6 +38,47 @@ def printable(text: str) -> str:
 def first_line(error: BaseException) -> str:
     """First line of an error's message, without its full stop; the name of its type where the message is empty."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__).strip().rstrip(".:")
+
+
+def line_of(error: BaseException) -> str | None:
+    """Names the line that an error came from, the last one outside of other libraries: "my_rules.py, line 7, `...`".
+
+    None where it came from other libraries alone.
+    """
+    others, own = {*map(Path, sysconfig.get_paths().values())}, Path(__file__).parent
+    for one in reversed(traceback.extract_tb(error.__traceback__)):
+        path = Path(one.filename)
+        if own in path.parents or not others.intersection(path.parents):
+            name = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+            return f"{name}, line {one.lineno}, `{one.line}`"
+    return None
+
+
+def unexpected(error: BaseException) -> str:
+    """Tells an error that is no answer to a user's input: its type, its message and the line that it came from."""
+    line = line_of(error)
+    return f"{type(error).__name__}: {first_line(error)}" + (f" ({line})" if line else "")
+
+
+@contextmanager
+def blamed(what: str) -> Iterator[None]:
+    """Tells an unexpected error within the block in one sentence, with the line that it came from.
+
+    Args:
+        what: what has failed, as the beginning of the sentence.
+
+    Raises:
+        LabError: in place of any other error but those that say by themselves what would be right, or that do not lie
+            in the code: wrong values, missing files, no memory.
+    """
+    try:
+        yield
+    except (LabError, ValueError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        if type(error).__name__ == "OutOfMemoryError":  # torch's, a RuntimeError
+            raise
+        raise LabError(f"{what}: {unexpected(error)}") from error
 
 
 def not_installed(package: str, extra: str) -> str:

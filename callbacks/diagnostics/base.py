@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -17,7 +18,7 @@ from pydantic import NonNegativeInt, PositiveInt
 from lab.callbacks.access import callbacks_of, model_of
 from lab.callbacks.eureka import moment_step
 from lab.callbacks.throughput import no_training
-from lab.console import LabError, tell
+from lab.console import LabError, tell, unexpected
 from lab.datasets.loading import data_of
 from lab.observation.observe import Chunk, Findings, attention_layers, observe
 from lab.observation.subject import Subject
@@ -123,24 +124,29 @@ class Keeper(Callback):
             self.take_back(trainer.global_step)
         if self.table.empty:
             return
-        picture = self.history(self.table, moment_step(trainer))
-        if picture is not None:
-            self.draw(picture, "", trainer)
+        try:
+            picture = self.history(self.table, moment_step(trainer))
+            if picture is not None:
+                self.draw(picture, "", trainer)
+        except (LabError, OSError):
+            raise
+        except Exception as error:  # training has ended well, and the table is written
+            tell(f"callbacks.{self.name} draws no picture over training: {unexpected(error)}")
 
 
-class Look(Keeper):
+class Look(Keeper, ABC):
     """A diagnostic that shows a trained model (``lab.inspect``) inputs of its own choice instead of a probe set."""
 
+    @abstractmethod
     def look(self, subject: Subject) -> Findings:
         """Looks once.
 
         Raises:
             LabError: if the model cannot be looked at in this way.
         """
-        raise NotImplementedError
 
 
-class Diagnostic(Keeper):
+class Diagnostic(Keeper, ABC):
     """Looks at the first scenes of the validation set before training and then every few epochs, on rank 0.
 
     A new diagnostic is a subclass with :meth:`see` and :meth:`conclude`, and a config with its ``_target_``. It writes
@@ -188,13 +194,13 @@ class Diagnostic(Keeper):
             self._told.add(words)
             tell(f"callbacks.{self.name}: {words}")
 
+    @abstractmethod
     def see(self, chunk: Chunk) -> Any:
         """Summarises some scenes; the result should be small, since the results of all chunks are kept."""
-        raise NotImplementedError
 
+    @abstractmethod
     def conclude(self, seen: list[Any]) -> Findings:
         """Combines what :meth:`see` returned for all chunks."""
-        raise NotImplementedError
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         model = model_of(pl_module)

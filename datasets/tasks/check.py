@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lab.console import blamed
 from lab.datasets.scenes import TILES, ImageBank, Scenes
 from lab.datasets.seeding import generator_of
 from lab.datasets.sources import Source, Split
@@ -92,7 +93,8 @@ def check_scenes(task: Task, bank: ImageBank, scenes: int = 256) -> None:
     """
     name = type(task).__name__
     for size in (scenes, 1):
-        drawn = task.sample(bank, torch.arange(size), generator_of("check", 0))
+        with blamed(f"{name}.sample fails"):
+            drawn = task.sample(bank, torch.arange(size), generator_of("check", 0))
         _check_draws(name, drawn, size, len(bank.labels))
         _check_latents(name, task, drawn.latents)
         _check_labels(name, task, drawn.latents, len(task.label_names(bank.class_names)))

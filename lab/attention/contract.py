@@ -31,6 +31,7 @@ class _Dependence(NamedTuple):
 
     couples_queries: bool
     weighs_channels: bool
+    reads_masked_keys: bool
 
 
 def check_constructor(make: Callable[..., object]) -> None:
@@ -60,16 +61,26 @@ def check_constructor(make: Callable[..., object]) -> None:
     )
 
 
-# Methods of a rule, which its own attributes must not hide.
-_METHODS = {name for name in vars(TemperatureRule) if callable(getattr(TemperatureRule, name)) and name[0] != "_"}
+def check_names(part: nn.Module, base: type[nn.Module]) -> None:
+    """Checks that no attribute of a rule or normaliser hides a method of its base class.
+
+    Raises:
+        ValueError: if one does.
+    """
+    hidden = [name for name in sorted(vars(part)) if name[0] != "_" and callable(getattr(base, name, None))]
+    if hidden:
+        raise ValueError(
+            f"{name_of(type(part))} stores something of its own as {hidden[0]}, which is a method of every "
+            f"{base.__name__}: give it another name"
+        )
 
 
 def check_rule(rule: object) -> None:
     """Tries a rule on a handful of queries and keys and finds out the properties that its class does not declare.
 
-    Sets ``couples_queries`` and ``weighs_channels`` where they are None. Apart from that the rule does not change: a
-    copy is tried, and no random number of training is drawn. The betas of a rule that draws random numbers itself
-    cannot be compared, so it is taken to depend on everything.
+    Sets ``couples_queries``, ``weighs_channels`` and ``reads_masked_keys`` where they are None. Apart from that the
+    rule does not change: a copy is tried, and no random number of training is drawn. The betas of a rule that draws
+    random numbers itself cannot be compared, so it is taken to depend on all queries and channels.
 
     Raises:
         ValueError: if it is no temperature rule, if it hides a method by an attribute, if it fails, if its beta is not
@@ -82,11 +93,7 @@ def check_rule(rule: object) -> None:
         )
     if not isinstance(getattr(rule, "tau", None), Tensor):
         raise ValueError(not_handed_on(type(rule)))
-    if hidden := sorted(_METHODS & vars(rule).keys()):
-        raise ValueError(
-            f"{name_of(type(rule))} stores something of its own as {hidden[0]}, which is a method of every rule: give "
-            "it another name"
-        )
+    check_names(rule, TemperatureRule)
     told: object = rule.temperatures()
     if not isinstance(told, dict) or not all(isinstance(one, Tensor) for one in told.values()):
         raise ValueError(f"{name_of(type(rule))}.temperatures must return a dict of tensors, and returned {told!r}")
@@ -99,19 +106,29 @@ def check_rule(rule: object) -> None:
         tried = copy.deepcopy(rule).cpu().float()
         q_BHND, k_BHMD = (numbers(B, H, rows, D, step) for rows, step in ((N, 1.7), (M, 2.3)))
         for training in (True, False):
-            _beta_of(tried.train(training), q_BHND, k_BHMD)
+            if _beta_of(tried.train(training), q_BHND, k_BHMD).isnan().any():
+                raise ValueError(f"{name_of(type(rule))}.inverse_temperature returns NaN for plain queries and keys")
         _check_declared(rule, _dependence(tried, q_BHND, k_BHMD))
-        undeclared = [name for name in _Dependence._fields if getattr(rule, name) is None]
+        undeclared = _undeclared(rule)
         everywhere = list(_everywhere(tried, q_BHND, k_BHMD)) if undeclared else []
     for name in undeclared:
-        setattr(rule, name, any(seen is None or getattr(seen, name) for seen in everywhere))
+        # Where nothing is known, no short cut is taken; but a rule is refused only for what was seen.
+        unknown = name != "reads_masked_keys"
+        setattr(rule, name, any(unknown if seen is None else getattr(seen, name) for seen in everywhere))
     if type(rule).keys is not TemperatureRule.keys:
         rule.weighs_channels = True
 
 
+def _undeclared(rule: TemperatureRule) -> list[str]:
+    """Names of the properties that are still to be found out; a rule that takes causal masks knows about masks."""
+    if rule.takes_causal and rule.reads_masked_keys is None:
+        rule.reads_masked_keys = False
+    return [name for name in _Dependence._fields if getattr(rule, name) is None]
+
+
 def take_findings(layer: nn.Module, checked: nn.Module) -> None:
     """Copies to a rule or normaliser the properties that were found out for another one of its kind."""
-    for name in ("couples_queries", "weighs_channels", "shift_invariant"):
+    for name in (*_Dependence._fields, "shift_invariant"):
         if getattr(layer, name, ...) is None:
             setattr(layer, name, getattr(checked, name))
 
@@ -160,16 +177,29 @@ def _dependence(rule: TemperatureRule, q_BHND: Tensor, k_BHMD: Tensor) -> _Depen
     last = q_BHND[:, :, -1:]
     alone = _beta_of(rule, last, k_BHMD)
     couples = not same(beta.expand_as(q_BHND)[:, :, -1:], alone)
+    reads_masked = _reads_masked_keys(rule, q_BHND, k_BHMD)
     if beta.dim() and beta.shape[-1] > 1:
-        return _Dependence(couples, True)
+        return _Dependence(couples, True, reads_masked)
     # Another basis: the scores stay the same, except that one number is added to all scores of a query.
     stretch = torch.linspace(0.5, 2, q_BHND.shape[-1])
     q = torch.cat([last * stretch, last], -1)
     k = torch.cat([(k_BHMD + 0.3) / stretch, torch.zeros_like(k_BHMD)], -1)
     try:
-        return _Dependence(couples, not same(alone, _beta_of(rule, q, k)))
+        return _Dependence(couples, not same(alone, _beta_of(rule, q, k)), reads_masked)
     except ValueError:
-        return _Dependence(couples, True)  # the rule fails on queries of another dimension
+        return _Dependence(couples, True, reads_masked)  # the rule fails on queries of another dimension
+
+
+def _reads_masked_keys(rule: TemperatureRule, q_BHND: Tensor, k_BHMD: Tensor) -> bool:
+    """Tells if beta changes with a key that the mask hides; False for a rule that fails under a mask."""
+    mask = torch.ones(q_BHND.shape[-2], k_BHMD.shape[-2], dtype=torch.bool)
+    mask[:, -1] = False
+    other = k_BHMD.clone()
+    other[:, :, -1] *= -3
+    try:
+        return not same(*(_beta_of(rule, q_BHND, one, mask) for one in (k_BHMD, other)))
+    except ValueError:
+        return False  # its first use under a mask tells why
 
 
 def same(one: Tensor, other: Tensor) -> bool:
@@ -183,12 +213,12 @@ def numbers(B: int, H: int, rows: int, D: int, step: float) -> Tensor:
     return torch.arange(B * H * rows * D).mul(step).sin().view(B, H, rows, D) * torch.arange(1, rows + 1).view(-1, 1)
 
 
-def _beta_of(rule: TemperatureRule, q_BHND: Tensor, k_BHMD: Tensor) -> Tensor:
+def _beta_of(rule: TemperatureRule, q_BHND: Tensor, k_BHMD: Tensor, mask: Tensor | None = None) -> Tensor:
     """Returns beta of the rule, after checks that it is a real tensor and broadcastable to the queries."""
     where = f"{name_of(type(rule))}.inverse_temperature"
     shapes = f"queries {list(q_BHND.shape)} and keys {list(k_BHMD.shape)} [batch, heads, tokens, head_dim]"
     try:
-        beta: object = rule.inverse_temperature(q_BHND, k_BHMD, None)
+        beta: object = rule.inverse_temperature(q_BHND, k_BHMD, mask)
     except LengthNotTold:
         raise
     except Exception as error:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lab.attention import cpu_paths
 from lab.attention.masks import Causal, Mask, written_out
-from lab.attention.normaliser import Normaliser, check_causal, masked
+from lab.attention.normaliser import Normaliser, check_causal, check_masked, masked
 from lab.attention.normalisers.softmax import Softmax
 from lab.attention.precision import at_least_float32
 from lab.attention.rule import TemperatureRule, inverse_temperature
@@ -121,6 +121,7 @@ def _checked(q_BHND: Tensor, rule: TemperatureRule, mask: Mask, normaliser: Norm
         return None
     if not isinstance(mask, (Tensor, Causal)):
         raise ValueError(f"a mask of attention is a tensor of bool or Causal; got {type(mask).__name__}")
+    check_masked(rule)
     if isinstance(mask, Causal):
         if mask.queries > 1:
             check_causal(rule, normaliser)

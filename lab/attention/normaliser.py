@@ -61,10 +61,7 @@ class Normaliser(nn.Module):
     def __init__(self, heads: int = 0, head_dim: int = 0) -> None:
         super().__init__()
         if not (heads and head_dim):
-            raise ValueError(
-                f"softmax.normaliser: the constructor of {type(self).__module__}.{type(self).__qualname__} must hand "
-                "heads and head_dim on: super().__init__(heads, head_dim)"
-            )
+            raise ValueError(not_handed_on(type(self)))
         self.heads = heads
         self.head_dim = head_dim
 
@@ -115,6 +112,14 @@ class Normaliser(nn.Module):
         return {}
 
 
+def not_handed_on(normaliser: type) -> str:
+    """Error message for a constructor that does not pass on what the base class needs."""
+    return (
+        f"softmax.normaliser: the constructor of {normaliser.__module__}.{normaliser.__qualname__} must hand heads and "
+        "head_dim on: super().__init__(heads, head_dim)"
+    )
+
+
 def masked(logits_BHNM: Tensor, mask: Tensor | None) -> Tensor:
     """The logits, -inf where a query may not attend."""
     return logits_BHNM if mask is None else logits_BHNM.masked_fill(~mask, float("-inf"))
@@ -124,8 +129,10 @@ def check_causal(rule: TemperatureRule, normaliser: Normaliser) -> None:
     """Checks that under a causal mask no query depends on later ones.
 
     Raises:
-        ValueError: if the temperature or the weights of a query are known to depend on the other queries.
+        ValueError: if the temperature or the weights of a query are known to depend on the other queries, or on keys
+            that the mask hides.
     """
+    check_masked(rule)
     for part in (rule, normaliser):
         if part.couples_queries:
             raise ValueError(
@@ -133,3 +140,17 @@ def check_causal(rule: TemperatureRule, normaliser: Normaliser) -> None:
                 "causal model would see later tokens: take a rule or normaliser that works row by row (norm_softmax "
                 "does so with softmax.over=row)"
             )
+
+
+def check_masked(rule: TemperatureRule) -> None:
+    """Checks that a rule can be used under a mask.
+
+    Raises:
+        ValueError: if its temperatures are known to depend on keys that a mask hides.
+    """
+    if rule.reads_masked_keys:
+        raise ValueError(
+            f"softmax: the temperatures of {type(rule).__name__} change with keys that the mask hides, so that a query "
+            "would depend on padding or on later tokens: leave them out in inverse_temperature(q, k, mask), where mask "
+            "is False"
+        )

@@ -11,9 +11,9 @@ from itertools import chain, product
 import torch
 from torch import Tensor
 
-from lab.attention.contract import name_of, numbers, same
+from lab.attention.contract import check_names, name_of, numbers, same
 from lab.attention.functional import Attended, attend, attend_explicit
-from lab.attention.normaliser import Normaliser
+from lab.attention.normaliser import Normaliser, not_handed_on
 from lab.attention.rule import TemperatureRule
 from lab.attention.rules.fixed import Fixed
 
@@ -32,6 +32,9 @@ def check_normaliser(normaliser: object) -> None:
         raise ValueError(
             f"{name_of(type(normaliser))} is not a normaliser: derive it from lab.attention.normaliser.Normaliser"
         )
+    if not getattr(normaliser, "heads", None):
+        raise ValueError(not_handed_on(type(normaliser)))
+    check_names(normaliser, Normaliser)
     if any(tensor.is_meta for tensor in chain(normaliser.parameters(), normaliser.buffers())):
         return
     H, D = normaliser.heads, normaliser.head_dim

@@ -42,19 +42,22 @@ class TemperatureRule(nn.Module):
         weighs_channels: True where beta differs between the channels of a query, or depends on more than the
             differences between the scores q k^T of each query, or where keys are rescaled. Then q and k may not be
             moved to another basis (:func:`lab.attention.cpu_paths.one_query` does so).
+        reads_masked_keys: True where beta changes with keys that the mask hides: a causal model would see later tokens.
         assumes_softmax: True where beta is computed from the weights that softmax would give; such a rule can be used
             only with normalisers whose weights are shares.
         takes_causal: True where ``inverse_temperature`` of this class accepts :class:`lab.attention.masks.Causal`, or
             needs no mask. A subclass that overrides it has to declare it again.
 
-    A class may declare ``couples_queries`` and ``weighs_channels``; where it leaves them at None, they are found out
-    when a model is built (:mod:`lab.attention.contract`). While they are None or True, a layer takes no short cut.
+    A class may declare ``couples_queries``, ``weighs_channels`` and ``reads_masked_keys``; where it leaves them at
+    None, they are found out when a model is built (:mod:`lab.attention.contract`). While the first two are None or
+    True, a layer takes no short cut.
     """
 
     tau: Tensor
     trained_length: int | None = None
     couples_queries: bool | None = None
     weighs_channels: bool | None = None
+    reads_masked_keys: bool | None = None
     assumes_softmax: bool = False
     takes_causal: ClassVar[bool] = False
 

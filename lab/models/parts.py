@@ -16,6 +16,9 @@ from lab.attention.rule import TemperatureRule
 from lab.attention.rules.fixed import Fixed
 from lab.datasets.scenes import unnormalised
 
+# A loop over make_softmaxes would fill the memory.
+_MOST_LAYERS = 1_000
+
 
 class LayerSoftmax(NamedTuple):
     """The softmax of one layer: a temperature rule, and the normaliser that turns its logits into weights."""
@@ -56,12 +59,15 @@ class SoftmaxFactory:
     def __init__(self, rule: RuleFactory = Fixed, normaliser: NormaliserFactory = Softmax) -> None:
         self.rule = rule
         self.normaliser = normaliser
+        self.made = 0  # softmaxes so far
 
 
 def make_softmaxes(
     softmax: SoftmaxFactory | RuleFactory | None, heads: int, head_dim: int, trained_length: int | None = None
 ) -> Iterator[LayerSoftmax]:
-    """Yields one softmax for each layer. The first is checked; later rules are given its rule, to share parameters.
+    """Yields softmaxes without end: a model takes one for each layer, with ``next``.
+
+    The first is checked; later rules are given its rule, to share parameters.
 
     Args:
         softmax: makes them; a factory of rules alone goes with softmax as normaliser, None is plain softmax.
@@ -78,7 +84,8 @@ def make_softmaxes(
     check_constructor(softmax.rule)
     check_constructor(softmax.normaliser)
     made: list[LayerSoftmax] = []
-    while True:
+    for _ in range(_MOST_LAYERS):
+        softmax.made += 1
         rule = softmax.rule(heads=heads, head_dim=head_dim)
         normaliser = softmax.normaliser(heads=heads, head_dim=head_dim)
         if trained_length is not None and isinstance(rule, TemperatureRule):
@@ -93,6 +100,7 @@ def make_softmaxes(
             check_together(rule, normaliser)
             made.append(LayerSoftmax(rule, normaliser))
         yield LayerSoftmax(rule, normaliser)
+    raise ValueError("make_softmaxes gives softmaxes without end: take one for each layer, with next()")
 
 
 class Observable(nn.Module):

@@ -187,6 +187,14 @@ def _concluded(observer: Observer, seen: list[Any]) -> Findings:
     found: object = observer.conclude(seen)
     if not isinstance(found, Findings):
         raise LabError(f"{type(observer).__name__}.conclude must return Findings, and returned {type(found).__name__}")
+    parts: dict[str, tuple[Iterable[Any], Callable[[Any], bool]]] = {
+        "rows are dicts, column -> value": (found.rows, lambda row: isinstance(row, Mapping)),
+        "scalars are single numbers": (found.scalars.values(), lambda value: np.ndim(value) == 0),
+        "figures are functions that make a figure": (found.figures.values(), callable),
+    }
+    for words, (values, holds) in parts.items():
+        if wrong := [value for value in values if not holds(value)]:
+            raise LabError(f"{type(observer).__name__}.conclude: {words}, and one is a {type(wrong[0]).__name__}")
     return found
 
 

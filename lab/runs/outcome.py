@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +11,7 @@ from hydra.errors import CompactHydraException, InstantiationException
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from lab.console import LabError, Unfinished
+from lab.console import LabError, Unfinished, first_line, unexpected
 from lab.runs.files import is_full
 from lab.runs.summary import Status
 
@@ -60,10 +61,7 @@ class Ending:
         except (*MENDED, InstantiationException) as error:
             # The constructor's own error, not Hydra's error around it.
             cause = error.__cause__ if isinstance(error, InstantiationException) else error
-            if not isinstance(cause, MENDED):
-                self.reason = f"{type(cause).__name__}: {cause}"
-                raise
-            self.reason = str(cause)
+            self.reason = str(cause) if isinstance(cause, MENDED) else _not_made(error)
             raise LabError(self.reason) from error
         except BaseException as error:
             if isinstance(error, OSError) and is_full(error):
@@ -84,3 +82,12 @@ class Ending:
         found = [max(folder.glob("checkpoints/last-*.ckpt"), default=None) for folder in self.folders]
         names = sorted({path.name if path else "the start" for path in found})
         return f", which goes on from {' and '.join(names)}"
+
+
+def _not_made(error: BaseException) -> str:
+    """Says which target of a config Hydra could not make, and why."""
+    target = re.search(r"'([\w.]+)'", str(error))
+    made, cause = target.group(1) if target else "what the config names", error.__cause__
+    if cause is None:
+        return first_line(error)
+    return f"{made} cannot be made: {unexpected(cause)}"

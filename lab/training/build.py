@@ -18,11 +18,12 @@ from omegaconf import DictConfig, OmegaConf
 from lab.attention.normalisers.softmax import Softmax
 from lab.attention.rules.fixed import Fixed
 from lab.callbacks.checkpoints import Checkpoints
-from lab.callbacks.diagnostics.base import Diagnostic
+from lab.callbacks.diagnostics.base import Diagnostic, Keeper
 from lab.callbacks.eureka import EurekaMoment
 from lab.callbacks.preemption import Preemption
 from lab.config.compose import CONFIGS
 from lab.console import LabError, tell
+from lab.datasets.contract import check_parts
 from lab.datasets.loading import IGNORED, DataModule
 from lab.models.composed_softmax import softmax_factory, without_schedule
 from lab.models.parts import normalisers_of, rules_of
@@ -34,6 +35,9 @@ from lab.runs.spec import RunSpec
 from lab.runs.tensorboard import hyperparameters
 from lab.training.module import TwoStepModule
 from lab.training.optim import OptimConfig
+
+# Parameters such as *args and **options, which need no value.
+_COLLECTING = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def build_model_and_data(
@@ -49,11 +53,12 @@ def build_data(data: DictConfig) -> DataModule:
     """The data module that a config names.
 
     Raises:
-        LabError: if it names something else.
+        LabError: if it names something else, or the data lack a part.
     """
     made = instantiate(data)
     if not isinstance(made, DataModule):
         raise LabError(f"data._target_={data._target_} is no data: derive it from lab.datasets.loading.DataModule")
+    check_parts(made)
     return made
 
 
@@ -92,6 +97,8 @@ def build_options(config: DictConfig) -> None:
 def build_module(config: DictConfig, data: DataModule, kind: type[TwoStepModule] = TwoStepModule) -> TwoStepModule:
     """The model with its softmax, in its LightningModule."""
     facts = data.model_arguments()
+    if "num_classes" not in facts:
+        raise LabError(f"{config.data._target_}.model_arguments() gives no num_classes, the number of labels")
     schedule = config.softmax.get("schedule")
     model = build_model(config.model, without_schedule(config.softmax), facts)
     if schedule and not rules_of(model):
@@ -129,11 +136,23 @@ def build_model(model: DictConfig, softmax: DictConfig, facts: dict[str, int]) -
         raise LabError(
             f"{model._target_} does not fit this data, which gives {', '.join(unknown)}: choose another model="
         )
+    required = [name for name, one in parameters.items() if one.default is one.empty and one.kind not in _COLLECTING]
+    if missing := [name for name in required if name not in facts and name not in model and name != "softmax"]:
+        raise LabError(
+            f"{model._target_} needs {', '.join(missing)}, which neither this data gives nor the config of the model: "
+            "choose another model=, or give it a value"
+        )
     normaliser = softmax.get("normaliser")
-    plain = get_class(softmax._target_) is Fixed and softmax.get("tau") is None
-    plain = plain and (not normaliser or get_class(normaliser._target_) is Softmax)
+    plain = get_object(softmax._target_) is Fixed and softmax.get("tau") is None
+    plain = plain and (not normaliser or get_object(normaliser._target_) is Softmax)
     if "softmax" in parameters:
-        made = instantiate(model, softmax=softmax_factory(softmax), **facts)
+        factory = softmax_factory(softmax)
+        made = _module(instantiate(model, softmax=factory, **facts), model)
+        if (layers := len(rules_of(made))) < factory.made:
+            raise LabError(
+                f"{model._target_} makes {factory.made} softmaxes, but has {layers} attention layers in its modules: "
+                "keep layers in torch.nn.ModuleList, since those in a list are neither trained nor saved"
+            )
         if not plain and not rules_of(made):
             raise LabError(
                 f"{model._target_} takes a softmax and makes no rule of it, so softmax= would be ignored: let it make "
@@ -142,12 +161,29 @@ def build_model(model: DictConfig, softmax: DictConfig, facts: dict[str, int]) -
         return made
     if not plain:
         raise LabError(f"{model._target_} has no attention, so softmax= and its options cannot be used: leave them out")
-    return instantiate(model, **facts)
+    return _module(instantiate(model, **facts), model)
+
+
+def _module(made: Any, model: DictConfig) -> torch.nn.Module:
+    if not isinstance(made, torch.nn.Module):
+        raise LabError(f"model._target_={model._target_} is no model: derive it from torch.nn.Module")
+    return made
 
 
 def build_callbacks(config: DictConfig) -> list[Callback]:
-    """The callbacks that the config names."""
-    return [one for one in instantiate(config.callbacks).values() if one is not None]
+    """The callbacks that the config names.
+
+    Raises:
+        LabError: if it names something else, or a diagnostic without the parts of its base class.
+    """
+    made = {name: one for name, one in instantiate(config.callbacks).items() if one is not None}
+    for name, one in made.items():
+        target = config.callbacks[name]._target_
+        if not isinstance(one, Callback):
+            raise LabError(f"callbacks.{name}._target_={target} is no callback: derive it from Lightning's Callback")
+        if isinstance(one, Keeper) and not hasattr(one, "table"):
+            raise LabError(f"callbacks.{name}: {target} does not call super().__init__ with its folder and cadence")
+    return list(made.values())
 
 
 def build_checkpoints(config: DictConfig, run: Run, preemption: Preemption) -> Checkpoints:

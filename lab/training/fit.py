@@ -43,6 +43,7 @@ from lab.training.onednn import use_onednn
 from lab.training.open_run import OpenRun
 from lab.training.resume import check_resumable
 from lab.training.seeds.train import check_trainer, train_together
+from lab.training.trial import Trial
 
 
 def train(spec: RunSpec) -> list[Summary]:
@@ -185,7 +186,7 @@ def _train_alone(opened: OpenRun) -> None:
             saving = [build_checkpoints(config, run, preemption), preemption]
             watching = build_callbacks(config)
             pruning = Pruning(config.trial, [find_moment(watching)])
-            callbacks = [StillHeld(run), FiniteLoss(), *watching, pruning, summary, *saving]
+            callbacks = [StillHeld(run), Trial(module), FiniteLoss(), *watching, pruning, summary, *saving]
             trainer = build_trainer(spec, callbacks, build_loggers(spec, run, resume.step if resume else 0))
             tell(f"run folder: {run.folder}")
             trainer.fit(module, datamodule=data, ckpt_path=resume.path if resume else None, weights_only=True)

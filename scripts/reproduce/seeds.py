@@ -113,12 +113,21 @@ class Seeds:
         return max(left) if self.together else sum(left)
 
     def train(self) -> bool:
-        """Trains what is missing and returns whether all seeds have been trained to their end."""
-        missing = [seed for seed in self.seeds if (one := self.summary(seed)) is None or not one.finished]
+        """Trains what is missing and returns whether all seeds have been trained to their end.
+
+        A seed that diverged is not trained again, since it would diverge again; its folder is named.
+        """
+        found = dict(zip(self.seeds, self.summaries(), strict=True))
+        missing = [seed for seed, one in found.items() if one is None or not ended(one)]
+        for seed, one in found.items():
+            if one is not None and one.diverged and not one.finished:
+                print(f"diverged, not trained again: {self.folder(seed)}", flush=True)
         if missing and self.as_one:
-            return train([*self.overrides, *self.as_one], self.runs)
-        # A list, not a generator: all seeds are trained even if one fails.
-        return all([train([*self.overrides, f"seed={seed}"], self.runs) for seed in missing])
+            train([*self.overrides, *self.as_one], self.runs)
+        else:
+            for seed in missing:  # all of them, even if one fails
+                train([*self.overrides, f"seed={seed}"], self.runs)
+        return self.finished
 
     def records(self, summaries: Sequence[Summary]) -> tuple[Record, ...]:
         """Makes a report's records of these summaries."""

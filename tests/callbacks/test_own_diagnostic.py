@@ -6,11 +6,16 @@ import re
 import sys
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
-from conftest import ROOT, python
+import torch
+from conftest import ROOT, python, summary_of, train_in
+from matplotlib.figure import Figure
 
+from lab.callbacks.diagnostics.base import Diagnostic
+from lab.console import LabError
 from lab.inspect import main as look
 from lab.observation.observe import Chunk, Findings
 from lab.observation.recorder import QUANTITIES
@@ -62,6 +67,83 @@ def test_it_watches_a_run_and_looks_into_one(
     assert found["largest"].item() == pytest.approx(table["largest"].iloc[-1], rel=1e-4)
     assert "largest" in told.out and f"{found['largest'].item():.4g}" in told.out
     assert f"written: {folder / 'pictures' / 'sharpest' / 'layers.png'}" in told.err
+
+
+class Sharpest(Diagnostic):
+    """Reads nothing; ``finding`` is what it concludes, ``picture`` what it draws over training."""
+
+    finding: Any = None
+    picture: Any = None
+
+    def see(self, chunk: Chunk) -> None: ...
+
+    def conclude(self, seen: list[Any]) -> Any:
+        return Findings(rows=[{"largest": 1.0}]) if self.finding is None else self.finding
+
+    def history(self, table: pd.DataFrame, moment: float | None) -> Any:
+        return self.picture(table)
+
+
+def train_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str = "Sharpest") -> Path:
+    (tmp_path / "mine" / "callbacks").mkdir(parents=True)
+    config = f"own:\n  _target_: {__name__}.{target}\n  folder: ${{paths.run}}\n"
+    (tmp_path / "mine" / "callbacks" / "own.yaml").write_text(config)
+    short = ["experiment=reasoning", "callbacks=[reasoning,own]", "trainer.max_epochs=2", "data.numbers=4"]
+    return train_in(tmp_path / "runs", f"hydra.searchpath=[file://{tmp_path}/mine]", *short, "logger=csv_only")
+
+
+@pytest.mark.parametrize("picture", [lambda table: table["lagest"], lambda table: "no figure"])
+def test_a_picture_over_training_that_fails_fails_no_run(
+    picture: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Sharpest, "picture", lambda self, table: picture(table))
+    run = train_with(tmp_path, monkeypatch)
+    assert summary_of(run)["status"] == "finished" and (run / "diagnostics" / "sharpest.csv").exists()
+    assert "callbacks.sharpest draws no picture over training: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("parts", "words"),
+    [
+        ({"rows": [[1.0]]}, "rows are dicts, column -> value, and one is a list"),
+        ({"scalars": {"a": torch.zeros(3)}}, "scalars are single numbers, and one is a Tensor"),
+        ({"figures": {"a": Figure()}}, "figures are functions that make a figure, and one is a Figure"),
+    ],
+)
+def test_findings_of_another_form_are_refused(
+    parts: dict[str, Any], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Sharpest, "finding", Findings(**parts))
+    with pytest.raises(LabError, match=f"Sharpest.conclude: {words}"):
+        train_with(tmp_path, monkeypatch)
+
+
+class NotCalled(Sharpest):
+    def __init__(self, folder: str) -> None: ...
+
+
+class Half(Diagnostic):
+    def see(self, chunk: Chunk) -> None: ...
+
+
+class NoCallback:
+    def __init__(self, folder: str) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("NotCalled", r"callbacks.own: .*NotCalled does not call super\(\).__init__ with its folder and cadence"),
+        ("Half", "Half cannot be made: TypeError: Can't instantiate abstract class Half .* conclude"),
+        ("NoCallback", "NoCallback is no callback: derive it from Lightning's Callback"),
+    ],
+)
+def test_a_class_that_cannot_watch_is_refused(
+    target: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(LabError, match=words):
+        train_with(tmp_path, monkeypatch, target)
+    assert not [path for path in (tmp_path / "runs").rglob("*") if path.is_file()]
 
 
 def test_what_it_gets_and_returns_stands_on_the_page() -> None:

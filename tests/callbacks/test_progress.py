@@ -7,6 +7,7 @@ import re
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,9 +16,12 @@ from rich.console import Console
 
 from lab import console
 from lab.callbacks import progress
+from lab.callbacks.access import ends_with_this_epoch
 from lab.callbacks.pace import Pace
 from lab.callbacks.progress import Line
+from lab.callbacks.summary import RunSummary
 from lab.console import LabError, duration, patience, tell_later
+from lab.runs.summary import load_summary
 
 REASONING = ("experiment=reasoning", "model.layer_norm=false", "data.numbers=4", "logger=csv_only")
 
@@ -176,3 +180,30 @@ def test_the_loss_told_is_that_of_the_last_batch(tmp_path: Path, capsys: pytest.
     first, last = (float(re.search(r"loss (\d+\.\d+)", line)[1]) for line in (lines[0], lines[-1]))
     assert last < first and last == pytest.approx(summary_of(folder)["metrics"]["train/loss"], abs=0.02)
     assert lines[-1].startswith("epoch 10/60  step 10/60 ")
+
+
+def test_the_time_left_is_never_below_nothing_and_the_summary_stays_readable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also once the time is over, while ``min_epochs`` trains on."""
+    told = []
+    sound = RunSummary.write
+
+    def read_back(self: RunSummary, *arguments: object) -> None:
+        sound(self, *arguments)
+        told.append(load_summary(self.folder).seconds_left)
+
+    monkeypatch.setattr(RunSummary, "write", read_back)
+    monkeypatch.setattr(Pace, "seconds_left", lambda *_: 100.0)
+    late = ["+trainer.min_epochs=3", "+trainer.max_time.seconds=0", "trainer.check_val_every_n_epoch=1"]
+    train_in(tmp_path, *REASONING, "trainer.max_epochs=5", *late)
+    assert 0 in told and None in told
+
+
+@pytest.mark.parametrize(("max_steps", "ends"), [(-1, 3), (4, 2)])
+def test_an_epoch_in_which_the_steps_end_is_the_last(max_steps: int, ends: int) -> None:
+    """Two steps an epoch, three epochs at most."""
+    common = {"max_epochs": 3, "min_epochs": None, "min_steps": None, "should_stop": False, "max_steps": max_steps}
+    for epoch in range(ends):
+        trainer = SimpleNamespace(current_epoch=epoch, global_step=2 * (epoch + 1), **common)
+        assert ends_with_this_epoch(trainer) is (epoch == ends - 1)

@@ -9,6 +9,7 @@ import re
 import shlex
 import sys
 import textwrap
+from contextlib import nullcontext as none
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,9 @@ from torch import Tensor, nn
 from lab.attention.contract import check_rule
 from lab.attention.functional import attend, attend_explicit
 from lab.attention.layers import Attention, CrossAttention, Tap
+from lab.attention.masks import Causal
 from lab.attention.normaliser import Normaliser
+from lab.attention.normalisers.softmax import Softmax
 from lab.attention.rule import TemperatureRule
 from lab.attention.rules.adaptive import AdaptiveTemperature
 from lab.attention.rules.fixed import Fixed
@@ -31,6 +34,7 @@ from lab.attention.rules.norm import NormSoftmax
 from lab.config.compose import CONFIGS, compose_config
 from lab.console import LabError
 from lab.inspect import main as look
+from lab.models.parts import make_softmaxes, rules_of
 from lab.models.reasoner import Reasoner
 from lab.models.set_attention import SetAttention
 from lab.observation.recorder import Recorder
@@ -379,9 +383,92 @@ class Hides(Fixed):
         self.share = share  # type: ignore[method-assign, assignment]
 
 
+class HidesTrain(Fixed):
+    def __init__(self, heads: int, head_dim: int, tau: float | None = None) -> None:
+        super().__init__(heads, head_dim, tau)
+        self.train = True  # type: ignore[assignment,method-assign]
+
+
+class NotANumber(TemperatureRule):
+    def inverse_temperature(self, q_BHND: Tensor, k_BHMD: Tensor, mask: Tensor | None = None) -> Tensor:
+        return self.tau * float("nan")
+
+
 class Tells(Fixed):
     def temperatures(self) -> dict[str, Tensor]:
         return {"mine": 3.0}  # type: ignore[dict-item]
+
+
+class Spread(TemperatureRule):
+    """One over the spread of a query's scores, of all keys whatever the mask says."""
+
+    def inverse_temperature(self, q_BHND: Tensor, k_BHMD: Tensor, mask: Tensor | None = None) -> Tensor:
+        scores = q_BHND @ k_BHMD.transpose(-2, -1)
+        if mask is not None and self.reads_mask:
+            return 1 / scores.masked_fill(~mask, 0).std(-1, keepdim=True)
+        return 1 / scores.std(-1, keepdim=True)
+
+    reads_mask = False
+
+
+class SpreadOfSeen(Spread):
+    reads_mask = True
+
+
+def test_a_rule_that_reads_masked_keys_is_refused_under_a_mask_alone() -> None:
+    q_BHND, k_BHMD, v_BHMD = torch.randn(3, 1, 2, 5, 8).unbind(0)
+    masks = (Causal(5, 5, q_BHND.device), torch.ones(5, 5, dtype=torch.bool).tril())
+    for make, refused in ((Spread, True), (SpreadOfSeen, False), (NormSoftmax, False)):
+        rule, normaliser = next(make_softmaxes(make, 2, 8))
+        assert rule.reads_masked_keys is refused
+        assert attend(q_BHND, k_BHMD, v_BHMD, rule, None, normaliser).isfinite().all()
+        for mask in masks:
+            with pytest.raises(ValueError, match="Spread change with keys that the mask hides") if refused else none():
+                attend(q_BHND, k_BHMD, v_BHMD, rule, mask, normaliser)
+
+
+def plain_rule(heads: int, head_dim: int, tau: float | None = None) -> Fixed:
+    return Fixed(heads, head_dim, tau)
+
+
+def plain_normaliser(heads: int, head_dim: int) -> Softmax:
+    return Softmax(heads, head_dim)
+
+
+def test_functions_may_make_rules_and_normalisers() -> None:
+    made = built("plain_rule", normaliser={"_target_": f"{__name__}.plain_normaliser", "_partial_": True})
+    assert len(rules_of(made)) == 2
+
+
+class InAList(nn.Module):
+    """Keeps its layers where torch does not find them."""
+
+    def __init__(self, num_classes: int, softmax: Any = None) -> None:
+        super().__init__()
+        softmaxes = make_softmaxes(softmax, 2, 8)
+        self.layers = [Attention(16, 2, *next(softmaxes)) for _ in range(2)]
+
+
+class NoModule:
+    def __init__(self, num_classes: int) -> None: ...
+
+
+class Needs(nn.Module):
+    def __init__(self, num_classes: int, width: int, softmax: Any = None) -> None:
+        super().__init__()
+
+
+def test_models_that_cannot_work_are_refused_where_they_are_built() -> None:
+    plain = "lab.attention.rules.fixed.Fixed"
+    with pytest.raises(LabError, match="InAList makes 2 softmaxes, but has 0 attention layers in its modules"):
+        built(plain, model={"_target_": f"{__name__}.InAList"})
+    with pytest.raises(LabError, match="Needs needs width, which neither this data gives nor the config"):
+        built(plain, model={"_target_": f"{__name__}.Needs"})
+    with pytest.raises(LabError, match=r"is no model: derive it from torch\.nn\.Module"):
+        built(plain, model={"_target_": f"{__name__}.NoModule"})
+    with pytest.raises(ValueError, match="make_softmaxes gives softmaxes without end"):
+        for _ in make_softmaxes(None, 2, 8):
+            pass
 
 
 class Deaf(nn.Module):
@@ -425,7 +512,9 @@ def built(
         ("NotCalled", True, "must hand heads, head_dim and tau on: super().__init__(heads, head_dim, tau)"),
         ("NoBeta", True, "NoBeta.inverse_temperature must return a tensor"),
         ("NoMask", True, "inverse_temperature(q, k, mask) fails on"),
-        ("Hides", True, "Hides stores something of its own as share, which is a method of every rule"),
+        ("Hides", True, "Hides stores something of its own as share, which is a method of every TemperatureRule"),
+        ("HidesTrain", True, "HidesTrain stores something of its own as train, which is a method of every Temp"),
+        ("NotANumber", True, "NotANumber.inverse_temperature returns NaN for plain queries and keys"),
         ("Tells", True, "Tells.temperatures must return a dict of tensors, and returned {'mine': 3.0}"),
         ("NoRule", True, "is not a temperature rule: derive it from lab.attention.rule.TemperatureRule"),
     ],

@@ -71,6 +71,17 @@ def test_trainings_are_processes_of_their_own(tmp_path: Path, capfd) -> None:
     assert summary["command"].startswith("python -m lab.train experiment=reasoning")
 
 
+def test_a_seed_that_diverged_is_not_trained_again(tmp_path: Path, monkeypatch, capsys) -> None:
+    ends = Seeds(typed=("experiment=reasoning", "softmax=softmax"), seeds=(0, 1, 2), runs=tmp_path)
+    for seed, told in enumerate(({"diverged": True}, {"diverged": False})):
+        ends.folder(seed).mkdir(parents=True)
+        write_summary(ends.folder(seed), Summary(status="failed", seed=seed, softmax="softmax", **told))
+    trained = []
+    monkeypatch.setattr("scripts.reproduce.seeds.train", lambda typed, runs: trained.append(typed[-1]))
+    assert not ends.train() and trained == ["seed=1", "seed=2"]
+    assert capsys.readouterr().out == f"diverged, not trained again: {ends.folder(0)}\n"
+
+
 @pytest.mark.slow
 @pytest.mark.pictures
 def test_figure_8_in_small(tmp_path: Path, script) -> None:

@@ -6,9 +6,7 @@ Shapes: S seeds; a parameter [...] of one model is row s of a stacked parameter 
 from __future__ import annotations
 
 import copy
-import traceback
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,7 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state
 from torch.optim import Optimizer
 
-from lab.console import LabError
+from lab.console import LabError, line_of
 from lab.training.machine import tune_compiler
 
 _DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
@@ -88,8 +86,9 @@ class Stack(nn.Module):
                 except Exception as error:
                     # A model that fails alone, too, raises its own error here.
                     self._one(*apply_to_collection((parameters, own, x), Tensor, lambda stacked: stacked[0]))
+                    where = line_of(error) or type(self._models[0]).__name__
                     raise LabError(
-                        f"seeds= trains all seeds in one batched pass, and {_line_of(error)} cannot be part of it: "
+                        f"seeds= trains all seeds in one batched pass, and {where}, cannot be part of it: "
                         "code there must not read a number out of a tensor (.item(), if, a mask as an index) or draw "
                         f"random numbers; choose with torch.where, or train one seed after another ({one_by_one})"
                     ) from error
@@ -202,15 +201,6 @@ def _apart(stacked: Tensor) -> Tensor:
 def _stacked(value: Any, size: int) -> bool:
     """Tells whether a value of an optimiser's state has one row per model, unlike a step count."""
     return isinstance(value, Tensor) and value.ndim > 0 and value.shape[0] == size
-
-
-def _line_of(error: Exception) -> str:
-    """Names the line that an error came from, the last one outside of PyTorch: "my_rules.py, line 7, `...`"."""
-    inside = str(Path(torch.__file__).parent)
-    frames = [one for one in traceback.extract_tb(error.__traceback__) if not one.filename.startswith(inside)]
-    path = Path(frames[-1].filename)
-    name = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-    return f"{name}, line {frames[-1].lineno}, `{frames[-1].line}`,"
 
 
 def _refuse_random(model: nn.Module) -> None:

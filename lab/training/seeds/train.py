@@ -27,6 +27,7 @@ from lab.training.resume import check_resumable
 from lab.training.seeds.callbacks import Bind, EachSeed, EachSeedCheckpoints
 from lab.training.seeds.module import OneSeed, Seed, SeedsData, SeedsModule
 from lab.training.seeds.stack import Stack, join_optimizer_states
+from lab.training.trial import Trial
 
 
 def check_trainer(config: DictConfig) -> None:
@@ -92,7 +93,8 @@ def _train_group(group: list[tuple[OpenRun, Path | None]]) -> None:
             module = SeedsModule(seeds, config.compile)
             bars = [c for c in build_callbacks(config) if isinstance(c, ProgressBar)]
             pruning = Pruning(config.trial, [find_moment(seed.callbacks) for seed in seeds])
-            trainer = build_trainer(spec, [Bind(), EachSeed(), *bars, pruning, EachSeedCheckpoints(), preemption], [])
+            first = [Bind(), Trial(seeds[0].module)]
+            trainer = build_trainer(spec, [*first, EachSeed(), *bars, pruning, EachSeedCheckpoints(), preemption], [])
             module.attach(trainer)
             listed = ", ".join(str(seed.number) for seed in seeds)
             tell(f"{len(seeds)} seeds together ({listed}): {runs[0].run.folder.parent}")

@@ -1,0 +1,131 @@
+"""Checks a data module before any training: draws its first batches and tries all that training relies on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from lab.console import LabError, blamed
+from lab.datasets.loading import IGNORED, Batch, DataModule
+
+
+class FirstBatches(NamedTuple):
+    """The first batch of each kind."""
+
+    train: Batch
+    validation: Batch
+
+
+def check_parts(data: DataModule) -> None:
+    """Checks that a data module has all that is read before anything is drawn.
+
+    Raises:
+        LabError: if it lacks a part.
+    """
+    if "trainer" not in vars(data):
+        raise LabError(f"{_name(data)} does not call super().__init__()")
+    own_epochs = type(data).train_dataloader is not DataModule.train_dataloader
+    for part in ("batch_size", "validation_size", *([] if own_epochs else ["epoch_size"])):
+        # Not hasattr: a property may have to read the data first.
+        if part not in vars(data) and not hasattr(type(data), part):
+            raise LabError(f"{_name(data)} has no {part}, a number of samples: set it in __init__")
+
+
+def check_data(data: DataModule) -> FirstBatches:
+    """Draws the first training and the first validation batch, each twice, on the CPU.
+
+    Raises:
+        LabError: if drawing fails or gives another batch the second time, or a batch is not of the form of
+            :class:`lab.datasets.loading.Batch`: says which.
+    """
+    if isinstance(data.locations, str):
+        raise LabError(f'{_name(data)}.locations is a text: write a tuple, ("{data.locations}",)')
+    with torch.random.fork_rng(devices=[]):
+        batches = FirstBatches(
+            _batch(data, "draw_train(0, 0)", lambda: data.draw_train(0, 0)),
+            _batch(data, "draw_validation(0)", lambda: data.draw_validation(0)),
+        )
+    drawn = len(batches.train["y"])
+    if drawn != data.batch_size:
+        raise LabError(f"{_name(data)}.draw_train(0, 0) gives {drawn} samples, but its batch_size is {data.batch_size}")
+    return batches
+
+
+def _name(data: DataModule) -> str:
+    return f"{type(data).__module__}.{type(data).__qualname__}"
+
+
+def _batch(data: DataModule, call: str, draw: Any) -> Batch:
+    """The batch that a call draws, after all checks."""
+    where = f"{_name(data)}.{call}"
+    with blamed(f"{where} fails"):
+        batch, again = (data.on_after_batch_transfer(draw(), 0) for _ in range(2))
+    _check_form(data, batch, where)
+    if not _same(batch, again):
+        raise LabError(
+            f"{where} gives another batch when it is called again: draw random numbers from "
+            "lab.datasets.seeding.generator_of alone, or a resumed run would see other data"
+        )
+    return batch
+
+
+def _check_form(data: DataModule, batch: object, where: str) -> None:
+    wanted = '{"x": ..., "y": [B] int64, "latents": {name: [B]}}'
+    if not isinstance(batch, Mapping) or not {"x", "y", "latents"} <= batch.keys():
+        got = f"a dict of {', '.join(map(str, batch))}" if isinstance(batch, Mapping) else type(batch).__name__
+        raise LabError(f"{where} must give {wanted}, and gives {got}")
+    y, latents = batch["y"], batch["latents"]
+    if not isinstance(y, Tensor) or y.dtype != torch.int64 or not y.ndim:
+        raise LabError(f"labels of {where} must be a tensor of int64, [B] or [B, answers], and are {_told(y)}")
+    for part in batch["x"] if isinstance(batch["x"], tuple | list) else [batch["x"]]:
+        if not isinstance(part, Tensor) or part.shape[:1] != y.shape[:1]:
+            raise LabError(f"{where} must give {len(y)} inputs, one for each label, and gives x as {_told(part)}")
+        if part.is_floating_point() and not part.isfinite().all():
+            raise LabError(f"inputs of {where} hold NaN or infinity")
+    classes = data.model_arguments()["num_classes"]
+    counted = y[y != IGNORED] if data.ragged else y
+    if counted.numel() and not 0 <= int(counted.min()) <= int(counted.max()) < classes:
+        raise LabError(
+            f"labels of {where} run from {int(counted.min())} to {int(counted.max())}, but model_arguments() gives "
+            f"num_classes={classes}: labels are 0 to {classes - 1}"
+        )
+    if not isinstance(latents, Mapping):
+        raise LabError(f"latents of {where} must be a dict, name -> [B], and are {_told(latents)}")
+    for name, values in latents.items():
+        if not isinstance(values, Tensor) or values.shape[:1] != y.shape[:1]:
+            raise LabError(f"latent {name} of {where} must have one value for each of {len(y)}, and is {_told(values)}")
+    if data.locations and type(data).scored is DataModule.scored:
+        _check_locations(data, y, latents, where)
+
+
+def _check_locations(data: DataModule, y: Tensor, latents: Mapping[str, Tensor], where: str) -> None:
+    """Checks what accuracies by location are computed from."""
+    places, known = latents.get("target_location"), len(data.locations)
+    if places is None or places.shape != y.shape or not bool(((places >= 0) & (places < known)).all()):
+        got = "has none" if places is None else f"has {_told(places)}"
+        raise LabError(
+            f"{_name(data)} has locations ({', '.join(data.locations)}), so the latent target_location has to give the "
+            f"place of each answer, {list(y.shape)} from 0 to {known - 1}, but {where} {got}"
+        )
+
+
+def _told(value: object) -> str:
+    """A value in a message: shape, type and range of a tensor, else its class."""
+    if not isinstance(value, Tensor):
+        return type(value).__name__
+    kind = f"{list(value.shape)} {str(value.dtype).removeprefix('torch.')}"
+    return f"{kind} from {value.min():g} to {value.max():g}" if value.numel() and not value.is_complex() else kind
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Tells if two batches hold the same numbers."""
+    if isinstance(one, Tensor):
+        return isinstance(other, Tensor) and torch.equal(one.nan_to_num(), other.nan_to_num())
+    if isinstance(one, Mapping):
+        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+    if isinstance(one, tuple | list):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return True

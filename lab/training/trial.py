@@ -1,0 +1,116 @@
+"""Tries two samples before training: data, model, loss and metrics must fit each other."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.fabric.utilities import move_data_to_device
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
+from torch import Tensor
+
+from lab.console import LabError, blamed
+from lab.datasets.contract import check_data
+from lab.datasets.loading import Batch, DataModule, data_of
+from lab.observation.recorder import evaluating
+from lab.training.module import TwoStepModule
+
+_SAMPLES = 2
+
+
+class Trial(Callback):
+    """Tries a module on its data when fitting begins; comes before callbacks that look at the data.
+
+    Args:
+        module: one whose trainer is known by then.
+    """
+
+    def __init__(self, module: TwoStepModule) -> None:
+        self.module = module
+
+    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        try_out(self.module)
+
+
+def try_out(module: TwoStepModule) -> None:
+    """Checks the data, and takes the first samples through model, loss and metrics; nothing of them changes.
+
+    Raises:
+        LabError: if they do not fit each other; says what does not.
+    """
+    data = data_of(module.trainer)
+    first = check_data(data)
+    # Strategies that share out a model's weights over processes cannot run it outside of a training step.
+    if type(module.trainer.strategy) not in (SingleDeviceStrategy, DDPStrategy):
+        return
+    for name, batch in first._asdict().items():
+        few = move_data_to_device(_few(batch, len(batch["y"])), module.device)
+        logits = _logits(module, few)
+        with blamed(f"{_kind(module)} fails in the backward pass of two samples"):
+            weights = [one for one in module.model.parameters() if one.requires_grad]
+            # Not backward(): the parameters' gradients stay as they are.
+            torch.autograd.grad(module.loss(logits, few["y"]), weights, allow_unused=True)
+        if name == "validation":
+            _check_scored(data, logits, few)
+
+
+def _few(value: Any, size: int) -> Any:
+    """The first samples of whatever holds one row for each of ``size`` samples."""
+    if isinstance(value, Tensor):
+        return value[:_SAMPLES] if value.shape[:1] == (size,) else value
+    if isinstance(value, Mapping):
+        return {key: _few(one, size) for key, one in value.items()}
+    return type(value)(_few(one, size) for one in value) if type(value) in (tuple, list) else value
+
+
+def _kind(module: TwoStepModule) -> str:
+    return f"{type(module.model).__module__}.{type(module.model).__qualname__}"
+
+
+def _logits(module: TwoStepModule, batch: Batch) -> Tensor:
+    """The logits of a batch in eval mode, uncompiled, after a check of their shape and gradient."""
+    model, plugin, device = module.model, module.trainer.precision_plugin, module.device
+    kind = _kind(module)
+    with (
+        torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
+        _uncompiled(),
+        torch.enable_grad(),
+        evaluating(model),
+        plugin.forward_context(),
+        blamed(f"{kind} fails on two samples"),
+    ):
+        logits: object = model.forward(plugin.convert_input(batch)["x"])
+    classes = data_of(module.trainer).model_arguments()["num_classes"]
+    wanted = [*batch["y"].shape, classes]
+    if not isinstance(logits, Tensor) or list(logits.shape) != wanted or not logits.is_floating_point():
+        got = f"{list(logits.shape)} {logits.dtype}" if isinstance(logits, Tensor) else type(logits).__name__
+        raise LabError(f"{kind} gives {got} for two samples, where logits {wanted} are needed, one for each label")
+    if not logits.isfinite().all():
+        raise LabError(f"{kind} gives NaN or infinity for two samples, before any step of this training")
+    if not logits.requires_grad:
+        raise LabError(f"{kind} cannot be trained: no gradient goes from its logits to its parameters")
+    return logits
+
+
+def _uncompiled() -> AbstractContextManager[Any]:
+    """Runs compiled functions as they are written: compiled for two samples first, they would be slower for many."""
+    # To load the compiler takes a second, and where it is not loaded nothing is compiled.
+    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
+
+
+def _check_scored(data: DataModule, logits: Tensor, batch: Batch) -> None:
+    """Checks what validation metrics are computed from."""
+    where = f"{type(data).__module__}.{type(data).__qualname__}.scored"
+    with blamed(f"{where} fails on two samples"):
+        scored = data.scored(logits, batch)
+    for name, (answers, labels, counted) in scored.items():
+        if name and name not in data.accuracies:
+            raise LabError(f"{where} gives an accuracy {name!r}, which is not among accuracies: {data.accuracies}")
+        shapes = [list(one.shape) for one in (labels, counted) if one is not None]
+        if any(shape != list(answers.shape[:-1]) for shape in shapes):
+            raise LabError(f"{where} gives {list(answers.shape)} logits for {name!r}, but labels and mask of {shapes}")

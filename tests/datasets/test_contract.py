@@ -1,0 +1,131 @@
+"""What data of one's own must be is checked before training: by a sentence that says which part is wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from lab.console import LabError
+from lab.datasets.contract import check_data, check_parts
+from lab.datasets.loading import Batch, DataModule
+from lab.datasets.seeding import generator_of
+
+
+class Even(DataModule):
+    """y is b if a is even, else c; ``change`` makes a mistake in each batch."""
+
+    locations = ("b", "c")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batch_size, self.validation_size, self.epoch_size = 6, 8, 12
+
+    def model_arguments(self) -> dict[str, int]:
+        return {"tokens": 10, "context": 3, "num_classes": 10}
+
+    def draw_train(self, epoch: int, step: int) -> Any:
+        return self.change(self._draw(self.batch_size, generator_of("train", epoch, step)))
+
+    def draw_validation(self, index: int) -> Any:
+        return self.change(self._draw(self.validation_size, generator_of("validation", index)))
+
+    def change(self, batch: Batch) -> Any:
+        return batch
+
+    def _draw(self, size: int, generator: torch.Generator | None) -> Batch:
+        a, b, c = (digits := torch.randint(10, (size, 3), generator=generator)).unbind(1)
+        return {"x": digits, "y": torch.where(a % 2 == 0, b, c), "latents": {"target_location": a % 2}}
+
+
+def test_right_data_pass_and_no_random_number_of_training_is_drawn() -> None:
+    data, before = Even(), torch.get_rng_state()
+    check_parts(data)
+    first = check_data(data)
+    assert (len(first.train["y"]), len(first.validation["y"])) == (6, 8)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def with_(**parts: Any) -> Any:
+    return lambda batch: {**batch, **parts}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda batch: (batch["x"], batch["y"]), "and gives tuple"),
+        (lambda batch: {"x": batch["x"], "y": batch["y"]}, "and gives a dict of x, y"),
+        (lambda batch: {**batch, "y": batch["y"].float()}, r"labels of .*Even.draw_train\(0, 0\) must be .* int64"),
+        (lambda batch: {**batch, "y": batch["y"] + 1}, "num_classes=10: labels are 0 to 9"),
+        (lambda batch: {**batch, "y": batch["y"][:-1]}, "must give 5 inputs, one for each label"),
+        (lambda batch: {key: value[:-1] for key, value in batch.items() if key != "latents"} | {"latents": {}},
+         r"locations \(b, c\)"),
+        (lambda batch: {**batch, "y": batch["y"][:, None]}, r"the place of each answer, \[6, 1\] from 0 to 1"),
+        (with_(latents={}), "but .* has none"),
+        (with_(latents=[]), "latents of .* must be a dict"),
+        (lambda batch: {**batch, "latents": {"target_location": batch["y"] + 2}}, "has .* int64 from"),
+        (lambda batch: {**batch, "latents": {**batch["latents"], "a": torch.zeros(2)}}, "latent a of"),
+        (lambda batch: {**batch, "x": batch["x"] / 0}, "hold NaN or infinity"),
+        (lambda batch: batch["z"], "Even.draw_train.* fails: KeyError: 'z' .*test_contract.py, line"),
+        (lambda batch: {**batch, "x": torch.rand(len(batch["y"]), 3)}, "gives another batch when it is called again"),
+    ],
+)  # fmt: skip
+def test_each_mistake_is_named(change: Any, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Even, "change", lambda self, batch: change(batch))
+    with pytest.raises(LabError, match=words):
+        check_data(Even())
+
+
+def test_the_validation_batch_is_checked_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Even, "draw_validation", lambda self, index: {})
+    with pytest.raises(LabError, match=r"Even.draw_validation\(0\) must give"):
+        check_data(Even())
+
+
+def test_nan_in_a_latent_is_no_other_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    unknown = {"height": torch.tensor(float("nan"))}
+    monkeypatch.setattr(
+        Even,
+        "change",
+        lambda self, batch: {
+            **batch,
+            "latents": {**batch["latents"], **{name: value.expand(len(batch["y"])) for name, value in unknown.items()}},
+        },
+    )
+    check_data(Even())
+
+
+def test_a_batch_of_another_size_and_names_that_are_a_text_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = Even()
+    monkeypatch.setattr(data, "draw_train", lambda epoch, step: data._draw(4, generator_of("train", epoch, step)))
+    with pytest.raises(LabError, match="gives 4 samples, but its batch_size is 6"):
+        check_data(data)
+    monkeypatch.setattr(Even, "locations", "left")
+    with pytest.raises(LabError, match=r"locations is a text: write a tuple, \(\"left\",\)"):
+        check_data(Even())
+
+
+def test_parts_are_asked_for_before_anything_is_drawn() -> None:
+    data = Even()
+    del data.epoch_size
+    with pytest.raises(LabError, match="Even has no epoch_size, a number of samples: set it in __init__"):
+        check_parts(data)
+
+    class OwnEpochs(Even):
+        def train_dataloader(self) -> Any:
+            return self.training_loader(3)
+
+    whole = OwnEpochs()
+    del whole.epoch_size
+    check_parts(whole)
+    del whole.batch_size
+    with pytest.raises(LabError, match="has no batch_size"):
+        check_parts(whole)
+
+    class NotCalled(Even):
+        def __init__(self) -> None:
+            self.batch_size = 3
+
+    with pytest.raises(LabError, match=r"NotCalled does not call super\(\).__init__\(\)"):
+        check_parts(NotCalled())

@@ -1,0 +1,172 @@
+"""Data, model and loss that do not fit are told before training, by a sentence; what fits is left as it was."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+from torch import Tensor, nn
+
+import lab
+from lab.console import LabError
+from lab.datasets.loading import Batch, DataModule
+from lab.datasets.seeding import generator_of
+from lab.training.module import TwoStepModule
+from lab.training.optim import OptimConfig
+from lab.training.trial import Trial
+
+
+class Parity(DataModule):
+    """Numbers from 0 to 7; y is the number modulo 4."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batch_size = self.validation_size = self.epoch_size = 6
+
+    def model_arguments(self) -> dict[str, int]:
+        return {"num_classes": 4}
+
+    def draw_train(self, epoch: int, step: int) -> Batch:
+        x = torch.randint(8, (6,), generator=generator_of("parity", epoch, step))
+        return {"x": x, "y": x % 4, "latents": {}}
+
+    def draw_validation(self, index: int) -> Batch:
+        return self.draw_train(-1, index)
+
+
+class Table(nn.Module):
+    """Looks its logits up; a batch norm and dropout would be moved by a pass in training mode."""
+
+    def __init__(self, classes: int = 4, numbers: int = 8) -> None:
+        super().__init__()
+        self.table, self.norm, self.drop = nn.Embedding(numbers, classes), nn.BatchNorm1d(classes), nn.Dropout()
+
+    def forward(self, x: Tensor) -> Any:
+        return self.drop(self.norm(self.table(x)))
+
+
+class Half(Table):
+    def forward(self, x: Tensor) -> Any:
+        return super().forward(x)[:, 0]
+
+
+class Detached(Table):
+    def forward(self, x: Tensor) -> Any:
+        return super().forward(x).detach()
+
+
+class Two(Table):
+    def forward(self, x: Tensor) -> Any:
+        return super().forward(x), x
+
+
+class NotANumber(Table):
+    def forward(self, x: Tensor) -> Any:
+        return super().forward(x) * float("nan")
+
+
+class InPlace(Table):
+    def forward(self, x: Tensor) -> Any:
+        logits = super().forward(x).exp()
+        doubled = logits**2
+        logits += 1
+        return doubled
+
+
+def begin(model: nn.Module, data: DataModule, accuracies: Sequence[str] = ()) -> TwoStepModule:
+    """Fits for no step at all, so that only the trial runs."""
+    module = TwoStepModule(model, OptimConfig(lr=1e-3), 4, accuracies)
+    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}
+    trainer = L.Trainer(accelerator="cpu", logger=False, max_steps=0, callbacks=[Trial(module)], **quiet)
+    trainer.fit(module, datamodule=data)
+    return module
+
+
+def test_what_fits_is_left_as_it_was() -> None:
+    model = Table()
+    module = begin(model, Parity())
+    model.train().norm.eval()  # a part that is frozen stays so
+    state, random = copy.deepcopy(model.state_dict()), torch.get_rng_state()
+    Trial(module).on_fit_start(module.trainer, module)
+    assert model.training and model.drop.training and not model.norm.training
+    assert all(torch.equal(one, state[name]) for name, one in model.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), random) and all(p.grad is None for p in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (Table(classes=3), r"Table gives \[2, 3\] torch.float32 for two samples, where logits \[2, 4\] are needed"),
+        (Half(), r"Half gives \[2\] torch.float32"),
+        (Two(), "Two gives tuple for two samples"),
+        (Detached(), "Detached cannot be trained: no gradient goes from its logits"),
+        (NotANumber(), "NotANumber gives NaN or infinity for two samples, before any step"),
+        (Table(numbers=1), "Table fails on two samples: IndexError: .* .*test_trial.py, line"),
+        (InPlace(), "InPlace fails in the backward pass of two samples: RuntimeError: .*inplace"),
+    ],
+)
+def test_a_model_that_does_not_fit_is_named(model: nn.Module, words: str) -> None:
+    with pytest.raises(LabError, match=words):
+        begin(model, Parity())
+
+
+@pytest.mark.parametrize(
+    ("scored", "words"),
+    [
+        (lambda logits, batch: {"odd": (logits, batch["y"], None)}, "gives an accuracy 'odd', which is not among"),
+        (lambda logits, batch: {"": (logits, batch["y"][:, None], None)}, r"gives \[2, 4\] logits for '', but labels"),
+        (lambda logits, batch: {"": (logits, batch["latents"]["gone"], None)}, "scored fails on two samples: KeyError"),
+    ],
+)
+def test_scores_that_do_not_fit_are_named(scored: Any, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Parity, "scored", lambda self, logits, batch: scored(logits, batch))
+    with pytest.raises(LabError, match=words):
+        begin(Table(), Parity())
+
+
+OWN_DATA = """
+import torch
+from pydantic import PositiveInt
+from lab.datasets.loading import DataModule
+from lab.datasets.seeding import generator_of
+
+class Sums(DataModule):
+    def __init__(self, classes: PositiveInt = 4, seed: int = 0) -> None:
+        super().__init__()
+        self.classes, self.seed = classes, seed
+        self.batch_size = self.validation_size = self.epoch_size = 8
+
+    def model_arguments(self):
+        return {"tokens": 4, "context": 2, "num_classes": self.classes}
+
+    def draw_train(self, epoch, step):
+        x = torch.randint(4, (8, 2), generator=generator_of(self.seed, epoch, step))
+        return {"x": x, "y": x.sum(1) % 4, "latents": {}}
+
+    def draw_validation(self, index):
+        return self.draw_train(-1, index)
+"""
+
+
+@pytest.fixture
+def own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Overrides that train on data of a user, whose labels need four classes."""
+    (tmp_path / "own_sums.py").write_text(OWN_DATA)
+    (tmp_path / "conf" / "data").mkdir(parents=True)
+    (tmp_path / "conf" / "data" / "sums.yaml").write_text("_target_: own_sums.Sums\nclasses: 4\nseed: ${seed}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    short = ["trainer.max_epochs=2", "threads=1", "logger=csv_only", f"paths.runs={tmp_path / 'runs'}"]
+    return [f"hydra.searchpath=[file://{tmp_path}/conf]", "experiment=reasoning", "data=sums", *short]
+
+
+@pytest.mark.parametrize("seeds", [[], ["seeds=2"]])
+def test_a_run_that_cannot_be_trained_leaves_nothing(own_data: list[str], seeds: list[str], tmp_path: Path) -> None:
+    with pytest.raises(LabError, match=r"run from 0 to 3, but .* num_classes=3: labels are 0 to 2"):
+        lab.run([*own_data, *seeds, "data.classes=3"])
+    assert not [path for path in (tmp_path / "runs").rglob("*") if path.is_file()]
+    assert {one.status for one in lab.run([*own_data, *seeds])} == {"finished"}
