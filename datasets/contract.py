@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from lab.console import LabError, blamed
+from lab.console import LabError, blamed, name_of
 from lab.datasets.loading import IGNORED, Batch, DataModule
 
 
@@ -26,12 +26,12 @@ def check_parts(data: DataModule) -> None:
         LabError: if it lacks a part.
     """
     if "trainer" not in vars(data):
-        raise LabError(f"{_name(data)} does not call super().__init__()")
+        raise LabError(f"{name_of(type(data))} does not call super().__init__()")
     own_epochs = type(data).train_dataloader is not DataModule.train_dataloader
     for part in ("batch_size", "validation_size", *([] if own_epochs else ["epoch_size"])):
         # Not hasattr: a property may have to read the data first.
         if part not in vars(data) and not hasattr(type(data), part):
-            raise LabError(f"{_name(data)} has no {part}, a number of samples: set it in __init__")
+            raise LabError(f"{name_of(type(data))} has no {part}, a number of samples: set it in __init__")
 
 
 def check_data(data: DataModule) -> FirstBatches:
@@ -42,7 +42,7 @@ def check_data(data: DataModule) -> FirstBatches:
             :class:`lab.datasets.loading.Batch`: says which.
     """
     if isinstance(data.locations, str):
-        raise LabError(f'{_name(data)}.locations is a text: write a tuple, ("{data.locations}",)')
+        raise LabError(f'{name_of(type(data))}.locations is a text: write a tuple, ("{data.locations}",)')
     with torch.random.fork_rng(devices=[]):
         batches = FirstBatches(
             _batch(data, "draw_train(0, 0)", lambda: data.draw_train(0, 0)),
@@ -50,17 +50,15 @@ def check_data(data: DataModule) -> FirstBatches:
         )
     drawn = len(batches.train["y"])
     if drawn != data.batch_size:
-        raise LabError(f"{_name(data)}.draw_train(0, 0) gives {drawn} samples, but its batch_size is {data.batch_size}")
+        raise LabError(
+            f"{name_of(type(data))}.draw_train(0, 0) gives {drawn} samples, but its batch_size is {data.batch_size}"
+        )
     return batches
-
-
-def _name(data: DataModule) -> str:
-    return f"{type(data).__module__}.{type(data).__qualname__}"
 
 
 def _batch(data: DataModule, call: str, draw: Any) -> Batch:
     """The batch that a call draws, after all checks."""
-    where = f"{_name(data)}.{call}"
+    where = f"{name_of(type(data))}.{call}"
     with blamed(f"{where} fails"):
         batch, again = (data.on_after_batch_transfer(draw(), 0) for _ in range(2))
     _check_form(data, batch, where)
@@ -80,7 +78,7 @@ def _check_form(data: DataModule, batch: object, where: str) -> None:
     y, latents = batch["y"], batch["latents"]
     if not isinstance(y, Tensor) or y.dtype != torch.int64 or not y.ndim:
         raise LabError(f"labels of {where} must be a tensor of int64, [B] or [B, answers], and are {_told(y)}")
-    for part in batch["x"] if isinstance(batch["x"], tuple | list) else [batch["x"]]:
+    for part in _parts(batch["x"]):
         if not isinstance(part, Tensor) or part.shape[:1] != y.shape[:1]:
             raise LabError(f"{where} must give {len(y)} inputs, one for each label, and gives x as {_told(part)}")
         if part.is_floating_point() and not part.isfinite().all():
@@ -103,13 +101,20 @@ def _check_form(data: DataModule, batch: object, where: str) -> None:
 
 def _check_locations(data: DataModule, y: Tensor, latents: Mapping[str, Tensor], where: str) -> None:
     """Checks what accuracies by location are computed from."""
-    places, known = latents.get("target_location"), len(data.locations)
+    name, places, known = name_of(type(data)), latents.get("target_location"), len(data.locations)
     if places is None or places.shape != y.shape or not bool(((places >= 0) & (places < known)).all()):
         got = "has none" if places is None else f"has {_told(places)}"
         raise LabError(
-            f"{_name(data)} has locations ({', '.join(data.locations)}), so the latent target_location has to give the "
-            f"place of each answer, {list(y.shape)} from 0 to {known - 1}, but {where} {got}"
+            f"{name} has locations ({', '.join(data.locations)}), so the latent target_location has to give the place "
+            f"of each answer, {list(y.shape)} from 0 to {known - 1}, but {where} {got}"
         )
+
+
+def _parts(x: Any) -> list[Any]:
+    """All that a model's input consists of: tensors, if it is right."""
+    if isinstance(x, Mapping | tuple | list):
+        return [part for one in (x.values() if isinstance(x, Mapping) else x) for part in _parts(one)]
+    return [x]
 
 
 def _told(value: object) -> str:

@@ -40,6 +40,11 @@ def first_line(error: BaseException) -> str:
     return next(iter(str(error).strip().splitlines()), type(error).__name__).strip().rstrip(".:")
 
 
+def name_of(made: object) -> str:
+    """The full name of a class or function."""
+    return f"{getattr(made, '__module__', '')}.{getattr(made, '__qualname__', made)}"
+
+
 def line_of(error: BaseException) -> str | None:
     """Names the line that an error came from, the last one outside of other libraries: "my_rules.py, line 7, `...`".
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from lab.attention.normaliser import Normaliser
 from lab.attention.rule import LengthNotTold, TemperatureRule, not_handed_on
+from lab.console import name_of
 
 # Arguments that every constructor takes: the model makes one rule for each layer with them.
 _OF_A_LAYER = ("heads", "head_dim")
@@ -236,8 +237,3 @@ def _beta_of(rule: TemperatureRule, q_BHND: Tensor, k_BHMD: Tensor, mask: Tensor
             f"{[*q_BHND.shape[:-1], 1]}, one number per query"
         )
     return beta
-
-
-def name_of(made: object) -> str:
-    """The full name of a class or function."""
-    return f"{getattr(made, '__module__', '')}.{getattr(made, '__qualname__', made)}"

@@ -15,6 +15,7 @@ from lab.attention.chunks import over_queries
 from lab.attention.masks import forget_causal, written_out
 from lab.attention.precision import at_least_float32
 from lab.attention.rule import TemperatureRule
+from lab.console import name_of
 
 # Sum of the weights of a row. "at most one": what is missing to one, the null mass, attends to nothing.
 Total = Literal["one", "at most one", "anything"]
@@ -115,8 +116,8 @@ class Normaliser(nn.Module):
 def not_handed_on(normaliser: type) -> str:
     """Error message for a constructor that does not pass on what the base class needs."""
     return (
-        f"softmax.normaliser: the constructor of {normaliser.__module__}.{normaliser.__qualname__} must hand heads and "
-        "head_dim on: super().__init__(heads, head_dim)"
+        f"softmax.normaliser: the constructor of {name_of(normaliser)} must hand heads and head_dim on: "
+        "super().__init__(heads, head_dim)"
     )
 
 

@@ -11,11 +11,12 @@ from itertools import chain, product
 import torch
 from torch import Tensor
 
-from lab.attention.contract import check_names, name_of, numbers, same
+from lab.attention.contract import check_names, numbers, same
 from lab.attention.functional import Attended, attend, attend_explicit
 from lab.attention.normaliser import Normaliser, not_handed_on
 from lab.attention.rule import TemperatureRule
 from lab.attention.rules.fixed import Fixed
+from lab.console import name_of
 
 
 def check_normaliser(normaliser: object) -> None:

@@ -14,6 +14,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from lab.attention.masks import Mask, forget_causal, written_out
+from lab.console import name_of
 
 # Type of a temperature, with the bounds that the check of a config enforces.
 Tau = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -155,6 +156,6 @@ def inverse_temperature(rule: TemperatureRule, q_BHND: Tensor, k_BHMD: Tensor, m
 def not_handed_on(rule: type) -> str:
     """Error message for a constructor that does not pass on what the base class needs."""
     return (
-        f"softmax: the constructor of {rule.__module__}.{rule.__qualname__} must hand heads, head_dim and tau on: "
+        f"softmax: the constructor of {name_of(rule)} must hand heads, head_dim and tau on: "
         "super().__init__(heads, head_dim, tau)"
     )

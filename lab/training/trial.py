@@ -14,7 +14,7 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from torch import Tensor
 
-from lab.console import LabError, blamed
+from lab.console import LabError, blamed, name_of
 from lab.datasets.contract import check_data
 from lab.datasets.loading import Batch, DataModule, data_of
 from lab.observation.recorder import evaluating
@@ -51,7 +51,7 @@ def try_out(module: TwoStepModule) -> None:
     for name, batch in first._asdict().items():
         few = move_data_to_device(_few(batch, len(batch["y"])), module.device)
         logits = _logits(module, few)
-        with blamed(f"{_kind(module)} fails in the backward pass of two samples"):
+        with blamed(f"{name_of(type(module.model))} fails in the backward pass of two samples"):
             weights = [one for one in module.model.parameters() if one.requires_grad]
             # Not backward(): the parameters' gradients stay as they are.
             torch.autograd.grad(module.loss(logits, few["y"]), weights, allow_unused=True)
@@ -68,14 +68,10 @@ def _few(value: Any, size: int) -> Any:
     return type(value)(_few(one, size) for one in value) if type(value) in (tuple, list) else value
 
 
-def _kind(module: TwoStepModule) -> str:
-    return f"{type(module.model).__module__}.{type(module.model).__qualname__}"
-
-
 def _logits(module: TwoStepModule, batch: Batch) -> Tensor:
     """The logits of a batch in eval mode, uncompiled, after a check of their shape and gradient."""
     model, plugin, device = module.model, module.trainer.precision_plugin, module.device
-    kind = _kind(module)
+    kind = name_of(type(module.model))
     with (
         torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
         _uncompiled(),
@@ -105,7 +101,7 @@ def _uncompiled() -> AbstractContextManager[Any]:
 
 def _check_scored(data: DataModule, logits: Tensor, batch: Batch) -> None:
     """Checks what validation metrics are computed from."""
-    where = f"{type(data).__module__}.{type(data).__qualname__}.scored"
+    where = f"{name_of(type(data))}.scored"
     with blamed(f"{where} fails on two samples"):
         scored = data.scored(logits, batch)
     for name, (answers, labels, counted) in scored.items():

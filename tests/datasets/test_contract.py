@@ -47,6 +47,15 @@ def test_right_data_pass_and_no_random_number_of_training_is_drawn() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
+def test_inputs_may_be_tensors_by_name_or_in_tuples(monkeypatch: pytest.MonkeyPatch) -> None:
+    by_name = lambda self, batch: {**batch, "x": {"ids": batch["x"], "both": (batch["x"], batch["y"])}}  # noqa: E731
+    monkeypatch.setattr(Even, "change", by_name)
+    check_data(Even())
+    monkeypatch.setattr(Even, "change", lambda self, batch: {**batch, "x": {"ids": (batch["x"], batch["y"][:2])}})
+    with pytest.raises(LabError, match=r"gives x as \[2\] int64"):
+        check_data(Even())
+
+
 def with_(**parts: Any) -> Any:
     return lambda batch: {**batch, **parts}
 
