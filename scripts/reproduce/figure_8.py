@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -235,8 +235,23 @@ def page(plan: Plan, chosen: dict[str, str], out: Path, command: str) -> str:
     )
 
 
+def _check_grid(grid: Sequence[str]) -> None:
+    try:
+        rates = [float(one) for one in grid]
+    except ValueError as error:
+        raise LabError(f"--grid takes learning rates, such as 5e-3: {error}") from error
+    for place, rate in enumerate(rates):
+        if rate in rates[:place]:
+            raise LabError(f"--grid has {grid[rates.index(rate)]} twice, the second time as {grid[place]}")
+
+
 def main(arguments: argparse.Namespace) -> None:
-    """Trains what is missing and writes the page after every softmax."""
+    """Trains what is missing and writes the page after every softmax.
+
+    Raises:
+        LabError: if a learning rate of the grid is no number, or stands there twice.
+    """
+    _check_grid(arguments.grid)
     options = run_options(arguments.threads, arguments.compile)
     plan = Plan(arguments.runs, arguments.epochs, arguments.seeds, tuple(arguments.grid), options)
     single, together = steps_left(plan)

@@ -24,7 +24,7 @@ from lab.attention.rule import TemperatureRule
 from lab.attention.rules.entropy_matched import EntropyMatched
 from lab.attention.rules.fixed import Fixed
 from lab.attention.rules.log_length import LogLength
-from lab.console import refusals
+from lab.console import LabError, refusals
 from lab.observation.dispersion import entropy
 from lab.plotting.figures import new_figure, save_figure
 from lab.plotting.style import looks, styled
@@ -114,7 +114,13 @@ def page(found: Mapping[str, Mapping[int, Tensor]], draws: int, seed: int, comma
 
 
 def main(out: Path, draws: int, seed: int, command: str) -> None:
-    """Writes page and picture."""
+    """Writes page and picture.
+
+    Raises:
+        LabError: if there is a single draw, which has no deviation.
+    """
+    if draws < 2:
+        raise LabError("--draws 1 has no deviation over draws: give at least 2")
     found = measured(draws, seed)
     save_figure(figure_of(found), out / "weights.png", pdf=True)
     write_text(out / "README.md", page(found, draws, seed, command) + "\n")

@@ -598,6 +598,20 @@ def test_the_reading_that_is_told_as_the_closest_is_the_closest_and_has_its_page
     assert f"Ten seeds of the closest: {closest}" in (tmp_path / "README.md").read_text()
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("fluke", "--draws", "1"), "--draws 1 has no deviation over draws: give at least 2"),
+        (("figure_8", "--grid", "5e-3", "0.005"), "--grid has 5e-3 twice, the second time as 0.005"),
+        (("figure_8", "--grid", "high"), "--grid takes learning rates, such as 5e-3: could not convert"),
+    ],
+)
+def test_numbers_that_say_nothing_are_refused(words: list[str], told: str, tmp_path: Path, script, capsys) -> None:
+    with pytest.raises(SystemExit):
+        script(*words, "--out", str(tmp_path / "out"))
+    assert capsys.readouterr().err.startswith(f"error: {told}") and not (tmp_path / "out").exists()
+
+
 def test_the_flattening_of_softmax_in_small(tmp_path: Path, script) -> None:
     script("fluke", "--draws", "20", "--out", str(tmp_path))
     rows = [line for line in (tmp_path / "README.md").read_text().splitlines() if line.startswith("|")]
