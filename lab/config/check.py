@@ -126,6 +126,9 @@ def check(config: DictConfig) -> None:
         for name in ("schedule", "normaliser"):
             plain[f"softmax.{name}"] = softmax.pop(name, None)
     for path, node in _made(plain):
+        if path.endswith("._target_"):
+            group = path.removesuffix("._target_")
+            raise LabError(f"{path}={node} needs a name above it in its config, as the keys of {group}= are names")
         if node and not (isinstance(node, Mapping) and "_target_" in node):
             raise LabError(f"{path}={node!r} is wrong: it must be a config with a _target_, or null")
     _check_node(plain, "")

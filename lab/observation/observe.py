@@ -181,6 +181,8 @@ def check_observers(observers: object) -> None:
             raise LabError(f"{one.__name__} is a class: give an observer, as in {one.__name__}('look')")
         if isinstance(one, str):
             raise LabError(f"{one!r} is a name: give an observer, as in AttentionEntropy('look')")
+        if isinstance(reads := getattr(one, "reads", ()), str):
+            raise LabError(f"{type(one).__name__}.reads is a text: write a tuple, ({reads!r},)")
 
 
 def _concluded(observer: Observer, seen: list[Any]) -> Findings:

@@ -12,6 +12,7 @@ from hydra import compose
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from pydantic import Field, PositiveInt
 
+import lab
 from hydra_plugins.eureka_lab import offer
 from lab.config.check import check, check_arguments
 from lab.config.command_line import check_overrides, in_order
@@ -391,6 +392,15 @@ def test_a_value_is_held_to_its_annotation(option: str, value: object, must: str
         check_arguments(target, {option: value}, "here")
     assert str(error.value).startswith(f"here.{must}")
     assert "\n" not in str(error.value)
+
+
+def test_a_callback_without_a_name_above_it_is_told(tmp_path: Path) -> None:
+    (tmp_path / "callbacks").mkdir()
+    (tmp_path / "callbacks" / "own.yaml").write_text("_target_: my_diagnostics.Largest\n")
+    where = f"hydra.searchpath=[file://{tmp_path}]"
+    with pytest.raises(LabError, match=r"callbacks\._target_=my_diagnostics\.Largest needs a name above it"):
+        lab.run([where, "experiment=reasoning", "callbacks=[reasoning,own]", f"paths.runs={tmp_path / 'runs'}"])
+    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.parametrize(

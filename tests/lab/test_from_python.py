@@ -134,6 +134,10 @@ def test_names_and_classes_in_the_place_of_lists_and_observers_are_told(tmp_path
         lab.look(model, x, AttentionEntropy("look"))
     with pytest.raises(LabError, match="AttentionEntropy is a class: give an observer"):
         lab.look(model, x, [AttentionEntropy])  # type: ignore[list-item]
+    text = AttentionEntropy("look")
+    text.reads = "logits"  # type: ignore[assignment]
+    with pytest.raises(LabError, match=r"AttentionEntropy.reads is a text: write a tuple, \('logits',\)"):
+        lab.look(model, x, [text])
     with pytest.raises(LabError, match="'attention_entropy' is a name: give an observer"):
         lab.observe(model, None, ["attention_entropy"])  # type: ignore[arg-type, list-item]
     with pytest.raises(LabError, match="observers are a list"):
