@@ -152,11 +152,14 @@ class FolderLock:
             raise self._refusal()
         if _sign(self.folder) != seen:
             raise self._refusal()
-        self._lease.force_break()
+        with undisturbed():
+            self._lease.force_break()
         if not self._lease_taken():
             raise self._refusal()
         time.sleep(SETTLE)
-        if (owner := self._lease.owner) is None or owner.token != self._lease.token:
+        with undisturbed():
+            owner = self._lease.owner
+        if owner is None or owner.token != self._lease.token:
             raise self._refusal()
 
     def _lease_taken(self) -> bool:
@@ -191,7 +194,9 @@ class FolderLock:
 
 def read_holder(folder: Path) -> Holder | None:
     """Names the process that holds a folder, or held it when killed; None without one, or if the record is damaged."""
-    owner, holder = _lease(folder).owner, _read_record(folder)
+    with undisturbed():
+        owner = _lease(folder).owner
+    holder = _read_record(folder)
     # A new holder writes its record a moment after it takes the lease: until then the record is of the one before.
     return holder if owner is not None and holder is not None and owner.token == holder.token else None
 
@@ -200,7 +205,7 @@ def is_held(folder: Path) -> bool:
     """Tells whether any process holds a folder; one killed on another machine counts for two LEASEs more."""
     kernel = True
     try:
-        with _flock(folder).acquire(blocking=False):
+        with undisturbed(), _flock(folder).acquire(blocking=False):
             pass
     except Timeout:
         return True
@@ -237,12 +242,15 @@ def undisturbed() -> Iterator[None]:
 
 
 def _flock(folder: Path) -> FileLock:
-    # The fallback of filelock would be a file that a killed process leaves behind for ever.
-    return FileLock(folder / LOCK, fallback_to_soft=False, thread_local=False)
+    # A signal while filelock makes a lock would leave its own lock taken, and the thread of a lease would wait for that.
+    with undisturbed():
+        # The fallback of filelock would be a file that a killed process leaves behind for ever.
+        return FileLock(folder / LOCK, fallback_to_soft=False, thread_local=False)
 
 
 def _lease(folder: Path) -> SoftFileLease:
-    return SoftFileLease(folder / LEASED, lease_duration=LEASE, heartbeat_interval=BEAT, thread_local=False)
+    with undisturbed():
+        return SoftFileLease(folder / LEASED, lease_duration=LEASE, heartbeat_interval=BEAT, thread_local=False)
 
 
 def _read_record(folder: Path) -> Holder | None:

@@ -278,3 +278,19 @@ def test_a_signal_at_any_moment_of_taking_a_folder_leaves_nothing(tmp_path: Path
         for number, handler in before.items():
             signal.signal(number, handler)
     assert early
+
+
+@pytest.mark.parametrize("kind", ["FileLock", "SoftFileLease"])
+def test_a_signal_waits_until_filelock_has_made_a_lock(kind: str, tmp_path: Path, monkeypatch) -> None:
+    """Else a lock of its own would stay taken, and another thread, such as that of a lease, wait for it for ever."""
+    sound, made = getattr(lock, kind), []
+
+    def disturbed(*arguments: object, **options: object) -> object:
+        signal.raise_signal(signal.SIGINT)
+        made.append(sound(*arguments, **options))
+        return made[-1]
+
+    monkeypatch.setattr(lock, kind, disturbed)
+    with pytest.raises(KeyboardInterrupt):
+        FolderLock(tmp_path)
+    assert len(made) == 1
