@@ -242,7 +242,7 @@ def undisturbed() -> Iterator[None]:
 
 
 def _flock(folder: Path) -> FileLock:
-    # A signal while filelock makes a lock would leave its own lock taken, and the thread of a lease would wait for that.
+    # A signal while filelock makes a lock would leave its own lock taken, at which a lease would wait.
     with undisturbed():
         # The fallback of filelock would be a file that a killed process leaves behind for ever.
         return FileLock(folder / LOCK, fallback_to_soft=False, thread_local=False)
