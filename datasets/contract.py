@@ -62,7 +62,7 @@ def _batch(data: DataModule, call: str, draw: Any) -> Batch:
     with blamed(f"{where} fails"):
         batch, again = (data.on_after_batch_transfer(draw(), 0) for _ in range(2))
     _check_form(data, batch, where)
-    if not _same(batch, again):
+    if not same(batch, again):
         raise LabError(
             f"{where} gives another batch when it is called again: draw random numbers from "
             "lab.datasets.seeding.generator_of alone, or a resumed run would see other data"
@@ -125,12 +125,12 @@ def _told(value: object) -> str:
     return f"{kind} from {value.min():g} to {value.max():g}" if value.numel() and not value.is_complex() else kind
 
 
-def _same(one: Any, other: Any) -> bool:
-    """Tells if two batches hold the same numbers."""
+def same(one: Any, other: Any) -> bool:
+    """Tells if two batches, or parts of them, hold the same numbers; NaN is the same as NaN."""
     if isinstance(one, Tensor):
         return isinstance(other, Tensor) and torch.equal(one.nan_to_num(), other.nan_to_num())
     if isinstance(one, Mapping):
-        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
     if isinstance(one, tuple | list):
-        return len(one) == len(other) and all(map(_same, one, other))
+        return len(one) == len(other) and all(map(same, one, other))
     return True

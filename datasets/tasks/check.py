@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from lab.console import blamed
+from lab.datasets.contract import same
 from lab.datasets.scenes import TILES, ImageBank, Scenes
 from lab.datasets.seeding import generator_of
 from lab.datasets.sources import Source, Split
@@ -99,21 +100,15 @@ def check_scenes(task: Task, bank: ImageBank, scenes: int = 256) -> None:
         _check_latents(name, task, drawn.latents)
         _check_labels(name, task, drawn.latents, len(task.label_names(bank.class_names)))
     first, again, other = (task.sample(bank, torch.arange(scenes), generator_of("check", n)) for n in (0, 0, 1))
-    if not _same(first, again):
+    if not same(vars(first), vars(again)):
         raise ValueError(
             f"{name}.sample draws other scenes from a generator of the same seed: draw every random number from the "
             "generator that it is given"
         )
-    if _same(first, other):
+    if same(vars(first), vars(other)):
         raise ValueError(
             f"{name}.sample draws the same scenes whatever the seed of its generator: all epochs would be the same"
         )
-
-
-def _same(one: Scenes, other: Scenes) -> bool:
-    pairs = [(one.images, other.images), (one.colors, other.colors)]
-    pairs += [(value, other.latents[latent]) for latent, value in one.latents.items()]
-    return all(torch.equal(a, b) for a, b in pairs)
 
 
 def _check_draws(name: str, drawn: Any, size: int, images: int) -> None:

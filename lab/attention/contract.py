@@ -16,11 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from lab.attention.normaliser import Normaliser
-from lab.attention.rule import LengthNotTold, TemperatureRule, not_handed_on
+from lab.attention.rule import OF_A_LAYER, OF_A_RULE, LengthNotTold, TemperatureRule, not_handed_on
 from lab.console import name_of
 
-# Arguments that every constructor takes: the model makes one rule for each layer with them.
-_OF_A_LAYER = ("heads", "head_dim")
 # Factors on tau and on queries at which dependence is looked for: a rule may show it only below its tau, or only where
 # a softmax is spread out.
 _OF_TAU = (1.0, 1e-3, 1e3)
@@ -46,15 +44,15 @@ def check_constructor(make: Callable[..., object]) -> None:
         parameters = inspect.signature(made).parameters
     except (TypeError, ValueError):
         return  # not written in Python, so without a signature: calling it will show
-    if all(name in parameters for name in _OF_A_LAYER):
+    if all(name in parameters for name in OF_A_LAYER):
         return
     if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values()):
         return
     normaliser = inspect.isclass(made) and issubclass(made, Normaliser)
-    given = list(_OF_A_LAYER) if normaliser else [*_OF_A_LAYER, "tau"]
+    given = OF_A_LAYER if normaliser else OF_A_RULE
     handed = "the first two" if normaliser else "the first three"
     own = [str(one) for one in parameters.values() if one.name not in given]
-    takes = ", ".join(["self", *_OF_A_LAYER, *([] if normaliser else ["tau=None"]), *own])
+    takes = ", ".join(["self", *OF_A_LAYER, *([] if normaliser else ["tau=None"]), *own])
     raise ValueError(
         f"{name_of(made)} cannot make the {'normaliser' if normaliser else 'rule'} of a layer, because it does "
         f"not take heads and head_dim: write def __init__({takes}) and hand {handed} on with "
@@ -93,13 +91,15 @@ def check_rule(rule: object) -> None:
             f"{name_of(type(rule))} is not a temperature rule: derive it from lab.attention.rule.TemperatureRule"
         )
     if not isinstance(getattr(rule, "tau", None), Tensor):
-        raise ValueError(not_handed_on(type(rule)))
+        raise ValueError(not_handed_on("softmax", type(rule), OF_A_RULE))
     check_names(rule, TemperatureRule)
     told: object = rule.temperatures()
     if not isinstance(told, dict) or not all(isinstance(one, Tensor) for one in told.values()):
         raise ValueError(f"{name_of(type(rule))}.temperatures must return a dict of tensors, and returned {told!r}")
     if any(tensor.is_meta for tensor in chain(rule.parameters(), rule.buffers())):
         return  # meta tensors hold no numbers to try: properties stay None, and no short cut is taken
+    if rule.takes_causal and rule.reads_masked_keys is None:
+        rule.reads_masked_keys = False  # it knows about masks
     H, D = rule.heads, rule.head_dim
     # Sizes that differ from each other and from H and D, so that a wrong axis cannot fit by chance.
     B, N, M = [size for size in (2, 3, 5, 7, 11) if size not in (H, D)][:3]
@@ -110,7 +110,7 @@ def check_rule(rule: object) -> None:
             if _beta_of(tried.train(training), q_BHND, k_BHMD).isnan().any():
                 raise ValueError(f"{name_of(type(rule))}.inverse_temperature returns NaN for plain queries and keys")
         _check_declared(rule, _dependence(tried, q_BHND, k_BHMD))
-        undeclared = _undeclared(rule)
+        undeclared = [name for name in _Dependence._fields if getattr(rule, name) is None]
         everywhere = list(_everywhere(tried, q_BHND, k_BHMD)) if undeclared else []
     for name in undeclared:
         # Where nothing is known, no short cut is taken; but a rule is refused only for what was seen.
@@ -118,13 +118,6 @@ def check_rule(rule: object) -> None:
         setattr(rule, name, any(unknown if seen is None else getattr(seen, name) for seen in everywhere))
     if type(rule).keys is not TemperatureRule.keys:
         rule.weighs_channels = True
-
-
-def _undeclared(rule: TemperatureRule) -> list[str]:
-    """Names of the properties that are still to be found out; a rule that takes causal masks knows about masks."""
-    if rule.takes_causal and rule.reads_masked_keys is None:
-        rule.reads_masked_keys = False
-    return [name for name in _Dependence._fields if getattr(rule, name) is None]
 
 
 def take_findings(layer: nn.Module, checked: nn.Module) -> None:
@@ -178,7 +171,7 @@ def _dependence(rule: TemperatureRule, q_BHND: Tensor, k_BHMD: Tensor) -> _Depen
     last = q_BHND[:, :, -1:]
     alone = _beta_of(rule, last, k_BHMD)
     couples = not same(beta.expand_as(q_BHND)[:, :, -1:], alone)
-    reads_masked = _reads_masked_keys(rule, q_BHND, k_BHMD)
+    reads_masked = rule.reads_masked_keys is None and _reads_masked_keys(rule, q_BHND, k_BHMD)
     if beta.dim() and beta.shape[-1] > 1:
         return _Dependence(couples, True, reads_masked)
     # Another basis: the scores stay the same, except that one number is added to all scores of a query.

@@ -14,8 +14,7 @@ from lab.attention import cpu_paths
 from lab.attention.chunks import over_queries
 from lab.attention.masks import forget_causal, written_out
 from lab.attention.precision import at_least_float32
-from lab.attention.rule import TemperatureRule
-from lab.console import name_of
+from lab.attention.rule import OF_A_LAYER, TemperatureRule, not_handed_on
 
 # Sum of the weights of a row. "at most one": what is missing to one, the null mass, attends to nothing.
 Total = Literal["one", "at most one", "anything"]
@@ -62,7 +61,7 @@ class Normaliser(nn.Module):
     def __init__(self, heads: int = 0, head_dim: int = 0) -> None:
         super().__init__()
         if not (heads and head_dim):
-            raise ValueError(not_handed_on(type(self)))
+            raise ValueError(not_handed_on("softmax.normaliser", type(self), OF_A_LAYER))
         self.heads = heads
         self.head_dim = head_dim
 
@@ -111,14 +110,6 @@ class Normaliser(nn.Module):
     def quantities(self) -> dict[str, Tensor]:
         """Detached values worth logging, by name: learned parameters, in the form that the weights use."""
         return {}
-
-
-def not_handed_on(normaliser: type) -> str:
-    """Error message for a constructor that does not pass on what the base class needs."""
-    return (
-        f"softmax.normaliser: the constructor of {name_of(normaliser)} must hand heads and head_dim on: "
-        "super().__init__(heads, head_dim)"
-    )
 
 
 def masked(logits_BHNM: Tensor, mask: Tensor | None) -> Tensor:

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from lab.attention.contract import check_names, numbers, same
 from lab.attention.functional import Attended, attend, attend_explicit
-from lab.attention.normaliser import Normaliser, not_handed_on
-from lab.attention.rule import TemperatureRule
+from lab.attention.normaliser import Normaliser
+from lab.attention.rule import OF_A_LAYER, TemperatureRule, not_handed_on
 from lab.attention.rules.fixed import Fixed
 from lab.console import name_of
 
@@ -34,7 +34,7 @@ def check_normaliser(normaliser: object) -> None:
             f"{name_of(type(normaliser))} is not a normaliser: derive it from lab.attention.normaliser.Normaliser"
         )
     if not getattr(normaliser, "heads", None):
-        raise ValueError(not_handed_on(type(normaliser)))
+        raise ValueError(not_handed_on("softmax.normaliser", type(normaliser), OF_A_LAYER))
     check_names(normaliser, Normaliser)
     if any(tensor.is_meta for tensor in chain(normaliser.parameters(), normaliser.buffers())):
         return

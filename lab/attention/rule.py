@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar
 
 import torch
@@ -20,6 +21,11 @@ from lab.console import name_of
 Tau = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 # Type of a number of keys: at least 2, since rules divide by its logarithm.
 Length = Annotated[int, Field(ge=2)]
+
+
+# Arguments that every constructor takes: the model makes one rule and one normaliser for each layer with them.
+OF_A_LAYER = ("heads", "head_dim")
+OF_A_RULE = (*OF_A_LAYER, "tau")
 
 
 class TemperatureRule(nn.Module):
@@ -65,7 +71,7 @@ class TemperatureRule(nn.Module):
     def __init__(self, heads: int = 0, head_dim: int = 0, tau: Tau | None = None) -> None:
         super().__init__()
         if not (heads and head_dim):
-            raise ValueError(not_handed_on(type(self)))
+            raise ValueError(not_handed_on("softmax", type(self), OF_A_RULE))
         self.heads = heads
         self.head_dim = head_dim
         self.default_tau = math.sqrt(head_dim) if tau is None else float(tau)
@@ -153,9 +159,9 @@ def inverse_temperature(rule: TemperatureRule, q_BHND: Tensor, k_BHMD: Tensor, m
     return rule.inverse_temperature(q_BHND, k_BHMD, known)
 
 
-def not_handed_on(rule: type) -> str:
-    """Error message for a constructor that does not pass on what the base class needs."""
+def not_handed_on(option: str, part: type, arguments: Sequence[str]) -> str:
+    """Error message for a constructor that does not pass on what its base class needs."""
     return (
-        f"softmax: the constructor of {name_of(rule)} must hand heads, head_dim and tau on: "
-        "super().__init__(heads, head_dim, tau)"
+        f"{option}: the constructor of {name_of(part)} must hand {', '.join(arguments[:-1])} and {arguments[-1]} on: "
+        f"super().__init__({', '.join(arguments)})"
     )

@@ -157,9 +157,7 @@ class FolderLock:
         if not self._lease_taken():
             raise self._refusal()
         time.sleep(SETTLE)
-        with undisturbed():
-            owner = self._lease.owner
-        if owner is None or owner.token != self._lease.token:
+        if (owner := self._lease.owner) is None or owner.token != self._lease.token:
             raise self._refusal()
 
     def _lease_taken(self) -> bool:
@@ -194,9 +192,7 @@ class FolderLock:
 
 def read_holder(folder: Path) -> Holder | None:
     """Names the process that holds a folder, or held it when killed; None without one, or if the record is damaged."""
-    with undisturbed():
-        owner = _lease(folder).owner
-    holder = _read_record(folder)
+    owner, holder = _lease(folder).owner, _read_record(folder)
     # A new holder writes its record a moment after it takes the lease: until then the record is of the one before.
     return holder if owner is not None and holder is not None and owner.token == holder.token else None
 
