@@ -55,7 +55,8 @@ class LogitSpread(Diagnostic):
     are no scores q k^T of the projected queries and keys (linear attention, normalised keys) and in models of other
     libraries. largest_weight_bound, smallest_weight_bound, critical_items and entropy_slope are not defined where
     weights are no exponentials over their sum (all normalisers but softmax and those with a sink or a window);
-    smallest_weight_bound and entropy_slope not under a sink either.
+    smallest_weight_bound and entropy_slope not under a sink either, and entropy_slope not where a model adds a bias to its
+    scores, which beta does not multiply.
 
     Source: "softmax is not enough", Propositions 3.1 and 3.2, Lemma 2.1, Theorem 2.2.
 
@@ -64,7 +65,7 @@ class LogitSpread(Diagnostic):
         epsilon: weight of critical_items, in (0, 1).
     """
 
-    reads = ("queries", "tokens", "q", "k", "mask", "logits", "weights")
+    reads = ("queries", "tokens", "q", "k", "mask", "bias", "logits", "weights")
 
     def __init__(
         self,
@@ -100,7 +101,7 @@ class LogitSpread(Diagnostic):
                 smallest_weight(weights, logits),
                 lower_dispersion_bound(spread_BHN, keys_BHN) if is_softmax else undefined,
                 log_critical_items(spread_BHN, self.epsilon) if disperses else undefined,
-                entropy_slope(weights, logits) if is_softmax else undefined,
+                entropy_slope(weights, logits) if is_softmax and "bias" not in layer else undefined,
             )
             values.append(torch.stack([column.mean((0, 2)).double() for column in columns]))
         return [value.cpu() for value in values], len(chunk)

@@ -69,8 +69,19 @@ def attend(
         return normaliser.attend((q * beta).to(v.dtype), rule.keys(k), v, mask).to(dtype)
 
 
-def fused(q_BHND: Tensor, k_BHMD: Tensor, v_BHMD: Tensor, mask: Mask = None, dropout: float = 0.0) -> Tensor:
-    """softmax(q k^T) v by the fused kernel; on a CPU with few keys and no mask, with logits and weights written out."""
+def fused(
+    q_BHND: Tensor,
+    k_BHMD: Tensor,
+    v_BHMD: Tensor,
+    mask: Mask = None,
+    dropout: float = 0.0,
+    bias: Tensor | None = None,
+) -> Tensor:
+    """softmax(q k^T + bias) v by the fused kernel; on a CPU with few keys, and without mask and bias, written out."""
+    if bias is not None:
+        allowed = written_out(mask)
+        added = bias if allowed is None else bias.masked_fill(~allowed, float("-inf"))
+        return F.scaled_dot_product_attention(q_BHND, k_BHMD, v_BHMD, added.to(q_BHND.dtype), dropout, scale=1.0)
     # The kernel's own causal mask assumes that the queries are the first tokens, not the last: right only for N = M.
     is_causal = isinstance(mask, Causal) and mask.queries == mask.keys
     if q_BHND.device.type != "cpu" or mask is not None or dropout or k_BHMD.shape[-2] > _FEW_KEYS:

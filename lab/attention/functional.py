@@ -1,7 +1,8 @@
 """Attention under any temperature rule and any normaliser.
 
 A rule gives each query an inverse temperature beta. Attention is then plain attention on rescaled queries: the
-normaliser, softmax unless another one is given, turns the logits (beta q) k^T into weights.
+normaliser, softmax unless another one is given, turns the logits (beta q) k^T into weights. A model may add a bias of
+its own to them, such as that of relative positions.
 
 Shapes: B batch, H heads, N queries, M keys, D head dimension.
 """
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from lab.attention import cpu_paths
 from lab.attention.masks import Causal, Mask, written_out
-from lab.attention.normaliser import Normaliser, check_causal, check_masked, masked
+from lab.attention.normaliser import Normaliser, check_biased, check_causal, check_masked, masked
 from lab.attention.normalisers.softmax import Softmax
 from lab.attention.precision import at_least_float32
 from lab.attention.rule import TemperatureRule, inverse_temperature
@@ -27,7 +28,7 @@ _SOFTMAX = Softmax(heads=1, head_dim=1)  # serves any layer, since it has no sta
 class Attended(NamedTuple):
     """All that the explicit path computes: z [B, H, N, D], logits and weights [B, H, N, M].
 
-    ``logits`` are the input of the normaliser, temperature included; masked ones are -inf.
+    ``logits`` are the input of the normaliser, temperature and bias included; masked ones are -inf.
     """
 
     z: Tensor
@@ -43,6 +44,7 @@ def attend(
     mask: Mask = None,
     normaliser: Normaliser | None = None,
     dropout: float = 0.0,
+    bias: Tensor | None = None,
 ) -> Tensor:
     """weights((beta q) k^T) v by a fused kernel where there is one, beta = ``rule.inverse_temperature(q, k, mask)``.
 
@@ -54,27 +56,30 @@ def attend(
         normaliser: turns logits into weights; None is softmax.
         dropout: share of the weights that are dropped, in training; under a normaliser other than softmax, dropout
             writes out the N x M matrix.
+        bias: added to the logits, broadcastable to [B, H, N, M]: no temperature acts on it, and no rule sees it. Under
+            a normaliser other than softmax, it has the N x M matrix written out.
 
     Returns:
         z_BHND, in the dtype of v.
 
     Raises:
         ValueError: if rule, normaliser or mask is of a wrong type; if rule or normaliser is made for another number of
-            heads; if queries are not [B, H, N, D], the mask is not bool, or dropout is not in [0, 1); or if under a
-            causal mask a query would depend on later ones.
+            heads; if queries are not [B, H, N, D], the mask is not bool, or dropout is not in [0, 1); if under a causal
+            mask a query would depend on later ones; or if rule or normaliser cannot be used with a bias.
     """
     normaliser = normaliser or _SOFTMAX
-    mask = _checked(q_BHND, rule, mask, normaliser, dropout)
-    if dropout and not normaliser.is_softmax:
-        return attend_explicit(q_BHND, k_BHMD, v_BHMD, rule, mask, normaliser, dropout).z
+    mask = _checked(q_BHND, rule, mask, normaliser, dropout, bias)
+    beyond_scores = bool(dropout) or bias is not None
+    if beyond_scores and not normaliser.is_softmax:
+        return attend_explicit(q_BHND, k_BHMD, v_BHMD, rule, mask, normaliser, dropout, bias).z
     mask = normaliser.allowed(mask if normaliser.takes_causal else written_out(mask), q_BHND, k_BHMD)
-    if q_BHND.device.type == "cpu" and not dropout:
+    if q_BHND.device.type == "cpu" and not beyond_scores:
         return cpu_paths.attend(q_BHND, k_BHMD, v_BHMD, rule, mask, normaliser)
     beta = inverse_temperature(rule, q_BHND, k_BHMD, mask)
     with torch.autocast(q_BHND.device.type, enabled=False):
         q, k = (beta * q_BHND).to(v_BHMD.dtype), rule.keys(k_BHMD)
-        if dropout:
-            return cpu_paths.fused(q, k, v_BHMD, mask, dropout)
+        if beyond_scores:
+            return cpu_paths.fused(q, k, v_BHMD, mask, dropout, bias)
         return normaliser.attend(q, k, v_BHMD, mask)
 
 
@@ -86,21 +91,25 @@ def attend_explicit(
     mask: Mask = None,
     normaliser: Normaliser | None = None,
     dropout: float = 0.0,
+    bias: Tensor | None = None,
 ) -> Attended:
     """The same numbers as :func:`attend`, with logits and weights to look at, in float32 or better."""
     normaliser = normaliser or _SOFTMAX
-    mask = _checked(q_BHND, rule, mask, normaliser, dropout)
+    mask = _checked(q_BHND, rule, mask, normaliser, dropout, bias)
     allowed = normaliser.allowed(written_out(mask), q_BHND, k_BHMD)
     q, k, v = at_least_float32(q_BHND, k_BHMD, v_BHMD)
     beta = rule.inverse_temperature(q, k, allowed)
     with torch.autocast(q.device.type, enabled=False):
-        logits = masked(normaliser.scores((beta * q).to(v.dtype), rule.keys(k)), allowed)
+        scores = normaliser.scores((beta * q).to(v.dtype), rule.keys(k))
+        logits = masked(scores if bias is None else scores + bias.to(scores.dtype), allowed)
         weights = normaliser.weights(logits, allowed)
         mixed = F.dropout(weights, dropout) if dropout else weights
         return Attended((mixed @ v).to(v_BHMD.dtype), logits, weights)
 
 
-def _checked(q_BHND: Tensor, rule: TemperatureRule, mask: Mask, normaliser: Normaliser, dropout: float) -> Mask:
+def _checked(
+    q_BHND: Tensor, rule: TemperatureRule, mask: Mask, normaliser: Normaliser, dropout: float, bias: Tensor | None
+) -> Mask:
     """The mask, of two dimensions at least, after a check of all arguments."""
     if not isinstance(rule, TemperatureRule):
         raise ValueError(f"{rule!r} is not a temperature rule: give one, as in Fixed(heads=4, head_dim=16)")
@@ -117,6 +126,8 @@ def _checked(q_BHND: Tensor, rule: TemperatureRule, mask: Mask, normaliser: Norm
             )
     if not 0 <= dropout < 1:
         raise ValueError(f"dropout is a share from 0 to less than 1, got {dropout:g}")
+    if bias is not None:
+        check_biased(rule, normaliser)
     if mask is None:
         return None
     if not isinstance(mask, (Tensor, Causal)):

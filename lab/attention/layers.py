@@ -37,17 +37,18 @@ class Tap(dict[str, Tensor]):
         mask: Mask,
         normaliser: Normaliser,
         dropout: float = 0.0,
+        bias: Tensor | None = None,
     ) -> Tensor:
         """z_BHND of :func:`lab.attention.functional.attend`; keeps it, with all that it was computed from."""
         self.calls += 1
-        self.update(q=q, k=k, v=v)
+        self.update(q=q, k=k, v=v, **({} if bias is None else {"bias": bias}))
         # The mask that the rule is given, too: a window (Local) allows less than the mask of the model.
         if (allowed := written_out(normaliser.allowed(written_out(mask), q, k))) is not None:
             self["mask"] = allowed.reshape((1,) * (4 - allowed.dim()) + allowed.shape)
         if self.explicit:
-            self["z"], self["logits"], self["weights"] = attend_explicit(q, k, v, rule, mask, normaliser, dropout)
+            self["z"], self["logits"], self["weights"] = attend_explicit(q, k, v, rule, mask, normaliser, dropout, bias)
         else:
-            self["z"] = attend(q, k, v, rule, mask, normaliser, dropout)
+            self["z"] = attend(q, k, v, rule, mask, normaliser, dropout, bias)
         return self["z"]
 
 
@@ -75,10 +76,18 @@ class MultiHead(nn.Module):
         # Set while the recorder listens; the layer leaves there what it computes.
         self.tap: Tap | None = None
 
-    def attend(self, q_BHND: Tensor, k_BHMD: Tensor, v_BHMD: Tensor, mask: Mask = None, dropout: float = 0.0) -> Tensor:
+    def attend(
+        self,
+        q_BHND: Tensor,
+        k_BHMD: Tensor,
+        v_BHMD: Tensor,
+        mask: Mask = None,
+        dropout: float = 0.0,
+        bias: Tensor | None = None,
+    ) -> Tensor:
         """z_BHND under the layer's rule and normaliser."""
         through = attend if self.tap is None else self.tap.attend
-        return through(q_BHND, k_BHMD, v_BHMD, self.rule, mask, self.normaliser, dropout)
+        return through(q_BHND, k_BHMD, v_BHMD, self.rule, mask, self.normaliser, dropout, bias)
 
     @property
     def couples_queries(self) -> bool:

@@ -134,6 +134,25 @@ def check_causal(rule: TemperatureRule, normaliser: Normaliser) -> None:
             )
 
 
+def check_biased(rule: TemperatureRule, normaliser: Normaliser) -> None:
+    """Checks that rule and normaliser can be used where a model adds a bias to the logits.
+
+    Raises:
+        ValueError: if the rule computes its temperatures from weights, which it would get without the bias; or if the
+            normaliser has no logits that a bias could be added to.
+    """
+    if rule.assumes_softmax:
+        raise ValueError(
+            f"softmax: {type(rule).__name__} computes its temperature from the weights of a softmax, but does not see "
+            "the bias that this model adds to its scores: take another rule"
+        )
+    if not normaliser.takes_temperature:
+        raise ValueError(
+            f"softmax: this model adds a bias to its scores, but {type(normaliser).__name__} does not compute weights "
+            "from scores: take another normaliser"
+        )
+
+
 def check_masked(rule: TemperatureRule) -> None:
     """Checks that a rule can be used under a mask.
 

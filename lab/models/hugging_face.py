@@ -25,7 +25,6 @@ _WRITTEN_OUT = "eureka_lab_with_masks_written_out"
 _OURS = (_IMPLEMENTATION, _WRITTEN_OUT)
 # Arguments of attention by which some models change more than the temperature, and why each is refused.
 _REASONS = {
-    "position_bias": "adds a learned position bias to its scores, which the rules do not know",
     "softcap": "caps its scores by a tanh (softcap), which the rules do not know",
     "s_aux": "has attention sinks of its own beside its keys (s_aux)",
     "sinks": "has attention sinks of its own beside its keys",
@@ -34,7 +33,7 @@ _REASONS = {
     "cache": "keeps keys in a paged cache, which the softmax does not read",
 }
 # Those that are seen in the code of a module's forward: the module is refused before it is called.
-_SEEN = ("position_bias", "s_aux", "sinks", "indices", "block_indices")
+_SEEN = ("s_aux", "sinks", "indices", "block_indices")
 _SOFTCAPS = ("attn_logit_softcapping", "attn_logit_softcap")
 
 
@@ -144,7 +143,7 @@ def _attention(
         )
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     causal = query.shape[2] > 1 and attention_mask is None and causal
-    z = softmax.of_call(query, key, value, attention_mask, causal, dropout, scaling)
+    z = softmax.of_call(query, key, value, attention_mask, causal, dropout, scaling, others.get("position_bias"))
     return z.transpose(1, 2).contiguous(), None
 
 

@@ -42,8 +42,8 @@ def replace_softmax(model: Model, softmax: str | SoftmaxFactory | RuleFactory = 
     Args:
         model: of Hugging Face ``transformers``, of timm, or any other whose modules call
             ``F.scaled_dot_product_attention``. Such a module has attributes ``num_heads`` (or ``n_head``, ``heads``,
-            ...), and ``head_dim`` or ``embed_dim`` (or ``d_model``, ``hidden_size``, ``dim``, ...); ``scale``, where
-            it is not 1 / sqrt(head_dim).
+            ...), and ``head_dim`` or ``embed_dim`` (or ``d_model``, ``hidden_size``, ``dim``, ..., or one linear layer
+            ``qkv``); ``scale``, where it is not 1 / sqrt(head_dim). What it adds to its scores is kept.
         softmax: its name, as on the command line (``softmax=norm_softmax``), or a factory of rules or of both parts.
         options: of the named softmax; ``normaliser`` and ``schedule`` take a name, or a dict of options with the
             ``name`` among them.

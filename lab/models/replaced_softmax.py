@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from lab.attention.layers import MultiHead
 from lab.attention.masks import Causal, Mask
-from lab.attention.normaliser import check_causal
+from lab.attention.normaliser import check_biased, check_causal
 from lab.attention.precision import but_not_to_16_bit
 from lab.attention.schedule import HeatTreatment
 from lab.console import LabError
@@ -24,14 +24,16 @@ NAME = "eureka_softmax"
 
 # Names that modules and their configs give to the same thing.
 _HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "nhead", "heads")
-_HEAD_DIM = ("qk_head_dim", "head_dim", "attention_head_size", "key_value_proj_dim", "dim_head")
+_HEAD_DIM = ("qk_head_dim", "head_dim", "attention_head_size", "key_value_proj_dim", "dim_head", "key_dim")
 _WIDTH = ("embed_dim", "hidden_size", "n_embd", "d_model", "dim", "width")
-_PROJECTIONS = (("q_proj", "k_proj", "v_proj"), ("query", "key", "value"), ("q_lin", "k_lin", "v_lin"))
+_PROJECTIONS = (("q_proj", "k_proj", "v_proj"), ("query", "key", "value"), ("q_lin", "k_lin", "v_lin"), tuple("qkv"))
 # Queries, keys and values in one projection: one after the other, or (GPT-NeoX, Bloom) head by head.
 _FUSED = ("qkv", "c_attn", "qkv_proj", "Wqkv", "query_key_value")
 _BY_HEAD = ("query_key_value",)
 _LONGEST = ("max_position_embeddings",)
 _SCALE = ("scaling", "scale", "softmax_scale")
+# A number that hides a key: what is added is infinite, the least of its dtype, or -10,000. Biases are far above it.
+_HIDDEN = -9999.0
 
 
 class Shape:
@@ -47,7 +49,7 @@ class Shape:
             raise LabError(
                 f"{type(module).__name__} does not tell its number of heads: give it attributes num_heads and head_dim"
             )
-        dim, width = _told(module, _HEAD_DIM), _told(module, _WIDTH)
+        dim, width = _told(module, _HEAD_DIM), _told(module, _WIDTH) or _projected(module)
         if dim is None and (width is None or width % heads):
             raise LabError(f"{type(module).__name__} does not tell the dimension of its heads: give it a head_dim")
         self.heads = heads
@@ -68,6 +70,12 @@ def _told(module: nn.Module, names: tuple[str, ...]) -> int | None:
             if isinstance(value, int) and value > 0:
                 return value
     return None
+
+
+def _projected(module: nn.Module) -> int | None:
+    """Width of the queries, where one linear layer projects queries, keys and values of one width."""
+    rows = next((one.out_features for name in _FUSED if isinstance(one := getattr(module, name, None), nn.Linear)), 0)
+    return rows // 3 or None
 
 
 class ReplacedSoftmax(MultiHead):
@@ -174,17 +182,20 @@ class ReplacedSoftmax(MultiHead):
         is_causal: bool,
         dropout: float,
         scale: float | None,
+        bias: Tensor | None = None,
     ) -> Tensor:
         """z_BHND of the module's attention call, with the arguments of ``F.scaled_dot_product_attention``.
 
         Args:
-            q_BHND: queries.
+            q_BHND: queries; where a module attends within windows, [B, windows, H, N, D] or [B, H, windows, N, D], and
+                keys and values likewise.
             k_BGMD: keys; each of the G heads is repeated for its group of query heads.
             v_BGMD: values.
-            mask: bool, True where a query may attend to a key.
+            mask: bool, True where a query may attend to a key; or numbers to add to the scores.
             is_causal: with no mask: query i sees the first i + 1 keys.
             dropout: of the weights.
             scale: of the scores; None is 1 / sqrt(D).
+            bias: added to the scaled scores, beside the mask.
 
         Raises:
             LabError: if the call is one that the softmax was not made for.
@@ -193,10 +204,18 @@ class ReplacedSoftmax(MultiHead):
             raise LabError(
                 f"{type(self.owner).__name__} gives attention both a mask and is_causal: put both into one mask"
             )
+        if (axis := self._windows(q_BHND)) is not None and mask is None and bias is None:
+            q, k, v = (x.movedim(axis, 1).flatten(0, 1) for x in (q_BHND, k_BGMD, v_BGMD))
+            z = self.of_call(q, k, v, None, is_causal, dropout, scale)
+            return z.unflatten(0, (len(q_BHND), q_BHND.shape[axis])).movedim(1, axis)
         if scale == 1 and self._of_queries != 1:
             # The temperature of a rule holds for queries as they are projected.
             q_BHND, scale = q_BHND / self._of_queries, self._of_queries
-        self._check(q_BHND, mask, scale)
+        self._check(q_BHND, scale)
+        if mask is not None and mask.dtype.is_floating_point:
+            mask, bias = _parted(mask, bias)
+        if bias is not None:
+            self._check_biased()
         # Under autocast, rotary positions leave queries and keys in float32 beside values in half precision.
         q_BHND, k_BGMD = q_BHND.to(v_BGMD.dtype), k_BGMD.to(v_BGMD.dtype)
         N, M = q_BHND.shape[-2], k_BGMD.shape[-2]
@@ -205,9 +224,10 @@ class ReplacedSoftmax(MultiHead):
         if is_causal and N <= M:
             # As with an empty cache of fixed size: no query sees the keys after the first N.
             k, v, known = k[..., :N, :], v[..., :N, :], Causal(N, N, k.device)
+            bias = None if bias is None else bias.expand(*bias.shape[:-1], M)[..., :N]
         elif is_causal:
             known = Causal(N, N, k.device).rows(0, N)[:, :M]
-        return self.attend(q_BHND, k, v, known, dropout)
+        return self.attend(q_BHND, k, v, known, dropout, bias)
 
     def said_causal(self) -> None:
         """Notes that a call is causal: some modules (those of CLIP's text tower) tell it only by their calls.
@@ -222,17 +242,23 @@ class ReplacedSoftmax(MultiHead):
                 raise LabError(f"{type(self.owner).__name__}: {error}") from error
             self.is_causal = True
 
-    def _check(self, q_BHND: Tensor, mask: Tensor | None, scale: float | None) -> None:
+    def _windows(self, q: Tensor) -> int | None:
+        """The axis of windows among those of five-dimensional queries; None where there is none, or it is not clear."""
+        axes = [axis for axis in (1, 2) if q.dim() == 5 and q.shape[3 - axis] == self.num_heads]
+        return axes[0] if len(axes) == 1 else None
+
+    def _check_biased(self) -> None:
+        try:
+            check_biased(self.rule, self.normaliser)
+        except ValueError as error:
+            raise LabError(f"{type(self.owner).__name__}: {error}") from error
+
+    def _check(self, q_BHND: Tensor, scale: float | None) -> None:
         name = type(self.owner).__name__
         if q_BHND.dim() != 4 or (q_BHND.shape[1], q_BHND.shape[-1]) != (self.num_heads, self.head_dim):
             raise LabError(
                 f"{name} calls attention with queries {list(q_BHND.shape)}, but its softmax was made for [batch, "
                 f"{self.num_heads}, tokens, {self.head_dim}]"
-            )
-        if mask is not None and mask.dtype.is_floating_point:
-            raise LabError(
-                f"{name} adds a mask of {mask.dtype} to its scores, but rules know only bool masks: give it one that "
-                "is True where a query may attend to a key"
             )
         used = 1 / math.sqrt(self.head_dim) if scale is None else scale
         if self.expected_scale is not None and not math.isclose(used, self.expected_scale, rel_tol=1e-5):
@@ -240,6 +266,13 @@ class ReplacedSoftmax(MultiHead):
                 f"{name} scales its scores by {used:.4g}, but {self.expected_scale:.4g} was expected: set its "
                 f"temperature, as in tau={1 / used:.4g}"
             )
+
+
+def _parted(added: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    """(mask, bias) of numbers that a module adds to its scores: keys are hidden by huge negative ones."""
+    allowed = added > _HIDDEN
+    seen = added.masked_fill(~allowed, 0.0)
+    return allowed, seen if bias is None else bias + seen
 
 
 def _repeated(x_BGMD: Tensor, heads: int) -> Tensor:

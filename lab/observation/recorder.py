@@ -13,7 +13,7 @@ from lab.attention.layers import Tap
 from lab.console import LabError
 from lab.models.parts import observable
 
-QUANTITIES = ("queries", "tokens", "q", "k", "v", "mask", "logits", "weights", "z", "attended", "residual")
+QUANTITIES = ("queries", "tokens", "q", "k", "v", "mask", "bias", "logits", "weights", "z", "attended", "residual")
 # Only the explicit path has these; it holds N x N matrices.
 _EXPLICIT = {"logits", "weights"}
 
@@ -24,8 +24,9 @@ class Recorder:
     Switched off, it costs nothing: attention tests one attribute. Where logits or weights are asked for, attention
     takes the explicit path. Shapes: q, k, v, z are [B, H, N, D], logits and weights [B, H, N, M]. The inputs of queries
     and of keys (``queries``, ``tokens``), what attention adds to the residual stream (``attended``) and the stream
-    after that (``residual``, not in a model without one) are [B, N, W]. ``mask`` is there where attention has one. A
-    model of another library (``lab.replace_softmax``) gives no quantity [B, N, W].
+    after that (``residual``, not in a model without one) are [B, N, W]. ``mask`` is there where attention has one, and
+    ``bias`` where the model adds one to its logits, both broadcastable to [B, H, N, M]. A model of another library
+    (``lab.replace_softmax``) gives no quantity [B, N, W].
 
         recorder = Recorder(model, what=("weights",))
         recorder.run(x)

@@ -46,6 +46,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     transformers.CLIPModel(both).save_pretrained(folder / "clip")
     # Configs without weights: what is refused has to be so before weights are asked for.
     transformers.T5Config(vocab_size=50, d_model=32, d_kv=16, num_layers=1, num_heads=2).save_pretrained(folder / "t5")
+    transformers.Gemma2Config(**text).save_pretrained(folder / "gemma2")
     shutil.copytree(folder / "gpt2", folder / "pickled")
     (folder / "pickled" / "model.safetensors").unlink()
     torch.save({}, folder / "pickled" / "pytorch_model.bin")
@@ -165,7 +166,8 @@ def test_a_name_in_the_cache_needs_no_network(
         (["model=timm:resnet18"], "softmax of ResNet cannot be replaced"),
         (["model=timm:local-dir:MODELS/timm"], "cannot be loaded: its config has no 'architecture'"),
         (["model=timm:test_vit", "layers=1"], "layers=1 works only with models of Hugging Face"),
-        (["model=hf:MODELS/t5"], "T5Attention cannot be replaced: it adds a learned position bias"),
+        (["model=hf:MODELS/gemma2"], "Gemma2Attention cannot be replaced: it caps its scores"),
+        (["model=hf:MODELS/t5", "weights=false"], "choose a part of the model with kind="),
         (["model=hf:MODELS/clip"], "as in kind=CLIPTextModel"),
         (["model=hf:MODELS/gpt2", "kind=GPT2"], "kind=GPT2 is no model of transformers"),
         (["model=hf:MODELS/gpt2", "layers=3"], "gpt2 has 2"),

@@ -30,6 +30,7 @@ from lab.attention.normalisers.sigmoid import Sigmoid
 from lab.attention.normalisers.signed import Signed
 from lab.attention.normalisers.softmax import Softmax
 from lab.attention.normalisers.sparsemax import Sparsemax
+from lab.attention.rules.adaptive import AdaptiveTemperature
 from lab.attention.rules.fixed import Fixed
 from lab.attention.rules.norm import NormSoftmax
 
@@ -100,6 +101,32 @@ def test_both_paths_agree_in_value_and_gradient(name: str, mask: str, chunked: b
         found.append([z, *slopes(z, q, k, v, *normaliser.parameters())])
     agree(*found)
     assert all(slope.isfinite().all() for slope in found[0])
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("name", [name for name in READY if not name.startswith("linear")])
+def test_a_bias_is_added_to_the_logits_on_both_paths(name: str, mask: str) -> None:
+    normaliser, (N, M, allowed) = made(name), MASKS[mask]
+    rule = NormSoftmax(3, 4, tau=0.7).double()
+    q, k, v = (numbers(2, 3, rows, 4, seed=i).requires_grad_() for i, rows in enumerate((N, M, M)))
+    bias = numbers(3, N, M, seed=4).requires_grad_()
+    z = attend(q, k, v, rule, allowed, normaliser, bias=bias)
+    seen = attend_explicit(q, k, v, rule, allowed, normaliser, bias=bias)
+    agree([z, *slopes(z, q, k, v, bias)], [seen.z, *slopes(seen.z, q, k, v, bias)])
+    # No temperature acts on the bias, and the rule does not see it.
+    without = attend_explicit(q, k, v, rule, allowed, normaliser).logits
+    torch.testing.assert_close(seen.logits, without + bias)
+    used = normaliser.allowed(allowed, q, k)
+    torch.testing.assert_close(seen.weights, normaliser.weights(seen.logits, used))
+    assert used is None or not z[(~used.any(-1)).expand(z.shape[:-1])].any()
+
+
+def test_a_bias_is_refused_by_what_cannot_heed_it() -> None:
+    q, bias = numbers(1, 3, 5, 4), numbers(5, 5)
+    with pytest.raises(ValueError, match="AdaptiveTemperature computes its temperature from the weights of a softmax"):
+        attend(q, q, q, AdaptiveTemperature(3, 4), bias=bias)
+    with pytest.raises(ValueError, match="Linear does not compute weights from scores"):
+        attend(q, q, q, Fixed(3, 4), None, Linear(3, 4), bias=bias)
 
 
 @every

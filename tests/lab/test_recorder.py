@@ -42,7 +42,7 @@ def test_recorded_quantities_hang_together_and_explain_the_output(make) -> None:
     assert recorder.layers == (0, 1)
     for index, layer in enumerate(model.attention_layers()):
         seen = recorder[index]
-        assert set(seen) == set(QUANTITIES) - {"mask"}
+        assert set(seen) == set(QUANTITIES) - {"mask", "bias"}
         tokens = 17 if make is vit else 5
         assert seen["q"].shape == (3, layer.num_heads, tokens, layer.head_dim)
         assert seen["weights"].shape == (3, layer.num_heads, tokens, tokens)
@@ -146,7 +146,7 @@ def test_two_recorders_do_not_take_each_others_layers() -> None:
             pass
         with other.on():
             model.forward(batch(model))
-    assert set(first[0]) == set(other[1]) == set(QUANTITIES) - {"mask"}
+    assert set(first[0]) == set(other[1]) == set(QUANTITIES) - {"mask", "bias"}
 
 
 @pytest.mark.slow
@@ -166,14 +166,14 @@ def test_a_compiled_model_is_watched_without_compiling_anew(in_place: bool) -> N
         recorder = Recorder(compiled)
         with torch.compiler.set_stance("fail_on_recompile"):
             torch.testing.assert_close(recorder.run(x), plain, rtol=1e-5, atol=1e-5)
-            assert set(recorder[0]) == set(QUANTITIES) - {"mask"}
+            assert set(recorder[0]) == set(QUANTITIES) - {"mask", "bias"}
             torch.testing.assert_close(compiled(x), plain)
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"what": ("weight",)}, r"does not know \['weight'\]; valid: queries, tokens, q, k, v, mask, logits"),
+        ({"what": ("weight",)}, r"does not know \['weight'\]; valid: queries, tokens, q, k, v, mask, bias, logits"),
         ({"layers": [2]}, r"has layers 0 to 1, got \[2\]"),
         ({"layers": [-1]}, r"has layers 0 to 1, got \[-1\]"),
     ],

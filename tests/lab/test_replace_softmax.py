@@ -42,6 +42,7 @@ TEXT = {
     "pad_token_id": 0,
 }
 GROUPED = {**TEXT, "num_key_value_heads": 1, "head_dim": 16}
+T5 = partial(transformers.T5Config, vocab_size=50, d_model=32, d_kv=16, d_ff=64, num_heads=2)
 # Widths of 32 and two heads: a scale of 1/4, which rounds nothing.
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "GPT-2": lambda: transformers.GPT2LMHeadModel(
@@ -53,15 +54,24 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "Llama": lambda: transformers.LlamaForCausalLM(transformers.LlamaConfig(**GROUPED)),
     "Qwen 2": lambda: transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**GROUPED)),
     "Qwen 3": lambda: transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**GROUPED)),
+    "Falcon": lambda: transformers.FalconForCausalLM(transformers.FalconConfig(**TEXT, alibi=True)),
+    "T5 encoder": lambda: transformers.T5EncoderModel(T5(num_layers=2)),
     "CLIP text": lambda: transformers.CLIPTextModel(transformers.CLIPTextConfig(**TEXT)),
     "ViT": lambda: transformers.ViTModel(
         transformers.ViTConfig(**{k: v for k, v in TEXT.items() if k != "vocab_size"}, image_size=20, patch_size=4)
     ),
     "ViT of timm": lambda: _vit(),
+    "Swin of timm": lambda: timm.models.SwinTransformer(
+        img_size=20, patch_size=2, embed_dim=32, depths=(2,), num_heads=(2,), window_size=5, num_classes=5
+    ),
+    "BEiT of timm": lambda: timm.models.Beit(
+        img_size=20, patch_size=4, embed_dim=32, depth=2, num_heads=2, use_rel_pos_bias=True, num_classes=5
+    ),
     "EVA of timm": lambda: timm.create_model("eva02_tiny_patch14_224", img_size=70, depth=2, num_classes=5),
     "own": lambda: Own(),
 }
-CAUSAL = ("GPT-2", "Gemma", "Llama", "Qwen 2", "Qwen 3", "CLIP text")
+CAUSAL = ("GPT-2", "Gemma", "Llama", "Qwen 2", "Qwen 3", "Falcon", "CLIP text")
+BIASED = ("Falcon", "T5 encoder", "Swin of timm")
 
 
 def _vit(**options: Any) -> nn.Module:
@@ -449,13 +459,9 @@ class Decorated(Own):
         return within(x.unflatten(-1, (2, 16)).transpose(1, 2)).transpose(1, 2).flatten(2)
 
 
-T5 = partial(transformers.T5Config, vocab_size=50, d_model=32, d_kv=16, d_ff=64, num_layers=1, num_heads=2)
-
-
 @pytest.mark.parametrize(
     ("make", "why"),
     [
-        (lambda: transformers.T5Model(T5()), "T5Attention cannot be replaced: it adds a learned position bias"),
         (
             lambda: transformers.Gemma2ForCausalLM(transformers.Gemma2Config(**GROUPED)),
             "Gemma2Attention cannot be replaced: it caps its scores",
@@ -490,9 +496,67 @@ def test_calls_that_the_softmax_was_not_made_for_are_refused() -> None:
         lab.replace_softmax(Odd(), Fixed)(x)
     with pytest.raises(lab.LabError, match="Both gives attention both a mask and is_causal"):
         lab.replace_softmax(Both(), Fixed)(x)
-    window = timm.layers.Attention(32, 2)
-    with pytest.raises(lab.LabError, match=r"Attention adds a mask of torch.float32 to its scores"):
-        lab.replace_softmax(window, Fixed)(x, attn_mask=torch.zeros(4, 4))
+    with pytest.raises(lab.LabError, match=r"calls attention with queries \[2, 2, 2, 4, 16\]"):  # windows or heads?
+        lab.replace_softmax(Windowed(1), Fixed)(torch.randn(2, 2, 4, 32))
+
+
+@pytest.mark.parametrize("kind", BIASED)
+def test_a_bias_of_the_model_s_own_is_added_to_logits_and_not_divided_by_the_temperature(kind: str) -> None:
+    torch.manual_seed(0)
+    model: Any = MODELS[kind]().eval()
+    model.kind = kind
+    recorder = Recorder(lab.replace_softmax(model, "softmax", tau=0.5))
+    recorder.run(inputs_of(model))
+    seen = recorder[1]
+    unmasked = (seen["q"] @ seen["k"].transpose(-2, -1) / 0.5 + seen["bias"]).expand_as(seen["logits"])
+    assert seen["bias"].abs().max() > 0.01
+    shown = ~seen["logits"].isneginf()
+    torch.testing.assert_close(seen["logits"][shown], unmasked[shown], rtol=1e-4, atol=1e-4)
+    for softmax, why in (("adaptive_temperature", "Temperature computes its"), ("linear", "Linear does not compute")):
+        with pytest.raises(lab.LabError, match=rf"^\w+: softmax: .*{why}"):
+            lab.replace_softmax(model, softmax)(**inputs_of(model))
+
+
+def test_an_encoder_and_its_decoder_generate_as_before() -> None:
+    torch.manual_seed(0)
+    model: Any = transformers.T5ForConditionalGeneration(T5(num_layers=1, decoder_start_token_id=0)).eval()
+    model.kind = "T5"
+    given = inputs_of(model, padded=True)
+    # A cache of fixed size has more keys than queries from the start.
+    for options in ({}, {"cache_implementation": "static"}):
+        generate = partial(model.generate, **given, **options, max_new_tokens=4, do_sample=False)
+        lab.restore_softmax(model)
+        own = generate()
+        assert torch.equal(lab.replace_softmax(model, Fixed).generate(**given, max_new_tokens=4, do_sample=False), own)
+        lab.replace_softmax(model, partial(NormSoftmax, tau=0.5))
+        assert torch.equal(generate(), generate(use_cache=False))
+    assert len(Recorder(model).layers) == 3
+    assert replaced_in(model)[0].projections().keys() == {"q", "k", "v"}
+
+
+class Windowed(nn.Module):
+    """Attention within windows, as Twins ([B, windows, H, N, D]) or Hiera ([B, H, windows, N, D]) call it."""
+
+    def __init__(self, axis: int) -> None:
+        super().__init__()
+        self.num_heads, self.axis = 2, axis
+        self.qkv = nn.Linear(32, 96)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).unflatten(-1, (3, 2, 16)).permute(3, 0, 1, 4, 2, 5).movedim(2, self.axis + 1)
+        z = F.scaled_dot_product_attention(q, k, v)
+        return z.movedim(self.axis, 1).transpose(2, 3).flatten(3)
+
+
+@pytest.mark.parametrize("axis", [1, 2])
+def test_windows_are_attended_one_by_one(axis: int) -> None:
+    torch.manual_seed(0)
+    model, x = Windowed(axis), torch.randn(2, 3, 4, 32)
+    own = model(x)
+    assert torch.equal(lab.replace_softmax(model, Fixed)(x), own)
+    recorder = Recorder(lab.replace_softmax(model, LearnableTemperature), what=("weights",))
+    recorder.run(x)
+    assert recorder[0]["weights"].shape == (6, 2, 4, 4)
 
 
 def test_a_checkpoint_around_a_call_is_refused() -> None:
