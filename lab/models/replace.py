@@ -18,6 +18,7 @@ from lab.attention.normaliser import check_causal
 from lab.attention.schedule import HeatTreatment
 from lab.console import LabError
 from lab.models.composed_softmax import softmax_config, softmax_factory, without_schedule
+from lab.models.multihead_attention import OfMultiheadAttention
 from lab.models.parts import LayerSoftmax, Observable, RuleFactory, SoftmaxFactory, make_softmaxes
 from lab.models.replaced_softmax import ReplacedSoftmax, Shape, replaced_in
 from lab.models.sdpa_calls import OfSdpaCalls, names
@@ -40,10 +41,11 @@ def replace_softmax(model: Model, softmax: str | SoftmaxFactory | RuleFactory = 
     replaced. Call it before the optimiser is made, since rules and normalisers may add parameters to the model.
 
     Args:
-        model: of Hugging Face ``transformers``, of timm, or any other whose modules call
-            ``F.scaled_dot_product_attention``. Such a module has attributes ``num_heads`` (or ``n_head``, ``heads``,
-            ...), and ``head_dim`` or ``embed_dim`` (or ``d_model``, ``hidden_size``, ``dim``, ..., or one linear layer
-            ``qkv``); ``scale``, where it is not 1 / sqrt(head_dim). What it adds to its scores is kept.
+        model: of Hugging Face ``transformers``, of timm, or any other whose attention modules are
+            ``nn.MultiheadAttention`` or call ``F.scaled_dot_product_attention``. One that calls it has attributes
+            ``num_heads`` (or ``n_head``, ``heads``, ...), and ``head_dim`` or ``embed_dim`` (or ``d_model``,
+            ``hidden_size``, ``dim``, ..., or one linear layer ``qkv``); ``scale``, where it is not 1 / sqrt(head_dim).
+            What a module adds to its scores is kept.
         softmax: its name, as on the command line (``softmax=norm_softmax``), or a factory of rules or of both parts.
         options: of the named softmax; ``normaliser`` and ``schedule`` take a name, or a dict of options with the
             ``name`` among them.
@@ -114,7 +116,7 @@ def heat(model: nn.Module, progress: float) -> None:
 def _attention_modules(model: nn.Module) -> Iterator[tuple[type[ReplacedSoftmax], nn.Module]]:
     """Yields the attention modules of a model, each with the subclass of ReplacedSoftmax that reaches it."""
     reached: set[int] = set()
-    ways: list[type[ReplacedSoftmax]] = [OfSdpaCalls]
+    ways: list[type[ReplacedSoftmax]] = [OfMultiheadAttention, OfSdpaCalls]
     if "transformers" in sys.modules:
         from lab.models.hugging_face import OfHuggingFace  # an optional extra, and seconds to import
 
@@ -127,7 +129,7 @@ def _attention_modules(model: nn.Module) -> Iterator[tuple[type[ReplacedSoftmax]
     if not reached:
         raise LabError(
             f"the softmax of {type(model).__name__} cannot be replaced: none of its modules asks transformers for an "
-            "attention function, or calls F.scaled_dot_product_attention"
+            "attention function, calls F.scaled_dot_product_attention, or is an nn.MultiheadAttention"
         )
     _check_whole(model, reached)
 

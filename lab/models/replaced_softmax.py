@@ -216,6 +216,8 @@ class ReplacedSoftmax(MultiHead):
             mask, bias = _parted(mask, bias)
         if bias is not None:
             self._check_biased()
+        if mask is not None and self.couples_queries and _is_causal(mask, q_BHND.shape[-2]):
+            self.said_causal()
         # Under autocast, rotary positions leave queries and keys in float32 beside values in half precision.
         q_BHND, k_BGMD = q_BHND.to(v_BGMD.dtype), k_BGMD.to(v_BGMD.dtype)
         N, M = q_BHND.shape[-2], k_BGMD.shape[-2]
@@ -273,6 +275,11 @@ def _parted(added: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
     allowed = added > _HIDDEN
     seen = added.masked_fill(~allowed, 0.0)
     return allowed, seen if bias is None else bias + seen
+
+
+def _is_causal(mask: Tensor, queries: int) -> bool:
+    """Tells if a mask written out hides all later tokens."""
+    return queries > 1 and mask.shape[-2:] == (queries, queries) and not bool(mask.triu(1).any())
 
 
 def _repeated(x_BGMD: Tensor, heads: int) -> Tensor:

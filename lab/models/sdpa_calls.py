@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 from lab.console import LabError
 from lab.models.replaced_softmax import ReplacedSoftmax
 
-_CALL = "scaled_dot_product_attention"
+CALL = "scaled_dot_product_attention"
 
 
 class OfSdpaCalls(ReplacedSoftmax):
@@ -27,13 +27,7 @@ class OfSdpaCalls(ReplacedSoftmax):
 
     @staticmethod
     def found_in(model: nn.Module) -> list[nn.Module]:
-        for module in model.modules():
-            if isinstance(module, nn.MultiheadAttention):
-                raise LabError(
-                    f"the softmax of {type(module).__name__} cannot be replaced: torch computes it inside one call; "
-                    f"write the module with F.{_CALL}"
-                )
-        return [module for module in model.modules() if names(module, _CALL)]
+        return [module for module in model.modules() if names(module, CALL)]
 
     def state_before(self) -> dict[str, Any]:
         # timm's modules write attention out, without the call, unless fused_attn is True: install sets it.
@@ -72,7 +66,7 @@ class AnsweredForward:
                 out = type(module).forward(module, *args, **kwargs)
         if not softmax.called:
             raise LabError(
-                f"{type(module).__name__} has used its own softmax, without a call of F.{_CALL}: choose its fused "
+                f"{type(module).__name__} has used its own softmax, without a call of F.{CALL}: choose its fused "
                 "attention"
             )
         return out
