@@ -55,8 +55,8 @@ class LogitSpread(Diagnostic):
     are no scores q k^T of the projected queries and keys (linear attention, normalised keys) and in models of other
     libraries. largest_weight_bound, smallest_weight_bound, critical_items and entropy_slope are not defined where
     weights are no exponentials over their sum (all normalisers but softmax and those with a sink or a window);
-    smallest_weight_bound and entropy_slope not under a sink either, and entropy_slope not where a model adds a bias to its
-    scores, which beta does not multiply.
+    smallest_weight_bound and entropy_slope not under a sink either, and entropy_slope not where a model adds a bias to
+    its scores, which beta does not multiply.
 
     Source: "softmax is not enough", Propositions 3.1 and 3.2, Lemma 2.1, Theorem 2.2.
 
