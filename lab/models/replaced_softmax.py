@@ -270,10 +270,13 @@ class ReplacedSoftmax(MultiHead):
             )
 
 
-def _parted(added: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+def _parted(added: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """(mask, bias) of numbers that a module adds to its scores: keys are hidden by huge negative ones."""
     allowed = added > _HIDDEN
     seen = added.masked_fill(~allowed, 0.0)
+    # nn.TransformerEncoder makes numbers of bool masks: 0 is no bias, unless it is learned and still 0.
+    if not added.requires_grad and not bool(seen.any()):
+        return allowed, bias
     return allowed, seen if bias is None else bias + seen
 
 

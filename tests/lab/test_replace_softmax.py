@@ -606,6 +606,8 @@ def test_an_encoder_of_torch_takes_no_short_cut_past_its_softmax(gradient: bool)
             torch.testing.assert_close(lab.replace_softmax(model, Fixed)(x, **given)[seen], own, rtol=1e-4, atol=1e-5)
             sharp = lab.replace_softmax(model, "softmax", tau=0.1)(x, **given)
             assert (sharp[seen] - own).abs().max() > 0.01
+            # The encoder makes numbers of bool masks, which are no bias: this rule would be refused beside one.
+            assert lab.replace_softmax(model, "adaptive_temperature")(x, **given)[seen].isfinite().all()
             lab.restore_softmax(model)
     assert len(lab.Recorder(lab.replace_softmax(nn.Transformer(32, 2, 1, 1, 48), "norm_softmax")).layers) == 3
 
