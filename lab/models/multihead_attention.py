@@ -5,6 +5,7 @@ Shapes: B batch, H heads, N queries, M keys, D head dimension, W width.
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Any
 
 import torch
@@ -12,7 +13,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lab.attention.layers import Tap
-from lab.attention.masks import both
 from lab.console import LabError
 from lab.models.replaced_softmax import ReplacedSoftmax
 from lab.models.sdpa_calls import CALL, names
@@ -134,17 +134,19 @@ class OfMultiheadAttention(ReplacedSoftmax):
         parts = [] if key_padding_mask is None else [key_padding_mask[:, None, None]]
         if attn_mask is not None:
             parts.append(attn_mask if attn_mask.dim() == 2 else attn_mask.unflatten(0, (-1, self.num_heads)))
+        if not parts:
+            return None
         # In the words of nn.MultiheadAttention, True hides a key.
         padded = [F.pad(part, (0, further)) for part in parts]
         if all(part.dtype == torch.bool for part in padded):
-            return both(*(None if not padded else ~padded[0], None if len(padded) < 2 else ~padded[1]))
+            return ~reduce(torch.logical_or, padded)
         added = [
             torch.zeros_like(part, dtype=torch.float32).masked_fill(part, float("-inf"))
             if part.dtype == torch.bool
             else part
             for part in padded
         ]
-        return added[0] if len(added) == 1 else added[0] + added[1]
+        return reduce(torch.add, added)
 
     def _of_nested(self, x: Tensor, attn_mask: Tensor | None) -> Tensor:
         """Self-attention of sequences of several lengths, as nn.TransformerEncoder has them in eval mode."""

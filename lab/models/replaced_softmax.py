@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from lab.attention.layers import MultiHead
 from lab.attention.masks import Causal, Mask
-from lab.attention.normaliser import check_biased, check_causal
+from lab.attention.normaliser import Normaliser, check_biased, check_causal
 from lab.attention.precision import but_not_to_16_bit
+from lab.attention.rule import TemperatureRule
 from lab.attention.schedule import HeatTreatment
 from lab.console import LabError
 from lab.models.parts import LayerSoftmax
@@ -215,8 +216,8 @@ class ReplacedSoftmax(MultiHead):
         if mask is not None and mask.dtype.is_floating_point:
             mask, bias = _parted(mask, bias)
         if bias is not None:
-            self._check_biased()
-        if mask is not None and self.couples_queries and _is_causal(mask, q_BHND.shape[-2]):
+            self._pass(check_biased)
+        if mask is not None and not self.is_causal and self.couples_queries and _is_causal(mask, q_BHND.shape[-2]):
             self.said_causal()
         # Under autocast, rotary positions leave queries and keys in float32 beside values in half precision.
         q_BHND, k_BGMD = q_BHND.to(v_BGMD.dtype), k_BGMD.to(v_BGMD.dtype)
@@ -238,10 +239,7 @@ class ReplacedSoftmax(MultiHead):
             LabError: if a query would depend on later ones through the rule or the normaliser.
         """
         if not self.is_causal:
-            try:
-                check_causal(self.rule, self.normaliser)
-            except ValueError as error:
-                raise LabError(f"{type(self.owner).__name__}: {error}") from error
+            self._pass(check_causal)
             self.is_causal = True
 
     def _windows(self, q: Tensor) -> int | None:
@@ -249,9 +247,10 @@ class ReplacedSoftmax(MultiHead):
         axes = [axis for axis in (1, 2) if q.dim() == 5 and q.shape[3 - axis] == self.num_heads]
         return axes[0] if len(axes) == 1 else None
 
-    def _check_biased(self) -> None:
+    def _pass(self, check: Callable[[TemperatureRule, Normaliser], None]) -> None:
+        """Runs a check of rule and normaliser; its error names the module, too."""
         try:
-            check_biased(self.rule, self.normaliser)
+            check(self.rule, self.normaliser)
         except ValueError as error:
             raise LabError(f"{type(self.owner).__name__}: {error}") from error
 

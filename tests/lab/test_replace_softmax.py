@@ -77,9 +77,8 @@ CAUSAL = ("GPT-2", "Gemma", "Llama", "Qwen 2", "Qwen 3", "Falcon", "CLIP text")
 BIASED = ("Falcon", "T5 encoder", "Swin of timm")
 
 
-def _encoder(**options: Any) -> nn.Module:
-    layer = nn.TransformerEncoderLayer(32, 2, 48, batch_first=True, **options)
-    return nn.TransformerEncoder(layer, 2)
+def _encoder() -> nn.Module:
+    return nn.TransformerEncoder(nn.TransformerEncoderLayer(32, 2, 48, batch_first=True), 2)
 
 
 def _vit(**options: Any) -> nn.Module:
