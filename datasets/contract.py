@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lab.console import LabError, blamed, name_of
-from lab.datasets.loading import IGNORED, Batch, DataModule
+from lab.datasets.loading import IGNORED, Batch, DataModule, parts_of
 
 
 class FirstBatches(NamedTuple):
@@ -78,7 +78,7 @@ def _check_form(data: DataModule, batch: object, where: str) -> None:
     y, latents = batch["y"], batch["latents"]
     if not isinstance(y, Tensor) or y.dtype != torch.int64 or not y.ndim:
         raise LabError(f"labels of {where} must be a tensor of int64, [B] or [B, answers], and are {_told(y)}")
-    for part in _parts(batch["x"]):
+    for part in parts_of(batch["x"]):
         if not isinstance(part, Tensor) or part.shape[:1] != y.shape[:1]:
             raise LabError(f"{where} must give {len(y)} inputs, one for each label, and gives x as {_told(part)}")
         if part.is_floating_point() and not part.isfinite().all():
@@ -108,13 +108,6 @@ def _check_locations(data: DataModule, y: Tensor, latents: Mapping[str, Tensor],
             f"{name} has locations ({', '.join(data.locations)}), so the latent target_location has to give the place "
             f"of each answer, {list(y.shape)} from 0 to {known - 1}, but {where} {got}"
         )
-
-
-def _parts(x: Any) -> list[Any]:
-    """All that a model's input consists of: tensors, if it is right."""
-    if isinstance(x, Mapping | tuple | list):
-        return [part for one in (x.values() if isinstance(x, Mapping) else x) for part in _parts(one)]
-    return [x]
 
 
 def _told(value: object) -> str:

@@ -18,7 +18,7 @@ from torch import Tensor
 from torchvision.transforms import ColorJitter
 
 from lab.datasets.folder import read_image
-from lab.datasets.loading import Batch, DataModule, Drawn, StepLoader, means_of
+from lab.datasets.loading import Batch, DataModule, Drawn, StepLoader
 from lab.datasets.prior import prior_accuracy_over
 from lab.datasets.scenes import BOTTOM_LEFT, BOTTOM_RIGHT, TOP_LEFT, TOP_RIGHT, place_of, tile_regions, unnormalised
 from lab.datasets.seeding import Shuffle, derived_seed, generator_of
@@ -135,24 +135,31 @@ class ImageNetData(DataModule):
 
     def draw_train(self, epoch: int, step: int) -> Batch:
         """One training batch of this process; a function of its place in training."""
-        scenes = self.scenes("train")
-        start = (step * self.world_size + self.rank) * self.batch_size
-        walk = self._shuffle.walk(start, self.batch_size, len(scenes), "imagenet walk", self.seed, epoch)
-        return scenes.batch(walk, derived_seed("imagenet", self.seed, epoch, step, self.rank))
+        return self.scenes("train").batch(*self._training_place(epoch, step))
 
     def draw_validation(self, index: int) -> Batch:
         """Validation batch ``index`` of the fixed set."""
         return self.scenes("val").batch(*self._validation_place(index))
 
-    @cached_property
-    def fingerprint(self) -> Tensor:
-        """Fingerprint as of any data, but of eight scenes: files are slow to read."""
+    def first_batches(self) -> tuple[Batch, Batch]:
+        """First batches as of any data, but of eight scenes each: files are slow to read."""
         walk, seed = self._validation_place(0)
-        return means_of(self.scenes("val").batch(walk[:8], seed))
+        walk_of_train, seed_of_train = self._training_place(0, 0)
+        return (
+            self.scenes("val").batch(walk[:8], seed),
+            self.scenes("train").batch(walk_of_train[:8], seed_of_train),
+        )
 
     def prior_accuracy(self) -> float | None:
         scenes, batches = self.scenes("val"), self.validation_batches(self.batch_size)
         return prior_accuracy_over(scenes.draw(*self._validation_place(index))[1:] for index in batches)
+
+    def _training_place(self, epoch: int, step: int) -> tuple[Tensor, int]:
+        """Walk and seed of a training batch of this process."""
+        start = (step * self.world_size + self.rank) * self.batch_size
+        size = len(self.scenes("train"))
+        walk = self._shuffle.walk(start, self.batch_size, size, "imagenet walk", self.seed, epoch)
+        return walk, derived_seed("imagenet", self.seed, epoch, step, self.rank)
 
     def _validation_place(self, index: int) -> tuple[Tensor, int]:
         """Walk and seed of a validation batch."""

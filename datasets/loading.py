@@ -153,12 +153,23 @@ class DataModule(L.LightningDataModule, ABC):
 
     @cached_property
     def fingerprint(self) -> Tensor:
-        """Means of the samples of the first validation batch and of their labels, [B, parts] float64.
+        """Means of the samples of both :meth:`first_batches` and of their labels, [samples, parts] float64.
 
         The same data have the same fingerprint wherever they lie, and other data another, whatever their files are
         called. Compare it up to rounding, which differs between kinds of processors.
         """
-        return means_of(self.on_after_batch_transfer(self.draw_validation(0), 0))
+        # Without a trainer: as a process that trains alone draws them, so that all processes have one fingerprint.
+        trainer, self.trainer = self.trainer, None
+        try:
+            return torch.cat([means_of(batch) for batch in self.first_batches()])
+        finally:
+            self.trainer = trainer
+
+    def first_batches(self) -> tuple[Batch, Batch]:
+        """The first batches of validation and of training, by which data are known again."""
+        drawn = self.draw_validation(0), self.draw_train(0, 0)
+        validation, training = (self.on_after_batch_transfer(one, 0) for one in drawn)
+        return validation, training
 
     @property
     def accuracies(self) -> tuple[str, ...]:
@@ -254,10 +265,16 @@ class DataModule(L.LightningDataModule, ABC):
         return self.draw_validation(batches[step])
 
 
+def parts_of(x: Any) -> list[Any]:
+    """All that a model's input consists of, in mappings and sequences of any depth: tensors, if it is right."""
+    if isinstance(x, Mapping | tuple | list):
+        return [part for one in (x.values() if isinstance(x, Mapping) else x) for part in parts_of(one)]
+    return [x]
+
+
 def means_of(batch: Batch) -> Tensor:
     """Mean of each sample over each tensor of the model's input, and over its labels, [B, parts] float64."""
-    x = batch["x"]
-    parts = [*(x if isinstance(x, tuple | list) else (x,)), batch["y"]]
+    parts = [*parts_of(batch["x"]), batch["y"]]
     return torch.stack([part.flatten(1).double().mean(1) if part.ndim > 1 else part.double() for part in parts], dim=1)
 
 

@@ -50,13 +50,24 @@ def line_of(error: BaseException) -> str | None:
 
     None where it came from other libraries alone.
     """
-    others, own = {*map(Path, sysconfig.get_paths().values())}, Path(__file__).parent
     for one in reversed(traceback.extract_tb(error.__traceback__)):
         path = Path(one.filename)
-        if own in path.parents or not others.intersection(path.parents):
+        if _is_own(path):
             name = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
             return f"{name}, line {one.lineno}, `{one.line}`"
     return None
+
+
+def _is_own(path: Path) -> bool:
+    """Tells a file of the lab or of the user from one of other libraries."""
+    others = {*map(Path, sysconfig.get_paths().values())}
+    return Path(__file__).parent in path.parents or not others.intersection(path.parents)
+
+
+def _raised_on_purpose(error: BaseException) -> bool:
+    """True for an error of a ``raise`` in the lab's or the user's code, whose message says what would be right."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and _is_own(Path(frames[-1].filename)) and (frames[-1].line or "").startswith("raise")
 
 
 def unexpected(error: BaseException) -> str:
@@ -73,15 +84,16 @@ def blamed(what: str) -> Iterator[None]:
         what: what has failed, as the beginning of the sentence.
 
     Raises:
-        LabError: in place of any other error but those that say by themselves what would be right, or that do not lie
-            in the code: wrong values, missing files, no memory.
+        LabError: in place of any other error but those that say by themselves what would be right (a ValueError that
+            the code raises), or that do not lie in the code: missing files, no memory.
     """
     try:
         yield
-    except (LabError, ValueError, OSError, MemoryError):
+    except (LabError, OSError, MemoryError):
         raise
     except Exception as error:
-        if type(error).__name__ == "OutOfMemoryError":  # torch's, a RuntimeError
+        out_of_memory = type(error).__name__ == "OutOfMemoryError"  # torch's, a RuntimeError
+        if out_of_memory or (isinstance(error, ValueError) and _raised_on_purpose(error)):
             raise
         raise LabError(f"{what}: {unexpected(error)}") from error
 

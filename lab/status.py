@@ -8,6 +8,7 @@ python -m lab.status --plan experiment=reasoning softmax=softmax,norm_softmax se
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from contextlib import suppress
@@ -56,7 +57,7 @@ def main() -> None:
             arguments.root, only = _plan(arguments.plan)
     elif arguments.root is None:
         arguments.root = Path("runs")
-    if arguments.plan is None and not arguments.root.is_dir():
+    if arguments.plan is None and not os.path.isdir(arguments.root):
         tell(f"error: {arguments.root} is no folder: name one that holds runs, as in python -m lab.status runs")
         sys.exit(1)
     if arguments.watch is not None and not 0 < arguments.watch <= 86_400:

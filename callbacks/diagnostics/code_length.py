@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
-import pandas as pd
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
 
@@ -41,6 +40,7 @@ class CodeLength(Probe):
     """
 
     measured = "bits"
+    drawn = "residual"
     label = "code-length in bits"
 
     def __init__(
@@ -77,8 +77,3 @@ class CodeLength(Probe):
 
     def columns(self, value: float, baselines: dict[str, float]) -> dict[str, float]:
         return {**super().columns(value, baselines), "compression": baselines["uniform"] / value}
-
-    def shown(self, table: pd.DataFrame) -> pd.DataFrame:
-        """The last quantity of the table (the residual stream), at the first kind of tokens."""
-        own = table[table["quantity"] == table["quantity"].iloc[-1]]
-        return own[own["tokens"] == own["tokens"].iloc[0]]

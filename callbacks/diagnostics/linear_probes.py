@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated
 
-import pandas as pd
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
 
@@ -19,7 +18,8 @@ class LinearProbes(Probe):
 
     Table: layer, head (-1 for a block), quantity, tokens (answer, mean, full), target, accuracy, chance (1 / classes),
     majority (always the most frequent class). Pictures: bars per layer with the spread over heads (Figures 2, 19 to
-    23), and the answer token's z over training. ``lab.observation.probes`` describes the fit.
+    23), and the answer token's z over training (without z, the last of ``quantities``). ``lab.observation.probes``
+    describes the fit.
 
     Source: Eureka-moments in Transformers, section 4 and A.13.
 
@@ -36,7 +36,8 @@ class LinearProbes(Probe):
     """
 
     measured = "accuracy"
-    label = "accuracy of z in %"
+    drawn = "z"
+    label = "accuracy of {quantity} in %"
     factor = 100
     limits = (0, 102)
 
@@ -69,7 +70,3 @@ class LinearProbes(Probe):
             "chance": [1 / classes for classes in targets.classes],
             "majority": targets.majority(slice(0, cut), slice(cut, size)),
         }
-
-    def shown(self, table: pd.DataFrame) -> pd.DataFrame:
-        """z at the answer's token."""
-        return table[(table["quantity"] == "z") & (table["tokens"] == "answer")]

@@ -52,8 +52,10 @@ class Probe(Diagnostic):
 
     needs = "scenes"
 
-    # Column of the measure; for pictures its axis label (over training), factor and axis limits.
+    # Column of the measure, and the quantity that is logged and drawn over training where it is probed; for pictures
+    # the axis label (over training, of a "{quantity}"), factor and axis limits.
     measured: ClassVar[str]
+    drawn: ClassVar[Quantity]
     label: ClassVar[str]
     factor: ClassVar[float] = 1
     limits: ClassVar[tuple[float, float] | None] = None
@@ -98,8 +100,16 @@ class Probe(Diagnostic):
         return {self.measured: value, **baselines}
 
     def shown(self, table: pd.DataFrame) -> pd.DataFrame:
-        """The rows of a table that are drawn over training, as one line per layer."""
-        raise NotImplementedError
+        """The rows of a table that are logged and drawn over training, as one line per layer.
+
+        They are of one quantity, :attr:`drawn` or else the last one, at its first kind of tokens. Whole
+        representations, which may be of fewer scenes, are shown only where there is nothing else.
+        """
+        parts = table[table["tokens"] != "full"]
+        own = parts if len(parts) else table
+        drawn = own["quantity"] == self.drawn
+        own = own[drawn if drawn.any() else own["quantity"] == own["quantity"].iloc[-1]]
+        return own[own["tokens"] == own["tokens"].iloc[0]]
 
     def see(self, chunk: Chunk) -> Seen:
         found = representations(chunk, self.quantities, self.tokens)
@@ -140,7 +150,6 @@ class Probe(Diagnostic):
     @styled()
     def history(self, table: pd.DataFrame, moment: float | None) -> Figure:
         shown = self.shown(table)
-        shown = table if shown.empty else shown
         targets = list(shown["target"].unique())
         figure, axes = panels(len(targets), sharex=True, sharey=self.limits is not None)
         layers = sorted(shown["layer"].unique())
@@ -155,7 +164,7 @@ class Probe(Diagnostic):
             panel.set(title=_words(target), **({"ylim": self.limits} if self.limits else {}))
             count_axis(panel, "step")
             shade_before(panel, moment)
-        name_left(axes, self.label)
+        name_left(axes, self.label.format(quantity=shown["quantity"].iloc[0]))
         legend_below(figure)
         return figure
 

@@ -25,6 +25,8 @@ from lab.config.suggestions import choices, explain_key
 from lab.console import LabError, not_installed, refusals
 
 _WITH_M = "add -m, as in python -m lab.train -m"
+# Groups of options that are no arguments of a class with a signature to check them against.
+_PLAIN_GROUPS = {path.split(".")[0] for path in PLAIN_VALUES if "." in path and not path.endswith("._target_")}
 
 
 def in_order(arguments: Sequence[str]) -> list[str]:
@@ -72,22 +74,11 @@ def check_overrides(arguments: Sequence[str]) -> None:
             raise LabError(
                 "--cfg and --info are for one run, without -m; python -m lab.status --plan lists a sweep's runs"
             )
-        if given.info or given.resolve or given.experimental_rerun:
+        if given.experimental_rerun:
+            raise LabError("--experimental-rerun would run a pickled job: give the run's command again, without it")
+        if given.info or given.resolve:
             return
         typed, config_dir = given.overrides, config_dir_of(given)
-        given_values = [(key.lstrip("+"), value) for key, _, value in (one.partition("=") for one in typed)]
-        if any(key == "paths.run" for key, _ in given_values):
-            raise LabError(
-                "paths.run cannot be set, as it follows from what is run: set paths.runs, the folder of all runs"
-            )
-        for key, value in given_values:
-            if key == "hydra.job.chdir" and value.lower() == "true":
-                raise LabError("hydra.job.chdir=true would put runs where the lab does not look for them: leave it out")
-            if key.startswith("paths.") and os.path.expanduser(value.strip("'\"")).startswith("~"):
-                raise LabError(f"{key}={value} names a home folder that does not exist: give the whole path")
-        for number in (value for key, value in given_values if key == "hydra.launcher.n_jobs"):
-            if not re.fullmatch(r"-1|[1-9]\d*", number):
-                raise LabError(f"hydra.launcher.n_jobs={number} is wrong: give a whole number, at least 1, or -1")
         once = [] if _is_sweep(given) else [composed(typed, config_dir, sweep=False).config]
         for config in once or each_value(typed, config_dir):
             # A placeholder: the folder is named after what is run, which is not known yet.
@@ -108,6 +99,7 @@ def composed(overrides: Sequence[str], config_dir: Path | None = None, sweep: bo
     """
     with initialized(config_dir):
         typed = parsed(overrides, loader())
+        _check_allowed(typed)
         whole = _composed([_values(override)[0] for override in typed])
         _check_read(typed, whole)
         if sweep is False and (problem := _ignored(typed, whole)):
@@ -125,6 +117,7 @@ def each_value(overrides: Sequence[str], config_dir: Path | None = None) -> Iter
     """
     with initialized(config_dir):
         typed = parsed(overrides, loader())
+        _check_allowed(typed)
         whole = _composed([_values(override)[0] for override in typed])
         _check_read(typed, whole)
         own = {override.key_or_group for override in typed}
@@ -166,6 +159,26 @@ def _composed(single: Sequence[str]) -> DictConfig:
     return config
 
 
+def _check_allowed(typed: Sequence[Override]) -> None:
+    """Refuses values that would put runs where the lab does not look for them, and those that no launcher takes.
+
+    Raises:
+        LabError: at the first of them.
+    """
+    for override in typed:
+        key, value = override.key_or_group, str(override.input_line).partition("=")[2]
+        if key == "paths.run":
+            raise LabError(
+                "paths.run cannot be set, as it follows from what is run: set paths.runs, the folder of all runs"
+            )
+        if key == "hydra.job.chdir" and value.lower() == "true":
+            raise LabError("hydra.job.chdir=true would put runs where the lab does not look for them: leave it out")
+        if key.startswith("paths.") and os.path.expanduser(value.strip("'\"")).startswith("~"):
+            raise LabError(f"{key}={value} names a home folder that does not exist: give the whole path")
+        if key == "hydra.launcher.n_jobs" and not re.fullmatch(r"-1|[1-9]\d*", value):
+            raise LabError(f"hydra.launcher.n_jobs={value} is wrong: give a whole number, at least 1, or -1")
+
+
 def _check_read(typed: Sequence[Override], whole: DictConfig) -> None:
     """Refuses added keys that nothing would read, and a sweep's file whose values would be in no run's name.
 
@@ -180,15 +193,23 @@ def _check_read(typed: Sequence[Override], whole: DictConfig) -> None:
             f"sweep/{sweep} sets {', '.join(own)}, which no run's name would show: write it below "
             f"hydra.sweeper.params, as in {own[0]}.option: value"
         )
+    known = {*keys_of("train"), "norm_softmax"}  # an experiment's defaults of NormSoftmax
     for override in (one for one in typed if one.is_add() or one.is_force_add()):
-        top = override.key_or_group.split(".")[0].split("@")[0]
-        known = {*keys_of("train"), "norm_softmax"}  # an experiment's defaults of NormSoftmax
-        if "/" in top or top in known or _options(top):
+        key = override.key_or_group.split("@")[0]
+        top = key.split(".")[0]
+        if key in PLAIN_VALUES or (top in known and top not in _PLAIN_GROUPS) or "/" in top or _options(key):
             continue
-        others = [_values(one)[0] for one in typed if one.key_or_group.split(".")[0] != top]
+        parent, _, name = (key if top in _PLAIN_GROUPS else top).rpartition(".")
+        read = f"{parent}.{name}" if parent else name
+        others = [_values(one)[0] for one in typed if not f"{one.key_or_group}.".startswith(f"{read}.")]
         without = compose("train", overrides=others)
-        if top not in without and not re.search(rf"\$\{{[^}}]*\b{re.escape(top)}\b", OmegaConf.to_yaml(without)):
-            raise LabError(f"{override.input_line}: nothing reads {top}; {choices(top, list(map(str, without)))}")
+        there = [*map(str, OmegaConf.select(without, parent) or () if parent else without)]
+        if name not in there and not _refers_to(without, read):
+            raise LabError(f"{override.input_line}: nothing reads {read}; {choices(name, there)}")
+
+
+def _refers_to(config: DictConfig, key: str) -> bool:
+    return re.search(rf"\$\{{[^}}]*\b{re.escape(key)}\b", OmegaConf.to_yaml(config)) is not None
 
 
 def _without_hydra(whole: DictConfig) -> Composed:
@@ -207,7 +228,9 @@ def parse_arguments(arguments: Sequence[str]) -> Namespace:
     """
     given, unknown = argument_parser().parse_known_intermixed_args(list(arguments))
     if unknown:
-        raise LabError(f"{unknown[0]} is no flag: python -m lab.train --help lists them")
+        told = f"{unknown[0]} is no flag: python -m lab.train --help lists them"
+        name = unknown[0].lstrip("-")
+        raise LabError(f"{told}; options are written without dashes: {name}" if "=" in name else told)
     return given
 
 

@@ -28,8 +28,13 @@ BASIC_SWEEPER = f"{BasicSweeper.__module__}.{BasicSweeper.__qualname__}"
 
 
 def argument_parser() -> ArgumentParser:
-    """Returns the parser of Hydra's own command line (``-m``, ``--cfg``, ``--config-dir``)."""
-    return get_args_parser()
+    """Returns the parser of Hydra's own command line (``-m``, ``--cfg``, ``--config-dir``).
+
+    It takes whole flags only: ``--experiment=reasoning`` would else be short for ``--experimental-rerun``.
+    """
+    parser = get_args_parser()
+    parser.allow_abbrev = False
+    return parser
 
 
 def hydra() -> Hydra:

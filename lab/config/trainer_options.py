@@ -30,7 +30,7 @@ def _only(value: float, instead: str) -> Any:
             raise PydanticCustomError("only", "{must}", {"must": f"be {value:g}: {instead}"})
         return given
 
-    return Annotated[float, AfterValidator(read)]
+    return Annotated[float | bool, AfterValidator(read)]
 
 
 # Strategies that copy this process, which holds the run folder, or that need TPUs.
@@ -58,6 +58,7 @@ OPTIONS: dict[str, Any] = {
     "limit_val_batches": _Batches,
     "limit_test_batches": _Batches,
     "limit_predict_batches": _Batches,
+    "fast_dev_run": _only(0, "debug=fast is a short run that is kept"),
     "overfit_batches": _only(0, "trainer.limit_train_batches trains on a few batches"),
     # If a run was saved at a validation within an epoch, Lightning does not repeat it on resuming: it would be missed.
     "val_check_interval": _only(1, "a run validates at the end of its epochs; shorter ones validate more often") | None,

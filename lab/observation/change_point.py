@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy.ndimage import median_filter
 
 # Least number of values in a plateau.
-_SHORTEST_PLATEAU = 6
+SHORTEST_PLATEAU = 6
 # Least strength of a step: a straight line has 0.75 of its variance between its halves, a drop that takes as long as a
 # plateau about 0.85.
 _LEAST_STRENGTH = 0.85
@@ -58,7 +58,7 @@ def change_point(values: Sequence[float], rises: bool = False) -> ChangePoint | 
     """
     given = np.asarray(values, dtype=np.float64)
     there = np.flatnonzero(np.isfinite(given))
-    if len(there) < 2 * _SHORTEST_PLATEAU:
+    if len(there) < 2 * SHORTEST_PLATEAU:
         return None
     there, curve = _thinned(there, -given[there] if rises else given[there])
     # The median of |difference| of two normal values is 0.6745 times the standard deviation sqrt(2) sigma.
@@ -79,7 +79,7 @@ def _thinned(places: NDArray[np.intp], curve: NDArray[np.float64]) -> tuple[NDAr
 
 
 def _widths(longest: int) -> list[int]:
-    widths = [_SHORTEST_PLATEAU]
+    widths = [SHORTEST_PLATEAU]
     while (wider := round(widths[-1] * 2**0.5)) <= longest:
         widths.append(wider)
     return widths

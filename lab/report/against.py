@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lab.console import LabError
-from lab.report.outcomes import Outcome, outcome, still_waiting
+from lab.report.outcomes import Outcome, counts_alone, outcome, still_waiting, without_one
 from lab.report.published import Cell, Column, Row, Table
 from lab.report.records import Record
 from lab.report.settings import Setting, as_text, differences, planned
@@ -36,6 +36,9 @@ _NOT_COMPARED = ("callbacks.eureka.stop_after", "optim.options.fused", "optim.op
 # without a moment were trained on.
 _AT_THE_MOMENT = ("eureka_ratio", "eureka_epoch")
 _RELATIVE = ("percent_of_steps", "ratio_95")  # to the baseline
+# Columns counted in validations: a moment is seen at the first one after it.
+_OF_VALIDATIONS = ("eureka_epoch", *_RELATIVE)
+_CADENCE = "trainer.check_val_every_n_epoch"
 _OF_ALL_MOMENTS = (*_AT_THE_MOMENT, *_RELATIVE)
 # Most reasons that a cell gives; all differences are listed below the table.
 _MOST_REASONS = 2
@@ -113,7 +116,7 @@ def set_beside(table: Table, settings: Sequence[Setting], confidence: float = 0.
         )
     for found in matched.values():
         # Comparable settings first, then those with more seeds: never chosen by their results.
-        found.sort(key=lambda one: (bool(_unlike(one[1])), -sum(len(s.finished) for s in one[0]), len(one[1])))
+        found.sort(key=lambda one: (bool(unlike(one[1])), -sum(len(s.finished) for s in one[0]), len(one[1])))
     baseline, of_baseline = _baseline(table, matched)
     rows = []
     for place, row in enumerate(table.rows):
@@ -149,7 +152,7 @@ def _baseline(
         cell = row.cells.get("percent_of_steps")
         if cell is not None and cell.mean == 100 and place in matched:
             group, beyond = matched[place][0]
-            return group[0], _unlike(beyond)
+            return group[0], unlike(beyond)
     return None, []
 
 
@@ -167,19 +170,25 @@ def _cells(
         return {name: Measured(row.cells.get(name), "", None) for name in table.columns}
     runs = [run for setting in group for run in setting.runs]
     found = outcome(group[0], baseline, confidence, runs)
-    short = [*_short(runs, published), *still_waiting(group[0], runs)]
+    short = [*_short(runs, published), *still_waiting(runs)]
+    tried = [setting for setting in group if setting.finished]
     cells = {}
     for name, column in table.columns.items():
         cell = _measured(name, column, row.cells.get(name), found, runs, confidence)
         if name == "eureka_ratio" and short:
             with_moment = sum(run.moment is not None for run in runs if run.finished and run.looked)
-            cell = replace(cell, text=f"{with_moment} with a moment; {_told(short)} are not counted")
-        reasons = _unlike(beyond)
+            cell = replace(cell, text=counts_alone(with_moment, short))
+        reasons = unlike(beyond)
+        if name in _OF_VALIDATIONS and _CADENCE in beyond:
+            reasons.append(_reason(_CADENCE, *beyond[_CADENCE]))
+        if table.pool and len(tried) != table.pool:
+            of = "of" if len(tried) < table.pool else "instead of"
+            reasons.append(f"{len(tried)} {of} {table.pool} pooled settings")
         if name in _RELATIVE:
             reasons += [f"the baseline: {reason}" for reason in of_baseline if reason not in reasons]
         told_by_length = {"trainer.max_epochs", "trainer.max_steps"} & beyond.keys()
         if short and name in _OF_ALL_MOMENTS and not told_by_length:
-            reasons.append(_told(short))
+            reasons.append(without_one(short))
         after = group[0].config.get("callbacks.eureka.stop_after")
         if after is not None and name not in _AT_THE_MOMENT:
             reasons.append(f"stopped {after:,} epochs after the moment")
@@ -194,7 +203,7 @@ def _is_number(cell: Cell | None) -> bool:
     return cell is not None and (cell.mean is not None or cell.count is not None)
 
 
-def _unlike(beyond: Mapping[str, tuple[Any, Any]]) -> list[str]:
+def unlike(beyond: Mapping[str, tuple[Any, Any]]) -> list[str]:
     """Reasons why runs with these differences from the paper are not comparable, the length of training first."""
     keys = [
         key
@@ -224,11 +233,6 @@ def _short(runs: Sequence[Record], published: Config) -> list[Record]:
         and run.moment is None
         and (run.summary.steps < steps if steps > 0 else run.epochs < length)
     ]
-
-
-def _told(short: Sequence[Record]) -> str:
-    """ "3 without one by epoch 300": the number of runs, and the last epoch of the longest of them."""
-    return f"{len(short)} without one by epoch {max(run.epochs for run in short):,}"
 
 
 def _measured(

@@ -314,8 +314,8 @@ def compares(column: str) -> bool:
 
 
 def _ratio(found: Outcome) -> str:
-    if found.ratio is None or found.exact is None:
-        return ""
+    if found.exact is None or found.undecided:
+        return found.told_ratio()
     return f"{str(found.ratio)[:-1]}; exact {found.exact.low:.0%} to {found.exact.high:.0%})"
 
 

@@ -132,16 +132,22 @@ def _steps(line: Waiting, confidence: float) -> dict[str, Any]:
     curve, ends = no_moment_yet(line.times, confidence), line.times.ends
     x = [0.0, *curve.epochs.tolist(), float(curve.end)]
 
-    def whole(values: Iterable[float]) -> Any:
+    def whole(values: Iterable[float], first: float) -> Any:
         between = list(values)
-        return packed([1.0, *between, between[-1] if between else 1.0])
+        return packed([first, *between, between[-1] if between else first])
 
     share = np.array([1.0, *curve.share])
     return {
         **_named(line, line.look),
         "x": x,
         "seeds": [],
-        "middle": {"x": x, "y": whole(curve.share), "low": whole(curve.low), "high": whole(curve.high)},
+        # Before the first event, and without any, the interval of Kaplan and Meier has no width: it says nothing.
+        "middle": {
+            "x": x,
+            "y": whole(curve.share, 1.0),
+            "low": whole(curve.low, np.nan),
+            "high": whole(curve.high, np.nan),
+        },
         "ends": [[end, float(share[np.searchsorted(curve.epochs, end, side="right")])] for end in sorted(set(ends))],
         "stars": [],
     }

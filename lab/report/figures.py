@@ -120,7 +120,8 @@ def guides(eureka: Eureka, quantity: str) -> list[tuple[float, str, str]]:
     if eureka.metric == eureka.drawn(quantity) and eureka.threshold is not None:
         found.append((eureka.threshold, ":", "threshold of the moment"))
     prior = eureka.prior_accuracy if quantity == "accuracy" else eureka.prior_loss
-    if prior is not None:
+    # The accuracy or loss of a part of the answers has a plateau of its own, which is not known.
+    if prior is not None and eureka.drawn(quantity) == f"val/{quantity}":
         found.append((prior, "--", "plateau: the prior p(z) alone"))
     return found
 

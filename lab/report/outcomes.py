@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from lab.console import LabError
+from lab.observation.change_point import SHORTEST_PLATEAU
 from lab.report.records import Record
 from lab.report.settings import Setting, differences
 from lab.report.statistics import Mean, Paired, Ratio, Reach, eureka_ratio, fisher, holm, mean_over_seeds, paired, reach
@@ -23,6 +24,8 @@ class Outcome:
     Attributes:
         setting: the setting.
         ratio, exact: Eureka-ratio over finished runs, with Wilson's interval and the exact one.
+        undecided: runs without a moment that might still have had one (:func:`undecided`): with any of them the ratio
+            is one of the others alone, so :meth:`told_ratio` tells no interval.
         accuracy: final validation accuracy in % over finished runs with a Eureka-moment.
         plateau: the same over finished runs without one.
         watched: final value of another metric that was watched, over finished runs; None where it is the accuracy.
@@ -35,6 +38,7 @@ class Outcome:
     setting: Setting
     ratio: Ratio | None
     exact: Ratio | None
+    undecided: tuple[Record, ...]
     accuracy: Mean | None
     plateau: Mean | None
     watched: Mean | None
@@ -43,6 +47,12 @@ class Outcome:
     change_ratio: Ratio | None
     change_median: Median | None
     reach: Reach | None
+
+    def told_ratio(self) -> str:
+        """The ratio with its interval; where runs are undecided the counts alone; "" where nobody looked."""
+        if self.ratio is None or not self.undecided:
+            return str(self.ratio or "")
+        return counts_alone(self.ratio.count, self.undecided)
 
 
 def outcome(
@@ -64,11 +74,12 @@ def outcome(
     without = [100 * run.accuracy for run in looked if run.moment is None and run.accuracy is not None]
     values = [] if setting.metric == "accuracy" else [value for _, value in _at_the_end(finished)]
     watched, changing = times(runs), change_times(runs)
-    changes = [run.change for run in finished if run.looked_for_change]
+    changes = [run.change for run in finished if _shows_changes(run)]
     return Outcome(
         setting=setting,
         ratio=eureka_ratio(len(moments), len(looked), confidence) if looked else None,
         exact=eureka_ratio(len(moments), len(looked), confidence, "exact") if looked else None,
+        undecided=tuple(undecided(runs)),
         accuracy=mean_over_seeds(with_moment, confidence, (0, 100)) if with_moment else None,
         plateau=mean_over_seeds(without, confidence, (0, 100)) if without else None,
         watched=mean_over_seeds(values, confidence) if values else None,
@@ -78,7 +89,7 @@ def outcome(
         if changes
         else None,
         change_median=median_time(changing, confidence) if changing else None,
-        reach=_reach(finished, baseline),
+        reach=_reach(runs, baseline),
     )
 
 
@@ -88,8 +99,22 @@ def times(runs: Sequence[Record]) -> Times | None:
 
 
 def change_times(runs: Sequence[Record]) -> Times | None:
-    """Times to the change point, counted as in :func:`times`; None where no run was watched for one."""
-    return _times([(run.change, run.validated_epochs) for run in runs if run.looked_for_change])
+    """Times to the change point, counted as in :func:`times`; None where no run could have shown one."""
+    return _times([(run.change, run.validated_epochs) for run in runs if _shows_changes(run)])
+
+
+def _shows_changes(run: Record) -> bool:
+    """True if a change point of this run would be found: it takes a plateau on either side.
+
+    A run that stops soon after its moment has no second plateau, and would count as one without a change point just
+    because its moment came.
+    """
+    after, every = run.config.get("callbacks.eureka.stop_after"), _cadence(run) or 1
+    return (
+        run.looked_for_change
+        and (after is None or after >= SHORTEST_PLATEAU * every)
+        and (not run.curves.size or run.validations >= 2 * SHORTEST_PLATEAU)
+    )
 
 
 def _times(runs: Sequence[tuple[int | None, int]]) -> Times | None:
@@ -97,16 +122,18 @@ def _times(runs: Sequence[tuple[int | None, int]]) -> Times | None:
     return times_of([moment for moment, _ in watched], [end for _, end in watched]) if watched else None
 
 
-def _reach(finished: Sequence[Record], baseline: Setting | None) -> Reach | None:
+def _reach(runs: Sequence[Record], baseline: Setting | None) -> Reach | None:
+    finished = [run for run in runs if run.finished]
     if baseline is None or not finished or not baseline.finished or _moment_of(finished[0]) != _moment_of(baseline):
         return None
     if _end_of(finished[0]) != _end_of(baseline) or any(run.cut_short for run in (*finished, *baseline.finished)):
         return None
+    if still_waiting(runs) or still_waiting(baseline.runs):
+        return None
     threshold = baseline.first.threshold
     if threshold is None or "accuracy" not in baseline.metric:
         return None
-    every = finished[0].config.get("trainer.check_val_every_n_epoch")
-    same = every == baseline.config.get("trainer.check_val_every_n_epoch")
+    same = _cadence(finished[0]) == _cadence(baseline)
     reached = any(run.moment is not None for run in baseline.finished)
     # Epochs are counted in validations, which must be equally frequent; without a moment there is no goal to reach.
     if not same or not reached:
@@ -127,8 +154,9 @@ class Against:
 
     Attributes:
         ratio: p of Fisher's exact test on the Eureka-ratios; only for settings that were trained equally long, without
-            runs that were cut short (trainer.max_time) before a moment.
-        time, change_time: p of the log-rank test on the times to the moment, and to the change point.
+            undecided runs.
+        time, change_time: p of the log-rank test on the times to the moment, and to the change point; only for
+            settings that are validated equally often, since a moment is seen at the next validation.
         watched: mean difference of the watched metric at the end over shared seeds, and the bounds of its interval;
             accuracies in percentage points.
         watched_p: p of the paired t-test; only for settings trained equally long that stop equally soon after a moment,
@@ -162,15 +190,13 @@ def compare(outcomes: Sequence[Outcome], baseline: Setting, confidence: float = 
 def _fisher(one: Setting, other: Setting) -> float | None:
     looked = [[run for run in s.finished if run.looked] for s in (one, other)]
     same = _moment_of(one) == _moment_of(other) and _length_of(one) == _length_of(other)
-    if not all(looked) or not same or still_waiting(one, one.runs) or still_waiting(other, other.runs):
-        return None
-    if any(run.cut_short and run.moment is None for runs in looked for run in runs):
+    if not all(looked) or not same or undecided(one.runs) or undecided(other.runs):
         return None
     ours, theirs = ((sum(run.moment is not None for run in runs), len(runs)) for runs in looked)
     return fisher(ours, theirs)
 
 
-def still_waiting(setting: Setting, runs: Sequence[Record]) -> list[Record]:
+def still_waiting(runs: Sequence[Record]) -> list[Record]:
     """Runs without a moment that are still running or were stopped, in a setting that stops runs after their moment.
 
     Runs with a moment finish earlier there, so that a ratio of finished runs alone would be too high.
@@ -178,8 +204,32 @@ def still_waiting(setting: Setting, runs: Sequence[Record]) -> list[Record]:
     return [
         run
         for run in runs
-        if setting.stops_early and run.looked and run.moment is None and run.status in ("running", "stopped")
+        if run.stops_early and run.looked and run.moment is None and run.status in ("running", "stopped")
     ]
+
+
+def undecided(runs: Sequence[Record]) -> list[Record]:
+    """Runs without a moment that might still have had one, so that the others alone would give a wrong ratio.
+
+    These are finished runs that something (``trainer.max_time``) ended early, and :func:`still_waiting`.
+    """
+    cut = [run for run in runs if run.looked and run.moment is None and run.cut_short]
+    return [*cut, *still_waiting(runs)]
+
+
+def counts_alone(with_moment: int, without: Sequence[Record]) -> str:
+    """Text in place of a ratio: how many runs had a moment, and how many might still have had one."""
+    return f"{with_moment} with a moment; {without_one(without)} are not counted"
+
+
+def without_one(runs: Sequence[Record]) -> str:
+    """ "3 without one by epoch 300": the number of runs, and the last epoch of the longest of them."""
+    return f"{len(runs)} without one by epoch {max(run.epochs for run in runs):,}"
+
+
+def _cadence(runs: Setting | Record) -> Any:
+    """Epochs between two validations: a moment is seen at the first validation after it."""
+    return runs.config.get("trainer.check_val_every_n_epoch")
 
 
 def _length_of(runs: Setting | Record) -> list[Any]:
@@ -192,7 +242,8 @@ def _end_of(runs: Setting | Record) -> list[Any]:
 
 def _log_rank(one: Setting, other: Setting, of: Callable[[Sequence[Record]], Times | None] = times) -> float | None:
     ours, theirs = of(one.runs), of(other.runs)
-    return log_rank(ours, theirs) if ours and theirs and _moment_of(one) == _moment_of(other) else None
+    same = _moment_of(one) == _moment_of(other) and _cadence(one) == _cadence(other)
+    return log_rank(ours, theirs) if ours and theirs and same else None
 
 
 def _moment_of(runs: Setting | Record) -> list[Any]:

@@ -79,16 +79,28 @@ class Record:
         at_the_end = (last is not None and 0 <= last <= self.epochs) or (
             isinstance(steps, int) and 0 < steps <= self.summary.steps
         )
-        after_its_moment = self.moment is not None and self.config.get("callbacks.eureka.stop_after") is not None
+        after_its_moment = self.moment is not None and self.stops_early
         return self.finished and last is not None and not at_the_end and not after_its_moment
+
+    @property
+    def stops_early(self) -> bool:
+        """True if the run ends soon after its moment: the first runs to finish are then those with a moment."""
+        return self.config.get("callbacks.eureka.stop_after") is not None
 
     @property
     def validated_epochs(self) -> int:
         """Epochs up to the last validation, since a later moment would go unseen; all epochs if there are no curves."""
-        if not self.curves.size:
-            return self.epochs
-        validated = np.isfinite(self.curves[CURVES.index("val/accuracy") :]).any(0)
-        return int(self.curves[0, validated].max(initial=0))
+        return int(self.curves[0, self._validated].max(initial=0)) if self.curves.size else self.epochs
+
+    @property
+    def validations(self) -> int:
+        """Validations that the curves hold."""
+        return int(self._validated.sum())
+
+    @property
+    def _validated(self) -> NDArray[np.bool_]:
+        found: NDArray[np.bool_] = np.isfinite(self.curves[CURVES.index("val/accuracy") :]).any(axis=0)
+        return found
 
     @property
     def moment(self) -> int | None:

@@ -60,11 +60,6 @@ class Setting:
         others = ("softmax.normaliser.", "softmax.schedule.")
         return self.softmax == "softmax" and not any(key.startswith(others) for key in self.config)
 
-    @property
-    def stops_early(self) -> bool:
-        """True if runs end soon after their moment: the first runs to finish are then those with a moment."""
-        return self.config.get("callbacks.eureka.stop_after") is not None
-
 
 def settings(runs: Iterable[Record]) -> list[Setting]:
     """Groups runs into settings; of a seed that was run twice, one run counts, chosen without a look at its moment.

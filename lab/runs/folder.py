@@ -96,6 +96,13 @@ class Run:
             return {}
         return found if isinstance(found, dict) else {}
 
+    @property
+    def cannot_go_on(self) -> bool:
+        """True if a run that was stopped after some steps has no checkpoint left: a new start would overwrite it."""
+        summary = self.read_summary()
+        stopped = summary is not None and summary.status == "stopped" and summary.steps > 0
+        return stopped and not any(self.checkpoints.glob("last-*.ckpt"))
+
     def identify(self, config: DictConfig, provenance: dict[str, Any]) -> None:
         """Writes the configuration, or checks that the folder holds the same one; writes the provenance.
 

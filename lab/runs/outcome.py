@@ -61,7 +61,7 @@ class Ending:
         except (*MENDED, InstantiationException) as error:
             # The constructor's own error, not Hydra's error around it.
             cause = error.__cause__ if isinstance(error, InstantiationException) else error
-            self.reason = str(cause) if isinstance(cause, MENDED) else _not_made(error)
+            self.reason = _of_worker(str(cause)) if isinstance(cause, MENDED) else _not_made(error)
             raise LabError(self.reason) from error
         except BaseException as error:
             if isinstance(error, OSError) and is_full(error):
@@ -82,6 +82,15 @@ class Ending:
         found = [max(folder.glob("checkpoints/last-*.ckpt"), default=None) for folder in self.folders]
         names = sorted({path.name if path else "the start" for path in found})
         return f", which goes on from {' and '.join(names)}"
+
+
+def _of_worker(message: str) -> str:
+    """The message of an error in a process that loads data, around which PyTorch writes its whole traceback."""
+    caught = re.match(r"Caught (\w+) in DataLoader worker", message)
+    if caught is None:
+        return message
+    *_, own = re.split(rf"^(?:[\w.]+\.)?{caught[1]}: ", message, flags=re.MULTILINE)
+    return own.strip()
 
 
 def _not_made(error: BaseException) -> str:

@@ -111,13 +111,16 @@ def _opened(spec: RunSpec) -> Iterator[OpenRun | Summary]:
     try:
         if spec.force and slurm.restarts() and run.read_provenance().get("slurm_job") == slurm.job():
             spec = spec.changed(force=False)  # this job has started the run anew already, before it was requeued
-        if primary and spec.force:
+        if primary and (spec.force or run.cannot_go_on):
+            if not spec.force:
+                run.check_same(spec.config)
             try:
                 aside = run.set_aside()
             except OSError as error:
                 raise _unwritable(spec, error) from error
             if aside:
-                tell(f"force=true: the run before is kept in {aside}")
+                why = "force=true" if spec.force else "no checkpoint is left to go on from, so it starts anew"
+                tell(f"{why}: the run before is kept in {aside}")
         # All processes read the same summary, so they return together; under force it is the old run's, or None.
         before = run.read_summary()
         if before is not None and before.finished and not spec.force:

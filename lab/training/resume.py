@@ -42,10 +42,11 @@ def check_resumable(checkpoint: Checkpoint, module: nn.Module, data: DataModule)
     before = checkpoint.content.get(_FINGERPRINT)  # None if written by a version without fingerprints
     if before is not None:
         data.setup("fit")
-        now = data.fingerprint
-        if before.shape != now.shape or not torch.allclose(before, now, rtol=1e-3, atol=1e-5):
+        # Older checkpoints have the validation part alone.
+        now = data.fingerprint[: len(before)]
+        if before.shape != now.shape or not torch.allclose(before, now, rtol=1e-3, atol=1e-5, equal_nan=True):
             raise LabError(
-                f"{checkpoint.path} was trained on other data than this run finds: point paths.data (or the data's own "
-                "option for its folder) to the old data, or name another paths.runs for the new; "
+                f"{checkpoint.path} was trained on other data than this run finds: put the old data back "
+                "(paths.data says where the lab's own lie), or name another paths.runs for the new; "
                 "force=true starts anew and keeps the old run beside it"
             )

@@ -111,7 +111,7 @@ def _check_target(name: str, where: str, kinds: tuple[type, ...], trust: Sequenc
     if _lies_in(name, ["lab", *trust]):
         try:
             found = resolve_name(name)
-        except (ImportError, AttributeError, ValueError) as error:
+        except Exception as error:
             raise LabError(f"{where}={name} cannot be imported: {one_line(error)}") from error
         # Where it was defined counts: a name of the lab may lead to other modules, as lab.runs.files.os.
         home = str(getattr(found, "__module__", ""))

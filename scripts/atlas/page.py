@@ -31,7 +31,7 @@ def table(column: Column, cells: Sequence[Cell], costs: Path) -> pd.DataFrame:
             {
                 "softmax": str(cell.row),
                 **({"rate": cell.rate} if column.rates else {}),
-                "Eureka-ratio (95 % Wilson)": f"{own.ratio}{f', {cell.failed} failed' if cell.failed else ''}",
+                "Eureka-ratio (95 % Wilson)": f"{own.told_ratio()}{f', {cell.failed} failed' if cell.failed else ''}",
                 "median epoch of the moment (Kaplan-Meier)": str(own.median) if own.median else "",
                 "accuracy with a moment": f"{own.accuracy.value:.1f} %" if own.accuracy else "",
                 "accuracy without": f"{own.plateau.value:.1f} %" if own.plateau else "",

@@ -24,12 +24,12 @@ import pandas as pd
 from lab.config.overrides import read_override
 from lab.config.suggestions import choices
 from lab.console import LabError, refusals
-from lab.report.against import show_mean
+from lab.report.against import show_mean, unlike
 from lab.report.outcomes import Outcome, outcome
 from lab.report.published import Row, Table, load
 from lab.report.published import names as published
 from lab.report.records import read_record
-from lab.report.settings import Setting
+from lab.report.settings import Setting, differences, planned
 from lab.runs.files import write_text
 from scripts.reproduce.common import origin, positive, refuse_keys, run_script, tell_duration, within
 from scripts.reproduce.plan import SIZES, Run, SizeName, Speeds, families
@@ -88,7 +88,7 @@ def seeds_of(table: Table, row: Row) -> int:
     """Number of seeds that the paper has of a row; in a pooled table, at each schedule."""
     cell = row.cells.get("eureka_ratio")
     of = cell.of if cell is not None and cell.of else SCHEDULE_SEEDS
-    return of // len(SCHEDULES) if table.pool else of
+    return of // table.pool if table.pool else of
 
 
 def runs_of_row(
@@ -166,7 +166,7 @@ def page(
             missing.append(name + (f" ({failed} failed)" if failed else ""))
             continue
         here = {
-            "eureka_ratio": str(found.ratio) + (f", {failed} failed" if failed else ""),
+            "eureka_ratio": found.told_ratio() + (f", {failed} failed" if failed else ""),
             "accuracy": show_mean(found.accuracy, 2) if found.accuracy else "-",
             "eureka_epoch": show_mean(found.eureka_epoch, 1) if found.eureka_epoch else "-",
         }
@@ -175,16 +175,22 @@ def page(
             if column in table.columns:
                 title = table.columns[column].title
                 line |= {f"{title}, here": value, f"{title}, paper": str(row.cells[column])}
+        config = planned(row_overrides(table, row, size) or ())
+        beyond = {k: v for k, v in differences(found.setting.config, config).items() if k not in table.free}
+        line["not as " + ("published" if size == "published" else "planned")] = "; ".join(unlike(beyond))
         if chosen:
             line["schedule"] = chosen.get(name, "").removeprefix("optim/lr=")
         lines.append(line)
+    table_of_rows = pd.DataFrame(lines)
+    # A column in which nothing stands says nothing.
+    table_of_rows = table_of_rows.loc[:, table_of_rows.astype(bool).any()]
     note = families()[SMALL].note if size == "small" else ""
     return "\n\n".join(
         [
             f"# {table.number} of {table.paper.title}, {size}: {table.title}",
             origin(command),
             *(["Rows and their names are the paper's; the task is another one. " + note] if note else []),
-            *([pd.DataFrame(lines).to_markdown(index=False, disable_numparse=True)] if lines else []),
+            *([table_of_rows.to_markdown(index=False, disable_numparse=True)] if lines else []),
             "Eureka-ratios have Wilson's interval, means Student's, both 95 %. Accuracies are those of the last epoch.",
             *([f"Not run: {'; '.join(missing)}."] if missing else []),
         ]

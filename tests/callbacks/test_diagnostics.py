@@ -407,6 +407,32 @@ def test_who_knows_nothing_is_drawn_in_every_picture_of_probes(kind: type[Probe]
         assert legend >= set(lines)
 
 
+@pytest.mark.parametrize(
+    ("kind", "quantities", "shown", "label"),
+    [
+        (LinearProbes, ["z", "residual"], "z", "accuracy of z in %"),
+        (LinearProbes, ["attended", "residual"], "residual", "accuracy of residual in %"),
+        (CodeLength, ["attended", "residual"], "residual", "code-length in bits"),
+    ],
+)
+def test_one_quantity_at_one_kind_of_tokens_is_drawn_over_training(
+    kind: type[Probe], quantities: list[str], shown: str, label: str
+) -> None:
+    # Whole representations come last, and of another quantity.
+    kinds = [(quantity, tokens) for quantity in quantities for tokens in ("answer", "mean")] + [("k", "full")]
+    scenes = [torch.randn(320, 1, 5) for _ in kinds]
+    found = {(0, quantity, tokens): one for (quantity, tokens), one in zip(kinds, scenes, strict=True)}
+    one = kind("unused", scenes=320)
+    findings = one.conclude([(found, {"even": torch.arange(320) % 2}, torch.device("cpu"))])
+    table = pd.DataFrame(findings.rows)
+    rows = one.shown(table)
+    assert (set(rows["quantity"]), set(rows["tokens"])) == ({shown}, {"answer"})
+    assert findings.scalars == {"even/layer_0": rows[one.measured].mean()}
+    assert one.history(table.assign(step=0), None).axes[0].get_ylabel() == label
+    whole = table[table["tokens"] == "full"]
+    assert list(one.shown(whole)["quantity"]) == ["k"]  # nothing else is there
+
+
 def test_features_are_held_once_while_probes_are_fitted() -> None:
     scenes, heads, widths = 40, 3, (37, 41)
     held: list[int] = []

@@ -171,6 +171,9 @@ def test_flags_may_stand_among_the_overrides(capsys) -> None:
     assert in_order(["-m", "seed=1"]) == ["-m", "seed=1"]
     assert in_order(["seed=0,1", "-m", "--help", "--config-dir", "conf"]) == ["--help", "--config-dir", "conf"]
     assert in_order(["experiment=nonsense", "--hydra-help"]) == ["--hydra-help"]
+    # No short form of a flag of Hydra's, which reads a pickle.
+    with pytest.raises(LabError, match=r"^--experiment=reasoning is no flag: .* without dashes: experiment=reasoning$"):
+        in_order(["--experiment=reasoning", "seed=3"])
     check_overrides(["seed=0,1", "-m", "softmax=softmax"])
     with pytest.raises(SystemExit, match="1"):
         check_overrides(["-m", "seed=0,1", "--cfg", "hydra"])
@@ -218,6 +221,8 @@ def test_configs_of_ones_own_are_found_by_the_search_path(conf: Path) -> None:
         ("+trainer.val_check_interval=4", "a run validates at the end of its epochs"),
         ("+trainer.overfit_batches=2", "trainer.limit_train_batches trains on a few batches"),
         ("trainer.limit_train_batches=0.0", "trainer.limit_train_batches"),
+        ("+trainer.fast_dev_run=true", "trainer.fast_dev_run=true is wrong: it must be 0: debug=fast is a short run"),
+        ("+trainer.fast_dev_run=2", "trainer.fast_dev_run=2 is wrong: it must be 0: debug=fast is a short run"),
     ],
 )
 def test_wrong_types_are_refused(override: str, words: str) -> None:
@@ -451,6 +456,13 @@ def test_an_experiments_default_of_norm_softmax_that_there_is_none_of_is_refused
         (["optim.schedule=multistep"], "optim.schedule='multistep' is wrong"),
         (["+optims.lr=1"], "+optims.lr=1: nothing reads optims; did you mean 'optim'?"),
         (["-m", "seed=0,1", "++warmup=2"], "++warmup=2: nothing reads warmup; valid: callbacks, "),
+        (["++diagnostics.every_n_epoch=5"], "nothing reads diagnostics.every_n_epoch; did you mean 'every_n_epochs'?"),
+        (["+checkpoints.every_hours=3"], "nothing reads checkpoints.every_hours; did you mean 'every_minutes'?"),
+        (["++paths.dta=/x"], "nothing reads paths.dta; did you mean 'data'?"),
+        (
+            ["--experimental-rerun", "job.pickle"],
+            "--experimental-rerun would run a pickled job: give the run's command",
+        ),
     ],
 )
 def test_what_would_be_ignored_or_go_astray_is_refused(typed: list[str], words: str, capsys) -> None:
@@ -467,6 +479,7 @@ def test_a_key_that_a_config_of_ones_own_refers_to_is_read(tmp_path: Path, capsy
         "# @package _global_\ndefaults: [reasoning, _self_]\noptim: {lr: '${rate}'}\n"
     )
     check_overrides([f"--config-dir={tmp_path}", "experiment=mine", "+rate=0.01"])
+    check_overrides(["+paths.mine=here", "paths.data='${paths.mine}/data'", "++diagnostics.every_n_epochs=3"])
     with pytest.raises(SystemExit, match="1"):
         check_overrides([f"--config-dir={tmp_path}", "experiment=mine", "+rate=0.01", "+rates=0.01"])
     assert "+rates=0.01: nothing reads rates" in capsys.readouterr().err

@@ -38,6 +38,7 @@ from lab.training.load import read_trained
     ("overrides", "told"),
     [
         ("experiment=reasoning", "lab.run takes a list of overrides"),
+        (["experiment=reasoning", "paths.run=mine"], "paths.run cannot be set, as it follows from what is run"),
         ({"experiment": "reasoning"}, "lab.run takes a list of overrides"),
         (None, "lab.run takes a list of overrides"),
         (["experiment=reasoning", 3], "an override is a text, as in 'seed=3', got 3"),

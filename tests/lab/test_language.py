@@ -64,12 +64,13 @@ def test_a_run_does_not_go_on_with_other_data(seeds: str, tiny: tuple[str, ...],
     before = run(typed)
     for one in before:
         set_status(tmp_path / "runs" / one.name, "stopped")
-    text = tmp_path / "corpus" / "valid.txt"
-    numbers = text.read_text()
-    text.write_text(numbers.replace("numbers", "letters"))
-    with pytest.raises(LabError, match=r"last-\d+\.ckpt was trained on other data than this run finds"):
-        run(typed)
-    text.write_text(numbers)
+    for name in ("train.txt", "valid.txt"):
+        text = tmp_path / "corpus" / name
+        numbers = text.read_text()
+        text.write_text(numbers.replace("numbers", "letters"))
+        with pytest.raises(LabError, match=r"last-\d+\.ckpt was trained on other data than this run finds"):
+            run(typed)
+        text.write_text(numbers)
     after = run(typed)
     assert [one.status for one in after] == ["finished"] * len(before)
     assert [one.metrics for one in after] == [one.metrics for one in before]

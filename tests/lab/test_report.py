@@ -27,13 +27,14 @@ from lab.report import gather as gathering
 from lab.report import write as writing
 from lab.report.__main__ import main, report
 from lab.report.against import MatchedRow, set_beside
-from lab.report.assemble import assemble, file_name
-from lab.report.charts import curves_chart
+from lab.report.assemble import assemble, file_name, setting_row
+from lab.report.charts import curves_chart, survival_chart
 from lab.report.figures import (
     _rate,
     curves,
     gradient_shares,
     gradients,
+    guides,
     looks_of,
     panel_title,
     rate_grid,
@@ -42,11 +43,12 @@ from lab.report.figures import (
 )
 from lab.report.gather import INDEX, gather
 from lab.report.outcomes import baseline_of, compare, outcome, times
-from lab.report.published import load
+from lab.report.published import Cell, Column, load
 from lab.report.records import what_is_run
 from lab.report.settings import Setting, planned, settings
 from lab.report.write import _interval
 from lab.runs.spec import run_name
+from lab.runs.summary import Eureka
 from scripts import curves as curves_script
 from scripts.curves import drawn as drawn_curves
 
@@ -760,6 +762,104 @@ def test_what_is_not_comparable_has_no_verdict(write, tmp_path: Path, monkeypatc
     assert cell.text.startswith("3/3") and cell.inside and not cell.unlike
 
 
+def test_runs_that_were_cut_short_before_a_moment_have_no_ratio(write, tmp_path: Path) -> None:
+    for seed in range(4):
+        write(seed, 12 if seed else None, epochs=EPOCHS if seed else 30)
+        write(seed, 12, softmax="norm_softmax")
+    plain, other = settings(gather(tmp_path).runs)
+    found = [outcome(one, plain) for one in (plain, other)]
+    assert [setting_row(one, None)["Eureka-ratio"][:3] for one in found] == ["3 w", "4/4"]
+    assert found[0].told_ratio() == "3 with a moment; 1 without one by epoch 30 are not counted"
+    assert compare(found, plain)[0].ratio is None
+
+
+def test_seeds_that_still_wait_have_no_share_of_steps(write, tmp_path: Path) -> None:
+    for softmax in ("softmax", "norm_softmax"):
+        for seed in range(3):
+            write(seed, 12, "callbacks.eureka.stop_after=3", softmax=softmax, epochs=15)
+    plain, other = settings(gather(tmp_path).runs)
+    assert outcome(other, plain).reach is not None
+    write(3, None, "callbacks.eureka.stop_after=3", softmax="norm_softmax", epochs=15, status="stopped")
+    plain, other = settings(gather(tmp_path).runs)
+    assert outcome(other, plain).reach is None
+    assert outcome(other).told_ratio() == "3 with a moment; 1 without one by epoch 15 are not counted"
+
+
+def changed_at(folder: Path, epoch: int | None) -> None:
+    """Notes in a run's summary that it was watched for a change point, and where that is."""
+    summary = json.loads((folder / "summary.json").read_text())
+    change = {"epoch": epoch, "step": 10 * epoch, "before": 0.5, "after": 0.9, "strength": 1.0} if epoch else None
+    summary["eureka"] |= {"changed": epoch is not None, "change": change}
+    (folder / "summary.json").write_text(json.dumps(summary))
+
+
+def test_runs_that_end_too_soon_for_a_change_point_are_not_counted_as_without(write, tmp_path: Path) -> None:
+    for seed in range(3):
+        changed_at(write(seed, 12), 12)
+        changed_at(write(seed, 12, "callbacks.eureka.stop_after=3", epochs=15), None)  # a plateau has six values
+        changed_at(write(seed, 12, "callbacks.eureka.stop_after=80", epochs=20), 12)
+        changed_at(write(seed, None, "trainer.max_epochs=8", epochs=8), None)
+    found = {setting.name.partition(", ")[2]: outcome(setting) for setting in settings(gather(tmp_path).runs)}
+    ratios = {
+        name: one.change_ratio and (one.change_ratio.count, one.change_ratio.seeds) for name, one in found.items()
+    }
+    assert ratios == {
+        "": (3, 3), "callbacks.eureka.stop_after=3": None, "callbacks.eureka.stop_after=80": (3, 3),
+        "trainer.max_epochs=8": None,
+    }  # fmt: skip
+    assert found["callbacks.eureka.stop_after=3"].change_median is None
+    assert str(found[""].change_median).startswith("12")
+
+
+def test_times_of_settings_that_are_validated_more_or_less_often_are_not_compared(write, tmp_path: Path) -> None:
+    rare = "trainer.check_val_every_n_epoch=20"
+    for seed in range(4):
+        write(seed, 12, watched=10_000)
+        write(seed, 20, rare, watched=10_000)
+        write(seed, 20, rare, softmax="norm_softmax", watched=10_000)
+    plain, rarely, ours = settings(gather(tmp_path).runs)
+    found = [outcome(one) for one in (plain, rarely, ours)]
+    assert [one.time is None for one in compare(found, plain)] == [True, True]
+    assert [one.time is None for one in compare(found, rarely)] == [True, False]
+    assert all(one.ratio is not None for one in compare(found, plain))
+    cells = figure_8_beside(tmp_path)["NormSoftmax"].cells
+    assert cells["eureka_ratio"].inside is not None
+    # A column of epochs: Figure 8 has none.
+    table = load("eureka/figure_8")
+    rows = tuple(replace(row, cells={**row.cells, "eureka_epoch": Cell(mean=100.0, std=1.0)}) for row in table.rows)
+    timed = replace(table, rows=rows, columns={**table.columns, "eureka_epoch": Column("epoch", "epochs")})
+    (cell,) = [row.cells["eureka_epoch"] for row in set_beside(timed, [ours]) if row.settings]
+    assert (cell.inside, cell.unlike) == (None, "trainer.check_val_every_n_epoch is 20 instead of 10")
+
+
+def test_a_chart_says_nothing_of_an_interval_before_the_first_moment(write, tmp_path: Path) -> None:
+    for seed in range(3):
+        write(seed, None)
+        write(seed, 12 + seed, softmax="norm_softmax")
+    found = settings(gather(tmp_path).runs)
+    chart = survival_chart(found, 0.95, "Eureka-moment", looks_of(found))
+    assert chart is not None
+    never, soon = (
+        {name: unpacked(group["middle"][name]) for name in ("y", "low", "high")} for group in chart["groups"]
+    )
+    assert never["y"].tolist() == [1, 1] and np.isnan(never["low"]).all() and np.isnan(never["high"]).all()
+    assert soon["y"] == pytest.approx([1, 2 / 3, 1 / 3, 0, 0], abs=1e-3)
+    assert np.isnan(soon["low"]).tolist() == [True, False, False, False, False]
+
+
+def unpacked(values: dict) -> np.ndarray:
+    """Numbers of a chart, as its page reads them."""
+    numbers = np.frombuffer(base64.b64decode(values["data"]), "<u2").astype(float)
+    return np.where(numbers == 65535, np.nan, values["low"] + (values["high"] - values["low"]) * numbers / 65534)
+
+
+def test_the_plateau_is_drawn_in_curves_of_the_accuracy_that_it_is_of() -> None:
+    told = {"threshold": 0.7, "happened": False, "prior_accuracy": 0.55, "prior_loss": 1.2}
+    plateau = (0.55, "--", "plateau: the prior p(z) alone")
+    assert plateau in guides(Eureka(metric="val/accuracy", **told), "accuracy")
+    assert plateau not in guides(Eureka(metric="val/accuracy_top_right", **told), "accuracy")
+
+
 def test_short_runs_without_a_moment_count_as_neither(write, tmp_path: Path) -> None:
     for seed in range(4):
         write(seed, None if seed else 12, watched=200 + seed)  # ended by a clock, say
@@ -812,8 +912,13 @@ def test_a_table_over_all_schedules_pools_them(write, tmp_path: Path) -> None:
         write(seed, None, "+row=vit", "optim/lr=max_1e-4_min_1e-6", watched=300, **main)
     found = settings(gather(tmp_path).runs)
     assert len(found) == 2
-    (plain, *_) = set_beside(load("eureka/table_2"), found)
-    assert plain.cells["eureka_ratio"].text.startswith("4/8") and not plain.cells["eureka_ratio"].inside
+    table = load("eureka/table_2")
+    (plain, *_) = set_beside(replace(table, pool=2), found)
+    cell = plain.cells["eureka_ratio"]
+    assert cell.text.startswith("4/8") and cell.inside is False and not cell.unlike
+    (plain, *_) = set_beside(table, found)
+    cell = plain.cells["eureka_ratio"]
+    assert (cell.text[:3], cell.inside, cell.p, cell.unlike) == ("4/8", None, None, "2 of 9 pooled settings")
     grid, rates = rate_grid(found)
     assert grid == {"vit": {(1e-3, 1e-5): (4, 4), (1e-4, 1e-6): (0, 4)}} and rates == [(1e-3, 1e-5), (1e-4, 1e-6)]
 

@@ -115,6 +115,10 @@ def test_a_module_that_the_user_names_is_trusted_and_what_it_imports_is_not(run:
         read_trained(run, trust=["my_rules"])
     with pytest.raises(LabError, match=r"^trust=my_ruels: there is no such module"):
         read_trained(run, trust=["my_ruels"])
+    (run.parent / "my_broken_rules.py").write_text("def rule(:\n")
+    change(run, "softmax", _target_="my_broken_rules.Mine", _partial_=True)
+    with pytest.raises(LabError, match=r"softmax\._target_=my_broken_rules\.Mine cannot be imported: "):
+        read_trained(run, trust=["my_broken_rules"])
 
 
 def test_nothing_is_downloaded_for_somebody_else(run: Path) -> None:

@@ -97,6 +97,21 @@ def test_force_runs_again_and_keeps_the_old_run(tmp_path: Path) -> None:
     assert_same_weights(newest(run), newest(run.with_name("seed=0~1")))
 
 
+def test_a_stopped_run_without_a_checkpoint_is_kept_when_it_starts_anew(tmp_path: Path, capsys) -> None:
+    run = train_in(tmp_path, *SMALL, "debug=fast")
+    old = (run / "metrics.csv").read_text()
+    set_status(run, "stopped")
+    for path in run.glob("checkpoints/last-*"):
+        path.unlink()
+    train_with([*SMALL, "debug=fast", f"paths.runs={tmp_path}", "threads=1"])
+    aside = run.with_name("seed=0~1")
+    assert f"no checkpoint is left to go on from, so it starts anew: the run before is kept in {aside}" in (
+        capsys.readouterr().err
+    )
+    assert (aside / "metrics.csv").read_text() == old and (aside / "checkpoints" / "best.ckpt").exists()
+    assert summary_of(run)["status"] == "finished"
+
+
 KILLED = """
 import os, sys
 from lab.runs.checkpoints import AtomicCheckpointIO

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 import lab
 from lab.console import LabError
-from lab.datasets.loading import Batch, DataModule
+from lab.datasets.loading import Batch, DataModule, StepLoader
 from lab.datasets.seeding import generator_of
+from lab.runs.outcome import Ending
 from lab.training.module import TwoStepModule
 from lab.training.optim import OptimConfig
 from lab.training.trial import Trial
@@ -70,6 +71,17 @@ class NotANumber(Table):
         return super().forward(x) * float("nan")
 
 
+class Unpacks(Table):
+    def forward(self, x: Tensor) -> Any:
+        one, two, three = super().forward(x)
+        return one + two + three
+
+
+class Refuses(Table):
+    def forward(self, x: Tensor) -> Any:
+        raise ValueError("Refuses takes no numbers: give letters")
+
+
 class InPlace(Table):
     def forward(self, x: Tensor) -> Any:
         logits = super().forward(x).exp()
@@ -107,12 +119,46 @@ def test_what_fits_is_left_as_it_was() -> None:
         (Detached(), "Detached cannot be trained: no gradient goes from its logits"),
         (NotANumber(), "NotANumber gives NaN or infinity for two samples, before any step"),
         (Table(numbers=1), "Table fails on two samples: IndexError: .* .*test_trial.py, line"),
+        (
+            Unpacks(),
+            r"Unpacks fails on two samples: ValueError: not enough values .*test_trial.py, line \d+, `one, two",
+        ),
         (InPlace(), "InPlace fails in the backward pass of two samples: RuntimeError: .*inplace"),
     ],
 )
 def test_a_model_that_does_not_fit_is_named(model: nn.Module, words: str) -> None:
     with pytest.raises(LabError, match=words):
         begin(model, Parity())
+
+
+def test_what_a_model_refuses_is_told_in_its_own_words() -> None:
+    with pytest.raises(ValueError, match=r"^Refuses takes no numbers: give letters$"):
+        begin(Refuses(), Parity())
+
+
+class Named(Parity):
+    """Inputs by name, some of them in pairs."""
+
+    def draw_train(self, epoch: int, step: int) -> Batch:
+        batch = super().draw_train(epoch, step)
+        return {**batch, "x": {"numbers": batch["x"], "twice": (2 * batch["x"], batch["x"][:, None].float())}}
+
+
+def test_data_of_any_form_are_known_again() -> None:
+    fingerprint = Named().fingerprint
+    assert fingerprint.shape == (12, 4)  # six samples of validation and six of training; three inputs and the label
+    assert torch.equal(fingerprint, Named().fingerprint) and torch.equal(2 * fingerprint[:, 0], fingerprint[:, 1])
+
+
+def _broken(epoch: int, step: int) -> None:
+    raise ValueError("picture.png is damaged: copy it again")
+
+
+def test_an_error_of_a_process_that_loads_data_is_its_own_sentence() -> None:
+    ending = Ending()
+    with pytest.raises(LabError, match=r"^picture\.png is damaged: copy it again$"), ending.told():
+        next(iter(StepLoader(_broken, steps=1, workers=1)))
+    assert ending.reason == "picture.png is damaged: copy it again"
 
 
 @pytest.mark.parametrize(

@@ -136,7 +136,8 @@ class Table:
         experiment: overrides that all rows share; empty where the lab cannot run the table.
         sweep: the ``+sweep=`` that runs it; None without.
         free: keys of a composed config in which a run may differ from its row, even if the rows differ in them.
-        pool: whether a row counts the runs of all settings that differ only in free keys (Table 2).
+        pool: how many settings, which differ only in free keys, a row counts together (Table 2: nine schedules); 0
+            for a table whose rows are one setting each.
         notes: what a reader has to know.
     """
 
@@ -150,7 +151,7 @@ class Table:
     experiment: tuple[str, ...] = ()
     sweep: str | None = None
     free: tuple[str, ...] = ()
-    pool: bool = False
+    pool: int = 0
     notes: tuple[str, ...] = ()
 
     __pydantic_config__ = _STRICT

@@ -225,7 +225,8 @@
       const when = found => spec.steps || found === x ? "" : ` at ${number(found)}`;
       const own = group.middle, i = own ? at(own, x, spec.steps) : null;
       if (i !== null && own.y[i] !== null) {
-        return `${number(own.y[i])} (${number(own.low[i])} to ${number(own.high[i])})${when(own.x[i])}`;
+        const interval = own.low[i] === null ? "" : ` (${number(own.low[i])} to ${number(own.high[i])})`;
+        return `${number(own.y[i])}${interval}${when(own.x[i])}`;
       }
       const points = group.seeds.map(seed => [seed, at(seed, x)]).filter(([seed, j]) => j !== null && seed.y[j] !== null)
         .map(([seed, j]) => [seed.x[j], seed.y[j]]);
