@@ -84,9 +84,11 @@ class MultiHead(nn.Module):
         mask: Mask = None,
         dropout: float = 0.0,
         bias: Tensor | None = None,
+        tap: Tap | None = None,
     ) -> Tensor:
-        """z_BHND under the layer's rule and normaliser."""
-        through = attend if self.tap is None else self.tap.attend
+        """z_BHND under the layer's rule and normaliser; all that it is computed from goes to ``tap``, or to its own."""
+        tap = self.tap if tap is None else tap
+        through = attend if tap is None else tap.attend
         return through(q_BHND, k_BHMD, v_BHMD, self.rule, mask, self.normaliser, dropout, bias)
 
     @property

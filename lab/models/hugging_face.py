@@ -6,8 +6,9 @@ Imported only if ``transformers`` is. Its models look up an attention function b
 from __future__ import annotations
 
 import inspect
+import sys
 from typing import Any, ClassVar
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +17,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from lab.console import LabError
-from lab.models.replaced_softmax import NAME, ReplacedSoftmax
+from lab.models.replaced_softmax import NAME, ReplacedSoftmax, hides_later
 
 _IMPLEMENTATION = "eureka_lab"
 # For models that transformers runs with masks written out only: their modules do not tell rightly whether they are
@@ -44,8 +45,8 @@ class OfHuggingFace(ReplacedSoftmax):
     """
 
     _installed: ClassVar[WeakSet[OfHuggingFace]] = WeakSet()
-    # Modules of models that need their masks written out.
-    _written_out: ClassVar[WeakSet[nn.Module]] = WeakSet()
+    # Whether a module's model runs under torch's fused attention, where the model was seen.
+    _fused: ClassVar[WeakKeyDictionary[nn.Module, bool]] = WeakKeyDictionary()
     # Whether a mask has shown if the module is causal.
     seen_a_mask = False
 
@@ -53,7 +54,7 @@ class OfHuggingFace(ReplacedSoftmax):
     def found_in(cls, model: nn.Module) -> list[nn.Module]:
         for part in model.modules():  # inner models come after those that hold them
             if isinstance(part, PreTrainedModel):
-                (cls._written_out.difference_update if part._supports_sdpa else cls._written_out.update)(part.modules())
+                cls._fused.update(dict.fromkeys(part.modules(), part._supports_sdpa))
         found = [module for module in model.modules() if "ALL_ATTENTION_FUNCTIONS" in _names(module)]
         for module in found:
             capped = any(getattr(module, name, None) is not None for name in _SOFTCAPS)
@@ -64,15 +65,21 @@ class OfHuggingFace(ReplacedSoftmax):
 
     def state_before(self) -> str | None:
         now = self._config._attn_implementation
-        return now if now not in _OURS else next((one.before for one in self._sharing()), "sdpa")
+        if now not in _OURS:
+            return now
+        # Also of a model that is gone, or of the original of a copied config.
+        return next((one.before for one in self._sharing()), "sdpa" if self._is_fused else "eager")
 
     def install(self, before: Any) -> None:
         super().install(before)
         self._installed.add(self)
-        self._config._attn_implementation = _OURS[self.owner in self._written_out]
+        leaves_masks_out = all(one._is_fused and not one._shares_keys for one in self._sharing())
+        self._config._attn_implementation = _IMPLEMENTATION if leaves_masks_out else _WRITTEN_OUT
+        self._hook = self.owner.register_forward_pre_hook(_check_chosen)
 
     def uninstall(self) -> None:
         super().uninstall()
+        self._hook.remove()
         self._installed.discard(self)
         # An implementation that was chosen since then is kept.
         if not self._sharing() and self._config._attn_implementation in _OURS:
@@ -89,6 +96,24 @@ class OfHuggingFace(ReplacedSoftmax):
     @property
     def _config(self) -> Any:
         return self.owner.config
+
+    @property
+    def _is_fused(self) -> bool:
+        """True where the module's model runs under torch's fused attention; where it was not seen, its file tells."""
+        if self.owner in self._fused:
+            return self._fused[self.owner]
+        file = type(self.owner).__module__
+        models = [one for one in vars(sys.modules[file]).values() if isinstance(one, type) and one.__module__ == file]
+        told = [one._supports_sdpa for one in models if issubclass(one, PreTrainedModel)]
+        return bool(told) and all(told)
+
+    @property
+    def _shares_keys(self) -> bool:
+        """True where layers take the keys of earlier ones (Gemma 4), and may be asked for the last queries alone.
+
+        A mask is cut for these queries with them; one that was left out would count from the first token.
+        """
+        return bool(getattr(self._config, "num_kv_shared_layers", 0))
 
 
 def refusal(module: nn.Module, name: str) -> LabError:
@@ -154,8 +179,19 @@ def _shows_causal(softmax: OfHuggingFace, mask_BHNM: Tensor | None) -> bool:
     queries, keys = mask_BHNM.shape[-2:]
     if queries != keys or queries == 1 or mask_BHNM.dtype != torch.bool:
         return False
-    softmax.seen_a_mask = True
-    return not bool(mask_BHNM.triu(1).any())
+    is_causal = hides_later(mask_BHNM, queries)
+    softmax.seen_a_mask = is_causal or bool(mask_BHNM.triu(1).any())
+    return is_causal
+
+
+def _check_chosen(module: nn.Module, inputs: Any) -> None:
+    """Refuses to run a module whose softmax of the lab is left out."""
+    config: Any = module.config
+    if config._attn_implementation not in _OURS:
+        raise LabError(
+            f"{type(module).__name__} was told to attend by {config._attn_implementation!r} after its softmax was "
+            "replaced, and would use its own: call lab.replace_softmax after set_attn_implementation"
+        )
 
 
 def _whole_mask(*args: Any, **kwargs: Any) -> Tensor | None:

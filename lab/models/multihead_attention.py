@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from lab.attention.layers import Tap
 from lab.console import LabError
-from lab.models.replaced_softmax import ReplacedSoftmax
+from lab.models.replaced_softmax import ReplacedSoftmax, wrapped_since
 from lab.models.sdpa_calls import CALL, names
 
 
@@ -28,6 +28,11 @@ class OfMultiheadAttention(ReplacedSoftmax):
             if not isinstance(module, nn.MultiheadAttention):
                 continue
             if type(module).forward is nn.MultiheadAttention.forward:
+                if "forward" in vars(module) and not _is_ours(module):
+                    raise LabError(
+                        f"the softmax of {type(module).__name__} cannot be replaced: something else was put around its "
+                        "forward pass; replace the softmax first"
+                    )
                 found.append(module)
             elif not names(module, CALL):
                 raise LabError(
@@ -36,8 +41,8 @@ class OfMultiheadAttention(ReplacedSoftmax):
                 )
         return found
 
-    def state_before(self) -> dict[str, Any]:
-        return {name: vars(self.owner)[name] for name in ("forward",) if name in vars(self.owner)}
+    def state_before(self) -> None:
+        return None
 
     def install(self, before: Any) -> None:
         super().install(before)
@@ -45,11 +50,14 @@ class OfMultiheadAttention(ReplacedSoftmax):
         # nn.TransformerEncoderLayer skips its attention module in eval mode, unless that has a hook.
         self._hook = self.owner.register_forward_pre_hook(_nothing)
 
+    def check_uninstall(self) -> None:
+        if not _is_ours(self.owner):
+            raise wrapped_since(self.owner)
+
     def uninstall(self) -> None:
         super().uninstall()
         self._hook.remove()
         vars(self.owner).pop("forward")
-        vars(self.owner).update(self.before)
 
     def projections(self) -> dict[str, Tensor]:
         return dict(zip("qkv", self._weights(), strict=True))
@@ -98,19 +106,15 @@ class OfMultiheadAttention(ReplacedSoftmax):
         causal = is_causal and key_padding_mask is None and k.shape[2] == key.shape[1]
         mask = None if causal else self._mask(attn_mask, key_padding_mask, k.shape[2] - key.shape[1])
         dropout = owner.dropout if owner.training else 0.0
-        listening = self.tap
-        if need_weights:
-            self.tap = Tap(explicit=True)
-        try:
-            z_BHND = self.of_call(q, k, v, mask, causal, dropout, None)
-        finally:
-            shown, self.tap = self.tap, listening
+        tap = Tap(explicit=True) if need_weights else None
+        z_BHND = self.of_call(q, k, v, mask, causal, dropout, None, tap=tap)
         weights = None
-        if need_weights and shown is not None:
-            weights = shown["weights"].mean(1) if average_attn_weights else shown["weights"]
-            if listening is not None:
-                listening.update(shown)
-                listening.calls += 1
+        if tap is not None:
+            weights = tap["weights"].to(z_BHND.dtype)
+            weights = weights.mean(1) if average_attn_weights else weights
+            if self.tap is not None:
+                self.tap.update(tap)
+                self.tap.calls += 1
         out = owner.out_proj(z_BHND.transpose(1, 2).flatten(2))
         if not batched:
             return out.squeeze(0), None if weights is None else weights.squeeze(0)
@@ -155,6 +159,10 @@ class OfMultiheadAttention(ReplacedSoftmax):
         padding = torch.arange(whole.shape[1], device=x.device) >= torch.tensor(lengths, device=x.device).unsqueeze(1)
         out, _ = self.multihead(whole, whole, whole, padding, need_weights=False, attn_mask=attn_mask)
         return torch.nested.as_nested_tensor([one[:length] for one, length in zip(out, lengths, strict=True)])
+
+
+def _is_ours(module: nn.Module) -> bool:
+    return getattr(vars(module).get("forward"), "__func__", None) is OfMultiheadAttention.multihead
 
 
 def _nothing(module: nn.Module, inputs: Any) -> None:

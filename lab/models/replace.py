@@ -54,7 +54,7 @@ def replace_softmax(model: Model, softmax: str | SoftmaxFactory | RuleFactory = 
         LabError: if there is no such softmax or option, or the model's softmax cannot be replaced; the model is then
             left as it was.
     """
-    _check_module(model)
+    _check_restorable(model)
     if any(isinstance(module, Observable) for module in model.modules()):
         raise LabError(
             f"{type(model).__name__} is a model of the lab: choose its softmax when you make it, with softmax=..."
@@ -79,26 +79,33 @@ def replace_softmax(model: Model, softmax: str | SoftmaxFactory | RuleFactory = 
             one.rule.default_tau = 1 / shape.scale
         if schedule is not None and not one.normaliser.takes_temperature:
             raise LabError(f"{type(one.normaliser).__name__} has no temperature to heat: leave schedule out")
-        made.append(way(module, shape, one, own_scale, schedule))
+        own = way(module, shape, one, own_scale, schedule)
+        _like(next(module.parameters(), next(model.parameters(), None)), own)
+        made.append(own)
     restore_softmax(model)
     for own, before in zip(made, [own.state_before() for own in made], strict=True):
-        _like(next(own.owner.parameters(), next(model.parameters(), None)), own)
         own.install(before)
     heat(model, 0.0)
     return model
 
 
 def restore_softmax(model: Model) -> Model:
-    """Returns the model with its own softmax, as before :func:`replace_softmax`; any other model is left as it is."""
-    _check_module(model)
+    """Returns the model with its own softmax, as before :func:`replace_softmax`; any other model is left as it is.
+
+    Raises:
+        LabError: if something was put around the forward pass of its attention since; the model is then left as it was.
+    """
+    _check_restorable(model)
     for own in replaced_in(model):
         own.uninstall()
     return model
 
 
-def _check_module(model: object) -> None:
+def _check_restorable(model: object) -> None:
     if not isinstance(model, nn.Module):
         raise LabError(f"{model!r} is not a model: give a torch.nn.Module, not its name")
+    for own in replaced_in(model):
+        own.check_uninstall()
 
 
 def heat(model: nn.Module, progress: float) -> None:
@@ -207,8 +214,9 @@ def _tau_of(factory: SoftmaxFactory) -> float | None:
 
 
 def _like(parameter: Tensor | None, own: ReplacedSoftmax) -> None:
-    """Moves a softmax to a parameter's device and type (16 bit would be too coarse); sets its tau there."""
+    """Moves a softmax to a parameter's device and type (below 32 bit it would be too coarse); sets its tau there."""
     if parameter is not None:
-        own.to(parameter.device, torch.promote_types(parameter.dtype, torch.float32))
+        fine = parameter.dtype.is_floating_point and parameter.dtype.itemsize >= 4
+        own.to(parameter.device, parameter.dtype if fine else torch.float32)
     own.rule.set_tau(own.rule.default_tau)  # after the move: a float64 model has it in float64
     own.train(own.owner.training)

@@ -9,9 +9,10 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from lab.attention.layers import MultiHead
+from lab.attention.layers import MultiHead, Tap
 from lab.attention.masks import Causal, Mask
 from lab.attention.normaliser import Normaliser, check_biased, check_causal
 from lab.attention.precision import but_not_to_16_bit
@@ -33,8 +34,9 @@ _FUSED = ("qkv", "c_attn", "qkv_proj", "Wqkv", "query_key_value")
 _BY_HEAD = ("query_key_value",)
 _LONGEST = ("max_position_embeddings",)
 _SCALE = ("scaling", "scale", "softmax_scale")
-# A number that hides a key: what is added is infinite, the least of its dtype, or -10,000. Biases are far above it.
-_HIDDEN = -9999.0
+# A number that hides a key: what is added is infinite, the least of its dtype, or -10,000, perhaps with a bias already
+# added to it. Biases alone are far above it.
+_HIDDEN = -5000.0
 
 
 class Shape:
@@ -104,6 +106,7 @@ class ReplacedSoftmax(MultiHead):
         self.expected_scale = shape.scale if own_scale else None
         self._of_queries = shape.of_queries
         self.schedule = schedule
+        self.takes_bias = _passes(check_biased, softmax)
         self.before: Any = None
         # Told by the module, or later by a call of it (said_causal).
         self.is_causal = bool(getattr(owner, "is_causal", False))
@@ -128,6 +131,13 @@ class ReplacedSoftmax(MultiHead):
         """Makes this the softmax of its owner."""
         self.before = before
         self.owner.add_module(NAME, self)
+
+    def check_uninstall(self) -> None:
+        """Checks that :meth:`uninstall` would undo nothing that was done since.
+
+        Raises:
+            LabError: if it would.
+        """
 
     def uninstall(self) -> None:
         """Puts the owner back as it was."""
@@ -184,6 +194,7 @@ class ReplacedSoftmax(MultiHead):
         dropout: float,
         scale: float | None,
         bias: Tensor | None = None,
+        tap: Tap | None = None,
     ) -> Tensor:
         """z_BHND of the module's attention call, with the arguments of ``F.scaled_dot_product_attention``.
 
@@ -197,6 +208,7 @@ class ReplacedSoftmax(MultiHead):
             dropout: of the weights.
             scale: of the scores; None is 1 / sqrt(D).
             bias: added to the scaled scores, beside the mask.
+            tap: for what it is computed from; None: that of the recorder, if it listens.
 
         Raises:
             LabError: if the call is one that the softmax was not made for.
@@ -207,17 +219,17 @@ class ReplacedSoftmax(MultiHead):
             )
         if (axis := self._windows(q_BHND)) is not None and mask is None and bias is None:
             q, k, v = (x.movedim(axis, 1).flatten(0, 1) for x in (q_BHND, k_BGMD, v_BGMD))
-            z = self.of_call(q, k, v, None, is_causal, dropout, scale)
+            z = self.of_call(q, k, v, None, is_causal, dropout, scale, tap=tap)
             return z.unflatten(0, (len(q_BHND), q_BHND.shape[axis])).movedim(1, axis)
         if scale == 1 and self._of_queries != 1:
             # The temperature of a rule holds for queries as they are projected.
             q_BHND, scale = q_BHND / self._of_queries, self._of_queries
         self._check(q_BHND, scale)
         if mask is not None and mask.dtype.is_floating_point:
-            mask, bias = _parted(mask, bias)
+            mask, bias = self._parted(mask, bias)
         if bias is not None:
             self._pass(check_biased)
-        if mask is not None and not self.is_causal and self.couples_queries and _is_causal(mask, q_BHND.shape[-2]):
+        if mask is not None and not self.is_causal and self.couples_queries and hides_later(mask, q_BHND.shape[-2]):
             self.said_causal()
         # Under autocast, rotary positions leave queries and keys in float32 beside values in half precision.
         q_BHND, k_BGMD = q_BHND.to(v_BGMD.dtype), k_BGMD.to(v_BGMD.dtype)
@@ -230,7 +242,18 @@ class ReplacedSoftmax(MultiHead):
             bias = None if bias is None else bias.expand(*bias.shape[:-1], M)[..., :N]
         elif is_causal:
             known = Causal(N, N, k.device).rows(0, N)[:, :M]
-        return self.attend(q_BHND, k, v, known, dropout, bias)
+        return self.attend(q_BHND, k, v, known, dropout, bias, tap)
+
+    def _parted(self, added: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """(mask, bias) of numbers that a module adds to its scores: keys are hidden by huge negative ones."""
+        allowed = added > _HIDDEN
+        seen = added.masked_fill(~allowed, 0.0)
+        # nn.TransformerEncoder makes numbers of bool masks: 0 is no bias, unless it is learned and still 0. A compiler
+        # cannot look at numbers, and a bias of 0 is right, too, where the softmax takes one.
+        blind = torch.compiler.is_compiling() and self.takes_bias
+        if not (added.requires_grad or blind or bool(seen.any())):
+            return allowed, bias
+        return allowed, seen if bias is None else bias + seen
 
     def said_causal(self) -> None:
         """Notes that a call is causal: some modules (those of CLIP's text tower) tell it only by their calls.
@@ -269,19 +292,27 @@ class ReplacedSoftmax(MultiHead):
             )
 
 
-def _parted(added: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """(mask, bias) of numbers that a module adds to its scores: keys are hidden by huge negative ones."""
-    allowed = added > _HIDDEN
-    seen = added.masked_fill(~allowed, 0.0)
-    # nn.TransformerEncoder makes numbers of bool masks: 0 is no bias, unless it is learned and still 0.
-    if not added.requires_grad and not bool(seen.any()):
-        return allowed, bias
-    return allowed, seen if bias is None else bias + seen
+def _passes(check: Callable[[TemperatureRule, Normaliser], None], softmax: LayerSoftmax) -> bool:
+    try:
+        check(softmax.rule, softmax.normaliser)
+    except ValueError:
+        return False
+    return True
 
 
-def _is_causal(mask: Tensor, queries: int) -> bool:
-    """Tells if a mask written out hides all later tokens."""
-    return queries > 1 and mask.shape[-2:] == (queries, queries) and not bool(mask.triu(1).any())
+def wrapped_since(owner: nn.Module) -> LabError:
+    """The error for a module around whose forward pass something was put after its softmax was replaced."""
+    return LabError(
+        f"something was put around the forward pass of {type(owner).__name__} after its softmax was replaced, and "
+        "would be lost: take that off first"
+    )
+
+
+def hides_later(mask: Tensor, queries: int) -> bool:
+    """Tells if a mask written out hides all later tokens; padding that leaves the first token alone tells nothing."""
+    if queries == 1 or mask.shape[-2:] != (queries, queries):
+        return False
+    return not bool(mask.triu(1).any()) and bool(mask[..., -1, 1:].any())
 
 
 def _repeated(x_BGMD: Tensor, heads: int) -> Tensor:

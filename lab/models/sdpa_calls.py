@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import threading
 from collections.abc import Iterator
 from types import CodeType
 from typing import Any
@@ -13,58 +14,83 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from lab.console import LabError
-from lab.models.replaced_softmax import ReplacedSoftmax
+from lab.models.replaced_softmax import ReplacedSoftmax, wrapped_since
 
 CALL = "scaled_dot_product_attention"
+# The softmaxes whose modules run in this thread, from the outermost to the innermost.
+_LOCAL = threading.local()
 
 
 class OfSdpaCalls(ReplacedSoftmax):
     """The softmax of a module whose own methods name ``F.scaled_dot_product_attention``."""
 
-    called = False
-    # Whether the module's forward pass under way records gradients.
-    with_gradients = False
-
     @staticmethod
     def found_in(model: nn.Module) -> list[nn.Module]:
         return [module for module in model.modules() if names(module, CALL)]
 
+    @property
+    def answered(self) -> list[str]:
+        """The methods whose calls are answered: ``forward``, and those that call attention, if others call them."""
+        others = [name for name in _naming(self.owner, CALL) if not name.startswith("__")]
+        return list(dict.fromkeys(["forward", *others]))
+
     def state_before(self) -> dict[str, Any]:
         # timm's modules write attention out, without the call, unless fused_attn is True: install sets it.
-        return {name: vars(self.owner)[name] for name in ("forward", "fused_attn") if name in vars(self.owner)}
+        return {name: vars(self.owner)[name] for name in (*self.answered, "fused_attn") if name in vars(self.owner)}
 
     def install(self, before: Any) -> None:
         super().install(before)
-        vars(self.owner).update({name: True for name in before if name == "fused_attn"}, forward=AnsweredForward(self))
+        own = {name: Answered(self, name) for name in self.answered}
+        vars(self.owner).update({name: True for name in before if name == "fused_attn"}, **own)
+
+    def check_uninstall(self) -> None:
+        if not all(isinstance(vars(self.owner).get(name), Answered) for name in self.answered):
+            raise wrapped_since(self.owner)
 
     def uninstall(self) -> None:
         super().uninstall()
-        vars(self.owner).pop("forward")
+        for name in self.answered:
+            vars(self.owner).pop(name)
         vars(self.owner).update(self.before)
 
 
-class AnsweredForward:
-    """A module's forward, within which its calls of attention are answered by its new softmax.
+class Answered:
+    """A method of a module, within which its calls of attention are answered by its new softmax.
 
     It is an object and not a closure, so that the model can be copied and pickled.
 
     Args:
         softmax: the new softmax of the module.
+        name: of the method.
     """
 
-    def __init__(self, softmax: OfSdpaCalls) -> None:
-        self.softmax = softmax
+    def __init__(self, softmax: OfSdpaCalls, name: str) -> None:
+        self.softmax, self.name = softmax, name
+        static = inspect.getattr_static(type(softmax.owner), name)
+        # Whether the method is given the module: static and class methods are not.
+        self.takes_self = not isinstance(static, staticmethod | classmethod)
+        self.names_it = any(CALL in code.co_names for code in _codes(static))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         module, softmax = self.softmax.owner, self.softmax
-        softmax.called = False
-        softmax.with_gradients = torch.is_grad_enabled()
-        with _Answers(softmax):
-            if "forward" in softmax.before:
-                out = softmax.before["forward"](*args, **kwargs)
-            else:
-                out = type(module).forward(module, *args, **kwargs)
-        if not softmax.called:
+        if self.name in softmax.before:
+            method, own = softmax.before[self.name], args
+        else:
+            method, own = getattr(type(module), self.name), (module, *args) if self.takes_self else args
+        # A compiler cannot read what belongs to a thread: there the innermost method answers.
+        compiling = torch.compiler.is_compiling()
+        under_way = [] if compiling else vars(_LOCAL).setdefault("under_way", [])
+        if any(one is softmax for one in under_way):
+            return method(*own, **kwargs)
+        under_way.append(softmax)
+        calls: list[None] = []
+        answers = _Answers(softmax, torch.is_grad_enabled(), calls)
+        try:
+            with answers:
+                out = method(*own, **kwargs)
+        finally:
+            under_way.pop()
+        if self.name == "forward" and not (calls or (compiling and not self.names_it)):
             raise LabError(
                 f"{type(module).__name__} has used its own softmax, without a call of F.{CALL}: choose its fused "
                 "attention"
@@ -73,18 +99,28 @@ class AnsweredForward:
 
 
 class _Answers(TorchFunctionMode):
-    def __init__(self, softmax: OfSdpaCalls) -> None:
+    """Answers the calls of attention within the block.
+
+    Args:
+        softmax: that answers.
+        with_gradients: whether the method under way records gradients.
+        calls: list that gets an entry for each call.
+    """
+
+    def __init__(self, softmax: OfSdpaCalls, with_gradients: bool, calls: list[None]) -> None:
         super().__init__()
-        self.softmax = softmax
+        self.softmax, self.with_gradients, self.calls = softmax, with_gradients, calls
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is F.scaled_dot_product_attention:
-            return _answer(self.softmax, *args, **(kwargs or {}))
+            self.calls.append(None)
+            return _answer(self.softmax, self.with_gradients, *args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
 
 
 def _answer(
     softmax: OfSdpaCalls,
+    with_gradients: bool,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -94,22 +130,30 @@ def _answer(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    softmax.called = True
-    if softmax.with_gradients and not torch.is_grad_enabled():
+    if with_gradients and not torch.is_grad_enabled():
         raise LabError(
             f"{type(softmax.owner).__name__} attends without gradients within a forward pass that has them, as under a "
             "checkpoint, so that the backward pass would use the module's own softmax: checkpoint the module as a whole"
         )
     if is_causal and query.shape[2] > 1:
         softmax.said_causal()
-    return softmax.of_call(query, key, value, attn_mask, is_causal, dropout_p, scale)
+    z = softmax.of_call(query, key, value, attn_mask, is_causal, dropout_p, scale)
+    # As the function itself under autocast.
+    kind = z.device.type
+    return z.to(torch.get_autocast_dtype(kind)) if z.dtype == torch.float32 and torch.is_autocast_enabled(kind) else z
 
 
 def names(module: nn.Module, function: str) -> bool:
     """Tells if a method of a module's class, or of a base class, uses a function by this name."""
+    return bool(_naming(module, function))
+
+
+def _naming(module: nn.Module, function: str) -> list[str]:
+    """The methods of a module's class, and of its base classes, that use a function by this name."""
     bases = [base for base in type(module).__mro__ if base is not nn.Module]
-    methods = [method for base in bases for method in vars(base).values()]
-    return any(function in code.co_names for method in methods for code in _codes(method))
+    methods = [one for base in bases for one in vars(base).items()]
+    found = [name for name, one in methods if any(function in code.co_names for code in _codes(one))]
+    return list(dict.fromkeys(found))
 
 
 def _codes(method: Any) -> Iterator[CodeType]:

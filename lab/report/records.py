@@ -99,7 +99,7 @@ class Record:
 
     @property
     def _validated(self) -> NDArray[np.bool_]:
-        found: NDArray[np.bool_] = np.isfinite(self.curves[CURVES.index("val/accuracy") :]).any(axis=0)
+        found: NDArray[np.bool_] = np.logical_or.reduce(np.isfinite(self.curves[CURVES.index("val/accuracy") :]), axis=0)
         return found
 
     @property

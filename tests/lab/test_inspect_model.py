@@ -7,6 +7,7 @@ import shlex
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -19,8 +20,10 @@ import lab
 from lab.callbacks.diagnostics.attention_entropy import AttentionEntropy
 from lab.callbacks.diagnostics.head_entropy import PROMPT, HeadEntropy
 from lab.config.look_arguments import look_arguments
+from lab.console import LabError
 from lab.inspect import main
 from lab.models.composed_softmax import softmax_config
+from lab.models.libraries.hf import Named
 from lab.observation.attention_statistics import weight_entropy
 from lab.observation.subject import Subject
 from lab.training.inspect_model import _words, inspect_model
@@ -129,6 +132,32 @@ def test_random_weights_first_layers_and_parts(models: Path, tmp_path: Path) -> 
     ):
         out = inspect_model(**options, **of_all, out=tmp_path / "look")
         assert pd.read_csv(out / "diagnostics" / "attention_entropy.csv")["layer"].nunique() == layers
+
+
+def test_a_tokenizer_written_in_python_gives_the_whole_text(tmp_path: Path) -> None:
+    transformers.T5Config(vocab_size=400, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2).save_pretrained(
+        tmp_path
+    )
+    transformers.ByT5Tokenizer().save_pretrained(tmp_path)
+    named = Named(str(tmp_path), weights=False, kind="T5EncoderModel")
+    (whole,), blocks = named.encode(TEXT), named.encode(TEXT, 32)
+    end = whole[-1]
+    assert all(len(block) <= 32 and block[-1] == end for block in blocks)
+    assert [token for block in blocks for token in block[:-1]] == whole[:-1]
+
+
+def test_first_layers_are_those_of_encoder_and_decoder_or_refused(tmp_path: Path) -> None:
+    both = transformers.BartConfig(
+        vocab_size=50, d_model=32, encoder_layers=3, decoder_layers=3, encoder_attention_heads=2,
+        decoder_attention_heads=2, encoder_ffn_dim=16, decoder_ffn_dim=16,
+    )  # fmt: skip
+    both.save_pretrained(tmp_path / "bart")
+    cut: Any = Named(str(tmp_path / "bart"), weights=False, layers=1).empty
+    assert len(cut.encoder.layers) == len(cut.decoder.layers) == 1
+    stages = transformers.SwinConfig(image_size=16, patch_size=2, embed_dim=8, depths=[2, 2], num_heads=[1, 2])
+    stages.save_pretrained(tmp_path / "swin")
+    with pytest.raises(LabError, match=r"layers=1: .*swin has stages \(depths=\[2, 2\]\)"):
+        Named(str(tmp_path / "swin"), weights=False, layers=1)
 
 
 def test_what_is_put_on_a_trained_model(models: Path, tmp_path: Path) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
+import sys
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import product
 from typing import Any
@@ -796,8 +799,8 @@ def test_models_of_one_config_are_dressed_one_by_one() -> None:
         assert not torch.allclose(other(tokens).logits, own[other], atol=1e-3)
         lab.replace_softmax(other, "softmax")
         other.set_attn_implementation("sdpa")
-        with pytest.raises(lab.LabError, match="does not ask layer 0 for its softmax"):
-            Recorder(other).run(tokens)
+        with pytest.raises(lab.LabError, match=r"told to attend by 'sdpa' after its softmax was replaced"):
+            other(tokens)
         other.set_attn_implementation("eager")
         assert lab.restore_softmax(other).config._attn_implementation == "eager"
 
@@ -824,3 +827,166 @@ def test_temperatures_stay_in_32_bit_in_a_model_that_is_moved_to_16() -> None:
 def test_what_makes_no_softmax_is_refused(softmax: Any) -> None:
     with pytest.raises(lab.LabError, match=r"is not a softmax: give a name, or a class of rules"):
         lab.replace_softmax(MODELS["GPT-2"](), softmax)
+
+
+def test_a_part_of_a_model_that_transformers_runs_eagerly_keeps_its_masks() -> None:
+    """Only the part is replaced, and no model around it is seen: the file that defines it tells."""
+    torch.manual_seed(0)
+    config = transformers.ClapTextConfig(**TEXT)
+    model, tokens = transformers.ClapTextModel(config).eval(), torch.arange(2, 12).view(1, 10)
+    own = model(tokens)[0]
+    lab.replace_softmax(model.encoder.layer[0], "softmax")
+    assert torch.allclose(model(tokens)[0], own, atol=1e-5)
+    # The config goes on to another model, dressed as it is.
+    del model
+    gc.collect()
+    other = transformers.ClapTextModel(config).eval()
+    own = other(tokens)[0]
+    assert torch.allclose(lab.replace_softmax(other, "softmax")(tokens)[0], own, atol=1e-5)
+    assert torch.allclose(lab.restore_softmax(other)(tokens)[0], own, atol=1e-5)
+    assert config._attn_implementation == "eager"
+
+
+@pytest.mark.skipif(not hasattr(transformers, "Gemma4TextConfig"), reason="this transformers has no Gemma 4")
+def test_the_last_queries_of_layers_that_share_keys_see_their_own_keys() -> None:
+    torch.manual_seed(0)
+    config = transformers.Gemma4TextConfig(
+        vocab_size=50, hidden_size=32, intermediate_size=48, num_hidden_layers=4, num_attention_heads=2,
+        num_key_value_heads=1, head_dim=16, global_head_dim=16, max_position_embeddings=64, num_kv_shared_layers=2,
+        layer_types=["sliding_attention", "full_attention"] * 2, vocab_size_per_layer_input=50,
+        hidden_size_per_layer_input=8, sliding_window=32,
+    )  # fmt: skip
+    model, tokens = transformers.Gemma4ForCausalLM(config).eval(), torch.arange(2, 12).view(1, 10)
+    own = model(tokens, logits_to_keep=3).logits
+    lab.replace_softmax(model, "softmax")
+    assert torch.allclose(model(tokens, logits_to_keep=3).logits, own, atol=1e-5)
+
+
+class Parted(Own):
+    """Attention in a method of its own, which others may call."""
+
+    @staticmethod
+    def mixed(q: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, q, q)
+
+    def apart(self, x: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(*(x.unflatten(-1, (2, 16)).transpose(1, 2),) * 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.apart(x) + self.mixed(x.unflatten(-1, (2, 16)).transpose(1, 2))
+
+
+@pytest.mark.parametrize("compiles", [False, True])
+def test_a_method_that_others_call_attends_by_the_new_softmax(compiles: bool) -> None:
+    torch.manual_seed(0)
+    module, x = Parted(), torch.randn(2, 5, 32)
+    calls = [lambda: module.apart(x), lambda: module.mixed(x[:, None].expand(2, 2, 5, 32)[..., :16]), lambda: module(x)]
+    if compiles:
+        calls = [lambda: torch.compile(module, backend="eager", fullgraph=True)(x)]
+    own = [call() for call in calls]
+    lab.replace_softmax(module, "softmax", tau=0.01)
+    sharp = [call() for call in calls]
+    assert all((new - old).abs().max() > 0.1 for new, old in zip(sharp, own, strict=True))
+    assert torch.equal(pickle.loads(pickle.dumps(module)).apart(x), module.apart(x))
+    lab.restore_softmax(module)
+    assert all(torch.equal(call(), old) for call, old in zip(calls, own, strict=True))
+
+
+@pytest.mark.parametrize("make", [Own, lambda: nn.MultiheadAttention(32, 2)])
+def test_what_was_put_around_a_module_is_not_lost(make: Callable[[], nn.Module]) -> None:
+    module: Any = lab.replace_softmax(make(), "softmax")
+    within, x = module.forward, torch.randn(2, 5, 32)
+    module.forward = lambda *args: within(*args)
+    given = (x,) * (1 if isinstance(module, Own) else 3)
+    module(*given)
+    for change in (lab.restore_softmax, partial(lab.replace_softmax, softmax="norm_softmax")):
+        with pytest.raises(lab.LabError, match=r"something was put around the forward pass of .*: take that off first"):
+            change(module)
+    module.forward = within
+    assert not replaced_in(lab.restore_softmax(module))
+
+
+def test_multi_head_attention_with_something_around_it_is_refused() -> None:
+    module: Any = nn.MultiheadAttention(32, 2)
+    within = module.forward
+    module.forward = lambda *args: within(*args)
+    with pytest.raises(lab.LabError, match="something else was put around its forward pass"):
+        lab.replace_softmax(module, "softmax")
+
+
+def test_a_key_stays_hidden_under_a_bias() -> None:
+    torch.manual_seed(0)
+    module = lab.replace_softmax(Bare(), "norm_softmax", tau=100.0)
+    x, keep, bias = torch.randn(2, 6, 32), torch.arange(6) < 3, torch.randn(6, 6) * 2
+    one, other = (module(x, torch.where(keep, 0.0, hidden) + bias) for hidden in (-10_000.0, float("-inf")))
+    assert torch.allclose(one, other, atol=1e-6)
+
+
+class Bare(nn.Module):
+    """Attention alone, with a mask."""
+
+    num_heads, dim = 2, 32
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        q = x.unflatten(-1, (2, 16)).transpose(1, 2)
+        return F.scaled_dot_product_attention(q, q, q, mask)
+
+
+def test_padding_that_leaves_one_token_is_not_causal() -> None:
+    module = lab.replace_softmax(Bare(), "norm_softmax", over="block")
+    first = torch.zeros(6, 6, dtype=torch.bool)
+    first[:, 0] = True
+    assert module(torch.randn(2, 6, 32), first).isfinite().all()
+    with pytest.raises(lab.LabError, match="a query depends on the other"):
+        module(torch.randn(2, 6, 32), torch.ones(6, 6, dtype=torch.bool).tril())
+
+
+def test_two_threads_may_use_one_model() -> None:
+    torch.manual_seed(0)
+    attention = lab.replace_softmax(nn.MultiheadAttention(32, 2, batch_first=True), "softmax").eval()
+    own, x, interval = lab.replace_softmax(Own(), "softmax"), torch.randn(1, 3, 32), sys.getswitchinterval()
+
+    def use(_: int) -> bool:
+        return attention(x, x, x)[1] is not None and own(x).isfinite().all().item()
+
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            assert all(pool.map(use, range(400)))
+    finally:
+        sys.setswitchinterval(interval)
+    assert replaced_in(attention)[0].tap is None
+
+
+def test_what_cannot_be_dressed_half_way_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = lab.replace_softmax(nn.Sequential(Own(), Own()), "softmax")
+    model[1].qkv.weight.data = model[1].qkv.weight.data.to(torch.float8_e4m3fn)
+    lab.replace_softmax(model, "norm_softmax")
+    assert [one.rule.tau.dtype for one in replaced_in(model)] == [torch.float32] * 2
+    monkeypatch.setattr("lab.models.replace._like", lambda parameter, own: own.no_such_name)
+    with pytest.raises(AttributeError):
+        lab.replace_softmax(model, "softmax")
+    assert [type(one.rule).__name__ for one in replaced_in(model)] == ["NormSoftmax"] * 2
+
+
+def test_an_encoder_with_padding_compiles_as_a_whole() -> None:
+    torch.manual_seed(0)
+    model, x = _encoder(), torch.randn(3, 6, 32)
+    padding = torch.zeros(3, 6, dtype=torch.bool)
+    padding[1, -2:] = True
+    for layer in model.layers:
+        layer.dropout.p = layer.dropout1.p = layer.dropout2.p = layer.self_attn.dropout = 0.0
+    lab.replace_softmax(model, "norm_softmax")
+    own = model(x, src_key_padding_mask=padding)
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x, src_key_padding_mask=padding), own, rtol=1e-4, atol=1e-5)
+
+
+def test_results_have_the_type_that_the_function_s_own_have() -> None:
+    x = torch.randn(2, 5, 32)
+    half = lab.replace_softmax(nn.MultiheadAttention(32, 2, dtype=torch.bfloat16), "softmax")
+    out, weights = half(*(x.bfloat16(),) * 3)
+    assert out.dtype == weights.dtype == torch.bfloat16
+    bare = Bare()
+    with torch.autocast("cpu"):
+        assert bare(x).dtype == lab.replace_softmax(bare, "softmax")(x).dtype == torch.bfloat16

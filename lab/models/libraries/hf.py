@@ -81,10 +81,8 @@ class Named(NamedModel):
 
         if not hasattr(self, "_tokenizer"):
             self._tokenizer = self._fetched(AutoTokenizer.from_pretrained, "tokenizer")
-        cut = {} if longest is None else {"truncation": True, "max_length": longest, "return_overflowing_tokens": True}
         with _quiet():
-            found = self._tokenizer(text, **cut)["input_ids"]
-        blocks = found if found and isinstance(found[0], list) else [found]
+            blocks = self._blocks(text, longest)
         known = [token for block in blocks for token in block]
         if not known or max(known) >= (self.vocabulary or 0):
             raise LabError(
@@ -92,6 +90,20 @@ class Named(NamedModel):
                 "tokenizer.json into its folder"
             )
         return blocks
+
+    def _blocks(self, text: str, longest: int | None) -> list[list[int]]:
+        """Tokens of the whole text, in blocks of ``longest`` at most, each with the special tokens of the model."""
+        read: Any = self._tokenizer
+        if longest is None:
+            return [read(text)["input_ids"]]
+        if read.is_fast:
+            cut = {"truncation": True, "max_length": longest, "return_overflowing_tokens": True}
+            found = read(text, **cut)["input_ids"]
+            return found if found and isinstance(found[0], list) else [found]
+        # A tokenizer written in Python gives the first block alone.
+        tokens, room = read(text, add_special_tokens=False)["input_ids"], longest - read.num_special_tokens_to_add()
+        starts = range(0, max(1, len(tokens)), max(1, room))
+        return [read.build_inputs_with_special_tokens(tokens[start : start + room]) for start in starts]
 
     def picture(self, image: Any) -> Tensor:
         return self._processor(images=image.convert("RGB"), return_tensors="pt")["pixel_values"][0]
@@ -130,7 +142,15 @@ class Named(NamedModel):
                 continue
             if layers > there:
                 raise LabError(f"layers={layers}: hf:{self.name} has {there}")
+            if getattr(config, "depths", None):
+                raise LabError(
+                    f"layers={layers}: hf:{self.name} has stages (depths={list(config.depths)}), of which no first "
+                    "layers can be told: leave layers out"
+                )
             config.num_hidden_layers = layers
+            for name in ("decoder_layers", "num_decoder_layers"):
+                if isinstance(of_decoder := getattr(config, name, None), int):
+                    setattr(config, name, min(layers, of_decoder))
             if getattr(config, "layer_types", None):
                 config.layer_types = config.layer_types[:layers]
             return
