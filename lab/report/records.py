@@ -99,7 +99,8 @@ class Record:
 
     @property
     def _validated(self) -> NDArray[np.bool_]:
-        found: NDArray[np.bool_] = np.logical_or.reduce(np.isfinite(self.curves[CURVES.index("val/accuracy") :]), axis=0)
+        there = np.isfinite(self.curves[CURVES.index("val/accuracy") :])
+        found: NDArray[np.bool_] = np.logical_or.reduce(there, axis=0)
         return found
 
     @property
