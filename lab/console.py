@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import signal
 import sys
@@ -67,13 +68,19 @@ def _is_own(path: Path) -> bool:
 def _raised_on_purpose(error: BaseException) -> bool:
     """True for an error of a ``raise`` in the lab's or the user's code, whose message says what would be right."""
     frames = traceback.extract_tb(error.__traceback__)
-    return bool(frames) and _is_own(Path(frames[-1].filename)) and (frames[-1].line or "").startswith("raise")
+    return (
+        bool(frames)
+        and _is_own(Path(frames[-1].filename))
+        and re.search(r"\braise\b", frames[-1].line or "") is not None
+    )
 
 
 def unexpected(error: BaseException) -> str:
     """Tells an error that is no answer to a user's input: its type, its message and the line that it came from."""
     line = line_of(error)
-    return f"{type(error).__name__}: {first_line(error)}" + (f" ({line})" if line else "")
+    # What is wrong with a value may be told below the first line (pydantic).
+    why = " ".join(str(error).split()) if isinstance(error, ValueError) else first_line(error)
+    return f"{type(error).__name__}: {why}" + (f" ({line})" if line else "")
 
 
 @contextmanager

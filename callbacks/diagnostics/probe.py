@@ -107,8 +107,9 @@ class Probe(Diagnostic):
         """
         parts = table[table["tokens"] != "full"]
         own = parts if len(parts) else table
-        drawn = own["quantity"] == self.drawn
-        own = own[drawn if drawn.any() else own["quantity"] == own["quantity"].iloc[-1]]
+        there = set(own["quantity"])
+        order = (self.drawn, *reversed(self.quantities), *reversed(self.full))
+        own = own[own["quantity"] == next(quantity for quantity in order if quantity in there)]
         return own[own["tokens"] == own["tokens"].iloc[0]]
 
     def see(self, chunk: Chunk) -> Seen:

@@ -202,14 +202,20 @@ def _check_read(typed: Sequence[Override], whole: DictConfig) -> None:
         parent, _, name = (key if top in _PLAIN_GROUPS else top).rpartition(".")
         read = f"{parent}.{name}" if parent else name
         others = [_values(one)[0] for one in typed if not f"{one.key_or_group}.".startswith(f"{read}.")]
-        without = compose("train", overrides=others)
-        there = [*map(str, OmegaConf.select(without, parent) or () if parent else without)]
+        without = compose("train", overrides=others, return_hydra_config=True)
+        node = OmegaConf.select(without, parent) if parent else without
+        if not isinstance(node, DictConfig):
+            continue  # below a plain value, which is then told as wrong
+        there = [key for key in map(str, node) if key != "hydra"]
         if name not in there and not _refers_to(without, read):
             raise LabError(f"{override.input_line}: nothing reads {read}; {choices(name, there)}")
 
 
 def _refers_to(config: DictConfig, key: str) -> bool:
-    return re.search(rf"\$\{{[^}}]*\b{re.escape(key)}\b", OmegaConf.to_yaml(config)) is not None
+    """Tells if a value of the config refers to a key, by its whole path or from beside it (``${.name}``)."""
+    name = re.escape(key.rpartition(".")[2])
+    refers = rf"\$\{{([^}}]*\b{re.escape(key)}\b|([^}}]*:)?\.+{name}\b)"
+    return re.search(refers, OmegaConf.to_yaml(config)) is not None
 
 
 def _without_hydra(whole: DictConfig) -> Composed:

@@ -23,14 +23,14 @@ def _text(pattern: str, must: str) -> Any:
 
 
 def _only(value: float, instead: str) -> Any:
-    """The annotation of a number that may not be changed; ``instead`` says what to use in place of this option."""
+    """The annotation of a value that may not be changed, nor its type; ``instead`` says what to use in its place."""
 
     def read(given: float) -> float:
-        if given != value:
-            raise PydanticCustomError("only", "{must}", {"must": f"be {value:g}: {instead}"})
+        if given != value or type(given) is not type(value):
+            raise PydanticCustomError("only", "{must}", {"must": f"be {str(value).lower()}: {instead}"})
         return given
 
-    return Annotated[float | bool, AfterValidator(read)]
+    return Annotated[bool | int | float, AfterValidator(read)]
 
 
 # Strategies that copy this process, which holds the run folder, or that need TPUs.
@@ -58,10 +58,12 @@ OPTIONS: dict[str, Any] = {
     "limit_val_batches": _Batches,
     "limit_test_batches": _Batches,
     "limit_predict_batches": _Batches,
-    "fast_dev_run": _only(0, "debug=fast is a short run that is kept"),
+    "fast_dev_run": _only(False, "debug=fast is a short run that is kept"),
     "overfit_batches": _only(0, "trainer.limit_train_batches trains on a few batches"),
     # If a run was saved at a validation within an epoch, Lightning does not repeat it on resuming: it would be missed.
-    "val_check_interval": _only(1, "a run validates at the end of its epochs; shorter ones validate more often") | None,
+    # A whole number would count batches.
+    "val_check_interval": _only(1.0, "a run validates at the end of its epochs; shorter ones validate more often")
+    | None,
     "check_val_every_n_epoch": PositiveInt,
     "num_sanity_val_steps": Annotated[int, Field(ge=-1)] | None,
     "log_every_n_steps": NonNegativeInt | None,

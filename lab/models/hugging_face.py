@@ -174,7 +174,8 @@ def _attention(
 
 def _shows_causal(softmax: OfHuggingFace, mask_BHNM: Tensor | None) -> bool:
     """Tells if the first square mask of a module that has its masks written out is causal."""
-    if softmax.seen_a_mask or softmax._config._attn_implementation != _WRITTEN_OUT or mask_BHNM is None:
+    known = softmax.is_causal or softmax.seen_a_mask
+    if known or softmax._config._attn_implementation != _WRITTEN_OUT or mask_BHNM is None:
         return False
     queries, keys = mask_BHNM.shape[-2:]
     if queries != keys or queries == 1 or mask_BHNM.dtype != torch.bool:

@@ -69,7 +69,7 @@ class Answered:
         static = inspect.getattr_static(type(softmax.owner), name)
         # Whether the method is given the module: static and class methods are not.
         self.takes_self = not isinstance(static, staticmethod | classmethod)
-        self.names_it = any(CALL in code.co_names for code in _codes(static))
+        self.alone = len(softmax.answered) == 1
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         module, softmax = self.softmax.owner, self.softmax
@@ -90,7 +90,7 @@ class Answered:
                 out = method(*own, **kwargs)
         finally:
             under_way.pop()
-        if self.name == "forward" and not (calls or (compiling and not self.names_it)):
+        if self.name == "forward" and not calls and (self.alone or not compiling):
             raise LabError(
                 f"{type(module).__name__} has used its own softmax, without a call of F.{CALL}: choose its fused "
                 "attention"

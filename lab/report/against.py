@@ -176,11 +176,10 @@ def _cells(
     for name, column in table.columns.items():
         cell = _measured(name, column, row.cells.get(name), found, runs, confidence)
         if name == "eureka_ratio" and short:
-            with_moment = sum(run.moment is not None for run in runs if run.finished and run.looked)
-            cell = replace(cell, text=counts_alone(with_moment, short))
+            cell = replace(cell, text=counts_alone(runs, short))
         reasons = unlike(beyond)
         if name in _OF_VALIDATIONS and _CADENCE in beyond:
-            reasons.append(_reason(_CADENCE, *beyond[_CADENCE]))
+            reasons.append(reason_of(_CADENCE, *beyond[_CADENCE]))
         if table.pool and len(tried) != table.pool:
             of = "of" if len(tried) < table.pool else "instead of"
             reasons.append(f"{len(tried)} {of} {table.pool} pooled settings")
@@ -212,10 +211,10 @@ def unlike(beyond: Mapping[str, tuple[Any, Any]]) -> list[str]:
         if key.startswith(_COMPARED) and key not in _NOT_COMPARED and ours != "absent"
     ]
     keys.sort(key=lambda key: not key.startswith("trainer.max_"))
-    return [_reason(key, *beyond[key]) for key in keys]
+    return [reason_of(key, *beyond[key]) for key in keys]
 
 
-def _reason(key: str, ours: Any, theirs: Any) -> str:
+def reason_of(key: str, ours: Any, theirs: Any) -> str:
     unit = {"trainer.max_epochs": "epochs", "trainer.max_steps": "steps"}.get(key)
     if unit and all(isinstance(length, int) and length > 0 for length in (ours, theirs)):
         return f"{ours:,} of {theirs:,} {unit}" if ours < theirs else f"{ours:,} {unit} instead of {theirs:,}"

@@ -314,7 +314,7 @@ def compares(column: str) -> bool:
 
 
 def _ratio(found: Outcome) -> str:
-    if found.exact is None or found.undecided:
+    if found.exact is None or found.counts:
         return found.told_ratio()
     return f"{str(found.ratio)[:-1]}; exact {found.exact.low:.0%} to {found.exact.high:.0%})"
 

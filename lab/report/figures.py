@@ -17,7 +17,7 @@ from lab.plotting.curves import gradient_panel, gradient_rows, guide, mark_momen
 from lab.plotting.figures import count_axis, legend_below, literal, name_left, new_figure, panels
 from lab.plotting.style import GUIDE, MAP, Look, looks, styled
 from lab.report.middle import middle, points
-from lab.report.outcomes import change_times, times
+from lab.report.outcomes import change_times, times, undecided
 from lab.report.records import Record
 from lab.report.settings import Setting
 from lab.report.survival import Times, no_moment_yet
@@ -246,14 +246,15 @@ Rate = tuple[Any, ...]
 def rate_grid(settings: Sequence[Setting]) -> tuple[dict[str, dict[Rate, tuple[int, int]]], list[Rate]]:
     """Methods -> schedule (largest, smallest rate) -> (moments, seeds); and all schedules, largest first.
 
-    Only finished seeds that were watched for a moment count. Where two settings of one method have the same schedule,
-    the second becomes a method of its own.
+    Only finished seeds that were watched for a moment count, and only settings without undecided ones. Where two
+    settings of one method have the same schedule, the second becomes a method of its own.
     """
     found: dict[str, dict[Rate, tuple[int, int]]] = {}
     for setting in settings:
         rate = tuple(setting.config.get(key) for key in _LEARNING_RATE)
         looked = [run for run in setting.finished if run.looked]
-        if not looked or not all(isinstance(one, float | int | None) for one in rate) or rate[0] is None:
+        numbers = all(isinstance(one, float | int | None) for one in rate) and rate[0] is not None
+        if not looked or not numbers or undecided(setting.runs):
             continue
         parts = setting.name.split(", ")
         name = ", ".join(part for part in parts if part.split("=")[0] not in _NO_METHOD)

@@ -24,8 +24,7 @@ class Outcome:
     Attributes:
         setting: the setting.
         ratio, exact: Eureka-ratio over finished runs, with Wilson's interval and the exact one.
-        undecided: runs without a moment that might still have had one (:func:`undecided`): with any of them the ratio
-            is one of the others alone, so :meth:`told_ratio` tells no interval.
+        counts: text in place of the ratio, where some runs might still have had a moment (:func:`undecided`); else "".
         accuracy: final validation accuracy in % over finished runs with a Eureka-moment.
         plateau: the same over finished runs without one.
         watched: final value of another metric that was watched, over finished runs; None where it is the accuracy.
@@ -38,7 +37,7 @@ class Outcome:
     setting: Setting
     ratio: Ratio | None
     exact: Ratio | None
-    undecided: tuple[Record, ...]
+    counts: str
     accuracy: Mean | None
     plateau: Mean | None
     watched: Mean | None
@@ -50,9 +49,7 @@ class Outcome:
 
     def told_ratio(self) -> str:
         """The ratio with its interval; where runs are undecided the counts alone; "" where nobody looked."""
-        if self.ratio is None or not self.undecided:
-            return str(self.ratio or "")
-        return counts_alone(self.ratio.count, self.undecided)
+        return self.counts or str(self.ratio or "")
 
 
 def outcome(
@@ -79,7 +76,7 @@ def outcome(
         setting=setting,
         ratio=eureka_ratio(len(moments), len(looked), confidence) if looked else None,
         exact=eureka_ratio(len(moments), len(looked), confidence, "exact") if looked else None,
-        undecided=tuple(undecided(runs)),
+        counts=counts_alone(runs, unknown) if looked and (unknown := undecided(runs)) else "",
         accuracy=mean_over_seeds(with_moment, confidence, (0, 100)) if with_moment else None,
         plateau=mean_over_seeds(without, confidence, (0, 100)) if without else None,
         watched=mean_over_seeds(values, confidence) if values else None,
@@ -217,9 +214,12 @@ def undecided(runs: Sequence[Record]) -> list[Record]:
     return [*cut, *still_waiting(runs)]
 
 
-def counts_alone(with_moment: int, without: Sequence[Record]) -> str:
-    """Text in place of a ratio: how many runs had a moment, and how many might still have had one."""
-    return f"{with_moment} with a moment; {without_one(without)} are not counted"
+def counts_alone(runs: Sequence[Record], unknown: Sequence[Record]) -> str:
+    """Text in place of a ratio: how many runs had a moment, how many ended without, and which might have one yet."""
+    ended = [run for run in runs if run.finished and run.looked and not any(run is one for one in unknown)]
+    with_moment = sum(run.moment is not None for run in ended)
+    without = f", {len(ended) - with_moment} without" if with_moment < len(ended) else ""
+    return f"{with_moment} with a moment{without}; not counted: {without_one(unknown)}"
 
 
 def without_one(runs: Sequence[Record]) -> str:

@@ -98,7 +98,10 @@ class Run:
 
     @property
     def cannot_go_on(self) -> bool:
-        """True if a run that was stopped after some steps has no checkpoint left: a new start would overwrite it."""
+        """True if a run that was stopped, and so saved, has lost its checkpoints: a new start would overwrite it.
+
+        A run that was killed or failed before its first checkpoint has had none, and starts anew in its folder.
+        """
         summary = self.read_summary()
         stopped = summary is not None and summary.status == "stopped" and summary.steps > 0
         return stopped and not any(self.checkpoints.glob("last-*.ckpt"))

@@ -111,6 +111,8 @@ def _opened(spec: RunSpec) -> Iterator[OpenRun | Summary]:
     try:
         if spec.force and slurm.restarts() and run.read_provenance().get("slurm_job") == slurm.job():
             spec = spec.changed(force=False)  # this job has started the run anew already, before it was requeued
+        # Seeds that began together start anew together.
+        together = None if spec.force else getattr(run.read_summary(), "seeds_together", None)
         if primary and (spec.force or run.cannot_go_on):
             if not spec.force:
                 run.check_same(spec.config)
@@ -119,7 +121,7 @@ def _opened(spec: RunSpec) -> Iterator[OpenRun | Summary]:
             except OSError as error:
                 raise _unwritable(spec, error) from error
             if aside:
-                why = "force=true" if spec.force else "no checkpoint is left to go on from, so it starts anew"
+                why = "force=true" if spec.force else "no checkpoint is there to go on from, so it starts anew"
                 tell(f"{why}: the run before is kept in {aside}")
         # All processes read the same summary, so they return together; under force it is the old run's, or None.
         before = run.read_summary()
@@ -144,7 +146,7 @@ def _opened(spec: RunSpec) -> Iterator[OpenRun | Summary]:
             seed=spec.seed,
             overrides=spec.overrides,
             # The number at the start: fewer seeds go on once some have ended.
-            seeds_together=before.seeds_together if before is not None else None,
+            seeds_together=before.seeds_together if before is not None else together,
             **origin,
         )
         yield OpenRun(spec, run, fixed)

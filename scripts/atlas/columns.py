@@ -214,6 +214,7 @@ class Cell:
             one.model_copy(
                 update={
                     "status": "finished",
+                    "max_epochs": None,  # not cut short: more training would not have helped
                     "eureka": one.eureka if one.eureka.threshold is not None else one.eureka.model_copy(update=watched),
                 }
             )

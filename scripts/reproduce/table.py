@@ -24,7 +24,7 @@ import pandas as pd
 from lab.config.overrides import read_override
 from lab.config.suggestions import choices
 from lab.console import LabError, refusals
-from lab.report.against import show_mean, unlike
+from lab.report.against import reason_of, show_mean, unlike
 from lab.report.outcomes import Outcome, outcome
 from lab.report.published import Row, Table, load
 from lab.report.published import names as published
@@ -38,6 +38,8 @@ SCHEDULES = tuple(row.overrides[0] for row in load("eureka/section_5_3").rows if
 SCHEDULE_SEEDS = 4
 # Family of a table's rows at the small size; overrides for measuring how fast runs of the published size train.
 SMALL, PROBE = "main_task_small_curves", ("data.batch_size=16",)
+# Keys by which --against tells rows from each other or judges single columns, and that a page tells, too.
+_OF_A_ROW = ("softmax.", "intervention.", "trainer.check_val_every_n_epoch", "callbacks.eureka.stop_after")
 SCRIPTS = {"softmax:1": "scripts.reproduce.max_retrieval"}
 
 
@@ -144,13 +146,21 @@ def choose(trials: dict[str, list[Run]]) -> str:
 
 
 def measured(runs: Sequence[Run]) -> Outcome | None:
-    """Outcome of a row's finished runs; None where there is none."""
+    """Outcome of a row's runs; None where none is finished."""
     folders = [folder for run in runs for folder, one in zip(run.folders, run.summaries(), strict=True) if one]
-    records = [record for record in map(read_record, folders) if record.finished]
-    if not records:
+    records = [*map(read_record, folders)]
+    if not any(record.finished for record in records):
         return None
     first = records[0]
     return outcome(Setting(runs[0].label, first.experiment, first.softmax, first.config, tuple(records)))
+
+
+def _not_as(table: Table, overrides: Sequence[str], found: Outcome) -> list[str]:
+    """How runs differ from what the overrides of their row say: what was typed beside them."""
+    config = planned(joined(overrides))
+    beyond = {k: v for k, v in differences(found.setting.config, config).items() if k not in table.free}
+    further = [key for key in beyond if key.startswith(_OF_A_ROW)]
+    return [*unlike(beyond), *(reason_of(key, *beyond[key]) for key in further)]
 
 
 def page(
@@ -175,9 +185,9 @@ def page(
             if column in table.columns:
                 title = table.columns[column].title
                 line |= {f"{title}, here": value, f"{title}, paper": str(row.cells[column])}
-        config = planned(row_overrides(table, row, size) or ())
-        beyond = {k: v for k, v in differences(found.setting.config, config).items() if k not in table.free}
-        line["not as " + ("published" if size == "published" else "planned")] = "; ".join(unlike(beyond))
+        line["not as " + ("published" if size == "published" else "planned")] = "; ".join(
+            _not_as(table, (*(row_overrides(table, row, size) or ()), *filter(None, [chosen.get(name)])), found)
+        )
         if chosen:
             line["schedule"] = chosen.get(name, "").removeprefix("optim/lr=")
         lines.append(line)

@@ -412,6 +412,7 @@ def test_who_knows_nothing_is_drawn_in_every_picture_of_probes(kind: type[Probe]
     [
         (LinearProbes, ["z", "residual"], "z", "accuracy of z in %"),
         (LinearProbes, ["attended", "residual"], "residual", "accuracy of residual in %"),
+        (LinearProbes, ["residual", "q"], "q", "accuracy of q in %"),
         (CodeLength, ["attended", "residual"], "residual", "code-length in bits"),
     ],
 )
@@ -422,7 +423,7 @@ def test_one_quantity_at_one_kind_of_tokens_is_drawn_over_training(
     kinds = [(quantity, tokens) for quantity in quantities for tokens in ("answer", "mean")] + [("k", "full")]
     scenes = [torch.randn(320, 1, 5) for _ in kinds]
     found = {(0, quantity, tokens): one for (quantity, tokens), one in zip(kinds, scenes, strict=True)}
-    one = kind("unused", scenes=320)
+    one = kind("unused", scenes=320, quantities=quantities, full=["k"])
     findings = one.conclude([(found, {"even": torch.arange(320) % 2}, torch.device("cpu"))])
     table = pd.DataFrame(findings.rows)
     rows = one.shown(table)

@@ -219,10 +219,15 @@ def test_configs_of_ones_own_are_found_by_the_search_path(conf: Path) -> None:
         ("+softmax.width=3", "softmax.width is not an option of"),
         ("softmax._target_=lab.softmax.nothing.Nope", "cannot be imported"),
         ("+trainer.val_check_interval=4", "a run validates at the end of its epochs"),
+        ("+trainer.val_check_interval=1", "val_check_interval=1 is wrong: it must be 1.0: a run validates at the end"),
+        ("+trainer.val_check_interval=true", "val_check_interval=true is wrong: it must be 1.0: a run validates at"),
         ("+trainer.overfit_batches=2", "trainer.limit_train_batches trains on a few batches"),
         ("trainer.limit_train_batches=0.0", "trainer.limit_train_batches"),
-        ("+trainer.fast_dev_run=true", "trainer.fast_dev_run=true is wrong: it must be 0: debug=fast is a short run"),
-        ("+trainer.fast_dev_run=2", "trainer.fast_dev_run=2 is wrong: it must be 0: debug=fast is a short run"),
+        (
+            "+trainer.fast_dev_run=true",
+            "trainer.fast_dev_run=true is wrong: it must be false: debug=fast is a short run",
+        ),
+        ("+trainer.fast_dev_run=2", "trainer.fast_dev_run=2 is wrong: it must be false: debug=fast is a short run"),
     ],
 )
 def test_wrong_types_are_refused(override: str, words: str) -> None:
@@ -458,6 +463,7 @@ def test_an_experiments_default_of_norm_softmax_that_there_is_none_of_is_refused
         (["-m", "seed=0,1", "++warmup=2"], "++warmup=2: nothing reads warmup; valid: callbacks, "),
         (["++diagnostics.every_n_epoch=5"], "nothing reads diagnostics.every_n_epoch; did you mean 'every_n_epochs'?"),
         (["+checkpoints.every_hours=3"], "nothing reads checkpoints.every_hours; did you mean 'every_minutes'?"),
+        (["++diagnostics.every_n_epochs.foo=3"], "diagnostics.every_n_epochs={'foo': 3} is wrong: it must be a whole"),
         (["++paths.dta=/x"], "nothing reads paths.dta; did you mean 'data'?"),
         (
             ["--experimental-rerun", "job.pickle"],
@@ -480,6 +486,8 @@ def test_a_key_that_a_config_of_ones_own_refers_to_is_read(tmp_path: Path, capsy
     )
     check_overrides([f"--config-dir={tmp_path}", "experiment=mine", "+rate=0.01"])
     check_overrides(["+paths.mine=here", "paths.data='${paths.mine}/data'", "++diagnostics.every_n_epochs=3"])
+    check_overrides(["+paths.mine=here", "paths.data='${.mine}/data'"])
+    check_overrides(["+paths.mine=here", "hydra.sweep.dir='${paths.mine}'"])
     with pytest.raises(SystemExit, match="1"):
         check_overrides([f"--config-dir={tmp_path}", "experiment=mine", "+rate=0.01", "+rates=0.01"])
     assert "+rates=0.01: nothing reads rates" in capsys.readouterr().err

@@ -892,6 +892,21 @@ def test_a_method_that_others_call_attends_by_the_new_softmax(compiles: bool) ->
     assert all(torch.equal(call(), old) for call, old in zip(calls, own, strict=True))
 
 
+class Branching(Parted):
+    """Attention here or in another method."""
+
+    here = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        return Own.forward(self, x) if self.here else self.apart(x)
+
+
+def test_attention_in_another_branch_compiles() -> None:
+    module, x = lab.replace_softmax(Branching(), "norm_softmax"), torch.randn(2, 5, 32)
+    torch._dynamo.reset()
+    assert torch.allclose(torch.compile(module, backend="eager", fullgraph=True)(x), module(x), atol=1e-5)
+
+
 @pytest.mark.parametrize("make", [Own, lambda: nn.MultiheadAttention(32, 2)])
 def test_what_was_put_around_a_module_is_not_lost(make: Callable[[], nn.Module]) -> None:
     module: Any = lab.replace_softmax(make(), "softmax")

@@ -426,7 +426,7 @@ def test_while_seeds_wait_for_a_moment_that_ends_a_run_a_ratio_has_no_verdict(wr
     assert against.ratio is None and against.time is not None
     beside = set_beside(load("eureka/figure_8"), settings(found.runs))
     cells = {row.settings[0].softmax: row.cells["eureka_ratio"] for row in beside if row.settings}
-    assert cells["softmax"].text == f"2 with a moment; 2 without one by epoch {EPOCHS} are not counted"
+    assert cells["softmax"].text == f"2 with a moment; not counted: 2 without one by epoch {EPOCHS}"
     assert cells["softmax"].inside is None and cells["norm_softmax"].text.startswith("4/4")
 
 
@@ -769,8 +769,12 @@ def test_runs_that_were_cut_short_before_a_moment_have_no_ratio(write, tmp_path:
     plain, other = settings(gather(tmp_path).runs)
     found = [outcome(one, plain) for one in (plain, other)]
     assert [setting_row(one, None)["Eureka-ratio"][:3] for one in found] == ["3 w", "4/4"]
-    assert found[0].told_ratio() == "3 with a moment; 1 without one by epoch 30 are not counted"
+    assert rate_grid([plain]) == ({}, [])
+    assert found[0].told_ratio() == "3 with a moment; not counted: 1 without one by epoch 30"
     assert compare(found, plain)[0].ratio is None
+    write(4, None)  # trained to its end
+    (plain, _) = settings(gather(tmp_path).runs)
+    assert outcome(plain).told_ratio() == "3 with a moment, 1 without; not counted: 1 without one by epoch 30"
 
 
 def test_seeds_that_still_wait_have_no_share_of_steps(write, tmp_path: Path) -> None:
@@ -782,7 +786,7 @@ def test_seeds_that_still_wait_have_no_share_of_steps(write, tmp_path: Path) -> 
     write(3, None, "callbacks.eureka.stop_after=3", softmax="norm_softmax", epochs=15, status="stopped")
     plain, other = settings(gather(tmp_path).runs)
     assert outcome(other, plain).reach is None
-    assert outcome(other).told_ratio() == "3 with a moment; 1 without one by epoch 15 are not counted"
+    assert outcome(other).told_ratio() == "3 with a moment; not counted: 1 without one by epoch 15"
 
 
 def changed_at(folder: Path, epoch: int | None) -> None:
@@ -864,7 +868,7 @@ def test_short_runs_without_a_moment_count_as_neither(write, tmp_path: Path) -> 
     for seed in range(4):
         write(seed, None if seed else 12, watched=200 + seed)  # ended by a clock, say
     cell = figure_8_beside(tmp_path)["Softmax"].cells["eureka_ratio"]
-    assert cell.text == "1 with a moment; 3 without one by epoch 203 are not counted"
+    assert cell.text == "1 with a moment; not counted: 3 without one by epoch 203"
     assert (cell.inside, cell.p, cell.unlike) == (None, None, "3 without one by epoch 203")
 
 

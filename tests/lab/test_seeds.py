@@ -36,9 +36,10 @@ RESNET = (*(o for o in SMALL if not o.startswith("model.")), "trainer.precision=
 
 
 def together(folder: Path, *overrides: str) -> dict[int, Path]:
-    """Trains seeds together below ``folder``; run folder by seed."""
+    """Trains seeds together below ``folder``; run folder by seed, without what was set aside."""
     train_with([*overrides, f"paths.runs={folder}", "threads=1", "logger=csv_only"])
-    return {int(path.parent.name.split("=")[1]): path.parent for path in folder.rglob("config.yaml")}
+    found = [path.parent for path in folder.rglob("config.yaml") if "~" not in path.parent.name]
+    return {int(run.name.split("=")[1]): run for run in found}
 
 
 def one_by_one(folder: Path, seeds: list[int], *overrides: str) -> dict[int, Path]:

@@ -105,7 +105,7 @@ def test_a_stopped_run_without_a_checkpoint_is_kept_when_it_starts_anew(tmp_path
         path.unlink()
     train_with([*SMALL, "debug=fast", f"paths.runs={tmp_path}", "threads=1"])
     aside = run.with_name("seed=0~1")
-    assert f"no checkpoint is left to go on from, so it starts anew: the run before is kept in {aside}" in (
+    assert f"no checkpoint is there to go on from, so it starts anew: the run before is kept in {aside}" in (
         capsys.readouterr().err
     )
     assert (aside / "metrics.csv").read_text() == old and (aside / "checkpoints" / "best.ckpt").exists()

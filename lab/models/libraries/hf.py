@@ -140,13 +140,13 @@ class Named(NamedModel):
             there = getattr(config, "num_hidden_layers", None)
             if there is None:
                 continue
-            if layers > there:
-                raise LabError(f"layers={layers}: hf:{self.name} has {there}")
             if getattr(config, "depths", None):
                 raise LabError(
                     f"layers={layers}: hf:{self.name} has stages (depths={list(config.depths)}), of which no first "
                     "layers can be told: leave layers out"
                 )
+            if layers > there:
+                raise LabError(f"layers={layers}: hf:{self.name} has {there}")
             config.num_hidden_layers = layers
             for name in ("decoder_layers", "num_decoder_layers"):
                 if isinstance(of_decoder := getattr(config, name, None), int):
