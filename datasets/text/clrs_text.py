@@ -159,6 +159,8 @@ class ClrsTextData(DataModule):
         counts = np.zeros(self.tokenizer.size)
         for problem in self.problems.training(self.validation_seed, range(_COUNTED)):
             _, tokens, question = self._encoded(problem)
+            if len(tokens) > self.longest + 1 or problem.question in self._held_out:
+                continue  # never trained on
             np.add.at(counts, tokens[question:], 1.0)
         asked = [token for batch in self._validation[0] for _, tokens, question in batch for token in tokens[question:]]
         # Counts one more of each token in answers only: over all of a large vocabulary it would outweigh the counts.

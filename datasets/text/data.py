@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -48,6 +48,8 @@ class TextData(DataModule):
     # Kind of prediction, and how many tokens of the corpus a sample takes beyond its block.
     task: Literal["masked", "causal"]
     ahead = 0
+    # Tokens that are never an answer.
+    never_asked: ClassVar[range] = range(0)
     unit = "blocks"
 
     def __init__(
@@ -107,12 +109,13 @@ class TextData(DataModule):
         return torch.from_numpy(stream[rows].astype(np.int64))
 
     def prior_loss(self) -> float | None:
-        """Unigram entropy: the validation loss of one who knows only how often each token is in training."""
+        """Unigram entropy: the validation loss of one who knows only how often each answer is in training."""
         stream: NDArray[Any] = self.tokens.streams["train"]
         counts = np.ones(self.tokens.vocabulary)
         for start in range(0, len(stream), _COUNTED):  # in parts, since bincount takes eight bytes a token
             counts += np.bincount(stream[start : start + _COUNTED], minlength=self.tokens.vocabulary)
-        surprise = -np.log(counts / counts.sum())
+        counts[list(self.never_asked)] = 0.0
+        surprise = -np.log(np.maximum(counts, 1.0) / counts.sum())
         predicted = self.predicted(self.block_at("validation", torch.arange(self.validation_size)).numpy())
         return float(surprise[predicted].mean())
 
@@ -177,6 +180,7 @@ class MaskedLanguageData(TextData):
     """
 
     task = "masked"
+    never_asked = range(len(SPECIAL))
 
     def __init__(
         self,
@@ -194,7 +198,7 @@ class MaskedLanguageData(TextData):
         self.masked = max(1, round(share * block))
 
     def predicted(self, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
-        return blocks[blocks >= len(SPECIAL)]
+        return blocks[blocks >= self.never_asked.stop]
 
     def drawn(self, tokens: Tensor, generator: torch.Generator) -> Mapping[str, Tensor]:
         shape = (len(tokens), self.masked)

@@ -69,9 +69,9 @@ def mean_key(of_keys_BHMC: Tensor, mask: Mask) -> Tensor:
     """Mean of ``of_keys`` over the keys that each query may attend to, [B, H, N, C]; without a mask N is 1."""
     if mask is None:
         return of_keys_BHMC.mean(-2, keepdim=True)
-    if isinstance(mask, Causal):
+    if isinstance(mask, Causal) and mask.queries <= mask.keys:
         return of_keys_BHMC.cumsum(-2)[..., mask.keys - mask.queries :, :] / key_counts(mask, of_keys_BHMC)
-    rows = torch.atleast_2d(mask)
+    rows = torch.atleast_2d(written_out(mask))
     allowed = rows.expand(*rows.shape[:-1], of_keys_BHMC.shape[-2]).to(of_keys_BHMC.dtype)
     return allowed @ of_keys_BHMC / key_counts(mask, of_keys_BHMC)
 

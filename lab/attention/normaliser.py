@@ -6,6 +6,7 @@ Shapes: B batch, H heads, N queries, M keys, D head dimension.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any, ClassVar, Literal
 
 from torch import Tensor, nn
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from lab.attention import cpu_paths
 from lab.attention.chunks import over_queries
 from lab.attention.masks import forget_causal, written_out
-from lab.attention.precision import at_least_float32
+from lab.attention.precision import at_least_float32, but_not_to_16_bit
 from lab.attention.rule import OF_A_LAYER, TemperatureRule, not_handed_on
 
 # Sum of the weights of a row. "at most one": what is missing to one, the null mass, attends to nothing.
@@ -64,6 +65,10 @@ class Normaliser(nn.Module):
             raise ValueError(not_handed_on("softmax.normaliser", type(self), OF_A_LAYER))
         self.heads = heads
         self.head_dim = head_dim
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Normaliser:
+        # As a rule: what is learned here stays in 32 bit.
+        return super()._apply(but_not_to_16_bit(fn), recurse)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, ClassVar
 
 import torch
@@ -15,6 +15,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from lab.attention.masks import Mask, forget_causal, written_out
+from lab.attention.precision import but_not_to_16_bit
 from lab.console import name_of
 
 # Type of a temperature, with the bounds that the check of a config enforces.
@@ -78,6 +79,10 @@ class TemperatureRule(nn.Module):
         # A buffer, not a Python number: a schedule can change it without torch.compile compiling again.
         self.register_buffer("tau", torch.empty(()))
         self.set_tau(self.default_tau)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> TemperatureRule:
+        # Moved with its model, but never to 16 bit, in which temperatures are too coarse (trainer.precision=bf16-true).
+        return super()._apply(but_not_to_16_bit(fn), recurse)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

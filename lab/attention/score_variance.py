@@ -35,7 +35,7 @@ def score_variance(
     Under a mask each row has keys of its own, so the scores are built; the rows of a causal mask do without
     (:mod:`lab.attention.causal_moments`).
     """
-    if isinstance(mask, Causal) and over == "row":
+    if isinstance(mask, Causal) and mask.queries <= mask.keys and over == "row":
         return causal_variance(q_BHND, k_BHMD, mask), key_counts(mask, k_BHMD)
     mask = written_out(mask)
     axes = (-1,) if over == "row" else (-2, -1)

@@ -38,7 +38,8 @@ class OptimConfig:
         schedule: a schedule of ``timm.scheduler`` that goes by epochs, or a ``linear`` decay; ``none`` keeps ``lr``
             after the warm-up; ``inverse_sqrt`` goes by steps t: ``lr`` sqrt(W / t) after the warm-up.
         weight_decay: decoupled weight decay.
-        decay_matrices_only: no decay on biases, norms and what the model's ``no_weight_decay`` names.
+        decay_matrices_only: no decay on biases, norms and what the model's ``no_weight_decay`` names; False: on all but
+            what rules and normalisers learn.
         label_smoothing: of the training loss, in [0, 1).
         loss_precision: of the training loss: "float64", since float32 rounds small losses (Nanda et al. 2023); None is
             that of the logits, float32 at least.
@@ -77,6 +78,14 @@ class OptimConfig:
             raise ValueError(
                 f"optim.schedule={self.schedule} goes by epochs: give optim.warmup_epochs, not warmup_steps"
             )
+        if self.min_lr > self.lr:
+            raise ValueError(
+                f"optim.min_lr={self.min_lr:g} is above optim.lr={self.lr:g}: a schedule ends at its least"
+            )
+        if self.schedule in ("none", "constant") and self.min_lr:
+            raise ValueError(
+                f"optim.schedule={self.schedule} keeps the learning rate: leave optim.min_lr={self.min_lr:g} out"
+            )
         if self.schedule == "rsqrt" and not self.warmup_epochs:
             raise ValueError("optim.schedule=rsqrt falls from the end of the warm-up on: give optim.warmup_epochs")
         # Tried on a dummy weight, so that a wrong option is reported before a model is built.
@@ -92,10 +101,15 @@ class OptimConfig:
 
     def parameter_groups(self, model: nn.Module) -> list[dict[str, Any]]:
         """The trained parameters of ``model`` in groups, each with its weight decay."""
-        if not (self.decay_matrices_only and self.weight_decay):
-            trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-            return [{"params": trained, "weight_decay": self.weight_decay}]
         known = observable(model)
+        if not (self.decay_matrices_only and self.weight_decay):
+            trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+            # What rules and normalisers learn means something at its own scale, and is not pulled to 0.
+            names = known.softmax_parameters() if known is not None and self.weight_decay else set()
+            own = [parameter for name, parameter in trained.items() if name in names]
+            rest = [parameter for name, parameter in trained.items() if name not in names]
+            learned = [{"params": own, "weight_decay": 0.0}] if own else []
+            return [{"params": rest, "weight_decay": self.weight_decay}, *learned]
         spared = known.no_weight_decay() if known is not None else set()
         return param_groups_weight_decay(model, self.weight_decay, no_weight_decay_list=spared)
 
@@ -122,6 +136,11 @@ class OptimConfig:
             lr = optimizer.param_groups[0]["lr"]
             return LambdaLR(optimizer, lambda steps: self._inverse_sqrt(steps + 1, lr) / lr)
         # timm's "none" would skip the warm-up; its "step" schedule with a decay of 1 includes it.
+        if self.schedule == "tanh" and self.warmup_epochs >= epochs:
+            raise ValueError(
+                f"optim.schedule=tanh does not fit {epochs} epochs with optim.warmup_epochs={self.warmup_epochs}: it "
+                "warms up towards the rate of the epoch after the warm-up"
+            )
         warms_only = self.schedule == "none" and self.warmup_epochs > 0
         try:
             scheduler, _ = create_scheduler_v2(

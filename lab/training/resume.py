@@ -23,8 +23,14 @@ def note_data(checkpoint: dict[str, Any], data: DataModule) -> None:
     checkpoint[_FINGERPRINT] = data.fingerprint
 
 
-def check_resumable(checkpoint: Checkpoint, module: nn.Module, data: DataModule) -> None:
+def check_resumable(checkpoint: Checkpoint, module: nn.Module, data: DataModule, groups: int) -> None:
     """Loads the checkpoint's weights into ``module`` to see that they fit, and checks that ``data`` are the same.
+
+    Args:
+        checkpoint: to go on from.
+        module: to be trained.
+        data: to be trained on.
+        groups: number of parameter groups of the module's optimiser.
 
     Raises:
         LabError: if something is missing, or the weights are of another model or of other data.
@@ -39,6 +45,11 @@ def check_resumable(checkpoint: Checkpoint, module: nn.Module, data: DataModule)
         # PyTorch's message names the module in its first line, and what does not fit after it.
         why = str(error).splitlines()[-1].strip()
         raise LabError(f"{checkpoint.path} does not fit this run's model ({why}): {otherwise}") from error
+    if any(len(state["param_groups"]) != groups for state in checkpoint.content["optimizer_states"]):
+        raise LabError(
+            f"{checkpoint.path} is of a version with weight decay on what its softmax learns, which there is none on "
+            f"now: {otherwise}"
+        )
     before = checkpoint.content.get(_FINGERPRINT)  # None if written by a version without fingerprints
     if before is not None:
         data.setup("fit")

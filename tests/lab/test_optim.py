@@ -6,9 +6,11 @@ import pytest
 import torch
 from conftest import runs_in
 
+from lab.attention.rules.learnable import LearnableTemperature
 from lab.callbacks.throughput import Throughput, no_training
 from lab.config.check import check_arguments
 from lab.console import LabError
+from lab.models.set_attention import SetAttention
 from lab.runs.metrics import read_metrics
 from lab.train import run
 from lab.training.metrics import LossAndAccuracy
@@ -130,3 +132,45 @@ def test_the_inverse_square_root_goes_by_steps() -> None:
 def test_one_beta_of_two_is_refused_in_one_sentence() -> None:
     with pytest.raises(ValueError, match=r"optim\.options \{'betas': \[0\.9\]\} do not fit optim\.name=adamw"):
         OptimConfig(lr=1e-3, options={"betas": [0.9]})
+
+
+@pytest.mark.parametrize("matrices_only", [False, True])
+def test_what_a_softmax_learns_is_not_pulled_to_zero(matrices_only: bool) -> None:
+    optim = OptimConfig(lr=1e-3, weight_decay=1.0, decay_matrices_only=matrices_only)
+    model = SetAttention(softmax=LearnableTemperature)
+    decays = {id(one): group["weight_decay"] for group in optim.parameter_groups(model) for one in group["params"]}
+    names = {name: decays.pop(id(parameter)) for name, parameter in model.named_parameters()}
+    assert not decays and names["attention.rule.theta"] == 0
+    assert {name for name, decay in names.items() if decay} == {
+        name for name, one in model.named_parameters() if "theta" not in name and (one.dim() > 1 or not matrices_only)
+    }
+    # One group, as ever, where a softmax learns nothing or nothing decays.
+    assert len(OptimConfig(lr=1.0, weight_decay=1.0, decay_matrices_only=False).parameter_groups(SetAttention())) == 1
+    assert len(OptimConfig(lr=1.0, decay_matrices_only=False).parameter_groups(model)) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"schedule": "none", "min_lr": 0.05}, "optim.schedule=none keeps the learning rate: leave optim.min_lr=0.05"),
+        ({"schedule": "cosine", "min_lr": 0.5}, r"optim\.min_lr=0\.5 is above optim\.lr=0\.1"),
+    ],
+)
+def test_a_least_rate_that_is_none_is_refused(options: dict, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        OptimConfig(lr=0.1, **options)
+
+
+def test_a_warm_up_as_long_as_the_run_is_refused_where_it_leads_nowhere() -> None:
+    optim = OptimConfig(lr=0.1, schedule="tanh", warmup_epochs=20)
+    optimizer = optim.optimizer([{"params": [torch.nn.Parameter(torch.zeros(2))]}], 1)
+    with pytest.raises(ValueError, match=r"optim\.schedule=tanh does not fit 20 epochs with optim\.warmup_epochs=20"):
+        optim.scheduler(optimizer, 20)
+    assert optim.scheduler(optimizer, 21) is not None
+
+
+def test_temperatures_stay_in_32_bit_in_a_model_in_16() -> None:
+    model = SetAttention(softmax=LearnableTemperature).bfloat16()
+    assert {one.dtype for one in model.attention.rule.state_dict().values()} == {torch.float32}
+    assert {one.dtype for name, one in model.named_parameters() if "rule" not in name} == {torch.bfloat16}
+    assert SetAttention(softmax=LearnableTemperature).double().attention.rule.tau.dtype == torch.float64

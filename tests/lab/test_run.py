@@ -318,15 +318,20 @@ def test_a_folder_where_a_checkpoint_would_be_is_refused(tmp_path: Path) -> None
     [
         ({"optimizer_states": []}, "lacks optimizer_states, so that training cannot go on: move it elsewhere"),
         ({"state_dict": {"weight": torch.zeros(3, 2), "bias": torch.zeros(2)}}, r"does not fit .*size mismatch"),
+        (
+            {"optimizer_states": [{"param_groups": [{}, {}]}]},
+            "of a version with weight decay on what its softmax learns",
+        ),
         ({"state_dict": {"weight": torch.zeros(2, 2)}}, r'does not fit .*Missing key.*"bias"'),
     ],
 )
 def test_a_checkpoint_that_training_cannot_go_on_from_is_refused(changed: dict, words: str, vision_data) -> None:
     module = torch.nn.Linear(2, 2)
-    whole = {"state_dict": module.state_dict(), "optimizer_states": [{}], "callbacks": {"a": {}}, "loops": {"b": {}}}
-    check_resumable(Checkpoint(Path("last.ckpt"), whole, 1), module, vision_data)
+    whole = {"state_dict": module.state_dict(), "optimizer_states": [{"param_groups": [{}]}], "callbacks": {"a": {}}}
+    whole["loops"] = {"b": {}}
+    check_resumable(Checkpoint(Path("last.ckpt"), whole, 1), module, vision_data, 1)
     with pytest.raises(LabError, match=words):
-        check_resumable(Checkpoint(Path("last.ckpt"), {**whole, **changed}, 1), module, vision_data)
+        check_resumable(Checkpoint(Path("last.ckpt"), {**whole, **changed}, 1), module, vision_data, 1)
 
 
 def test_a_checkpoint_is_written_beside_its_place_and_moved_there(tmp_path: Path, monkeypatch) -> None:
