@@ -156,7 +156,7 @@ def measured(runs: Sequence[Run]) -> Outcome | None:
 
 
 def _not_as(table: Table, overrides: Sequence[str], found: Outcome) -> list[str]:
-    """How runs differ from what the overrides of their row say: what was typed beside them."""
+    """Reasons why runs are not those that the overrides of their row make: what was typed beside them."""
     config = planned(joined(overrides))
     beyond = {k: v for k, v in differences(found.setting.config, config).items() if k not in table.free}
     further = [key for key in beyond if key.startswith(_OF_A_ROW)]
