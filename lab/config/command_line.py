@@ -199,8 +199,8 @@ def _check_read(typed: Sequence[Override], whole: DictConfig) -> None:
         top = key.split(".")[0]
         if key in PLAIN_VALUES or (top in known and top not in _PLAIN_GROUPS) or "/" in top or _options(key):
             continue
-        parent, _, name = (key if top in _PLAIN_GROUPS else top).rpartition(".")
-        read = f"{parent}.{name}" if parent else name
+        read = key if top in _PLAIN_GROUPS else top
+        parent, _, name = read.rpartition(".")
         others = [_values(one)[0] for one in typed if not f"{one.key_or_group}.".startswith(f"{read}.")]
         without = compose("train", overrides=others, return_hydra_config=True)
         node = OmegaConf.select(without, parent) if parent else without

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lab.console import LabError
-from lab.report.outcomes import Outcome, counts_alone, outcome, still_waiting, without_one
+from lab.report.outcomes import CADENCE, Outcome, counts_alone, outcome, still_waiting, without_one
 from lab.report.published import Cell, Column, Row, Table
 from lab.report.records import Record
 from lab.report.settings import Setting, as_text, differences, planned
@@ -38,7 +38,6 @@ _AT_THE_MOMENT = ("eureka_ratio", "eureka_epoch")
 _RELATIVE = ("percent_of_steps", "ratio_95")  # to the baseline
 # Columns counted in validations: a moment is seen at the first one after it.
 _OF_VALIDATIONS = ("eureka_epoch", *_RELATIVE)
-_CADENCE = "trainer.check_val_every_n_epoch"
 _OF_ALL_MOMENTS = (*_AT_THE_MOMENT, *_RELATIVE)
 # Most reasons that a cell gives; all differences are listed below the table.
 _MOST_REASONS = 2
@@ -178,8 +177,8 @@ def _cells(
         if name == "eureka_ratio" and short:
             cell = replace(cell, text=counts_alone(runs, short))
         reasons = unlike(beyond)
-        if name in _OF_VALIDATIONS and _CADENCE in beyond:
-            reasons.append(reason_of(_CADENCE, *beyond[_CADENCE]))
+        if name in _OF_VALIDATIONS and CADENCE in beyond:
+            reasons.append(reason_of(CADENCE, *beyond[CADENCE]))
         if table.pool and len(tried) != table.pool:
             of = "of" if len(tried) < table.pool else "instead of"
             reasons.append(f"{len(tried)} {of} {table.pool} pooled settings")

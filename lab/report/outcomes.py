@@ -16,6 +16,8 @@ from lab.report.settings import Setting, differences
 from lab.report.statistics import Mean, Paired, Ratio, Reach, eureka_ratio, fisher, holm, mean_over_seeds, paired, reach
 from lab.report.survival import Median, Times, log_rank, median_time, times_of
 
+CADENCE = "trainer.check_val_every_n_epoch"
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -229,7 +231,7 @@ def without_one(runs: Sequence[Record]) -> str:
 
 def _cadence(runs: Setting | Record) -> Any:
     """Epochs between two validations: a moment is seen at the first validation after it."""
-    return runs.config.get("trainer.check_val_every_n_epoch")
+    return runs.config.get(CADENCE)
 
 
 def _length_of(runs: Setting | Record) -> list[Any]:

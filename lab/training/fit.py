@@ -111,8 +111,9 @@ def _opened(spec: RunSpec) -> Iterator[OpenRun | Summary]:
     try:
         if spec.force and slurm.restarts() and run.read_provenance().get("slurm_job") == slurm.job():
             spec = spec.changed(force=False)  # this job has started the run anew already, before it was requeued
-        # Seeds that began together start anew together.
-        together = None if spec.force else getattr(run.read_summary(), "seeds_together", None)
+        # Read before anything is set aside: seeds that began together start anew together. All processes read the same
+        # summary, so they return together.
+        before = None if spec.force else run.read_summary()
         if primary and (spec.force or run.cannot_go_on):
             if not spec.force:
                 run.check_same(spec.config)
@@ -123,9 +124,7 @@ def _opened(spec: RunSpec) -> Iterator[OpenRun | Summary]:
             if aside:
                 why = "force=true" if spec.force else "no checkpoint is there to go on from, so it starts anew"
                 tell(f"{why}: the run before is kept in {aside}")
-        # All processes read the same summary, so they return together; under force it is the old run's, or None.
-        before = run.read_summary()
-        if before is not None and before.finished and not spec.force:
+        if before is not None and before.finished:
             run.check_same(spec.config)
             tell(f"finished already: {run.folder} (force=true runs it again)")
             yield before
@@ -146,7 +145,7 @@ def _opened(spec: RunSpec) -> Iterator[OpenRun | Summary]:
             seed=spec.seed,
             overrides=spec.overrides,
             # The number at the start: fewer seeds go on once some have ended.
-            seeds_together=before.seeds_together if before is not None else together,
+            seeds_together=before.seeds_together if before is not None else None,
             **origin,
         )
         yield OpenRun(spec, run, fixed)

@@ -25,7 +25,7 @@ from lab.config.overrides import read_override
 from lab.config.suggestions import choices
 from lab.console import LabError, refusals
 from lab.report.against import reason_of, show_mean, unlike
-from lab.report.outcomes import Outcome, outcome
+from lab.report.outcomes import CADENCE, Outcome, outcome
 from lab.report.published import Row, Table, load
 from lab.report.published import names as published
 from lab.report.records import read_record
@@ -39,7 +39,7 @@ SCHEDULE_SEEDS = 4
 # Family of a table's rows at the small size; overrides for measuring how fast runs of the published size train.
 SMALL, PROBE = "main_task_small_curves", ("data.batch_size=16",)
 # Keys by which --against tells rows from each other or judges single columns, and that a page tells, too.
-_OF_A_ROW = ("softmax.", "intervention.", "trainer.check_val_every_n_epoch", "callbacks.eureka.stop_after")
+_OF_A_ROW = ("softmax.", "intervention.", CADENCE, "callbacks.eureka.stop_after")
 SCRIPTS = {"softmax:1": "scripts.reproduce.max_retrieval"}
 
 
