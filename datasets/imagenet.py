@@ -21,7 +21,7 @@ from lab.datasets.folder import read_image
 from lab.datasets.loading import Batch, DataModule, Drawn, StepLoader
 from lab.datasets.prior import prior_accuracy_over
 from lab.datasets.scenes import BOTTOM_LEFT, BOTTOM_RIGHT, TOP_LEFT, TOP_RIGHT, place_of, tile_regions, unnormalised
-from lab.datasets.seeding import Shuffle, derived_seed, generator_of
+from lab.datasets.seeding import Shuffle, derived_seed
 from lab.datasets.sizes import BatchSize, Samples, Size, Workers
 from lab.datasets.tasks.task import Probability, choose, coin, on_tiles
 
@@ -108,7 +108,7 @@ class ImageNetData(DataModule):
         evaluation = create_transform(tile_size, is_training=False, interpolation="bicubic", crop_pct=0.875)
         self.transforms = {"train": training, "val": evaluation}
         self._scenes: dict[str, FolderScenes] = {}
-        self._shuffle = Shuffle()
+        self._shuffle, self._validation_shuffle = Shuffle(), Shuffle()
 
     def scenes(self, split: Literal["train", "val"]) -> FolderScenes:
         """The scenes of a split; its files are listed at first use.
@@ -166,8 +166,9 @@ class ImageNetData(DataModule):
         start = index * self.batch_size
         walk = torch.arange(start, min(start + self.batch_size, self.validation_size))
         # Files lie sorted by class: a walk in their order would see some classes only.
-        order = torch.randperm(len(self.scenes("val")), generator=generator_of("imagenet walk", self.validation_seed))
-        return order[walk % len(order)], derived_seed("imagenet val", self.validation_seed, index)
+        size = len(self.scenes("val"))
+        order = self._validation_shuffle.order(size, "imagenet walk", self.validation_seed)
+        return order[walk % size], derived_seed("imagenet val", self.validation_seed, index)
 
     def train_dataloader(self) -> StepLoader:
         return self.training_loader(self.steps_of(self.epoch_size or len(self.scenes("train"))), self.workers)

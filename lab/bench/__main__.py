@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = tables()
     torch.set_num_threads(options.threads)
     # Other work on the machine makes every number worse, so the table tells the load before the benchmark's own begins.
-    load = round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else None
+    load = round(os.getloadavg()[0], 1)
     gflops = {name: matrix_product_gflops(getattr(torch, name), options.device) for name in PRECISIONS}
     precisions, left_out = choose_precisions(options.precision, gflops, options.quick)
     facts: dict[str, Any] = {

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from lightning.fabric.utilities import move_data_to_device
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -30,7 +31,7 @@ from lab.bench.replacing import cost_of_replacing
 from lab.bench.runs import time_of_runs
 from lab.bench.timing import MIB, Step, matrix_product, memory_now, quartiles, timed_rounds, warm_up
 from lab.datasets.drawn import DrawnDigits, DrawnGarments
-from lab.datasets.loading import Batch, Drawn
+from lab.datasets.loading import Batch
 from lab.datasets.reasoning import ReasoningData
 from lab.datasets.scenes import compose
 from lab.datasets.tasks.main import MainTask
@@ -93,13 +94,13 @@ def _compose(case: Case) -> list[Row]:
     data = VisionData(MainTask(), sources, batch_size=case.batch)
     pixels = data.bank("train").pixels.to(case.device)
     if case.quantity == "composition":
-        draws = _to(data.draw_train(0, 0), case.device)
+        draws = move_data_to_device(data.draw_train(0, 0), case.device)
         step: Step = partial(compose, pixels, draws["images"], draws["colors"])
     else:
         numbers = iter(range(2**62))
 
         def step() -> Batch:
-            return data.composed(_to(data.draw_train(0, next(numbers)), case.device))
+            return data.composed(move_data_to_device(data.draw_train(0, next(numbers)), case.device))
 
     (times,), memory = _run(case, [step], before, minimum=5)
     return [_row(case, case.quantity, "samples/s", [case.batch / t for t in times], memory)]
@@ -275,7 +276,7 @@ def reasoning_step(case: Case, seeds: int) -> Step:
         data = ReasoningData(seed=number)
         module = OneSeed(Reasoner(layer_norm=True, softmax=rule), optim, num_classes=11).to(case.device).train()
         own.append(Seed(number, module, data))
-        batch[number] = _to(data.batch("train"), case.device)
+        batch[number] = move_data_to_device(data.batch("train"), case.device)
     epochs: Any = _Epochs()
     for seed in own:
         seed.module.trainer = epochs
@@ -347,12 +348,6 @@ def _row(case: Case, quantity: str, unit: str, values: Sequence[float], memory: 
         peak_mib=peak,
         growth_mib=growth,
     )
-
-
-def _to(draws: Drawn, device: str) -> dict[str, Any]:
-    moved = {name: value.to(device) if isinstance(value, Tensor) else value for name, value in draws.items()}
-    moved["latents"] = {name: value.to(device) for name, value in draws["latents"].items()}
-    return moved
 
 
 @contextmanager

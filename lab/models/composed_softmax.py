@@ -40,16 +40,10 @@ def refuse_schedule(softmax: DictConfig, name: str) -> None:
         )
 
 
-def without_schedule(softmax: DictConfig) -> DictConfig:
-    """Returns a ``softmax`` config without its schedule: that is for training, the rest makes rules and normalisers."""
-    plain: Any = OmegaConf.to_container(softmax, resolve=True)
-    plain.pop("schedule", None)
-    return OmegaConf.create(plain)
-
-
 def softmax_factory(softmax: DictConfig) -> SoftmaxFactory:
-    """Makes the factory of a layer's rule and normaliser from a ``softmax`` config without a schedule."""
+    """Makes the factory of a layer's rule and normaliser from a ``softmax`` config; its schedule is for training."""
     rule: Any = OmegaConf.to_container(softmax, resolve=True)
+    rule.pop("schedule", None)
     normaliser = rule.pop("normaliser", None)
     for part, name in ((rule, "softmax"), (normaliser, "softmax.normaliser")):
         if part and inspect.isclass(get_object(part["_target_"])) and not part.get("_partial_"):

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from lab.attention.normaliser import check_causal
 from lab.attention.schedule import HeatTreatment
 from lab.console import LabError
-from lab.models.composed_softmax import softmax_config, softmax_factory, without_schedule
+from lab.models.composed_softmax import softmax_config, softmax_factory
 from lab.models.multihead_attention import OfMultiheadAttention
 from lab.models.parts import LayerSoftmax, Observable, RuleFactory, SoftmaxFactory, make_softmaxes
 from lab.models.replaced_softmax import ReplacedSoftmax, Shape, replaced_in
@@ -186,7 +186,7 @@ def _chosen(
         named = f"for an option of another {unnamed[0]}, name that one, too: {unnamed[0]}={{'name': ..., ...}}"
         raise LabError(f"{error}; {named}") from error
     schedule = config.get("schedule")
-    return softmax_factory(without_schedule(config)), instantiate(schedule) if schedule else None
+    return softmax_factory(config), instantiate(schedule) if schedule else None
 
 
 def _overrides(options: Mapping[str, Any]) -> Iterator[str]:

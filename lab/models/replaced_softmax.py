@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from lab.attention.layers import MultiHead, Tap
 from lab.attention.masks import Causal, Mask
 from lab.attention.normaliser import Normaliser, check_biased, check_causal
-from lab.attention.precision import but_not_to_16_bit
 from lab.attention.rule import TemperatureRule
 from lab.attention.schedule import HeatTreatment
 from lab.console import LabError
@@ -142,10 +141,6 @@ class ReplacedSoftmax(MultiHead):
     def uninstall(self) -> None:
         """Puts the owner back as it was."""
         delattr(self.owner, NAME)
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> ReplacedSoftmax:
-        # Follows the model to another device, but stays in float32: temperatures would be too coarse in 16 bit.
-        return super()._apply(but_not_to_16_bit(fn), recurse)
 
     @property
     def owner(self) -> nn.Module:

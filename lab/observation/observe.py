@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from lab.attention.normaliser import Normaliser
 from lab.attention.rule import TemperatureRule
 from lab.console import LabError
-from lab.datasets.loading import Batch, DataModule
+from lab.datasets.loading import Batch, DataModule, parts_of
 from lab.models.parts import Observable, attention_layers_of, observable
 from lab.observation.recorder import Recorder, evaluating
 
@@ -240,19 +240,10 @@ def look(model: nn.Module, x: Any, observers: Sequence[Observer]) -> list[Findin
 
 def _inputs_of(x: Any) -> int:
     """Counts the inputs of a batch, by its first tensor."""
-    first = next(_tensors(x), None)
+    first = next((one for one in parts_of(x) if isinstance(one, Tensor)), None)
     if first is None or not first.dim():
         raise LabError("x holds no tensor of inputs: give the model's input, or its inputs by name")
     return len(first)
-
-
-def _tensors(x: Any) -> Iterator[Tensor]:
-    """Yields the tensors of an input: one, several in a tuple or list, or several by name."""
-    if isinstance(x, Tensor):
-        yield x
-    elif isinstance(x, Mapping | list | tuple):
-        for one in x.values() if isinstance(x, Mapping) else x:
-            yield from _tensors(one)
 
 
 def _in_pieces(model: nn.Module, parts: Iterable[Any]) -> Iterator[Any]:

@@ -103,7 +103,7 @@ def check_numbers(given: Mapping[str, Any]) -> None:
 
 def note(folder: Path, job: SlurmJob, overrides: Iterable[str]) -> None:
     """Writes into a run folder which job is to run it, and with which overrides."""
-    noted = {"job": job.job_id, "folder": str(job.paths._folder), "overrides": sorted(overrides)}
+    noted = {"job": job.job_id, "folder": str(job.paths.folder), "overrides": sorted(overrides)}
     write_json(folder / JOB, noted)
 
 

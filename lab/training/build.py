@@ -8,7 +8,6 @@ from typing import Any
 
 import lightning as L
 import torch
-import yaml
 from hydra.errors import InstantiationException
 from hydra.utils import get_class, get_object, instantiate
 from lightning.pytorch.callbacks import Callback
@@ -21,11 +20,11 @@ from lab.callbacks.checkpoints import Checkpoints
 from lab.callbacks.diagnostics.base import Diagnostic, Keeper
 from lab.callbacks.eureka import EurekaMoment
 from lab.callbacks.preemption import Preemption
-from lab.config.compose import CONFIGS
+from lab.config.command_line import composed
 from lab.console import LabError, tell
 from lab.datasets.contract import check_parts
 from lab.datasets.loading import IGNORED, DataModule
-from lab.models.composed_softmax import softmax_factory, without_schedule
+from lab.models.composed_softmax import softmax_factory
 from lab.models.parts import normalisers_of, rules_of
 from lab.runs.boards import check_installed
 from lab.runs.checkpoints import AtomicCheckpointIO
@@ -100,7 +99,7 @@ def build_module(config: DictConfig, data: DataModule, kind: type[TwoStepModule]
     if "num_classes" not in facts:
         raise LabError(f"{config.data._target_}.model_arguments() gives no num_classes, the number of labels")
     schedule = config.softmax.get("schedule")
-    model = build_model(config.model, without_schedule(config.softmax), facts)
+    model = build_model(config.model, config.softmax, facts)
     if schedule and not rules_of(model):
         raise LabError(
             f"{config.model._target_} has no attention, so no temperature to schedule: leave softmax/schedule out"
@@ -245,17 +244,9 @@ def _tell_if_nobody_looks(spec: RunSpec) -> None:
 
 
 def _own_callbacks(experiment: str | None) -> list[str]:
-    """Returns the ``callbacks`` that an experiment of the lab, or the one that it extends, chooses; [] for others."""
-    path = CONFIGS / "experiment" / f"{experiment}.yaml"
-    own = ["default"]
-    if experiment is None:
-        return own
-    if not path.exists():
+    """Returns the ``callbacks`` that an experiment of the lab chooses; [] for others."""
+    try:
+        chosen = composed([f"experiment={experiment}"] if experiment else ["~experiment"]).choices["callbacks"]
+    except LabError:
         return []
-    for one in yaml.safe_load(path.read_text()).get("defaults", []):
-        if isinstance(one, str) and one != "_self_":
-            own = _own_callbacks(one)
-        elif isinstance(one, dict) and "override /callbacks" in one:
-            chosen = one["override /callbacks"]
-            own = [chosen] if isinstance(chosen, str) else list(chosen)
-    return own
+    return [chosen] if chosen else []

@@ -17,7 +17,7 @@ from lab.console import LabError, first_line, tell
 from lab.datasets.folder import read_image
 from lab.datasets.given import GivenData
 from lab.datasets.seeding import generator_of
-from lab.models.composed_softmax import refuse_schedule, softmax_config, softmax_factory, without_schedule
+from lab.models.composed_softmax import refuse_schedule, softmax_config, softmax_factory
 from lab.models.libraries.named import NamedModel, named_model
 from lab.models.parts import OtherModel
 from lab.models.replace import replace_softmax, restore_softmax
@@ -82,7 +82,7 @@ def inspect_model(
     elsewhere = [override for override in callbacks if override.startswith("hydra.searchpath=")]
     config = softmax_config(softmax or "softmax", *elsewhere, *softmax_options)
     refuse_schedule(config, f"softmax={softmax}")
-    factory = softmax_factory(without_schedule(config))
+    factory = softmax_factory(config)
     named = named_model(model, weights=weights, layers=layers, kind=kind)
     has = [*(["text"] if named.vocabulary else []), *(["training"] if named.tells_next else [])]
     lacks = f" without {_CAUSAL}" if named.vocabulary and not named.tells_next else ""

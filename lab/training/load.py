@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from lab.console import LabError
 from lab.datasets.loading import DataModule
-from lab.models.composed_softmax import refuse_schedule, softmax_config, without_schedule
+from lab.models.composed_softmax import refuse_schedule, softmax_config
 from lab.runs.folder import Run
 from lab.training.build import build_data, build_model
 from lab.training.stored import load_config, made_of
@@ -75,7 +75,7 @@ class Trained:
             softmax = softmax_config(softmax, *self.softmax_defaults())
         if softmax is not None:
             refuse_schedule(softmax, "this softmax")
-        own = without_schedule(self.config.softmax if softmax is None else softmax)
+        own = self.config.softmax if softmax is None else softmax
         with made_of(self.folder):
             if facts is None:
                 facts = build_data(self.config.data).model_arguments()

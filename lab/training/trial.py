@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -12,6 +11,7 @@ import torch
 from lightning.fabric.utilities import move_data_to_device
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
+from lightning_utilities import apply_to_collection
 from torch import Tensor
 
 from lab.console import LabError, blamed, name_of
@@ -49,7 +49,7 @@ def try_out(module: TwoStepModule) -> None:
     if type(module.trainer.strategy) not in (SingleDeviceStrategy, DDPStrategy):
         return
     for name, batch in first._asdict().items():
-        few = move_data_to_device(_few(batch, len(batch["y"])), module.device)
+        few = move_data_to_device(_few(batch), module.device)
         logits = _logits(module, few)
         with blamed(f"{name_of(type(module.model))} fails in the backward pass of two samples"):
             weights = [one for one in module.model.parameters() if one.requires_grad]
@@ -59,13 +59,10 @@ def try_out(module: TwoStepModule) -> None:
             _check_scored(data, logits, few)
 
 
-def _few(value: Any, size: int) -> Any:
-    """The first samples of whatever holds one row for each of ``size`` samples."""
-    if isinstance(value, Tensor):
-        return value[:_SAMPLES] if value.shape[:1] == (size,) else value
-    if isinstance(value, Mapping):
-        return {key: _few(one, size) for key, one in value.items()}
-    return type(value)(_few(one, size) for one in value) if type(value) in (tuple, list) else value
+def _few(batch: Batch) -> Any:
+    """The first samples of a batch."""
+    size = len(batch["y"])
+    return apply_to_collection(batch, Tensor, lambda one: one[:_SAMPLES] if one.shape[:1] == (size,) else one)
 
 
 def _logits(module: TwoStepModule, batch: Batch) -> Tensor:

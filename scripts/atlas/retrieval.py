@@ -10,7 +10,7 @@ import pandas as pd
 from omegaconf import DictConfig
 
 from lab.console import LabError
-from lab.models.composed_softmax import softmax_config, softmax_factory, without_schedule
+from lab.models.composed_softmax import softmax_config, softmax_factory
 from lab.report.statistics import mean_over_seeds
 from lab.training.load import read_trained
 from scripts.atlas.rows import PLAIN, Row, all_rows
@@ -44,7 +44,7 @@ def swapped() -> tuple[str, ...]:
 def _learns_nothing(config: DictConfig) -> bool:
     if config.get("schedule"):
         return False
-    softmax = softmax_factory(without_schedule(config))
+    softmax = softmax_factory(config)
     parts = softmax.rule(heads=1, head_dim=1), softmax.normaliser(heads=1, head_dim=1)
     return not any(list(part.parameters()) for part in parts)
 

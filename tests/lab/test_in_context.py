@@ -13,7 +13,7 @@ from lab.attention.normalisers.plus_one import PlusOne
 from lab.attention.rules.norm import NormSoftmax
 from lab.config.compose import CONFIGS
 from lab.console import LabError
-from lab.models.composed_softmax import softmax_config, softmax_factory, without_schedule
+from lab.models.composed_softmax import softmax_config, softmax_factory
 from lab.models.in_context import InContextTransformer, sinusoids
 from lab.models.parts import SoftmaxFactory
 from lab.observation.recorder import Recorder
@@ -101,7 +101,7 @@ def test_it_learns_under_each_softmax() -> None:
     assert len(names) > 10
     x, y = (torch.rand(3, 5, 1, 12, 12), torch.randint(20, (3, 4))), torch.randint(20, (3,))
     for name in names:
-        softmax = softmax_factory(without_schedule(softmax_config(name)))
+        softmax = softmax_factory(softmax_config(name))
         model = InContextTransformer(**SMALL, softmax=softmax)
         torch.nn.functional.cross_entropy(model(x), y).backward()
         gradients = [model.encoder[0].weight.grad, model.label.weight.grad]

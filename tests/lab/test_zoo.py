@@ -20,7 +20,7 @@ from lab.console import LabError
 from lab.datasets.max_retrieval import MaxRetrievalData
 from lab.datasets.reasoning import reasoning_table
 from lab.models.compact_vit import CompactViT
-from lab.models.composed_softmax import softmax_factory, without_schedule
+from lab.models.composed_softmax import softmax_factory
 from lab.models.parts import Observable, SoftmaxFactory
 from lab.models.reasoner import Reasoner
 from lab.models.set_attention import SetAttention
@@ -54,7 +54,7 @@ def config_of(name: str) -> DictConfig:
 
 
 def factory(name: str) -> SoftmaxFactory:
-    return softmax_factory(without_schedule(config_of(name)))
+    return softmax_factory(config_of(name))
 
 
 def reasoning(softmax: SoftmaxFactory) -> tuple[Observable, Any, Tensor]:
@@ -144,7 +144,7 @@ def test_linear_attention_takes_no_temperature() -> None:
     facts = {"tokens": 5, "context": 5, "num_classes": 4}
     config = compose_config(["experiment=reasoning", "softmax=norm_softmax", "softmax/normaliser=linear"])
     with pytest.raises(LabError) as told, Ending().told():
-        build_model(config.model, without_schedule(config.softmax), facts)
+        build_model(config.model, config.softmax, facts)
     assert str(told.value) == (
         "softmax: NormSoftmax does not go with the normaliser Linear, whose weights are not computed from scores "
         "q k^T that the rule knows: softmax=linear has the plain rule with a tau of 1"
