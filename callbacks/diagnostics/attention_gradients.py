@@ -30,7 +30,7 @@ class AttentionGradients(Diagnostic):
     Source: Eureka-moments in Transformers, A.2.
     """
 
-    reads = ("q", "k", "v", "mask")
+    reads = ("q", "k", "v", "mask", "bias")
 
     def __init__(
         self,
@@ -48,9 +48,8 @@ class AttentionGradients(Diagnostic):
         tokens: list[dict[str, Tensor]] = []
         for index, (module, layer) in enumerate(zip(chunk.model.attention_layers(), chunk.layers, strict=True)):
             q, k, v = (layer[name] for name in "qkv")
-            found = output_derivatives(
-                module.rule, q, k, v, self._direction(q, index), module.normaliser, layer.get("mask")
-            )
+            direction, mask, bias = self._direction(q, index), layer.get("mask"), layer.get("bias")
+            found = output_derivatives(module.rule, q, k, v, direction, module.normaliser, mask, bias)
             means = {name: value_BHN.mean(1) for name, value_BHN in found.items()}
             tokens.append({name: mean_BN.mean(0).cpu() for name, mean_BN in means.items()})
             # Regions mark keys. Queries of other tokens (cross-attention) lie in no region: all of them count.

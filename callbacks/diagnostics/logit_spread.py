@@ -103,7 +103,10 @@ class LogitSpread(Diagnostic):
                 log_critical_items(spread_BHN, self.epsilon) if disperses else undefined,
                 entropy_slope(weights, logits) if is_softmax and "bias" not in layer else undefined,
             )
-            values.append(torch.stack([column.mean((0, 2)).double() for column in columns]))
+            # A query that may attend to nothing has neither logits nor weights.
+            blind_BHN = logits.isneginf().all(-1)
+            told = [column.masked_fill(blind_BHN, math.nan).nanmean((0, 2)).double() for column in columns]
+            values.append(torch.stack(told))
         return [value.cpu() for value in values], len(chunk)
 
     def conclude(self, seen: list[Any]) -> Findings:

@@ -8,17 +8,18 @@ from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import yaml
 from hydra import compose
 from hydra.core.override_parser.types import IntervalSweep, Override
 from hydra.errors import HydraException, MissingConfigException
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from lab.config.check import PLAIN_VALUES, check, check_complete, check_plain
-from lab.config.compose import initialized
-from lab.config.hydra_internals import argument_parser, keys_of, loader
+from lab.config.compose import CONFIGS, initialized
+from lab.config.hydra_internals import argument_parser, keys_of, loader, search_path
 from lab.config.identity import NOT_WHAT
 from lab.config.overrides import parsed
 from lab.config.suggestions import choices, explain_key
@@ -26,6 +27,7 @@ from lab.console import LabError, not_installed, refusals
 
 _WITH_M = "add -m, as in python -m lab.train -m"
 # Groups of options that are no arguments of a class with a signature to check them against.
+_READ = {path.split(".")[0] for path in PLAIN_VALUES} | {"hydra", "norm_softmax"}
 _PLAIN_GROUPS = {path.split(".")[0] for path in PLAIN_VALUES if "." in path and not path.endswith("._target_")}
 
 
@@ -148,6 +150,10 @@ def _composed(single: Sequence[str]) -> DictConfig:
         config = compose("train", overrides=list(single), return_hydra_config=True)
     except HydraException as error:
         raise LabError(explained(error, single)) from error
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f"{mark.name}, line {mark.line + 1}: " if mark else ""
+        raise LabError(f"{where}{error.problem}: this is no YAML") from error
     except (OmegaConfBaseException, ValueError) as error:
         for override in parsed(single):
             key = override.key_or_group
@@ -180,42 +186,60 @@ def _check_allowed(typed: Sequence[Override]) -> None:
 
 
 def _check_read(typed: Sequence[Override], whole: DictConfig) -> None:
-    """Refuses added keys that nothing would read, and a sweep's file whose values would be in no run's name.
+    """Refuses keys that nothing reads, typed or from a file, and a sweep's file whose values no run's name would show.
 
-    ``whole`` is the config that ``typed`` composes.
+    ``whole`` is the config that ``typed`` composes. Arguments of classes are compared with their signatures elsewhere.
 
     Raises:
-        LabError: at the first key with a plus that no config has or refers to; if a sweep's file sets what is run.
+        LabError: at the first key that no config has or refers to; if a sweep's file sets what is run; if a config of
+            one's own has the name of one of the lab's that is taken in its place.
     """
+    _check_hidden(whole)
     sweep = whole.hydra.runtime.choices.get("sweep")
     if sweep and (own := sorted(keys_of(f"sweep/{sweep}") - {"seed", *NOT_WHAT})):
         raise LabError(
             f"sweep/{sweep} sets {', '.join(own)}, which no run's name would show: write it below "
             f"hydra.sweeper.params, as in {own[0]}.option: value"
         )
-    known = {*keys_of("train"), "norm_softmax"}  # an experiment's defaults of NormSoftmax
-    for override in (one for one in typed if one.is_add() or one.is_force_add()):
-        key = override.key_or_group.split("@")[0]
-        top = key.split(".")[0]
-        if key in PLAIN_VALUES or (top in known and top not in _PLAIN_GROUPS) or "/" in top or _options(key):
-            continue
-        read = key if top in _PLAIN_GROUPS else top
-        parent, _, name = read.rpartition(".")
-        others = [_values(one)[0] for one in typed if not f"{one.key_or_group}.".startswith(f"{read}.")]
-        without = compose("train", overrides=others, return_hydra_config=True)
-        node = OmegaConf.select(without, parent) if parent else without
-        if not isinstance(node, DictConfig):
-            continue  # below a plain value, which is then told as wrong
-        there = [key for key in map(str, node) if key != "hydra"]
-        if name not in there and not _refers_to(without, read):
-            raise LabError(f"{override.input_line}: nothing reads {read}; {choices(name, there)}")
+    for key in _unread(whole):
+        # Its last line counts, as it does for Hydra.
+        said = [one.input_line for one in typed if f"{one.key_or_group.split('@')[0]}.".startswith(f"{key}.")]
+        parent, _, name = key.rpartition(".")
+        valid = sorted(one for one in (_READ if not parent else PLAIN_VALUES) if one.startswith(parent))
+        if (file := whole.hydra.runtime.choices.get(key)) and _options(key):
+            raise LabError(f"nothing reads what {key}/{file}.yaml sets: its first line must be # @package _global_")
+        where = f"{said[-1]}: " if said else "a config file sets it, but "
+        raise LabError(f"{where}nothing reads {key}; {choices(name, [one.rpartition('.')[2] for one in valid])}")
+
+
+def _unread(whole: DictConfig) -> Iterator[str]:
+    """Yields the keys that neither the lab reads nor another value refers to: at the top, and in groups of options."""
+    keys = [str(key) for key in whole if key not in _READ]
+    for group in _PLAIN_GROUPS:
+        node = OmegaConf.select(whole, group)
+        there = [f"{group}.{key}" for key in map(str, node)] if isinstance(node, DictConfig) else []
+        keys += [key for key in there if key not in PLAIN_VALUES]
+    yield from (key for key in keys if not _refers_to(whole, key))
 
 
 def _refers_to(config: DictConfig, key: str) -> bool:
-    """Tells if a value of the config refers to a key, by its whole path or from beside it (``${.name}``)."""
-    name = re.escape(key.rpartition(".")[2])
-    refers = rf"\$\{{([^}}]*\b{re.escape(key)}\b|([^}}]*:)?\.+{name}\b)"
-    return re.search(refers, OmegaConf.to_yaml(config)) is not None
+    """Tells if a value elsewhere refers to a key, by its whole path or from beside it (``${.name}``)."""
+    plain: Any = OmegaConf.to_container(config, resolve=False)
+    parent, _, name = key.rpartition(".")
+    (plain[parent] if parent else plain).pop(name)
+    refers = rf"\$\{{([^}}]*\b{re.escape(key)}\b|([^}}]*:)?\.+{re.escape(name)}\b)"
+    return re.search(refers, OmegaConf.to_yaml(OmegaConf.create(plain))) is not None
+
+
+def _check_hidden(whole: DictConfig) -> None:
+    """Refuses a chosen config that lies both in the lab and in a folder of one's own: the lab's would be taken."""
+    paths = [Path(path.removeprefix("file://")) for path in search_path() if path.startswith("file://")]
+    for group, chosen in whole.hydra.runtime.choices.items():
+        for name in chosen if isinstance(chosen, list | ListConfig) else [chosen]:
+            file = f"{group}/{name}.yaml"
+            own = next((path / file for path in paths if path != CONFIGS and (path / file).exists()), None)
+            if own is not None and (CONFIGS / file).exists():
+                raise LabError(f"{own} has the name of one of the lab's configs, which is taken: give it another name")
 
 
 def _without_hydra(whole: DictConfig) -> Composed:
@@ -291,6 +315,13 @@ def explained(error: Exception, overrides: Sequence[str]) -> str:
     if missing := re.search(r"Could not load '([^']+)/([^'/]+)'", text):
         group, name = missing.groups()  # one of a list, for which Hydra does not report the options
         return f"{group}={name} does not exist; {choices(name, _options(group))}"
+    if beside := re.search(r"In '(([^']+)/[^'/]+)': Could not find '\2/([^']+)/([^'/]+)'", text):
+        file, _, group, name = beside.groups()
+        if _options(group):
+            return f"{file}.yaml looks for {group}/{name} beside itself: write - override /{group}: {name}"
+    relative = re.search(r"Could not override '[^'@]+?/([^'@/]+)@[^']*'", text)
+    if relative and _options(relative[1]):
+        return f"a defaults list overrides {relative[1]}: write - override /{relative[1]}: NAME, with the slash"
     if twice := re.search(r"Multiple values for (\S+)\. ", text):
         return f"+{twice[1]}= would add a second {twice[1]}: write {twice[1]}=, without the plus"
     wrong = re.search(r"Could not override '([^']+)'", text)

@@ -77,6 +77,12 @@ def keys_of(config: str) -> set[str]:
     return set() if found is None else set(found.config)
 
 
+def search_path() -> list[str]:
+    """Returns where the initialised Hydra looks for configs, the first place first, as ``file:///folder``."""
+    own: Any = loader()
+    return [str(one.path) for one in own.config_search_path.get_path() if one.path]
+
+
 def split_into_jobs(overrides: list[Override]) -> Sequence[Sequence[str]]:
     """Splits the overrides of a sweep into those of each job, as Hydra's own sweeper does."""
     (jobs,) = BasicSweeper.split_arguments(overrides, None)

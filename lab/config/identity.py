@@ -25,7 +25,9 @@ def identity(config: Mapping[str, Any]) -> dict[str, Any]:
 def _says_nothing(key: str) -> bool:
     """Tells whether a key says only where files lie, or how often a diagnostic looks."""
     looks = key.startswith("callbacks.") and key.endswith((".every_n_epochs", ".pictures_every_n_epochs"))
-    return looks or key.endswith((".root", ".download", ".folder"))
+    # Elsewhere such a key is an option like any other: a rule of one's own may take a root.
+    lies = key.startswith(("data.", "callbacks.")) and key.endswith((".root", ".download", ".folder"))
+    return looks or lies
 
 
 def flatten(value: Any, prefix: str = "") -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -38,6 +39,11 @@ def look_arguments(arguments: Sequence[str]) -> dict[str, Any]:
             raise LabError(f"{argument} is the second {key}=: give it once")
         given.add(key)
         kind = "data" if key.startswith("data.") else key
+        if key == "paths.data":
+            raise LabError(
+                f"{argument}: lab.inspect looks for data where the run's config.yaml says; if they lie elsewhere now, "
+                "set the option that names them there, such as data.source.digits.root=FOLDER"
+            )
         if kind in _OPTIONS[other]:
             raise LabError(f"{key}= can be given only with {other}=, not with {own}=: leave it out")
         if kind == "data":
@@ -83,7 +89,7 @@ def _text(name: str, value: str) -> str:
 
 
 def _path(name: str, value: str) -> Path:
-    return Path(_text(name, value))
+    return Path(os.path.expanduser(_text(name, value)))
 
 
 def _flag(name: str, value: str) -> bool:

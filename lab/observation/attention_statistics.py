@@ -216,6 +216,7 @@ def output_derivatives(
     direction_BHND: Tensor | None = None,
     normaliser: Normaliser | None = None,
     mask: Tensor | None = None,
+    bias: Tensor | None = None,
 ) -> dict[str, Tensor]:
     """Mean absolute derivative of the attention output with respect to each token's q, k and v, over channels.
 
@@ -226,7 +227,7 @@ def output_derivatives(
     """
     with torch.enable_grad():
         leaves = [x.detach().float().requires_grad_() for x in (q_BHND, k_BHMD, v_BHMD)]
-        z = attend_explicit(leaves[0], leaves[1], leaves[2], rule, mask, normaliser).z
+        z = attend_explicit(leaves[0], leaves[1], leaves[2], rule, mask, normaliser, bias=bias).z
         direction = torch.ones_like(z) if direction_BHND is None else direction_BHND
         gradients = torch.autograd.grad((z * direction).sum(), leaves)
     return {name: gradient.abs().mean(-1) for name, gradient in zip("qkv", gradients, strict=True)}

@@ -28,7 +28,7 @@ class ChangePoint:
 
     Attributes:
         index: index of the first value after the step.
-        before, after: mean of the plateau on either side.
+        before, after: mean of the values compared on either side; where the step takes a while, they hold parts of it.
         strength: share of the variance of both plateaus that lies between them (eta squared): 1 is a perfect step, a
             straight line has 0.75.
     """

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from lab.attention.normaliser import Normaliser
 from lab.attention.rule import TemperatureRule
-from lab.console import LabError
+from lab.console import LabError, blamed
 from lab.datasets.loading import Batch, DataModule, parts_of
 from lab.models.parts import Observable, attention_layers_of, observable
 from lab.observation.recorder import Recorder, evaluating
@@ -160,7 +160,7 @@ def observe(
             chunk = _read(model, data, batch, what, precision)
             for index in wanted:
                 assert stop <= observers[index].scenes
-                seen[index].append(observers[index].see(chunk))
+                seen[index].append(_seen(observers[index], chunk))
             del chunk
         asked = [observer.scenes for observer in observers if observer.scenes != EVERY_SCENE]
         if too_few is not None and stop < (most := max(asked, default=0)):
@@ -185,8 +185,14 @@ def check_observers(observers: object) -> None:
             raise LabError(f"{type(one).__name__}.reads is a text: write a tuple, ({reads!r},)")
 
 
+def _seen(observer: Observer, chunk: Chunk) -> Any:
+    with blamed(f"{type(observer).__name__}.see fails"):
+        return observer.see(chunk)
+
+
 def _concluded(observer: Observer, seen: list[Any]) -> Findings:
-    found: object = observer.conclude(seen)
+    with blamed(f"{type(observer).__name__}.conclude fails"):
+        found: object = observer.conclude(seen)
     if not isinstance(found, Findings):
         raise LabError(f"{type(observer).__name__}.conclude must return Findings, and returned {type(found).__name__}")
     parts: dict[str, tuple[Iterable[Any], Callable[[Any], bool]]] = {
@@ -234,7 +240,7 @@ def look(model: nn.Module, x: Any, observers: Sequence[Observer]) -> list[Findin
             nothing = torch.zeros(_inputs_of(part), device=device)
             chunk = Chunk({"x": part, "y": nothing, "latents": {}}, {}, layers, known)
             for own, observer in zip(seen, observers, strict=True):
-                own.append(observer.see(chunk))
+                own.append(_seen(observer, chunk))
         return [_concluded(observer, own) for observer, own in zip(observers, seen, strict=True)]
 
 

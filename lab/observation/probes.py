@@ -105,7 +105,7 @@ def accuracy(logits_PNK: Tensor, targets: Targets, rows: slice) -> Tensor:
 
 
 def code_length(
-    features_PND: Tensor, targets: Targets, portions: Sequence[float], l2: float = 1.0, iterations: int = 200
+    features_PND: Tensor, targets: Targets, portions: Sequence[float], l2: float = 1.0, iterations: int = 2000
 ) -> Tensor:
     """Online code-length in bits, [P, T]: what it takes to send the labels to a receiver who has the features.
 
@@ -128,7 +128,8 @@ def code_length(
         total = torch.tensor([ends[0] * math.log2(c) for c in targets.classes]).repeat(len(group), 1).double()
         for start, stop in zip(ends, [*ends[1:], size], strict=True):
             block = slice(start, stop)
-            logits = predict(group, targets, slice(0, start), block, l2, iterations)
+            # A right answer costs bits by how sure the probe is: fits that serve an accuracy are off by half of them.
+            logits = predict(group, targets, slice(0, start), block, l2, iterations, tolerance=1e-6)
             for index, columns in enumerate(targets.slices):
                 log_p = logits[..., columns].double().log_softmax(-1).cpu()
                 own = targets.labels[index, block].expand(len(group), -1).unsqueeze(-1)
@@ -188,6 +189,8 @@ def dual_predict(
     tolerance: float = 1e-3,
 ) -> Tensor:
     """Logits [P, m, K] of probes from inner products alone: of the fitted scenes, and of new with fitted scenes."""
+    # Products of many features are large beside l2: in float32 the factorisation would lose it.
+    given, products_Pnn, y = products_Pnn.dtype, products_Pnn.double(), y.double()
     factor = _plus_diagonal(products_Pnn / 2, l2)
     alpha_PKN = fit(
         lambda a: a @ products_Pnn,
@@ -198,7 +201,7 @@ def dual_predict(
         iterations,
         tolerance,
     )
-    return new_Pmn @ alpha_PKN.mT
+    return new_Pmn @ alpha_PKN.mT.to(given)
 
 
 # A feature of this size stands for the intercept, so that the penalty on its weight is next to nothing.

@@ -110,8 +110,8 @@ def set_beside(table: Table, settings: Sequence[Setting], confidence: float = 0.
     if not matched:
         names = ", ".join(sorted({setting.experiment for setting in settings})) or "none at all"
         raise LabError(
-            f"no run belongs to a row of {table.name} (it needs {' '.join(table.experiment)}; there are runs of: "
-            f"{names}): name another table after --against, or another folder"
+            f"no run has the settings of a row of {table.name} (its rows are settings of {' '.join(table.experiment)}; "
+            f"there are runs of: {names}): name another table after --against, or another folder"
         )
     for found in matched.values():
         # Comparable settings first, then those with more seeds: never chosen by their results.

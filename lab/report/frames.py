@@ -56,7 +56,7 @@ def load_runs(*folders: str | Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     for given in folders:
         if not isinstance(given, (str, PathLike)):
             raise LabError(f"load_runs takes folders one by one, as in load_runs('runs/a', 'runs/b'); got {given!r}")
-        folder = Path(given)
+        folder = Path(given).expanduser()
         if not folder.is_dir():
             raise LabError(f"{folder} is no folder: name one that holds runs, as in load_runs('runs/reasoning')")
         gathered = gather(folder)

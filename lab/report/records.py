@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,8 @@ from lab.runs.summary import Summary, load_summary
 # loss than val/accuracy or val/loss, that metric takes its place.
 CURVES = ("epoch", "train/accuracy", "train/loss", "val/accuracy", "val/loss")
 FILES = (SUMMARY, CONFIG, METRICS)
+# Found without lab.config.compose, which imports Hydra.
+_CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,21 +153,23 @@ def read_record(folder: Path) -> Record:
     """
     summary = load_summary(folder)
     try:
-        typed = {read_override(one).key for one in summary.overrides}
+        typed = {one.key: one.value for one in map(read_override, summary.overrides)}
     except LabError as error:
         raise DamagedFile(folder / SUMMARY, f"is wrong: {error}") from error
     config = what_is_run(read_config(folder), summary.seed, typed)
     return Record(folder, summary, config, _curves(folder / METRICS, summary))
 
 
-def what_is_run(plain: Mapping[str, Any], seed: int, typed: Collection[str] = ()) -> dict[str, Any]:
+def what_is_run(plain: Mapping[str, Any], seed: int, typed: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Returns a composed config by dotted key, without keys that only watch and keys that follow the seed.
 
     Args:
         plain: the config as plain values.
         seed: of the run.
-        typed: keys that were given on the command line: these are meant as they are, even where they equal the seed.
+        typed: values that were given on the command line, by key: these are meant as they are, even where they equal
+            the seed.
     """
+    typed = typed or {}
 
     def follows_the_seed(key: str, value: Any) -> bool:
         # The seed of a source (data.source.digits.seed) is kept: it chooses the pictures, the same for all seeds.
@@ -173,13 +177,24 @@ def what_is_run(plain: Mapping[str, Any], seed: int, typed: Collection[str] = ()
 
     # A data folder given on the command line says what is learned, though identity() leaves folders out.
     data = flatten({"data": plain.get("data") or {}})
+    # So does a config of one's own, of which identity() may leave out all that tells it from another.
+    own = {
+        key: name
+        for key, name in typed.items()
+        if (key == "data" or key.startswith("data/")) and not _is_the_labs(key, name)
+    }
     told = {key: value for key, value in data.items() if key in typed and key.endswith((".folder", ".root"))}
     return {
         key: value
-        for key, value in (identity(plain) | told).items()
+        for key, value in (identity(plain) | told | own).items()
         # A key with the value null counts as no key: older runs lack keys that were added later with that default.
         if value is not None and not only_watches(key) and not follows_the_seed(key, value)
     }
+
+
+def _is_the_labs(group: str, name: str) -> bool:
+    """Tells whether a chosen config is one of the lab's own."""
+    return (_CONFIGS / group / f"{name}.yaml").exists()
 
 
 def only_watches(key: str) -> bool:

@@ -60,6 +60,8 @@ class RunSpec:
         own = OmegaConf.create({**plain, **changes})
         overrides = tuple(overrides)
         name = run_name(str(choices.get("experiment") or "custom"), str(choices["softmax"]), own.seed, overrides)
+        # A run folder is read from other folders, too.
+        own.paths.data = str(Path(own.paths.data).expanduser().absolute())
         own.paths.run = str(Path(own.paths.runs).expanduser().absolute() / name)
         OmegaConf.set_struct(own, True)
         OmegaConf.set_readonly(own, True)
@@ -177,10 +179,19 @@ def run_name(experiment: str, softmax: str, seed: int, overrides: Iterable[str])
     typed = list({one.key: one for one in map(read_override, overrides)}.values())
     name = softmax_name(softmax, overrides)
     # In normal form, not as typed: a run has the same name by itself and in a sweep.
-    rest = [one.written.lstrip("+") for one in typed if _names_a_run(one)]
+    rest = [_in_a_name(one) for one in typed if _names_a_run(one)]
     # The softmax config that gives a class of one's own its options is part of the name only if it was typed.
     rest += [one.written for one in typed if one.key == "softmax" and name != softmax]
     return f"{experiment}/{folder_name(','.join([name, *sorted(rest)]))}/seed={seed}"
+
+
+def _in_a_name(override: Override) -> str:
+    """The override as it stands in a run's name; a data folder's path with a digest where signs are replaced."""
+    written = override.written.lstrip("+")
+    if not override.key.endswith((".folder", ".root")) or folder_name(written) == written:
+        return written
+    # texts/a and texts-a are two folders.
+    return f"{written}-{hashlib.blake2b(written.encode(), digest_size=4).hexdigest()}"
 
 
 def softmax_name(chosen: str, overrides: Iterable[str]) -> str:

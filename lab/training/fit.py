@@ -11,9 +11,11 @@ import shutil
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import lightning as L
 import torch
+from omegaconf import OmegaConf
 
 from lab.callbacks.eureka import find_moment
 from lab.callbacks.guards import FiniteLoss, StillHeld
@@ -25,6 +27,7 @@ from lab.console import LabError, tell
 from lab.runs import slurm
 from lab.runs.folder import Run
 from lab.runs.outcome import STOPPED, Ending
+from lab.runs.own_code import own_code
 from lab.runs.provenance import provenance
 from lab.runs.spec import RunSpec
 from lab.runs.summary import Summary
@@ -126,6 +129,7 @@ def _opened(spec: RunSpec) -> Iterator[OpenRun | Summary]:
                 tell(f"{why}: the run before is kept in {aside}")
         if before is not None and before.finished:
             run.check_same(spec.config)
+            _tell_if_code_changed(run, spec)
             tell(f"finished already: {run.folder} (force=true runs it again)")
             yield before
             return
@@ -133,8 +137,9 @@ def _opened(spec: RunSpec) -> Iterator[OpenRun | Summary]:
         if "lab.train" not in origin["command"]:
             # In a worker of a launcher, the command of the process itself tells a reader nothing.
             origin["command"] = spec.command
+        _tell_if_code_changed(run, spec)
         try:
-            run.identify(spec.config, origin)
+            run.identify(spec.config, origin | {"own_code": _own_code(spec)})
         except OSError as error:
             raise _unwritable(spec, error) from error
         fixed = Summary(
@@ -154,6 +159,19 @@ def _opened(spec: RunSpec) -> Iterator[OpenRun | Summary]:
         raise
     finally:
         run.release()
+
+
+def _own_code(spec: RunSpec) -> dict[str, str]:
+    plain: Any = OmegaConf.to_container(spec.config, resolve=True)
+    return own_code(plain)
+
+
+def _tell_if_code_changed(run: Run, spec: RunSpec) -> None:
+    """Tells which files of the user's own have changed since the run in this folder began."""
+    before, now = run.read_provenance().get("own_code") or {}, _own_code(spec)
+    changed = sorted(name for name in before if name in now and before[name] != now[name])
+    if changed and run.primary:
+        tell(f"{', '.join(changed)} changed since {run.folder} was trained: force=true runs it anew with the new code")
 
 
 def _unwritable(spec: RunSpec, error: OSError) -> LabError:

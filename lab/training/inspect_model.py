@@ -155,7 +155,7 @@ def _words(text: str, characters: int) -> str:
     """The first characters of a text, of a file, or of the files of a folder."""
     path = Path(os.path.expanduser(text))  # not Path.expanduser, which fails on a text such as "~ 5 apples"
     if not os.path.exists(path):  # False, not an error, for a text too long to be a file name
-        if len(text.split()) < 2:
+        if len(text.split()) < 2 or text.endswith(".txt"):
             raise LabError(f"text={text} is no file, no folder and no text of two words or more")
         return text
     files = sorted(path.glob("*.txt")) if path.is_dir() else [path]

@@ -112,7 +112,7 @@ def read_trained(folder: str | Path, trust: Sequence[str] = ()) -> Trained:
     Raises:
         LabError: if there is no run or no intact checkpoint, or the config names something that is not trusted.
     """
-    folder = Path(folder)
+    folder = Path(folder).expanduser()
     config = load_config(folder, trust)
     newest = Run(folder, primary=False).newest_checkpoint()
     if newest is None:

@@ -65,6 +65,8 @@ class TwoStepModule(SeededModule):
         # Not a ModuleDict: its keys may not be names of its attributes, and a location may be called "keys".
         self.accuracies = tuple(accuracies)
         self.further_accuracies = nn.ModuleList(WeightedMean() for _ in self.accuracies)
+        if schedule is not None:  # diagnostics look before the first epoch begins
+            self._set_temperatures(0.0)
 
     @property
     def metric_names(self) -> tuple[str, ...]:

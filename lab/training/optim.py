@@ -36,7 +36,8 @@ class OptimConfig:
         warmup_epochs: length of the warm-up in epochs.
         warmup_steps: length of the warm-up in steps, W, for ``inverse_sqrt`` only.
         schedule: a schedule of ``timm.scheduler`` that goes by epochs, or a ``linear`` decay; ``none`` keeps ``lr``
-            after the warm-up; ``inverse_sqrt`` goes by steps t: ``lr`` sqrt(W / t) after the warm-up.
+            after the warm-up; ``inverse_sqrt`` goes by steps t: ``lr`` sqrt(W / t) after the warm-up; ``rsqrt`` does so
+            by epochs, and falls to ``min_lr`` linearly over the last fifth of those after the warm-up.
         weight_decay: decoupled weight decay.
         decay_matrices_only: no decay on biases, norms and what the model's ``no_weight_decay`` names; False: on all but
             what rules and normalisers learn.
@@ -111,6 +112,8 @@ class OptimConfig:
             learned = [{"params": own, "weight_decay": 0.0}] if own else []
             return [{"params": rest, "weight_decay": self.weight_decay}, *learned]
         spared = known.no_weight_decay() if known is not None else set()
+        if callable(named := getattr(model, "no_weight_decay", None)):  # models of timm have it, too
+            spared = spared | set(named())
         return param_groups_weight_decay(model, self.weight_decay, no_weight_decay_list=spared)
 
     def optimizer(self, groups: list[dict[str, Any]], samples_per_step: int, scales_loss: bool = False) -> Optimizer:
@@ -135,6 +138,12 @@ class OptimConfig:
         if self.schedule == "inverse_sqrt":
             lr = optimizer.param_groups[0]["lr"]
             return LambdaLR(optimizer, lambda steps: self._inverse_sqrt(steps + 1, lr) / lr)
+        scaled = optimizer.param_groups[0]["lr"]
+        if self.min_lr > scaled:
+            raise ValueError(
+                f"optim.min_lr={self.min_lr:g} is above {scaled:g}, the learning rate of this batch size "
+                f"(optim.lr={self.lr:g} is for {self.lr_reference_batch} samples): lower it likewise"
+            )
         # timm's "none" would skip the warm-up; its "step" schedule with a decay of 1 includes it.
         if self.schedule == "tanh" and self.warmup_epochs >= epochs:
             raise ValueError(

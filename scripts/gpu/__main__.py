@@ -100,14 +100,17 @@ class Record:
         return name in self.done and self.done[name].status == "done"
 
 
-def share(step: Step, left: Sequence[Step], seconds: float) -> float:
-    """Seconds for a step, the first of those that are left, from its stage's share of the time.
+def share(stage: str, left: Sequence[Step], seconds: float) -> float:
+    """Seconds for a stage, the first of those that have steps left: its share of the time, and of what is over."""
+    return seconds * SHARES[stage] / sum(SHARES[one] for one in {step.stage for step in left})
 
-    Steps of a resumable stage divide the share. Any other step may take all of it, since it begins anew if cut off.
+
+def part(step: Step, left: Sequence[Step], seconds: float) -> float:
+    """Seconds for a step, the first of those that are left, of what its stage has.
+
+    Steps of a resumable stage divide it. Any other step may take all of it, since it begins anew if cut off.
     """
-    stages = {one.stage for one in left}
-    own = sum(one.stage == step.stage for one in left) if step.stage in RESUMABLE else 1
-    return seconds * SHARES[step.stage] / sum(SHARES[stage] for stage in stages) / own
+    return seconds / (sum(one.stage == step.stage for one in left) if step.stage in RESUMABLE else 1)
 
 
 def run_step(step: Step, seconds: float, folder: Path) -> tuple[str, float, str]:
@@ -182,8 +185,12 @@ def run_all(
     late = 0.0 if began is None else max(0.0, time.time() - began)
     ends = time.monotonic() + 60 * minutes - RESERVE_SECONDS - late
     left = [step for step in plan if step.stage in only and not record.is_done(step.name)]
+    stage, stage_ends = "", 0.0
     for number, step in enumerate(left):
-        seconds = share(step, left[number:], max(0.0, ends - time.monotonic()))
+        if step.stage != stage:
+            stage, now_left = step.stage, max(0.0, ends - time.monotonic())
+            stage_ends = time.monotonic() + share(stage, left[number:], now_left)
+        seconds = part(step, left[number:], max(0.0, stage_ends - time.monotonic()))
         seconds -= min(AFTERWARDS_SECONDS, seconds / 4) if step.afterwards else 0.0
         if seconds < 1:
             tell(f"{step.name}: no time is left")
@@ -392,7 +399,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         chosen, record = [step for step in plan if step.stage in only], Record(places.results)
         left = [step for step in chosen if not record.is_done(step.name)]
         for step in chosen:
-            known = f"at most {share(step, left, seconds) / 60:.1f} minutes" if step in left else "done already"
+            has = f"{step.stage} has {share(step.stage, left, seconds) / 60:.1f} minutes, and what is left before it"
+            known = has if step in left else "done already"
             print(f"{step.name}: {known}\n    {shlex.join(['python', *step.words]).replace(f'{ROOT}/', '')}")
         return 0
     words = " ".join(sys.argv[1:] if arguments is None else arguments)

@@ -8,6 +8,7 @@
 set -euo pipefail
 export EUREKA_GPU_BEGAN=${EUREKA_GPU_BEGAN:-$(date +%s)} # the minutes count from here
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+[[ -z ${OUT:-} ]] || { mkdir -p "$OUT" && OUT=$(cd "$OUT" && pwd) && export OUT; } # as the caller's folder
 cd "$here"
 python=${PYTHON:-$(command -v python || command -v python3)}
 # After make setup, in a shell that has not activated its environment.

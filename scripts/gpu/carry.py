@@ -4,7 +4,8 @@
     python -m scripts.gpu.carry --python 3.13
 
 Packages come through pip as it is configured here, in the versions of constraints.txt; images from the folder in
-EUREKA_DATA, packed. What is there already is not fetched again. .carry is ignored by git.
+EUREKA_DATA, packed. What is there already is not fetched again, and wheels of another Python or version
+are removed. .carry is ignored by git.
 """
 
 from __future__ import annotations
@@ -69,7 +70,11 @@ def fetch_wheels(folder: Path, python: str) -> list[Path]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     pinned = pins((ROOT / "constraints.txt").read_text())
-    return [_wheel(name, pinned[_normalised(name)], folder, python) for name in PACKAGES]
+    found = [_wheel(name, pinned[_normalised(name)], folder, python) for name in PACKAGES]
+    # scripts/gpu/all.sh installs all that is there, and pip refuses a wheel of another Python.
+    for other in {*folder.glob("*.whl")} - {*found}:
+        other.unlink()
+    return found
 
 
 def pack_images(data: Path, folder: Path) -> list[Path]:

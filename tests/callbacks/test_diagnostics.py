@@ -468,3 +468,10 @@ def test_values_can_be_probed_alone(vision: Path, tmp_path: Path, quantities: st
 def test_names_with_commas_are_read_as_they_are() -> None:
     run = "runs/reasoning/softmax,callbacks=[a,b]/seed=0"
     assert look_arguments([f"run={run}", "diagnostics=[a,b]"])["run"] == Path(run)
+
+
+def test_before_training_the_temperature_is_that_of_the_first_epoch(tmp_path: Path) -> None:
+    looks = ["callbacks=[reasoning,temperature_in_use]", "diagnostics.every_n_epochs=1", NO_PICTURES]
+    run = train_in(tmp_path, *REASONING, *looks, "trainer.max_epochs=8", "softmax=heat_treatment")
+    table = pd.read_csv(run / "diagnostics" / "temperature_in_use.csv").groupby("epoch")["temperature"].mean()
+    assert table[0] == pytest.approx(1 / 3) and table[1] == pytest.approx(1 / 3) and table[2] > 0.35

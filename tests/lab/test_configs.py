@@ -502,3 +502,55 @@ def test_a_sweep_that_sets_what_no_name_tells_is_refused(tmp_path: Path, capsys)
     with pytest.raises(SystemExit, match="1"):
         check_overrides([f"--config-dir={tmp_path}", "-m", "+sweep=bad"])
     assert "sweep/bad sets trainer, which no run's name would show" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("trainr: {max_epochs: 20}", "a config file sets it, but nothing reads trainr; did you mean 'trainer'?"),
+        ("diagnostics: {every_n_epoch: 7}", "nothing reads diagnostics.every_n_epoch; did you mean 'every_n_epochs'?"),
+        ("checkpoints: {every_minute: 1}", "nothing reads checkpoints.every_minute; did you mean 'every_minutes'?"),
+        ("trainer: {max", "expected ',' or '}': this is no YAML"),
+    ],
+)
+def test_a_mistake_in_a_file_of_ones_own_is_told(text: str, words: str, tmp_path: Path, capsys) -> None:
+    (tmp_path / "experiment").mkdir()
+    file = tmp_path / "experiment" / "mine.yaml"
+    file.write_text(f"# @package _global_\ndefaults: [reasoning_small, _self_]\n{text}\n")
+    with pytest.raises(SystemExit, match="1"):
+        check_overrides([f"--config-dir={tmp_path}", "experiment=mine"])
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            "trainer: {max_epochs: 20}",
+            "nothing reads what experiment/mine.yaml sets: its first line must be # @package",
+        ),
+        (
+            "# @package _global_\ndefaults: [{softmax: norm_softmax}, _self_]",
+            "mine.yaml looks for softmax/norm_softmax beside itself: write - override /softmax: norm_softmax",
+        ),
+        (
+            "# @package _global_\ndefaults: [{override softmax: norm_softmax}, _self_]",
+            "a defaults list overrides softmax: write - override /softmax: NAME, with the slash",
+        ),
+    ],
+)
+def test_a_forgotten_line_or_slash_is_told(text: str, words: str, tmp_path: Path, capsys) -> None:
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "mine.yaml").write_text(f"{text}\n")
+    with pytest.raises(SystemExit, match="1"):
+        check_overrides([f"--config-dir={tmp_path}", "experiment=mine"])
+    assert words in capsys.readouterr().err
+
+
+def test_a_config_that_the_labs_own_hides_is_refused(tmp_path: Path, capsys) -> None:
+    (tmp_path / "softmax").mkdir()
+    (tmp_path / "softmax" / "norm_softmax.yaml").write_text((CONFIGS / "softmax" / "norm_softmax.yaml").read_text())
+    check_overrides([f"--config-dir={tmp_path}"])
+    with pytest.raises(SystemExit, match="1"):
+        check_overrides([f"--config-dir={tmp_path}", "softmax=norm_softmax"])
+    assert "norm_softmax.yaml has the name of one of the lab's configs, which is taken" in capsys.readouterr().err

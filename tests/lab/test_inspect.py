@@ -133,3 +133,11 @@ def test_options_of_a_softmax_that_is_swapped_in(run: Path) -> None:
 
 def _without_threads(parsed: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in parsed.items() if name != "threads"}
+
+
+def test_options_of_another_command_and_a_home_folder_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/somewhere")
+    told = look_arguments(["run=~/runs/seed=0", "diagnostics=[attention_entropy]", "out=~/look"])
+    assert (told["run"], told["out"]) == (Path("/somewhere/runs/seed=0"), Path("/somewhere/look"))
+    with pytest.raises(LabError, match=r"set the option that names them there, such as data\.source\.digits\.root"):
+        look_arguments(["run=here", "diagnostics=[attention_entropy]", "paths.data=there"])

@@ -5,11 +5,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 from conftest import runs_in
+from timm.models.vision_transformer import VisionTransformer
 
 from lab.attention.rules.learnable import LearnableTemperature
 from lab.callbacks.throughput import Throughput, no_training
 from lab.config.check import check_arguments
 from lab.console import LabError
+from lab.models.replace import replace_softmax
 from lab.models.set_attention import SetAttention
 from lab.runs.metrics import read_metrics
 from lab.train import run
@@ -174,3 +176,20 @@ def test_temperatures_stay_in_32_bit_in_a_model_in_16() -> None:
     assert {one.dtype for one in model.attention.rule.state_dict().values()} == {torch.float32}
     assert {one.dtype for name, one in model.named_parameters() if "rule" not in name} == {torch.bfloat16}
     assert SetAttention(softmax=LearnableTemperature).double().attention.rule.tau.dtype == torch.float64
+
+
+def test_a_least_rate_above_that_of_a_small_batch_is_refused() -> None:
+    config = OptimConfig(lr=1e-5, min_lr=1e-6, lr_reference_batch=512)
+    optimizer = config.optimizer([{"params": [torch.nn.Parameter(torch.ones(3))]}], samples_per_step=32)
+    with pytest.raises(
+        ValueError, match=r"optim\.min_lr=1e-06 is above 6\.25e-07, the learning rate of this batch size"
+    ):
+        config.scheduler(optimizer, epochs=4)
+
+
+def test_what_a_model_of_timm_spares_has_no_decay() -> None:
+    model = VisionTransformer(img_size=8, patch_size=4, embed_dim=8, depth=1, num_heads=2, num_classes=3)
+    optim = OptimConfig(lr=1e-3, weight_decay=0.05)
+    for one in (model, replace_softmax(model, "learnable_temperature")):
+        spared = [own for group in optim.parameter_groups(one) if not group["weight_decay"] for own in group["params"]]
+        assert {id(model.pos_embed), id(model.cls_token)} <= {id(own) for own in spared}

@@ -41,6 +41,7 @@ from lab.observation.recorder import Recorder
 from lab.report.gather import gather
 from lab.report.settings import settings
 from lab.runs.outcome import Ending
+from lab.runs.own_code import own_code
 from lab.train import run as train_with
 from lab.training.build import build_model
 
@@ -107,6 +108,22 @@ def test_seeds_train_together_under_the_rule_of_the_page(mine: Path) -> None:
     assert summaries[0].name == "reasoning/RangeSoftmax,data.numbers=4,trainer.max_epochs=3/seed=0"
     (setting,) = settings(gather(mine / "reasoning").runs)
     assert setting.name == "RangeSoftmax, data.numbers=4, trainer.max_epochs=3"
+
+
+def test_a_rule_that_was_changed_since_its_run_is_told(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    typed = ["experiment=reasoning", "softmax._target_=my_rules.RangeSoftmax", "data.numbers=4", "logger=csv_only"]
+    typed += ["trainer.max_epochs=3", f"paths.runs={mine}", "threads=1"]
+    train_with(typed)
+    train_with(typed)
+    assert "my_rules" not in capsys.readouterr().err
+    with (mine / "my_rules.py").open("a") as file:
+        file.write("# changed\n")
+    train_with(typed)
+    told = capsys.readouterr().err
+    assert "my_rules changed since" in told and "force=true runs it anew" in told and "finished already" in told
+    assert set(own_code({"softmax": {"_target_": "my_rules.RangeSoftmax"}, "model": {"_target_": "timm.VGG"}})) == {
+        "my_rules"
+    }
 
 
 @pytest.mark.parametrize("masked", [False, True])

@@ -109,7 +109,8 @@ def test_code_length_is_the_sum_of_blocks_and_short_for_what_is_easy() -> None:
     bits = code_length(features, targets, (0.1, 0.5))
     expected = 60 * math.log2(5)
     for start, stop in ((60, 300), (300, 600)):
-        logits = predict(features[:1], targets, slice(0, start), slice(start, stop))[0, :, targets.slices[0]]
+        fitted = predict(features[:1].double(), targets, slice(0, start), slice(start, stop), 1.0, 5000, 1e-10)
+        logits = fitted[0, :, targets.slices[0]]
         own = targets.labels[0, start:stop]
         expected -= float(logits.double().log_softmax(-1).gather(1, own[:, None]).sum()) / math.log(2)
     assert float(bits[0, 0]) == pytest.approx(expected, rel=1e-3)
@@ -136,3 +137,18 @@ def test_what_says_nothing_is_left_out_and_what_cannot_be_fitted_refused() -> No
         probe_accuracy(features, targets, held_out_share=1e-9)
     with pytest.raises(ValueError, match="portions must rise"):
         code_length(features, targets, (0.5, 0.1))
+
+
+@pytest.mark.parametrize("features", [16, 5000])
+def test_code_length_of_what_is_easy_is_that_of_the_best_probe(features: int) -> None:
+    """What an accuracy needs is not enough: bits of easy labels would be off by half, and of many features, too."""
+    generator = torch.Generator().manual_seed(0)
+    y = torch.arange(400) % 2
+    x = torch.randn(400, features, generator=generator) + 100 * torch.randn(features, generator=generator)
+    x[:, :8] += 2 * y[:, None]
+    targets, portions = Targets.of({"y": y}), (0.1, 0.5)
+    expected = 40.0
+    for start, stop in ((40, 200), (200, 400)):
+        logits = predict(x[None].double(), targets, slice(0, start), slice(start, stop), 1.0, 20_000, 1e-10)[0]
+        expected -= float(logits.log_softmax(-1).gather(1, y[start:stop, None]).sum()) / math.log(2)
+    assert float(code_length(x[None], targets, portions)) == pytest.approx(expected, rel=2e-3)

@@ -628,13 +628,13 @@ def test_another_accuracy_that_was_watched_is_told_and_drawn_in_its_place(write,
 def test_corpora_of_two_folders_are_two_settings() -> None:
     plain = {"data": {"corpus": {"folder": "/a"}, "root": "/data"}, "seed": 0}
     other = {"data": {"corpus": {"folder": "/b"}, "root": "/elsewhere"}, "seed": 0}
-    typed = ("data.corpus.folder", "data.root")
+    typed = {"data.corpus.folder": "/a", "data.root": "/data"}
     assert what_is_run(plain, 0, typed) != what_is_run(other, 0, typed)
     assert what_is_run(plain, 0) == what_is_run(other, 0)  # of a default, where it lies says nothing
 
 
 def test_images_of_two_folders_are_two_settings() -> None:
-    typed = ("data.alphabets.root",)
+    typed = {"data.alphabets.root": "/a"}
     one, other = ({"data": {"alphabets": {"root": root}}, "seed": 0} for root in ("/a", "/b"))
     assert what_is_run(one, 0, typed) != what_is_run(other, 0, typed)
 
@@ -905,7 +905,7 @@ def test_another_task_or_softmax_is_no_row(write, tmp_path: Path) -> None:
         "lab.datasets.tasks.same_color.SameColor"
     ]
     assert not plain.others and not any(row.settings for row in others)
-    with pytest.raises(LabError, match="no run belongs to a row of eureka/section_5_3"):
+    with pytest.raises(LabError, match="no run has the settings of a row of eureka/section_5_3"):
         set_beside(load("eureka/section_5_3"), [setting for setting in found if "tau" in setting.name])
 
 
@@ -976,3 +976,15 @@ def test_the_files_trace_every_number_and_come_out_the_same_again(write, tmp_pat
     (out / "index.html").unlink()  # as in a repository that keeps the rest
     report([tmp_path], "eureka/figure_8", pictures_mib=1)
     assert (out / "index.html").exists()
+
+
+def test_two_configs_of_ones_own_are_two_settings_though_only_their_folders_differ() -> None:
+    one, other = ({"data": {"corpus": {"folder": folder}}, "seed": 0} for folder in ("/a", "/b"))
+    assert what_is_run(one, 0, {"data/corpus": "news"}) != what_is_run(other, 0, {"data/corpus": "poems"})
+    # One of the lab's, typed or not, is the same.
+    assert what_is_run(one, 0, {"data/corpus": "folder"}) == what_is_run(one, 0)
+
+
+def test_an_option_of_a_rule_called_root_is_part_of_the_setting() -> None:
+    one, other = ({"softmax": {"root": root}, "seed": 0} for root in (2.0, 3.0))
+    assert what_is_run(one, 0) != what_is_run(other, 0)

@@ -47,6 +47,12 @@ def test_a_name_leaves_out_where_it_runs() -> None:
     assert run_name("reasoning", "softmax", 0, ["data.seed=4"]) != plain
 
 
+def test_folders_of_data_that_differ_in_a_sign_have_runs_of_their_own() -> None:
+    names = {run_name("language", "softmax", 0, [f"data.corpus.folder={one}"]) for one in ("texts/a", "texts-a", "a")}
+    assert len(names) == 3
+    assert "language/softmax,data.corpus.folder=a/seed=0" in names
+
+
 def test_a_class_in_place_of_the_softmax_gives_its_own_name() -> None:
     typed = ["softmax._target_=my_rules.Mine", "optim.lr=1e-3"]
     assert run_name("reasoning", "softmax", 0, typed) == "reasoning/Mine,optim.lr=0.001/seed=0"

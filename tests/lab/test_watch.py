@@ -10,8 +10,9 @@ import lightning as L
 import pandas as pd
 import pytest
 import torch
+import torch.nn.functional as F
 from conftest import ROOT
-from torch import nn
+from torch import Tensor, nn
 
 import lab
 from lab.attention.normalisers.plus_one import PlusOne
@@ -28,6 +29,7 @@ from lab.callbacks.diagnostics.sink_values import SinkValues
 from lab.callbacks.diagnostics.softmax_jacobian import SoftmaxJacobian
 from lab.callbacks.diagnostics.temperature_in_use import TemperatureInUse
 from lab.callbacks.watch import Watch
+from lab.console import LabError
 from lab.models.parts import SoftmaxFactory
 from lab.models.replaced_softmax import replaced_in
 from lab.observation.attention_statistics import sink_value_norms, softmax_jacobian
@@ -347,3 +349,58 @@ def test_where_nobody_looks_out_for_a_moment_nothing_is_grey(gpt2: nn.Module, tm
         figure = AttentionEntropy(str(tmp_path)).history(table, moment)
         labels = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
         assert ("before any Eureka-moment" in labels) == told
+
+
+class Slanted(nn.Module):
+    """Attention of two heads whose model adds a bias to the scores, or hides all keys from the first query."""
+
+    def __init__(self, mask: Tensor) -> None:
+        super().__init__()
+        self.num_heads, self.head_dim, self.mask = 2, 4, mask
+        self.query, self.key, self.value = (nn.Linear(8, 8) for _ in range(3))
+        self.seen: tuple[Tensor, Tensor, Tensor] | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (part(x).unflatten(-1, (2, 4)).transpose(1, 2) for part in (self.query, self.key, self.value))
+        self.seen = q, k, v
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=self.mask).transpose(1, 2).flatten(2)
+
+
+def test_derivatives_are_those_of_attention_with_the_bias_of_its_model(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    places = torch.arange(6.0)
+    layer = Slanted(-0.8 * (places[:, None] - places).abs())
+    model = lab.replace_softmax(nn.Sequential(layer), "softmax")
+    (found,) = lab.look(model, 3 * torch.randn(3, 6, 8), [AttentionGradients(str(tmp_path))])
+    assert layer.seen is not None
+    leaves = [part.detach().requires_grad_() for part in layer.seen]
+    q, k, v = leaves
+    F.scaled_dot_product_attention(q, k, v, attn_mask=layer.mask).sum().backward()
+    expected = [leaf.grad.abs().mean().item() for leaf in leaves if leaf.grad is not None]
+    assert [row["derivative"] for row in found.rows] == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_query_that_sees_nothing_is_left_out_of_the_spread(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    mask = torch.ones(5, 5, dtype=torch.bool).tril()
+    x, spreads = torch.randn(3, 5, 8), []
+    for hidden in (False, True):
+        torch.manual_seed(1)
+        layer = Slanted(mask & torch.tensor([not hidden, True, True, True, True])[:, None])
+        (found,) = lab.look(lab.replace_softmax(nn.Sequential(layer), "softmax"), x, [LogitSpread(str(tmp_path))])
+        spreads.append(pd.DataFrame(found.rows))
+    # With its one key, the first of five queries has a spread of 0 and a smallest weight of 1.
+    whole, without = spreads
+    assert without["spread"].to_numpy() == pytest.approx(whole["spread"].to_numpy() * 5 / 4, rel=1e-5)
+    smallest = (whole["smallest_weight"].to_numpy() * 5 - 1) / 4
+    assert without["smallest_weight"].to_numpy() == pytest.approx(smallest, rel=1e-5)
+
+
+def test_a_mistake_in_an_observer_is_told_with_its_line(tmp_path: Path) -> None:
+    class Broken(AttentionEntropy):
+        def see(self, chunk: Any) -> Any:
+            return chunk.batch["latents"]["colour"]
+
+    model = lab.replace_softmax(nn.Sequential(Slanted(torch.zeros(5, 5))), "softmax")
+    with pytest.raises(LabError, match=r"Broken\.see fails: KeyError: 'colour' \(.*test_watch\.py"):
+        lab.look(model, torch.randn(3, 5, 8), [Broken(str(tmp_path))])

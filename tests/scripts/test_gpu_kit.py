@@ -61,12 +61,12 @@ def test_every_command_of_the_plan_is_one_that_there_is(rehearse: bool, tmp_path
 def test_a_step_that_fails_or_lasts_does_not_stop_the_others(places: Places, monkeypatch, capsys) -> None:
     monkeypatch.setattr(kit, "GRACE_SECONDS", 0.3)
     monkeypatch.setattr(kit, "RESERVE_SECONDS", 0.0)
-    monkeypatch.setattr(kit, "share", lambda step, left, seconds: 1.5 if step.name == "lasts" else seconds)
+    monkeypatch.setattr(kit, "share", lambda stage, left, seconds: 1.5 if stage == "speed" else seconds)
     deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
     plan = [
         step("fails", "raise SystemExit('there is a | here')", "tests"),
         step("lasts", deaf),
-        step("works", "print('all is well')"),
+        step("works", "print('all is well')", "moments"),
     ]
     began = time.monotonic()
     record = kit.run_all(plan, 1, places, "a stand-in", "scripts/gpu/all.sh 1")
@@ -153,11 +153,31 @@ def test_no_time_left_is_told_and_leaves_a_page(places: Places, capsys) -> None:
 
 def test_time_goes_by_stage_and_what_is_left_over_goes_on() -> None:
     plan = [step("a", "", "tests"), step("b", ""), step("c", ""), step("d", "", "moments"), step("e", "", "table_1")]
-    assert kit.share(plan[0], plan, 100) == pytest.approx(100 * SHARES["tests"])
-    assert kit.share(plan[1], plan[1:], 90) == pytest.approx(90 * SHARES["speed"] / (1 - SHARES["tests"]))
+    assert kit.share("tests", plan, 100) == pytest.approx(100 * SHARES["tests"])
+    assert kit.share("speed", plan[1:], 90) == pytest.approx(90 * SHARES["speed"] / (1 - SHARES["tests"]))
+    assert kit.share("table_1", plan[4:], 55) == 55
     both = [step("d", "", "moments"), step("e", "", "moments")]
-    assert kit.share(both[0], both, 90) == 45  # they go on where they were
-    assert kit.share(plan[4], plan[4:], 55) == 55
+    assert kit.part(both[0], both, 90) == 45  # they go on where they were
+    assert kit.part(plan[1], plan[1:], 90) == 90
+
+
+def test_steps_that_are_cut_off_leave_the_later_stages_their_time(places: Places, monkeypatch) -> None:
+    monkeypatch.setattr(kit, "RESERVE_SECONDS", 0.0)
+    given: dict[str, float] = {}
+    clock = 1000.0
+
+    def cut_off(one: Step, seconds: float, folder: Path) -> tuple[str, float, str]:
+        nonlocal clock
+        given[one.name] = seconds
+        clock += seconds
+        return "cut off", seconds, ""
+
+    monkeypatch.setattr(kit, "run_step", cut_off)
+    monkeypatch.setattr(kit.time, "monotonic", lambda: clock)
+    plan = [*(step(f"speed_{number}", "") for number in range(3)), step("moment", "", "moments")]
+    kit.run_all(plan, 10, places, "a stand-in", "scripts/gpu/all.sh 10")
+    assert sum(seconds for name, seconds in given.items() if name != "moment") == pytest.approx(600 * 0.3 / 0.65)
+    assert given["moment"] == pytest.approx(600 * 0.35 / 0.65)
 
 
 def test_a_damaged_record_is_named(places: Places) -> None:
@@ -214,6 +234,18 @@ def test_images_travel_packed(tmp_path: Path) -> None:
     assert (tmp_path / "there" / "MNIST" / "raw" / "3-ubyte").read_bytes() == bytes([3]) * 1000
     with pytest.raises(LabError, match="holds 0 files of MNIST"):
         pack_images(tmp_path, tmp_path / "carried")
+
+
+def test_wheels_of_another_python_do_not_stay(tmp_path: Path, monkeypatch) -> None:
+    from scripts.gpu import carry
+
+    monkeypatch.setattr(carry, "PACKAGES", ("pydantic_core",))
+    version = pins((ROOT / "constraints.txt").read_text())["pydantic-core"]
+    names = [f"pydantic_core-{version}-cp{python}-cp{python}-manylinux_2_17_x86_64.whl" for python in (312, 313)]
+    for name in names:
+        (tmp_path / name).touch()
+    assert [path.name for path in carry.fetch_wheels(tmp_path, "3.13")] == names[1:]
+    assert [path.name for path in tmp_path.iterdir()] == names[1:]
 
 
 def test_what_is_carried_has_a_tested_version() -> None:
