@@ -184,7 +184,7 @@ def page(plan: Plan, command: str) -> str:
     scores, sizes = measure(plan)
     missing = [name for name in PENALTIES if name not in scores]
     text = [
-        '# "softmax is not enough": three readings of its L2 penalty',
+        '# "softmax is not enough": the readings of its L2 penalty',
         origin(command),
         f'A.4 says "L2 regularisation with hyperparameter lambda = 0.001". {FIRST} seeds of each reading, {STEPS:,} '
         f"steps; {plan.sets:,} test sets of each size (fewer of the largest).",
