@@ -26,8 +26,9 @@ from lab.config.suggestions import choices, explain_key
 from lab.console import LabError, not_installed, refusals
 
 _WITH_M = "add -m, as in python -m lab.train -m"
+# Keys at the top that something reads; the last two are defaults that an experiment gives for configs not chosen here.
+_READ = {path.split(".")[0] for path in PLAIN_VALUES} | {"hydra", "norm_softmax", "drawn"}
 # Groups of options that are no arguments of a class with a signature to check them against.
-_READ = {path.split(".")[0] for path in PLAIN_VALUES} | {"hydra", "norm_softmax"}
 _PLAIN_GROUPS = {path.split(".")[0] for path in PLAIN_VALUES if "." in path and not path.endswith("._target_")}
 
 
