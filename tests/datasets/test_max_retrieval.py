@@ -1,5 +1,8 @@
 """Sets of items: the label is the class of the largest one."""
 
+import itertools
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -72,3 +75,12 @@ def test_sizes_are_checked(options: dict) -> None:
     with pytest.raises((LabError, ValueError), match=r"data\."):
         check_arguments(MaxRetrievalData, options, "data")
         MaxRetrievalData(**options)
+
+
+def test_every_place_in_training_has_sets_of_its_own() -> None:
+    seen = set()
+    for seed, epoch, step, rank in itertools.product((0, 1), repeat=4):
+        data = MaxRetrievalData(batch_size=2, smallest=5, largest=5, seed=seed)
+        data.trainer = SimpleNamespace(world_size=2, global_rank=rank)  # type: ignore[assignment]
+        seen.add(data.draw_train(epoch, step)["x"][1][0].item())
+    assert len(seen) == 16

@@ -489,3 +489,13 @@ def test_a_gpu_gives_the_numbers_of_the_cpu(name, mask, dtype) -> None:
     tolerance = 1e-3 if dtype == torch.float32 else 0.05
     torch.testing.assert_close(z.cpu().float(), want, rtol=tolerance, atol=tolerance)
     assert all(slope.isfinite().all() for slope in torch.autograd.grad(z.square().sum(), there))
+
+
+def test_the_adaptive_rule_reads_the_same_from_scores_in_training_and_after() -> None:
+    rule = AdaptiveTemperature(2, 4)
+    q, k = torch.randn(1, 2, 6, 4), 3 * torch.randn(1, 2, 6, 4)
+    for training in (True, False):
+        rule.train(training)
+        of_scores = rule.of_scores(q @ k.mT, q, k)
+        assert of_scores is not None
+        torch.testing.assert_close(of_scores.expand(1, 2, 6, 1), rule.inverse_temperature(q, k).expand(1, 2, 6, 1))

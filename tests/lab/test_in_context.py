@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from conftest import assert_resumed_alike, made_once, problem_with, set_status, summary_of, train_in, write_alphabets
+from torch import Tensor
 
 from lab.attention.normalisers.plus_one import PlusOne
 from lab.attention.rules.norm import NormSoftmax
 from lab.config.compose import CONFIGS
 from lab.console import LabError
+from lab.models import in_context
 from lab.models.composed_softmax import softmax_config, softmax_factory
 from lab.models.in_context import InContextTransformer, sinusoids
 from lab.models.parts import SoftmaxFactory
@@ -179,3 +182,20 @@ def test_positions_turn_at_their_paces() -> None:
     place = torch.arange(40.0)
     torch.testing.assert_close(position[:, 0], place.sin())
     torch.testing.assert_close(position[:, 7], (place / 30 ** (6 / 8)).cos())
+
+
+def test_images_and_labels_alternate_at_their_positions(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, seen, last = InContextTransformer(**SMALL).eval(), [], in_context.last_token
+
+    def noted(blocks: Any, x: Tensor) -> Tensor:
+        seen.append(x)
+        return last(blocks, x)
+
+    monkeypatch.setattr(in_context, "last_token", noted)
+    images, labels = torch.rand(3, 5, 1, 12, 12), torch.randint(20, (3, 4))
+    with torch.no_grad():
+        model((images, labels))
+        own = model.encoder(images.flatten(0, 1)).unflatten(0, (3, 5))
+        states = seen[0] - model.position
+        torch.testing.assert_close(states[:, 0::2], own)
+        torch.testing.assert_close(states[:, 1::2], model.label(labels))

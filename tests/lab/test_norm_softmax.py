@@ -8,6 +8,7 @@ from torch import Tensor
 
 from lab.attention import chunks
 from lab.attention.rules.norm import NormSoftmax
+from lab.attention.score_variance import rounding_variance
 
 CAUSAL = torch.ones(9, 9, dtype=torch.bool).tril()
 STATISTICS = ("var", "std", "range", "mad", "max")
@@ -104,3 +105,10 @@ def test_statistics_of_chunks_and_their_gradients_are_those_of_the_whole(statist
     torch.testing.assert_close(torch.autograd.grad(parts.sum(), (q, k)), slopes, rtol=1e-10, atol=1e-12)
     stacked = torch.func.vmap(lambda q, k: rule.inverse_temperature(q, k, mask))(q.unsqueeze(0), k.unsqueeze(0))
     torch.testing.assert_close(stacked[0], whole, rtol=1e-12, atol=0)
+
+
+def test_a_small_spread_is_no_rounding() -> None:
+    generator = torch.Generator().manual_seed(0)
+    q, k = torch.randn(1, 1, 3, 8, generator=generator), 1 + 1e-4 * torch.randn(1, 1, 20, 8, generator=generator)
+    spread = (q.double() @ k.double().mT).var(-1, correction=0, keepdim=True)
+    assert (spread > rounding_variance(q, k)).all()

@@ -459,3 +459,16 @@ def test_pairs_that_make_no_sense_are_refused() -> None:
     check_together(OfWeights(3, 4), Hard(3, 4))
     with pytest.raises(ValueError, match="OfWeights computes its temperature from the weights of a softmax, but those"):
         check_together(OfWeights(3, 4), Signed(3, 4))
+
+
+def test_dropout_acts_in_models_with_a_bias_too() -> None:
+    v = torch.ones(1, 1, 6, 4)
+    q, k = torch.randn(2, 1, 1, 6, 4).unbind(0)
+    dropped = attend(q, k, v, Fixed(1, 4), dropout=0.5, bias=torch.zeros(6, 6))
+    assert not torch.allclose(dropped, v)
+    torch.testing.assert_close(attend(q, k, v, Fixed(1, 4), bias=torch.zeros(6, 6)), v)
+
+
+def test_scores_that_differ_by_rounding_alone_get_no_weight_of_the_polynomial() -> None:
+    almost_equal = torch.tensor([[[[5.0, 5.0000005, 5.0, 5.0]]]])
+    assert not Polynomial(1, 4, form="normalised").weights(almost_equal).any()

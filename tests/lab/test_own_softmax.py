@@ -592,3 +592,25 @@ def test_a_constructor_is_told_before_its_options_are(tmp_path: Path, monkeypatc
         "def __init__(self, heads, head_dim, tau=None, power=1.0) and hand the first three on with "
         "super().__init__(heads, head_dim, tau)"
     )
+
+
+class Cold(TemperatureRule):
+    """Depends on all queries at a small tau alone."""
+
+    def inverse_temperature(self, q: Tensor, k: Tensor, mask: Any = None) -> Tensor:
+        return torch.where(self.tau < 0.01, q.square().mean((-2, -1), keepdim=True), 1.0)
+
+
+class Faint(TemperatureRule):
+    """Depends on all queries where they are small alone."""
+
+    def inverse_temperature(self, q: Tensor, k: Tensor, mask: Any = None) -> Tensor:
+        faint = q.abs().amax((-2, -1), keepdim=True) < 1e-2
+        return torch.where(faint, 1 + 1e6 * q.square().mean((-2, -1), keepdim=True), 1.0)
+
+
+@pytest.mark.parametrize("kind", [Cold, Faint])
+def test_the_trial_looks_at_many_sizes_and_temperatures(kind: type[TemperatureRule]) -> None:
+    rule = kind(2, 4)
+    check_rule(rule)
+    assert rule.couples_queries is True

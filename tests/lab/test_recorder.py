@@ -11,6 +11,7 @@ from lab.attention.rules.norm import NormSoftmax
 from lab.console import LabError
 from lab.models.compact_vit import CompactViT
 from lab.models.reasoner import Reasoner
+from lab.observation.observe import mean_over
 from lab.observation.recorder import QUANTITIES, Recorder
 
 
@@ -181,3 +182,7 @@ def test_a_compiled_model_is_watched_without_compiling_anew(in_place: bool) -> N
 def test_what_does_not_exist_is_refused(options: dict, words: str) -> None:
     with pytest.raises(LabError, match=words):
         Recorder(vit(), **options)
+
+
+def test_chunks_count_by_their_size() -> None:
+    assert mean_over([(torch.tensor(1.0), 3), (torch.tensor(5.0), 1)]).item() == 2

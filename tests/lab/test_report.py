@@ -988,3 +988,22 @@ def test_two_configs_of_ones_own_are_two_settings_though_only_their_folders_diff
 def test_an_option_of_a_rule_called_root_is_part_of_the_setting() -> None:
     one, other = ({"softmax": {"root": root}, "seed": 0} for root in (2.0, 3.0))
     assert what_is_run(one, 0) != what_is_run(other, 0)
+
+
+def test_a_wider_interval_is_asked_for_by_its_confidence(write, tmp_path: Path) -> None:
+    for seed in range(10):
+        moment = 8 + seed if seed < 6 else None
+        accuracy = 0.8 + 0.02 * seed if moment else 0.5 + 0.01 * seed
+        changed_at(write(seed, moment, accuracy=accuracy), moment)
+        write(seed, 12 if seed < 8 else None, softmax="norm_softmax", accuracy=0.7 + 0.01 * seed**1.5)
+    one, other = settings(gather(tmp_path).runs)
+    base = baseline_of([one, other])
+    assert base is not None
+    inner, outer = (compare([outcome(one), outcome(other)], base, level)[0].watched for level in (0.5, 0.95))
+    assert inner is not None and outer is not None
+    assert outer[1] < inner[1] < inner[2] < outer[2]
+    narrow, wide = outcome(one, confidence=0.5), outcome(one, confidence=0.95)
+    for name in ("ratio", "exact", "accuracy", "plateau", "eureka_epoch", "median", "change_ratio", "change_median"):
+        within, around = getattr(narrow, name), getattr(wide, name)
+        assert around.low <= within.low and within.high <= around.high, name
+        assert (around.low, around.high) != (within.low, within.high), name

@@ -5,7 +5,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from lab.config.compose import CONFIGS, compose_config
-from lab.models.resnet9 import ResNet9
+from lab.models.resnet9 import Residual, ResNet9
 from lab.training.build import build_model
 
 BASELINES = {"imagenet100": "resnet9_large", "main_task_small": "resnet9_small"}
@@ -41,3 +41,10 @@ def test_resnet9_has_no_attention_and_needs_eight_pixels() -> None:
     assert ResNet9().attention_layers() == []
     with pytest.raises(ValueError, match="8 pixels"):
         ResNet9(image_size=4)
+
+
+def test_a_residual_block_adds_its_input() -> None:
+    block = Residual(4)
+    block.body = torch.nn.Identity()  # type: ignore[assignment]
+    x = torch.randn(1, 4, 8, 8)
+    assert torch.equal(block(x), 2 * x)

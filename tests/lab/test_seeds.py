@@ -19,7 +19,7 @@ from lab.runs.metrics import read_metrics
 from lab.train import run as train_with
 from lab.training.seeds import train as training
 from lab.training.seeds.module import Seed, SeedsModule
-from lab.training.seeds.stack import join_optimizer_states
+from lab.training.seeds.stack import join_optimizer_states, split_optimizer_state
 
 REASONING = (
     "experiment=reasoning",
@@ -349,6 +349,7 @@ def test_what_a_callback_logs_is_its_seeds_own(tmp_path: Path, monkeypatch: pyte
         ((*REASONING, "seeds=[1,1]"), r"seeds=\[1, 1\] is wrong"),
         ((*REASONING, "seeds=2", "trainer.devices=2"), "one device"),
         ((*REASONING, "seeds=2", "+trainer.gradient_clip_val=1.0"), "clip"),
+        ((*REASONING, "seeds=2", "trainer.precision=16-mixed"), "cannot scale the loss"),
         ((*REASONING, "seeds=2", "+trainer.min_epochs=3"), "leave trainer.min_epochs out"),
         ((*REASONING, "seeds=2", "optim.name=lamb", "~optim.options.fused"), "updates each number independently"),
         (
@@ -400,3 +401,11 @@ def test_a_rule_that_cannot_be_stacked_is_refused_by_its_line(
         together(tmp_path / "runs", *REASONING, f"softmax._target_=my_rules.{rule}", "seeds=2")
     assert "-m seed=0,1" in str(refused.value) and "\n" not in str(refused.value)
     assert not (tmp_path / "runs").exists()
+
+
+def test_the_state_of_a_seed_is_stored_alone_and_counts_stay_numbers() -> None:
+    whole = {"state": {0: {"exp_avg": torch.zeros(3, 5)}}, "param_groups": []}
+    own = split_optimizer_state(whole, 1, 3)["state"][0]["exp_avg"]
+    assert own.untyped_storage().nbytes() == 5 * own.element_size()
+    one = {"state": {0: {"mu_product": torch.tensor(0.7), "exp_avg": torch.zeros(2)}}, "param_groups": []}
+    assert join_optimizer_states([one, one])["state"][0]["mu_product"].shape == ()

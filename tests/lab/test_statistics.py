@@ -26,6 +26,7 @@ def test_kaplan_meier_is_the_textbooks() -> None:
     assert curve.epochs.tolist() == [6, 7, 10, 13, 16, 22, 23]
     assert curve.share == pytest.approx([0.8571, 0.8067, 0.7529, 0.6902, 0.6275, 0.5378, 0.4482], abs=1e-4)
     assert (curve.low < curve.share).all() and (curve.share < curve.high).all()
+    assert (curve.low[0], curve.high[0]) == pytest.approx((0.6197, 0.9516), abs=1e-3)
     assert curve.end == 35
 
 
@@ -58,6 +59,7 @@ def test_few_seeds_have_the_p_value_of_their_permutations(one: Times, other: Tim
 def test_permutations_agree_with_the_normal_limit_where_both_serve(monkeypatch) -> None:
     early, late = Times(tuple(range(1, 16)), (20,) * 3), Times(tuple(range(4, 16)), (20,) * 7)
     drawn = log_rank(early, late)  # of 4e10 ways
+    assert log_rank(early, late) == drawn
     monkeypatch.setattr(report_survival, "_NORMAL", 1)
     assert drawn == pytest.approx(log_rank(early, late), rel=0.15)
     monkeypatch.setattr(report_survival, "_NORMAL", 100)
@@ -108,7 +110,9 @@ def test_paired_comparison_takes_the_seeds_that_both_have() -> None:
     expected = ttest_rel([0.90, 0.85, 0.95], [0.80, 0.80, 0.88])
     assert (found.seeds, found.p) == (3, pytest.approx(expected.pvalue))
     assert found.difference == pytest.approx(0.22 / 3)
-    assert found.low < found.difference < found.high
+    for confidence in (0.5, 0.95):
+        found, interval = paired(one, other, confidence), expected.confidence_interval(confidence)
+        assert (found.low, found.high) == pytest.approx((interval.low, interval.high))
     assert paired({0: 1.0, 1: 1.0}, {0: 1.0, 1: 1.0}).p == 1.0
     # Two seeds, 55 % against 100 % on both: without spread there is nothing that a t-test could say.
     assert paired({0: 1.0, 1: 1.0}, {0: 0.55, 1: 0.55}).p is None

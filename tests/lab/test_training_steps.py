@@ -1,0 +1,183 @@
+"""What a training step is made of: loss, rate, random numbers, temperature, time."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from lab.attention.layers import Attention
+from lab.attention.rules.fixed import Fixed
+from lab.attention.schedule import HeatTreatment
+from lab.callbacks import checkpoints, throughput
+from lab.callbacks.checkpoints import Checkpoints
+from lab.callbacks.eureka import EurekaMoment
+from lab.callbacks.guards import FiniteLoss
+from lab.callbacks.summary import RunSummary
+from lab.callbacks.throughput import Throughput
+from lab.console import LabError
+from lab.runs.checkpoints import Checkpoint
+from lab.runs.summary import Summary
+from lab.training.metrics import LossAndAccuracy
+from lab.training.module import TwoStepModule
+from lab.training.optim import OptimConfig
+from lab.training.resume import check_resumable
+
+
+def test_the_training_loss_is_smoothed() -> None:
+    module = TwoStepModule(nn.Identity(), OptimConfig(lr=1e-3, label_smoothing=0.1), 3)
+    logits, labels = torch.randn(5, 3), torch.arange(5) % 3
+    torch.testing.assert_close(module.loss(logits, labels), F.cross_entropy(logits, labels, label_smoothing=0.1))
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("cosine", [0.1 + 0.9 * (1 + math.cos(math.pi * epoch / 10)) / 2 for epoch in range(10)]),
+        ("linear", [1 - 0.9 * epoch / 10 for epoch in range(10)]),
+    ],
+)
+def test_a_schedule_is_its_curve_down_to_the_least_rate(kind: Any, expected: list[float]) -> None:
+    config = OptimConfig(lr=1.0, schedule=kind, min_lr=0.1)
+    optimizer = config.optimizer([{"params": [nn.Parameter(torch.ones(3))]}], 1)
+    scheduler: Any = config.scheduler(optimizer, 10)
+    seen = []
+    for epoch in range(10):
+        scheduler.step(epoch)
+        seen.append(optimizer.param_groups[0]["lr"])
+    assert seen == pytest.approx(expected)
+
+
+def test_each_place_in_training_has_random_numbers_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = set()
+    for seed, epoch, batch, rank in itertools.product((0, 1), repeat=4):
+        monkeypatch.setattr(TwoStepModule, "global_rank", rank)
+        TwoStepModule(nn.Linear(1, 1), OptimConfig(lr=1.0), 2, seed=seed).seed_step(epoch, batch)
+        seen.add(torch.rand(1).item())
+    assert len(seen) == 16
+
+
+def test_accumulated_batches_count_for_the_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = TwoStepModule(nn.Linear(1, 1), OptimConfig(lr=1e-3, lr_reference_batch=512, schedule="none"), 2)
+    data = SimpleNamespace(samples_per_batch=64)
+    trainer = SimpleNamespace(datamodule=data, accumulate_grad_batches=4, precision="32-true", max_epochs=3)
+    monkeypatch.setattr(TwoStepModule, "trainer", trainer)
+    configured: Any = module.configure_optimizers()
+    optimizer = configured["optimizer"] if isinstance(configured, dict) else configured
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(5e-4)
+
+
+@pytest.mark.parametrize("ignored", [None, -100])
+def test_a_mean_loss_is_over_answers_and_not_over_batches(ignored: int | None) -> None:
+    metrics = LossAndAccuracy(3, ignored=ignored)
+    for count, loss in ((3, 1.0), (1, 5.0)):
+        size = 4 if ignored else count
+        target = torch.full((size,), -100)
+        target[:count] = 0
+        metrics.update(logits=torch.zeros(size, 3), target=target, loss=torch.tensor(loss))
+    assert metrics.compute()["loss"].item() == 2
+
+
+def test_a_schedule_by_step_goes_by_the_steps_of_the_whole_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    schedule = HeatTreatment(1.0, 5.0, 1.0, "linear", "temperature", "step")
+    attention = Attention(8, 2, Fixed(2, 4))
+    module = TwoStepModule(attention, OptimConfig(lr=1.0), 2, schedule=schedule)
+    optimizers = [SimpleNamespace(param_groups=[{"lr": 1.0}])]
+    trainer = SimpleNamespace(estimated_stepping_batches=100, max_epochs=10, optimizers=optimizers)
+    for name, value in {"trainer": trainer, "global_step": 25, "current_epoch": 2, "global_rank": 0}.items():
+        monkeypatch.setattr(TwoStepModule, name, value)
+    module.on_train_batch_start({"x": None, "y": torch.zeros(1), "latents": {}}, 5)
+    assert attention.rule.tau.item() == pytest.approx(2)
+
+
+def test_the_best_accuracy_is_the_highest(tmp_path: Path) -> None:
+    callback = Checkpoints(tmp_path)
+    callback.best_value = 0.5
+    assert callback._is_better(0.6) and not callback._is_better(0.4)
+    summary = RunSummary(tmp_path, Summary(status="running", seed=0, softmax="softmax"))
+    for epoch, accuracy in enumerate((0.5, 0.9, 0.7)):
+        metrics = {"val/accuracy": torch.tensor(accuracy)}
+        trainer: Any = SimpleNamespace(
+            callback_metrics=metrics, sanity_checking=False, current_epoch=epoch, loggers=[], global_step=1
+        )
+        summary.on_validation_end(trainer, None)  # type: ignore[arg-type]
+    assert summary._best == {"accuracy": pytest.approx(0.9), "epoch": 2}
+
+
+def test_checkpoints_go_by_minutes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(checkpoints, "time", SimpleNamespace(monotonic=lambda: now))
+    callback, trainer = Checkpoints(tmp_path, every_minutes=5.0), SimpleNamespace(world_size=1, global_step=3)
+    now = 299
+    assert not callback.due(trainer)  # type: ignore[arg-type]
+    now = 301
+    assert callback.due(trainer)  # type: ignore[arg-type]
+
+
+def test_the_time_before_an_interruption_counts(tmp_path: Path) -> None:
+    summary = RunSummary(tmp_path, Summary(status="running", seed=0, softmax="softmax"))
+    summary.load_state_dict({"seconds": 100.0, "best": None})
+    moment = EurekaMoment()
+    moment.load_state_dict({"moment": None, "wall_seconds": 100.0, "curve": []})
+    assert summary._seconds == 100 and moment.wall_seconds is not None and moment.wall_seconds >= 100
+
+
+def test_validations_do_not_count_as_training_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, logged = 0.0, []
+    monkeypatch.setattr(throughput, "time", SimpleNamespace(perf_counter=lambda: now))
+    callback = Throughput(every_n_steps=2)
+    logger = SimpleNamespace(log_metrics=lambda values, step: logged.append(values["samples_per_second"]))
+    trainer: Any = SimpleNamespace(
+        global_step=0,
+        current_epoch=0,
+        accumulate_grad_batches=1,
+        num_training_batches=10,
+        datamodule=SimpleNamespace(samples_per_batch=16),
+        loggers=[logger],
+    )
+    nothing: Any = None
+    for step in range(1, 8):
+        now += 1
+        trainer.global_step = step
+        if step == 2:
+            callback.on_validation_start(trainer, nothing)
+            now += 100
+            callback.on_validation_end(trainer, nothing)
+        callback.on_train_batch_end(trainer, nothing, nothing, nothing, 0)
+    assert logged == [16.0] * 3
+
+
+def test_an_infinite_loss_ends_a_run() -> None:
+    guard = FiniteLoss()
+    strategy = SimpleNamespace(all_gather=lambda losses: losses)
+    trainer: Any = SimpleNamespace(strategy=strategy, lightning_module=SimpleNamespace(model=nn.Linear(1, 1)))
+    guard._trainer = trainer
+    guard._losses = [(1, 0, torch.tensor(math.inf))]
+    with pytest.raises(LabError, match="the loss is inf at step 1"):
+        guard._look()
+
+
+def test_data_that_differ_by_more_than_rounding_are_other_data() -> None:
+    module = nn.Linear(2, 2)
+    whole: dict[str, Any] = {
+        "state_dict": module.state_dict(),
+        "optimizer_states": [{"param_groups": [{}]}],
+        "callbacks": {"a": {}},
+        "loops": {"b": {}},
+    }
+    print_of_data = torch.tensor([[0.5, 3.0]], dtype=torch.float64)
+    data: Any = SimpleNamespace(setup=lambda stage: None, fingerprint=print_of_data)
+    rounded, other = (
+        Checkpoint(Path("last.ckpt"), {**whole, "data_fingerprint": print_of_data * factor}, 1)
+        for factor in (1 + 1e-6, 1.02)
+    )
+    check_resumable(rounded, module, data, 1)
+    with pytest.raises(LabError, match="was trained on other data"):
+        check_resumable(other, module, data, 1)
