@@ -10,8 +10,8 @@ from pathlib import Path
 
 from lab.runs.summary import FILE
 
-# Folders inside a run, and folders that hold no runs.
-_SKIP = {"checkpoints", "tensorboard", "pictures", "diagnostics", ".report", ".sweeps", ".mlflow"}
+# Folders that hold no runs; those inside a run are not looked into.
+_SKIP = {".report", ".sweeps", ".mlflow"}
 # Stands between the name of a run that force=true has set aside and its number: seed=0~1.
 _ASIDE = "~"
 

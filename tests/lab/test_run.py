@@ -28,6 +28,7 @@ from lab.runs.checkpoints import (
 from lab.runs.folder import Run
 from lab.runs.spec import RunSpec, run_name
 from lab.runs.summary import Summary
+from lab.runs.walk import walk_runs
 from lab.sweeps.record import jobs_of
 from lab.sweeps.status import status_of
 from lab.training.resume import check_resumable
@@ -45,6 +46,14 @@ def test_a_name_leaves_out_where_it_runs() -> None:
     plain = run_name("reasoning", "softmax", 0, [])
     assert run_name("reasoning", "softmax", 0, ["paths.runs=/x", "force=true", "logger=csv_only"]) == plain
     assert run_name("reasoning", "softmax", 0, ["data.seed=4"]) != plain
+
+
+def test_an_experiment_may_have_any_name(tmp_path: Path) -> None:
+    names = ("checkpoints", "diagnostics", "pictures", "tensorboard")
+    for name in names:
+        write_a_summary(tmp_path / name / "softmax" / "seed=0")
+        write_a_summary(tmp_path / name / "softmax" / "seed=0" / "checkpoints")  # within a run nothing is looked for
+    assert sorted(found.path.parts[-3] for found in walk_runs(tmp_path)) == sorted(names)
 
 
 def test_folders_of_data_that_differ_in_a_sign_have_runs_of_their_own() -> None:
