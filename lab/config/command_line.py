@@ -203,7 +203,7 @@ def _check_read(typed: Sequence[Override], whole: DictConfig) -> None:
             f"hydra.sweeper.params, as in {own[0]}.option: value"
         )
     for key in _unread(whole):
-        # Its last line counts, as it does for Hydra.
+        # Of several, the last one counts, as it does for Hydra.
         said = [one.input_line for one in typed if f"{one.key_or_group.split('@')[0]}.".startswith(f"{key}.")]
         parent, _, name = key.rpartition(".")
         valid = sorted(one for one in (_READ if not parent else PLAIN_VALUES) if one.startswith(parent))
@@ -235,10 +235,11 @@ def _refers_to(config: DictConfig, key: str) -> bool:
 def _check_hidden(whole: DictConfig) -> None:
     """Refuses a chosen config that lies both in the lab and in a folder of one's own: the lab's would be taken."""
     paths = [Path(path.removeprefix("file://")) for path in search_path() if path.startswith("file://")]
+    paths = [path for path in paths if path.resolve() != CONFIGS.resolve()]
     for group, chosen in whole.hydra.runtime.choices.items():
         for name in chosen if isinstance(chosen, list | ListConfig) else [chosen]:
             file = f"{group}/{name}.yaml"
-            own = next((path / file for path in paths if path != CONFIGS and (path / file).exists()), None)
+            own = next((path / file for path in paths if (path / file).exists()), None)
             if own is not None and (CONFIGS / file).exists():
                 raise LabError(f"{own} has the name of one of the lab's configs, which is taken: give it another name")
 

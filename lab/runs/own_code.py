@@ -13,7 +13,6 @@ from typing import Any
 
 from lab.config.identity import flatten
 
-_LAB = str(Path(__file__).resolve().parents[1])
 # Names, in sysconfig, of the folders of Python's own modules and of packages.
 _INSTALLED = ("stdlib", "platstdlib", "purelib", "platlib")
 
@@ -35,12 +34,14 @@ def own_code(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _own_file(module: str) -> Path | None:
+    if not module or module.partition(".")[0] == "lab":
+        return None
     try:
-        spec = find_spec(module) if module else None
+        spec = find_spec(module)
     except (ImportError, ValueError, AttributeError):
         return None
     if spec is None or not spec.has_location or spec.origin is None:
         return None
     path = Path(spec.origin).resolve()
-    folders = [*site.getsitepackages(), *map(str, map(sysconfig.get_path, _INSTALLED)), _LAB]
+    folders = [*site.getsitepackages(), *map(str, map(sysconfig.get_path, _INSTALLED))]
     return None if any(path.is_relative_to(Path(one).resolve()) for one in folders) else path

@@ -554,3 +554,8 @@ def test_a_config_that_the_labs_own_hides_is_refused(tmp_path: Path, capsys) -> 
     with pytest.raises(SystemExit, match="1"):
         check_overrides([f"--config-dir={tmp_path}", "softmax=norm_softmax"])
     assert "norm_softmax.yaml has the name of one of the lab's configs, which is taken" in capsys.readouterr().err
+
+
+def test_the_labs_own_folder_of_configs_hides_nothing(capsys) -> None:
+    check_overrides([f"--config-dir={CONFIGS.resolve()}", "softmax=norm_softmax"])
+    assert not capsys.readouterr().err
