@@ -26,10 +26,12 @@ from lab.config.suggestions import choices, explain_key
 from lab.console import LabError, not_installed, refusals
 
 _WITH_M = "add -m, as in python -m lab.train -m"
-# Keys at the top that something reads; the last two are defaults that an experiment gives for configs not chosen here.
-_READ = {path.split(".")[0] for path in PLAIN_VALUES} | {"hydra", "norm_softmax", "drawn"}
-# Groups of options that are no arguments of a class with a signature to check them against.
-_PLAIN_GROUPS = {path.split(".")[0] for path in PLAIN_VALUES if "." in path and not path.endswith("._target_")}
+# Names that something reads at the top; the last two are defaults that an experiment gives for configs not chosen here.
+_READ = {"": {path.split(".")[0] for path in PLAIN_VALUES} | {"hydra", "norm_softmax", "drawn"}}
+# And in each group of options that are no arguments of a class with a signature to check them against.
+for _group, _, _name in (path.partition(".") for path in PLAIN_VALUES if not path.endswith("._target_")):
+    if _name:
+        _READ.setdefault(_group, set()).add(_name)
 
 
 def in_order(arguments: Sequence[str]) -> list[str]:
@@ -202,25 +204,26 @@ def _check_read(typed: Sequence[Override], whole: DictConfig) -> None:
             f"sweep/{sweep} sets {', '.join(own)}, which no run's name would show: write it below "
             f"hydra.sweeper.params, as in {own[0]}.option: value"
         )
-    for key in _unread(whole):
+    for key, valid in _unread(whole):
         # Of several, the last one counts, as it does for Hydra.
         said = [one.input_line for one in typed if f"{one.key_or_group.split('@')[0]}.".startswith(f"{key}.")]
-        parent, _, name = key.rpartition(".")
-        valid = sorted(one for one in (_READ if not parent else PLAIN_VALUES) if one.startswith(parent))
         if (file := whole.hydra.runtime.choices.get(key)) and _options(key):
             raise LabError(f"nothing reads what {key}/{file}.yaml sets: its first line must be # @package _global_")
         where = f"{said[-1]}: " if said else "a config file sets it, but "
-        raise LabError(f"{where}nothing reads {key}; {choices(name, [one.rpartition('.')[2] for one in valid])}")
+        raise LabError(f"{where}nothing reads {key}; {choices(key.rpartition('.')[2], valid)}")
 
 
-def _unread(whole: DictConfig) -> Iterator[str]:
-    """Yields the keys that neither the lab reads nor another value refers to: at the top, and in groups of options."""
-    keys = [str(key) for key in whole if key not in _READ]
-    for group in _PLAIN_GROUPS:
-        node = OmegaConf.select(whole, group)
-        there = [f"{group}.{key}" for key in map(str, node)] if isinstance(node, DictConfig) else []
-        keys += [key for key in there if key not in PLAIN_VALUES]
-    yield from (key for key in keys if not _refers_to(whole, key))
+def _unread(whole: DictConfig) -> Iterator[tuple[str, list[str]]]:
+    """Yields the keys that neither the lab reads nor another value refers to, each with the names that are read there.
+
+    Looks at the top, and into the groups of options.
+    """
+    for group, names in _READ.items():
+        node = OmegaConf.select(whole, group) if group else whole
+        for name in map(str, node) if isinstance(node, DictConfig) else ():
+            key = f"{group}.{name}" if group else name
+            if name not in names and not _refers_to(whole, key):
+                yield key, sorted(names)
 
 
 def _refers_to(config: DictConfig, key: str) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lab.config.compose import CONFIGS
 from lab.config.identity import flatten, identity
 from lab.config.overrides import read_override
 from lab.console import LabError
@@ -26,8 +27,6 @@ from lab.runs.summary import Summary, load_summary
 # loss than val/accuracy or val/loss, that metric takes its place.
 CURVES = ("epoch", "train/accuracy", "train/loss", "val/accuracy", "val/loss")
 FILES = (SUMMARY, CONFIG, METRICS)
-# Found without lab.config.compose, which imports Hydra.
-_CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,7 +193,7 @@ def what_is_run(plain: Mapping[str, Any], seed: int, typed: Mapping[str, str] | 
 
 def _is_the_labs(group: str, name: str) -> bool:
     """Tells whether a chosen config is one of the lab's own."""
-    return (_CONFIGS / group / f"{name}.yaml").exists()
+    return (CONFIGS / group / f"{name}.yaml").exists()
 
 
 def only_watches(key: str) -> bool:

@@ -6,12 +6,9 @@ import hashlib
 import site
 import sysconfig
 from collections.abc import Mapping
-from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-
-from lab.config.identity import flatten
 
 # Names, in sysconfig, of the folders of Python's own modules and of packages.
 _INSTALLED = ("stdlib", "platstdlib", "purelib", "platlib")
@@ -23,14 +20,11 @@ def own_code(config: Mapping[str, Any]) -> dict[str, str]:
     Files that these import are not followed.
 
     Args:
-        config: a resolved configuration as plain values.
+        config: what is run, by dotted key (:func:`lab.config.identity.identity`).
     """
-    found = {}
-    for key, name in flatten(dict(config)).items():
-        if key.endswith("_target_") and isinstance(name, str) and (path := _own_file(name.rpartition(".")[0])):
-            with suppress(OSError):
-                found[name.rpartition(".")[0]] = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-    return found
+    named = {str(name).rpartition(".")[0] for key, name in config.items() if key.endswith("_target_")}
+    files = {module: _own_file(module) for module in sorted(named)}
+    return {name: hashlib.sha256(file.read_bytes()).hexdigest()[:16] for name, file in files.items() if file}
 
 
 def _own_file(module: str) -> Path | None:
@@ -44,4 +38,5 @@ def _own_file(module: str) -> Path | None:
         return None
     path = Path(spec.origin).resolve()
     folders = [*site.getsitepackages(), *map(str, map(sysconfig.get_path, _INSTALLED))]
-    return None if any(path.is_relative_to(Path(one).resolve()) for one in folders) else path
+    installed = any(path.is_relative_to(Path(one).resolve()) for one in folders)
+    return path if path.is_file() and not installed else None

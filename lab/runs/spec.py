@@ -61,8 +61,7 @@ class RunSpec:
         overrides = tuple(overrides)
         name = run_name(str(choices.get("experiment") or "custom"), str(choices["softmax"]), own.seed, overrides)
         # A run folder is read from other folders, too.
-        if "data" in own.paths:
-            own.paths.data = str(Path(own.paths.data).expanduser().absolute())
+        own.paths.data = str(Path(own.paths.data).expanduser().absolute())
         own.paths.run = str(Path(own.paths.runs).expanduser().absolute() / name)
         OmegaConf.set_struct(own, True)
         OmegaConf.set_readonly(own, True)

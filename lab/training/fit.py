@@ -9,13 +9,11 @@ import logging
 import os
 import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import Any
 
 import lightning as L
 import torch
-from omegaconf import OmegaConf
 
 from lab.callbacks.eureka import find_moment
 from lab.callbacks.guards import FiniteLoss, StillHeld
@@ -29,7 +27,7 @@ from lab.runs.folder import Run
 from lab.runs.outcome import STOPPED, Ending
 from lab.runs.own_code import own_code
 from lab.runs.provenance import provenance
-from lab.runs.spec import RunSpec
+from lab.runs.spec import RunSpec, identity_of
 from lab.runs.summary import Summary
 from lab.training.build import (
     build_callbacks,
@@ -127,9 +125,10 @@ def _opened(spec: RunSpec) -> Iterator[OpenRun | Summary]:
             if aside:
                 why = "force=true" if spec.force else "no checkpoint is there to go on from, so it starts anew"
                 tell(f"{why}: the run before is kept in {aside}")
+        code = own_code(identity_of(spec.config))
         if before is not None and before.finished:
             run.check_same(spec.config)
-            _tell_if_code_changed(run, spec)
+            _tell_if_code_changed(run, code)
             tell(f"finished already: {run.folder} (force=true runs it again)")
             yield before
             return
@@ -137,9 +136,9 @@ def _opened(spec: RunSpec) -> Iterator[OpenRun | Summary]:
         if "lab.train" not in origin["command"]:
             # In a worker of a launcher, the command of the process itself tells a reader nothing.
             origin["command"] = spec.command
-        _tell_if_code_changed(run, spec)
+        _tell_if_code_changed(run, code)
         try:
-            run.identify(spec.config, origin | {"own_code": _own_code(spec)})
+            run.identify(spec.config, origin | {"own_code": code})
         except OSError as error:
             raise _unwritable(spec, error) from error
         fixed = Summary(
@@ -161,14 +160,9 @@ def _opened(spec: RunSpec) -> Iterator[OpenRun | Summary]:
         run.release()
 
 
-def _own_code(spec: RunSpec) -> dict[str, str]:
-    plain: Any = OmegaConf.to_container(spec.config, resolve=True)
-    return own_code(plain)
-
-
-def _tell_if_code_changed(run: Run, spec: RunSpec) -> None:
+def _tell_if_code_changed(run: Run, now: Mapping[str, str]) -> None:
     """Tells which files of the user's own have changed since the run in this folder began."""
-    before, now = run.read_provenance().get("own_code") or {}, _own_code(spec)
+    before = run.read_provenance().get("own_code") or {}
     changed = sorted(name for name in before if name in now and before[name] != now[name])
     if changed and run.primary:
         tell(f"{', '.join(changed)} changed since {run.folder} was trained: force=true runs it anew with the new code")

@@ -111,9 +111,9 @@ class OptimConfig:
             rest = [parameter for name, parameter in trained.items() if name not in names]
             learned = [{"params": own, "weight_decay": 0.0}] if own else []
             return [{"params": rest, "weight_decay": self.weight_decay}, *learned]
-        spared = known.no_weight_decay() if known is not None else set()
-        if callable(named := getattr(model, "no_weight_decay", None)):  # models of timm have it, too
-            spared = spared | set(named())
+        # Models of timm have it, too.
+        named = (getattr(one, "no_weight_decay", None) for one in (known, model))
+        spared = {name for names in named if callable(names) for name in names()}
         return param_groups_weight_decay(model, self.weight_decay, no_weight_decay_list=spared)
 
     def optimizer(self, groups: list[dict[str, Any]], samples_per_step: int, scales_loss: bool = False) -> Optimizer:

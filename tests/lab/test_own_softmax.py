@@ -122,7 +122,7 @@ def test_a_rule_that_was_changed_since_its_run_is_told(mine: Path, capsys: pytes
     told = capsys.readouterr().err
     assert "my_rules changed since" in told and "force=true runs it anew" in told and "finished already" in told
     targets = ("my_rules.RangeSoftmax", "timm.VGG", "lab.datasets.vision.VisionData", "gone.Away")
-    assert set(own_code({name: {"_target_": name} for name in targets})) == {"my_rules"}
+    assert set(own_code({f"{name}._target_": name for name in targets})) == {"my_rules"}
 
 
 @pytest.mark.parametrize("masked", [False, True])

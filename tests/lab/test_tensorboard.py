@@ -217,7 +217,7 @@ def test_typed_values_are_columns_of_their_own() -> None:
             "data": {"numbers": 4},
             "compile": True,
             "seed": 0,
-            "paths": {"runs": "/x"},
+            "paths": {"runs": "/x", "data": "/y"},
         }
     )
     overrides = [
