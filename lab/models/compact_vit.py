@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 from timm.layers import PatchEmbed
 from timm.models import register_model
-from timm.models.vision_transformer import VisionTransformer
+from timm.models.vision_transformer import Block, VisionTransformer
 from torch import Tensor, nn
 
 from lab.attention.layers import Attention
@@ -41,6 +41,19 @@ class LinearPatchEmbed(PatchEmbed):
         return F.linear(patches.flatten(3).flatten(1, 2), self.proj.weight.flatten(1), self.proj.bias)
 
 
+class NormalisedStreamBlock(Block):
+    """timm's block, but what the MLP's norm makes of the residual stream takes the stream's place.
+
+    Source: ``TransformerEncoderLayer`` in the code that Hassani et al. 2021 published.
+    """
+
+    def forward(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
+        """x: [B, N, W] -> [B, N, W]."""
+        attended = self.attn(self.norm1(x), attn_mask=attn_mask, is_causal=is_causal)
+        x = self.norm2(x + self.drop_path1(self.ls1(attended)))
+        return x + self.drop_path2(self.ls2(self.mlp(x)))
+
+
 class CompactViT(OfBlocks, VisionTransformer):
     """Pre-norm ViT with learned positions and a CLS head; 3,750,666 parameters by default.
 
@@ -56,10 +69,13 @@ class CompactViT(OfBlocks, VisionTransformer):
         num_classes: number of labels.
         drop_path_rate: stochastic depth of the last layer, rising linearly from 0 at the first.
         qkv_bias: bias of the query, key and value projections.
-        init: "timm", as published: every linear layer with a standard deviation of 0.02, the patch embedding by torch's
-            default for convolutions; or "fan_in": all of them with a variance of 1 / inputs, which keeps the scale of
-            signals at any width. At a width of 64 the published weights start six times smaller.
-        position_std: standard deviation of the position embedding at the start (0.02 as published).
+        init: "timm": every linear layer with a standard deviation of 0.02, the patch embedding by torch's default for
+            convolutions; "vit_lite", as in the code of Hassani et al. 2021: the same, but the patch embedding with a
+            variance of 2 / inputs, six times timm's; or "fan_in": all of them with a variance of 1 / inputs, which
+            keeps the scale of signals at any width. At a width of 64, timm's weights start six times smaller.
+        position_std: standard deviation of the position embedding at the start (timm: 0.02; Hassani et al. 2021: 0.2).
+        normalised_stream: the residual stream goes on from attention as the MLP's norm leaves it, as in the code of
+            Hassani et al. 2021, so that the first positions and patches do not outweigh what attention adds.
         query_key_std: standard deviation of W_Q and W_K at the start; None leaves them to ``init``. Small values
             make attention locally uniform whatever ``init``.
         softmax: makes the rule and the normaliser of a layer; None is plain softmax.
@@ -79,8 +95,9 @@ class CompactViT(OfBlocks, VisionTransformer):
         num_classes: int = 10,
         drop_path_rate: Annotated[float, Field(ge=0, lt=1)] = 0.1,
         qkv_bias: bool = False,
-        init: Literal["timm", "fan_in"] = "timm",
+        init: Literal["timm", "vit_lite", "fan_in"] = "timm",
         position_std: NonNegativeFloat = 0.02,
+        normalised_stream: bool = False,
         query_key_std: PositiveFloat | None = None,
         softmax: SoftmaxFactory | RuleFactory | None = None,
     ) -> None:
@@ -99,12 +116,15 @@ class CompactViT(OfBlocks, VisionTransformer):
             qkv_bias=qkv_bias,
             norm_layer=partial(nn.LayerNorm, eps=1e-6),
             embed_layer=LinearPatchEmbed,
+            block_fn=NormalisedStreamBlock if normalised_stream else Block,
             attn_layer=_attention_with(make_softmaxes(softmax, heads, head_dim, tokens)),
         )
         if init == "fan_in":
             for module in self.modules():
                 if isinstance(module, nn.Linear | nn.Conv2d):
                     nn.init.normal_(module.weight, std=module.weight[0].numel() ** -0.5)
+        elif init == "vit_lite":
+            nn.init.kaiming_normal_(self.patch_embed.proj.weight)
         if position_std != 0.02:
             assert self.pos_embed is not None
             nn.init.normal_(self.pos_embed, std=position_std)

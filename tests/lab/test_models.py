@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 import timm
 import torch
+import torch.nn.functional as F
 from hydra.utils import instantiate
 from timm.layers import PatchEmbed
 from timm.models.vision_transformer import VisionTransformer
@@ -324,6 +325,18 @@ def test_initialisation_keeps_its_scale_at_any_width_where_asked_for() -> None:
     assert published[0] == pytest.approx(0.02, rel=0.05) and published[2] == pytest.approx(0.02, rel=0.2)
     assert small[:2] == (pytest.approx(128**-0.5, rel=0.05), pytest.approx((3 * 14 * 14) ** -0.5, rel=0.05))
     assert small[2] == pytest.approx(0.02, rel=0.2) and large[2] == pytest.approx(1.0, rel=0.2)
+
+
+def test_vit_lite_starts_and_normalises_as_the_code_of_hassani_et_al() -> None:
+    torch.manual_seed(0)
+    model = CompactViT(init="vit_lite", position_std=0.2, normalised_stream=True).eval()
+    assert sum(p.numel() for p in model.parameters()) == 3_750_666
+    assert float(model.patch_embed.proj.weight.std()) == pytest.approx((2 / 48) ** 0.5, rel=0.03)
+    assert float(model.pos_embed.std()) == pytest.approx(0.2, rel=0.03)
+    assert float(model.attention_layers()[0].qkv.weight.std()) == pytest.approx(0.02, rel=0.03)
+    block, x = model.blocks[0], torch.randn(2, 197, 256)
+    stream = F.layer_norm(x + block.attn(block.norm1(x)), (256,), eps=1e-6)
+    torch.testing.assert_close(block(x), stream + block.mlp(stream))
 
 
 def test_queries_and_keys_alone_start_small_where_asked_for() -> None:
