@@ -330,7 +330,7 @@ def test_initialisation_keeps_its_scale_at_any_width_where_asked_for() -> None:
 def test_vit_lite_starts_and_normalises_as_the_code_of_hassani_et_al() -> None:
     torch.manual_seed(0)
     model = CompactViT(init="vit_lite", position_std=0.2, normalised_stream=True).eval()
-    assert sum(p.numel() for p in model.parameters()) == 3_750_666
+    assert parameters(model) == 3_750_666
     assert float(model.patch_embed.proj.weight.std()) == pytest.approx((2 / 48) ** 0.5, rel=0.03)
     assert float(model.pos_embed.std()) == pytest.approx(0.2, rel=0.03)
     assert float(model.attention_layers()[0].qkv.weight.std()) == pytest.approx(0.02, rel=0.03)
