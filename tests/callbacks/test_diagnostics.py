@@ -205,9 +205,12 @@ def test_every_diagnostic_works_on_every_transformer(tmp_path: Path, experiment:
         "diagnostics.pictures_every_n_epochs=4",  # of the look before training
         "trainer.check_val_every_n_epoch=1",
     ]
-    train_with([*setting, *looks, f"callbacks=[{LISTED}]", f"paths.runs={tmp_path}", "threads=1", "logger=csv_only"])
+    # The items of max retrieval are no targets between which a z chooses.
+    names = [name for name in NAMES if (name, experiment) != ("target_attention", "max_retrieval")]
+    listed = f"callbacks=[{','.join(names)}]"
+    train_with([*setting, *looks, listed, f"paths.runs={tmp_path}", "threads=1", "logger=csv_only"])
     tables = list(tmp_path.rglob("diagnostics/*.csv"))
-    assert len(tables) == (2 if experiment == "seeds" else 1) * (len(NAMES) - 1)
+    assert len(tables) == (2 if experiment == "seeds" else 1) * (len(names) - 1)
     for path in tables:
         assert len(pd.read_csv(path)) > 0
     if experiment == "seeds":

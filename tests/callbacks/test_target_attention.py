@@ -1,0 +1,70 @@
+"""The answer token's attention on the right target beside the others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+
+from lab.attention.normalisers.softmax import Softmax
+from lab.callbacks.diagnostics.target_attention import TargetAttention
+from lab.console import LabError
+from lab.models.compact_vit import CompactViT
+from lab.observation.observe import Chunk, observe
+
+# Keys: the answer's token, a target of one token, one of two, and a bystander.
+PLACES = {"target_1": [0, 1, 0, 0, 0], "target_2": [0, 0, 1, 1, 0], "indicator_1": [0, 0, 0, 0, 1]}
+FINDS = {0: [0.1, 0.6, 0.1, 0.1, 0.1], 1: [0.1, 0.2, 0.3, 0.4, 0.0]}
+ALWAYS_FIRST = [0.0, 0.9, 0.05, 0.05, 0.0]
+
+
+def chunk_of(right: list[int]) -> Chunk:
+    """Scenes in which head 0 looks at the right target, and head 1 at the first one whichever is right."""
+    answer_BHM = torch.tensor([[FINDS[z], ALWAYS_FIRST] for z in right])
+    weights_BHNM = torch.full((len(right), 2, 5, 5), 0.2)
+    weights_BHNM[:, :, 0] = answer_BHM
+    model: Any = SimpleNamespace(answer_token=0, normalisers=lambda: [Softmax(heads=2, head_dim=4)])
+    regions = {name: torch.tensor(place).bool().expand(len(right), -1) for name, place in PLACES.items()}
+    batch = {"y": torch.zeros(len(right)), "latents": {"target_location": torch.tensor(right)}}
+    return Chunk(batch, regions, [{"weights": weights_BHNM}], model)
+
+
+def test_right_and_wrong_are_told_by_location_over_all_chunks(tmp_path: Path) -> None:
+    looks = TargetAttention(str(tmp_path))
+    # Location 0 is right in four scenes of five, and in none of the last chunk.
+    found = looks.conclude([looks.see(chunk_of(right)) for right in ([0, 1, 0], [0, 0, 0, 0, 0], [1])])
+    table = pd.DataFrame(found.rows).set_index(["head", "location"])
+    assert table["scenes"].to_dict() == {(0, 0): 7, (1, 0): 7, (0, 1): 2, (1, 1): 2}
+    assert table["right"].to_dict() == pytest.approx({(0, 0): 0.6, (0, 1): 0.7, (1, 0): 0.9, (1, 1): 0.1})
+    assert table["wrong"].to_dict() == pytest.approx({(0, 0): 0.2, (0, 1): 0.2, (1, 0): 0.1, (1, 1): 0.9})
+    # Locations count alike: a head that does not know z has no preference for the right target.
+    by_head = table.groupby("head")[["right", "wrong"]].mean()
+    assert by_head.loc[1, "right"] == pytest.approx(by_head.loc[1, "wrong"])
+    assert found.scalars == pytest.approx({"right/layer_0": 0.575, "wrong/layer_0": 0.35})
+
+
+def test_a_location_that_is_never_right_has_no_row(tmp_path: Path) -> None:
+    looks = TargetAttention(str(tmp_path))
+    found = looks.conclude([looks.see(chunk_of([1, 1]))])
+    assert {row["location"] for row in found.rows} == {1}
+
+
+@pytest.mark.parametrize("missing", ["places", "target_location"])
+def test_data_without_two_targets_is_refused(
+    tmp_path: Path, vision_data, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    model = CompactViT(**vision_data.model_arguments(), patch_size=14, depth=1, heads=1, head_dim=8)
+    if missing == "places":
+        monkeypatch.setattr(vision_data, "regions", lambda batch: {})
+    else:
+        composed = vision_data.on_after_batch_transfer
+        monkeypatch.setattr(
+            vision_data, "on_after_batch_transfer", lambda batch, index: {**composed(batch, index), "latents": {}}
+        )
+        monkeypatch.setattr(vision_data, "regions", lambda batch: {name: torch.ones(10, 2, 2) > 0 for name in PLACES})
+    with pytest.raises(LabError, match="no two targets with a place"):
+        observe(model, vision_data, [TargetAttention(str(tmp_path), scenes=10)], "cpu")
