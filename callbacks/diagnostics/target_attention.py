@@ -39,16 +39,19 @@ class TargetAttention(Diagnostic):
     reads = ("weights",)
 
     def see(self, chunk: Chunk) -> tuple[list[Tensor], Tensor]:
-        names = (f"target_{number}" for number in range(1, len(chunk.regions) + 1))
-        places = [chunk.regions[name] for name in names if name in chunk.regions]
-        right_B = chunk.batch["latents"].get("target_location")
-        if right_B is None or len(places) < 2:
+        latents = chunk.batch["latents"]
+        count = sum(name.removeprefix("target_").isdigit() for name in latents)
+        names = [f"target_{number}" for number in range(1, max(count, 2) + 1)]
+        missing = [f"latent {name}" for name in ("target_location", *names) if name not in latents]
+        missing += [f"place of {name}" for name in names if name not in chunk.regions]
+        if missing:
             raise LabError(
-                f"callbacks.{self.name} compares attention on the right target with that on others, and this data has "
-                "no two targets with a place and no latent target_location: leave it out"
+                f"callbacks.{self.name} compares attention on the right target with that on the others, and this data "
+                f"has no {', no '.join(missing)}: leave it out"
             )
-        # Z locations, T = Z targets.
-        right_BZ = F.one_hot(right_B, len(places)).float()
+        places = [chunk.regions[name] for name in names]
+        # Z locations, T = Z targets; the other letters as in lab.observation.observe.
+        right_BZ = F.one_hot(latents["target_location"], count).float()
         sums_ZTH = []
         for normaliser, layer in zip(chunk.normalisers, chunk.layers, strict=True):
             answer_BHM = shares(layer["weights"][:, :, [chunk.model.answer_token]], normaliser.total)[:, :, 0]

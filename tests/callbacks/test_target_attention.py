@@ -18,6 +18,7 @@ from lab.observation.observe import Chunk, observe
 
 # Keys: the answer's token, a target of one token, one of two, and a bystander.
 PLACES = {"target_1": [0, 1, 0, 0, 0], "target_2": [0, 0, 1, 1, 0], "indicator_1": [0, 0, 0, 0, 1]}
+TARGETS = {"target_1": torch.zeros(1), "target_2": torch.zeros(1)}  # their classes, which do not matter here
 FINDS = {0: [0.1, 0.6, 0.1, 0.1, 0.1], 1: [0.1, 0.2, 0.3, 0.4, 0.0]}
 ALWAYS_FIRST = [0.0, 0.9, 0.05, 0.05, 0.0]
 
@@ -29,13 +30,13 @@ def chunk_of(right: list[int]) -> Chunk:
     weights_BHNM[:, :, 0] = answer_BHM
     model: Any = SimpleNamespace(answer_token=0, normalisers=lambda: [Softmax(heads=2, head_dim=4)])
     regions = {name: torch.tensor(place).bool().expand(len(right), -1) for name, place in PLACES.items()}
-    batch = {"y": torch.zeros(len(right)), "latents": {"target_location": torch.tensor(right)}}
+    batch = {"y": torch.zeros(len(right)), "latents": {"target_location": torch.tensor(right), **TARGETS}}
     return Chunk(batch, regions, [{"weights": weights_BHNM}], model)
 
 
 def test_right_and_wrong_are_told_by_location_over_all_chunks(tmp_path: Path) -> None:
     looks = TargetAttention(str(tmp_path))
-    # Location 0 is right in four scenes of five, and in none of the last chunk.
+    # Location 0 is right in seven scenes of nine, and in none of the last chunk.
     found = looks.conclude([looks.see(chunk_of(right)) for right in ([0, 1, 0], [0, 0, 0, 0, 0], [1])])
     table = pd.DataFrame(found.rows).set_index(["head", "location"])
     assert table["scenes"].to_dict() == {(0, 0): 7, (1, 0): 7, (0, 1): 2, (1, 1): 2}
@@ -53,18 +54,24 @@ def test_a_location_that_is_never_right_has_no_row(tmp_path: Path) -> None:
     assert {row["location"] for row in found.rows} == {1}
 
 
-@pytest.mark.parametrize("missing", ["places", "target_location"])
-def test_data_without_two_targets_is_refused(
+@pytest.mark.parametrize("missing", ["latent target_location", "latent target_2", "place of target_2"])
+def test_data_without_a_choice_of_targets_is_refused(
     tmp_path: Path, vision_data, monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
     model = CompactViT(**vision_data.model_arguments(), patch_size=14, depth=1, heads=1, head_dim=8)
-    if missing == "places":
-        monkeypatch.setattr(vision_data, "regions", lambda batch: {})
+    if missing.startswith("place"):
+        regions = vision_data.regions
+        monkeypatch.setattr(vision_data, "regions", lambda batch: {"target_1": regions(batch)["target_1"]})
     else:
         composed = vision_data.on_after_batch_transfer
-        monkeypatch.setattr(
-            vision_data, "on_after_batch_transfer", lambda batch, index: {**composed(batch, index), "latents": {}}
-        )
-        monkeypatch.setattr(vision_data, "regions", lambda batch: {name: torch.ones(10, 2, 2) > 0 for name in PLACES})
-    with pytest.raises(LabError, match="no two targets with a place"):
+
+        def without(batch: Any, index: int) -> Any:
+            made = composed(batch, index)
+            return {
+                **made,
+                "latents": {name: own for name, own in made["latents"].items() if f"latent {name}" != missing},
+            }
+
+        monkeypatch.setattr(vision_data, "on_after_batch_transfer", without)
+    with pytest.raises(LabError, match=f"this data has no {missing}: leave it out"):
         observe(model, vision_data, [TargetAttention(str(tmp_path), scenes=10)], "cpu")
