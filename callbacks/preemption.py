@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from subprocess import CalledProcessError
 from typing import Any, NoReturn
 
 import lightning as L
@@ -79,5 +80,10 @@ class Preemption(Checkpoint):
             raise SystemExit(0)  # a failure status would have rank 0 killed before it is done
         before = self._before[signal.Signals(self.leaving)]
         if self.leaving not in (signal.SIGINT, signal.SIGTERM) and callable(before):
-            before(self.leaving, None)
+            try:
+                before(self.leaving, None)
+            except CalledProcessError as error:
+                # SLURM ends all processes of a job that it queues again, often before scontrol, which asked, is done.
+                if error.returncode >= 0:
+                    raise
         raise SystemExit(128 + self.leaving)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -149,6 +150,19 @@ def test_submitit_queues_the_job_again_once_it_is_saved(told, tmp_path: Path) ->
     assert left.value.code == -1
     assert called == [(signal.SIGUSR2, 6)]
     assert summary_of(runs_in(tmp_path)[0])["status"] == "stopped"
+
+
+@pytest.mark.parametrize(("dies", "ends"), [("kill -TERM $$", SystemExit), ("exit 1", subprocess.CalledProcessError)])
+def test_scontrol_may_die_by_the_requeue_that_it_asked_for(told, tmp_path: Path, dies: str, ends: type) -> None:
+    """SLURM ends scontrol with the job; a result of the run would then say that a job that is queued has ended."""
+    before = signal.signal(signal.SIGUSR2, lambda number, frame: subprocess.check_call(["sh", "-c", dies]))
+    try:
+        told(signal.SIGUSR2, 5)
+        with pytest.raises(ends):
+            train_in(tmp_path)
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+    assert newest(runs_in(tmp_path)[0])["global_step"] == 6
 
 
 def test_a_limit_that_is_near_is_not_forgotten_when_it_is_reached(told, tmp_path: Path) -> None:
