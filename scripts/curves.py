@@ -16,13 +16,32 @@ from lab.plotting.figures import png, save_as_asked
 from lab.runs.files import DamagedFile
 from lab.runs.summary import Summary, load_summary
 
+# Options that a name has already, or that say where a run lies and how often it is looked at, not what it is.
+_TOLD = ("softmax=", "seed=", "paths.", "checkpoints.", "diagnostics.")
+
 
 def names(runs: Mapping[Path, Summary]) -> dict[str, Path]:
-    """Maps legend names to run folders: softmax and seed, or the relative path where several runs share both."""
-    plain = {folder: f"{one.softmax}, seed {one.seed}" for folder, one in runs.items()}
-    twice = [folder for folder, name in plain.items() if Counter(plain.values())[name] > 1]
-    common = os.path.commonpath([folder.absolute() for folder in twice]) if twice else ""
-    return {os.path.relpath(folder, common) if folder in twice else name: folder for folder, name in plain.items()}
+    """Maps legend names to run folders: softmax and seed.
+
+    Runs that share both are told apart by the options that not all of them were given, and by their paths where that is
+    not enough.
+    """
+    named = {folder: f"{one.softmax}, seed {one.seed}" for folder, one in runs.items()}
+    if twice := _shared(named):
+        common = set.intersection(*(set(runs[folder].overrides) for folder in twice))
+        for folder in twice:
+            own = [one for one in runs[folder].overrides if one not in common and not one.startswith(_TOLD)]
+            named[folder] = ", ".join([named[folder], *own])
+    if twice := _shared(named):
+        root = os.path.commonpath([folder.absolute() for folder in twice])
+        named |= {folder: os.path.relpath(folder, root) for folder in twice}
+    return {name: folder for folder, name in named.items()}
+
+
+def _shared(named: Mapping[Path, str]) -> list[Path]:
+    """The folders whose name another one has, too."""
+    often = Counter(named.values())
+    return [folder for folder, name in named.items() if often[name] > 1]
 
 
 def drawn(folders: list[Path], gradients: bool) -> Figure:

@@ -336,10 +336,15 @@ def test_curves_of_runs_tell_in_a_legend_that_fits_what_was_looked_for(write, tm
     )
     figure = drawn_curves(folders, gradients=False)
     labels = [text.get_text().replace("\n", "") for text in figure.legends[0].get_texts()]
-    assert [label.partition("seed=0")[2] for label in labels if "optim.lr" in label] == [
-        ": Eureka-moment at epoch 12", ": no Eureka-moment by epoch 20", "", ": no Eureka-moment",
-    ]  # fmt: skip
-    assert not any(str(tmp_path) in label for label in labels)
+    assert [label for label in labels if "optim.lr" in label] == [
+        "softmax, seed 0, optim.lr=1e-3: Eureka-moment at epoch 12",
+        "softmax, seed 0, optim.lr=2e-3: no Eureka-moment by epoch 20",
+        "softmax, seed 0, optim.lr=3e-3",
+        "softmax, seed 0, optim.lr=4e-3, callbacks.eureka.stop_after=3: no Eureka-moment",
+    ]
+    twins = drawn_curves([write(0, 12), write(0, 12, root=tmp_path / "again")], gradients=False)
+    paths = [text.get_text().replace("\n", "") for text in twins.legends[0].get_texts()[:2]]
+    assert paths[0] != paths[1] and not any(str(tmp_path) in label for label in (*labels, *paths))
     figure.draw_without_rendering()
     box, room = figure.legends[0].get_window_extent(), figure.bbox
     assert room.x0 <= box.x0 and box.x1 <= room.x1
