@@ -27,21 +27,21 @@ def names(runs: Mapping[Path, Summary]) -> dict[str, Path]:
     not enough.
     """
     named = {folder: f"{one.softmax}, seed {one.seed}" for folder, one in runs.items()}
-    if twice := _shared(named):
-        common = set.intersection(*(set(runs[folder].overrides) for folder in twice))
-        for folder in twice:
+    for twins in _twins(named):
+        common = set.intersection(*(set(runs[folder].overrides) for folder in twins))
+        for folder in twins:
             own = [one for one in runs[folder].overrides if one not in common and not one.startswith(_TOLD)]
             named[folder] = ", ".join([named[folder], *own])
-    if twice := _shared(named):
+    if twice := [folder for twins in _twins(named) for folder in twins]:
         root = os.path.commonpath([folder.absolute() for folder in twice])
         named |= {folder: os.path.relpath(folder, root) for folder in twice}
     return {name: folder for folder, name in named.items()}
 
 
-def _shared(named: Mapping[Path, str]) -> list[Path]:
-    """The folders whose name another one has, too."""
+def _twins(named: Mapping[Path, str]) -> list[list[Path]]:
+    """The folders of each name that several have."""
     often = Counter(named.values())
-    return [folder for folder, name in named.items() if often[name] > 1]
+    return [[folder for folder in named if named[folder] == name] for name in often if often[name] > 1]
 
 
 def drawn(folders: list[Path], gradients: bool) -> Figure:
