@@ -13,11 +13,9 @@ from matplotlib.figure import Figure
 from lab.console import LabError, refusals
 from lab.plotting.curves import accuracy_figure, gradient_figure
 from lab.plotting.figures import png, save_as_asked
+from lab.report.settings import naming_overrides
 from lab.runs.files import DamagedFile
 from lab.runs.summary import Summary, load_summary
-
-# Options that a name has already, or that say where a run lies and how often it is looked at, not what it is.
-_TOLD = ("softmax=", "seed=", "paths.", "checkpoints.", "diagnostics.")
 
 
 def names(runs: Mapping[Path, Summary]) -> dict[str, Path]:
@@ -28,10 +26,10 @@ def names(runs: Mapping[Path, Summary]) -> dict[str, Path]:
     """
     named = {folder: f"{one.softmax}, seed {one.seed}" for folder, one in runs.items()}
     for twins in _twins(named):
-        common = set.intersection(*(set(runs[folder].overrides) for folder in twins))
-        for folder in twins:
-            own = [one for one in runs[folder].overrides if one not in common and not one.startswith(_TOLD)]
-            named[folder] = ", ".join([named[folder], *own])
+        told = {folder: [one.name for one in naming_overrides(runs[folder].overrides)] for folder in twins}
+        common = set.intersection(*map(set, told.values()))
+        for folder, options in told.items():
+            named[folder] = ", ".join([named[folder], *(one for one in options if one not in common)])
     if twice := [folder for twins in _twins(named) for folder in twins]:
         root = os.path.commonpath([folder.absolute() for folder in twice])
         named |= {folder: os.path.relpath(folder, root) for folder in twice}

@@ -11,7 +11,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from lab.config.compose import compose_config
-from lab.config.overrides import read_override
+from lab.config.overrides import Override, read_override
 from lab.report.records import Record, only_watches, what_is_run
 from lab.runs.spec import RULE
 
@@ -139,12 +139,18 @@ def _names(groups: Sequence[Sequence[Record]]) -> list[str]:
 def _overrides(run: Record) -> tuple[str, list[str]]:
     """Returns the softmax (or the row) of a run, and the other overrides of its command, sorted."""
     head, rest = run.softmax, []
-    for one in map(read_override, run.overrides):
+    for one in naming_overrides(run.overrides):
         if one.key == "row":
             head = one.value
-        elif one.is_what and one.key not in _NAMED_APART and not only_watches(one.key):
+        else:
             rest.append(one.name)
     return head, sorted(rest)
+
+
+def naming_overrides(overrides: Iterable[str]) -> list[Override]:
+    """The overrides that the name of a run can tell: what is run, beyond its experiment, softmax and seed."""
+    read = map(read_override, overrides)
+    return [one for one in read if one.is_what and one.key not in _NAMED_APART and not only_watches(one.key)]
 
 
 def _unlike(configs: Sequence[Mapping[str, Any]]) -> list[str]:
