@@ -128,7 +128,12 @@ def run_step(step: Step, seconds: float, folder: Path) -> tuple[str, float, str]
     with log.open("w") as file:
         # A process group of its own, so that none of its processes outlives it.
         process = subprocess.Popen(
-            [sys.executable, *step.words], cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
+            [sys.executable, *step.words],
+            cwd=ROOT,
+            env=os.environ | {"PYTHONUNBUFFERED": "1"},  # or a step that is killed has said nothing
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
         status = "cut off"
         try:

@@ -262,7 +262,7 @@ def test_what_tests_of_a_gpu_import_is_carried_or_there() -> None:
     there = {"torch", "torchvision", "lightning", "timm", "torchmetrics", "tensorboard", "numpy", "PIL", "yaml"}
     there |= {"matplotlib", "pandas", "scipy", "lab", "scripts", "conftest"} | sys.stdlib_module_names
     carried = {name.lower().replace("-", "_") for name in PACKAGES} | {"hydra"}
-    files = [ROOT / "tests" / "conftest.py", *(Path(word) for word in steps(Places())[0].words if word.endswith(".py"))]
+    files = [ROOT / "tests" / "conftest.py", *(Path(one.words[-1]) for one in steps(Places()) if one.stage == "tests")]
     assert len(files) > 2
     for path in files:
         for node in ast.parse(path.read_text()).body:
