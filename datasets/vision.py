@@ -47,6 +47,9 @@ class VisionData(DataModule):
         validation_seed: seed of the validation scenes, which are the same for all runs with the same validation batch
             size, so that seeds are comparable.
         validation_batch_size: scenes a validation batch; None is twice ``batch_size`` (no gradients).
+        repeats: training scenes in a row that show the same image of the walk through ``task.label_source``, with
+            everything else drawn anew; 3 is the repeated augmentation of DeiT (Touvron et al. 2021; Hoffer et al.
+            2020), None is 1. An epoch has as many scenes as without, of fewer images.
 
     Raises:
         ValueError: if an epoch is shorter than one batch of all processes, or the task is wrong
@@ -66,6 +69,7 @@ class VisionData(DataModule):
         seed: int = 0,
         validation_seed: int = 0,
         validation_batch_size: BatchSize | None = None,
+        repeats: PositiveInt | None = None,
     ) -> None:
         super().__init__()
         check_definition(task, source)
@@ -79,6 +83,7 @@ class VisionData(DataModule):
         self.tile_size = tile_size
         self.seed = seed
         self.validation_seed = validation_seed
+        self.repeats = repeats or 1
         self.banks: dict[Split, ImageBank] = {}
         self._pixels: dict[tuple[Split, torch.device], Tensor] = {}
         self._shuffle, self._validation_shuffle = Shuffle(), Shuffle()
@@ -114,7 +119,10 @@ class VisionData(DataModule):
         """The draws of one training batch of this process; a pure function of its place in training."""
         size = self.bank("train").size(self.task.label_source)
         start = (step * self.world_size + self.rank) * self.batch_size
-        walk = self._shuffle.walk(start, self.batch_size, size, "walk", self.seed, epoch)
+        first, skipped = divmod(start, self.repeats)
+        images = -(-(skipped + self.batch_size) // self.repeats)
+        walk = self._shuffle.walk(first, images, size, "walk", self.seed, epoch).repeat_interleave(self.repeats)
+        walk = walk[skipped : skipped + self.batch_size]
         return self._draw("train", walk, generator_of("train", self.seed, epoch, step, self.rank))
 
     def draw_validation(self, index: int) -> Draws:

@@ -53,6 +53,20 @@ def test_an_epoch_walks_through_every_garment_once(vision_data) -> None:
     assert bank.size("garments") == 300
 
 
+def test_each_image_of_the_walk_stands_in_scenes_in_a_row(vision_data, drawn_sources) -> None:
+    """Repeated augmentation: the same image three times, across the ends of batches, in scenes drawn anew."""
+    sizes = {"batch_size": 32, "epoch_size": 256, "validation_size": 100}
+    repeated = VisionData(MainTask(), drawn_sources, **sizes, repeats=3)
+    draws = [repeated.draw_train(0, step) for step in range(8)]
+    once = torch.cat([vision_data.draw_train(0, step)["images"][:, TOP_RIGHT] for step in range(8)])
+    assert torch.equal(torch.cat([batch["images"][:, TOP_RIGHT] for batch in draws]), once.repeat_interleave(3)[:256])
+    thrice = torch.cat([batch["images"] for batch in draws])[:255].view(85, 3, 4)
+    assert (thrice[:, 0, BOTTOM_LEFT] != thrice[:, 1, BOTTOM_LEFT]).float().mean() > 0.9
+    locations = torch.cat([batch["latents"]["target_location"] for batch in draws])[:255].view(85, 3)
+    assert (locations != locations[:, :1]).any(1).float().mean() > 0.5
+    assert torch.equal(repeated.draw_validation(0)["images"], vision_data.draw_validation(0)["images"])
+
+
 def test_batches_are_a_function_of_their_place(vision_data, drawn_sources) -> None:
     other = VisionData(MainTask(), drawn_sources, batch_size=32, epoch_size=256, validation_size=100)
     late = vision_data.draw_train(3, 5)

@@ -156,11 +156,16 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(tmp_path: Path
     assert_same_weights(newest(run), newest(undisturbed))
 
 
-def test_a_finished_run_of_another_configuration_is_not_taken_for_this_one(tmp_path: Path) -> None:
-    """As after a change of a default, which is in no name."""
+def test_a_finished_run_of_another_configuration_is_not_taken_for_this_one(tmp_path: Path, capsys) -> None:
+    """As after a change of a default, which is in no name. A new option that is null changes nothing."""
     run = train_in(tmp_path, *SMALL[:-1], "trainer.max_epochs=1")
     config = run / "config.yaml"
-    config.write_text(config.read_text().replace("weight_decay: 0.05", "weight_decay: 0.5"))
+    before = config.read_text().replace("  repeats: null\n", "")
+    assert before != config.read_text()
+    config.write_text(before)
+    train_in(tmp_path, *SMALL[:-1], "trainer.max_epochs=1")
+    assert "finished already" in capsys.readouterr().err
+    config.write_text(before.replace("weight_decay: 0.05", "weight_decay: 0.5"))
     with pytest.raises(LabError, match=r"another configuration \(optim\.weight_decay: 0\.5 there, 0\.05 now\)"):
         train_in(tmp_path, *SMALL[:-1], "trainer.max_epochs=1")
 
