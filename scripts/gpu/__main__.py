@@ -46,7 +46,7 @@ GRACE_SECONDS = 30.0
 AFTERWARDS_SECONDS = 60.0
 # Kept back for writing and packing the pages.
 RESERVE_SECONDS = 30.0
-# The target that the issue sets: 300 epochs of the main task in 250 seconds on an H200.
+# To reach: 300 epochs of the main task in 250 seconds on an H200.
 TARGET_SECONDS, EPOCHS, EPOCH_SIZE = 250, 300, 60_000
 PART_BYTES, MOST_PARTS = 15 * 2**20, 4
 
@@ -56,7 +56,7 @@ class Done:
     """Result of a step.
 
     Attributes:
-        status: "done", "cut off" at its share of the time, or "failed".
+        status: "done", "cut off" at its share of the time, "stopped" by Ctrl-C or SIGTERM, or "failed".
         seconds: how long it took, all tries together.
         command: as one would type it.
         device: what it ran on.
@@ -116,6 +116,8 @@ def part(step: Step, left: Sequence[Step], seconds: float) -> float:
 def run_step(step: Step, seconds: float, folder: Path) -> tuple[str, float, str]:
     """Runs a step for at most ``seconds``; returns its status, the seconds it took and the last line that it printed.
 
+    Ctrl-C ends the step as its time does, and the status is then "stopped".
+
     Args:
         step: to run.
         seconds: after which it is killed; it is told to stop before that, so that it can save.
@@ -145,11 +147,11 @@ def run_step(step: Step, seconds: float, folder: Path) -> tuple[str, float, str]
                 process.wait(grace)
             except subprocess.TimeoutExpired:
                 tell(f"{step.name} did not end within {grace:.0f} s of being told to")
-        except BaseException:
+        except KeyboardInterrupt:
             process.terminate()
             with suppress(subprocess.TimeoutExpired):
-                process.wait(GRACE_SECONDS)
-            raise
+                process.wait(grace)
+            status = "stopped"
         finally:
             _end(process)
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
@@ -185,6 +187,9 @@ def run_all(
         only: stages whose steps are run.
         began: when the minutes began, as ``time.time()`` tells; None is now.
         out: folder that pages and runs are packed into after each step; None packs nothing.
+
+    Raises:
+        KeyboardInterrupt: if it was told to stop, once the step is written down and packed.
     """
     record = Record(places.results)
     late = 0.0 if began is None else max(0.0, time.time() - began)
@@ -206,11 +211,13 @@ def run_all(
         typed = shlex.join(["python", *step.words]).replace(f"{ROOT}/", "")
         record.keep(step.name, Done(status, round(before + took, 3), typed, device, now(), said))
         tell(f"{step.name}: {status} after {took:.0f} s{f': {said}' if said else ''}")
-        for words in step.afterwards:
+        for words in step.afterwards if status != "stopped" else ():
             _draw(step, words, min(AFTERWARDS_SECONDS, ends + RESERVE_SECONDS / 2 - time.monotonic()))
         write_text(places.results / "README.md", page(plan, record, places, command))
         if out is not None:
-            pack(places, out, checkpoints=False)
+            pack(places, out, checkpoints=status == "stopped")
+        if status == "stopped":
+            raise KeyboardInterrupt
     write_text(places.results / "README.md", page(plan, record, places, command))
     return record
 

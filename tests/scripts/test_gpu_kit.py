@@ -92,7 +92,7 @@ def test_a_step_that_fails_or_lasts_does_not_stop_the_others(places: Places, mon
 
 
 def test_told_to_go_the_kit_ends_its_step(places: Places, tmp_path: Path, monkeypatch) -> None:
-    """Else the step would hold the GPU without it."""
+    """Else the step would hold the GPU without it. What it has spent is on the page, and packed."""
     there = tmp_path / "pid"
     lasts = step(
         "lasts", f"import os, pathlib, time; pathlib.Path({str(there)!r}).write_text(str(os.getpid())); time.sleep(60)"
@@ -106,6 +106,7 @@ def test_told_to_go_the_kit_ends_its_step(places: Places, tmp_path: Path, monkey
     monkeypatch.setattr(kit, "prepare", lambda *_: "a stand-in")
     monkeypatch.setattr(kit, "steps", lambda *_: [lasts])
     monkeypatch.setattr(kit, "Places", lambda *_: places)
+    monkeypatch.setenv("OUT", str(tmp_path / "out"))
     before = signal.getsignal(signal.SIGTERM)
     try:
         threading.Thread(target=telling).start()
@@ -115,6 +116,11 @@ def test_told_to_go_the_kit_ends_its_step(places: Places, tmp_path: Path, monkey
         signal.signal(signal.SIGTERM, before)
     with pytest.raises(ProcessLookupError):
         os.kill(int(there.read_text()), 0)
+    record = kit.Record(places.results)
+    assert record.done["lasts"].status == "stopped" and record.done["lasts"].seconds > 0
+    assert not record.is_done("lasts")
+    assert "| stopped " in (places.results / "README.md").read_text()
+    assert (tmp_path / "out" / "gpu.tar.gz.0").exists()
 
 
 def test_missing_images_are_told_before_any_step(tmp_path: Path, monkeypatch) -> None:
