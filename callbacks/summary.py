@@ -154,5 +154,6 @@ def _found(eureka: EurekaMoment | None) -> Eureka:
 
 
 def _devices() -> dict[str, str]:
-    """Devices whose memory is counted, by their names in the summary."""
-    return {"host": "cpu"} | ({"device": "cuda"} if torch.cuda.is_available() else {})
+    """Devices whose memory is counted, by their names in the summary: a GPU only where this process uses one."""
+    # To ask a GPU that no one uses for its memory would open it, which takes memory there.
+    return {"host": "cpu"} | ({"device": "cuda"} if torch.cuda.is_initialized() else {})

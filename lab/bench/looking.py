@@ -61,8 +61,11 @@ def cost_of_looking(case: Case, step_seconds: list[float], model: CompactViT) ->
         if case.quick:
             for one in diagnostics:
                 one.scenes = min(one.scenes, 64)
+        device = torch.device(case.device)
+        if device.type == "cuda":  # the first call also loads its kernels
+            observe(model, data, diagnostics, device)
         started = time.perf_counter()
-        found = observe(model, data, diagnostics, torch.device(case.device))
+        found = observe(model, data, diagnostics, device)
         for one, findings in zip(diagnostics, found, strict=True):
             one.keep(findings, 1, 1)
         look = time.perf_counter() - started
@@ -71,7 +74,7 @@ def cost_of_looking(case: Case, step_seconds: list[float], model: CompactViT) ->
             for name, make in findings.figures.items():
                 one.draw(make(), name)
         pictures = (time.perf_counter() - started) / diagnostics[0].pictures_every_n_epochs
-    gradient_norms(model)  # on a GPU the first call also loads its kernels
+    gradient_norms(model)  # for the same reason
     started = time.perf_counter()
     gradient_norms(model)
     norms = (time.perf_counter() - started) * steps / GRADIENT_NORMS_EVERY

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import shlex
 import subprocess
@@ -85,15 +86,33 @@ def machine() -> dict[str, Any]:
     """Processor, cores, memory and accelerator."""
     import torch  # here: torch takes seconds, and a report asks only for the command and the commit
 
-    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     return {
         "processor": _processor(),
         "cores": psutil.cpu_count(logical=True),
         "threads": torch.get_num_threads(),
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
-        "gpu": gpu,
+        "gpu": _gpu(),
         "system": f"{platform.system()} {platform.release()}",
     }
+
+
+def _gpu() -> str | None:
+    """Name of the first GPU that this process may use."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return None
+    if not torch.cuda.is_initialized():
+        # PyTorch would open the GPU to ask it, which takes memory there, and runs on the CPU have no use for it.
+        first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+        command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader", f"--id={first}"]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=10)
+        except (OSError, subprocess.TimeoutExpired):
+            done = None
+        if done is not None and done.returncode == 0 and done.stdout.strip():
+            return done.stdout.strip()
+    return torch.cuda.get_device_name()
 
 
 def _processor() -> str:
