@@ -104,7 +104,7 @@ class FiniteLoss(Callback):
                 self.diverged = True
                 raise LabError(
                     f"the loss is {wrong[0]} at step {step} (epoch {epoch}); gradient norms: "
-                    f"{_norms_by_layer(model_of(self._trainer.lightning_module))}. The checkpoint before it is kept: "
+                    f"{_norms_by_layer(model_of(self._trainer.lightning_module))}. What was saved before is kept: "
                     "try a lower optim.lr, a longer optim.warmup_epochs or trainer.precision=32-true"
                 )
 

@@ -18,7 +18,7 @@ from pydantic import NonNegativeInt, PositiveInt
 from lab.callbacks.access import callbacks_of, model_of
 from lab.callbacks.eureka import moment_step
 from lab.callbacks.throughput import no_training
-from lab.console import LabError, tell, unexpected
+from lab.console import LabError, blamed, tell, unexpected
 from lab.datasets.loading import data_of
 from lab.observation.observe import Chunk, Findings, attention_layers, observe
 from lab.observation.subject import Subject
@@ -67,6 +67,11 @@ class Keeper(Callback):
             step: optimiser steps trained; None leaves the column out, as for a model that was trained elsewhere.
         """
         moment = {name: value for name, value in (("epoch", epoch), ("step", step)) if value is not None}
+        if taken := {"epoch", "step"} & {name for row in findings.rows for name in row}:
+            raise LabError(
+                f"{type(self).__name__} finds rows with {min(taken)!r}, a column that the lab writes itself: give it "
+                "another name"
+            )
         new = pd.DataFrame([{**moment, **row} for row in findings.rows])
         old = self.table[self.table["step"] != step] if "step" in self.table else self.table
         self.table = new if old.empty else pd.concat([old, new], ignore_index=True)
@@ -89,6 +94,27 @@ class Keeper(Callback):
         path = self.path.with_suffix("") / f"{name}.npz"
         write_atomically(path, lambda file: np.savez_compressed(file, **arrays))
         return path
+
+    def draw_found(
+        self, findings: Findings, suffix: str = "", trainer: L.Trainer | None = None, pdf: bool = False
+    ) -> list[Path]:
+        """Draws all figures of a look as :meth:`draw` does; returns their PNG files.
+
+        Args:
+            findings: of the look.
+            suffix: added to the names of the files.
+            trainer: as in :meth:`draw`.
+            pdf: as in :meth:`draw`.
+
+        Raises:
+            LabError: if a figure cannot be made.
+        """
+        paths = []
+        for name, make in findings.figures.items():
+            with blamed(f"{type(self).__name__}: the figure {name} fails"):
+                figure = make()
+            paths.append(self.draw(figure, f"{name}{suffix}", trainer, pdf))
+        return paths
 
     def draw(self, figure: Figure, name: str, trainer: L.Trainer | None = None, pdf: bool = False) -> Path:
         """Writes a picture below ``pictures``, and shows it on the boards; returns its PNG file.
@@ -248,5 +274,4 @@ def _look(trainer: L.Trainer, pl_module: L.LightningModule, due: list[Diagnostic
                         logger.show_histogram(f"{one.name}/{name}", numbers.float().cpu(), step)
             if pictures:
                 one.keep_arrays(findings, f"epoch_{epoch:05d}")
-                for name, make in findings.figures.items():
-                    one.draw(make(), f"{name}_epoch_{epoch:05d}", trainer)
+                one.draw_found(findings, f"_epoch_{epoch:05d}", trainer)

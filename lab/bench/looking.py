@@ -71,8 +71,7 @@ def cost_of_looking(case: Case, step_seconds: list[float], model: CompactViT) ->
         look = time.perf_counter() - started
         started = time.perf_counter()
         for one, findings in zip(diagnostics, found, strict=True):
-            for name, make in findings.figures.items():
-                one.draw(make(), name)
+            one.draw_found(findings)
         pictures = (time.perf_counter() - started) / diagnostics[0].pictures_every_n_epochs
     gradient_norms(model)  # for the same reason
     started = time.perf_counter()

@@ -327,6 +327,11 @@ def explained(error: Exception, overrides: Sequence[str]) -> str:
     relative = re.search(r"Could not override '[^'@]+?/([^'@/]+)@[^']*'", text)
     if relative and _options(relative[1]):
         return f"a defaults list overrides {relative[1]}: write - override /{relative[1]}: NAME, with the slash"
+    if within := re.search(r"Could not override '([^'@/]+)@([^'@]+)'", text):
+        # Without its package, Hydra reads what a config overrides as lying within the config's own folder.
+        group, package = within[1], within[2].split(".")[0]
+        file = next((one.replace("=", "/") for one in overrides if one.startswith(f"{package}=")), f"{package}/")
+        return f"{file}.yaml overrides {group}: '# @package _global_' has to be its first line"
     if twice := re.search(r"Multiple values for (\S+)\. ", text):
         return f"+{twice[1]}= would add a second {twice[1]}: write {twice[1]}=, without the plus"
     wrong = re.search(r"Could not override '([^']+)'", text)

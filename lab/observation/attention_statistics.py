@@ -96,7 +96,16 @@ def received(weights_BHNM: Tensor) -> Tensor:
 
 
 def mass_on(received_BHM: Tensor, region_BM: Tensor) -> Tensor:
-    """Share of attention that the keys of a region get together, [B, H]."""
+    """Share of attention that the keys of a region get together, [B, H].
+
+    Raises:
+        ValueError: if the region is on another number of tokens.
+    """
+    if region_BM.shape[-1] != received_BHM.shape[-1]:
+        raise ValueError(
+            f"the data's regions(batch) are on {region_BM.shape[-1]} tokens, attention on {received_BHM.shape[-1]}: "
+            "give bool [B, tokens], or [B, rows, columns] on a grid over the image"
+        )
     return (received_BHM * region_BM.unsqueeze(1)).sum(-1)
 
 

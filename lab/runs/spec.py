@@ -161,6 +161,8 @@ def seeds_of(asked: Any, first: int) -> tuple[int, ...]:
     chosen = list(range(first, first + asked)) if isinstance(asked, int) else listed
     if not chosen or len(set(chosen)) < len(chosen) or not all(isinstance(n, int) and n >= 0 for n in chosen):
         raise LabError(f"seeds={asked} is wrong: give a number of seeds (5) or different seeds ([0,3,7])")
+    if listed and first and first not in listed:
+        raise LabError(f"seed={first} is not one of seeds={asked}, which names all seeds: leave seed= out")
     if max(chosen) >= 2**32:
         raise LabError(f"seed={first} seeds={asked} goes up to seed {max(chosen)}: seeds must be less than 2**32")
     return tuple(chosen)

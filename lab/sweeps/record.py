@@ -18,6 +18,7 @@ from lab.config.compose import initialized
 from lab.config.hydra_internals import BASIC_SWEEPER, Choices, compose_multirun, loader, split_into_jobs
 from lab.config.overrides import Override, read_override
 from lab.console import LabError, refusals
+from lab.runs.files import check_writable
 from lab.runs.provenance import command_line
 from lab.runs.spec import run_name, seeds_of
 from lab.sweeps.plan import FOLDER, write_plan
@@ -36,10 +37,7 @@ class RecordPlan(Callback):
         runs = Path(config.paths.runs).expanduser().absolute()
         # Exits by itself: Hydra would only warn of an exception here, and fail for the same reason a moment later.
         with refusals():
-            try:
-                (runs / FOLDER).mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise LabError(f"{runs} cannot be written: {error}; name another folder with paths.runs") from error
+            check_writable(runs / FOLDER, "paths.runs:")
         if config.hydra.sweeper._target_ != BASIC_SWEEPER:
             return
         try:

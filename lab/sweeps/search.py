@@ -184,6 +184,10 @@ def _check_options(settings: DictConfig) -> None:
         raise LabError(f"hydra.sweeper.study_name={name} is wrong: give letters, digits, dots and hyphens")
     if seed is not None and not is_whole(seed, 0):
         raise LabError(f"hydra.sweeper.sampler.seed={seed} is wrong: give a whole number, at least 0, or null")
+    if settings.direction not in ("maximize", "minimize"):
+        raise LabError(f"hydra.sweeper.direction={settings.direction} is wrong: it must be maximize or minimize")
+    chosen("sampler", SAMPLERS, settings.sampler)
+    chosen("pruner", PRUNERS, settings.pruner)
 
 
 def _check_same_space(study: optuna.Study, space: Mapping[str, BaseDistribution]) -> None:
@@ -238,12 +242,9 @@ def _opened(name: str, where: str, settings: DictConfig) -> optuna.Study:
     """Opens the study, a new one or the one to go on with, and sets its sampler and pruner.
 
     Raises:
-        LabError: if an option is wrong, or the study cannot be opened or has another direction.
+        LabError: if the study cannot be opened or has another direction.
     """
-    chosen("pruner", PRUNERS, settings.pruner)
     wanted = str(settings.direction)
-    if wanted not in ("maximize", "minimize"):
-        raise LabError(f"hydra.sweeper.direction={wanted} is wrong: it must be maximize or minimize")
     try:
         study = optuna.create_study(
             study_name=name, storage=storage_at(where), direction=settings.direction, load_if_exists=True

@@ -15,7 +15,8 @@ from rich.table import Table
 from lab.callbacks.diagnostics.base import NEEDS, Diagnostic, Look
 from lab.config.check import check
 from lab.config.command_line import composed
-from lab.config.overrides import one_value
+from lab.config.overrides import one_value, read_override
+from lab.config.suggestions import choices
 from lab.console import LabError, first_line, tables, tell
 from lab.datasets.loading import DataModule
 from lab.observation.observe import Findings, observe
@@ -52,6 +53,30 @@ def typed_softmax(softmax: str | None, options: Sequence[str]) -> list[str]:
     return [] if softmax is None else [f"softmax={softmax}", *options]
 
 
+def _check_named(callbacks: Sequence[str]) -> None:
+    """Refuses an option of a diagnostic that is not asked for, or that a single look has no use for.
+
+    Raises:
+        LabError: if there is such an option.
+    """
+    options = {read_override(typed).key: typed for typed in callbacks}
+    of_diagnostics = {key: typed for key, typed in options.items() if key.startswith("callbacks.")}
+    if not of_diagnostics:
+        return
+    named = list(composed([typed for typed in callbacks if typed not in of_diagnostics.values()]).config.callbacks)
+    for key, typed in of_diagnostics.items():
+        name, _, option = key.removeprefix("callbacks.").partition(".")
+        told = typed.removeprefix("callbacks.")
+        if name not in named:
+            raise LabError(
+                f"{told}: {name} is none of the diagnostics that look; {choices(name, list(map(str, named)))}"
+            )
+        if option == "folder":
+            raise LabError(f"{told}: out= names the folder of all that is found")
+        if option in ("every_n_epochs", "pictures_every_n_epochs"):
+            raise LabError(f"{told}: lab.inspect looks once and draws all pictures: leave it out")
+
+
 class Looks:
     """Diagnostics that look once at a trained model; each writes its own table, pictures and note.
 
@@ -70,6 +95,7 @@ class Looks:
             raise LabError(f"out={folder} is a file: name a folder for tables and pictures")
         for typed in callbacks:
             one_value(typed)
+        _check_named(callbacks)
         config = composed(callbacks).config
         config.paths.run = str(folder)
         check(config)
@@ -133,8 +159,7 @@ class Looks:
         written = [one.path] if findings.rows else []
         arrays = one.keep_arrays(findings, "arrays")
         written += [] if arrays is None else [arrays]
-        for name, make in findings.figures.items():
-            picture = one.draw(make(), name, pdf=True)
+        for picture in one.draw_found(findings, pdf=True):
             written += [picture, picture.with_suffix(".pdf")]
         note = self.folder / f"{one.name}.json"
         write_json(note, {**facts, "options": self._options[one.name], **provenance()})

@@ -59,6 +59,8 @@ def test_entropy_mass_and_spread_by_hand(qkv) -> None:
     region = torch.zeros(3, 7, dtype=torch.bool)
     region[:, [1, 4]] = True
     assert float(mass_on(got, region)[2, 1]) == pytest.approx(float(got[2, 1, 1] + got[2, 1, 4]), rel=1e-5)
+    with pytest.raises(ValueError, match="are on 5 tokens, attention on 7"):
+        mass_on(got, region[:, :5])
     uniform = torch.full((1, 1, 1, 8), 1 / 8)
     assert float(share_of_log(weight_entropy(uniform), torch.tensor(8))) == pytest.approx(1.0)
     assert float(share_of_log(torch.tensor(0.0), torch.tensor(1))) == 0.0

@@ -537,6 +537,10 @@ def test_a_mistake_in_a_file_of_ones_own_is_told(text: str, words: str, tmp_path
             "# @package _global_\ndefaults: [{override softmax: norm_softmax}, _self_]",
             "a defaults list overrides softmax: write - override /softmax: NAME, with the slash",
         ),
+        (
+            "defaults: [{override /softmax: norm_softmax}, _self_]\n# @package _global_",
+            "experiment/mine.yaml overrides softmax: '# @package _global_' has to be its first line",
+        ),
     ],
 )
 def test_a_forgotten_line_or_slash_is_told(text: str, words: str, tmp_path: Path, capsys) -> None:

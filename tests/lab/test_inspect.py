@@ -131,6 +131,24 @@ def test_options_of_a_softmax_that_is_swapped_in(run: Path) -> None:
         inspect(**look_arguments([f"run={run}", "diagnostics=[attention_entropy]", "softmax.form=log_n"]))
 
 
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("optim.lr=1", "^optim.lr=1: optim is none of the diagnostics that look; valid: attention_entropy$"),
+        ("attention_entrpy.scenes=1", "did you mean 'attention_entropy'"),
+        ("attention_entropy.folder=there", "^attention_entropy.folder=there: out= names the folder"),
+        ("attention_entropy.every_n_epochs=7", "looks once and draws all pictures: leave it out"),
+    ],
+)
+def test_options_that_a_single_look_has_no_use_for_are_refused(
+    run: Path, tmp_path: Path, option: str, words: str
+) -> None:
+    typed = [f"run={run}", "diagnostics=[attention_entropy]", option, f"out={tmp_path}/out"]
+    with pytest.raises(LabError, match=words):
+        inspect(**_without_threads(look_arguments(typed)))
+    assert not list(tmp_path.iterdir())
+
+
 def _without_threads(parsed: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in parsed.items() if name != "threads"}
 

@@ -83,7 +83,7 @@ def test_a_folder_that_cannot_be_written_is_told_before_any_run(hydra, tmp_path:
     for sweep in ((), ("+sweep=search",)):
         with pytest.raises(SystemExit):
             RecordPlan().on_multirun_start(multirun("seed=0,1", f"paths.runs={tmp_path}/file/runs", *sweep))
-        assert f"error: {tmp_path}/file/runs cannot be written: " in capsys.readouterr().err
+        assert f"error: paths.runs: {tmp_path}/file/runs/.sweeps cannot be written: " in capsys.readouterr().err
 
 
 def test_a_home_folder_is_one_for_hydra_too(hydra, tmp_path: Path, monkeypatch) -> None:

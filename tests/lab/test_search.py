@@ -289,6 +289,8 @@ def test_a_wrong_option_is_told_before_any_run(multirun, tmp_path: Path, option:
     with pytest.raises(LabError, match=words):
         search.search(multirun(option, f"paths.runs={tmp_path}"), launcher.launch)
     assert launcher.batches == []
+    if "storage" not in option and "grid" not in option:
+        assert not list(tmp_path.iterdir())
 
 
 def test_hydras_grammar_says_what_is_searched() -> None:

@@ -347,6 +347,7 @@ def test_what_a_callback_logs_is_its_seeds_own(tmp_path: Path, monkeypatch: pyte
     [
         ((*REASONING, "seeds=0"), "seeds=0 is wrong"),
         ((*REASONING, "seeds=[1,1]"), r"seeds=\[1, 1\] is wrong"),
+        ((*REASONING, "seed=3", "seeds=[0,1]"), r"seed=3 is not one of seeds=\[0, 1\]"),
         ((*REASONING, "seeds=2", "trainer.devices=2"), "one device"),
         ((*REASONING, "seeds=2", "+trainer.gradient_clip_val=1.0"), "clip"),
         ((*REASONING, "seeds=2", "trainer.precision=16-mixed"), "cannot scale the loss"),

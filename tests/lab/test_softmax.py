@@ -144,11 +144,17 @@ def test_learnable_starts_where_it_is_told(parametrisation, granularity, count) 
         {"parametrisation": "log", "initial": 0.0},
         {"parametrisation": "tanh", "initial": 2.0},
         {"parametrisation": "sigmoid", "initial": -1.0},
+        {"limit": 5.0},
+        {"parametrisation": "log", "limit": 5.0},
     ],
 )
-def test_an_initial_value_that_cannot_be_reached_is_refused(options) -> None:
+def test_an_initial_value_or_a_limit_without_a_meaning_is_refused(options) -> None:
     with pytest.raises(ValueError, match=r"softmax\."):
         LearnableTemperature(1, 4, **options)
+
+
+def test_a_whole_number_is_an_initial_value_too() -> None:
+    assert LearnableTemperature(2, 4, initial=2).factor().tolist() == [[[2.0]], [[2.0]]]
 
 
 @pytest.mark.parametrize("options", [{"granularity": "token"}, {"parametrisation": "square"}, {"limit": 0.0}])
@@ -340,7 +346,8 @@ def test_the_spread_of_half_precision_is_taken_in_float32() -> None:
     ],
 )
 def test_each_parametrisation_is_its_equation(parametrisation, factor) -> None:
-    rule = LearnableTemperature(1, 4, parametrisation=parametrisation, limit=3.0)
+    limit = {"limit": 3.0} if parametrisation in ("tanh", "sigmoid") else {}
+    rule = LearnableTemperature(1, 4, parametrisation=parametrisation, **limit)
     torch.nn.init.constant_(rule.theta, -0.3)
     assert rule.factor().item() == pytest.approx(factor, rel=1e-6)
 

@@ -33,6 +33,7 @@ from lab.console import LabError
 from lab.models.parts import SoftmaxFactory
 from lab.models.replaced_softmax import replaced_in
 from lab.observation.attention_statistics import sink_value_norms, softmax_jacobian
+from lab.observation.observe import Findings
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install -e '.[language]'")
 
@@ -396,11 +397,38 @@ def test_a_query_that_sees_nothing_is_left_out_of_the_spread(tmp_path: Path) -> 
     assert without["smallest_weight"].to_numpy() == pytest.approx(smallest, rel=1e-5)
 
 
-def test_a_mistake_in_an_observer_is_told_with_its_line(tmp_path: Path) -> None:
+@pytest.fixture
+def normed() -> nn.Module:
+    return lab.replace_softmax(nn.Sequential(Slanted(torch.zeros(5, 5))), "softmax")
+
+
+def test_a_mistake_in_an_observer_is_told_with_its_line(normed: nn.Module, tmp_path: Path) -> None:
     class Broken(AttentionEntropy):
         def see(self, chunk: Any) -> Any:
             return chunk.batch["latents"]["colour"]
 
-    model = lab.replace_softmax(nn.Sequential(Slanted(torch.zeros(5, 5))), "softmax")
     with pytest.raises(LabError, match=r"Broken\.see fails: KeyError: 'colour' \(.*test_watch\.py"):
-        lab.look(model, torch.randn(3, 5, 8), [Broken(str(tmp_path))])
+        lab.look(normed, torch.randn(3, 5, 8), [Broken(str(tmp_path))])
+
+
+def test_a_mistake_in_a_figure_is_told_with_its_line(normed: nn.Module, tmp_path: Path) -> None:
+    class Broken(AttentionEntropy):
+        def conclude(self, seen: list[Any]) -> Findings:
+            return Findings(figures={"bars": lambda: 1 / 0})
+
+    broken = Broken(str(tmp_path))
+    (found,) = lab.look(normed, torch.randn(3, 5, 8), [broken])
+    with pytest.raises(LabError, match=r"Broken: the figure bars fails: ZeroDivisionError: .*test_watch\.py"):
+        broken.draw_found(found)
+
+
+def test_a_row_may_not_take_a_column_of_the_lab(normed: nn.Module, tmp_path: Path) -> None:
+    class Dated(AttentionEntropy):
+        def conclude(self, seen: list[Any]) -> Findings:
+            return Findings([{"layer": 0, "epoch": 3}])
+
+    dated = Dated(str(tmp_path))
+    (found,) = lab.look(normed, torch.randn(3, 5, 8), [dated])
+    with pytest.raises(LabError, match="Dated finds rows with 'epoch', a column that the lab writes itself"):
+        dated.keep(found, 1, 10)
+    assert not dated.path.exists()

@@ -15,6 +15,8 @@ from lab.attention.rule import Tau, TemperatureRule
 Granularity = Literal["layer_head", "layer", "head", "channel"]
 Parametrisation = Literal["raw", "log", "tanh", "sigmoid"]
 
+_LIMIT = 2.0
+
 
 class LearnableTemperature(TemperatureRule):
     """softmax(t q k^T / tau) with a learned t, 1 at the start.
@@ -34,7 +36,7 @@ class LearnableTemperature(TemperatureRule):
         limit: bound of t for tanh and sigmoid.
 
     Raises:
-        ValueError: if no theta gives ``initial``.
+        ValueError: if no theta gives ``initial``, or a limit is given where t has none.
     """
 
     takes_causal = True
@@ -47,9 +49,14 @@ class LearnableTemperature(TemperatureRule):
         granularity: Granularity = "layer_head",
         parametrisation: Parametrisation = "raw",
         initial: float = 1.0,
-        limit: PositiveFloat = 2.0,
+        limit: PositiveFloat = _LIMIT,
     ) -> None:
         super().__init__(heads, head_dim, tau)
+        if parametrisation in ("raw", "log") and limit != _LIMIT:
+            raise ValueError(
+                f"softmax.limit={limit} bounds t under softmax.parametrisation=tanh and sigmoid, not under "
+                f"{parametrisation}: leave it out"
+            )
         shapes = {
             "layer_head": (heads, 1, 1),
             "layer": (1, 1, 1),
@@ -59,7 +66,7 @@ class LearnableTemperature(TemperatureRule):
         self.granularity = granularity
         self.parametrisation: Parametrisation = parametrisation
         self.limit = limit
-        self.theta = nn.Parameter(torch.full(shapes[granularity], self._theta_of(initial)))
+        self.theta = nn.Parameter(torch.full(shapes[granularity], float(self._theta_of(initial))))
 
     def inverse_temperature(self, q_BHND: Tensor, k_BHMD: Tensor, mask: Mask = None) -> Tensor:
         return self.factor() / self.tau
