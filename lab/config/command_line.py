@@ -169,7 +169,8 @@ def _composed(single: Sequence[str]) -> DictConfig:
 
 
 def _check_allowed(typed: Sequence[Override]) -> None:
-    """Refuses values that would put runs where the lab does not look for them, and those that no launcher takes.
+    """Refuses values that would put runs where the lab does not look for them, folders that are not there, and values
+    that no launcher takes.
 
     Raises:
         LabError: at the first of them.
@@ -184,8 +185,22 @@ def _check_allowed(typed: Sequence[Override]) -> None:
             raise LabError("hydra.job.chdir=true would put runs where the lab does not look for them: leave it out")
         if key.startswith("paths.") and os.path.expanduser(value.strip("'\"")).startswith("~"):
             raise LabError(f"{key}={value} names a home folder that does not exist: give the whole path")
+        if key == "hydra.searchpath":
+            _check_search_path(override)
         if key == "hydra.launcher.n_jobs" and not re.fullmatch(r"-1|[1-9]\d*", value):
             raise LabError(f"hydra.launcher.n_jobs={value} is wrong: give a whole number, at least 1, or -1")
+
+
+def _check_search_path(override: Override) -> None:
+    """Raises LabError if a folder of further configs is not there, which Hydra would pass over in silence."""
+    listed = override.value()
+    for path in map(str, listed if isinstance(listed, list) else []):
+        folder = Path(path.removeprefix("file://").strip("'\""))
+        if not path.startswith("pkg://") and not (folder.is_absolute() and folder.is_dir()):
+            raise LabError(
+                f"hydra.searchpath={path} is no folder: give the whole path of the one that holds softmax/, model/ or "
+                "the like, as in [file:///home/me/conf]"
+            )
 
 
 def _check_read(typed: Sequence[Override], whole: DictConfig) -> None:

@@ -58,6 +58,7 @@ OPTIONS: dict[str, Any] = {
     "limit_val_batches": _Batches,
     "limit_test_batches": _Batches,
     "limit_predict_batches": _Batches,
+    "enable_checkpointing": _only(True, "checkpoints.every_minutes=1e6 saves at the end alone") | None,
     "fast_dev_run": _only(False, "debug=fast is a short run that is kept"),
     "overfit_batches": _only(0, "trainer.limit_train_batches trains on a few batches"),
     # If a run was saved at a validation within an epoch, Lightning does not repeat it on resuming: it would be missed.

@@ -131,7 +131,8 @@ class OptimConfig:
         try:
             return create_optimizer_v2(groups, opt=self.name, lr=lr, weight_decay=0.0, **options)
         except (TypeError, ValueError, AssertionError, IndexError) as error:
-            raise ValueError(f"optim.options {self.options} do not fit optim.name={self.name}: {error}") from error
+            why = "a list in them is too short" if isinstance(error, IndexError) else error
+            raise ValueError(f"optim.options {self.options} do not fit optim.name={self.name}: {why}") from error
 
     def scheduler(self, optimizer: Optimizer, epochs: int) -> Scheduler | LambdaLR | None:
         """The learning-rate schedule, timm's by epoch or torch's by step; None where the rate is constant."""

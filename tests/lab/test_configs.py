@@ -208,6 +208,9 @@ def test_configs_of_ones_own_are_found_by_the_search_path(conf: Path) -> None:
     assert problem_with(["softmax=ext"]) is not None
     problem = problem_with(["softmax=ext"], conf / "nowhere")
     assert problem is not None and "nowhere is no folder" in problem
+    for wrong in ("file:///nowhere/conf", "file://conf"):
+        problem = problem_with([f"hydra.searchpath=[{wrong}]", "experiment=reasoning"], sweep=False)
+        assert problem is not None and f"hydra.searchpath={wrong} is no folder: give the whole path" in problem
 
 
 @pytest.mark.parametrize(
@@ -223,6 +226,10 @@ def test_configs_of_ones_own_are_found_by_the_search_path(conf: Path) -> None:
         ("+trainer.val_check_interval=true", "val_check_interval=true is wrong: it must be 1.0: a run validates at"),
         ("+trainer.overfit_batches=2", "trainer.limit_train_batches trains on a few batches"),
         ("trainer.limit_train_batches=0.0", "trainer.limit_train_batches"),
+        (
+            "trainer.enable_checkpointing=false",
+            "trainer.enable_checkpointing=false is wrong: it must be true: checkpoints.every_minutes",
+        ),
         (
             "+trainer.fast_dev_run=true",
             "trainer.fast_dev_run=true is wrong: it must be false: debug=fast is a short run",

@@ -97,7 +97,7 @@ def _train_group(group: list[tuple[OpenRun, Path | None]]) -> None:
             trainer = build_trainer(spec, [*first, EachSeed(), *bars, pruning, EachSeedCheckpoints(), preemption], [])
             module.attach(trainer)
             listed = ", ".join(str(seed.number) for seed in seeds)
-            tell(f"{len(seeds)} seeds together ({listed}): {runs[0].run.folder.parent}")
+            tell(f"{len(seeds)} seed{'s' * (len(seeds) > 1)} together ({listed}): {runs[0].run.folder.parent}")
             with tempfile.TemporaryDirectory() as folder:
                 there = [checkpoint.content for checkpoint in own if checkpoint is not None]
                 resume = _joined_checkpoint(module.stack, there, Path(folder)) if there else None
