@@ -132,7 +132,10 @@ def test_the_inverse_square_root_goes_by_steps() -> None:
 
 
 def test_one_beta_of_two_is_refused_in_one_sentence() -> None:
-    with pytest.raises(ValueError, match=r"optim\.options \{'betas': \[0\.9\]\} do not fit optim\.name=adamw: a list in them is too short"):
+    with pytest.raises(
+        ValueError,
+        match=r"optim\.options \{'betas': \[0\.9\]\} do not fit optim\.name=adamw: a list in them is too short",
+    ):
         OptimConfig(lr=1e-3, options={"betas": [0.9]})
 
 
