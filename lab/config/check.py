@@ -233,9 +233,11 @@ def _check_node(node: Any, path: str) -> None:
         try:
             target = get_object(node["_target_"])
         except Exception as error:
-            raise LabError(
-                f"{path}._target_={node['_target_']} cannot be imported: {' '.join(str(error).split())}"
-            ) from error
+            where, _, name = str(node["_target_"]).rpartition(".")
+            there = vars(sys.modules[where]) if where in sys.modules else {}
+            own = [one for one, value in there.items() if getattr(value, "__module__", None) == where]
+            why = f"{where} has no {name!r}; {choices(name, own)}" if own else " ".join(str(error).split())
+            raise LabError(f"{path}._target_={node['_target_']} cannot be imported: {why}") from error
         finally:
             logging.getLogger("hydra.utils").disabled = False
         if path in ("softmax", "softmax.normaliser"):

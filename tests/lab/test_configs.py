@@ -221,6 +221,10 @@ def test_configs_of_ones_own_are_found_by_the_search_path(conf: Path) -> None:
         ("optim.lr=[1]", "optim.lr"),
         ("+softmax.width=3", "softmax.width is not an option of"),
         ("softmax._target_=lab.softmax.nothing.Nope", "cannot be imported"),
+        (
+            "softmax._target_=lab.attention.rules.norm.NormSoftmx",
+            "cannot be imported: lab.attention.rules.norm has no 'NormSoftmx'; did you mean 'NormSoftmax'",
+        ),
         ("+trainer.val_check_interval=4", "a run validates at the end of its epochs"),
         ("+trainer.val_check_interval=1", "val_check_interval=1 is wrong: it must be 1.0: a run validates at the end"),
         ("+trainer.val_check_interval=true", "val_check_interval=true is wrong: it must be 1.0: a run validates at"),
