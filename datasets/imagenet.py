@@ -12,8 +12,10 @@ import numpy as np
 import torch
 import torchvision
 from lightning.pytorch.utilities.seed import isolate_rng
+from PIL import Image
 from pydantic import NonNegativeFloat, PositiveInt
 from timm.data import create_transform
+from timm.data.auto_augment import posterize
 from torch import Tensor
 from torchvision.transforms import ColorJitter
 
@@ -27,6 +29,22 @@ from lab.datasets.tasks.task import Probability, choose, coin, on_tiles
 
 # DeiT's.
 _COLOR_JITTER = 0.3
+
+
+def _let_posterize_blacken(transform: Any) -> None:
+    """Makes an image black where a policy of timm reduces it to 0 bits a colour, which Pillow refuses since version 13.
+
+    DeiT's own policy asks for it where its noisy magnitude is largest, in two of a thousand images.
+    """
+    for policy in transform.transforms:
+        several = getattr(policy, "ops", [op for ops in getattr(policy, "policy", []) for op in ops])
+        for op in several:
+            if getattr(op, "aug_fn", None) is posterize:
+                op.aug_fn = _posterized
+
+
+def _posterized(image: Image.Image, bits_to_keep: int, **further: Any) -> Image.Image:
+    return posterize(image, bits_to_keep, **further) if bits_to_keep else Image.new(image.mode, image.size)
 
 
 class ImageNetData(DataModule):
@@ -105,6 +123,7 @@ class ImageNetData(DataModule):
                 f"data.color_jitter={color_jitter:g} would not be used: timm leaves it out beside "
                 f"data.auto_augment={auto_augment}; turn that off with data.auto_augment=null"
             )
+        _let_posterize_blacken(training)
         evaluation = create_transform(tile_size, is_training=False, interpolation="bicubic", crop_pct=0.875)
         self.transforms = {"train": training, "val": evaluation}
         self._scenes: dict[str, FolderScenes] = {}

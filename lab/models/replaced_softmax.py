@@ -26,7 +26,8 @@ NAME = "eureka_softmax"
 # Names that modules and their configs give to the same thing.
 _HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "nhead", "heads")
 _HEAD_DIM = ("qk_head_dim", "head_dim", "attention_head_size", "key_value_proj_dim", "dim_head", "key_dim")
-_WIDTH = ("embed_dim", "hidden_size", "n_embd", "d_model", "dim", "width")
+# Where input and output differ in width (SAM 2's Hiera), heads are those of the output.
+_WIDTH = ("dim_out", "embed_dim", "hidden_size", "n_embd", "d_model", "dim", "width")
 _PROJECTIONS = (("q_proj", "k_proj", "v_proj"), ("query", "key", "value"), ("q_lin", "k_lin", "v_lin"), tuple("qkv"))
 # Queries, keys and values in one projection: one after the other, or (GPT-NeoX, Bloom) head by head.
 _FUSED = ("qkv", "c_attn", "qkv_proj", "Wqkv", "query_key_value")

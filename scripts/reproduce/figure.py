@@ -21,7 +21,7 @@ from pkgutil import resolve_name
 
 import pandas as pd
 
-from lab.console import LabError, refusals
+from lab.console import LabError, refusals, tell
 from lab.plotting.figures import save_figure
 from lab.runs.files import write_text
 from lab.runs.summary import load_summary
@@ -169,6 +169,10 @@ def main(arguments: argparse.Namespace) -> None:
     everything = asked == ["all"]
     specs = [load(name) for name in (names() if everything else asked)]
     if everything:
+        apart = [spec.number for spec in specs if spec.script and size == "published"]
+        if apart:
+            told = " and ".join(f"python -m scripts.reproduce.figure {number}" for number in apart)
+            tell(f"left out, since it has a command of its own: {told}")
         specs = [spec for spec in specs if spec.at(size) is not None]
     command = " ".join(["python -m scripts.reproduce.figure", *arguments.typed])
     for spec in [spec for spec in specs if spec.script]:

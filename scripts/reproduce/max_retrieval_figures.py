@@ -28,12 +28,13 @@ def attention_figure(softmaxes: Mapping[str, nn.Module], sets: int = 32, shown: 
     for row, (name, model) in zip(panels, softmaxes.items(), strict=True):
         recorder = Recorder(model, what=("weights",))
         for axes, size in zip(row, SIZES, strict=True):
-            batch = next(batches(size, sets, seed=0))
-            recorder.run(batch["x"])
-            weights = recorder[0]["weights"][:, 0, 0]
-            order = batch["x"][0][..., 0].argsort(1)[:, -shown:]
+            largest = []
+            for batch in batches(size, sets, seed=0):
+                recorder.run(batch["x"])
+                order = batch["x"][0][..., 0].argsort(1)[:, -shown:]
+                largest.append(recorder[0]["weights"][:, 0, 0].gather(1, order))
             image = axes.imshow(
-                weights.gather(1, order).numpy(), vmin=0, vmax=1, aspect="auto", interpolation="nearest", cmap=MAP
+                torch.cat(largest).numpy(), vmin=0, vmax=1, aspect="auto", interpolation="nearest", cmap=MAP
             )
             axes.grid(visible=False)
             axes.set(xticks=[], yticks=[], title=f"{size:,}")

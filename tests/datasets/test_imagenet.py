@@ -83,6 +83,24 @@ def test_the_plateau_is_told_without_reading_a_picture(folder: Path, monkeypatch
     assert data.prior_accuracy() == max((target == labels).double().mean().item() for target in targets)
 
 
+@pytest.mark.parametrize("policy", ["rand-m9-mstd0.5-inc1", "v0-mstd5"])
+def test_an_image_of_no_bits_is_black(folder: Path, policy: str) -> None:
+    """DeiT's policy asks for one now and then, by a random magnitude."""
+    data = plain(folder, auto_augment=policy)
+    image = Image.new("RGB", (8, 8), (200, 3, 90))
+    for one in data.transforms["train"].transforms:
+        ops = getattr(one, "ops", [op for few in getattr(one, "policy", []) for op in few])
+        posters = [op for op in ops if op.name.startswith("Posterize")]
+        for op in posters:
+            assert np.asarray(op.aug_fn(image, 0, **op.kwargs)).max() == 0
+            assert np.asarray(op.aug_fn(image, 1, **op.kwargs)).tolist()[0][0] == [128, 0, 0]
+        if ops:
+            assert posters
+            break
+    else:
+        raise AssertionError("timm keeps its operations elsewhere now")
+
+
 def test_an_epoch_walks_through_all_images(folder: Path) -> None:
     data = plain(folder, epoch_size=None, batch_size=10)
     assert len(data.train_dataloader()) == 2

@@ -37,7 +37,8 @@ RULES: dict[str, Any] = {
     "log_n": partial(LogLength, form="log_n"),
     **{form: partial(LogLength, form=form, trained_length=T) for form in ("learned", "sqrt_log_ratio")},
     **{anchor: partial(EntropyMatched, anchor=anchor, trained_length=T) for anchor in ("entropy", "share")},
-    **{f"{bias} bias": partial(EntropyScaled, bias=bias) for bias in ("constant", "linear", "log")},
+    **{f"{bias} bias": partial(EntropyScaled, bias=bias) for bias in ("constant", "log")},
+    "linear bias": partial(EntropyScaled, bias="linear", trained_length=T),
     **{statistic: partial(EntropyScaled, statistic=statistic) for statistic in ("hhi", "variance")},
     "l2": partial(QueryKeyNorm, trained_length=T),
     "layer_norm": partial(QueryKeyNorm, norm="layer_norm"),
@@ -59,8 +60,8 @@ def made(name: str) -> Any:
     return rule
 
 
-def logits_of(name: str, rule: Any, q: Tensor, k: Tensor, most: int, head: int) -> Tensor:
-    """Logits of one query [D] over the keys [n, D] that it sees, and others ``most`` of, as the equation has them."""
+def logits_of(name: str, rule: Any, q: Tensor, k: Tensor, head: int) -> Tensor:
+    """Logits of one query [D] over the keys [n, D] that it sees, as the equation has them."""
     n, scores = len(k), (k @ q) / math.sqrt(D)
     p = scores.softmax(0)
     match name:
@@ -81,7 +82,7 @@ def logits_of(name: str, rule: Any, q: Tensor, k: Tensor, most: int, head: int) 
         case "layer_norm":
             norm = partial(torch.nn.functional.layer_norm, normalized_shape=(D,))
             return (norm(k) * rule.key_gain[head]) @ (norm(q) * rule.query_gain[head, 0]) / math.sqrt(D)
-    ramp = {"linear bias": math.log(most) * (n - 1) / (most - 1), "log bias": math.log(n)}.get(name, 0.0)
+    ramp = {"linear bias": math.log(T) * (n - 1) / (T - 1), "log bias": math.log(n)}.get(name, 0.0)
     statistic = {"hhi": p.square().sum(), "variance": scores.var(correction=0)}.get(name, -(p * p.log()).sum())
     scale1, scale2, offset = (one[head, 0, 0] for one in (rule.scale1, rule.scale2, rule.offset))
     return scale1 * (scale2 * (statistic - offset - ramp)).sigmoid() * scores
@@ -96,7 +97,7 @@ def test_each_rule_is_its_equation_row_by_row(name: str, mask: str, monkeypatch:
     for b, h, n in torch.cartesian_prod(*map(torch.arange, (B, H, N))).tolist():
         keys = seen[b, h, n]
         if keys.any():
-            weights = logits_of(name, rule, q[b, h, n], k[b, h, keys], int(seen[b, h].sum(-1).max()), h).softmax(0)
+            weights = logits_of(name, rule, q[b, h, n], k[b, h, keys], h).softmax(0)
             want[b, h, n] = weights @ v[b, h, keys]
     z = attend(q, k, v, rule, allowed)
     torch.testing.assert_close(z, want, rtol=1e-6, atol=1e-7)  # tau is kept in float32
@@ -176,7 +177,7 @@ def test_query_key_norm_asks_for_the_length_that_nobody_has_told() -> None:
     attend(q, k, v, QueryKeyNorm(H, D, initial=2.0).double())
 
 
-@pytest.mark.parametrize("rule", [partial(EntropyScaled, bias="linear"), partial(LogLength, trained_length=T)])
+@pytest.mark.parametrize("rule", [RULES["linear bias"], partial(LogLength, trained_length=T)])
 def test_keys_that_nobody_sees_change_nothing(rule: Any) -> None:
     """Padding before the first token, and places of a cache that are empty yet."""
     q, k, v = (t.detach() for t in qkv())
@@ -201,6 +202,8 @@ def test_rules_and_options_that_make_no_sense_are_refused() -> None:
         LogLength(1, 4, form="log_n", trained_length=7)
     with pytest.raises(ValueError, match=r"softmax\.bias=log is an entropy of n keys"):
         EntropyScaled(1, 4, statistic="hhi", bias="log")
+    with pytest.raises(ValueError, match=r"softmax\.bias=log does not use a trained length"):
+        EntropyScaled(1, 4, bias="log", trained_length=7)
     for option in ("form=log", "trained_length=1", "trained_length=2.5"):
         with pytest.raises(LabError, match=r"softmax\.\w+=\S+ is wrong: it must"):
             softmax_config("log_length", f"softmax.{option}")

@@ -1005,3 +1005,21 @@ def test_results_have_the_type_that_the_function_s_own_have() -> None:
     bare = Bare()
     with torch.autocast("cpu"):
         assert bare(x).dtype == lab.replace_softmax(bare, "softmax")(x).dtype == torch.bfloat16
+
+
+def test_heads_of_attention_that_widens_are_those_of_its_output() -> None:
+    """As in SAM 2's Hiera, whose blocks tell both widths."""
+
+    class Widening(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.num_heads, self.dim, self.dim_out = 2, 16, 32
+            self.qkv = nn.Linear(16, 96)
+
+        def forward(self, x: Tensor) -> Tensor:
+            q, k, v = self.qkv(x).unflatten(-1, (3, 2, 16)).transpose(1, 3).unbind(2)
+            return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+
+    model, x = Widening(), torch.randn(3, 7, 16, generator=torch.Generator().manual_seed(0))
+    own = model(x)
+    torch.testing.assert_close(lab.replace_softmax(model, "softmax")(x), own)

@@ -24,6 +24,7 @@ from omegaconf import OmegaConf
 from lab.config.compose import CONFIGS
 from lab.config.overrides import read_override
 from lab.console import LabError
+from lab.models.set_attention import SetAttention
 from lab.runs.spec import RunSpec
 from lab.runs.summary import Summary, write_summary
 from lab.train import run as train
@@ -440,6 +441,24 @@ def test_a_figure_that_cannot_be_trained_here_keeps_no_other_from_its_turn(tmp_p
     with pytest.raises(LabError, match=r"eureka:17: no images in .*; eureka:6: a run has failed"):
         figure.main(arguments)
     assert trained == ["vit", "vit_tau_1_over_3", "vit_heat_treatment", "norm_softmax"]
+
+
+def test_all_figures_name_the_one_that_has_a_command_of_its_own(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(figure, "names", lambda: ["eureka:8"])
+    arguments = {"words": ["all"], "runs": tmp_path / "runs", "out": tmp_path / "out", "list": False, "minutes": None}
+    figure.main(argparse.Namespace(**arguments, size="published", typed=["all"]))
+    assert "left out, since it has a command of its own: python -m scripts.reproduce.figure eureka:8" in (
+        capsys.readouterr().err
+    )
+
+
+def test_attention_is_drawn_over_all_sets(monkeypatch) -> None:
+    """Those of the largest size come in pieces."""
+    monkeypatch.setattr(max_retrieval_figures, "SIZES", (16, 64))
+    monkeypatch.setattr(max_retrieval_evaluation, "ITEMS_AT_ONCE", 64 * 5)
+    model = SetAttention(width=8)
+    drawn = max_retrieval_figures.attention_figure({"softmax": model}, sets=12)
+    assert [axes.images[0].get_array().shape for axes in drawn.axes[:2]] == [(12, 16), (12, 16)]
 
 
 def test_every_figure_says_what_it_is_drawn_of() -> None:

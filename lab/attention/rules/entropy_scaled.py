@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Literal
 
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from lab.attention.masks import key_counts
 from lab.attention.precision import at_least_float32
 from lab.attention.row_statistics import row_concentration, row_entropy
-from lab.attention.rule import Tau, TemperatureRule
+from lab.attention.rule import Length, Tau, TemperatureRule
 from lab.attention.score_variance import score_variance
 
 Statistic = Literal["entropy", "hhi", "variance"]
@@ -26,10 +27,9 @@ class EntropyScaled(TemperatureRule):
         entropy: S = -sum p log p, in nats    hhi: S = sum p^2    variance: S = Var(q k^T / tau) over the row
         constant: bias = b    linear: bias = b + log M (n - 1) / (M - 1)    log: bias = b + log n
 
-    b is learned per head and 0 at the start. n is the number of keys that a row may attend to, and M the largest n of
-    the rows in a call, so that "linear" gives other numbers where a sequence is decoded token by token. In a causal
-    sequence, bias - b goes from 0 to log M over the rows, under "linear" and "log". t is an inverse temperature.
-    Gradients flow through S.
+    b is learned per head and 0 at the start. n is the number of keys that a row may attend to, and M the trained
+    length. In a causal sequence of this length, bias - b goes from 0 to log M over the rows, under "linear" and "log".
+    t is an inverse temperature. Gradients flow through S.
 
     Source: "Introducing a learnable temperature value", section "What did not help"
     (sigmoid-entropy-scaling-corrected-bias-.3-scales), which does not say which variance is meant.
@@ -39,9 +39,11 @@ class EntropyScaled(TemperatureRule):
         bias: form of the bias that S is compared with; linear and log are entropies.
         scale1: its value at the start.
         scale2: its value at the start.
+        trained_length: M, for bias "linear"; None is the number of keys the model is made for.
 
     Raises:
-        ValueError: if bias is "linear" or "log" (an entropy) and statistic is not "entropy".
+        ValueError: if bias is "linear" or "log" (an entropy) and statistic is not "entropy", or if a trained length is
+            given for a bias that does not use one.
     """
 
     couples_queries = False
@@ -55,8 +57,12 @@ class EntropyScaled(TemperatureRule):
         bias: Bias = "constant",
         scale1: float = 0.3,
         scale2: float = 0.3,
+        trained_length: Length | None = None,
     ) -> None:
         super().__init__(heads, head_dim, tau)
+        if bias != "linear" and trained_length is not None:
+            raise ValueError(f"softmax.bias={bias} does not use a trained length: leave softmax.trained_length out")
+        self.trained_length = trained_length
         if statistic != "entropy" and bias != "constant":
             raise ValueError(
                 f"softmax.bias={bias} is an entropy of n keys, but softmax.statistic={statistic} is not an "
@@ -89,9 +95,8 @@ class EntropyScaled(TemperatureRule):
         n = key_counts(mask, k_BHMD)
         if self.bias == "log":
             return n.log()
-        # Not the number of all keys: some may be padding, or places of a cache that are still empty.
-        M = n.amax(-2, keepdim=True) if n.dim() else n
-        return M.log() * (n - 1) / (M - 1).clamp_min(1)
+        # Not the keys at hand: a token of a causal sequence must not depend on how many come after it.
+        return math.log(self.length()) * (n - 1) / (self.length() - 1)
 
     def temperatures(self) -> dict[str, Tensor]:
         learned = {"scale1": self.scale1, "scale2": self.scale2, "bias": self.offset}
