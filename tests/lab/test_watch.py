@@ -414,11 +414,13 @@ def test_a_mistake_in_an_observer_is_told_with_its_line(normed: nn.Module, tmp_p
 def test_a_mistake_in_a_figure_is_told_with_its_line(normed: nn.Module, tmp_path: Path) -> None:
     class Broken(AttentionEntropy):
         def conclude(self, seen: list[Any]) -> Findings:
-            return Findings(figures={"bars": lambda: 1 / 0})
+            return Findings(figures={"bars": lambda: figures["missing"]})
+
+    figures: dict[str, Any] = {}
 
     broken = Broken(str(tmp_path))
     (found,) = lab.look(normed, torch.randn(3, 5, 8), [broken])
-    with pytest.raises(LabError, match=r"Broken: the figure bars fails: ZeroDivisionError: .*test_watch\.py"):
+    with pytest.raises(LabError, match=r"Broken: the figure bars fails: KeyError: .*test_watch\.py"):
         broken.draw_found(found)
 
 
