@@ -195,7 +195,7 @@ def _check_search_path(override: Override) -> None:
     """Raises LabError if a folder of further configs is not there, which Hydra would pass over in silence."""
     listed = override.value()
     for path in map(str, listed if isinstance(listed, list) else []):
-        folder = Path(path.removeprefix("file://").strip("'\""))
+        folder = Path(path.removeprefix("file://"))
         if not path.startswith("pkg://") and not (folder.is_absolute() and folder.is_dir()):
             raise LabError(
                 f"hydra.searchpath={path} is no folder: give the whole path of the one that holds softmax/, model/ or "

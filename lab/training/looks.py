@@ -59,18 +59,16 @@ def _check_named(callbacks: Sequence[str]) -> None:
     Raises:
         LabError: if there is such an option.
     """
-    options = {read_override(typed).key: typed for typed in callbacks}
-    of_diagnostics = {key: typed for key, typed in options.items() if key.startswith("callbacks.")}
-    if not of_diagnostics:
+    typed = [read_override(one) for one in callbacks]
+    options = [one for one in typed if one.key.startswith("callbacks.")]
+    if not options:
         return
-    named = list(composed([typed for typed in callbacks if typed not in of_diagnostics.values()]).config.callbacks)
-    for key, typed in of_diagnostics.items():
-        name, _, option = key.removeprefix("callbacks.").partition(".")
-        told = typed.removeprefix("callbacks.")
+    named = [str(name) for name in composed([one.text for one in typed if one not in options]).config.callbacks]
+    for one in options:
+        name, _, option = one.key.removeprefix("callbacks.").partition(".")
+        told = one.text.removeprefix("callbacks.")
         if name not in named:
-            raise LabError(
-                f"{told}: {name} is none of the diagnostics that look; {choices(name, list(map(str, named)))}"
-            )
+            raise LabError(f"{told}: {name} is none of the diagnostics that look; {choices(name, named)}")
         if option == "folder":
             raise LabError(f"{told}: out= names the folder of all that is found")
         if option in ("every_n_epochs", "pictures_every_n_epochs"):

@@ -21,7 +21,6 @@ import sys
 import tarfile
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -137,21 +136,16 @@ def run_step(step: Step, seconds: float, folder: Path) -> tuple[str, float, str]
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        status = "cut off"
         try:
             process.wait(seconds - grace)
             status = "failed" if process.returncode else "done"
-        except subprocess.TimeoutExpired:
+        except (subprocess.TimeoutExpired, KeyboardInterrupt) as end:
+            status = "stopped" if isinstance(end, KeyboardInterrupt) else "cut off"
             process.terminate()
             try:
                 process.wait(grace)
             except subprocess.TimeoutExpired:
                 tell(f"{step.name} did not end within {grace:.0f} s of being told to")
-        except KeyboardInterrupt:
-            process.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(grace)
-            status = "stopped"
         finally:
             _end(process)
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
