@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from lab.config.overrides import quoted
 from lab.console import refusals
 from lab.datasets.reasoning import PLATEAU
 from lab.plotting.curves import accuracy_figure
@@ -42,7 +43,7 @@ def train(softmax: str, runs: Path, seed: int, settings: list[str]) -> Path:
     """Runs ``python -m lab.train`` as a user would, and returns the run folder."""
     # At the preset's 5e-3 a slingshot (Eureka-moments, A.17) throws seed 0 back to the plateau right after its moment.
     overrides = ["experiment=reasoning", f"softmax={softmax}", "optim.lr=2e-3", f"seed={seed}", *settings]
-    typed = [*overrides, f"paths.runs={runs}"]
+    typed = [*overrides, f"paths.runs={quoted(runs)}"]
     print(f"$ python -m lab.train {' '.join(typed)}", flush=True)
     if status := train_apart(typed):
         sys.exit(status)

@@ -113,7 +113,7 @@ class Weights(torch.autograd.Function):
 
     Rescaled queries in float32 [B, H, N, D], keys in 16 bit [B, H, M, D] -> weights in 16 bit [B, H, N, M]. The
     backward pass is written out because autograd would keep the softmax in float32 and multiply in it, at twice the
-    time. First derivatives only.
+    time.
     """
 
     generate_vmap_rule = True
@@ -129,13 +129,14 @@ class Weights(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None], output: Tensor) -> None:
         q, k, _ = inputs
-        ctx.save_for_backward(q.to(k.dtype), k, output)
+        # Inputs and outputs as they are: a second derivative would miss the way through a tensor made of one here.
+        ctx.save_for_backward(q, k, output)
 
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, Tensor, None]:
         q, k, weights = ctx.saved_tensors
         of_logits = torch._softmax_backward_data(slope, weights, -1, weights.dtype)
-        return (of_logits @ k).float(), of_logits.transpose(-2, -1) @ q, None
+        return (of_logits @ k).float(), of_logits.transpose(-2, -1) @ q.to(k.dtype), None
 
 
 class Scores(torch.autograd.Function):

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lab.config.overrides import one_value, read_override
+from lab.config.overrides import one_value, quoted, read_override
 from lab.console import MOST_THREADS, LabError
 
 
@@ -78,8 +78,7 @@ def _with_config_dir(arguments: Sequence[str]) -> Iterator[str]:
         if flagged:
             raise LabError(f"--config-dir {named} is the second one: give one folder")
         flagged = True
-        quoted = str(Path(named).absolute()).replace("'", "\\'")
-        yield f"hydra.searchpath=['file://{quoted}']"
+        yield f"hydra.searchpath=[{quoted(f'file://{Path(named).absolute()}')}]"
 
 
 def _text(name: str, value: str) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, TypeGuard
 
 from hydra.core.config_loader import ConfigLoader
@@ -93,6 +95,15 @@ def parsed(texts: Sequence[str], loader: ConfigLoader | None = None) -> list[typ
                 f"{text!r} cannot be read: write name=value, a list as name=[1,2], and other signs in quotes"
             ) from error
     return found
+
+
+def quoted(value: str | Path) -> str:
+    """A path as the value of an override: in quotes where Hydra's grammar would read it as something else."""
+    text = str(value)
+    if re.fullmatch(r"[\w./~-]+", text, re.ASCII) and _parser().parse_override(f"key={text}").value() == text:
+        return text
+    # Backslashes are doubled only in front of a quote.
+    return "'" + re.sub(r"(\\*)('|$)", lambda end: 2 * end[1] + ("\\'" if end[2] else ""), text) + "'"
 
 
 def is_whole(value: object, least: float = -math.inf) -> TypeGuard[int]:

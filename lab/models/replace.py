@@ -155,11 +155,17 @@ def _check_whole(model: nn.Module, reached: Set[int]) -> None:
                 )
     for module in model.modules():
         name = type(module).__name__
-        if id(module) not in reached | within and re.search(_ATTENDS, name, re.I) and names(module, "softmax"):
+        if id(module) not in reached | within and re.search(_ATTENDS, name, re.I) and _has_a_softmax(module):
             raise LabError(
                 f"the softmax of {type(model).__name__} cannot be replaced as a whole: its {name} works out a softmax "
                 "by itself, and would keep it"
             )
+
+
+def _has_a_softmax(module: nn.Module) -> bool:
+    """Tells if a module works out a softmax: by a function, by a module made on the spot, or by one that it holds."""
+    held = any(isinstance(child, nn.Softmax) for child in module.children())
+    return held or names(module, "softmax") or names(module, "Softmax")
 
 
 def _chosen(

@@ -230,6 +230,11 @@ class ReplacedSoftmax(MultiHead):
         # Under autocast, rotary positions leave queries and keys in float32 beside values in half precision.
         q_BHND, k_BGMD = q_BHND.to(v_BGMD.dtype), k_BGMD.to(v_BGMD.dtype)
         N, M = q_BHND.shape[-2], k_BGMD.shape[-2]
+        if self.num_heads % k_BGMD.shape[1]:
+            raise LabError(
+                f"{type(self.owner).__name__} has {self.num_heads} heads of queries and {k_BGMD.shape[1]} of keys: "
+                "give it a number of key heads that divides its number of heads"
+            )
         k, v = (_repeated(x, self.num_heads) for x in (k_BGMD, v_BGMD))
         known: Mask = mask
         if is_causal and N <= M:

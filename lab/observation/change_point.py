@@ -72,6 +72,17 @@ def change_point(values: Sequence[float], rises: bool = False) -> ChangePoint | 
     return ChangePoint(int(there[place]), sign * before, sign * after, strength)
 
 
+def last_visible(values: int) -> int | None:
+    """Index of the last of so many values at which :func:`change_point` can find one; None where it can find none.
+
+    It takes a plateau on either side, so a step at the very end of a curve is not seen.
+    """
+    if values < 2 * SHORTEST_PLATEAU:
+        return None
+    every = -(-values // _LONGEST)
+    return (values // every - SHORTEST_PLATEAU) * every
+
+
 def _thinned(places: NDArray[np.intp], curve: NDArray[np.float64]) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
     every = -(-len(curve) // _LONGEST)
     whole = len(curve) - len(curve) % every

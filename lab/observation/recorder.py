@@ -49,6 +49,7 @@ class Recorder:
         what: Sequence[str] = QUANTITIES,
         keep_graph: bool = False,
     ) -> None:
+        what = (what,) if isinstance(what, str) else what
         unknown = set(what) - set(QUANTITIES)
         if unknown:
             raise LabError(f"the recorder does not know {sorted(unknown)}; valid: {', '.join(QUANTITIES)}")

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+# Of a float32 of 1.
+_PRECISION = 2.0**-23
+
 
 def slingshots(losses: Sequence[float], factor: float = 10.0) -> list[int]:
     """Finds the slingshots of a run: the indices in ``losses`` at which one begins.
@@ -14,6 +17,8 @@ def slingshots(losses: Sequence[float], factor: float = 10.0) -> list[int]:
 
     Source: Thilak et al. 2022, "The Slingshot Mechanism", whose phases begin with such a spike; Eureka-moments in
     Transformers, A.17, which saw slingshots and did not count them.
+
+    Losses below float32's precision count as that: from an exact 0, any loss at all would be a spike.
 
     Args:
         losses: training losses in the order of time; the more often they are taken, the fewer slingshots are missed.
@@ -31,5 +36,5 @@ def slingshots(losses: Sequence[float], factor: float = 10.0) -> list[int]:
             above = True
         else:
             above = False
-        lowest = min(lowest, loss)
+        lowest = min(lowest, max(loss, _PRECISION))
     return found

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from lab.config.arguments import Parser
@@ -28,6 +29,7 @@ def report(
     baseline: str | None = None,
     confidence: float = 0.95,
     pictures_mib: float | None = None,
+    without: Collection[Path] = (),
 ) -> tuple[Report, Path]:
     """Gathers the runs below ``roots`` and writes a report; returns the report and its folder.
 
@@ -38,6 +40,7 @@ def report(
         baseline: name of the setting that others are compared with; None for plain softmax.
         confidence: of all intervals.
         pictures_mib: most MiB that pictures of diagnostics may add to the page; None keeps the page below 3 MB.
+        without: run folders to leave out.
 
     Raises:
         LabError: for everything that a user can correct.
@@ -54,7 +57,9 @@ def report(
     name = "report" if against is None else f"report-{against.replace('/', '-')}"
     out = Path(out) if out else folders[0] / name
     check_out(out)
-    gathered = [gather(root) for root in folders]
+    left_out = {folder.absolute() for folder in without}
+    found_below = [gather(root) for root in folders]
+    gathered = [replace(one, runs=tuple(r for r in one.runs if r.folder not in left_out)) for one in found_below]
     for part in gathered:
         for folder, why in part.damaged.items():
             tell(f"left out: {folder}: {why}")

@@ -170,6 +170,7 @@ def _cells(
     runs = [run for setting in group for run in setting.runs]
     found = outcome(group[0], baseline, confidence, runs)
     short = [*_short(runs, published), *still_waiting(runs)]
+    cut = [run for run in runs if run.cut_short]
     tried = [setting for setting in group if setting.finished]
     cells = {}
     for name, column in table.columns.items():
@@ -187,6 +188,8 @@ def _cells(
         told_by_length = {"trainer.max_epochs", "trainer.max_steps"} & beyond.keys()
         if short and name in _OF_ALL_MOMENTS and not told_by_length:
             reasons.append(without_one(short))
+        if cut and name not in _OF_ALL_MOMENTS:
+            reasons.append(f"a run ended early, at epoch {min(run.epochs for run in cut):,}")
         after = group[0].config.get("callbacks.eureka.stop_after")
         if after is not None and name not in _AT_THE_MOMENT:
             reasons.append(f"stopped {after:,} epochs after the moment")

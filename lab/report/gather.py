@@ -55,7 +55,12 @@ def gather(root: str | Path, processes: int | None = None) -> Gathered:
     root = Path(root).absolute()
     stamps = {str(found.path.relative_to(root)): _stamp(found.entries) for found in walk_runs(root)}
     known = _read_index(root)
-    fresh = {name: known[name][1] for name, stamp in stamps.items() if name in known and known[name][0] == stamp}
+    # A folder that could not be read is tried again: its rights, or the lab, may have changed and its files not.
+    fresh = {
+        name: known[name][1]
+        for name, stamp in stamps.items()
+        if name in known and known[name][0] == stamp and not isinstance(known[name][1], str)
+    }
     new = [name for name in stamps if name not in fresh]
     found = fresh | dict(zip(new, _read_all([root / name for name in new], processes), strict=True))
     if new or known.keys() - stamps.keys():

@@ -32,7 +32,8 @@ class Outcome:
         watched: final value of another metric that was watched, over finished runs; None where it is the accuracy.
         eureka_epoch: mean epoch over finished runs with a moment; misleads where not all have one.
         median: median epoch to the moment, runs without one counted as "later than their last validation".
-        change_ratio, change_median: ratio and median epoch of the change point instead of the moment.
+        change_ratio, change_median: ratio and median epoch of the change point instead of the moment; no ratio where
+            runs without one might still have one.
         reach: "% of steps" and "95 %-ratio" against the baseline.
     """
 
@@ -73,7 +74,9 @@ def outcome(
     without = [100 * run.accuracy for run in looked if run.moment is None and run.accuracy is not None]
     values = [] if setting.metric == "accuracy" else [value for _, value in _at_the_end(finished)]
     watched, changing = times(runs), change_times(runs)
-    changes = [run.change for run in finished if _shows_changes(run)]
+    shown = [run for run in finished if _shows_changes(run)]
+    changed = [run for run in shown if run.change is not None]
+    open_end = still_waiting(runs) or any(run.cut_short and run.change is None for run in shown)
     return Outcome(
         setting=setting,
         ratio=eureka_ratio(len(moments), len(looked), confidence) if looked else None,
@@ -84,9 +87,7 @@ def outcome(
         watched=mean_over_seeds(values, confidence) if values else None,
         eureka_epoch=mean_over_seeds(moments, confidence, (0, math.inf)) if moments else None,
         median=median_time(watched, confidence) if watched else None,
-        change_ratio=eureka_ratio(sum(one is not None for one in changes), len(changes), confidence)
-        if changes
-        else None,
+        change_ratio=eureka_ratio(len(changed), len(shown), confidence) if shown and not open_end else None,
         change_median=median_time(changing, confidence) if changing else None,
         reach=_reach(runs, baseline),
     )
@@ -98,8 +99,8 @@ def times(runs: Sequence[Record]) -> Times | None:
 
 
 def change_times(runs: Sequence[Record]) -> Times | None:
-    """Times to the change point, counted as in :func:`times`; None where no run could have shown one."""
-    return _times([(run.change, run.validated_epochs) for run in runs if _shows_changes(run)])
+    """Times to the change point, or to the last validation that could have shown one; None where no run could have."""
+    return _times([(run.change, run.visible_epochs) for run in runs if _shows_changes(run)])
 
 
 def _shows_changes(run: Record) -> bool:
@@ -159,7 +160,7 @@ class Against:
         watched: mean difference of the watched metric at the end over shared seeds, and the bounds of its interval;
             accuracies in percentage points.
         watched_p: p of the paired t-test; only for settings trained equally long that stop equally soon after a moment,
-            over seeds of which neither run was cut short at another epoch.
+            none of whose runs still waits for one, over seeds of which neither run was cut short at another epoch.
         seeds: how many seeds both have finished.
     """
 
@@ -196,14 +197,15 @@ def _fisher(one: Setting, other: Setting) -> float | None:
 
 
 def still_waiting(runs: Sequence[Record]) -> list[Record]:
-    """Runs without a moment that are still running or were stopped, in a setting that stops runs after their moment.
+    """Runs without a moment that may go on, in a setting that stops runs after their moment.
 
-    Runs with a moment finish earlier there, so that a ratio of finished runs alone would be too high.
+    Runs with a moment finish earlier there, so that a ratio of finished runs alone would be too high. A run that failed
+    goes on, too (after a full disk, say), unless it diverged.
     """
     return [
         run
         for run in runs
-        if run.stops_early and run.looked and run.moment is None and run.status in ("running", "stopped")
+        if run.stops_early and run.looked and run.moment is None and not (run.finished or run.summary.diverged)
     ]
 
 
@@ -274,6 +276,8 @@ def _paired(one: Setting, other: Setting, confidence: float) -> Paired | None:
     )
     if one.metric != other.metric or _end_of(one) != _end_of(other) or len(ours.keys() & theirs.keys()) < 2:
         return None
+    if still_waiting(one.runs) or still_waiting(other.runs):
+        return None  # the seeds that have finished are those with a moment
     return paired(ours, theirs, confidence)
 
 

@@ -15,6 +15,7 @@ from lab.config.compose import CONFIGS
 from lab.config.identity import flatten, identity
 from lab.config.overrides import read_override
 from lab.console import LabError
+from lab.observation.change_point import last_visible
 from lab.runs.files import DamagedFile
 from lab.runs.metrics import FILE as METRICS
 from lab.runs.metrics import read_metrics_table
@@ -80,7 +81,8 @@ class Record:
         at_the_end = (last is not None and 0 <= last <= self.epochs) or (
             isinstance(steps, int) and 0 < steps <= self.summary.steps
         )
-        after_its_moment = self.moment is not None and self.stops_early
+        after = self.config.get("callbacks.eureka.stop_after")
+        after_its_moment = self.moment is not None and after is not None and self.epochs >= self.moment + after
         return self.finished and last is not None and not at_the_end and not after_its_moment
 
     @property
@@ -91,18 +93,25 @@ class Record:
     @property
     def validated_epochs(self) -> int:
         """Epochs up to the last validation, since a later moment would go unseen; all epochs if there are no curves."""
-        return int(self.curves[0, self._validated].max(initial=0)) if self.curves.size else self.epochs
+        return int(self._epochs_of_validations.max(initial=0)) if self.curves.size else self.epochs
+
+    @property
+    def visible_epochs(self) -> int:
+        """Epochs up to the last validation at which a change point would show; all epochs if there are no curves."""
+        if not self.curves.size:
+            return self.epochs
+        last = last_visible(self.validations)
+        return 0 if last is None else int(self._epochs_of_validations[last])
 
     @property
     def validations(self) -> int:
         """Validations that the curves hold."""
-        return int(self._validated.sum())
+        return len(self._epochs_of_validations)
 
     @property
-    def _validated(self) -> NDArray[np.bool_]:
+    def _epochs_of_validations(self) -> NDArray[np.float32]:
         there = np.isfinite(self.curves[CURVES.index("val/accuracy") :])
-        found: NDArray[np.bool_] = np.logical_or.reduce(there, axis=0)
-        return found
+        return self.curves[0, np.logical_or.reduce(there, axis=0)]
 
     @property
     def moment(self) -> int | None:

@@ -149,8 +149,8 @@ def _overrides(run: Record) -> tuple[str, list[str]]:
 
 def naming_overrides(overrides: Iterable[str]) -> list[Override]:
     """The overrides that the name of a run can tell: what is run, beyond its experiment, softmax and seed."""
-    read = map(read_override, overrides)
-    return [one for one in read if one.is_what and one.key not in _NAMED_APART and not only_watches(one.key)]
+    last = {one.key: one for one in map(read_override, overrides)}  # of a key that was given twice, the last counts
+    return [one for one in last.values() if one.is_what and one.key not in _NAMED_APART and not only_watches(one.key)]
 
 
 def _unlike(configs: Sequence[Mapping[str, Any]]) -> list[str]:

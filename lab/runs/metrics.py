@@ -14,8 +14,11 @@ if TYPE_CHECKING:
 
 FILE = "metrics.csv"
 _MOST_BYTES, _LONGEST_NUMBER = 2**30, 100
+# Signs of numbers, "nan" and "infinity" among them, and those between two numbers.
+_SIGNS = b"0123456789+-.,\nefinatyEFINATY"
 # Columns that say when a row was logged.
 _PLACE = ("step", "epoch")
+_VALIDATED = "val/"
 
 
 def read_metrics(path: str | Path) -> list[dict[str, float]]:
@@ -31,13 +34,15 @@ def read_metrics(path: str | Path) -> list[dict[str, float]]:
         return []
     names, lines = _checked(path)
     rows = []
-    for number, line in enumerate(csv.reader(io.StringIO(lines.decode())), start=2):
+    for number, line in enumerate(lines.decode().split("\n")[:-1], start=2):
         try:
-            row = {name: float(value) for name, value in zip(names, line, strict=True) if value}
+            row = {name: float(value) for name, value in zip(names, line.split(","), strict=True) if value}
         except ValueError as error:
             raise DamagedFile(path, f"cannot be read: line {number}: {error}") from error
         if "step" not in row or not all(_is_whole(row.get(name, 0)) for name in _PLACE):
             raise DamagedFile(path, f"cannot be read: line {number}: a step or an epoch is no whole number")
+        if "epoch" not in row and any(name.startswith(_VALIDATED) for name in row):
+            raise DamagedFile(path, f"cannot be read: line {number}: a validation without its epoch")
         rows.append(row)
     return rows
 
@@ -53,17 +58,22 @@ def read_metrics_table(path: str | Path) -> pd.DataFrame:
     path = Path(path)
     names, lines = _checked(path)
     try:
-        table = pd.read_csv(io.BytesIO(lines), header=None, names=names, dtype=float)
+        table = pd.read_csv(
+            io.BytesIO(lines), header=None, names=names, dtype=float, keep_default_na=False, na_values=""
+        )
     except (ValueError, OverflowError) as error:
         raise DamagedFile.unreadable(path, error) from error
     if not (_is_whole(table["step"]).all() and _is_whole(table["epoch"].fillna(0)).all()):
         raise DamagedFile(path, "cannot be read: a step or an epoch is no whole number")
+    validated = table[[name for name in names if name.startswith(_VALIDATED)]].notna().any(axis=1)
+    if table["epoch"][validated].isna().any():
+        raise DamagedFile(path, "cannot be read: a validation without its epoch")
     return table
 
 
 def _checked(path: Path) -> tuple[list[str], bytes]:
     """Returns the names of the columns and all lines below; checks that each line has a field for each column."""
-    head, newline, lines = read_file(path, _MOST_BYTES).partition(b"\n")
+    head, newline, lines = read_file(path, _MOST_BYTES).replace(b"\r\n", b"\n").partition(b"\n")
     try:
         names = next(csv.reader([head.decode()]), [])
     except (ValueError, csv.Error) as error:
@@ -72,8 +82,8 @@ def _checked(path: Path) -> tuple[list[str], bytes]:
         why = f"it has no column {next(name for name in _PLACE if name not in names)}" if head else "it is empty"
     elif len(set(names)) < len(names):
         why = "two columns have one name"
-    elif b"\0" in lines:
-        why = "it holds NUL bytes"
+    elif not lines.isascii() or lines.translate(None, _SIGNS):
+        why = "it holds signs that are of no number"
     elif not (lines or newline).endswith(b"\n"):
         why = "the last line is incomplete"
     else:

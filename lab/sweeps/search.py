@@ -33,7 +33,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from lab.config.compose import CONFIGS
 from lab.config.identity import NOT_WHAT
-from lab.config.overrides import is_whole
+from lab.config.overrides import is_whole, quoted
 from lab.config.suggestions import choices
 from lab.console import LabError, Unfinished, first_line, tell
 from lab.runs.study import PRUNED_AT, PRUNER, PRUNERS, SAMPLERS, chosen, storage_at
@@ -41,6 +41,8 @@ from lab.sweeps.plan import FOLDER
 
 # User attribute of a study: why the trial that failed last did so.
 _REASON = "last failure"
+# What all trials of a study have in common.
+_FIXED = "fixed"
 # Runs jobs side by side, given the overrides of each job and the number of the first.
 Launch = Callable[[Sequence[Sequence[str]], int], Sequence[JobReturn]]
 
@@ -73,6 +75,7 @@ def search(config: DictConfig, launch: Launch) -> None:
     with _held(runs / FOLDER, name):
         where = settings.storage or str(runs / FOLDER / f"{name}.journal")
         study = _opened(name, where, settings)
+        _check_same_search(study, [one for one in _what(config) if one.partition("=")[0] not in swept])
         _check_same_space(study, space)
         cut_short = _cut_short(study, space)
         asked, known = settings.n_trials, len(study.trials)
@@ -113,14 +116,18 @@ def search(config: DictConfig, launch: Launch) -> None:
 
 def study_name(config: DictConfig) -> str:
     """``search-<digest>``: equal for the same search space and settings, in any order and with any number of trials."""
+    what = [*_what(config), str(config.hydra.sweeper.direction)]
+    return f"search-{hashlib.blake2b(chr(10).join(what).encode(), digest_size=6).hexdigest()}"
+
+
+def _what(config: DictConfig) -> list[str]:
+    """What is searched, as "key=value" in order: without keys that only say where and how runs are trained."""
     said = {key: config.hydra.runtime.choices.get(key) for key in ("experiment", "softmax")}
     typed = _typed(config).items()
     said |= {key: "deleted" if override.is_delete() else override.get_value_string() for key, override in typed}
     # seeds= counts, though it names no run: the mean over several seeds is another objective.
     tops = {key: key.lstrip("+~").split(".")[0].split("/")[0] for key in said}
-    what = sorted(f"{key}={said[key]}" for key, top in tops.items() if top == "seeds" or top not in NOT_WHAT)
-    what.append(str(config.hydra.sweeper.direction))
-    return f"search-{hashlib.blake2b(chr(10).join(what).encode(), digest_size=6).hexdigest()}"
+    return sorted(f"{key}={said[key]}" for key, top in tops.items() if top == "seeds" or top not in NOT_WHAT)
 
 
 def distribution(override: Override) -> BaseDistribution:
@@ -152,8 +159,7 @@ def distribution(override: Override) -> BaseDistribution:
 
 def reference(study: str, number: int, storage: str) -> str:
     """The override by which a run knows its trial (:class:`lab.runs.study.RunningTrial`)."""
-    quoted = storage.replace("'", "\\'")
-    return f"trial={{study:'{study}',number:{number},storage:'{quoted}'}}"
+    return f"trial={{study:{quoted(study)},number:{number},storage:{quoted(storage)}}}"
 
 
 def _values(override: Override) -> list[Any]:
@@ -188,6 +194,18 @@ def _check_options(settings: DictConfig) -> None:
         raise LabError(f"hydra.sweeper.direction={settings.direction} is wrong: it must be maximize or minimize")
     chosen("sampler", SAMPLERS, settings.sampler)
     chosen("pruner", PRUNERS, settings.pruner)
+
+
+def _check_same_search(study: optuna.Study, fixed: Sequence[str]) -> None:
+    """Raises LabError if a study that was given a name began with another experiment or another fixed value."""
+    begun = study.user_attrs.get(_FIXED)
+    if begun is None and not study.trials:
+        study.set_user_attr(_FIXED, list(fixed))
+    elif begun is not None and (unlike := sorted({*begun} ^ {*fixed})):
+        raise LabError(
+            f"study {study.study_name} has begun with other values than these ({', '.join(unlike)}), and its best "
+            "trial would be chosen among unlike ones: give another hydra.sweeper.study_name, or none"
+        )
 
 
 def _check_same_space(study: optuna.Study, space: Mapping[str, BaseDistribution]) -> None:
@@ -268,7 +286,10 @@ def _opened(name: str, where: str, settings: DictConfig) -> optuna.Study:
 
 
 def _ask_for_all(study: optuna.Study, swept: Mapping[str, Override], seed: int | None) -> int:
-    """Queues all points of the grid that the study does not know yet, in random order; returns the size of the grid.
+    """Queues all points of the grid that the study does not know yet, in random order.
+
+    Returns:
+        Number of trials of which each point is one: those of another sampler that repeat a point come on top.
 
     Raises:
         LabError: if a key has an interval, which has infinitely many values.
@@ -279,7 +300,8 @@ def _ask_for_all(study: optuna.Study, swept: Mapping[str, Override], seed: int |
     random.Random(seed).shuffle(points)
     for point in points:
         study.enqueue_trial(dict(zip(swept, point, strict=True)), skip_if_exists=True)
-    return len(points)
+    tried = [tuple(trial.params.get(key) for key in swept) for trial in study.trials if trial.state.is_finished()]
+    return len(points) + len(tried) - len({*tried} & {*points})
 
 
 def _overrides(params: Mapping[str, Any]) -> list[str]:

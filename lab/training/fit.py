@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 
 import lightning as L
 import torch
+from omegaconf import DictConfig
 
 from lab.callbacks.eureka import find_moment
 from lab.callbacks.guards import FiniteLoss, StillHeld
@@ -28,6 +29,7 @@ from lab.runs.outcome import STOPPED, Ending
 from lab.runs.own_code import own_code
 from lab.runs.provenance import provenance
 from lab.runs.spec import RunSpec, identity_of
+from lab.runs.stored_config import read_config
 from lab.runs.summary import Summary
 from lab.training.build import (
     build_callbacks,
@@ -101,6 +103,16 @@ def _check_compiler(accelerator: str) -> None:
         )
 
 
+def _tell_if_logged_otherwise(run: Run, config: DictConfig) -> None:
+    """Says so where a logger is asked for that a finished run was not logged with: nothing is sent there."""
+    before = read_config(run.folder).get("logger") or {}
+    if missed := [str(name) for name in config.logger or {} if name not in before]:
+        tell(
+            f"it was logged with {', '.join(before) or 'csv_only'} and is not sent to {', '.join(missed)}: a logger is "
+            "told of new runs alone"
+        )
+
+
 @contextmanager
 def _opened(spec: RunSpec) -> Iterator[OpenRun | Summary]:
     """Holds the run folder of one seed within the block; yields its summary if nothing is left to train."""
@@ -130,6 +142,7 @@ def _opened(spec: RunSpec) -> Iterator[OpenRun | Summary]:
             run.check_same(spec.config)
             _tell_if_code_changed(run, code)
             tell(f"finished already: {run.folder} (force=true runs it again)")
+            _tell_if_logged_otherwise(run, spec.config)
             yield before
             return
         origin = provenance()

@@ -94,9 +94,12 @@ class Looks:
         for typed in callbacks:
             one_value(typed)
         _check_named(callbacks)
-        config = composed(callbacks).config
-        config.paths.run = str(folder)
-        check(config)
+        try:
+            config = composed(callbacks).config
+            config.paths.run = str(folder)
+            check(config)
+        except LabError as error:  # in the words that were typed
+            raise LabError(str(error).replace("callbacks=", "diagnostics=").replace("callbacks.", "")) from error
         try:
             made = {name: instantiate(node) for name, node in config.callbacks.items()}
         except InstantiationException as error:
@@ -104,7 +107,7 @@ class Looks:
             raise LabError(str(error.__cause__ or error)) from error
         others = [str(name) for name, one in made.items() if not isinstance(one, Diagnostic | Look)]
         if others:
-            raise LabError(f"{', '.join(others)} watches training and cannot look afterwards: leave it out")
+            raise LabError(f"{others[0]} watches training and cannot look afterwards: leave it out of diagnostics=")
         if not made:
             raise LabError("no diagnostics: name some, as in diagnostics=[attention_entropy,linear_probes]")
         check_writable(folder, "out:")

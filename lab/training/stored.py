@@ -30,6 +30,7 @@ from lab.datasets.text.tokenizers import ByteTokenizer
 from lab.models.answering import PretrainedAnsweringModel
 from lab.runs.files import DamagedFile, one_line
 from lab.runs.stored_config import FILE, read_config
+from lab.runs.walk import walk_runs
 from lab.training.optim import OptimConfig
 
 # What is built from a stored config, and the types allowed; of modules, only the lab's and trusted ones are imported.
@@ -66,7 +67,7 @@ def load_config(folder: Path, trust: Sequence[str] = ()) -> DictConfig:
             raise LabError(f"trust={name}: there is no such module; yours is found by PYTHONPATH=<its folder>")
     path = folder / FILE
     if not path.exists():
-        raise LabError(f"{folder} holds no run: {FILE} is missing")
+        raise LabError(f"{folder} holds no run: {_instead_of(folder)}")
     plain = read_config(folder)
     for name in (*_MADE, "trainer"):
         if not isinstance(plain.get(name), Mapping) or (name in _MADE and "_target_" not in plain[name]):
@@ -124,6 +125,14 @@ def _check_target(name: str, where: str, kinds: tuple[type, ...], trust: Sequenc
         f"{where}={name} is not made: a stored config may make only the lab's own data, tasks, models, rules, "
         f"normalisers and optimisers; trust={module} allows this one too, and runs its code"
     )
+
+
+def _instead_of(folder: Path) -> str:
+    """What to do about a folder that holds no run: a folder above runs is the commonest slip."""
+    if not folder.is_dir():
+        return "there is no such folder"
+    below = next((found.path for found in walk_runs(folder) if found.path != folder), None)
+    return f"{FILE} is missing" if below is None else f"name one below it, such as {below}"
 
 
 def _lies_in(name: str, modules: Sequence[str]) -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from lab.config.overrides import read_override
+from lab.config.overrides import quoted, read_override
 from lab.console import LabError, duration
 from lab.runs.provenance import git_state, machine, now, versions
 from lab.runs.summary import Summary, read_summary
@@ -35,7 +35,7 @@ def train(overrides: Sequence[str], runs: Path | None = None) -> bool:
         SystemExit: if it was stopped.
     """
     print(f"$ python -m lab.train {' '.join(overrides)}", flush=True)
-    status = train_apart([*overrides, *([f"paths.runs={runs}"] if runs else [])])
+    status = train_apart([*overrides, *([f"paths.runs={quoted(runs)}"] if runs else [])])
     if stopped(status):
         sys.exit(status)
     return status == 0
@@ -96,7 +96,7 @@ def speed_of(overrides: Sequence[str], steps: int = 60) -> Speed:
         # An epoch has at least one step, so the limit on epochs never ends the run before all steps are done.
         length = [f"trainer.max_epochs={steps}", f"trainer.max_steps={steps}"]
         window = f"callbacks.throughput.every_n_steps={steps // 3}"
-        own = [*overrides, *length, window, f"paths.runs={folder}", "logger=csv_only"]
+        own = [*overrides, *length, window, f"paths.runs={quoted(folder)}", "logger=csv_only"]
         with (Path(folder) / "log").open("w+") as log:
             status = train_apart(own, log)
             if stopped(status):
@@ -124,18 +124,21 @@ def seconds_a_step(known: Sequence[Summary], overrides: Sequence[str]) -> float:
     return median(rates) if rates else speed_of(overrides).per_step
 
 
+_YEAR = 366 * 24 * 60
+
+
 class _TimeIsUp(KeyboardInterrupt):
     """Ends a training as Ctrl-C does: it saves before it goes."""
 
 
 def check_minutes(minutes: float | None) -> None:
-    """Refuses a number of minutes in which nothing can be done; None is no limit.
+    """Refuses a number of minutes in which nothing can be done, or which no clock can count; None is no limit.
 
     Raises:
-        LabError: if they are not positive.
+        LabError: if they are not positive, or more than a year.
     """
-    if minutes is not None and not minutes > 0:
-        raise LabError(f"--minutes must be positive, got {minutes:g}")
+    if minutes is not None and not 0 < minutes <= _YEAR:
+        raise LabError(f"--minutes must be positive and at most {_YEAR:,}, a year; got {minutes:g}")
 
 
 @contextmanager

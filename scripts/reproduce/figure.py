@@ -21,6 +21,7 @@ from pkgutil import resolve_name
 
 import pandas as pd
 
+from lab.config.overrides import quoted
 from lab.console import LabError, refusals, tell
 from lab.plotting.figures import save_figure
 from lab.runs.files import write_text
@@ -158,7 +159,7 @@ def main(arguments: argparse.Namespace) -> None:
     asked, further = [word for word in words if "=" not in word], [word for word in words if "=" in word]
     seeds = "the seeds are those of the figure"
     refuse_keys(further, {"seed": seeds, "seeds": seeds, "paths.runs": "give --runs"})
-    further.append(f"paths.runs={arguments.runs}")
+    further.append(f"paths.runs={quoted(arguments.runs)}")
     if arguments.list:
         for line in listed(arguments.out, further):
             print(line, flush=True)

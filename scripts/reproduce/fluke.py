@@ -131,7 +131,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("results/fluke"), help="folder of the page")
     parser.add_argument("--draws", type=positive, default=1000, help="of each size")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0, choices=range(2**32), metavar="SEED", help="0 to 2^32 - 1")
     parsed = parser.parse_args()
     with refusals():
         main(parsed.out, parsed.draws, parsed.seed, " ".join(["python -m scripts.reproduce.fluke", *sys.argv[1:]]))

@@ -120,8 +120,7 @@ class Evaluation:
         self.seed = seed
         self._folder = folder / "evaluation"
         self._table = self._folder / f"accuracies_step{trained.step}.csv"
-        kept = pd.read_csv(self._table) if self._table.exists() else pd.DataFrame()
-        self._rows: list[dict[Any, Any]] = kept.to_dict("records")
+        self._rows = self._kept()
 
     def points(self, sets: int) -> Points:
         """Points of :func:`mistaken` from ``sets`` sets of each size; measured once and kept."""
@@ -138,8 +137,12 @@ class Evaluation:
             left = {name: rule for name, rule in rules.items() if not self._find(rule, size, sets)}
             if left:
                 models: dict[str, Any] = {name: self.trained.model(rule) for name, rule in left.items()}
-                for name, value in accuracies(models, size, sets_of(size, sets), self.seed).items():
-                    self._rows.append({**self._key(rules[name], size, sets), "accuracy": value})
+                found = accuracies(models, size, sets_of(size, sets), self.seed)
+                # Another process may have added rows while this one evaluated.
+                self._rows = self._kept()
+                for name, value in found.items():
+                    if not self._find(rules[name], size, sets):
+                        self._rows.append({**self._key(rules[name], size, sets), "accuracy": value})
                 write_text(self._table, pd.DataFrame(self._rows).to_csv(index=False))
         rows = [
             {"seed": self.seed, "measure": name, **(self._find(rule, size, sets) or {})}
@@ -163,6 +166,9 @@ class Evaluation:
         start = time.perf_counter()
         accuracies(models, size, sets, self.seed)
         return (time.perf_counter() - start) / (size * sets)
+
+    def _kept(self) -> list[dict[Any, Any]]:
+        return pd.read_csv(self._table).to_dict("records") if self._table.exists() else []
 
     def _points(self, sets: int) -> Path:
         return self._folder / f"points_step{self.trained.step}_sets{sets}.npz"

@@ -235,7 +235,8 @@ def agreement(whole: Whole) -> pd.DataFrame:
 def page(cells: Sequence[Cell], out: Path, command: str) -> str:
     """The page of all cells whose seeds have finished."""
     whole = {cell: found for cell in cells if (found := cell.records())}
-    missing = [cell for cell in cells if cell not in whole]
+    ended_badly = [cell for cell in cells if any(one.diverged for one in cell.seeds.ends())]
+    missing = [cell for cell in cells if cell not in whole and cell not in ended_badly]
     trained = {(run.summary.git.commit or "an unknown commit")[:8] for found in whole.values() for run in found}
     text = [
         "# Figure 8 again: what of the set-up moves the Eureka-ratio",
@@ -269,6 +270,9 @@ def page(cells: Sequence[Cell], out: Path, command: str) -> str:
             text += [f"## {setup} (`{typed}`)", rows.to_markdown(index=False, disable_numparse=True)]
     if whole:
         text += ["p-values of these tables are not corrected."]
+    if ended_badly:
+        lines = [_not_run(setup, ended_badly) for setup in {cell.setup: None for cell in ended_badly}]
+        text += ["## Left out: a seed diverged", "\n".join(lines)]
     if missing:
         lines = [_not_run(setup, missing) for setup in {cell.setup: None for cell in missing}]
         text += ["## No summary kept here (not run, or run before summaries were kept)", "\n".join(lines)]

@@ -147,14 +147,18 @@ def page(key: str, runs: Path, out: Path, command: str) -> str:
     """Writes the report of a study, runs diagnostics on its trained models, and returns the text of the page."""
     study, kept = STUDIES[key], out / KEPT
     there = {
-        f"{part.experiment} {softmax} seed {seed}": part.keep(softmax, seed, runs, kept)
+        kept / folder.relative_to(runs): (
+            f"{part.experiment} {softmax} seed {seed}",
+            part.keep(softmax, seed, runs, kept),
+        )
         for part in study.parts
-        for softmax, seed, _ in part.runs(runs)
+        for softmax, seed, folder in part.runs(runs)
     }
-    missing = [name for name, one in there.items() if one is None]
+    missing = {folder: name for folder, (name, one) in there.items() if one is None}
     if len(missing) == len(there):
         raise LabError(f"neither {runs} nor {kept} holds a run of the study: leave out --page to train them")
-    report([kept], out=out / "report")
+    # What is kept of a run that is missing is of another configuration.
+    report([kept], out=out / "report", without=missing)
     settings = pd.read_csv(out / "report" / "settings.csv", dtype=str).fillna("")
     text = [f"# {study.title}", origin(command), study.told, *sentences(out)]
     for part in study.parts:
@@ -170,7 +174,7 @@ def page(key: str, runs: Path, out: Path, command: str) -> str:
             text += [f"![{name.replace('_', ' ')}]({file})"] if (out / file).exists() else []
         text += list(_looks(part, runs, out))
     if missing:
-        text += [f"Not run: {', '.join(missing)}."]
+        text += [f"Not run: {', '.join(missing.values())}."]
     text.append("Intervals, p-values and every run are explained in [the report](report/report.md).")
     return "\n\n".join(text) + "\n"
 

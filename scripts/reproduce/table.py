@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from lab.config.overrides import read_override
+from lab.config.overrides import quoted, read_override
 from lab.config.suggestions import choices
 from lab.console import LabError, refusals
 from lab.report.against import reason_of, show_mean, unlike
@@ -31,7 +31,7 @@ from lab.report.published import names as published
 from lab.report.records import read_record
 from lab.report.settings import Setting, differences, planned
 from lab.runs.files import write_text
-from scripts.reproduce.common import origin, positive, refuse_keys, run_script, tell_duration, within
+from scripts.reproduce.common import check_minutes, origin, positive, refuse_keys, run_script, tell_duration, within
 from scripts.reproduce.plan import SIZES, Run, SizeName, Speeds, families
 
 SCHEDULES = tuple(row.overrides[0] for row in load("eureka/section_5_3").rows if row.overrides)
@@ -233,7 +233,7 @@ def main(arguments: argparse.Namespace) -> None:
         raise LabError(f"{' '.join(names)}: name one table, and none after --list")
     further = [word for word in arguments.words if "=" in word]
     refuse_keys(further, {"seed": "--seeds 2, say", "seeds": "--seeds 2, say"})
-    further += [f"paths.runs={arguments.runs}"] if arguments.runs else []
+    further += [f"paths.runs={quoted(arguments.runs)}"] if arguments.runs else []
     if arguments.list:
         for line in listed(arguments, further):
             print(line, flush=True)
@@ -274,6 +274,7 @@ def main(arguments: argparse.Namespace) -> None:
     rows = rows_of({})
     if not any(runs for _, runs in rows):
         raise LabError(f"{name} has no row that can be run {size}")
+    check_minutes(arguments.minutes)
     chosen: dict[str, str] = {}
     out = arguments.out / size / table.name.replace("/", "_") / "README.md"
     try:

@@ -293,9 +293,15 @@ def test_inspect_looks_at_a_checkpoint_and_keeps_what_is_there(vision: Path, tmp
     [
         (["diagnostics=[attention_maps]"], "run= (or model=) and diagnostics= are needed"),
         (["run=nowhere", "diagnostics=[attention_maps]"], "holds no run"),
-        (["run=RUN", "diagnostics=[attention_map]"], "did you mean 'attention_maps'"),
-        (["run=RUN", "diagnostics=[eureka]"], "watches training"),
-        (["run=RUN", "diagnostics=[attention_maps]", "attention_maps.scene=3"], "did you mean 'scenes'"),
+        (
+            ["run=RUN", "diagnostics=[attention_map]"],
+            "diagnostics=attention_map does not exist; did you mean 'attention_m",
+        ),
+        (["run=RUN", "diagnostics=[default]"], "eureka watches training and cannot look afterwards: leave it out"),
+        (
+            ["run=RUN", "diagnostics=[attention_maps]", "attention_maps.scene=3"],
+            "attention_maps has no 'scene'; did you",
+        ),
         (
             ["run=RUN", "diagnostics=[linear_probes]", "linear_probes.quantities=[x]"],
             "[0]='x' is wrong: it must be 'z', 'q'",

@@ -251,6 +251,19 @@ def test_under_bfloat16_products_a_query_that_sees_nothing_gives_zero(monkeypatc
     assert all(slope.isfinite().all() for slope in slopes)
 
 
+def test_second_derivatives_under_bfloat16_products_are_those_of_the_definition(monkeypatch) -> None:
+    monkeypatch.setattr(cpu_paths, "_CPU_MULTIPLIES_BFLOAT16", True)
+    half = [t.detach().bfloat16().requires_grad_() for t in tensors(torch.float32)]
+    assert cpu_paths._FEW_KEYS < half[1].shape[-2] <= cpu_paths._KEYS_IN_BFLOAT16
+    full = [t.detach().double().requires_grad_() for t in half]
+    found = []
+    for of, z in ((half, attend(*half, Fixed(4, 16))), (full, attend_explicit(*full, Fixed(4, 16).double()).z)):
+        slopes = torch.autograd.grad(z.double().sin().sum(), of, create_graph=True)
+        found.append(torch.autograd.grad(sum(slope.double().square().sum() for slope in slopes), of))
+    for got, want in zip(*found, strict=True):
+        assert (got.double() - want).norm() < 0.03 * want.norm()
+
+
 def test_a_rule_reads_of_scores_what_it_works_out_of_queries_and_keys() -> None:
     q, k, _ = (t.detach() for t in tensors(torch.float64))
     read = {}

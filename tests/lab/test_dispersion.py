@@ -71,5 +71,7 @@ def test_slingshots_are_spikes_and_counted_once() -> None:
     assert slingshots(falling) == []
     # Up at 5 and still up at 6; back at 7; up again at 9, from a lower floor.
     assert slingshots([*falling, 0.2, 0.3, 0.02, 0.001, 0.02, 0.002]) == [5, 9]
+    assert slingshots([*falling, 0.0, 1e-9, 0.0, 1e-9]) == []  # less than float32 can tell from 0
+    assert slingshots([*falling, 0.0, 1e-3]) == [6]
     with pytest.raises(ValueError, match="above 1"):
         slingshots(falling, factor=1)

@@ -93,8 +93,13 @@ def test_a_new_log_starts_empty(tmp_path: Path) -> None:
         (b"step,epoch,loss\n1,0,0.5,7\n2,0\n", "a line has 4 fields"),
         (b"step,loss\n1,0.5\n", "it has no column epoch"),
         (b"step,epoch,loss,loss\n1,0,0.5,0.5\n", "two columns have one name"),
-        (b"step,epoch,loss\n1,0,high\n", "high"),
-        (b"step,epoch,loss\n1,0,0.5\x00\n", "NUL bytes"),
+        (b"step,epoch,loss\n1,0,high\n", "signs that are of no number"),
+        (b"step,epoch,loss\n1,0,NA\n", "NA"),
+        *(
+            (b"step,epoch,loss\n1,0,0.5" + sign + b"\n", "signs that are of no number")
+            for sign in (b"\0", b"\r9", b"\xb3")
+        ),
+        (b"step,epoch,val/loss\n1,,0.5\n", "a validation without its epoch"),
         (b"step,epoch,loss\n1,0," + b"9" * 200_000 + b"\n", "a field is longer than any number"),
         (b"step,epoch,loss\n1.5,0,1\n", "a step or an epoch is no whole number"),
         (b"step,epoch,loss\n1,inf,1\n", "a step or an epoch is no whole number"),

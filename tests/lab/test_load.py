@@ -1,6 +1,7 @@
 """A trained model comes back from its run folder, under its own softmax or another."""
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,10 @@ def test_a_path_may_be_a_string_and_a_softmax_a_name(folder: Path) -> None:
 def test_what_is_missing_is_named(tmp_path: Path, folder: Path) -> None:
     with pytest.raises(LabError, match=r"holds no run: config\.yaml is missing"):
         read_trained(tmp_path)
+    with pytest.raises(LabError, match="nowhere holds no run: there is no such folder"):
+        read_trained(tmp_path / "nowhere")
+    with pytest.raises(LabError, match=f"holds no run: name one below it, such as {re.escape(str(folder))}"):
+        read_trained(folder.parent)
     (tmp_path / "config.yaml").write_text((folder / "config.yaml").read_text())
     with pytest.raises(LabError, match="no checkpoint yet"):
         read_trained(tmp_path)

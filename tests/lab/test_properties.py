@@ -7,12 +7,12 @@ import math
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from lab.config.command_line import composed
-from lab.config.overrides import read_override
+from lab.config.overrides import quoted, read_override
 from lab.console import LabError
 from lab.runs.metrics import read_metrics
 from lab.runs.metrics_log import MetricsLog
@@ -113,6 +113,16 @@ def test_any_text_as_an_override_composes_or_is_one_sentence(override: str) -> N
         assert str(problem).strip() and "\n" not in str(problem) and "Traceback" not in str(problem)
     else:
         read_override(override)
+
+
+@given(st.text(st.characters(exclude_categories=["C", "Z"]) | st.just(" "), min_size=1))
+@example("a'b\\")
+@example("1e5")
+@example("null")
+@example("/runs/josé (1)/a,b=c")
+def test_a_path_in_quotes_is_read_back(path: str) -> None:
+    if "${" not in path:
+        assert read_override(f"paths.runs={quoted(path)}").parsed() == path
 
 
 @pytest.mark.parametrize("value", ["1", "1.5", "true", "null", "[1,2]", "{a:1}", "text"])

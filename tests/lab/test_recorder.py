@@ -174,6 +174,7 @@ def test_a_compiled_model_is_watched_without_compiling_anew(in_place: bool) -> N
 @pytest.mark.parametrize(
     ("options", "words"),
     [
+        ({"what": "weight"}, r"does not know \['weight'\]"),
         ({"what": ("weight",)}, r"does not know \['weight'\]; valid: queries, tokens, q, k, v, mask, bias, logits"),
         ({"layers": [2]}, r"has layers 0 to 1, got \[2\]"),
         ({"layers": [-1]}, r"has layers 0 to 1, got \[-1\]"),

@@ -472,6 +472,24 @@ class Decorated(Own):
         return within(x.unflatten(-1, (2, 16)).transpose(1, 2)).transpose(1, 2).flatten(2)
 
 
+class HeldAttention(nn.Module):
+    """Attention whose softmax is a module that it holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attend = nn.Softmax(-1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.attend(x @ x.mT) @ x
+
+
+class MadeAttention(nn.Module):
+    """Attention whose softmax is a module made on the spot, as in Hugging Face's LiLT."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.Softmax(dim=-1)(x @ x.mT) @ x
+
+
 @pytest.mark.parametrize(
     ("make", "why"),
     [
@@ -487,6 +505,14 @@ class Decorated(Own):
         (
             lambda: timm.create_model("csatv2", num_classes=5),
             "cannot be replaced as a whole: its SpatialTransformerBlock works out a softmax by itself",
+        ),
+        (
+            lambda: nn.Sequential(Decorated(), HeldAttention()),
+            "cannot be replaced as a whole: its HeldAttention works out a softmax by itself",
+        ),
+        (
+            lambda: nn.Sequential(Decorated(), MadeAttention()),
+            "cannot be replaced as a whole: its MadeAttention works out a softmax by itself",
         ),
         (lambda: Nested(), "its Nested calls attention itself and holds Attention, which does so too"),
         (lambda: nn.Linear(2, 2), "Linear cannot be replaced: none of its modules"),
@@ -507,6 +533,9 @@ def test_calls_that_the_softmax_was_not_made_for_are_refused() -> None:
         lab.replace_softmax(Manual(), Fixed)(x)
     with pytest.raises(lab.LabError, match=r"Odd calls attention with queries \[2, 1, 4, 32\]"):
         lab.replace_softmax(Odd(), Fixed)(x)
+    uneven = transformers.LlamaForCausalLM(transformers.LlamaConfig(**{**GROUPED, "num_key_value_heads": 8}))
+    with pytest.raises(lab.LabError, match=f"{uneven.config.num_attention_heads} heads of queries and 8 of keys"):
+        lab.replace_softmax(uneven, Fixed)(torch.zeros(1, 3, dtype=torch.long))
     with pytest.raises(lab.LabError, match="Both gives attention both a mask and is_causal"):
         lab.replace_softmax(Both(), Fixed)(x)
     with pytest.raises(lab.LabError, match=r"calls attention with queries \[2, 2, 2, 4, 16\]"):  # windows or heads?

@@ -22,6 +22,7 @@ from omegaconf import OmegaConf
 from lab.bench.gathering import write_runs
 from lab.config.compose import compose_config
 from lab.console import LabError
+from lab.observation.change_point import change_point
 from lab.report import against
 from lab.report import gather as gathering
 from lab.report import write as writing
@@ -42,11 +43,12 @@ from lab.report.figures import (
     told_apart,
 )
 from lab.report.gather import INDEX, gather
-from lab.report.outcomes import baseline_of, compare, outcome, times
+from lab.report.outcomes import baseline_of, change_times, compare, outcome, times
 from lab.report.published import Cell, Column, load
 from lab.report.records import what_is_run
 from lab.report.settings import Setting, planned, settings
 from lab.report.write import _interval
+from lab.runs.files import DamagedFile
 from lab.runs.spec import run_name
 from lab.runs.summary import Eureka
 from scripts import curves as curves_script
@@ -192,6 +194,18 @@ def test_a_damaged_run_is_found(write, tmp_path: Path, name: str, content, told:
     found = gather(tmp_path)
     assert [run.seed for run in found.runs] == [0]
     assert told in found.damaged[folder]
+
+
+def test_what_could_not_be_read_is_tried_again(write, tmp_path: Path, monkeypatch) -> None:
+    folder = write(0, 12)
+    with monkeypatch.context() as patch:  # as without the right to read: the files do not change with it
+
+        def refused(path: Path) -> None:
+            raise DamagedFile(path, "cannot be read")
+
+        patch.setattr(gathering, "read_record", refused)
+        assert folder in gather(tmp_path).damaged
+    assert [run.folder for run in gather(tmp_path).runs] == [folder]
 
 
 @pytest.mark.parametrize("name", ["summary.json", "config.yaml", "metrics.csv"])
@@ -419,16 +433,17 @@ def test_which_run_of_a_seed_counts_does_not_hang_on_its_moment(write, tmp_path:
     assert [run.folder for run in setting.runs] == first and len(setting.doubles) == 2
 
 
-def test_while_seeds_wait_for_a_moment_that_ends_a_run_a_ratio_has_no_verdict(write, tmp_path: Path) -> None:
+@pytest.mark.parametrize("ended", ["stopped", "failed"])  # after a full disk, say, the same command goes on
+def test_while_seeds_wait_for_a_moment_that_ends_a_run_a_ratio_has_no_verdict(write, tmp_path: Path, ended) -> None:
     for softmax in ("softmax", "norm_softmax"):
         for seed in range(4):
             waits = softmax == "softmax" and seed > 1
-            status = "stopped" if waits else "finished"
+            status = ended if waits else "finished"
             write(seed, None if waits else 12, "callbacks.eureka.stop_after=3", softmax=softmax, status=status)
     found = gather(tmp_path)
     (section,) = assemble([found]).sections
     (against,) = section.comparisons.values()
-    assert against.ratio is None and against.time is not None
+    assert (against.ratio, against.watched) == (None, None) and against.time is not None
     beside = set_beside(load("eureka/figure_8"), settings(found.runs))
     cells = {row.settings[0].softmax: row.cells["eureka_ratio"] for row in beside if row.settings}
     assert cells["softmax"].text == f"2 with a moment; not counted: 2 without one by epoch {EPOCHS}"
@@ -461,6 +476,16 @@ def test_runs_that_a_clock_has_ended_are_not_taken_for_whole_ones(write, tmp_pat
     (section,) = assemble([gather(tmp_path)]).sections
     (own,) = section.comparisons.values()
     assert own.ratio is None and own.seeds == 3
+
+
+def test_a_run_that_ends_between_its_moment_and_stop_after_is_cut_short(write, tmp_path: Path) -> None:
+    for seed in range(3):
+        write(seed, 12, "callbacks.eureka.stop_after=9", epochs=13)
+        write(seed, 12, "callbacks.eureka.stop_after=9", softmax="norm_softmax", epochs=21)
+    cut, whole = settings(gather(tmp_path).runs)
+    assert all(run.cut_short for run in cut.runs) and not any(run.cut_short for run in whole.runs)
+    (own,) = compare([outcome(cut), outcome(whole)], cut)
+    assert (own.watched, own.seeds) == (None, 0) and outcome(cut).told_ratio().startswith("3/3")
 
 
 def test_steps_are_counted_against_a_baseline_that_ends_alike(write, tmp_path: Path) -> None:
@@ -529,7 +554,7 @@ def test_ratios_count_finished_runs_and_survival_counts_all(write, tmp_path: Pat
     assert found.eureka_epoch.value == 15 and found.accuracy.value == pytest.approx(90)  # type: ignore[union-attr]
     assert found.plateau.value == pytest.approx(50)  # type: ignore[union-attr]
     # Kaplan-Meier by hand: 4/5 after 10; the stopped run leaves at 15; then 4/5 * 2/3.
-    assert found.median.epoch == np.inf and str(found.median).startswith("later than 40 (10 to")
+    assert found.median.epoch == np.inf and str(found.median) == "later than 40"
     assert (found.reach.reached, found.reach.runs, found.reach.percent_of_steps) == (2, 4, 100)  # type: ignore[union-attr]
 
 
@@ -820,6 +845,21 @@ def test_runs_that_end_too_soon_for_a_change_point_are_not_counted_as_without(wr
     assert str(found[""].change_median).startswith("12")
 
 
+def test_runs_that_may_still_change_have_no_ratio_and_are_watched_to_where_a_change_shows(
+    write, tmp_path: Path
+) -> None:
+    for seed in range(3):
+        changed_at(write(seed, EPOCHS - 3), None)  # a plateau of three values is none
+    (setting,) = settings(gather(tmp_path).runs)
+    assert outcome(setting).change_ratio.count == 0  # type: ignore[union-attr]
+    assert change_times(setting.runs).ends == (EPOCHS - 5.0,) * 3  # type: ignore[union-attr]
+    values = [0.0] * (EPOCHS - 6) + [1.0] * 6  # the latest change that shows: its first value is that of this epoch
+    assert change_point(values, rises=True).index + 1 == EPOCHS - 5  # type: ignore[union-attr]
+    changed_at(write(3, None, epochs=EPOCHS - 10), None)
+    (setting,) = settings(gather(tmp_path).runs)
+    assert setting.runs[3].cut_short and outcome(setting).change_ratio is None
+
+
 def test_times_of_settings_that_are_validated_more_or_less_often_are_not_compared(write, tmp_path: Path) -> None:
     rare = "trainer.check_val_every_n_epoch=20"
     for seed in range(4):
@@ -884,6 +924,14 @@ def test_the_accuracy_of_runs_that_stop_after_their_moment_is_not_the_papers(wri
     (row,) = [row for row in found if row.settings]
     assert row.cells["accuracy"].unlike == "stopped 5 epochs after the moment"
     assert not row.cells["eureka_ratio"].unlike and row.cells["eureka_ratio"].inside is not None
+
+
+def test_the_accuracy_of_runs_that_ended_early_is_not_the_papers(write, tmp_path: Path) -> None:
+    for seed in range(3):
+        write(seed, 12, "+row=vit", experiment="same_color", epochs=EPOCHS - seed)
+    (row,) = [r for r in set_beside(load("eureka/table_8"), settings(gather(tmp_path).runs)) if r.settings]
+    assert row.cells["accuracy"].unlike == f"a run ended early, at epoch {EPOCHS - 2}"
+    assert row.cells["accuracy"].inside is None and row.cells["eureka_ratio"].inside is not None
 
 
 def test_a_caption_says_in_numbers_what_its_runs_have_logged(write, tmp_path: Path) -> None:

@@ -201,6 +201,18 @@ def test_a_grid_has_every_point_once(multirun, tmp_path: Path, capsys) -> None:
     assert "5 of 12 trials done" in capsys.readouterr().err
 
 
+def test_a_grid_after_another_sampler_still_has_every_point(multirun, tmp_path: Path) -> None:
+    known, grid = Launcher(), Launcher()
+    one_value = ("optim.weight_decay=1", "softmax.tau=1", "hydra.sweeper.study_name=mine", f"paths.runs={tmp_path}")
+    named = ("optim.lr=choice(0.1,0.2,0.3,0.4)", *one_value)
+    random = ("hydra.sweeper.sampler.name=random", "hydra.sweeper.sampler.seed=0", "hydra.sweeper.n_trials=5")
+    search.search(multirun(*named, *random), known.launch)
+    search.search(multirun(*named, "hydra.sweeper.sampler.name=grid", "hydra.sweeper.n_trials=100"), grid.launch)
+    before, after = ([one["optim.lr"] for batch in one.batches for one in batch] for one in (known, grid))
+    assert len(before) == 5 > len(set(before))  # some points were drawn twice
+    assert {*before} | {*after} == {"0.1", "0.2", "0.3", "0.4"} and not {*before} & {*after}
+
+
 def test_a_study_may_lie_in_a_database(multirun, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'studies.db'}"
     kept = ("hydra.sweeper.study_name=mine", f"hydra.sweeper.storage={url}", f"paths.runs={tmp_path}")
@@ -214,6 +226,8 @@ def test_a_named_study_keeps_to_what_it_began_with(multirun, tmp_path: Path) -> 
     others = {
         "hydra.sweeper.direction=minimize": "hydra.sweeper.direction=minimize, but study mine has maximize",
         "softmax=softmax,norm_softmax,hard": "study mine has searched other values of softmax",
+        "optim.weight_decay=0.5": "study mine has begun with other values than these .optim.weight_decay=0.5",
+        "experiment=main_task_small": "experiment=main_task_small, experiment=reasoning",
     }
     for other, words in others.items():
         with pytest.raises(LabError, match=words):

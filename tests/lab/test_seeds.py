@@ -355,7 +355,11 @@ def test_what_a_callback_logs_is_its_seeds_own(tmp_path: Path, monkeypatch: pyte
         ((*REASONING, "seeds=2", "optim.name=lamb", "~optim.options.fused"), "updates each number independently"),
         (
             (*REASONING, "seeds=2", "optim.name=nadamw", "~optim.options.fused", "+optim.options.caution=true"),
-            "mean over a parameter",
+            "caution uses the mean over a parameter",
+        ),
+        (
+            (*REASONING, "seeds=2", "optim.name=nadamw", "~optim.options.fused", "+optim.options.clipping_threshold=1"),
+            "clipping_threshold uses the root mean square over a parameter",
         ),
         ((*SMALL, "seeds=2"), "model.drop_path_rate=0"),
     ],

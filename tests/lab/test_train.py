@@ -84,7 +84,7 @@ def test_a_finished_run_is_not_run_again_unless_forced(undisturbed: Path) -> Non
     folder = undisturbed.parents[3]
     before = (undisturbed / "summary.json").read_text()
     again = lab_train(*SMALL, "softmax=norm_softmax_heat_treatment", folder=folder)
-    assert "finished already" in again.stderr
+    assert "finished already" in again.stderr and "is not sent to" not in again.stderr
     assert (undisturbed / "summary.json").read_text() == before
 
 
@@ -158,13 +158,14 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(tmp_path: Path
 
 def test_a_finished_run_of_another_configuration_is_not_taken_for_this_one(tmp_path: Path, capsys) -> None:
     """As after a change of a default, which is in no name. A new option that is null changes nothing."""
-    run = train_in(tmp_path, *SMALL[:-1], "trainer.max_epochs=1")
+    run = train_in(tmp_path, *SMALL[:-1], "trainer.max_epochs=1", "logger=csv_only")
     config = run / "config.yaml"
     before = config.read_text().replace("  repeats: null\n", "")
     assert before != config.read_text()
     config.write_text(before)
     train_in(tmp_path, *SMALL[:-1], "trainer.max_epochs=1")
-    assert "finished already" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "finished already" in told and "it was logged with csv_only and is not sent to tensorboard" in told
     config.write_text(before.replace("weight_decay: 0.05", "weight_decay: 0.5"))
     with pytest.raises(LabError, match=r"another configuration \(optim\.weight_decay: 0\.5 there, 0\.05 now\)"):
         train_in(tmp_path, *SMALL[:-1], "trainer.max_epochs=1")

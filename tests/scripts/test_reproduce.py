@@ -622,6 +622,11 @@ def test_the_reading_that_is_told_as_the_closest_is_the_closest_and_has_its_page
     [
         (("fluke", "--draws", "1"), "--draws 1 has no deviation over draws: give at least 2"),
         (("figure_8", "--grid", "5e-3", "0.005"), "--grid has 5e-3 twice, the second time as 0.005"),
+        (
+            ("study", "in_context", "--minutes", "inf"),
+            "--minutes must be positive and at most 527,040, a year",
+        ),
+        (("table", "1", "--size", "small", "--minutes", "0"), "--minutes must be positive"),
         (("figure_8", "--grid", "high"), "--grid takes learning rates, such as 5e-3: could not convert"),
     ],
 )
@@ -648,6 +653,30 @@ def test_time_that_is_up_ends_as_ctrl_c_and_is_told(capsys) -> None:
         raise KeyboardInterrupt  # somebody else's
     with pytest.raises(LabError, match="--minutes must be positive"), common.within(-1):
         pass
+
+
+def test_two_evaluations_of_one_model_keep_each_other_s_rows(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(max_retrieval_evaluation, "SIZES", (16,))
+    monkeypatch.setattr(max_retrieval_evaluation, "accuracies", lambda models, *_: dict.fromkeys(models, 0.5))
+    trained: Any = SimpleNamespace(step=1, model=lambda rule: rule)
+    both = [max_retrieval_evaluation.Evaluation(tmp_path, trained, 0) for _ in range(2)]
+    rules = [OmegaConf.create({"tau": tau}) for tau in (1, 2)]
+    for one, rule in zip(both, rules, strict=True):
+        one.accuracies({"softmax": rule}, 10)
+    kept = pd.read_csv(tmp_path / "evaluation" / "accuracies_step1.csv")
+    assert list(kept["softmax"]) == ["tau=1", "tau=2"]
+
+
+def test_a_study_leaves_out_what_is_kept_of_another_configuration(tmp_path: Path, script) -> None:
+    out, kept = tmp_path / "out", "runs/in_context_small"
+    shutil.copytree(ROOT / "results" / "in_context" / kept, out / kept)
+    config = next((out / kept).rglob("norm_softmax*/seed=0/config.yaml"))
+    changed = OmegaConf.load(config)
+    changed.optim.weight_decay = 0.123
+    config.write_text(OmegaConf.to_yaml(changed))
+    script("study", "in_context", "--page", "--runs", str(tmp_path / "nothing"), "--out", str(out))
+    page = (out / "README.md").read_text()
+    assert "0.123" not in page and page.count("Not run: in_context_small norm_softmax seed 0.") == 1
 
 
 def test_sizes_at_which_the_paper_lies_outside_are_told(monkeypatch) -> None:

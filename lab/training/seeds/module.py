@@ -147,6 +147,10 @@ class SeedTrainer:
             self._real.save_checkpoint(filepath, weights_only)
 
 
+# Options of optimisers that are elementwise without them, and what they take over all numbers of a parameter.
+_OF_A_PARAMETER = {"caution": "mean", "clipping_threshold": "root mean square"}
+
+
 class SeedsModule(L.LightningModule):
     """Trains the modules of many seeds in one batched pass; loss, metrics and schedules are each module's own.
 
@@ -168,11 +172,12 @@ class SeedsModule(L.LightningModule):
                 f"seeds needs an optimiser that updates each number independently ({', '.join(ELEMENTWISE)}), not "
                 f"{optim.name}"
             )
-        if optim.options.get("caution"):
-            raise LabError(
-                "optim.options.caution uses the mean over a parameter, which under seeds= would mix all models: "
-                "leave it out, or run seeds one by one"
-            )
+        for option, what in _OF_A_PARAMETER.items():
+            if optim.options.get(option):
+                raise LabError(
+                    f"optim.options.{option} uses the {what} over a parameter, which under seeds= would mix models: "
+                    "leave it out, or run seeds one by one"
+                )
         self.seeds = seeds
         self.stack = Stack([seed.module.model for seed in seeds])
         loss = seeds[0].module.loss
