@@ -13,20 +13,21 @@ from matplotlib.figure import Figure
 from lab.console import LabError, refusals
 from lab.plotting.curves import accuracy_figure, gradient_figure
 from lab.plotting.figures import png, save_as_asked
-from lab.report.settings import naming_overrides
+from lab.report.settings import head_and_options
 from lab.runs.files import DamagedFile
 from lab.runs.summary import Summary, load_summary
 
 
 def names(runs: Mapping[Path, Summary]) -> dict[str, Path]:
-    """Maps legend names to run folders: softmax and seed.
+    """Maps legend names to run folders: softmax (or row) and seed.
 
     Runs that share both are told apart by the options that not all of them were given, and by their paths where that is
     not enough.
     """
-    named = {folder: f"{one.softmax}, seed {one.seed}" for folder, one in runs.items()}
+    options_of = {folder: head_and_options(one) for folder, one in runs.items()}
+    named = {folder: f"{head}, seed {runs[folder].seed}" for folder, (head, _) in options_of.items()}
     for twins in _twins(named):
-        told = {folder: [one.name for one in naming_overrides(runs[folder].overrides)] for folder in twins}
+        told = {folder: options_of[folder][1] for folder in twins}
         common = set.intersection(*map(set, told.values()))
         for folder, options in told.items():
             named[folder] = ", ".join([named[folder], *(one for one in options if one not in common)])
@@ -72,8 +73,9 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.gradients and len(arguments.runs) > 1:
         parser.error("--gradients draws one run")
+    once = {run.resolve(): run for run in arguments.runs}
     with refusals():
-        save_as_asked(drawn(arguments.runs, arguments.gradients), arguments.out)
+        save_as_asked(drawn([*once.values()], arguments.gradients), arguments.out)
 
 
 if __name__ == "__main__":

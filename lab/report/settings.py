@@ -14,6 +14,7 @@ from lab.config.compose import compose_config
 from lab.config.overrides import Override, read_override
 from lab.report.records import Record, only_watches, what_is_run
 from lab.runs.spec import RULE
+from lab.runs.summary import Summary
 
 _NAMED_APART = ("experiment", "softmax", RULE, "seed")
 # Most keys that names list to tell settings of one command apart (configs of different versions of the lab).
@@ -117,7 +118,7 @@ def _setting(name: str, experiment: str, group: Sequence[Record]) -> Setting:
 
 def _names(groups: Sequence[Sequence[Record]]) -> list[str]:
     """Names of the groups: the softmax (or the row), and the overrides that not all groups share."""
-    typed = [_overrides(group[0]) for group in groups]
+    typed = [(head, sorted(rest)) for head, rest in (head_and_options(group[0].summary) for group in groups)]
     shared = set(typed[0][1]).intersection(*(rest for _, rest in typed)) if len(groups) > 1 else set()
     names = [", ".join([head, *(part for part in rest if part not in shared)]) for head, rest in typed]
     for name in {name for name in names if names.count(name) > 1}:
@@ -136,18 +137,18 @@ def _names(groups: Sequence[Sequence[Record]]) -> list[str]:
     return names
 
 
-def _overrides(run: Record) -> tuple[str, list[str]]:
-    """Returns the softmax (or the row) of a run, and the other overrides of its command, sorted."""
+def head_and_options(run: Summary) -> tuple[str, list[str]]:
+    """Returns the softmax (or the row) of a run, and the other overrides that its name can tell."""
     head, rest = run.softmax, []
-    for one in naming_overrides(run.overrides):
+    for one in _naming_overrides(run.overrides):
         if one.key == "row":
             head = one.value
         else:
             rest.append(one.name)
-    return head, sorted(rest)
+    return head, rest
 
 
-def naming_overrides(overrides: Iterable[str]) -> list[Override]:
+def _naming_overrides(overrides: Iterable[str]) -> list[Override]:
     """The overrides that the name of a run can tell: what is run, beyond its experiment, softmax and seed."""
     last = {one.key: one for one in map(read_override, overrides)}  # of a key that was given twice, the last counts
     return [one for one in last.values() if one.is_what and one.key not in _NAMED_APART and not only_watches(one.key)]

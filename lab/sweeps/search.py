@@ -121,7 +121,7 @@ def study_name(config: DictConfig) -> str:
 
 
 def _what(config: DictConfig) -> list[str]:
-    """What is searched, as "key=value" in order: without keys that only say where and how runs are trained."""
+    """Returns what is searched, as "key=value" in order: without keys that only say where and how runs are trained."""
     said = {key: config.hydra.runtime.choices.get(key) for key in ("experiment", "softmax")}
     typed = _typed(config).items()
     said |= {key: "deleted" if override.is_delete() else override.get_value_string() for key, override in typed}

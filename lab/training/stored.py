@@ -128,7 +128,7 @@ def _check_target(name: str, where: str, kinds: tuple[type, ...], trust: Sequenc
 
 
 def _instead_of(folder: Path) -> str:
-    """What to do about a folder that holds no run: a folder above runs is the commonest slip."""
+    """Says what to do about a folder that holds no run: a folder above runs is the commonest slip."""
     if not folder.is_dir():
         return "there is no such folder"
     below = next((found.path for found in walk_runs(folder) if found.path != folder), None)

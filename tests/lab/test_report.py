@@ -348,6 +348,7 @@ def test_curves_of_runs_tell_in_a_legend_that_fits_what_was_looked_for(write, tm
     (unwatched := folders[2] / "summary.json").write_text(
         json.dumps(json.loads(unwatched.read_text()) | {"eureka": {"happened": None}})
     )
+    folders.append(write(0, None, "+row=resnet9", experiment="main_task"))
     figure = drawn_curves(folders, gradients=False)
     labels = [text.get_text().replace("\n", "") for text in figure.legends[0].get_texts()]
     assert [label for label in labels if "optim.lr" in label] == [
@@ -356,6 +357,7 @@ def test_curves_of_runs_tell_in_a_legend_that_fits_what_was_looked_for(write, tm
         "softmax, seed 0, optim.lr=3e-3",
         "softmax, seed 0, optim.lr=4e-3, callbacks.eureka.stop_after=3: no Eureka-moment",
     ]
+    assert sum(label.startswith("resnet9, seed 0") for label in labels) == 1  # its row: it has no softmax
     twins = drawn_curves([write(0, 12), write(0, 12, root=tmp_path / "again")], gradients=False)
     paths = [text.get_text().replace("\n", "") for text in twins.legends[0].get_texts()[:2]]
     assert paths[0] != paths[1] and not any(str(tmp_path) in label for label in (*labels, *paths))
