@@ -191,7 +191,8 @@ class EurekaMoment(Callback):
     def _draw(self, trainer: L.Trainer) -> None:
         """Logs the lines that boards show beside the metric; a table does not need them."""
         classes = data_of(trainer).model_arguments()["num_classes"]
-        threshold = "eureka/loss_threshold" if self._quantity == "loss" else "eureka/threshold"
+        own = {"val/accuracy": "eureka/threshold", "val/loss": "eureka/loss_threshold"}
+        threshold = own.get(self.metric, f"eureka/threshold_of/{self.metric}")
         lines = {threshold: self.threshold, "eureka/chance": 1 / classes}
         lines |= {"eureka/prior_accuracy": self.prior_accuracy, "eureka/prior_loss": self.prior_loss}
         lines |= {"eureka/happened": float(self.moment is not None)}

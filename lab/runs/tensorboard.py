@@ -45,6 +45,10 @@ _MOMENT = (
 )  # fmt: skip
 
 
+# Threshold of a metric that is neither: it gets a chart of its own.
+_THRESHOLD_OF = "eureka/threshold_of/"
+
+
 class TensorBoard(TensorBoardLogger, Board):
     """Lightning's TensorBoard logger, with charts of what is really logged in the tab "Custom Scalars".
 
@@ -173,14 +177,17 @@ def layout(tags: Iterable[str]) -> layout_pb2.Layout:
             charts.setdefault(category, []).append(layout_pb2.Chart(title=title, margin=margin))
             shown.update(lines)
 
-    for lines in _MOMENT:
+    watched = {tag.removeprefix(_THRESHOLD_OF): tag for tag in tags if tag.startswith(_THRESHOLD_OF)}
+    others_watched = [
+        {metric: metric, threshold: "threshold", "eureka/happened": "moment (1 once it happened)"}
+        for metric, threshold in watched.items()
+    ]
+    for lines in (*others_watched, *_MOMENT):
         there = [line for line in lines if line in tags]
         if next(iter(lines)) in there:
             exact("Eureka-moment", ", ".join(lines[line] for line in there), there)
     exact("accuracy", "training accuracy", [tag for tag in tags if tag == "train/accuracy"])
-    exact(
-        "accuracy", "validation accuracy by target location", [tag for tag in tags if tag.startswith("val/accuracy_")]
-    )
+    exact("accuracy", "validation accuracy, part by part", [tag for tag in tags if tag.startswith("val/accuracy_")])
     exact("accuracy", "best validation accuracy so far", [tag for tag in tags if tag == "accuracy/best"])
     exact("loss", "training and validation loss", [tag for tag in tags if tag in ("train/loss", "val/loss")])
     layers = [found for tag in tags if (found := re.match(r"(\w+)/(.+)/layer_(\d+)(/mean|/spread|/head_\d+)?$", tag))]

@@ -242,6 +242,12 @@ def test_charts_of_layers_heads_and_own_diagnostics() -> None:
     assert charts_of("val/accuracy")["Eureka-moment"] == {"validation accuracy": ["val/accuracy"]}
     falling = {"validation loss, threshold": ["val/loss", "eureka/loss_threshold"]}
     assert charts_of("val/loss", "eureka/loss_threshold")["Eureka-moment"] == falling
+    # As in context, where the accuracy of all labels is not the one that is watched.
+    tags = ("val/accuracy", "val/accuracy_closed", "eureka/threshold_of/val/accuracy_closed", "eureka/happened")
+    assert next(iter(charts_of(*tags)["Eureka-moment"].items())) == (
+        "val/accuracy_closed, threshold, moment (1 once it happened)",
+        [tags[1], tags[2], tags[3]],
+    )
 
 
 def charts_of(*tags: str) -> dict[str, dict[str, list[str]]]:
