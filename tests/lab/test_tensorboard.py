@@ -243,10 +243,10 @@ def test_charts_of_layers_heads_and_own_diagnostics() -> None:
     falling = {"validation loss, threshold": ["val/loss", "eureka/loss_threshold"]}
     assert charts_of("val/loss", "eureka/loss_threshold")["Eureka-moment"] == falling
     # As in context, where the accuracy of all labels is not the one that is watched.
-    tags = ("val/accuracy", "val/accuracy_closed", "eureka/threshold_of/val/accuracy_closed", "eureka/happened")
-    assert next(iter(charts_of(*tags)["Eureka-moment"].items())) == (
+    watched = ("val/accuracy", "val/accuracy_closed", "eureka/threshold_of/val/accuracy_closed", "eureka/happened")
+    assert next(iter(charts_of(*watched)["Eureka-moment"].items())) == (
         "val/accuracy_closed, threshold, moment (1 once it happened)",
-        [tags[1], tags[2], tags[3]],
+        [*watched[1:]],
     )
 
 
