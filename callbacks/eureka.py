@@ -17,7 +17,7 @@ from lab.callbacks.throughput import samples_seen
 from lab.console import LabError, tell
 from lab.datasets.loading import data_of
 from lab.observation.change_point import change_point
-from lab.runs.boards import boards
+from lab.runs.boards import THRESHOLD_OF, boards
 from lab.runs.summary import Change
 
 
@@ -192,7 +192,7 @@ class EurekaMoment(Callback):
         """Logs the lines that boards show beside the metric; a table does not need them."""
         classes = data_of(trainer).model_arguments()["num_classes"]
         own = {"val/accuracy": "eureka/threshold", "val/loss": "eureka/loss_threshold"}
-        threshold = own.get(self.metric, f"eureka/threshold_of/{self.metric}")
+        threshold = own.get(self.metric, THRESHOLD_OF + self.metric)
         lines = {threshold: self.threshold, "eureka/chance": 1 / classes}
         lines |= {"eureka/prior_accuracy": self.prior_accuracy, "eureka/prior_loss": self.prior_loss}
         lines |= {"eureka/happened": float(self.moment is not None)}

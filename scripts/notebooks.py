@@ -14,6 +14,7 @@ from pathlib import Path
 import nbformat
 from nbclient import NotebookClient
 
+from lab.config.overrides import quoted
 from lab.console import LabError, refusals
 from lab.train import run
 
@@ -41,7 +42,7 @@ def main(arguments: argparse.Namespace) -> None:
     if not (runs / "demo").is_dir():
         raise LabError(f"{runs / 'demo'} is missing: `make demo` makes it")
     for softmax in ASKED:
-        run(["experiment=reasoning_small", softmax, "seeds=5", f"paths.runs={runs}"])
+        run(["experiment=reasoning_small", softmax, "seeds=5", f"paths.runs={quoted(runs)}"])
     for path in sorted(NOTEBOOKS.glob("*.ipynb")):
         execute(path, arguments.folder)
 

@@ -100,7 +100,7 @@ def parsed(texts: Sequence[str], loader: ConfigLoader | None = None) -> list[typ
 def quoted(value: str | Path) -> str:
     """A path as the value of an override: in quotes where Hydra's grammar would read it as something else."""
     text = str(value)
-    if re.fullmatch(r"[\w./~-]+", text, re.ASCII) and _parser().parse_override(f"key={text}").value() == text:
+    if re.fullmatch(r"[\w./-]+", text, re.ASCII) and _parser().parse_override(f"key={text}").value() == text:
         return text
     # Backslashes are doubled only in front of a quote.
     return "'" + re.sub(r"(\\*)('|$)", lambda end: 2 * end[1] + ("\\'" if end[2] else ""), text) + "'"

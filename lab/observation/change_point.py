@@ -79,12 +79,17 @@ def last_visible(values: int) -> int | None:
     """
     if values < 2 * SHORTEST_PLATEAU:
         return None
-    every = -(-values // _LONGEST)
+    every = _thinning(values)
     return (values // every - SHORTEST_PLATEAU) * every
 
 
+def _thinning(values: int) -> int:
+    """Number of neighbours that a curve of so many values is thinned to one of."""
+    return -(-values // _LONGEST)
+
+
 def _thinned(places: NDArray[np.intp], curve: NDArray[np.float64]) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-    every = -(-len(curve) // _LONGEST)
+    every = _thinning(len(curve))
     whole = len(curve) - len(curve) % every
     return places[:whole:every], np.median(curve[:whole].reshape(-1, every), axis=1) if every > 1 else curve
 

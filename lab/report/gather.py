@@ -20,7 +20,7 @@ from lab.runs.summary import Summary, as_it_is_now
 from lab.runs.walk import walk_runs
 
 # Rises when the format of the index changes: an index of another version is made anew.
-VERSION = 4
+VERSION = 5
 INDEX = Path(".report") / "index.npz"
 # Below this many folders to read, starting processes costs more than it saves.
 _WORTH_PROCESSES = 100
@@ -55,20 +55,17 @@ def gather(root: str | Path, processes: int | None = None) -> Gathered:
     root = Path(root).absolute()
     stamps = {str(found.path.relative_to(root)): _stamp(found.entries) for found in walk_runs(root)}
     known = _read_index(root)
-    # A folder that could not be read is tried again: its rights, or the lab, may have changed and its files not.
-    fresh = {
-        name: known[name][1]
-        for name, stamp in stamps.items()
-        if name in known and known[name][0] == stamp and not isinstance(known[name][1], str)
-    }
+    fresh = {name: known[name][1] for name, stamp in stamps.items() if name in known and known[name][0] == stamp}
     new = [name for name in stamps if name not in fresh]
-    found = fresh | dict(zip(new, _read_all([root / name for name in new], processes), strict=True))
-    if new or known.keys() - stamps.keys():
+    read = dict(zip(new, _read_all([root / name for name in new], processes), strict=True))
+    records = fresh | {name: one for name, one in read.items() if isinstance(one, Record)}
+    # Not in the index, so that it is tried again: its rights, or the lab, may change and its files not.
+    damaged = {root / name: why for name, why in sorted(read.items()) if isinstance(why, str)}
+    if len(records) > len(fresh) or known.keys() - records.keys():
         # A read-only folder gets no index: all its runs are read each time.
         with suppress(OSError):
-            _write_index(root, {name: (stamps[name], found[name]) for name in sorted(found)})
-    runs = tuple(_as_it_is_now(found[name]) for name in sorted(found) if isinstance(found[name], Record))
-    damaged = {root / name: str(found[name]) for name in sorted(found) if isinstance(found[name], str)}
+            _write_index(root, {name: (stamps[name], records[name]) for name in sorted(records)})
+    runs = tuple(_as_it_is_now(records[name]) for name in sorted(records))
     return Gathered(root, runs, damaged, len(new))
 
 
@@ -102,21 +99,17 @@ def _read(folder: Path) -> Record | str:
         return error.short
 
 
-def _as_it_is_now(record: Record | str) -> Record:
+def _as_it_is_now(record: Record) -> Record:
     """Corrects the status of a run that says it is running while no process holds it: it was killed."""
-    assert isinstance(record, Record)
     now = as_it_is_now(record.summary, record.folder)
     return record if now is record.summary else replace(record, summary=now)
 
 
-def _write_index(root: Path, entries: Mapping[str, tuple[Stamp, Record | str]]) -> None:
+def _write_index(root: Path, entries: Mapping[str, tuple[Stamp, Record]]) -> None:
     configs: dict[str, int] = {}
     rows: list[dict[str, Any]] = []
     curves = []
     for name, (stamp, record) in entries.items():
-        if isinstance(record, str):
-            rows.append({"name": name, "stamp": stamp, "damaged": record})
-            continue
         config = configs.setdefault(json.dumps(record.config, sort_keys=True), len(configs))
         length = record.curves.shape[1]
         rows.append(
@@ -136,7 +129,7 @@ def _write_index(root: Path, entries: Mapping[str, tuple[Stamp, Record | str]]) 
     write_atomically(root / INDEX, lambda file: file.write(buffer.getvalue()))
 
 
-def _read_index(root: Path) -> dict[str, tuple[Stamp, Record | str]]:
+def _read_index(root: Path) -> dict[str, tuple[Stamp, Record]]:
     """Reads the index; returns an empty one where there is none, or where it is damaged or of another version.
 
     The index may come from anybody, together with the folder: its content is checked as that of a run folder is.
@@ -146,18 +139,16 @@ def _read_index(root: Path) -> dict[str, tuple[Stamp, Record | str]]:
             told, curves = json.loads(stored["text"].tobytes()), stored["curves"]
         if told["version"] != VERSION:
             return {}
-        known: dict[str, tuple[Stamp, Record | str]] = {}
+        known: dict[str, tuple[Stamp, Record]] = {}
         start = 0
         for row in told["runs"]:
-            entry: Record | str = str(row.get("damaged", ""))
-            if not entry:
-                own = curves[:, start : start + row["length"]]
-                start += row["length"]
-                config = dict(told["configs"][row["config"]])
-                if own.dtype != np.float32 or own.shape != (len(CURVES), row["length"]):
-                    return {}
-                entry = Record(root / row["name"], Summary.model_validate(row["summary"]), config, own)
-            known[row["name"]] = (row["stamp"], entry)
+            own = curves[:, start : start + row["length"]]
+            start += row["length"]
+            config = dict(told["configs"][row["config"]])
+            if own.dtype != np.float32 or own.shape != (len(CURVES), row["length"]):
+                return {}
+            record = Record(root / row["name"], Summary.model_validate(row["summary"]), config, own)
+            known[row["name"]] = (row["stamp"], record)
         return known
     except Exception:  # a damaged file fails in more ways than can be listed
         return {}

@@ -11,7 +11,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from lab.config.compose import compose_config
-from lab.config.overrides import Override, read_override
+from lab.config.overrides import read_override
 from lab.report.records import Record, only_watches, what_is_run
 from lab.runs.spec import RULE
 from lab.runs.summary import Summary
@@ -138,20 +138,11 @@ def _names(groups: Sequence[Sequence[Record]]) -> list[str]:
 
 
 def head_and_options(run: Summary) -> tuple[str, list[str]]:
-    """Returns the softmax (or the row) of a run, and the other overrides that its name can tell."""
-    head, rest = run.softmax, []
-    for one in _naming_overrides(run.overrides):
-        if one.key == "row":
-            head = one.value
-        else:
-            rest.append(one.name)
-    return head, rest
-
-
-def _naming_overrides(overrides: Iterable[str]) -> list[Override]:
-    """The overrides that the name of a run can tell: what is run, beyond its experiment, softmax and seed."""
-    last = {one.key: one for one in map(read_override, overrides)}  # of a key that was given twice, the last counts
-    return [one for one in last.values() if one.is_what and one.key not in _NAMED_APART and not only_watches(one.key)]
+    """Returns the softmax (or the row) of a run, and what its name can tell beyond that, its experiment and its seed."""
+    last = {one.key: one for one in map(read_override, run.overrides)}  # of a key that was given twice, the last counts
+    row = last.pop("row", None)
+    told = (one for one in last.values() if one.is_what and one.key not in _NAMED_APART and not only_watches(one.key))
+    return row.value if row else run.softmax, [one.name for one in told]
 
 
 def _unlike(configs: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -113,7 +113,7 @@ class Median:
             f"later than {last:,.0f}" if math.isinf(epoch) else f"{epoch:,.0f}"
             for epoch in (self.epoch, self.low, self.high)
         )
-        if math.isinf(self.low) or (math.isinf(self.epoch) and math.isnan(self.low)):
+        if math.isinf(self.epoch) and not math.isfinite(self.low):
             return middle
         return f"{middle} (too few seeds for an interval)" if math.isnan(self.low) else f"{middle} ({low} to {high})"
 
@@ -128,9 +128,10 @@ def median_time(times: Times, confidence: float = 0.95) -> Median:
     """
     curve = no_moment_yet(times, confidence)
     middle, low, high = (_first_at_half(curve.epochs, bound) for bound in (curve.share, curve.low, curve.high))
-    if 0.5 ** (len(times.moments) + len(times.ends)) > (1 - confidence) / 2:
+    runs = len(times.moments) + len(times.ends)
+    if 0.5**runs > (1 - confidence) / 2:
         low = high = math.nan
-    unknown = sorted(times.ends)[(len(times.moments) + len(times.ends)) // 2 :]
+    unknown = sorted(times.ends)[runs // 2 :]
     return Median(middle, low, high, unknown[0] if unknown else curve.end)
 
 

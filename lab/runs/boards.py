@@ -21,6 +21,8 @@ from lab.runs.files import DamagedFile, read_json, write_json
 
 # Name of a board -> identifier of the folder's run there, which a resumed run goes on with.
 FILE = "boards.json"
+# Tag of the threshold of a metric that has no tag of its own for it: this, and the metric's name.
+THRESHOLD_OF = "eureka/threshold_of/"
 
 
 class Board(Logger):

@@ -20,7 +20,7 @@ from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
 from torch import Tensor
 
 from lab.config.overrides import read_override
-from lab.runs.boards import Board
+from lab.runs.boards import THRESHOLD_OF, Board
 from lab.runs.spec import RunSpec
 
 # Columns of the HParams tab besides what was typed; the five shown at first; the measured ones with their titles.
@@ -35,18 +35,15 @@ _PARTS = {
     "/spread": ("{}, spread over heads", "/spread"),
     "/head": ("{}, every head", r"/head_\d+"),
 }
+_HAPPENED = "moment (1 once it happened)"
 # Two charts that show a moment: scalars, and their names in the title. A chart needs at least its first scalar.
 _MOMENT = (
     {
         "val/accuracy": "validation accuracy", "eureka/threshold": "threshold", "eureka/prior_accuracy": "plateau",
-        "eureka/chance": "chance", "eureka/happened": "moment (1 once it happened)",
+        "eureka/chance": "chance", "eureka/happened": _HAPPENED,
     },
     {"val/loss": "validation loss", "eureka/loss_threshold": "threshold", "eureka/prior_loss": "plateau"},
 )  # fmt: skip
-
-
-# Threshold of a metric that is neither: it gets a chart of its own.
-_THRESHOLD_OF = "eureka/threshold_of/"
 
 
 class TensorBoard(TensorBoardLogger, Board):
@@ -177,12 +174,10 @@ def layout(tags: Iterable[str]) -> layout_pb2.Layout:
             charts.setdefault(category, []).append(layout_pb2.Chart(title=title, margin=margin))
             shown.update(lines)
 
-    watched = {tag.removeprefix(_THRESHOLD_OF): tag for tag in tags if tag.startswith(_THRESHOLD_OF)}
-    others_watched = [
-        {metric: metric, threshold: "threshold", "eureka/happened": "moment (1 once it happened)"}
-        for metric, threshold in watched.items()
-    ]
-    for lines in (*others_watched, *_MOMENT):
+    # A metric that is watched instead of the accuracy or the loss has a chart of its own.
+    watched = [tag.removeprefix(THRESHOLD_OF) for tag in tags if tag.startswith(THRESHOLD_OF)]
+    own = [{one: one, THRESHOLD_OF + one: "threshold", "eureka/happened": _HAPPENED} for one in watched]
+    for lines in (*own, *_MOMENT):
         there = [line for line in lines if line in tags]
         if next(iter(lines)) in there:
             exact("Eureka-moment", ", ".join(lines[line] for line in there), there)

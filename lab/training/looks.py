@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -99,7 +100,9 @@ class Looks:
             config.paths.run = str(folder)
             check(config)
         except LabError as error:  # in the words that were typed
-            raise LabError(str(error).replace("callbacks=", "diagnostics=").replace("callbacks.", "")) from error
+            # Not within the name of a class, as in lab.callbacks.diagnostics.
+            told = re.sub(r"(?<![\w.])callbacks(=|\.)", lambda m: "diagnostics=" if m[1] == "=" else "", str(error))
+            raise LabError(told) from error
         try:
             made = {name: instantiate(node) for name, node in config.callbacks.items()}
         except InstantiationException as error:

@@ -235,8 +235,9 @@ def agreement(whole: Whole) -> pd.DataFrame:
 def page(cells: Sequence[Cell], out: Path, command: str) -> str:
     """The page of all cells whose seeds have finished."""
     whole = {cell: found for cell in cells if (found := cell.records())}
-    ended_badly = [cell for cell in cells if any(one.diverged for one in cell.seeds.ends())]
-    missing = [cell for cell in cells if cell not in whole and cell not in ended_badly]
+    left_out = [cell for cell in cells if cell not in whole]
+    diverged = [cell for cell in left_out if any(one.diverged for one in cell.seeds.ends())]
+    missing = [cell for cell in left_out if cell not in diverged]
     trained = {(run.summary.git.commit or "an unknown commit")[:8] for found in whole.values() for run in found}
     text = [
         "# Figure 8 again: what of the set-up moves the Eureka-ratio",
@@ -270,18 +271,19 @@ def page(cells: Sequence[Cell], out: Path, command: str) -> str:
             text += [f"## {setup} (`{typed}`)", rows.to_markdown(index=False, disable_numparse=True)]
     if whole:
         text += ["p-values of these tables are not corrected."]
-    if ended_badly:
-        lines = [_not_run(setup, ended_badly) for setup in {cell.setup: None for cell in ended_badly}]
-        text += ["## Left out: a seed diverged", "\n".join(lines)]
-    if missing:
-        lines = [_not_run(setup, missing) for setup in {cell.setup: None for cell in missing}]
-        text += ["## No summary kept here (not run, or run before summaries were kept)", "\n".join(lines)]
+    for title, some in (
+        ("Left out: a seed diverged", diverged),
+        ("No summary kept here (not run, or run before summaries were kept)", missing),
+    ):
+        if some:
+            lines = [_without(setup, some) for setup in {cell.setup: None for cell in some}]
+            text += [f"## {title}", "\n".join(lines)]
     return "\n\n".join(text) + "\n"
 
 
-def _not_run(setup: str, missing: Sequence[Cell]) -> str:
+def _without(setup: str, cells: Sequence[Cell]) -> str:
     rates = {
-        name: [cell.rate for cell in missing if (cell.setup, cell.name) == (setup, name)]
+        name: [cell.rate for cell in cells if (cell.setup, cell.name) == (setup, name)]
         for name in SETUPS[setup].softmaxes
     }
     return f"- {setup}: " + "; ".join(f"{name} at {', '.join(left)}" for name, left in rates.items() if left)

@@ -146,16 +146,13 @@ _SHOWN = (
 def page(key: str, runs: Path, out: Path, command: str) -> str:
     """Writes the report of a study, runs diagnostics on its trained models, and returns the text of the page."""
     study, kept = STUDIES[key], out / KEPT
-    there = {
-        kept / folder.relative_to(runs): (
-            f"{part.experiment} {softmax} seed {seed}",
-            part.keep(softmax, seed, runs, kept),
-        )
-        for part in study.parts
-        for softmax, seed, folder in part.runs(runs)
+    asked = [(part, *run) for part in study.parts for run in part.runs(runs)]
+    missing = {
+        kept / folder.relative_to(runs): f"{part.experiment} {softmax} seed {seed}"
+        for part, softmax, seed, folder in asked
+        if part.keep(softmax, seed, runs, kept) is None
     }
-    missing = {folder: name for folder, (name, one) in there.items() if one is None}
-    if len(missing) == len(there):
+    if len(missing) == len(asked):
         raise LabError(f"neither {runs} nor {kept} holds a run of the study: leave out --page to train them")
     # What is kept of a run that is missing is of another configuration.
     report([kept], out=out / "report", without=missing)

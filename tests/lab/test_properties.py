@@ -118,6 +118,7 @@ def test_any_text_as_an_override_composes_or_is_one_sentence(override: str) -> N
 @given(st.text(st.characters(exclude_categories=["C", "Z"]) | st.just(" "), min_size=1))
 @example("a'b\\")
 @example("1e5")
+@example("~/runs")
 @example("null")
 @example("/runs/josé (1)/a,b=c")
 def test_a_path_in_quotes_is_read_back(path: str) -> None:

@@ -621,6 +621,7 @@ def test_the_reading_that_is_told_as_the_closest_is_the_closest_and_has_its_page
     ("words", "told"),
     [
         (("fluke", "--draws", "1"), "--draws 1 has no deviation over draws: give at least 2"),
+        (("fluke", "--seed", "9" * 20), f"--seed {'9' * 20} is wrong: give a whole number from 0"),
         (("figure_8", "--grid", "5e-3", "0.005"), "--grid has 5e-3 twice, the second time as 0.005"),
         (
             ("study", "in_context", "--minutes", "inf"),
