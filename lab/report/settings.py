@@ -138,7 +138,7 @@ def _names(groups: Sequence[Sequence[Record]]) -> list[str]:
 
 
 def head_and_options(run: Summary) -> tuple[str, list[str]]:
-    """Returns the softmax (or the row) of a run, and what its name can tell beyond that, its experiment and its seed."""
+    """Returns the softmax (or the row) of a run, and what its name can tell beyond that, experiment and seed."""
     last = {one.key: one for one in map(read_override, run.overrides)}  # of a key that was given twice, the last counts
     row = last.pop("row", None)
     told = (one for one in last.values() if one.is_what and one.key not in _NAMED_APART and not only_watches(one.key))
