@@ -71,8 +71,10 @@ class CompactViT(OfBlocks, VisionTransformer):
         qkv_bias: bias of the query, key and value projections.
         init: "timm": every linear layer with a standard deviation of 0.02, the patch embedding by torch's default for
             convolutions; "vit_lite", as in the code of Hassani et al. 2021: the same, but the patch embedding with a
-            variance of 2 / inputs, six times timm's; or "fan_in": all of them with a variance of 1 / inputs, which
-            keeps the scale of signals at any width. At a width of 64, timm's weights start six times smaller.
+            variance of 2 / inputs, six times timm's; "fan_in": all of them with a variance of 1 / inputs, which
+            keeps the scale of signals at any width (at a width of 64, timm's weights start six times smaller); or
+            "torch": weights and biases as torch leaves them, a variance of 1 / (3 inputs), as in a ViT that is written
+            down without a start of its own.
         position_std: standard deviation of the position embedding at the start (timm: 0.02; Hassani et al. 2021: 0.2).
         normalised_stream: the residual stream goes on from attention as the MLP's norm leaves it, as in the code of
             Hassani et al. 2021, so that the first positions and patches do not outweigh what attention adds.
@@ -95,7 +97,7 @@ class CompactViT(OfBlocks, VisionTransformer):
         num_classes: int = 10,
         drop_path_rate: Annotated[float, Field(ge=0, lt=1)] = 0.1,
         qkv_bias: bool = False,
-        init: Literal["timm", "vit_lite", "fan_in"] = "timm",
+        init: Literal["timm", "vit_lite", "fan_in", "torch"] = "timm",
         position_std: NonNegativeFloat = 0.02,
         normalised_stream: bool = False,
         query_key_std: PositiveFloat | None = None,
@@ -123,6 +125,10 @@ class CompactViT(OfBlocks, VisionTransformer):
             for module in self.modules():
                 if isinstance(module, nn.Linear | nn.Conv2d):
                     nn.init.normal_(module.weight, std=module.weight[0].numel() ** -0.5)
+        elif init == "torch":
+            for module in self.modules():
+                if isinstance(module, nn.Linear | nn.Conv2d):
+                    module.reset_parameters()
         elif init == "vit_lite":
             nn.init.kaiming_normal_(self.patch_embed.proj.weight)
         if position_std != 0.02:

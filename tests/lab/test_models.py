@@ -325,6 +325,9 @@ def test_initialisation_keeps_its_scale_at_any_width_where_asked_for() -> None:
     assert published[0] == pytest.approx(0.02, rel=0.05) and published[2] == pytest.approx(0.02, rel=0.2)
     assert small[:2] == (pytest.approx(128**-0.5, rel=0.05), pytest.approx((3 * 14 * 14) ** -0.5, rel=0.05))
     assert small[2] == pytest.approx(0.02, rel=0.2) and large[2] == pytest.approx(1.0, rel=0.2)
+    torchs = spread(init="torch")
+    assert torchs[:2] == (pytest.approx((3 * 128) ** -0.5, rel=0.05), pytest.approx((9 * 14 * 14) ** -0.5, rel=0.05))
+    assert float(CompactViT(depth=1, init="torch").blocks[0].mlp.fc1.bias.abs().max()) > 0
 
 
 def test_vit_lite_starts_and_normalises_as_the_code_of_hassani_et_al() -> None:
