@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import lightning as L
@@ -20,6 +21,12 @@ def callbacks_of(trainer: Any) -> list[Callback]:
 def model_of(module: Any) -> nn.Module:
     """The model that a LightningModule trains."""
     return module.model
+
+
+def steps_an_epoch(trainer: L.Trainer) -> int | None:
+    """Optimiser steps of an epoch; None before training starts, and for data without an end."""
+    batches = trainer.num_training_batches
+    return math.ceil(batches / trainer.accumulate_grad_batches) if batches and math.isfinite(batches) else None
 
 
 def ends_with_this_epoch(trainer: L.Trainer) -> bool:

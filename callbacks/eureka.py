@@ -12,7 +12,7 @@ import lightning as L
 from lightning.pytorch.callbacks import Callback
 from pydantic import NonNegativeInt, PositiveFloat
 
-from lab.callbacks.access import callbacks_of, check_metric, falls
+from lab.callbacks.access import callbacks_of, check_metric, falls, steps_an_epoch
 from lab.callbacks.throughput import samples_seen
 from lab.console import LabError, tell
 from lab.datasets.loading import data_of
@@ -155,11 +155,17 @@ class EurekaMoment(Callback):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._started = time.monotonic()
-        every, last = trainer.check_val_every_n_epoch or 1, trainer.max_epochs
+        every, last, steps = trainer.check_val_every_n_epoch or 1, trainer.max_epochs, trainer.max_steps
+        first = every * (steps_an_epoch(trainer) or 1)
         if last is not None and 0 <= last < every and not self.looked:
             tell(
                 f"no Eureka-moment can be seen: the first validation would come at epoch {every}, and the run ends at "
                 f"{last} (trainer.check_val_every_n_epoch, trainer.max_epochs)"
+            )
+        elif 0 < steps < first and not self.looked:
+            tell(
+                f"no Eureka-moment can be seen: the first validation would come at step {first}, and the run ends at "
+                f"{steps} (trainer.max_steps)"
             )
         # A run that was killed after its last checkpoint may have nothing left to train. Only validated epochs count:
         # between two validations a run that was never interrupted trains on.

@@ -19,7 +19,7 @@ from rich.progress_bar import ProgressBar as Bar
 from rich.table import Table
 from rich.text import Text
 
-from lab.callbacks.access import callbacks_of
+from lab.callbacks.access import callbacks_of, steps_an_epoch
 from lab.callbacks.eureka import find_moment, watched_metric
 from lab.callbacks.pace import Pace
 from lab.console import duration, tell_later
@@ -185,9 +185,9 @@ class EurekaProgress(ProgressBar):
     def seconds_left(self, trainer: L.Trainer) -> float | None:
         """Seconds to the end of the run; None before they can be estimated."""
         batches, accumulated, step = trainer.num_training_batches, trainer.accumulate_grad_batches, trainer.global_step
-        if not (batches and math.isfinite(batches)):
+        if (per_epoch := steps_an_epoch(trainer)) is None:
             return None
-        per_epoch, total = math.ceil(batches / accumulated), self._total
+        total = self._total
         eureka = find_moment(callbacks_of(trainer))
         if eureka is not None and eureka.moment is not None and eureka.stop_after is not None:
             every = trainer.check_val_every_n_epoch or 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_only
 from pydantic import PositiveInt
 
-from lab.callbacks.access import callbacks_of
+from lab.callbacks.access import callbacks_of, steps_an_epoch
 from lab.datasets.loading import data_of
 
 
@@ -92,7 +91,7 @@ def samples_seen(trainer: L.Trainer, step: int | None = None) -> int:
         return 0
     per_step = data_of(trainer).samples_per_batch
     accumulated, batches = trainer.accumulate_grad_batches, trainer.num_training_batches
-    if not math.isfinite(batches) or not batches:  # not known before the first epoch
+    if (steps := steps_an_epoch(trainer)) is None:
         return step * accumulated * per_step
-    epochs, rest = divmod(step, math.ceil(batches / accumulated))
+    epochs, rest = divmod(step, steps)
     return int((epochs * batches + min(rest * accumulated, batches)) * per_step)

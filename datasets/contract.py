@@ -37,6 +37,8 @@ def check_parts(data: DataModule) -> None:
 def check_data(data: DataModule) -> FirstBatches:
     """Draws the first training and the first validation batch, each twice, on the CPU.
 
+    Of data with a ``first_batches`` of their own, the few samples that these hold.
+
     Raises:
         LabError: if drawing fails or gives another batch the second time, or a batch is not of the form of
             :class:`lab.datasets.loading.Batch`: says which.
@@ -44,6 +46,8 @@ def check_data(data: DataModule) -> FirstBatches:
     if isinstance(data.locations, str):
         raise LabError(f'{name_of(type(data))}.locations is a text: write a tuple, ("{data.locations}",)')
     with torch.random.fork_rng(devices=[]):
+        if type(data).first_batches is not DataModule.first_batches:  # few samples, where they are slow to make
+            return _few(data)
         batches = FirstBatches(
             _batch(data, "draw_train(0, 0)", lambda: data.draw_train(0, 0)),
             _batch(data, "draw_validation(0)", lambda: data.draw_validation(0)),
@@ -56,11 +60,24 @@ def check_data(data: DataModule) -> FirstBatches:
     return batches
 
 
+def _few(data: DataModule) -> FirstBatches:
+    """The samples of the data's own ``first_batches``, after all checks."""
+    where = f"{name_of(type(data))}.first_batches()"
+    with blamed(f"{where} fails"):
+        (validation, train), (validation_again, train_again) = data.first_batches(), data.first_batches()
+    return FirstBatches(_checked(data, where, train, train_again), _checked(data, where, validation, validation_again))
+
+
 def _batch(data: DataModule, call: str, draw: Any) -> Batch:
     """The batch that a call draws, after all checks."""
     where = f"{name_of(type(data))}.{call}"
     with blamed(f"{where} fails"):
         batch, again = (data.on_after_batch_transfer(draw(), 0) for _ in range(2))
+    return _checked(data, where, batch, again)
+
+
+def _checked(data: DataModule, where: str, batch: Batch, again: Batch) -> Batch:
+    """The batch, after a check of its form and that it was drawn alike twice."""
     _check_form(data, batch, where)
     if not same(batch, again):
         raise LabError(

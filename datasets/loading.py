@@ -131,6 +131,9 @@ class DataModule(L.LightningDataModule, ABC):
         """Names of the values of latents: latent -> one name per value, from 0 on; no latent without names."""
         return {}
 
+    def share(self, other: DataModule) -> None:
+        """Takes over what ``other``, the same data with another seed, has loaded or will load, such as images."""
+
     def remarks(self) -> list[str]:
         """Sentences to tell when training begins: what of the data is left out, and why."""
         return []
@@ -166,7 +169,10 @@ class DataModule(L.LightningDataModule, ABC):
             self.trainer = trainer
 
     def first_batches(self) -> tuple[Batch, Batch]:
-        """The first batches of validation and of training, by which data are known again."""
+        """The first batches of validation and of training, by which data are known again and checked.
+
+        A subclass whose samples are slow to make gives fewer.
+        """
         drawn = self.draw_validation(0), self.draw_train(0, 0)
         validation, training = (self.on_after_batch_transfer(one, 0) for one in drawn)
         return validation, training

@@ -120,7 +120,12 @@ class TorchvisionSource:
             if "not found" not in str(missing).lower():
                 raise self._damaged(split, _line(missing)) from missing
             if not self.download:
-                part = (self.root / getattr(make, "base_folder", self.name)).is_dir()
+                folder = self.root / getattr(make, "base_folder", self.name)
+                if packed := sorted(folder.glob("raw/*.gz")):
+                    raise FileNotFoundError(
+                        f"the files of {self.name} are packed: unpack them with gunzip {packed[0].parent}/*.gz"
+                    ) from missing
+                part = folder.is_dir()
                 raise FileNotFoundError(
                     f"no {'whole ' * part}{self.name} in {self.root.absolute()}: name the folder with paths.data, let "
                     f"the lab download it with data.source.digits.download=true, or {self.way_out}"
@@ -200,12 +205,12 @@ def fetch_files(
 
 
 def _reads(path: Path) -> bool:
-    """Tells whether an IDX file is whole."""
+    """Tells whether an IDX file is whole, and holds as many dimensions as its name says (``idx3``: images)."""
     try:
-        read_sn3_pascalvincent_tensor(str(path))
+        found = read_sn3_pascalvincent_tensor(str(path))
     except _UNREADABLE:
         return False
-    return True
+    return f"idx{found.ndim}-" in path.name
 
 
 def _line(error: BaseException) -> str:

@@ -75,7 +75,8 @@ class VisionData(DataModule):
         check_definition(task, source)
         self.task = task
         self.locations = tuple(task.locations)
-        self.source = dict(source)
+        # Images that the task never shows need not be there.
+        self.source = {name: one for name, one in source.items() if task.sources is None or name in task.sources}
         self.batch_size = batch_size
         self.epoch_size = epoch_size
         self.validation_size = validation_size
@@ -97,6 +98,11 @@ class VisionData(DataModule):
     def model_arguments(self) -> dict[str, int]:
         """Side of the canvas in pixels, number of labels."""
         return {"image_size": 2 * self.tile_size, "num_classes": len(self.class_names)}
+
+    def share(self, other: DataModule) -> None:
+        """Takes over the images of ``other``, also those it is yet to load."""
+        assert isinstance(other, VisionData)
+        self.banks, self._pixels = other.banks, other._pixels
 
     def setup(self, stage: str | None = None) -> None:
         names, others = self.bank("train").class_names, self.bank("test").class_names

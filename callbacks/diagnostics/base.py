@@ -130,7 +130,8 @@ class Keeper(Callback):
         if trainer is not None:
             tag = f"{self.name}/{name.split('_epoch_')[0]}" if name else self.name
             for board in boards(trainer):
-                board.show_figure(tag, figure, trainer.global_step)
+                # At the step of the epoch's other metrics, so that a resumed run keeps it where it keeps them.
+                board.show_figure(tag, figure, max(0, trainer.global_step - 1))
         return path
 
     def history(self, table: pd.DataFrame, moment: float | None) -> Figure | None:
@@ -262,16 +263,16 @@ def _look(trainer: L.Trainer, pl_module: L.LightningModule, due: list[Diagnostic
     with no_training(trainer):
         model, data, precision = model_of(pl_module), data_of(trainer), trainer.precision_plugin
         step = trainer.global_step
+        row = max(0, step - 1)  # of the epoch's other metrics; before training there is none yet, and row 0 is taken
         for one, findings in zip(due, observe(model, data, due, pl_module.device, precision), strict=True):
             one.keep(findings, epoch, step)
             pictures = one.draws_at(epoch)
             values = {f"{one.name}/{name}": value for name, value in findings.scalars.items()}
             for logger in trainer.loggers:
-                # In the row of the epoch's other metrics; before training there is none yet, and row 0 is taken.
-                logger.log_metrics({**values, "epoch": max(0, epoch - 1)}, step=max(0, step - 1))
+                logger.log_metrics({**values, "epoch": max(0, epoch - 1)}, step=row)
                 if pictures and isinstance(logger, Board):
                     for name, numbers in findings.histograms.items():
-                        logger.show_histogram(f"{one.name}/{name}", numbers.float().cpu(), step)
+                        logger.show_histogram(f"{one.name}/{name}", numbers.float().cpu(), row)
             if pictures:
                 one.keep_arrays(findings, f"epoch_{epoch:05d}")
                 one.draw_found(findings, f"_epoch_{epoch:05d}", trainer)

@@ -120,6 +120,11 @@ class InContextData(DataModule):
         self.locations = tuple(f"class_{way + 1}" for way in range(few_shot_ways))
         self._on_device: dict[torch.device, Tensor] = {}
 
+    def share(self, other: DataModule) -> None:
+        """Takes over the drawings of ``other``."""
+        assert isinstance(other, type(self))
+        self.drawings, self._on_device = other.drawings, other._on_device
+
     @cached_property
     def drawings(self) -> Drawings:
         """Drawings of all classes by label, loaded at first use: rare ones, then common ones, then those held out.

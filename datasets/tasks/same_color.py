@@ -19,6 +19,7 @@ class SameColor(Task):
     """
 
     label_source = "digits"
+    sources = ("digits",)
 
     def sample(self, bank: ImageBank, walk: Tensor, generator: torch.Generator) -> Scenes:
         size = len(walk)

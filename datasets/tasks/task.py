@@ -26,6 +26,8 @@ class Task:
     label_source: str
     # What z chooses between, in the order of the latent ``target_location``; metrics are split by it.
     locations: ClassVar[tuple[str, ...]] = ("top_right", "bottom_left")
+    # The sources whose images it shows, the only ones that are loaded; None loads all.
+    sources: ClassVar[tuple[str, ...] | None] = None
     # Parts that stand on no tile of their own (a column, say); every other part has a latent ``<part>_tile``.
     placeless: ClassVar[tuple[str, ...]] = ()
 

@@ -21,6 +21,7 @@ class TopIfAbove(Task):
     """
 
     label_source = "garments"
+    sources = ("garments",)
     locations: ClassVar[tuple[str, ...]] = ("top", "bottom")
     placeless: ClassVar[tuple[str, ...]] = ("indicator_1", "indicator_2")
 

@@ -40,11 +40,19 @@ _COLLECTING = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def build_model_and_data(
-    config: DictConfig, kind: type[TwoStepModule] = TwoStepModule
+    config: DictConfig, kind: type[TwoStepModule] = TwoStepModule, alike: DataModule | None = None
 ) -> tuple[TwoStepModule, DataModule]:
-    """The module and the data of one seed, which fixes everything random in them."""
+    """The module and the data of one seed, which fixes everything random in them.
+
+    Args:
+        config: of the run.
+        kind: class of the module.
+        alike: the same data with another seed, whose images are held once for both.
+    """
     L.seed_everything(config.seed, workers=True, verbose=False)
     data = build_data(config.data)
+    if alike is not None:
+        data.share(alike)
     return build_module(config, data, kind), data
 
 

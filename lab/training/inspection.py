@@ -88,6 +88,8 @@ def inspect(
     text = isinstance(data, CausalLanguageData)
     looks.check_needs({"scenes", "training", *(["text"] if text else [])}, f"the run {run}")
     data.setup("fit")
+    if not data_options:  # which may name other data on purpose
+        newest.check_data(data)
     tell(f"{run}: {step} steps; {', '.join(looks.names)}")
     state = _state(config, model.to(where), data, optim, step)
     subject = Subject(state.module.model, state)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from omegaconf import DictConfig
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ from lab.datasets.loading import DataModule
 from lab.models.composed_softmax import refuse_schedule, softmax_config
 from lab.runs.folder import Run
 from lab.training.build import build_data, build_model
+from lab.training.resume import of_same_data
 from lab.training.stored import load_config, made_of
 
 # Matches names of the parameters and buffers of rules and normalisers in a model's state dict.
@@ -31,6 +33,7 @@ class Trained:
         config: the run's config.
         state: the model's state dict.
         step: optimiser steps it was trained for.
+        checkpoint: the whole checkpoint.
     """
 
     folder: Path
@@ -38,17 +41,31 @@ class Trained:
     config: DictConfig
     state: Mapping[str, Tensor]
     step: int
+    checkpoint: Mapping[str, Any] = field(repr=False)
 
     def data(self) -> DataModule:
         """The data of the run, set up; missing files are not downloaded.
 
         Raises:
-            LabError: if files are missing.
+            LabError: if files are missing, or are others than the run was trained on.
         """
         with made_of(self.folder):
             data = build_data(self.config.data)
         data.setup("fit")
+        self.check_data(data)
         return data
+
+    def check_data(self, data: DataModule) -> None:
+        """Checks that ``data``, set up, are those of the run: with other texts, tokens would mean other words.
+
+        Raises:
+            LabError: if they are not.
+        """
+        if not of_same_data(self.checkpoint, data):
+            raise LabError(
+                f"{self.path} was trained on other data than are found now: put the old data back, or read the run's "
+                "config and weights alone"
+            )
 
     def softmax_defaults(self) -> list[str]:
         """The experiment's own defaults for NormSoftmax, as overrides."""
@@ -119,4 +136,4 @@ def read_trained(folder: str | Path, trust: Sequence[str] = ()) -> Trained:
         raise LabError(f"{folder} has no checkpoint yet: let it train for a while")
     state = newest.content.get("state_dict") or {}
     own = {name.removeprefix("model."): value for name, value in state.items() if name.startswith("model.")}
-    return Trained(folder, newest.path, config, own, newest.step)
+    return Trained(folder, newest.path, config, own, newest.step, newest.content)

@@ -14,7 +14,7 @@ from lab.attention.precision import but_not_to_16_bit
 
 
 class WeightedMean(Metric):
-    """Weighted mean of numbers; 0 as long as the weights add up to 0.
+    """Weighted mean of numbers; NaN as long as the weights add up to 0.
 
     torchmetrics' ``MeanMetric`` (1.9) checks for NaN at each update, which waits for the device, and without the check
     (``nan_strategy="disable"``) ignores the weights. The states have the names of its states, also in checkpoints.
@@ -41,7 +41,7 @@ class WeightedMean(Metric):
 
     def compute(self) -> Tensor:
         """Mean over all updates, a single number."""
-        return torch.where(self.weight > 0, self.mean_value / self.weight, 0.0)
+        return self.mean_value / self.weight
 
 
 class LossAndAccuracy(MetricCollection):

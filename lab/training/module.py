@@ -17,6 +17,7 @@ from lab.datasets.loading import Batch, data_of
 from lab.datasets.seeding import derived_seed
 from lab.models.parts import rules_of
 from lab.observation.gradients import SeededModule
+from lab.training.length import tell_of_length
 from lab.training.lightning_internals import attached_trainer, end_a_finished_epoch
 from lab.training.metrics import LossAndAccuracy, WeightedMean
 from lab.training.optim import OptimConfig
@@ -84,6 +85,12 @@ class TwoStepModule(SeededModule):
 
     def on_train_start(self) -> None:
         end_a_finished_epoch(self.trainer)
+        tell_of_length(self.trainer, self.goes_by_epoch)
+
+    @property
+    def goes_by_epoch(self) -> bool:
+        """True if the learning rate or the temperature follows a schedule over ``trainer.max_epochs``."""
+        return self.optim.goes_by_epoch or (self.schedule is not None and self.schedule.by == "epoch")
 
     def on_train_epoch_start(self) -> None:
         if self.schedule is not None and self.schedule.by == "epoch":
@@ -173,6 +180,8 @@ class TwoStepModule(SeededModule):
         self.validation_metrics.reset()
         for name, metric in zip(self.accuracies, self.further_accuracies, strict=True):
             assert isinstance(metric, WeightedMean)
+            # Nothing may have been scored: then the accuracy is NaN, and torchmetrics is not to warn of it.
+            metric.update(torch.zeros((), device=self.device), 0.0)
             values[f"val/accuracy_{name}"] = metric.compute()
             metric.reset()
         # compute() has gathered the sums of all processes already.

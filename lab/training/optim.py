@@ -94,6 +94,11 @@ class OptimConfig:
         if getattr(tried, "is_second_order", False):
             raise ValueError(f"optim.name={self.name} needs second derivatives, which a training step does not keep")
 
+    @property
+    def goes_by_epoch(self) -> bool:
+        """True if the learning rate depends on how many epochs there are."""
+        return self.schedule in ("cosine", "tanh", "rsqrt", "linear")
+
     def scaled_lr(self, samples_per_step: int) -> float:
         """Maximum learning rate for this many samples a step."""
         if self.lr_reference_batch is None:

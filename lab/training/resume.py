@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -14,13 +15,23 @@ from lab.runs.checkpoints import Checkpoint
 # Entries that Lightning needs to resume training; a checkpoint of the weights alone, such as best.ckpt, lacks some.
 _NEEDED = ("state_dict", "optimizer_states", "callbacks", "loops")
 
-# Key of the data's fingerprint in a checkpoint.
+# Key of the data's fingerprint in a checkpoint; missing if a version without fingerprints wrote it.
 _FINGERPRINT = "data_fingerprint"
 
 
 def note_data(checkpoint: dict[str, Any], data: DataModule) -> None:
     """Writes the fingerprint of the data into a checkpoint, to tell later which data it was trained on."""
     checkpoint[_FINGERPRINT] = data.fingerprint
+
+
+def of_same_data(checkpoint: Mapping[str, Any], data: DataModule) -> bool:
+    """True if ``data``, set up, are those that the checkpoint was trained on, as far as it tells."""
+    before = checkpoint.get(_FINGERPRINT)
+    if before is None:
+        return True
+    # Older checkpoints have the validation part alone.
+    now = data.fingerprint[: len(before)]
+    return before.shape == now.shape and torch.allclose(before, now, rtol=1e-3, atol=1e-5, equal_nan=True)
 
 
 def check_resumable(checkpoint: Checkpoint, module: nn.Module, data: DataModule, groups: int) -> None:
@@ -50,14 +61,10 @@ def check_resumable(checkpoint: Checkpoint, module: nn.Module, data: DataModule,
             f"{checkpoint.path} is of a version with weight decay on what its softmax learns, which there is none on "
             f"now: {otherwise}"
         )
-    before = checkpoint.content.get(_FINGERPRINT)  # None if written by a version without fingerprints
-    if before is not None:
-        data.setup("fit")
-        # Older checkpoints have the validation part alone.
-        now = data.fingerprint[: len(before)]
-        if before.shape != now.shape or not torch.allclose(before, now, rtol=1e-3, atol=1e-5, equal_nan=True):
-            raise LabError(
-                f"{checkpoint.path} was trained on other data than this run finds: put the old data back "
-                "(paths.data says where the lab's own lie), or name another paths.runs for the new; "
-                "force=true starts anew and keeps the old run beside it"
-            )
+    data.setup("fit")
+    if not of_same_data(checkpoint.content, data):
+        raise LabError(
+            f"{checkpoint.path} was trained on other data than this run finds: put the old data back "
+            "(paths.data says where the lab's own lie), or name another paths.runs for the new; "
+            "force=true starts anew and keeps the old run beside it"
+        )

@@ -56,6 +56,21 @@ def test_inputs_may_be_tensors_by_name_or_in_tuples(monkeypatch: pytest.MonkeyPa
         check_data(Even())
 
 
+def test_data_that_are_slow_to_draw_are_checked_on_few_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    def few(self: Even) -> tuple[Any, Any]:
+        drawn = (self._draw(2, generator_of("validation", 0)), self._draw(2, generator_of("train", 0, 0)))
+        return self.change(drawn[0]), self.change(drawn[1])
+
+    monkeypatch.setattr(Even, "first_batches", few)
+    monkeypatch.setattr(Even, "draw_train", None)
+    monkeypatch.setattr(Even, "draw_validation", None)
+    assert len(check_data(Even()).train["y"]) == 2
+    monkeypatch.setattr(Even, "change", lambda self, batch: {**batch, "y": torch.randint(10, (2,))})
+    torch.manual_seed(0)
+    with pytest.raises(LabError, match=r"first_batches\(\) gives another batch when it is called again"):
+        check_data(Even())
+
+
 def with_(**parts: Any) -> Any:
     return lambda batch: {**batch, **parts}
 

@@ -110,6 +110,13 @@ def test_missing_data_is_told_in_one_sentence(tmp_path: Path) -> None:
     assert "\n" not in message
 
 
+def test_packed_files_are_to_be_unpacked(tmp_path: Path) -> None:
+    (tmp_path / "MNIST" / "raw").mkdir(parents=True)
+    (tmp_path / "MNIST" / "raw" / "train-images-idx3-ubyte.gz").touch()
+    with pytest.raises(FileNotFoundError, match=r"MNIST are packed: unpack them with gunzip .*MNIST/raw/\*\.gz"):
+        TorchvisionSource("MNIST", str(tmp_path)).load("train")
+
+
 def test_a_failed_download_is_told_in_one_sentence(tmp_path: Path, monkeypatch) -> None:
     def fails(*_, **__) -> None:
         raise RuntimeError("no route")
@@ -140,6 +147,7 @@ IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
         (IMAGES, idx(torch.zeros(12, 28, 28)), "every pixel of its images is 0"),
         (LABELS, idx(torch.full((12,), 10)), r"labels must lie in 0 \.\.\. 9"),
         (LABELS, idx(torch.ones(11)), r"labels must be int64 of shape \[12\]"),
+        (LABELS, idx(torch.ones(12, 28, 28)), "1 dimension"),
         (LABELS, b"\0\0\x0d\1" + struct.pack(">I", 12) + bytes(12), "is invalid for input of size"),
     ],
 )

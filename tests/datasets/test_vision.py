@@ -8,6 +8,8 @@ from lab.config.check import check_arguments
 from lab.console import LabError
 from lab.datasets.scenes import BOTTOM_LEFT, BOTTOM_RIGHT, TOP_LEFT, TOP_RIGHT
 from lab.datasets.tasks.main import MainTask
+from lab.datasets.tasks.same_color import SameColor
+from lab.datasets.tasks.top_if_above import TopIfAbove
 from lab.datasets.vision import VisionData
 from lab.observation.observe import _batches
 
@@ -42,6 +44,29 @@ def test_pixels_show_the_latents(vision_data) -> None:
     assert (x[:, :, :28, 28:].mean(1) - garment).abs().mean() < 0.05
     digits = bank.labels[draws["images"][:, [TOP_LEFT, BOTTOM_RIGHT]]]
     assert set(digits.flatten().tolist()) == {1, 2}
+
+
+def test_images_that_a_task_never_shows_are_not_loaded(drawn_sources) -> None:
+    class Missing:
+        def load(self, split: str) -> None:
+            raise FileNotFoundError(split)
+
+    data = VisionData(SameColor(), {**drawn_sources, "garments": Missing()}, batch_size=4, epoch_size=8)
+    whole = VisionData(SameColor(), drawn_sources, batch_size=4, epoch_size=8)
+    data.setup()
+    one, other = (made.composed(made.draw_train(0, 1)) for made in (data, whole))
+    assert torch.equal(one["x"], other["x"])
+    data = VisionData(TopIfAbove(), {**drawn_sources, "digits": Missing()}, batch_size=4, epoch_size=8)
+    assert torch.equal(data.draw_train(0, 0)["latents"]["target_1"], data.draw_train(0, 0)["latents"]["target_1"])
+
+
+def test_seeds_share_their_images(drawn_sources) -> None:
+    one, two = (VisionData(SameColor(), drawn_sources, batch_size=4, epoch_size=8, seed=seed) for seed in (0, 1))
+    alone = VisionData(SameColor(), drawn_sources, batch_size=4, epoch_size=8, seed=1).composed
+    before = alone(two.draw_train(0, 0))["x"]
+    two.share(one)
+    assert torch.equal(two.composed(two.draw_train(0, 0))["x"], before)
+    assert two.bank("train") is one.bank("train")
 
 
 def test_an_epoch_walks_through_every_garment_once(vision_data) -> None:

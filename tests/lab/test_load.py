@@ -17,6 +17,7 @@ from lab.report.gather import gather
 from lab.runs.checkpoints import DamagedCheckpoint, read_checkpoint, save_checkpoint
 from lab.runs.metrics import read_metrics
 from lab.runs.summary import load_summary
+from lab.training.inspection import inspect
 from lab.training.load import read_trained
 
 SETS = (
@@ -40,6 +41,26 @@ def test_the_newest_weights_are_loaded(folder: Path) -> None:
     assert not model.training
     saved = torch.load(folder / "checkpoints" / "last-000000006.ckpt", weights_only=True)["state_dict"]
     assert all(torch.equal(value, saved[f"model.{name}"]) for name, value in model.state_dict().items())
+
+
+def test_data_that_have_changed_are_refused(tmp_path: Path) -> None:
+    """With other texts, say, a tokenizer trained on them gives other tokens, and every diagnostic is of nothing."""
+    (tmp_path / "texts").mkdir()
+    words = "one two three four five six seven eight nine ten eleven twelve"
+    (tmp_path / "texts" / "train.txt").write_text(f"{words}\n" * 400)
+    (tmp_path / "texts" / "valid.txt").write_text(f"{words}\n" * 100)
+    text = ["experiment=causal_language_small", f"data.corpus.folder={tmp_path / 'texts'}", "data.vocabulary=280"]
+    text += ["data.block=16", "data.batch_size=8", "data.epoch_size=16", "data.validation_size=8", "callbacks=default"]
+    run = train_in(
+        tmp_path / "runs", *text, "model.layers=1", "model.width=16", "model.heads=2", "trainer.max_epochs=1"
+    )
+    read_trained(run).data()
+    (tmp_path / "texts" / "more.txt").write_text("thirteen fourteen fifteen sixteen\n" * 900)
+    with pytest.raises(LabError, match=r"was trained on other data than are found now"):
+        read_trained(run).data()
+    with pytest.raises(LabError, match=r"was trained on other data than are found now"):
+        inspect(run, ["callbacks=[attention_entropy]"])
+    assert not (run / "inspect").exists()
 
 
 def test_another_softmax_keeps_the_weights_and_brings_its_own_temperature(folder: Path) -> None:

@@ -362,6 +362,7 @@ def test_what_a_callback_logs_is_its_seeds_own(tmp_path: Path, monkeypatch: pyte
             "clipping_threshold uses the root mean square over a parameter",
         ),
         ((*SMALL, "seeds=2"), "model.drop_path_rate=0"),
+        (("experiment=imagenet100", "data.root=nowhere", "seeds=2"), "give data.workers=0"),
     ],
 )
 def test_what_would_mix_seeds_is_refused(overrides, words, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from conftest import summary_of
 from omegaconf import OmegaConf
 from tensorboard import plugin_util
 from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
 from tensorboard.context import RequestContext
 from tensorboard.plugins.base_plugin import TBContext
@@ -184,6 +185,27 @@ def test_a_resumed_run_is_one_row_and_one_layout(tmp_path: Path) -> None:
     for tag in ("val/accuracy", "gradient/q/layer_0", "accuracy/best"):
         steps = [[point.step for point in seen.scalars[name][tag]] for seen in (before, after)]
         assert steps[0] == steps[1], tag
+
+
+def test_a_resumed_run_keeps_the_pictures_of_its_checkpoint(tmp_path: Path) -> None:
+    command = [*SMALL, f"paths.runs={tmp_path}", "callbacks=[default,attention_entropy,attention_scores]"]
+    command += ["diagnostics.every_n_epochs=10", "diagnostics.pictures_every_n_epochs=10", "checkpoints.keep=9"]
+    command += ["checkpoints.every_n_steps=10"]
+    train_with(command)
+    (run,) = [path.parent for path in tmp_path.rglob("summary.json")]
+    before = shown(run)
+    assert {len(steps) for tag, steps in before.items() if tag.endswith("layers")} == {4}
+    (run / "checkpoints" / "last-000000030.ckpt").unlink()
+    (run / "summary.json").write_text(json.dumps({**summary_of(run), "status": "stopped"}))
+    train_with(command)
+    assert shown(run) == before
+
+
+def shown(run: Path) -> dict[str, list[int]]:
+    """Tag of a picture or histogram -> its steps."""
+    events = EventAccumulator(str(run), size_guidance={"images": 0, "histograms": 0, "tensors": 0}).Reload()
+    steps = {tag: [one.step for one in events.Images(tag)] for tag in events.Tags()["images"]}
+    return steps | {tag: [one.step for one in events.Histograms(tag)] for tag in events.Tags()["histograms"]}
 
 
 def test_a_run_folder_from_before_goes_on_where_it_was(tmp_path: Path) -> None:

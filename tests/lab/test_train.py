@@ -209,12 +209,28 @@ def test_a_run_killed_at_its_very_end_keeps_its_numbers(tmp_path: Path) -> None:
     assert all(picture.exists() for picture in pictures)
 
 
-def test_a_run_that_ends_within_an_epoch_has_its_epochs_when_it_is_gone_on_with(tmp_path: Path) -> None:
+def test_a_run_that_ends_within_an_epoch_has_its_epochs_when_it_is_gone_on_with(tmp_path: Path, capsys) -> None:
     run = train_in(tmp_path, *SMALL, "trainer.max_steps=15")
+    told = capsys.readouterr().err
+    assert "the last 3 of trainer.max_steps=15 steps are not validated: 4 steps come between" in told
     whole = summary_of(run)["epochs"]
     set_status(run, "stopped")
     train_in(tmp_path, *SMALL, "trainer.max_steps=15")
     assert summary_of(run)["epochs"] == whole == 4
+
+
+def test_a_length_that_does_not_fit_is_told(tmp_path: Path, capsys) -> None:
+    train_in(tmp_path / "1", *SMALL[:-1], "trainer.max_epochs=5", "trainer.max_steps=2")
+    told = capsys.readouterr().err
+    assert "no Eureka-moment can be seen: the first validation would come at step 4, and the run ends at 2" in told
+    assert (
+        "schedules are for trainer.max_epochs=5, of which trainer.max_steps=2 trains 0.5: for" in told
+    )
+    train_in(tmp_path / "2", *SMALL[:-1], "trainer.max_epochs=1", "trainer.accumulate_grad_batches=3")
+    assert "the last step of each epoch has 1 of 3 batches, and 1/3 of the gradient" in capsys.readouterr().err
+    train_in(tmp_path / "3", *SMALL[:-1], "trainer.max_epochs=1", "trainer.accumulate_grad_batches=2")
+    told = capsys.readouterr().err
+    assert "last step of each epoch" not in told and "schedules are for" not in told
 
 
 def test_a_run_that_has_had_its_moment_long_enough_trains_no_more(tmp_path: Path, capsys) -> None:

@@ -26,6 +26,7 @@ from lab.datasets.loading import Batch, DataModule, StepLoader, step_reached
 from lab.runs.files import is_full
 from lab.runs.folder import Run
 from lab.runs.summary import Status
+from lab.training.length import tell_of_length
 from lab.training.lightning_internals import end_a_finished_epoch
 from lab.training.module import TwoStepModule
 from lab.training.seeds.stack import Stack, split_optimizer_state
@@ -265,6 +266,7 @@ class SeedsModule(L.LightningModule):
 
     def on_train_start(self) -> None:
         end_a_finished_epoch(self.trainer)
+        tell_of_length(self.trainer, self.seeds[0].module.goes_by_epoch)
 
     def training_step(self, batch: dict[int, Batch], batch_idx: int) -> Tensor:
         logits = self._logits(batch, training=True)

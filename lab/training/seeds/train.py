@@ -10,7 +10,7 @@ from typing import Any
 
 from hydra.utils import get_class
 from lightning.pytorch.callbacks import Callback, ProgressBar, Timer
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from lab.callbacks.eureka import find_moment
 from lab.callbacks.guards import FiniteLoss, StillHeld
@@ -18,6 +18,7 @@ from lab.callbacks.preemption import Preemption
 from lab.callbacks.pruning import Pruning
 from lab.callbacks.summary import RunSummary
 from lab.console import LabError, tell
+from lab.datasets.loading import DataModule
 from lab.runs.checkpoints import Checkpoint, read_checkpoint, save_checkpoint
 from lab.runs.outcome import Ending
 from lab.runs.spec import one_device
@@ -39,6 +40,10 @@ def check_trainer(config: DictConfig) -> None:
     if not one_device(config.trainer) or config.trainer.num_nodes != 1:
         raise LabError(
             "seeds trains on one device (trainer.devices=1): share seeds out over devices with -m seed=0,1,2"
+        )
+    if config.data.get("workers"):
+        raise LabError(
+            "seeds read the data of all seeds in the training process: give data.workers=0, or run them one by one"
         )
     for key in ("min_epochs", "min_steps"):
         if config.trainer.get(key):
@@ -86,7 +91,10 @@ def _train_group(group: list[tuple[OpenRun, Path | None]]) -> None:
     try:
         with ending.told():
             own = [read_checkpoint(path) if path else None for _, path in group]
-            seeds = [_seed(*each, preemption) for each in zip(runs, own, strict=True)]
+            seeds: list[Seed] = []
+            for each, checkpoint in zip(runs, own, strict=True):
+                alike = seeds[0].data if seeds and _data_of(each) == _data_of(runs[0]) else None
+                seeds.append(_seed(each, checkpoint, preemption, alike))
             _check_callbacks(seeds[0].callbacks)
             spec = runs[0].spec
             config = spec.config
@@ -114,10 +122,17 @@ def _train_group(group: list[tuple[OpenRun, Path | None]]) -> None:
     preemption.end_if_told()
 
 
-def _seed(one: OpenRun, checkpoint: Checkpoint | None, preemption: Preemption) -> Seed:
-    """A seed as its single run would start, or as its checkpoint left it."""
+def _data_of(one: OpenRun) -> dict[str, Any]:
+    """Config of a run's data but for the seed."""
+    plain = OmegaConf.to_container(one.spec.config.data, resolve=True)
+    assert isinstance(plain, dict)
+    return {str(name): value for name, value in plain.items() if name != "seed"}
+
+
+def _seed(one: OpenRun, checkpoint: Checkpoint | None, preemption: Preemption, alike: DataModule | None) -> Seed:
+    """A seed as its single run would start, or as its checkpoint left it; its images are those of ``alike``."""
     config, run = one.spec.config, one.run
-    module, data = build_model_and_data(config, OneSeed)
+    module, data = build_model_and_data(config, OneSeed, alike)
     assert isinstance(module, OneSeed)
     summary = RunSummary(run.folder, one.fixed)
     watching = [c for c in build_callbacks(config) if not isinstance(c, ProgressBar)]

@@ -1,0 +1,43 @@
+"""Tells, when training begins, where the length of training does not fit epochs, batches or schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import lightning as L
+
+from lab.callbacks.access import steps_an_epoch
+from lab.console import tell
+
+
+def tell_of_length(trainer: L.Trainer, by_epoch: bool) -> None:
+    """Prints what a user may not expect of ``trainer.max_steps`` and ``trainer.accumulate_grad_batches``.
+
+    Args:
+        trainer: one that begins to train.
+        by_epoch: learning rate or temperature follow a schedule over ``trainer.max_epochs``.
+    """
+    for words in _unexpected(trainer, by_epoch):
+        tell(words)
+
+
+def _unexpected(trainer: L.Trainer, by_epoch: bool) -> Iterator[str]:
+    if (steps := steps_an_epoch(trainer)) is None:
+        return
+    batches, together = int(trainer.num_training_batches), trainer.accumulate_grad_batches
+    epochs, last = trainer.max_epochs or 0, trainer.max_steps
+    if over := batches % together:
+        yield (
+            f"the last step of each epoch has {over} of {together} batches, and {over}/{together} of the gradient: an "
+            f"epoch of {batches} batches is no multiple of trainer.accumulate_grad_batches={together}"
+        )
+    if not 0 < last < epochs * steps:
+        return
+    if by_epoch:
+        yield (
+            f"schedules are for trainer.max_epochs={epochs}, of which trainer.max_steps={last} trains "
+            f"{last / steps:.3g}: for whole ones give trainer.max_epochs={-(-last // steps)}"
+        )
+    every = steps * (trainer.check_val_every_n_epoch or 1)
+    if last % every > 0 and last > every:
+        yield f"the last {last % every} of trainer.max_steps={last} steps are not validated: {every} steps come between"
