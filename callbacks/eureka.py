@@ -14,7 +14,7 @@ from pydantic import NonNegativeInt, PositiveFloat
 
 from lab.callbacks.access import callbacks_of, check_metric, falls, steps_an_epoch
 from lab.callbacks.throughput import samples_seen
-from lab.console import LabError, tell
+from lab.console import LabError, name_of, tell
 from lab.datasets.loading import data_of
 from lab.observation.change_point import change_point
 from lab.runs.boards import THRESHOLD_OF, boards
@@ -134,6 +134,13 @@ class EurekaMoment(Callback):
         check_metric("callbacks.eureka.metric", self.metric, pl_module, of="val/")
         self.prior_accuracy = data_of(trainer).prior_accuracy()
         self.prior_loss = data_of(trainer).prior_loss()
+        for part, highest in (("prior_accuracy", 1.0), ("prior_loss", math.inf)):
+            value: object = getattr(self, part)
+            if value is not None and not (isinstance(value, int | float) and 0 <= value <= highest):
+                most = "a number from 0 to 1" if highest == 1 else "a number from 0 on"
+                raise LabError(
+                    f"{name_of(type(data_of(trainer)))}.{part}() gives {value!r}: it must be {most}, or None"
+                )
         if self.plateau_share is not None:
             if self.plateau is None:
                 raise LabError(

@@ -100,7 +100,9 @@ def _check_form(data: DataModule, batch: object, where: str) -> None:
             raise LabError(f"{where} must give {len(y)} inputs, one for each label, and gives x as {_told(part)}")
         if part.is_floating_point() and not part.isfinite().all():
             raise LabError(f"inputs of {where} hold NaN or infinity")
-    classes = data.model_arguments()["num_classes"]
+    facts = data.model_arguments()
+    _check_tokens(facts.get("tokens"), batch["x"], where)
+    classes = facts["num_classes"]
     counted = y[y != IGNORED] if data.ragged else y
     if counted.numel() and not 0 <= int(counted.min()) <= int(counted.max()) < classes:
         raise LabError(
@@ -114,6 +116,18 @@ def _check_form(data: DataModule, batch: object, where: str) -> None:
             raise LabError(f"latent {name} of {where} must have one value for each of {len(y)}, and is {_told(values)}")
     if data.locations and type(data).scored is DataModule.scored:
         _check_locations(data, y, latents, where)
+
+
+def _check_tokens(tokens: int | None, x: object, where: str) -> None:
+    """Checks that inputs of data with a vocabulary lie in it: a model may take others for no token at all."""
+    if tokens is None or not isinstance(x, Tensor) or not x.numel():
+        return
+    whole = not (x.is_floating_point() or x.is_complex() or x.dtype == torch.bool)
+    if not whole or not 0 <= int(x.min()) <= int(x.max()) < tokens:
+        raise LabError(
+            f"inputs of {where} must be whole numbers from 0 to {tokens - 1}, as model_arguments() gives "
+            f"tokens={tokens}, and are {_told(x)}"
+        )
 
 
 def _check_locations(data: DataModule, y: Tensor, latents: Mapping[str, Tensor], where: str) -> None:

@@ -48,7 +48,12 @@ def check_constructor(make: Callable[..., object]) -> None:
         return
     if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values()):
         return
-    normaliser = inspect.isclass(made) and issubclass(made, Normaliser)
+    if not inspect.isclass(made):
+        raise ValueError(
+            f"{name_of(made)} is no class of rules or normalisers, and takes no heads and head_dim: derive a class "
+            "from lab.attention.rule.TemperatureRule or lab.attention.normaliser.Normaliser"
+        )
+    normaliser = issubclass(made, Normaliser)
     given = OF_A_LAYER if normaliser else OF_A_RULE
     handed = "the first two" if normaliser else "the first three"
     own = [str(one) for one in parameters.values() if one.name not in given]
@@ -92,6 +97,8 @@ def check_rule(rule: object) -> None:
         )
     if not isinstance(getattr(rule, "tau", None), Tensor):
         raise ValueError(not_handed_on("softmax", type(rule), OF_A_RULE))
+    if type(rule).inverse_temperature is TemperatureRule.inverse_temperature:
+        raise ValueError(f"{name_of(type(rule))} does not define inverse_temperature(self, q_BHND, k_BHMD, mask=None)")
     check_names(rule, TemperatureRule)
     told: object = rule.temperatures()
     if not isinstance(told, dict) or not all(isinstance(one, Tensor) for one in told.values()):
@@ -211,12 +218,17 @@ def _beta_of(rule: TemperatureRule, q_BHND: Tensor, k_BHMD: Tensor, mask: Tensor
     """Returns beta of the rule, after checks that it is a real tensor and broadcastable to the queries."""
     where = f"{name_of(type(rule))}.inverse_temperature"
     shapes = f"queries {list(q_BHND.shape)} and keys {list(k_BHMD.shape)} [batch, heads, tokens, head_dim]"
+    before = q_BHND.clone(), k_BHMD.clone()
     try:
         beta: object = rule.inverse_temperature(q_BHND, k_BHMD, mask)
     except LengthNotTold:
         raise
     except Exception as error:
         raise ValueError(f"{where}(q, k, mask) fails on {shapes}: {type(error).__name__}: {error}") from error
+    if not (torch.equal(before[0], q_BHND) and torch.equal(before[1], k_BHMD)):
+        raise ValueError(
+            f"{where} changes the queries or keys that it is given: work on a copy, without in-place calls"
+        )
     if not isinstance(beta, Tensor) or not beta.is_floating_point():
         what = f"a tensor of {beta.dtype}" if isinstance(beta, Tensor) else f"{type(beta).__name__}"
         raise ValueError(f"{where} must return a tensor of real numbers, not {what}")

@@ -4,11 +4,46 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Protocol
 
 from pydantic import Field
 
 from lab.attention.rule import Tau
+from lab.console import name_of
+
+
+class TauSchedule(Protocol):
+    """What moves tau over training: any object with these two.
+
+    Attributes:
+        by: when a new value is set, each "epoch" or each "step".
+    """
+
+    @property
+    def by(self) -> str: ...
+
+    def __call__(self, progress: float, default_tau: float) -> float:
+        """tau when the share ``progress`` in [0, 1] of training is done; ``default_tau`` is the rule's own."""
+        ...
+
+
+def check_schedule(schedule: object) -> None:
+    """Tries a schedule at the beginning, in the middle and at the end of training.
+
+    Raises:
+        ValueError: if it cannot be called, its ``by`` is neither epoch nor step, or a tau is not a positive number.
+    """
+    name, by = name_of(type(schedule)), getattr(schedule, "by", None)
+    if by not in ("epoch", "step"):
+        raise ValueError(f"{name}.by must say when tau is set anew, epoch or step, and is {by!r}")
+    if not callable(schedule):
+        raise ValueError(f"{name} needs __call__(self, progress, default_tau), which returns tau")
+    for progress in (0.0, 0.25, 0.5, 0.75, 1.0):
+        tau: object = schedule(progress, 8.0)
+        if isinstance(tau, bool) or not isinstance(tau, int | float) or not 0 < tau < math.inf:
+            raise ValueError(
+                f"{name} gives tau={tau!r} when {progress:.0%} of training is done: it must be a positive number"
+            )
 
 
 @dataclass(frozen=True)

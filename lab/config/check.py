@@ -242,6 +242,11 @@ def _check_node(node: Any, path: str) -> None:
             logging.getLogger("hydra.utils").disabled = False
         if path in ("softmax", "softmax.normaliser"):
             _check_rule(target)
+            if inspect.isclass(target) and not node.get("_partial_"):
+                raise LabError(
+                    f"{path}: the config of {node['_target_']} needs the line _partial_: true, since the model makes "
+                    "one for each layer"
+                )
         options = {key: value for key, value in node.items() if key not in HYDRA_KEYS}
         check_arguments(target, options, path)
         # Partial targets and the model get further arguments when they are made, the model those that the data knows.

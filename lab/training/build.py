@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import lightning as L
@@ -16,12 +16,13 @@ from omegaconf import DictConfig, OmegaConf
 
 from lab.attention.normalisers.softmax import Softmax
 from lab.attention.rules.fixed import Fixed
+from lab.attention.schedule import check_schedule
 from lab.callbacks.checkpoints import Checkpoints
 from lab.callbacks.diagnostics.base import Diagnostic, Keeper
 from lab.callbacks.eureka import EurekaMoment
 from lab.callbacks.preemption import Preemption
 from lab.config.command_line import composed
-from lab.console import LabError, tell
+from lab.console import LabError, blamed, tell
 from lab.datasets.contract import check_parts
 from lab.datasets.loading import IGNORED, DataModule
 from lab.models.composed_softmax import softmax_factory
@@ -96,7 +97,8 @@ def build_options(config: DictConfig) -> None:
     build_callbacks(config)
     build_data(config.data)
     if schedule := config.softmax.get("schedule"):
-        instantiate(schedule)
+        with blamed(f"softmax.schedule._target_={schedule._target_} fails"):
+            check_schedule(instantiate(schedule))
     if config.intervention:
         instantiate(config.intervention)
 
@@ -104,7 +106,7 @@ def build_options(config: DictConfig) -> None:
 def build_module(config: DictConfig, data: DataModule, kind: type[TwoStepModule] = TwoStepModule) -> TwoStepModule:
     """The model with its softmax, in its LightningModule."""
     facts = data.model_arguments()
-    if "num_classes" not in facts:
+    if not isinstance(facts, Mapping) or "num_classes" not in facts:
         raise LabError(f"{config.data._target_}.model_arguments() gives no num_classes, the number of labels")
     schedule = config.softmax.get("schedule")
     model = build_model(config.model, config.softmax, facts)

@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LambdaLR
+from torch.optim.lr_scheduler import LRScheduler
 
 from lab.attention.precision import at_least_float32
-from lab.attention.schedule import HeatTreatment
+from lab.attention.schedule import TauSchedule
 from lab.datasets.loading import Batch, data_of
 from lab.datasets.seeding import derived_seed
 from lab.models.parts import rules_of
@@ -49,7 +49,7 @@ class TwoStepModule(SeededModule):
         accuracies: Sequence[str] = (),
         ignored: int | None = None,
         seed: int = 0,
-        schedule: HeatTreatment | None = None,
+        schedule: TauSchedule | None = None,
         intervention: Callable[[nn.Module], None] | None = None,
     ) -> None:
         super().__init__()
@@ -208,11 +208,11 @@ class TwoStepModule(SeededModule):
         scheduler = self.optim.scheduler(optimizer, max(1, self.trainer.max_epochs or 1))
         if scheduler is None:
             return optimizer
-        interval = "step" if isinstance(scheduler, LambdaLR) else "epoch"
+        interval = "step" if isinstance(scheduler, LRScheduler) else "epoch"
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": interval}}
 
     def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
-        if isinstance(scheduler, LambdaLR):
+        if isinstance(scheduler, LRScheduler):
             scheduler.step()
         else:
             # timm's schedules take the number of the coming epoch, at the end of the one before it.

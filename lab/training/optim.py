@@ -16,7 +16,7 @@ from timm.scheduler import create_scheduler_v2
 from timm.scheduler.scheduler import Scheduler
 from torch import nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LambdaLR
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from lab.models.parts import observable
 
@@ -139,8 +139,11 @@ class OptimConfig:
             why = "a list in them is too short" if isinstance(error, IndexError) else error
             raise ValueError(f"optim.options {self.options} do not fit optim.name={self.name}: {why}") from error
 
-    def scheduler(self, optimizer: Optimizer, epochs: int) -> Scheduler | LambdaLR | None:
-        """The learning-rate schedule, timm's by epoch or torch's by step; None where the rate is constant."""
+    def scheduler(self, optimizer: Optimizer, epochs: int) -> Scheduler | LRScheduler | None:
+        """The learning-rate schedule, timm's by epoch or torch's by step; None where the rate is constant.
+
+        A subclass with a schedule of its own overrides this.
+        """
         if self.schedule == "inverse_sqrt":
             lr = optimizer.param_groups[0]["lr"]
             return LambdaLR(optimizer, lambda steps: self._inverse_sqrt(steps + 1, lr) / lr)

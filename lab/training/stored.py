@@ -75,13 +75,24 @@ def load_config(folder: Path, trust: Sequence[str] = ()) -> DictConfig:
     used = {name: plain[name] for name in _MADE}
     used |= {"trainer": {name: plain["trainer"].get(name) for name in _OF_THE_TRAINER}}
     used |= {"seed": plain.get("seed"), "norm_softmax": plain.get("norm_softmax") or {}}
+    refused: dict[str, str] = {}
     for where, value in _values(used):
         if isinstance(value, str) and "${" in value:
             raise LabError(
                 f"{path}: {where}={value} refers to something else: a stored config must hold the value itself"
             )
-        if where.endswith("._target_"):
-            _check_target(value, f"{path}: {where}", _MADE.get(where.split(".")[0], ()), trust)
+        kinds = _MADE.get(where.split(".")[0], ())
+        if where.endswith("._target_") and not _may_be_made(value, f"{path}: {where}", kinds, trust):
+            refused[where] = value
+    if refused:
+        modules = list(dict.fromkeys(value.rpartition(".")[0] or value for value in refused.values()))
+        alone = len(modules) == 1
+        named = f"trust={modules[0]} allows this one" if alone else f"trust=[{','.join(modules)}] allows them"
+        raise LabError(
+            f"{path}: {', '.join(f'{where}={value}' for where, value in refused.items())} is not made: a stored config "
+            "may make only the lab's own data, tasks, models, rules, normalisers and optimisers; "
+            f"{named} too, and runs {'its' if alone else 'their'} code"
+        )
     _download_nothing(used["data"])
     config = OmegaConf.create(used)
     try:
@@ -107,8 +118,8 @@ def made_of(folder: Path) -> Iterator[None]:
         raise LabError(f"{folder / FILE} does not fit: {error.__cause__ or error}") from error
 
 
-def _check_target(name: str, where: str, kinds: tuple[type, ...], trust: Sequence[str]) -> None:
-    """Refuses a target unless it is a class of the lab of one of these kinds, or lies in a trusted module."""
+def _may_be_made(name: str, where: str, kinds: tuple[type, ...], trust: Sequence[str]) -> bool:
+    """Tells whether a target is a class of the lab of one of these kinds, or lies in a trusted module."""
     if _lies_in(name, ["lab", *trust]):
         try:
             found = resolve_name(name)
@@ -118,13 +129,8 @@ def _check_target(name: str, where: str, kinds: tuple[type, ...], trust: Sequenc
         home = str(getattr(found, "__module__", ""))
         of_the_lab = _lies_in(home, ["lab"]) and inspect.isclass(found) and issubclass(found, kinds)
         of_the_lab = of_the_lab and not issubclass(found, _FETCHING)
-        if of_the_lab or _lies_in(home, trust):
-            return
-    module = name.rpartition(".")[0] or name
-    raise LabError(
-        f"{where}={name} is not made: a stored config may make only the lab's own data, tasks, models, rules, "
-        f"normalisers and optimisers; trust={module} allows this one too, and runs its code"
-    )
+        return of_the_lab or _lies_in(home, trust)
+    return False
 
 
 def _instead_of(folder: Path) -> str:

@@ -92,7 +92,10 @@ def with_(**parts: Any) -> Any:
         (lambda batch: {**batch, "latents": {**batch["latents"], "a": torch.zeros(2)}}, "latent a of"),
         (lambda batch: {**batch, "x": batch["x"] / 0}, "hold NaN or infinity"),
         (lambda batch: batch["z"], "Even.draw_train.* fails: KeyError: 'z' .*test_contract.py, line"),
-        (lambda batch: {**batch, "x": torch.rand(len(batch["y"]), 3)}, "gives another batch when it is called again"),
+        (with_(x=torch.full((6, 3), 10)), r"whole numbers from 0 to 9, .* and are \[6, 3\] int64 from 10 to 10"),
+        (with_(x=torch.full((6, 3), -1)), "whole numbers from 0 to 9"),
+        (with_(x=torch.ones(6, 3)), r"whole numbers from 0 to 9, .* float32"),
+        (lambda batch: {**batch, "x": torch.randint(10, (len(batch["y"]), 3))}, "gives another batch when it is"),
     ],
 )  # fmt: skip
 def test_each_mistake_is_named(change: Any, words: str, monkeypatch: pytest.MonkeyPatch) -> None:

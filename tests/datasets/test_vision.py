@@ -6,7 +6,8 @@ import torch
 
 from lab.config.check import check_arguments
 from lab.console import LabError
-from lab.datasets.scenes import BOTTOM_LEFT, BOTTOM_RIGHT, TOP_LEFT, TOP_RIGHT
+from lab.datasets.scenes import BOTTOM_LEFT, BOTTOM_RIGHT, TOP_LEFT, TOP_RIGHT, LabelledImages
+from lab.datasets.sources import Split
 from lab.datasets.tasks.main import MainTask
 from lab.datasets.tasks.same_color import SameColor
 from lab.datasets.tasks.top_if_above import TopIfAbove
@@ -48,7 +49,7 @@ def test_pixels_show_the_latents(vision_data) -> None:
 
 def test_images_that_a_task_never_shows_are_not_loaded(drawn_sources) -> None:
     class Missing:
-        def load(self, split: str) -> None:
+        def load(self, split: Split) -> LabelledImages:
             raise FileNotFoundError(split)
 
     data = VisionData(SameColor(), {**drawn_sources, "garments": Missing()}, batch_size=4, epoch_size=8)

@@ -282,6 +282,8 @@ class Counting(TemperatureRule):
             "must return a tensor of real numbers, not a tensor of torch.int64",
         ),
         (lambda q, k: None, "not NoneType"),
+        (lambda q, k: 1 / q.mul_(2).norm(dim=-1, keepdim=True), "changes the queries or keys that it is given"),
+        (lambda q, k: 1 / k.add_(1).std(), "changes the queries or keys that it is given"),
         (lambda q, k: (q * k).sum(-1, keepdim=True), "fails on queries [2, 4, 3, 16] and keys [2, 4, 5, 16]"),
     ],
 )
@@ -526,7 +528,7 @@ def built(
         ("Unmade", True, "write def __init__(self, heads, head_dim, tau=None, power: 'float' = 1.0)"),
         ("NotHanded", True, "must hand heads, head_dim and tau on: super().__init__(heads, head_dim, tau)"),
         ("NotCalled", True, "must hand heads, head_dim and tau on: super().__init__(heads, head_dim, tau)"),
-        ("NoBeta", True, "NoBeta.inverse_temperature must return a tensor"),
+        ("NoBeta", True, "NoBeta does not define inverse_temperature(self, q_BHND, k_BHMD, mask=None)"),
         ("NoMask", True, "inverse_temperature(q, k, mask) fails on"),
         ("Hides", True, "Hides stores something of its own as share, which is a method of every TemperatureRule"),
         ("HidesTrain", True, "HidesTrain stores something of its own as train, which is a method of every Temp"),

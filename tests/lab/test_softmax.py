@@ -2,6 +2,7 @@
 
 import math
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from lab.attention.rules.adaptive import AdaptiveTemperature
 from lab.attention.rules.fixed import Fixed
 from lab.attention.rules.learnable import LearnableTemperature
 from lab.attention.rules.norm import NormSoftmax
-from lab.attention.schedule import HeatTreatment
+from lab.attention.schedule import HeatTreatment, check_schedule
 from lab.attention.score_variance import RowVariance
 from lab.config.check import check
 from lab.console import LabError
@@ -39,6 +40,35 @@ def check_options(made: type, path: str = "softmax", **options) -> None:
 
 def norm(H, D, **options) -> NormSoftmax:
     return NormSoftmax(H, D, **options).double()
+
+
+class Heats:
+    """A schedule that has what ``parts`` says."""
+
+    def __init__(self, **parts: Any) -> None:
+        vars(self).update(parts)
+
+
+class Calls(Heats):
+    def __call__(self, progress: float, default_tau: float) -> Any:
+        return self.tau(progress)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "words"),
+    [
+        (Heats(), "Heats.by must say when tau is set anew, epoch or step, and is None"),
+        (Calls(by="week"), "and is 'week'"),
+        (Heats(by="step"), r"needs __call__\(self, progress, default_tau\)"),
+        (Calls(by="step", tau=lambda progress: None), "gives tau=None when 0% of training is done"),
+        (Calls(by="step", tau=lambda progress: 1 - progress), "gives tau=0.0 when 100% of training is done"),
+    ],
+)
+def test_a_schedule_of_ones_own_is_tried(schedule: object, words: str) -> None:
+    check_schedule(HeatTreatment())
+    check_schedule(Calls(by="step", tau=lambda progress: 1 + progress))
+    with pytest.raises(ValueError, match=words):
+        check_schedule(schedule)
 
 
 def test_fixed_is_the_paper_s_scale() -> None:

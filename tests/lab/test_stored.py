@@ -108,6 +108,11 @@ def test_a_module_that_the_user_names_is_trusted_and_what_it_imports_is_not(run:
     with pytest.raises(LabError, match=r"softmax\._target_=my_rules\.Mine is not made: .* trust=my_rules allows this"):
         read_trained(run)
     assert "my_rules" not in sys.modules
+    before = (run / "config.yaml").read_text()
+    change(run, "optim", _target_="my_optim.Mine")
+    with pytest.raises(LabError, match=r"softmax\._target_=my_rules\.Mine.* trust=\[\w+,\w+\] allows them too"):
+        read_trained(run)
+    (run / "config.yaml").write_text(before)
     model: Any = read_trained(run, trust=["my_rules"]).model()
     assert type(model.rules()[0]).__name__ == "Mine"
     change(run, "softmax", _target_="my_rules.os.mkdir", path="touched")
