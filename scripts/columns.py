@@ -1,4 +1,4 @@
-"""What a model sees of the columns of two garments on "top if above": they alone tell which garment is the answer.
+"""Effect of the columns of two garments on a model's logits, on "top if above": they alone tell which is the answer.
 
     python -m scripts.columns "" "model.patch_size=8" "model.init=torch model.position_std=1.0" --set paths.data=/data
     python -m scripts.columns --run runs/top_if_above/softmax/seed=0 --out columns.csv

@@ -13,7 +13,7 @@ from lab.console import name_of
 
 
 class TauSchedule(Protocol):
-    """What moves tau over training: any object with these two.
+    """Schedule of tau over training: any object with these two.
 
     Attributes:
         by: when a new value is set, each "epoch" or each "step".
