@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from omegaconf import DictConfig
 from torch import Tensor, nn
@@ -16,7 +15,7 @@ from lab.datasets.loading import DataModule
 from lab.models.composed_softmax import refuse_schedule, softmax_config
 from lab.runs.folder import Run
 from lab.training.build import build_data, build_model
-from lab.training.resume import of_same_data
+from lab.training.resume import fingerprint_in, of_same_data
 from lab.training.stored import load_config, made_of
 
 # Matches names of the parameters and buffers of rules and normalisers in a model's state dict.
@@ -33,7 +32,7 @@ class Trained:
         config: the run's config.
         state: the model's state dict.
         step: optimiser steps it was trained for.
-        checkpoint: the whole checkpoint.
+        data_fingerprint: of the data that it was trained on; None if they are not known.
     """
 
     folder: Path
@@ -41,7 +40,7 @@ class Trained:
     config: DictConfig
     state: Mapping[str, Tensor]
     step: int
-    checkpoint: Mapping[str, Any] = field(repr=False)
+    data_fingerprint: Tensor | None
 
     def data(self) -> DataModule:
         """The data of the run, set up; missing files are not downloaded.
@@ -61,7 +60,7 @@ class Trained:
         Raises:
             LabError: if they are not.
         """
-        if not of_same_data(self.checkpoint, data):
+        if not of_same_data(self.data_fingerprint, data):
             raise LabError(
                 f"{self.path} was trained on other data than are found now: put the old data back, or read the run's "
                 "config and weights alone"
@@ -136,4 +135,4 @@ def read_trained(folder: str | Path, trust: Sequence[str] = ()) -> Trained:
         raise LabError(f"{folder} has no checkpoint yet: let it train for a while")
     state = newest.content.get("state_dict") or {}
     own = {name.removeprefix("model."): value for name, value in state.items() if name.startswith("model.")}
-    return Trained(folder, newest.path, config, own, newest.step, newest.content)
+    return Trained(folder, newest.path, config, own, newest.step, fingerprint_in(newest.content))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from lab.console import LabError
 from lab.datasets.loading import DataModule
@@ -24,9 +24,13 @@ def note_data(checkpoint: dict[str, Any], data: DataModule) -> None:
     checkpoint[_FINGERPRINT] = data.fingerprint
 
 
-def of_same_data(checkpoint: Mapping[str, Any], data: DataModule) -> bool:
-    """True if ``data``, set up, are those that the checkpoint was trained on, as far as it tells."""
-    before = checkpoint.get(_FINGERPRINT)
+def fingerprint_in(checkpoint: Mapping[str, Any]) -> Tensor | None:
+    """The fingerprint of the data that a checkpoint was trained on; None if it does not tell."""
+    return checkpoint.get(_FINGERPRINT)
+
+
+def of_same_data(before: Tensor | None, data: DataModule) -> bool:
+    """True if the fingerprint of ``data``, set up, is the one from before, or there is none from before."""
     if before is None:
         return True
     # Older checkpoints have the validation part alone.
@@ -62,7 +66,7 @@ def check_resumable(checkpoint: Checkpoint, module: nn.Module, data: DataModule,
             f"now: {otherwise}"
         )
     data.setup("fit")
-    if not of_same_data(checkpoint.content, data):
+    if not of_same_data(fingerprint_in(checkpoint.content), data):
         raise LabError(
             f"{checkpoint.path} was trained on other data than this run finds: put the old data back "
             "(paths.data says where the lab's own lie), or name another paths.runs for the new; "
