@@ -219,6 +219,23 @@ def test_a_run_that_ends_within_an_epoch_has_its_epochs_when_it_is_gone_on_with(
     assert summary_of(run)["epochs"] == whole == 4
 
 
+def test_an_accuracy_of_nothing_is_no_number(tmp_path: Path, capsys, recwarn) -> None:
+    always = ["data.task.top_right_probability=1", "callbacks.eureka.threshold=0.999"]
+    run = train_in(tmp_path, *SMALL[:-1], "trainer.max_epochs=1", *always)
+    last = [row for row in read_metrics(run / "metrics.csv") if "val/accuracy" in row][-1]
+    assert math.isnan(last["val/accuracy_bottom_left"]) and last["val/accuracy_top_right"] == last["val/accuracy"]
+    assert summary_of(run)["metrics"]["val/accuracy_bottom_left"] is None
+    assert not [one for one in recwarn if "compute" in str(one.message)]
+
+
+def test_a_plateau_that_is_no_share_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lab.datasets.vision.VisionData.prior_accuracy", lambda self: "half")
+    with pytest.raises(
+        LabError, match=r"VisionData\.prior_accuracy\(\) gives 'half': it must be a number from 0 to 1, or"
+    ):
+        train_in(tmp_path, *SMALL)
+
+
 def test_a_length_that_does_not_fit_is_told(tmp_path: Path, capsys) -> None:
     train_in(tmp_path / "1", *SMALL[:-1], "trainer.max_epochs=5", "trainer.max_steps=2")
     told = capsys.readouterr().err
