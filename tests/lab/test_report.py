@@ -358,6 +358,11 @@ def test_curves_of_runs_tell_in_a_legend_that_fits_what_was_looked_for(write, tm
         "softmax, seed 0, optim.lr=4e-3, callbacks.eureka.stop_after=3: no Eureka-moment",
     ]
     assert sum(label.startswith("resnet9, seed 0") for label in labels) == 1  # its row: it has no softmax
+    seeds = [write(seed, 12, "optim.lr=1e-3", root=tmp_path / "seeds") for seed in (0, 1)]
+    told = drawn_curves([*seeds, write(0, 12, "optim.lr=2e-3", root=tmp_path / "seeds")], gradients=False)
+    assert "softmax, seed 1, optim.lr=1e-3: Eureka-moment at epoch 12" in [
+        text.get_text().replace("\n", "") for text in told.legends[0].get_texts()
+    ]
     twins = drawn_curves([write(0, 12), write(0, 12, root=tmp_path / "again")], gradients=False)
     paths = [text.get_text().replace("\n", "") for text in twins.legends[0].get_texts()[:2]]
     assert paths[0] != paths[1] and not any(str(tmp_path) in label for label in (*labels, *paths))
