@@ -86,12 +86,12 @@ def load_config(folder: Path, trust: Sequence[str] = ()) -> DictConfig:
             refused[where] = value
     if refused:
         modules = list(dict.fromkeys(value.rpartition(".")[0] or value for value in refused.values()))
-        alone = len(modules) == 1
-        named = f"trust={modules[0]} allows this one" if alone else f"trust=[{','.join(modules)}] allows them"
+        named = modules[0] if len(modules) == 1 else f"[{','.join(modules)}]"
+        are, these, their = ("is", "this one", "its") if len(refused) == 1 else ("are", "them", "their")
         raise LabError(
-            f"{path}: {', '.join(f'{where}={value}' for where, value in refused.items())} is not made: a stored config "
-            "may make only the lab's own data, tasks, models, rules, normalisers and optimisers; "
-            f"{named} too, and runs {'its' if alone else 'their'} code"
+            f"{path}: {', '.join(f'{where}={value}' for where, value in refused.items())} {are} not made: a stored "
+            "config may make only the lab's own data, tasks, models, rules, normalisers and optimisers; "
+            f"trust={named} allows {these} too, and runs {their} code"
         )
     _download_nothing(used["data"])
     config = OmegaConf.create(used)
