@@ -79,9 +79,7 @@ def test_twenty_steps_of_a_pretrained_gemma_on_files(gemma: Path, tmp_path: Path
     assert len(pd.read_csv(folder / "diagnostics" / "exact_match.csv")) == 3 * 12
     # A stored config is data: nothing that it names is fetched.
     trust = ["lab.datasets.text.tokenizers"]
-    both = (
-        r"PretrainedTokenizer, .*PretrainedAnsweringModel are not made: .*trust=\[lab\.datasets\.text\.tokenizers,"
-    )
+    both = r"PretrainedTokenizer, .*PretrainedAnsweringModel are not made: .*trust=\[lab\.datasets\.text\.tokenizers,"
     with pytest.raises(LabError, match=both):
         load_config(folder)
     with pytest.raises(LabError, match=r"PretrainedAnsweringModel is not made: .*trust=lab\.models\.answering"):
