@@ -242,11 +242,7 @@ def _check_node(node: Any, path: str) -> None:
             logging.getLogger("hydra.utils").disabled = False
         if path in ("softmax", "softmax.normaliser"):
             _check_rule(target)
-            if inspect.isclass(target) and not node.get("_partial_"):
-                raise LabError(
-                    f"{path}: the config of {node['_target_']} needs the line _partial_: true, since the model makes "
-                    "one for each layer"
-                )
+            check_partial(path, node, target)
         options = {key: value for key, value in node.items() if key not in HYDRA_KEYS}
         check_arguments(target, options, path)
         # Partial targets and the model get further arguments when they are made, the model those that the data knows.
@@ -262,6 +258,19 @@ def _check_required(target: Callable[..., Any], options: Mapping[str, Any], wher
             needed = one.default is one.empty and one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)
             if needed and name not in options:
                 raise LabError(f"{where}.{name} is missing: {target.__qualname__} needs it")
+
+
+def check_partial(where: str, part: Mapping[str, Any], target: object) -> None:
+    """Checks that the class of a rule or normaliser is left for the model to make.
+
+    Raises:
+        LabError: if the config would make it at once.
+    """
+    if inspect.isclass(target) and not part.get("_partial_"):
+        raise LabError(
+            f"{where}: the config of {part['_target_']} needs the line _partial_: true, since the model makes one "
+            "for every layer, with the number of heads of that layer"
+        )
 
 
 def _check_rule(target: Any) -> None:

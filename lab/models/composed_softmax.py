@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from lab.attention.normalisers.softmax import Softmax
-from lab.config.check import check
+from lab.config.check import check, check_partial
 from lab.config.command_line import composed
 from lab.config.overrides import one_value
 from lab.console import LabError
@@ -46,9 +45,6 @@ def softmax_factory(softmax: DictConfig) -> SoftmaxFactory:
     rule.pop("schedule", None)
     normaliser = rule.pop("normaliser", None)
     for part, name in ((rule, "softmax"), (normaliser, "softmax.normaliser")):
-        if part and inspect.isclass(get_object(part["_target_"])) and not part.get("_partial_"):
-            raise LabError(
-                f"{name}: the config of {part['_target_']} needs the line _partial_: true, since the model makes one "
-                "for every layer, with the number of heads of that layer"
-            )
+        if part:
+            check_partial(name, part, get_object(part["_target_"]))
     return SoftmaxFactory(instantiate(rule), instantiate(normaliser) if normaliser else Softmax)

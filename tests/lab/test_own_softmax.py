@@ -595,6 +595,11 @@ def test_a_constructor_is_told_before_its_options_are(tmp_path: Path, monkeypatc
     )
 
 
+def test_a_config_that_makes_the_rule_at_once_is_told_before_its_options_are(tmp_path: Path) -> None:
+    with pytest.raises(LabError, match=r"^softmax: the config of .*Fixed needs the line _partial_: true"):
+        train_with(["experiment=reasoning", "softmax._partial_=false", f"paths.runs={tmp_path}"])
+
+
 class Cold(TemperatureRule):
     """Depends on all queries at a small tau alone."""
 
