@@ -21,19 +21,18 @@ from lab.runs.summary import Summary, load_summary
 def names(runs: Mapping[Path, Summary]) -> dict[str, Path]:
     """Maps legend names to run folders: softmax (or row) and seed.
 
-    Runs that share both are told apart by the options that not all of them were given, which all runs of this softmax
-    then show, and by their paths where that is not enough.
+    Runs that share both are told apart by the options that not all of them were given, which all runs then show, and by
+    their paths where that is not enough.
     """
     options_of = {folder: head_and_options(one) for folder, one in runs.items()}
     named = {folder: f"{head}, seed {runs[folder].seed}" for folder, (head, _) in options_of.items()}
-    telling: dict[str, set[str]] = {}
+    telling: set[str] = set()
     for twins in _twins(named):
         told = [options_of[folder][1] for folder in twins]
         common = set.intersection(*map(set, told))
-        head = options_of[twins[0]][0]
-        telling.setdefault(head, set()).update(_key(one) for options in told for one in options if one not in common)
-    for folder, (head, options) in options_of.items():
-        named[folder] = ", ".join([named[folder], *(one for one in options if _key(one) in telling.get(head, ()))])
+        telling.update(_key(one) for options in told for one in options if one not in common)
+    for folder, (_, options) in options_of.items():
+        named[folder] = ", ".join([named[folder], *(one for one in options if _key(one) in telling)])
     if twice := [folder for twins in _twins(named) for folder in twins]:
         root = os.path.commonpath([folder.absolute() for folder in twice])
         named |= {folder: os.path.relpath(folder, root) for folder in twice}

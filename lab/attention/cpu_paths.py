@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lab.attention.masks import Causal, Mask, written_out
+from lab.attention.masks import Causal, Mask, blind_rows, written_out
 from lab.attention.precision import at_least_float32
 from lab.attention.rule import inverse_temperature
 
@@ -81,16 +81,36 @@ def fused(
     if bias is not None:
         allowed = written_out(mask)
         added = bias if allowed is None else bias.masked_fill(~allowed, float("-inf"))
-        return F.scaled_dot_product_attention(q_BHND, k_BHMD, v_BHMD, added.to(q_BHND.dtype), dropout, scale=1.0)
+        return _kernel(q_BHND, k_BHMD, v_BHMD, added.to(q_BHND.dtype), dropout)
     # The kernel's own causal mask assumes that the queries are the first tokens, not the last: right only for N = M.
     is_causal = isinstance(mask, Causal) and mask.queries == mask.keys
     if q_BHND.device.type != "cpu" or mask is not None or dropout or k_BHMD.shape[-2] > _FEW_KEYS:
         given = None if is_causal else written_out(mask)
-        return F.scaled_dot_product_attention(q_BHND, k_BHMD, v_BHMD, given, dropout, is_causal, scale=1.0)
+        return _kernel(q_BHND, k_BHMD, v_BHMD, given, dropout, is_causal)
     if not _is_narrow(q_BHND):
         return (q_BHND @ k_BHMD.transpose(-2, -1)).softmax(-1) @ v_BHMD
     weights_HMB = _narrow_scores(q_BHND, k_BHMD).softmax(1)
     return _samples_first((weights_HMB.unsqueeze(2) * _samples_last(v_BHMD)).sum(1).unsqueeze(1))
+
+
+def _kernel(
+    q_BHND: Tensor,
+    k_BHMD: Tensor,
+    v_BHMD: Tensor,
+    given: Tensor | None,
+    dropout: float = 0.0,
+    is_causal: bool = False,
+) -> Tensor:
+    """The fused kernel, under a mask of bool or a bias; z is 0 for a query that may attend to nothing."""
+    z = F.scaled_dot_product_attention(q_BHND, k_BHMD, v_BHMD, given, dropout, is_causal, scale=1.0)
+    if given is None or _gives_blind_rows_zero(z.device):
+        return z
+    return z.masked_fill(blind_rows(given if given.dtype == torch.bool else given > float("-inf")), 0.0)
+
+
+def _gives_blind_rows_zero(device: torch.device) -> bool:
+    """False on a GPU: cuDNN's kernel, the one for 16 bit there, gives a query without keys a mean of values."""
+    return device.type == "cpu"
 
 
 def scores(q_BHND: Tensor, k_BHMD: Tensor) -> Tensor:

@@ -507,6 +507,24 @@ def test_a_gpu_gives_the_numbers_of_the_cpu(name, mask, dtype) -> None:
     assert all(slope.isfinite().all() for slope in torch.autograd.grad(z.square().sum(), there))
 
 
+@pytest.mark.parametrize("biased", [False, True])
+def test_a_query_without_keys_has_z_of_0_whatever_the_kernel_gives_it(biased, monkeypatch) -> None:
+    kernel = cpu_paths.F.scaled_dot_product_attention
+
+    def as_cudnn(q, k, v, mask, *rest, **named):
+        blind = cpu_paths.blind_rows(mask if mask.dtype == torch.bool else mask > float("-inf"))
+        return torch.where(blind, v.mean(-2, keepdim=True), kernel(q, k, v, mask, *rest, **named))
+
+    monkeypatch.setattr(cpu_paths.F, "scaled_dot_product_attention", as_cudnn)
+    monkeypatch.setattr(cpu_paths, "_gives_blind_rows_zero", lambda device: False)
+    q, k, v = tensors(torch.float64)
+    allowed = (torch.arange(24) != 4).unsqueeze(-1).expand(24, 24)
+    bias = torch.randn(24, 24, dtype=torch.float64) if biased else None
+    z = attend(q, k, v, Fixed(heads=4, head_dim=16), allowed, bias=bias)
+    torch.testing.assert_close(z, attend_explicit(q, k, v, Fixed(heads=4, head_dim=16), allowed, bias=bias).z)
+    assert not z[:, :, 4].any()
+
+
 def test_the_adaptive_rule_reads_the_same_from_scores_in_training_and_after() -> None:
     rule = AdaptiveTemperature(2, 4)
     q, k = torch.randn(1, 2, 6, 4), 3 * torch.randn(1, 2, 6, 4)

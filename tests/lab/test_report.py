@@ -359,10 +359,13 @@ def test_curves_of_runs_tell_in_a_legend_that_fits_what_was_looked_for(write, tm
     ]
     assert sum(label.startswith("resnet9, seed 0") for label in labels) == 1  # its row: it has no softmax
     seeds = [write(seed, 12, "optim.lr=1e-3", root=tmp_path / "seeds") for seed in (0, 1)]
-    told = drawn_curves([*seeds, write(0, 12, "optim.lr=2e-3", root=tmp_path / "seeds")], gradients=False)
-    assert "softmax, seed 1, optim.lr=1e-3: Eureka-moment at epoch 12" in [
-        text.get_text().replace("\n", "") for text in told.legends[0].get_texts()
-    ]
+    pair = ("softmax", "norm_softmax")
+    others = [write(0, 12, "optim.lr=2e-3", root=tmp_path / "seeds", softmax=one) for one in pair]
+    told = drawn_curves([*seeds, *others], gradients=False)
+    legend = [text.get_text().replace("\n", "") for text in told.legends[0].get_texts()]
+    # A run that no other shares its softmax with says what it was given of that, too.
+    for name in ("softmax, seed 1, optim.lr=1e-3", "norm_softmax, seed 0, optim.lr=2e-3"):
+        assert f"{name}: Eureka-moment at epoch 12" in legend
     twins = drawn_curves([write(0, 12), write(0, 12, root=tmp_path / "again")], gradients=False)
     paths = [text.get_text().replace("\n", "") for text in twins.legends[0].get_texts()[:2]]
     assert paths[0] != paths[1] and not any(str(tmp_path) in label for label in (*labels, *paths))
