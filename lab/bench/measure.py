@@ -67,7 +67,7 @@ def measure(case: Case) -> list[Row]:
     """
     torch.manual_seed(0)
     torch.set_num_threads(case.threads)
-    tune_compiler()
+    tune_compiler(on_gpu=case.device == "cuda")
     groups = {
         "compose": _compose,
         "train": _train,

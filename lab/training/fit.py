@@ -83,15 +83,19 @@ def _prepare_process(spec: RunSpec) -> None:
         torch.set_num_threads(spec.config.threads)
     if spec.config.compile:
         _check_compiler(str(trainer.accelerator))
+        tune_compiler(_on_gpu(str(trainer.accelerator)))
         tell("compile=true: the first batch and the first validation wait for the compiler, a minute or so each")
     if "16" in str(trainer.precision) and trainer.accelerator == "cpu" and not processor_has_bf16():
         tell("this processor only emulates 16-bit arithmetic: trainer.precision=32-true is much faster here")
 
 
+def _on_gpu(accelerator: str) -> bool:
+    return accelerator in ("gpu", "cuda", "auto") and torch.cuda.is_available()
+
+
 def _check_compiler(accelerator: str) -> None:
     """Raises LabError if torch.compile would find no compiler: for C++ on a CPU, for C on a GPU (Triton)."""
-    on_gpu = accelerator in ("gpu", "cuda", "auto") and torch.cuda.is_available()
-    if on_gpu:
+    if on_gpu := _on_gpu(accelerator):
         names = [os.environ["CC"]] if os.environ.get("CC") else ["gcc", "clang"]
     else:
         names = [cpp_compiler()] if accelerator in ("cpu", "auto") else []
@@ -210,7 +214,6 @@ def _train_alone(opened: OpenRun) -> None:
                 tell(f"going on from {resume.path}")
             use_onednn(module.model)
             if config.compile:
-                tune_compiler()
                 module.model.compile()
             saving = [build_checkpoints(config, run, preemption), preemption]
             watching = build_callbacks(config)

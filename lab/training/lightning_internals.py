@@ -58,11 +58,11 @@ def processor_has_bf16() -> bool:
     return supported is None or bool(supported())
 
 
-def recompute_in_backward() -> None:
-    """Makes torch.compile recompute cheap intermediate results in the backward pass instead of storing them."""
+def recompute_in_backward(wanted: bool) -> None:
+    """Makes torch.compile recompute cheap intermediate results in the backward pass instead of storing them, or not."""
     import torch._functorch.config  # takes a second, and few runs compile
 
-    torch._functorch.config.aggressive_recomputation = True
+    torch._functorch.config.aggressive_recomputation = wanted
 
 
 def allow_recompiling(limit: int) -> None:

@@ -32,14 +32,19 @@ def cpp_compiler() -> str:
     return os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
 
 
-def tune_compiler() -> None:
-    """Sets the options of torch.compile for the lab's models; call it before they are compiled."""
+def tune_compiler(on_gpu: bool) -> None:
+    """Sets the options of torch.compile for the lab's models; call it before they are compiled.
+
+    Args:
+        on_gpu: whether the models are to run on a GPU.
+    """
     # Imported here, since it takes seconds and few runs compile.
     from lab.training.lightning_internals import allow_recompiling, recompute_in_backward
 
     # By default it stores the sign of every hidden unit for the backward pass, one byte after the other, which on a CPU
-    # takes as long as the whole MLP; the hidden units themselves are stored anyway.
-    recompute_in_backward()
+    # takes as long as the whole MLP; the hidden units themselves are stored anyway. On a GPU it would recompute cuDNN's
+    # attention, too (results/h100).
+    recompute_in_backward(not on_gpu)
     # Each seed that ends changes the shape of the batched model, in training and in evaluation; the settings of a sweep
     # in one process add up.
     allow_recompiling(256)

@@ -36,7 +36,7 @@ from lab.runs.provenance import now
 from lab.runs.summary import read_summary
 from lab.runs.walk import walk_runs
 from scripts.gpu.carry import CARRIED, SETS, unpack_images
-from scripts.gpu.steps import MOMENTS, RESUMABLE, ROOT, SHARES, Places, Step, steps
+from scripts.gpu.steps import MOMENTS, RESUMABLE, ROOT, SHARES, START, Places, Step, steps
 from scripts.reproduce.common import origin
 
 # A step that is told to stop may save for so long, or for a quarter of its time if that is less; then it is killed.
@@ -268,18 +268,18 @@ def page(plan: Sequence[Step], record: Record, places: Places, command: str) -> 
 def moments(places: Places) -> str:
     """Table of the runs that end at their moment, beside the paper's, with the time that 300 epochs would take."""
     published = {str(row.overrides): row.cells for row in load("eureka/table_1").rows if row.group == "Main dataset"}
-    names = {row: name for name, row in MOMENTS.items()}
     rows: list[dict[str, Any]] = []
     for found in walk_runs(places.runs / "moments"):
         summary = read_summary(found.path)
-        own = [row for row in names if summary is not None and f"+row={row}" in summary.overrides]
+        own = [name for name, (softmax, _) in MOMENTS.items() if summary and f"softmax={softmax}" in summary.overrides]
         if summary is None or not own:
             continue
-        theirs = next(cells for overrides, cells in published.items() if f"'+row={own[0]}'" in overrides)
+        row = MOMENTS[own[0]][1]
+        theirs = next(cells for overrides, cells in published.items() if f"'+row={row}'" in overrides)
         speed = summary.samples_per_second
         rows.append(
             {
-                "softmax": names[own[0]],
+                "softmax": own[0],
                 "status": summary.status,
                 "epochs": summary.epochs,
                 "Eureka-epoch": "none yet" if summary.moment is None else summary.moment,
@@ -292,8 +292,11 @@ def moments(places: Places) -> str:
         )
     if not rows:
         return "No run yet."
-    target = f"To reach: {EPOCHS} epochs in {TARGET_SECONDS} s on an H200. Validations are not counted in images/s."
-    return pd.DataFrame(rows).to_markdown(index=False) + f"\n\nOne seed each; a run ends at its moment. {target}"
+    told = (
+        f"One seed each, with {' '.join(START)}; a run ends at its moment. To reach: {EPOCHS} epochs in "
+        f"{TARGET_SECONDS} s on an H200. Validations are not counted in images/s."
+    )
+    return f"{pd.DataFrame(rows).to_markdown(index=False)}\n\n{told}"
 
 
 def pack(places: Places, out: Path, checkpoints: bool = True) -> list[Path]:

@@ -14,6 +14,9 @@ from lightning.pytorch.callbacks import Callback, Timer
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from torch import Tensor, nn
+from torch._functorch.aot_autograd import aot_function, make_boxed_func
+from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch._subclasses import FakeTensorMode
 from torch.utils.data import DataLoader
 
 from lab.console import LabError, tell
@@ -88,8 +91,34 @@ def test_processor_has_bf16() -> None:
 def test_recompute_in_backward() -> None:
     # The configs' own way: after pytest's monkeypatch they would deny the option.
     with torch._functorch.config.patch(aggressive_recomputation=False):
-        internals.recompute_in_backward()
+        internals.recompute_in_backward(True)
         assert torch._functorch.config.aggressive_recomputation is True
+        internals.recompute_in_backward(False)
+        assert torch._functorch.config.aggressive_recomputation is False
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_cudnn_attention_is_computed_twice_only_where_all_is_recomputed(wanted: bool) -> None:
+    """Why a GPU keeps torch's default: in aggressive recomputation it counts as cheap."""
+    attention = torch.ops.aten._scaled_dot_product_cudnn_attention
+    seen: list[list[object]] = []
+
+    def compiled(graph: torch.fx.GraphModule, inputs: object) -> Any:
+        seen.append([node.target for node in graph.graph.nodes])
+        return make_boxed_func(graph.forward)
+
+    def attended(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        q, k, v = (x @ weight).view(2, 9, 3, 2, 8).permute(2, 0, 3, 1, 4).unbind(0)
+        z = attention(q, k, v, None, True, 0.0, False, False, scale=1.0)[0]
+        return z.transpose(1, 2).flatten(2) @ weight.T[:16]
+
+    with torch._functorch.config.patch(aggressive_recomputation=False), FakeTensorMode():
+        internals.recompute_in_backward(wanted)
+        cut = min_cut_rematerialization_partition
+        traced = aot_function(attended, compiled, compiled, partition_fn=cut)
+        traced(torch.randn(2, 9, 16, requires_grad=True), torch.randn(16, 48, requires_grad=True)).sum().backward()
+    forward, backward = seen
+    assert attention.default in forward and (attention.default in backward) == wanted
 
 
 def test_allow_recompiling() -> None:

@@ -17,7 +17,6 @@ from torch.func import functional_call, stack_module_state
 from torch.optim import Optimizer
 
 from lab.console import LabError, line_of
-from lab.training.machine import tune_compiler
 
 _DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 
@@ -59,7 +58,6 @@ class Stack(nn.Module):
 
     def compile_forward(self) -> None:
         """Compiles the batched pass with torch.compile."""
-        tune_compiler()
         # Compiled per shape: under vmap, torch 2.15 fails on symbolic sizes and then stays eager for good.
         self._run = torch.compile(self._run, dynamic=False)
 
