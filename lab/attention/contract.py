@@ -175,9 +175,9 @@ def _dependence(rule: TemperatureRule, q_BHND: Tensor, k_BHMD: Tensor) -> _Depen
     beta = _beta_of(rule, q_BHND, k_BHMD)
     if not same(beta, _beta_of(rule, q_BHND, k_BHMD)):
         return None
-    last = q_BHND[:, :, -1:]
-    alone = _beta_of(rule, last, k_BHMD)
-    couples = not same(beta.expand_as(q_BHND)[:, :, -1:], alone)
+    first, last = q_BHND[:, :, :1], q_BHND[:, :, -1:]
+    alone, rows = _beta_of(rule, last, k_BHMD), beta.expand_as(q_BHND)
+    couples = not (same(rows[:, :, -1:], alone) and same(rows[:, :, :1], _beta_of(rule, first, k_BHMD)))
     reads_masked = rule.reads_masked_keys is None and _reads_masked_keys(rule, q_BHND, k_BHMD)
     if beta.dim() and beta.shape[-1] > 1:
         return _Dependence(couples, True, reads_masked)

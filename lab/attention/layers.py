@@ -150,8 +150,16 @@ class Attention(MultiHead):
         self.proj = nn.Linear(dim, dim, bias=proj_bias)
         self.proj_drop = nn.Dropout(proj_drop)
 
-    def forward(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
-        """x: [B, N, W] -> [B, N, W]; ``attn_mask`` as ``mask`` in :func:`lab.attention.functional.attend`."""
+    def forward(
+        self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False, queries: Tensor | None = None
+    ) -> Tensor:
+        """x: [B, N, W] -> [B, N, W]; ``attn_mask`` as ``mask`` in :func:`lab.attention.functional.attend`.
+
+        ``queries`` [B, n, W] are those tokens of x whose rows are wanted, [B, n, W], where the layer has no mask: the
+        last ones where it ``reads_one_query``, any where it ``reads_any_query``.
+        """
+        if queries is not None:
+            return cpu_paths.some_tokens(self, queries, x)
         B, N, _ = x.shape
         mask: Mask = attn_mask
         if is_causal:
@@ -165,12 +173,17 @@ class Attention(MultiHead):
 
     def last(self, x: Tensor) -> Tensor:
         """The last token of :meth:`forward`, [B, N, W] -> [B, 1, W], for a model whose answer is read there."""
-        return cpu_paths.last_token(self, x) if self.reads_one_query else self(x)[:, -1:]
+        return self(x, queries=x[:, -1:]) if self.reads_one_query else self(x)[:, -1:]
 
     @property
     def reads_one_query(self) -> bool:
         """True where one query can be computed alone: no recorder listens, and no query depends on another."""
         return self.tap is None and not self.couples_queries
+
+    @property
+    def reads_any_query(self) -> bool:
+        """True where this query may be any: what a query sees does not depend on its place, as in a window it does."""
+        return self.reads_one_query and type(self.normaliser).allowed is Normaliser.allowed
 
     def project(self, names: str, x: Tensor) -> Tensor:
         """[..., W] -> the queries ("q"), keys ("k") or values ("v") of all heads, [..., W]; of "kv" both, [..., 2W]."""

@@ -45,7 +45,7 @@ class Normaliser(nn.Module):
         shift_invariant: True where adding one number to all logits of a row does not change its weights.
         takes_causal: True where ``allowed`` and ``attend`` of this class accept :class:`lab.attention.masks.Causal`. A
             subclass that overrides one of them, or ``forward``, has to declare it again.
-        couples_queries: True where the weights of one query depend on the logits of others.
+        couples_queries: True where the weights of one query depend on the logits of others, or on its place among them.
 
     A class may declare ``shift_invariant`` and ``couples_queries``; where it leaves them at None, they are found out
     when a model is built (:mod:`lab.attention.normaliser_contract`). Until then a layer takes no short cut.

@@ -52,9 +52,9 @@ def check_normaliser(normaliser: object) -> None:
         for training, allowed in product((True, False), (None, mask)):
             tried.train(training)
             seen = _checked(tried, q_BHND, k_BHMD, v_BHMD, rule, allowed)
-            last = None if allowed is None else allowed[-1:]
-            alone = tried.weights(seen.logits[..., -1:, :], last)
-            coupled.append(not same(seen.weights[..., -1:, :], alone))
+            for one in (slice(1), slice(-1, None)):
+                alone = tried.weights(seen.logits[..., one, :], None if allowed is None else allowed[one])
+                coupled.append(not same(seen.weights[..., one, :], alone))
             shifts.append(same(tried.weights(seen.logits + 0.7, allowed), seen.weights))
     if normaliser.couples_queries is None:
         normaliser.couples_queries = any(coupled)

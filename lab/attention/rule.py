@@ -46,7 +46,7 @@ class TemperatureRule(nn.Module):
     Attributes:
         trained_length: number of keys that the model is trained on, as the model or the config states it; None where
             neither does.
-        couples_queries: True where the temperature of one query depends on other queries.
+        couples_queries: True where the temperature of one query depends on other queries, or on its place among them.
         weighs_channels: True where beta differs between the channels of a query, or depends on more than the
             differences between the scores q k^T of each query, or where keys are rescaled. Then q and k may not be
             moved to another basis (:func:`lab.attention.cpu_paths.one_query` does so).

@@ -256,6 +256,28 @@ def test_reasoner_reads_the_last_token_of_whole_layers(name: str, depth: int, la
     torch.testing.assert_close(model(tokens), model.head(model.norm(x[:, -1])), rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.parametrize("normalised_stream", [False, True])
+@pytest.mark.parametrize("name", RULES)
+def test_the_compact_vit_reads_cls_of_whole_layers(name: str, normalised_stream: bool) -> None:
+    """As timm computes it, all tokens in all layers: logits, gradients, and what stochastic depth draws."""
+    torch.manual_seed(0)
+    own = {"image_size": 16, "depth": 2, "heads": 2, "head_dim": 8, "drop_path_rate": 0.5, "qkv_bias": True}
+    model = CompactViT(**own, normalised_stream=normalised_stream, softmax=RULES[name]).double().train()
+    seen: list[torch.Size] = []
+    model.blocks[-1].register_forward_hook(lambda block, given, out: seen.append(out.shape))
+    x = torch.randn(5, 3, 16, 16, dtype=torch.float64)
+    results = []
+    for forward in (model, partial(VisionTransformer.forward, model)):
+        torch.manual_seed(1)
+        logits = forward(x)
+        results.append((logits, torch.autograd.grad(logits.square().sum(), model.patch_embed.proj.weight)[0]))
+    (mine, my_slope), (theirs, their_slope) = results
+    torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(my_slope, their_slope, rtol=1e-9, atol=1e-10)
+    alone = model.blocks[-1].reads_first_alone
+    assert [shape[1] for shape in seen] == [1 if alone else 17, 17]
+
+
 def test_reasoner_depends_on_every_token_and_on_its_place() -> None:
     torch.manual_seed(0)
     model = Reasoner()

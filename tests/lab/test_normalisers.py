@@ -410,6 +410,20 @@ def test_memory_of_chunks_is_bounded(monkeypatch: Any) -> None:
     assert kept() < whole / 10
 
 
+class Fading(Normaliser):
+    """Weights of a query fade with its place from the end."""
+
+    def weights(self, logits_BHNM: Tensor, mask: Tensor | None = None) -> Tensor:
+        place_N1 = torch.arange(logits_BHNM.shape[-2], 0, -1, dtype=logits_BHNM.dtype)[:, None]
+        return Softmax(1, 1).weights(logits_BHNM, mask) / place_N1
+
+
+def test_a_query_whose_weights_depend_on_its_place_alone_is_coupled() -> None:
+    normaliser = Fading(heads=2, head_dim=4)
+    check_normaliser(normaliser)
+    assert normaliser.couples_queries is True
+
+
 class Distance(Normaliser):
     """Logits that are no scores: attention by distance, whose weights a shift does not change."""
 

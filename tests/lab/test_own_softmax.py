@@ -386,6 +386,17 @@ def test_a_line_declares_what_beta_depends_on() -> None:
         check_rule(WrongToo(4, 16, beta=lambda q, k: torch.ones(4, 1, 16)))
 
 
+def test_a_query_that_depends_on_its_place_alone_is_coupled() -> None:
+    """Places from the end: the last query alone has its own, the first one does not."""
+
+    def later(q: Tensor, k: Tensor) -> Tensor:
+        return torch.arange(q.shape[2], 0, -1, dtype=q.dtype)[:, None]
+
+    rule = Rule(4, 16, beta=later)
+    check_rule(rule)
+    assert rule.couples_queries is True
+
+
 def test_a_rule_that_draws_random_numbers_is_not_compared() -> None:
     before = torch.get_rng_state()
     rule = Rule(4, 16, beta=lambda q, k: torch.rand(*q.shape[:3], 1))
