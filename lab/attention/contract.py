@@ -163,7 +163,9 @@ def _everywhere(rule: TemperatureRule, q_BHND: Tensor, k_BHMD: Tensor) -> Iterat
         try:
             if moved:
                 for parameter in parameters:
-                    parameter.add_(0.1)
+                    # Each number by another amount: those of different places may have been equal.
+                    amounts = 0.1 + 0.1 * (0.618 * torch.arange(parameter.numel()) % 1)
+                    parameter.add_(amounts.view_as(parameter))
             rule.train(training).set_tau(factor * tau)
             yield _dependence(rule, q_BHND, k_BHMD)
         except ValueError:

@@ -1,6 +1,6 @@
 """Quicker paths to the same numbers: code for speed alone, above all on a CPU.
 
-:func:`attend` chooses between them on a CPU. :func:`some_tokens` and :func:`one_query` save a layer work, on any
+:func:`attend` chooses between them on a CPU. :func:`last_token` and :func:`one_query` save a layer work, on any
 device, where rule and normaliser allow it. Results differ from those of the plain paths by rounding alone.
 
 Shapes: B batch, H heads, N queries, M keys, D head dimension, W = H D width.
@@ -260,12 +260,12 @@ def _samples_first(x: Tensor) -> Tensor:
     return x.permute(3, 0, 1, 2)
 
 
-def some_tokens(layer: Attention, queries: Tensor, x: Tensor) -> Tensor:
-    """The rows of ``layer(x)`` of some of its tokens, [B, n, W] and [B, N, W] -> [B, n, W], without the other queries.
+def last_token(layer: Attention, x: Tensor) -> Tensor:
+    """The last token of ``layer(x)``, [B, N, W] -> [B, 1, W], without computing the other queries.
 
     Only for a layer that ``reads_one_query``, where the row of a query does not depend on the other queries.
     """
-    return layer.attend_projected(layer.project("q", queries), layer.project("k", x), layer.project("v", x))
+    return layer.attend_projected(layer.project("q", x[:, -1:]), layer.project("k", x), layer.project("v", x))
 
 
 def one_query(layer: CrossAttention, query: Tensor, tokens: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor, distributed, nn
 
 from lab.attention import cpu_paths
 from lab.attention.functional import attend, attend_explicit
-from lab.attention.masks import Causal, Mask, both, written_out
+from lab.attention.masks import Causal, Mask, both, rows_of, written_out
 from lab.attention.normaliser import Normaliser, check_causal
 from lab.attention.normalisers.softmax import Softmax
 from lab.attention.rule import TemperatureRule
@@ -151,15 +151,12 @@ class Attention(MultiHead):
         self.proj_drop = nn.Dropout(proj_drop)
 
     def forward(
-        self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False, queries: Tensor | None = None
+        self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False, first: bool = False
     ) -> Tensor:
         """x: [B, N, W] -> [B, N, W]; ``attn_mask`` as ``mask`` in :func:`lab.attention.functional.attend`.
 
-        ``queries`` [B, n, W] are those tokens of x whose rows are wanted, [B, n, W], where the layer has no mask: the
-        last ones where it ``reads_one_query``, any where it ``reads_any_query``.
+        With ``first``, where the layer ``reads_any_query``, only the first token is computed, [B, 1, W].
         """
-        if queries is not None:
-            return cpu_paths.some_tokens(self, queries, x)
         B, N, _ = x.shape
         mask: Mask = attn_mask
         if is_causal:
@@ -169,11 +166,13 @@ class Attention(MultiHead):
                 check_causal(self.rule, self.normaliser)
                 mask = both(attn_mask, written_out(mask))
         q, k, v = self.qkv(x).view(B, N, 3, self.num_heads, self.head_dim).permute(2, 0, 3, 1, 4).unbind(0)
+        if first:
+            q, mask = q[:, :, :1], rows_of(mask, 0, 1)
         return self.keep(x, x, self._output(self.attend(q, k, v, mask)))
 
     def last(self, x: Tensor) -> Tensor:
         """The last token of :meth:`forward`, [B, N, W] -> [B, 1, W], for a model whose answer is read there."""
-        return self(x, queries=x[:, -1:]) if self.reads_one_query else self(x)[:, -1:]
+        return cpu_paths.last_token(self, x) if self.reads_one_query else self(x)[:, -1:]
 
     @property
     def reads_one_query(self) -> bool:
@@ -182,8 +181,9 @@ class Attention(MultiHead):
 
     @property
     def reads_any_query(self) -> bool:
-        """True where this query may be any: what a query sees does not depend on its place, as in a window it does."""
-        return self.reads_one_query and type(self.normaliser).allowed is Normaliser.allowed
+        """True where that query may be any: neither its logits nor what it sees depend on its place, as in a window."""
+        own = type(self.normaliser)
+        return self.reads_one_query and own.allowed is Normaliser.allowed and own.scores is Normaliser.scores
 
     def project(self, names: str, x: Tensor) -> Tensor:
         """[..., W] -> the queries ("q"), keys ("k") or values ("v") of all heads, [..., W]; of "kv" both, [..., 2W]."""

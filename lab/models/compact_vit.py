@@ -50,7 +50,8 @@ class ReadBlock(Block):
         """x: [B, N, W] -> [B, N, W]; with ``first``, where ``reads_first_alone``, its first token alone, [B, 1, W]."""
         normed = self.norm1(x)
         if first:
-            return self.after_attention(x[:, :1], self.attn(normed, queries=normed[:, :1]))
+            attended = self.attn(normed, attn_mask=attn_mask, is_causal=is_causal, first=True)
+            return self.after_attention(x[:, :1], attended)
         return self.after_attention(x, self.attn(normed, attn_mask=attn_mask, is_causal=is_causal))
 
     @property
@@ -164,11 +165,13 @@ class CompactViT(OfBlocks, VisionTransformer):
     def forward(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
         """x: [B, 3, height, width] -> logits [B, classes].
 
-        Of the last layer only the CLS token is computed, since the head reads no other: a tenth of all arithmetic less.
-        The others are computed where a recorder listens or queries depend on each other.
+        Of the last layer only the CLS token is computed where the head reads no other: a tenth of all arithmetic less.
+        A forward hook there sees [B, 1, W]. All tokens are computed where a recorder listens, where queries depend on
+        each other, and by timm's ``forward_features`` and ``forward_intermediates``.
         """
         *early, last = self.blocks
-        if attn_mask is not None or is_causal or self.grad_checkpointing or not last.reads_first_alone:
+        reads_cls = self.global_pool == "token" and self.attn_pool is None and not self.grad_checkpointing
+        if attn_mask is not None or is_causal or not (reads_cls and getattr(last, "reads_first_alone", False)):
             return super().forward(x, attn_mask=attn_mask, is_causal=is_causal)
         # As timm's forward_features, which has no name of its own for what comes before the blocks.
         x = self.norm_pre(self.patch_drop(self._pos_embed(self.patch_embed(x))))

@@ -16,6 +16,8 @@ from timm.optim import create_optimizer_v2
 from torch import nn
 
 from lab.attention.layers import Attention
+from lab.attention.normaliser import Normaliser
+from lab.attention.normalisers.softmax import Softmax
 from lab.attention.rules.adaptive import AdaptiveTemperature
 from lab.attention.rules.fixed import Fixed
 from lab.attention.rules.learnable import LearnableTemperature
@@ -24,6 +26,7 @@ from lab.config.check import check
 from lab.config.compose import CONFIGS, compose_config
 from lab.console import LabError
 from lab.models.compact_vit import CompactViT
+from lab.models.parts import SoftmaxFactory
 from lab.models.reasoner import Reasoner
 
 # Table 3 of Eureka-moments in Transformers: heads, dimension of a head, depth, MLP ratio.
@@ -276,6 +279,36 @@ def test_the_compact_vit_reads_cls_of_whole_layers(name: str, normalised_stream:
     torch.testing.assert_close(my_slope, their_slope, rtol=1e-9, atol=1e-10)
     alone = model.blocks[-1].reads_first_alone
     assert [shape[1] for shape in seen] == [1 if alone else 17, 17]
+
+
+class EndAligned(Normaliser):
+    """Softmax whose logits depend on how far a key is from the query, places being counted from the end."""
+
+    total = "one"
+
+    def scores(self, q_BHND: torch.Tensor, k_BHMD: torch.Tensor) -> torch.Tensor:
+        queries, keys = q_BHND.shape[-2], k_BHMD.shape[-2]
+        far_NM = (torch.arange(keys - queries, keys)[:, None] - torch.arange(keys)).abs()
+        return super().scores(q_BHND, k_BHMD) - far_NM
+
+    def weights(self, logits_BHNM: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        return Softmax(1, 1).weights(logits_BHNM, mask)
+
+
+@pytest.mark.parametrize("change", ["mean of tokens", "all tokens", "another last block", "logits by place"])
+def test_the_compact_vit_computes_all_tokens_where_more_than_cls_matters(change: str) -> None:
+    torch.manual_seed(0)
+    softmax = SoftmaxFactory(normaliser=EndAligned if change == "logits by place" else Softmax)
+    model = CompactViT(image_size=16, depth=2, heads=2, head_dim=8, softmax=softmax).double().eval()
+    if change == "mean of tokens":
+        model.reset_classifier(10, "avg")
+    elif change == "all tokens":
+        model.reset_classifier(10, "")
+    elif change == "another last block":
+        model.blocks[-1] = nn.Identity()
+    model = model.double()
+    x = torch.randn(5, 3, 16, 16, dtype=torch.float64)
+    torch.testing.assert_close(model(x), VisionTransformer.forward(model, x), rtol=1e-12, atol=1e-12)
 
 
 def test_reasoner_depends_on_every_token_and_on_its_place() -> None:

@@ -392,9 +392,19 @@ def test_a_query_that_depends_on_its_place_alone_is_coupled() -> None:
     def later(q: Tensor, k: Tensor) -> Tensor:
         return torch.arange(q.shape[2], 0, -1, dtype=q.dtype)[:, None]
 
-    rule = Rule(4, 16, beta=later)
-    check_rule(rule)
-    assert rule.couples_queries is True
+    class ByPlace(TemperatureRule):
+        """Learns a temperature for every place from the end, all equal at the start."""
+
+        def __init__(self, heads: int, head_dim: int) -> None:
+            super().__init__(heads, head_dim)
+            self.of_place = torch.nn.Parameter(torch.zeros(64))
+
+        def inverse_temperature(self, q: Tensor, k: Tensor, mask: Any = None) -> Tensor:
+            return 1 + self.of_place[-q.shape[2] :, None]
+
+    for rule in (Rule(4, 16, beta=later), ByPlace(4, 16)):
+        check_rule(rule)
+        assert rule.couples_queries is True
 
 
 def test_a_rule_that_draws_random_numbers_is_not_compared() -> None:
