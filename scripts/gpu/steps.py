@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BATCH = 512
 # Name on the page -> softmax, and the row of Table 1 that it is set beside.
 MOMENTS = {"NormSoftmax": ("norm_softmax", "norm_softmax"), "softmax": ("softmax", "vit")}
-# Starts that have their moments within minutes; positions as timm starts them have none in 33 epochs (results/h100).
+# Starts that have their moments within minutes (results/h100).
 START = ("model.init=torch", "model.position_std=1.0")
 # Stage -> its share of the time; what a stage does not use goes to the stages after it.
 SHARES = {"tests": 0.15, "speed": 0.3, "moments": 0.35, "table_1": 0.2}
