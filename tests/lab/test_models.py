@@ -295,8 +295,22 @@ class EndAligned(Normaliser):
         return Softmax(1, 1).weights(logits_BHNM, mask)
 
 
-@pytest.mark.parametrize("change", ["mean of tokens", "all tokens", "another last block", "logits by place"])
-def test_the_compact_vit_computes_all_tokens_where_more_than_cls_matters(change: str) -> None:
+class Adapted(nn.Module):
+    """A projection with a low-rank adapter beside it."""
+
+    def __init__(self, base: nn.Module, width: int, out: int) -> None:
+        super().__init__()
+        self.base, self.adapter = base, nn.Sequential(nn.Linear(width, 2), nn.Linear(2, out))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.base(x) + self.adapter(x)
+
+
+CHANGES = ["mean of tokens", "all tokens", "another last block", "an adapter at its projection", "logits by place"]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_the_compact_vit_is_timm_s_whatever_a_user_changes(change: str) -> None:
     torch.manual_seed(0)
     softmax = SoftmaxFactory(normaliser=EndAligned if change == "logits by place" else Softmax)
     model = CompactViT(image_size=16, depth=2, heads=2, head_dim=8, softmax=softmax).double().eval()
@@ -306,6 +320,8 @@ def test_the_compact_vit_computes_all_tokens_where_more_than_cls_matters(change:
         model.reset_classifier(10, "")
     elif change == "another last block":
         model.blocks[-1] = nn.Identity()
+    elif change == "an adapter at its projection":
+        model.blocks[-1].attn.qkv = Adapted(model.blocks[-1].attn.qkv, 16, 48)
     model = model.double()
     x = torch.randn(5, 3, 16, 16, dtype=torch.float64)
     torch.testing.assert_close(model(x), VisionTransformer.forward(model, x), rtol=1e-12, atol=1e-12)
