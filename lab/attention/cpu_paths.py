@@ -109,7 +109,7 @@ def _kernel(
 
 
 def _gives_blind_rows_zero(device: torch.device) -> bool:
-    """False on a GPU: cuDNN's kernel, the one for 16 bit there, gives a query without keys a mean of values."""
+    """False on a GPU: cuDNN's kernel, the one for 16 bit there, gives a query without keys other numbers."""
     return device.type == "cpu"
 
 

@@ -170,8 +170,9 @@ class CompactViT(OfBlocks, VisionTransformer):
         each other, and by timm's ``forward_features`` and ``forward_intermediates``.
         """
         *early, last = self.blocks
-        reads_cls = self.global_pool == "token" and self.attn_pool is None and not self.grad_checkpointing
-        if attn_mask is not None or is_causal or not (reads_cls and getattr(last, "reads_first_alone", False)):
+        head_reads_cls = self.global_pool == "token" and self.attn_pool is None
+        plain = attn_mask is None and not is_causal and not self.grad_checkpointing
+        if not (plain and head_reads_cls and getattr(last, "reads_first_alone", False)):
             return super().forward(x, attn_mask=attn_mask, is_causal=is_causal)
         # As timm's forward_features, which has no name of its own for what comes before the blocks.
         x = self.norm_pre(self.patch_drop(self._pos_embed(self.patch_embed(x))))

@@ -313,7 +313,7 @@ CHANGES = ["mean of tokens", "all tokens", "another last block", "an adapter at 
 def test_the_compact_vit_is_timm_s_whatever_a_user_changes(change: str) -> None:
     torch.manual_seed(0)
     softmax = SoftmaxFactory(normaliser=EndAligned if change == "logits by place" else Softmax)
-    model = CompactViT(image_size=16, depth=2, heads=2, head_dim=8, softmax=softmax).double().eval()
+    model = CompactViT(image_size=16, depth=2, heads=2, head_dim=8, softmax=softmax).eval()
     if change == "mean of tokens":
         model.reset_classifier(10, "avg")
     elif change == "all tokens":
