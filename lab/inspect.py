@@ -11,7 +11,8 @@ results there are replaced only with ``force=true``. The name of every file writ
 Further options: ``device=cuda``, ``threads=2``, ``softmax=log_length softmax.form=log_n`` (another softmax, swapped in
 without training), ``--config-dir my`` (your own configs, ``my/callbacks/...``).
 
-For a run: ``gradient_norms`` uses training batches, the other diagnostics the validation set; for more scenes than the
+For a run: its newest checkpoint is looked at, or ``checkpoint=1170`` (steps), or ``checkpoint=best``;
+``gradient_norms`` uses training batches, the other diagnostics the validation set; for more scenes than the
 run validated on, add ``data.validation_size=20000``; ``trust=my_rules`` lists modules that the run's ``config.yaml``
 may name besides the lab's (somebody else may have written that file, so it may name no others).
 

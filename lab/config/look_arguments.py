@@ -103,6 +103,14 @@ def _number(name: str, value: str, least: int = 1, most: int = 2**31 - 1) -> int
     return int(value)
 
 
+def _checkpoint(name: str, value: str) -> int | str:
+    if value == "best":
+        return value
+    if not (value.isascii() and value.isdigit()):
+        raise LabError(f"{name} must be a number of steps, or best, got {value}")
+    return int(value)
+
+
 def _names(name: str, value: str) -> list[str]:
     return [one.strip() for one in value.strip("[]").split(",") if one.strip()]
 
@@ -127,7 +135,7 @@ _OPTIONS: Mapping[str, Mapping[str, Callable[[str, str], Any]]] = {
         "force": _flag,
         "diagnostics": _diagnostics,
     },
-    "run": {"run": _path, "trust": _names, "data": _text},
+    "run": {"run": _path, "checkpoint": _checkpoint, "trust": _names, "data": _text},
     "model": {
         "model": _text,
         "text": _text,

@@ -17,7 +17,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -210,6 +210,26 @@ class Run:
             LabError: as :meth:`intact_checkpoints`.
         """
         return next(self.intact_checkpoints(), None)
+
+    def checkpoint(self, which: int | Literal["best"]) -> Checkpoint:
+        """Reads ``best.ckpt``, or the checkpoint after ``which`` steps.
+
+        Raises:
+            LabError: if there is none such, or it is damaged.
+        """
+        from lab.runs.checkpoints import DamagedCheckpoint, read_checkpoint  # here: loading torch takes seconds
+
+        named = {path.stem.removeprefix("last-"): path for path in sorted(self.checkpoints.glob("last-*.ckpt"))}
+        steps = {int(step): path for step, path in named.items() if step.isdecimal()}
+        best = self.checkpoints / "best.ckpt"
+        path = best if which == "best" else steps.get(which, self.checkpoints / f"last-{which}.ckpt")
+        try:
+            return read_checkpoint(path)
+        except FileNotFoundError as error:
+            there = ", ".join([*map(str, steps), *(["best"] if best.exists() else [])]) or "none at all"
+            raise LabError(f"{self.folder} has no checkpoint {which}: there is {there}") from error
+        except DamagedCheckpoint as error:
+            raise LabError(f"{path} is damaged: {error}") from error
 
     def intact_checkpoints(self) -> Iterator[Checkpoint]:
         """Reads the checkpoints, newest first; the damaged ones are named on stderr and left out.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -38,8 +38,9 @@ def inspect(
     force: bool = False,
     data_options: dict[str, Any] | None = None,
     trust: Sequence[str] = (),
+    checkpoint: int | Literal["best"] | None = None,
 ) -> Path:
-    """Shows a run's newest checkpoint to diagnostics; returns the folder with their tables and pictures.
+    """Shows a checkpoint of a run to diagnostics; returns the folder with their tables and pictures.
 
         inspect("runs/reasoning/norm_softmax/seed=0", ["callbacks=[attention_entropy,linear_probes]"])
 
@@ -55,10 +56,11 @@ def inspect(
         data_options: changes of the run's data, by key (``data.validation_size``).
         trust: modules that the run's config may name beside the lab's; others are refused, as anybody may have
             written the config.
+        checkpoint: its steps, or ``"best"``; None is the newest intact one.
 
     Raises:
-        LabError: if there is no such run or diagnostic, the run's config names something that is not trusted, or an
-            earlier look would be overwritten.
+        LabError: if there is no such run, checkpoint or diagnostic, the run's config names something that is not
+            trusted, or an earlier look would be overwritten.
     """
     typed = typed_softmax(softmax, softmax_options)
     if isinstance(callbacks, str) or not any(one.startswith("callbacks=") for one in callbacks):
@@ -67,8 +69,8 @@ def inspect(
         )
     run, out = Path(run), None if out is None else Path(out)
     where = device_of(device)
-    newest = read_trained(run, trust)
-    config = newest.config
+    trained = read_trained(run, trust, checkpoint)
+    config = trained.config
     OmegaConf.set_struct(config, True)
     for key, value in (data_options or {}).items():
         try:
@@ -77,11 +79,11 @@ def inspect(
             raise LabError(explain_key(config, key)) from error
     check(config)
     elsewhere = [override for override in callbacks if override.startswith("hydra.searchpath=")]
-    options = (*elsewhere, *newest.softmax_defaults(), *softmax_options)
+    options = (*elsewhere, *trained.softmax_defaults(), *softmax_options)
     swapped = None if softmax is None else softmax_config(softmax, *options)
     with made_of(run):
         data, optim = build_data(config.data), build_optim(config.optim)
-    model, step = newest.model(swapped, data.model_arguments()), newest.step
+    model, step = trained.model(swapped, data.model_arguments()), trained.step
     swapped_in = " ".join(typed).removeprefix("softmax=") or None
     name = folder_name(",".join([f"step_{step:09d}", *typed]))
     looks = Looks(callbacks, out or run / "inspect" / name, force)
@@ -89,7 +91,7 @@ def inspect(
     looks.check_needs({"scenes", "training", *(["text"] if text else [])}, f"the run {run}")
     data.setup("fit")
     if not data_options:  # which may name other data on purpose
-        newest.check_data(data)
+        trained.check_data(data)
     tell(f"{run}: {step} steps; {', '.join(looks.names)}")
     state = _state(config, model.to(where), data, optim, step)
     subject = Subject(state.module.model, state)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from omegaconf import DictConfig
 from torch import Tensor, nn
@@ -24,7 +25,7 @@ _OF_SOFTMAX = re.compile(r"\.(rule|normaliser)\.")
 
 @dataclass(frozen=True)
 class Trained:
-    """A run's newest checkpoint, read once: models made from it have the same weights, whatever their softmax.
+    """A run's checkpoint, read once: models made from it have the same weights, whatever their softmax.
 
     Attributes:
         folder: the run folder.
@@ -113,8 +114,10 @@ class Trained:
         return model.eval()
 
 
-def read_trained(folder: str | Path, trust: Sequence[str] = ()) -> Trained:
-    """Reads the newest checkpoint of a run folder.
+def read_trained(
+    folder: str | Path, trust: Sequence[str] = (), checkpoint: int | Literal["best"] | None = None
+) -> Trained:
+    """Reads a checkpoint of a run folder.
 
         trained = lab.read_trained("runs/reasoning/norm_softmax/seed=0")
         model, data = trained.model(), trained.data()
@@ -124,15 +127,23 @@ def read_trained(folder: str | Path, trust: Sequence[str] = ()) -> Trained:
     Args:
         folder: the run folder.
         trust: modules beside the lab's whose classes the run's config may name.
+        checkpoint: its steps, or ``"best"``; None is the newest intact one.
 
     Raises:
-        LabError: if there is no run or no intact checkpoint, or the config names something that is not trusted.
+        LabError: if there is no run or no such checkpoint, it is damaged, or the config names something that is not
+            trusted.
     """
     folder = Path(folder).expanduser()
     config = load_config(folder, trust)
-    newest = Run(folder, primary=False).newest_checkpoint()
-    if newest is None:
-        raise LabError(f"{folder} has no checkpoint yet: let it train for a while")
-    state = newest.content.get("state_dict") or {}
+    run = Run(folder, primary=False)
+    found = run.newest_checkpoint() if checkpoint is None else run.checkpoint(checkpoint)
+    if found is None:
+        best = (run.checkpoints / "best.ckpt").exists()
+        raise LabError(
+            f"{folder} has no checkpoint of its last steps, but its best one: ask for checkpoint=best"
+            if best
+            else f"{folder} has no checkpoint yet: let it train for a while"
+        )
+    state = found.content.get("state_dict") or {}
     own = {name.removeprefix("model."): value for name, value in state.items() if name.startswith("model.")}
-    return Trained(folder, newest.path, config, own, newest.step, fingerprint_in(newest.content))
+    return Trained(folder, found.path, config, own, found.step, fingerprint_in(found.content))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from lab.config.look_arguments import look_arguments
 from lab.config.overrides import read_override
 from lab.console import LabError
 from lab.inspect import main
+from lab.runs.checkpoints import read_checkpoint, save_checkpoint
 from lab.runs.files import check_writable
 from lab.training.inspection import inspect
 
@@ -50,6 +53,26 @@ def test_a_checkpoint_stands_at_a_step_and_not_at_an_epoch(run: Path, tmp_path: 
     inspect(run, [f"callbacks=[{name}]"], out=tmp_path)
     table = pd.read_csv(tmp_path / "diagnostics" / f"{name}.csv")
     assert "epoch" not in table and table["step"].unique().tolist() == [4]
+
+
+def test_a_named_checkpoint_is_looked_at(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(run, tmp_path / "run")
+    checkpoints = tmp_path / "run" / "checkpoints"
+    save_checkpoint(
+        read_checkpoint(checkpoints / "last-000000004.ckpt").content | {"global_step": 2},
+        checkpoints / "last-000000002.ckpt",
+    )
+    typed = [f"run={tmp_path / 'run'}", "diagnostics=[attention_entropy]", "checkpoint=2"]
+    monkeypatch.setattr(sys, "argv", ["lab.inspect", *typed])
+    main()
+    table = pd.read_csv(tmp_path / "run" / "inspect" / "step_000000002" / "diagnostics" / "attention_entropy.csv")
+    assert table["step"].unique().tolist() == [2]
+
+
+@pytest.mark.parametrize("typed", ["newest", "-1", "1.5", ""])
+def test_what_names_no_checkpoint_is_refused(typed: str) -> None:
+    with pytest.raises(LabError, match=f"^checkpoint must be a number of steps, or best, got {re.escape(typed)}$"):
+        look_arguments(["run=there", "diagnostics=[attention_maps]", f"checkpoint={typed}"])
 
 
 @pytest.mark.parametrize("flag", ["--help", "-h"])

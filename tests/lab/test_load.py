@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ SETS = (
     "data.batch_size=8",
     "data.validation_size=8",
     "model.width=8",
+    "checkpoints.every_n_steps=3",
 )
 
 
@@ -41,6 +43,34 @@ def test_the_newest_weights_are_loaded(folder: Path) -> None:
     assert not model.training
     saved = torch.load(folder / "checkpoints" / "last-000000006.ckpt", weights_only=True)["state_dict"]
     assert all(torch.equal(value, saved[f"model.{name}"]) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("which", "file"), [(3, "last-000000003.ckpt"), (6, "last-000000006.ckpt"), ("best", "best.ckpt")]
+)
+def test_a_named_checkpoint_is_loaded(folder: Path, which: Any, file: str) -> None:
+    trained = read_trained(folder, checkpoint=which)
+    saved = read_checkpoint(folder / "checkpoints" / file)
+    assert (trained.path, trained.step) == (saved.path, saved.step)
+    weights = trained.model().state_dict()
+    assert all(torch.equal(value, saved.content["state_dict"][f"model.{name}"]) for name, value in weights.items())
+
+
+def test_a_checkpoint_that_is_not_there_is_told_beside_those_that_are(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(LabError, match=r"has no checkpoint 4: there is 3, 6, best$"):
+        read_trained(folder, checkpoint=4)
+    copy = Path(shutil.copytree(folder, tmp_path / "copy"))
+    for path in (copy / "checkpoints").glob("last-*"):
+        path.unlink()
+    assert read_trained(copy, checkpoint="best").model() is not None
+    with pytest.raises(LabError, match="no checkpoint of its last steps, but its best one: ask for checkpoint=best"):
+        read_trained(copy)
+    (copy / "checkpoints" / "best.ckpt").write_bytes(b"nothing")
+    with pytest.raises(LabError, match=r"best\.ckpt is damaged: its content does not match"):
+        read_trained(copy, checkpoint="best")
+    (copy / "checkpoints" / "best.ckpt").unlink()
+    with pytest.raises(LabError, match="has no checkpoint best: there is none at all"):
+        read_trained(copy, checkpoint="best")
 
 
 def test_data_that_have_changed_are_refused(tmp_path: Path) -> None:
