@@ -219,17 +219,16 @@ class Run:
         """
         from lab.runs.checkpoints import DamagedCheckpoint, read_checkpoint  # here: loading torch takes seconds
 
-        named = {path.stem.removeprefix("last-"): path for path in sorted(self.checkpoints.glob("last-*.ckpt"))}
-        steps = {int(step): path for step, path in named.items() if step.isdecimal()}
-        best = self.checkpoints / "best.ckpt"
-        path = best if which == "best" else steps.get(which, self.checkpoints / f"last-{which}.ckpt")
+        paths = [*sorted(self.checkpoints.glob("last-*.ckpt")), *self.checkpoints.glob("best.ckpt")]
+        there = {path.stem.removeprefix("last-").lstrip("0") or "0": path for path in paths}
         try:
-            return read_checkpoint(path)
-        except FileNotFoundError as error:
-            there = ", ".join([*map(str, steps), *(["best"] if best.exists() else [])]) or "none at all"
-            raise LabError(f"{self.folder} has no checkpoint {which}: there is {there}") from error
+            return read_checkpoint(there[str(which)])
+        except (KeyError, FileNotFoundError) as error:
+            raise LabError(
+                f"{self.folder} has no checkpoint {which}: there is {', '.join(there) or 'none at all'}"
+            ) from error
         except DamagedCheckpoint as error:
-            raise LabError(f"{path} is damaged: {error}") from error
+            raise LabError(f"{there[str(which)]} is damaged: {error}") from error
 
     def intact_checkpoints(self) -> Iterator[Checkpoint]:
         """Reads the checkpoints, newest first; the damaged ones are named on stderr and left out.

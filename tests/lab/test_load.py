@@ -46,7 +46,7 @@ def test_the_newest_weights_are_loaded(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("which", "file"), [(3, "last-000000003.ckpt"), (6, "last-000000006.ckpt"), ("best", "best.ckpt")]
+    ("which", "file"), [(3, "last-000000003.ckpt"), ("6", "last-000000006.ckpt"), ("best", "best.ckpt")]
 )
 def test_a_named_checkpoint_is_loaded(folder: Path, which: Any, file: str) -> None:
     trained = read_trained(folder, checkpoint=which)
