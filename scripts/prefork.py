@@ -71,6 +71,9 @@ def become(words: list[str], folder: str, environment: dict[str, str], out: str,
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
+    # Lightning reads its rank where it is imported: for a fork, here.
+    rank_zero = sys.modules["lightning.pytorch.utilities.rank_zero"]
+    rank_zero.rank_zero_only.rank = int(environment.get("RANK", 0))
     first, *rest = words
     own = folder if first == "-m" else "" if first == "-c" else os.path.dirname(os.path.join(folder, first))
     more = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]

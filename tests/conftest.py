@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -182,6 +183,24 @@ def pytest_collection_finish() -> None:
 def lab_train(*overrides: str, folder: Path, check: bool = True) -> subprocess.CompletedProcess:
     """``python -m lab.train`` in ``folder``, as a user types it."""
     return python("-m", "lab.train", *overrides, folder=folder, check=check)
+
+
+def torchrun(*overrides: str, folder: Path) -> None:
+    """``torchrun --nproc-per-node=2 -m lab.train`` in ``folder``: two processes that are there at once.
+
+    Lightning would start the second by itself, as a new Python that imports all libraries.
+    """
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    told = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0", "TORCHELASTIC_RUN_ID": "test"}
+    there = {**os.environ, **told, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{port}"}
+    ranks = [{"RANK": f"{rank}", "LOCAL_RANK": f"{rank}"} for rank in range(2)]
+    two = ("trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2", "trainer.precision=32-true")
+    words = ("-m", "lab.train", *overrides, *two)
+    for process in [Process(*words, folder=folder, environment=there | rank) for rank in ranks]:
+        _, err = process.communicate()
+        assert process.returncode == 0, err[-4000:]
 
 
 def python(*words: str, folder: Path, check: bool = True, **options: Any) -> subprocess.CompletedProcess:

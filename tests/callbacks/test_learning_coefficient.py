@@ -68,7 +68,9 @@ def test_a_quadratic_loss_has_half_as_much_as_it_has_weights() -> None:
     sharp = 1000 / math.log(1000)
     assert found.of_chains == pytest.approx(size / 2 * sharp / (sharp + pull), rel=0.12)
     assert found.of_chains[0] != found.of_chains[1]
-    assert np.array_equal(learning_coefficient(trained, sampling).losses, found.losses)
+    few = Sampling(chains=2, burn_in=2, draws=5, step_size=5e-4, localization=pull)
+    again = [learning_coefficient(trained, few).losses for _ in range(2)]
+    assert np.array_equal(*again)
 
 
 class Ten(Nothing):

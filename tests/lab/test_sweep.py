@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import ROOT, lab_train, summary_of
+from conftest import ROOT, Process, summary_of
 
 from lab.train import main
 from lab.training.start import share_of_threads
@@ -23,64 +23,43 @@ SWEEP = (
     "data.numbers=4",
     "callbacks=eureka",
     "logger=csv_only",
-    "trainer.max_epochs=10",
     "data.train_share=0.001,0.3",
-    "seed=0,1",
 )
+# A process group of its own, which takes a Ctrl-C as all that runs in a terminal does.
+IN_A_GROUP = "import os, runpy; os.setpgrp(); runpy.run_module('lab.train', run_name='__main__', alter_sys=True)"
 
 
-def test_a_run_that_fails_takes_no_other_down(tmp_path: Path, monkeypatch, capsys, one_thread) -> None:
-    done = lab_train(*SWEEP, "hydra/launcher=joblib", folder=tmp_path, check=False)
-    assert done.returncode == 1
-    assert "error: data.train_share must leave inputs for training and validation, got 0.001" in done.stderr
-    assert "Traceback" not in done.stderr
-    summaries = [summary_of(path.parent) for path in tmp_path.rglob("summary.json")]
-    assert sorted(summary["status"] for summary in summaries) == ["finished", "finished"]
-    assert all(summary["command"].startswith("python -m lab.train ") for summary in summaries)
-    threads = {summary["machine"]["threads"] for summary in summaries if summary["status"] == "finished"}
-    assert threads == {1}
+def test_runs_side_by_side_fail_alone_and_save_upon_ctrl_c(tmp_path: Path, monkeypatch, capsys, one_thread) -> None:
+    """Of twelve runs six fail, three end, two are told to stop, and the last does not begin."""
+    lasting = ("trainer.max_epochs=10,100000", "seed=0,1,2")
+    side_by_side = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "checkpoints.every_minutes=60")
+    sweep = Process("-c", IN_A_GROUP, *SWEEP, *lasting, *side_by_side, folder=tmp_path)
+    try:
+        while len(list(tmp_path.rglob("*max_epochs=100000*/*/checkpoints/best.ckpt"))) < 2 and sweep.poll() is None:
+            time.sleep(0.2)
+        os.killpg(sweep.pid, signal.SIGINT)
+        _, said = sweep.communicate(60)
+        assert sweep.returncode == 128 + signal.SIGINT, said
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(sweep.pid, signal.SIGKILL)
+    assert said.count("error: data.train_share must leave inputs for training and validation, got 0.001") == 6
+    assert "Traceback" not in said
+    summaries = [(path.parent, summary_of(path.parent)) for path in tmp_path.rglob("summary.json")]
+    assert sorted(summary["status"] for _, summary in summaries) == [*["finished"] * 3, *["stopped"] * 2]
+    assert all(summary["command"].startswith("python -m lab.train ") for _, summary in summaries)
+    assert {summary["machine"]["threads"] for _, summary in summaries} == {max(1, (os.cpu_count() or 1) // 2)}
+    for folder, summary in summaries:
+        assert (folder / "checkpoints" / f"last-{summary['steps']:09d}.ckpt").exists()
     # Again, one after the other in this process: what is finished stays as it is, what failed runs.
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["lab.train", *SWEEP, "threads=1"])
+    monkeypatch.setattr(sys, "argv", ["lab.train", *SWEEP, "trainer.max_epochs=10", "seed=0,1", "threads=1",
+                                      "checkpoints.every_minutes=60"])  # fmt: skip
     with pytest.raises(SystemExit, match="1"):
         main()
     again = capsys.readouterr().err
     assert again.count("finished already") == 2
     assert again.count("error: data.train_share must leave inputs for training and validation") == 2
-
-
-def test_runs_side_by_side_save_upon_ctrl_c_and_no_other_begins(tmp_path: Path) -> None:
-    endless = (
-        "experiment=reasoning",
-        "data.numbers=4",
-        "callbacks=eureka",
-        "logger=csv_only",
-        "trainer.max_epochs=100000",
-    )
-    side_by_side = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "seed=0,1,2", "checkpoints.every_minutes=60")
-    command = [sys.executable, "-m", "lab.train", "-m", *endless, *side_by_side]
-    log = tmp_path / "log"
-    with log.open("w") as out:
-        sweep = subprocess.Popen(
-            command,
-            cwd=tmp_path,
-            stdout=out,
-            stderr=out,
-            start_new_session=True,
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
-        )
-        try:
-            while len(list(tmp_path.rglob("best.ckpt"))) < 2 and sweep.poll() is None:  # both train
-                time.sleep(0.2)
-            os.killpg(sweep.pid, signal.SIGINT)
-            assert sweep.wait(60) == 128 + signal.SIGINT
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(sweep.pid, signal.SIGKILL)
-    assert "Traceback" not in log.read_text()
-    runs = [summary_of(path.parent) for path in tmp_path.rglob("summary.json")]
-    assert [run["status"] for run in runs] == ["stopped", "stopped"]
-    assert all(list(tmp_path.rglob(f"last-*{run['steps']}.ckpt")) for run in runs)
 
 
 def test_cores_are_shared_out_among_the_jobs_of_a_machine(monkeypatch) -> None:

@@ -23,6 +23,7 @@ from conftest import (
     python,
     set_status,
     summary_of,
+    torchrun,
     train_in,
     write_a_summary,
 )
@@ -435,9 +436,8 @@ def test_two_processes_share_scenes_and_validation(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_an_epoch_that_processes_resume_half_way_reports_all_of_itself(tmp_path: Path) -> None:
-    command = [*SMALL, "data.epoch_size=128", "trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2",
-               "trainer.precision=32-true", "trainer.max_epochs=1", "checkpoints.every_n_steps=2"]  # fmt: skip
-    lab_train(*command, folder=tmp_path)
+    command = [*SMALL, "data.epoch_size=128", "trainer.max_epochs=1", "checkpoints.every_n_steps=2"]
+    torchrun(*command, folder=tmp_path)
     run = only_run(tmp_path)
     whole = summary_of(run)
     assert [path.name for path in sorted((run / "checkpoints").glob("last-*"))] == [
@@ -446,8 +446,17 @@ def test_an_epoch_that_processes_resume_half_way_reports_all_of_itself(tmp_path:
     ]
     (run / "checkpoints" / "last-000000004.ckpt").unlink()
     set_status(run, "stopped")
-    lab_train(*command, folder=tmp_path)
+    torchrun(*command, folder=tmp_path)
     assert summary_of(run)["metrics"] == pytest.approx(whole["metrics"], rel=1e-5)
+
+
+def test_processes_share_the_full_batch_of_the_reasoning_task(tmp_path: Path, one_thread) -> None:
+    """The mean of their gradients is that of the whole: the same training but for rounding."""
+    setting = ("experiment=reasoning", "data.numbers=4", "trainer.max_epochs=20", "logger=csv_only")
+    torchrun(*setting, folder=tmp_path)
+    shared, alone = summary_of(only_run(tmp_path)), summary_of(train_in(tmp_path / "alone", *setting))
+    assert shared["samples"] == alone["samples"] == 20 * 76
+    assert shared["metrics"]["train/loss"] == pytest.approx(alone["metrics"]["train/loss"], rel=1e-3)
 
 
 def test_the_best_is_a_number() -> None:

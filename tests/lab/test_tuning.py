@@ -38,7 +38,7 @@ from pathlib import Path
 from lab.training.start import start
 from lab.training.memory import keep_freed_memory
 keep_freed_memory()
-import lab.training.fit, torch
+import torch
 kept = torch.ones(2**26)
 print(re.search(r"AnonHugePages: +([0-9]+) kB", Path("/proc/self/smaps_rollup").read_text())[1])
 """

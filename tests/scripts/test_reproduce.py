@@ -85,7 +85,8 @@ def test_a_seed_that_diverged_is_not_trained_again(tmp_path: Path, monkeypatch, 
 
 @pytest.mark.slow
 @pytest.mark.pictures
-def test_figure_8_in_small(tmp_path: Path, script) -> None:
+def test_figure_8_in_small(tmp_path: Path, script, monkeypatch) -> None:
+    monkeypatch.setattr(common, "speed_of", lambda *_, **__: common.Speed(0.01, 1e-4))
     arguments = ["--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "out"), "--epochs", "20", "--seeds", "2"]
     told = script("figure_8", *arguments, "--grid", "5e-3")
     assert "about" in told.splitlines()[0]
@@ -486,7 +487,12 @@ def test_every_figure_says_what_it_is_drawn_of() -> None:
 def test_figures_in_small(tmp_path: Path, script, monkeypatch) -> None:
     monkeypatch.setattr(max_retrieval_evaluation, "SIZES", (16, 64))
     where = ["--size", "small", "--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "out")]
-    tiny = ["data.numbers=4", "trainer.max_epochs=20", "diagnostics.every_n_epochs=10"]
+    tiny = [
+        "data.numbers=4",
+        "trainer.max_epochs=20",
+        "diagnostics.every_n_epochs=10",
+        "callbacks.code_length.portions=[0.1,0.5]",
+    ]
     told = script("figure", "2", "19", *where, *tiny)
     assert re.search(r"2 settings: about \d+ (s|min) on", told) and told.count("$ python") == 2
     script("figure", "softmax:3", "softmax:4", *where, "trainer.max_epochs=1", "data.epoch_steps=20")
