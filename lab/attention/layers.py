@@ -157,15 +157,14 @@ class Attention(MultiHead):
 
         With ``first``, where the layer ``reads_any_query``, only the first token is computed, [B, 1, W].
         """
-        B, N, _ = x.shape
         mask: Mask = attn_mask
         if is_causal:
-            mask = Causal(N, N, x.device)
+            mask = Causal(x.shape[1], x.shape[1], x.device)
             if attn_mask is not None:
                 # Written out, a mask no longer says that it is causal: attention cannot check it.
                 check_causal(self.rule, self.normaliser)
                 mask = both(attn_mask, written_out(mask))
-        q, k, v = self.qkv(x).view(B, N, 3, self.num_heads, self.head_dim).permute(2, 0, 3, 1, 4).unbind(0)
+        q, k, v = (self.heads_of(one) for one in self.qkv(x).chunk(3, -1))
         if first:
             q, mask = q[:, :, :1], rows_of(mask, 0, 1)
         return self.keep(x, x, self._output(self.attend(q, k, v, mask)))

@@ -59,10 +59,30 @@ def processor_has_bf16() -> bool:
 
 
 def recompute_in_backward(wanted: bool) -> None:
-    """Makes torch.compile recompute cheap intermediate results in the backward pass instead of storing them, or not."""
-    import torch._functorch.config  # takes a second, and few runs compile
+    """Makes torch.compile recompute cheap intermediate results in the backward pass instead of storing them, or not.
+
+    Attention on a CPU and operators of other libraries count as cheap for it, and are stored all the same.
+    """
+    # Take a second, and few runs compile.
+    import torch._functorch.config
+    import torch._inductor.config
+    from torch._inductor.custom_graph_pass import CustomGraphPass
+    from torch.utils.checkpoint import CheckpointPolicy
+
+    class StoreWhatIsSlow(CustomGraphPass):
+        def __call__(self, graph: torch.fx.Graph) -> None:
+            for node in graph.nodes:
+                if isinstance(node.target, torch._ops.OpOverload) and (
+                    node.target.namespace not in ("aten", "prims")
+                    or node.target is torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+                ):
+                    node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+
+        def uuid(self) -> str:
+            return "eureka_lab stores attention and linear layers"  # what is compiled is kept by this name
 
     torch._functorch.config.aggressive_recomputation = wanted
+    torch._inductor.config.joint_custom_pre_pass = StoreWhatIsSlow() if wanted else None
 
 
 def allow_recompiling(limit: int) -> None:

@@ -10,6 +10,9 @@ import pytest
 import torch
 import torch._dynamo
 import torch._functorch.config
+import torch._inductor.config
+import torch.nn.functional as F
+from conftest import needs_compiler
 from lightning.pytorch.callbacks import Callback, Timer
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
@@ -23,9 +26,12 @@ from lab.console import LabError, tell
 from lab.datasets.loading import step_reached
 from lab.runs.outcome import Ending
 from lab.training import lightning_internals as internals
+from lab.training.onednn import product
 from lab.training.seeds.callbacks import EachSeed
 from lab.training.seeds.module import SeedTrainer
 
+# Puts back which results a compiled backward pass stores.
+STORING = torch._inductor.config.patch(joint_custom_pre_pass=None)
 # Of a callback, what seeds do without: other ways to use a trainer, and what a seed keeps by itself.
 NOT_HANDED_ON = {"setup", "teardown", "on_save_checkpoint", "on_load_checkpoint"}
 
@@ -90,7 +96,7 @@ def test_processor_has_bf16() -> None:
 
 def test_recompute_in_backward() -> None:
     # The configs' own way: after pytest's monkeypatch they would deny the option.
-    with torch._functorch.config.patch(aggressive_recomputation=False):
+    with torch._functorch.config.patch(aggressive_recomputation=False), STORING:
         internals.recompute_in_backward(True)
         assert torch._functorch.config.aggressive_recomputation is True
         internals.recompute_in_backward(False)
@@ -112,13 +118,44 @@ def test_cudnn_attention_is_computed_twice_only_where_all_is_recomputed(wanted: 
         z = attention(q, k, v, None, True, 0.0, False, False, scale=1.0)[0]
         return z.transpose(1, 2).flatten(2) @ weight.T[:16]
 
-    with torch._functorch.config.patch(aggressive_recomputation=False), FakeTensorMode():
+    with torch._functorch.config.patch(aggressive_recomputation=False), STORING, FakeTensorMode():
         internals.recompute_in_backward(wanted)
         cut = min_cut_rematerialization_partition
         traced = aot_function(attended, compiled, compiled, partition_fn=cut)
         traced(torch.randn(2, 9, 16, requires_grad=True), torch.randn(16, 48, requires_grad=True)).sum().backward()
     forward, backward = seen
     assert attention.default in forward and (attention.default in backward) == wanted
+
+
+@needs_compiler
+def test_what_is_slow_on_a_cpu_is_computed_once() -> None:
+    """In aggressive recomputation these count as cheap, unless they are marked."""
+    slow = (torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default, torch.ops.eureka_lab.linear.default)
+    seen: list[list[object]] = []
+    cut = min_cut_rematerialization_partition
+
+    def partition(graph: torch.fx.GraphModule, *given: Any, **options: Any) -> Any:
+        parts = cut(graph, *given, **options)
+        seen.extend([node.target for node in part.graph.nodes] for part in parts)
+        return parts
+
+    def attended(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        q, k, v = product(x, weight, None).view(2, 20, 3, 2, 8).permute(2, 0, 3, 1, 4).unbind(0)
+        return product(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2), weight[:16], None)
+
+    given = (torch.randn(2, 20, 16, requires_grad=True), torch.randn(48, 16, requires_grad=True))
+    with (
+        torch._functorch.config.patch(aggressive_recomputation=False, enable_autograd_cache=False),
+        STORING,
+        pytest.MonkeyPatch.context() as patched,
+    ):
+        internals.recompute_in_backward(True)
+        patched.setattr("torch._inductor.compile_fx.min_cut_rematerialization_partition", partition)
+        torch.compile(attended)(*given).sum().backward()
+    forward, backward = seen
+    assert [forward.count(one) for one in slow] == [1, 2]
+    # Linear layers have one product for the input, and over_rows for the weight.
+    assert [backward.count(one) for one in slow] == [0, 2]
 
 
 def test_allow_recompiling() -> None:

@@ -11,7 +11,7 @@ from conftest import SMALL, newest, train_in
 from torch import Tensor, nn
 
 from lab.training import onednn
-from lab.training.onednn import Linear, product, use_onednn
+from lab.training.onednn import Linear, over_rows, product, use_onednn
 
 pytestmark = pytest.mark.skipif(
     not hasattr(torch.ops.mkldnn, "_linear_pointwise"), reason="this build of PyTorch is without oneDNN"
@@ -59,12 +59,15 @@ def test_the_operator_keeps_what_it_promises_pytorch(shape: tuple[int, ...], wid
     x, weight = torch.randn(shape, requires_grad=True), torch.randn(wide, shape[-1], requires_grad=True)
     torch.library.opcheck(product, (x, weight, torch.randn(wide, requires_grad=True)))
     torch.library.opcheck(product, (x, weight, None))
+    rows = torch.randn(x.shape[:-1].numel(), wide, requires_grad=True)
+    torch.library.opcheck(over_rows, (rows, x.detach().flatten(0, -2).requires_grad_()))
 
 
 def test_samples_side_by_side() -> None:
     x, weights, bias = torch.randn(3, 4, 8), torch.randn(3, 5, 8), torch.randn(5)
     found = torch.vmap(product, (0, 0, None))(x, weights, bias)
     torch.testing.assert_close(found, torch.stack([F.linear(x[i], weights[i], bias) for i in range(3)]))
+    torch.testing.assert_close(torch.vmap(over_rows, (0, 0))(found, x), found.transpose(1, 2) @ x)
 
 
 def test_layers_are_taken_as_they_are(everywhere: list[int]) -> None:
