@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -198,9 +199,14 @@ def torchrun(*overrides: str, folder: Path) -> None:
     ranks = [{"RANK": f"{rank}", "LOCAL_RANK": f"{rank}"} for rank in range(2)]
     two = ("trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2", "trainer.precision=32-true")
     words = ("-m", "lab.train", *overrides, *two)
-    for process in [Process(*words, folder=folder, environment=there | rank) for rank in ranks]:
-        _, err = process.communicate()
-        assert process.returncode == 0, err[-4000:]
+    running = [Process(*words, folder=folder, environment=there | rank) for rank in ranks]
+    try:
+        while (ends := {process.poll() for process in running}) == {None, 0} or ends == {None}:
+            time.sleep(0.02)
+        assert ends == {0}, "\n".join(process.err.read_text()[-4000:] for process in running)
+    finally:
+        for process in running:  # it would wait for one that has failed
+            process.kill()
 
 
 def python(*words: str, folder: Path, check: bool = True, **options: Any) -> subprocess.CompletedProcess:

@@ -82,7 +82,8 @@ def recompute_in_backward(wanted: bool) -> None:
             return "eureka_lab stores attention and linear layers"  # what is compiled is kept by this name
 
     torch._functorch.config.aggressive_recomputation = wanted
-    torch._inductor.config.joint_custom_pre_pass = StoreWhatIsSlow() if wanted else None
+    if wanted:
+        torch._inductor.config.joint_custom_pre_pass = StoreWhatIsSlow()
 
 
 def allow_recompiling(limit: int) -> None:
