@@ -92,6 +92,9 @@ SMALL = (
     "trainer.max_epochs=4",
 )
 
+# One run in two processes of this machine.
+TWO_PROCESSES = ("trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2", "trainer.precision=32-true")
+
 # Ready configs that need more than a plain installation.
 OPTUNA = importlib.util.find_spec("optuna") is not None
 
@@ -197,11 +200,10 @@ def torchrun(*overrides: str, folder: Path) -> None:
     told = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0", "TORCHELASTIC_RUN_ID": "test"}
     there = {**os.environ, **told, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{port}"}
     ranks = [{"RANK": f"{rank}", "LOCAL_RANK": f"{rank}"} for rank in range(2)]
-    two = ("trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2", "trainer.precision=32-true")
-    words = ("-m", "lab.train", *overrides, *two)
+    words = ("-m", "lab.train", *overrides, *TWO_PROCESSES)
     running = [Process(*words, folder=folder, environment=there | rank) for rank in ranks]
     try:
-        while (ends := {process.poll() for process in running}) == {None, 0} or ends == {None}:
+        while (ends := {process.poll() for process in running}) - {0} == {None}:
             time.sleep(0.02)
         assert ends == {0}, "\n".join(process.err.read_text()[-4000:] for process in running)
     finally:

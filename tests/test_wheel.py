@@ -156,7 +156,8 @@ def test_a_wheel_beside_hugging_face(built: Path, tmp_path: Path) -> None:
     (work := tmp_path / "work").mkdir()
     # A checkout of something else: its commit is not the lab's.
     call("git", "init", "--quiet", folder=tmp_path)
-    check_beside(commands, OURS_FIRST, work, tmp_path / "env", tmp_path / "own")
+    for number, order in enumerate((THEIRS_FIRST, OURS_FIRST)):
+        check_beside(commands, order, work, tmp_path / "env", tmp_path / str(number))
 
     # The commands of the first page, up to a report of a Eureka-moment; one seed of the five.
     for line in first_steps():

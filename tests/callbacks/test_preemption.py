@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import SMALL, Process, held_by, newest, runs_in, summary_of
+from conftest import SMALL, TWO_PROCESSES, Process, held_by, newest, runs_in, summary_of
 
 from lab.callbacks.preemption import SIGNALS
 from lab.console import LabError
@@ -230,8 +230,7 @@ def test_a_run_kept_beyond_its_moment_by_least_epochs_can_be_told_to_go(told, tm
 
 def test_processes_save_and_leave_together(tmp_path: Path) -> None:
     """As a person ends them: SIGTERM to the first process, which has started the other."""
-    ddp = ["trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2", "trainer.precision=32-true"]
-    command = [*COMMAND, *ddp, "trainer.max_epochs=3000", "checkpoints.every_n_steps=5"]
+    command = [*COMMAND, *TWO_PROCESSES, "trainer.max_epochs=3000", "checkpoints.every_n_steps=5"]
     process = Process("-m", "lab.train", *command, folder=tmp_path)
     deadline = time.monotonic() + 300
     while not list(tmp_path.rglob("last-*.ckpt")) and process.poll() is None and time.monotonic() < deadline:

@@ -53,13 +53,14 @@ def test_runs_side_by_side_fail_alone_and_save_upon_ctrl_c(tmp_path: Path, monke
         assert (folder / "checkpoints" / f"last-{summary['steps']:09d}.ckpt").exists()
     # Again, one after the other in this process: what is finished stays as it is, what failed runs.
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["lab.train", *SWEEP, "trainer.max_epochs=10", "seed=0,1", "threads=1",
-                                      "checkpoints.every_minutes=60"])  # fmt: skip
-    with pytest.raises(SystemExit, match="1"):
-        main()
-    again = capsys.readouterr().err
-    assert again.count("finished already") == 2
-    assert again.count("error: data.train_share must leave inputs for training and validation") == 2
+    same = ("trainer.max_epochs=10", "seed=0,1", "threads=1", "checkpoints.every_minutes=60")
+    for launcher in ((), ("hydra/launcher=joblib", "hydra.launcher.n_jobs=1")):
+        monkeypatch.setattr(sys, "argv", ["lab.train", *SWEEP, *same, *launcher])
+        with pytest.raises(SystemExit, match="1"):
+            main()
+        again = capsys.readouterr().err
+        assert again.count("finished already") == 2
+        assert again.count("error: data.train_share must leave inputs for training and validation") == 2
 
 
 def test_cores_are_shared_out_among_the_jobs_of_a_machine(monkeypatch) -> None:

@@ -14,6 +14,7 @@ import pytest
 import torch
 from conftest import (
     SMALL,
+    TWO_PROCESSES,
     Process,
     assert_same_weights,
     lab_train,
@@ -419,8 +420,7 @@ def test_ctrl_c_while_a_command_is_importing_is_one_line(module: str, tmp_path: 
 @pytest.mark.slow
 def test_two_processes_share_scenes_and_validation(tmp_path: Path) -> None:
     """In a sweep, too, where each run has to start processes of its own and not the sweep's."""
-    lab_train("-m", "seed=1", *SMALL, "trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2",
-              "trainer.precision=32-true", "callbacks.eureka.threshold=0.01", folder=tmp_path)  # fmt: skip
+    lab_train("-m", "seed=1", *SMALL, *TWO_PROCESSES, "callbacks.eureka.threshold=0.01", folder=tmp_path)
     run = only_run(tmp_path)
     summary = summary_of(run)
     assert summary["status"] == "finished"

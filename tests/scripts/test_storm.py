@@ -25,7 +25,7 @@ from scripts.storm.signals import _left_wrongly
 from scripts.storm.strike import Strike
 
 # Flip 14 is the only one from which a command goes on.
-SHORT = ("--kills=1", "--signals=1", "--damage=1", "--flips=15", "--disk=1", "--lines=1", "--hostile=2", "--workers=1")
+SHORT = ("--kills=2", "--signals=1", "--damage=2", "--flips=15", "--disk=1", "--lines=2", "--hostile=3", "--workers=1")
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +40,7 @@ def test_the_lab_holds_in_a_short_storm(tmp_path: Path, capfd) -> None:
     held = storm(["--seed=1", *SHORT, "--only=kills,signals,damage,flips,disk,lines,hostile", f"--out={tmp_path}"])
     page = (tmp_path / "README.md").read_text()
     assert held, capfd.readouterr().err[-4000:]
-    assert "| kills | 1 | 1 | 0 |" in page and "| flips | 15 | 15 | 0 |" in page and "No case failed." in page
+    assert "| kills | 2 | 2 | 0 |" in page and "| flips | 15 | 15 | 0 |" in page and "No case failed." in page
 
 
 def test_a_case_is_drawn_from_the_seed_and_its_number_alone(tmp_path: Path) -> None:
