@@ -37,6 +37,11 @@ def ends_with_this_epoch(trainer: L.Trainer) -> bool:
     return last or (trainer.should_stop and enough)
 
 
+def ends_with_this_batch(trainer: L.Trainer) -> bool:
+    """Tells whether this batch is the last one of its epoch, or of training, which then ends with the epoch's end."""
+    return trainer.is_last_batch or trainer.should_stop or 0 < trainer.max_steps <= trainer.global_step
+
+
 def falls(metric: str) -> bool:
     """Tells whether a metric falls as a model gets better: a loss does, an accuracy rises."""
     return "loss" in metric and "accuracy" not in metric

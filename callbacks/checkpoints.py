@@ -11,7 +11,7 @@ import lightning as L
 from lightning.pytorch.callbacks import Checkpoint
 from pydantic import PositiveFloat, PositiveInt
 
-from lab.callbacks.access import check_metric, ends_with_this_epoch, falls
+from lab.callbacks.access import check_metric, ends_with_this_batch, ends_with_this_epoch, falls
 from lab.callbacks.preemption import Preemption
 
 
@@ -68,7 +68,8 @@ class Checkpoints(Checkpoint):
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         accumulating = (batch_idx + 1) % trainer.accumulate_grad_batches
-        if not trainer.is_last_batch and not accumulating and self.due(trainer):
+        # Not after an epoch's last batch: a run resumed from there would never end the epoch.
+        if not ends_with_this_batch(trainer) and not accumulating and self.due(trainer):
             self.save(trainer)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:

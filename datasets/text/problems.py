@@ -57,7 +57,15 @@ class Problems(ABC):
 
 
 def shared_out(most: int, there: Sequence[int]) -> list[int]:
-    """Numbers to take from groups of sizes ``there``: as even as the sizes allow, and at most ``most`` in all."""
+    """Numbers to take from groups of sizes ``there``: as even as the sizes allow, and at most ``most`` in all.
+
+    Raises:
+        ValueError: if a group would be left out.
+    """
+    if most < len(there):
+        raise ValueError(
+            f"data.validation_size={most} is too small: there are {len(there)} algorithms and sizes to validate on"
+        )
     taken = [0] * len(there)
     order = sorted(range(len(there)), key=lambda group: there[group])
     for place, group in enumerate(order):

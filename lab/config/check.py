@@ -145,7 +145,7 @@ def check_complete(config: DictConfig) -> None:
     """Checks the values that every run has; loads none of the classes that the config names.
 
     Raises:
-        LabError: at the first value that is missing or not allowed.
+        LabError: at the first value that is missing or not allowed, or that would do nothing beside the others.
     """
     unresolved = OmegaConf.to_container(config, resolve=False)
     for path in (*PLAIN_VALUES, *(f"trainer.{name}" for name in _OF_TRAINER)):
@@ -156,6 +156,19 @@ def check_complete(config: DictConfig) -> None:
     plain = _resolved(config)
     for path in PLAIN_VALUES:
         check_plain(path, _at(plain, path))
+    _check_trainer(plain["trainer"])
+
+
+def _check_trainer(trainer: Mapping[str, Any]) -> None:
+    """Raises LabError at an option of the trainer that would do nothing beside the others."""
+    if trainer.get("gradient_clip_algorithm") and not trainer.get("gradient_clip_val"):
+        raise LabError("trainer.gradient_clip_algorithm clips nothing by itself: give trainer.gradient_clip_val, too")
+    if trainer["accelerator"] == "cpu" and str(trainer["precision"]) in ("16", "16-mixed"):
+        raise LabError(f"trainer.precision={trainer['precision']} is for GPUs: on a CPU take bf16-mixed or 32-true")
+    for what in ("epochs", "steps"):
+        least, most = (trainer.get(f"{end}_{what}") for end in ("min", "max"))
+        if isinstance(least, int) and isinstance(most, int) and 0 < most < least:
+            raise LabError(f"trainer.min_{what}={least} is above trainer.max_{what}={most}, where training ends")
 
 
 def check_plain(path: str, value: Any) -> None:

@@ -354,7 +354,11 @@ def explained(error: Exception, overrides: Sequence[str]) -> str:
         return _one_line(text)
     key = wrong.group(1)
     value = next((o.split("=", 1)[1] for o in overrides if o.startswith(f"{key}=")), "")
-    if options := _options(key):
+    options = _options(key)
+    if options and not any(o.startswith(f"{key}=") for o in overrides):
+        by = ", ".join(o for o in overrides if o.startswith("+") and not o.startswith(f"+{key}=")) or "a config"
+        return f"{by} sets {key}=, of which nothing is chosen here: leave it out, or choose configs that have {key}"
+    if options:
         # A group from which nothing is chosen by default.
         if value in options:
             return f"{key}= is not in the config yet, so add it with a plus: +{key}={value}"

@@ -37,6 +37,8 @@ _SCALE = ("scaling", "scale", "softmax_scale")
 # A number that hides a key: what is added is infinite, the least of its dtype, or -10,000, perhaps with a bias already
 # added to it. Biases alone are far above it.
 _HIDDEN = -5000.0
+# Swin hides keys by -100. The biases of ALiBi are as low, but come down to there without a gap.
+_LOW, _GAP = -50.0, 40.0
 
 
 class Shape:
@@ -247,7 +249,7 @@ class ReplacedSoftmax(MultiHead):
 
     def _parted(self, added: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """(mask, bias) of numbers that a module adds to its scores: keys are hidden by huge negative ones."""
-        allowed = added > _HIDDEN
+        allowed = added > _hidden_from(added)
         seen = added.masked_fill(~allowed, 0.0)
         # nn.TransformerEncoder makes numbers of bool masks: 0 is no bias, unless it is learned and still 0. A compiler
         # cannot look at numbers, and a bias of 0 is right, too, where the softmax takes one.
@@ -299,6 +301,16 @@ def _passes(check: Callable[[TemperatureRule, Normaliser], None], softmax: Layer
     except ValueError:
         return False
     return True
+
+
+def _hidden_from(added: Tensor) -> Tensor | float:
+    """The number at and below which what is added to scores hides a key."""
+    if not added.numel():
+        return _HIDDEN
+    low = added <= _LOW
+    least = added.masked_fill(low, math.inf).amin()
+    gap = least - added.masked_fill(~low, -math.inf).amax()
+    return torch.where(least.isfinite() & (gap >= _GAP), _LOW, _HIDDEN)
 
 
 def wrapped_since(owner: nn.Module) -> LabError:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dis
 import inspect
 import threading
 from collections.abc import Iterator
-from types import CodeType
+from functools import cache
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch
@@ -22,7 +24,7 @@ _LOCAL = threading.local()
 
 
 class OfSdpaCalls(ReplacedSoftmax):
-    """The softmax of a module whose own methods name ``F.scaled_dot_product_attention``."""
+    """The softmax of a module whose methods call ``F.scaled_dot_product_attention``, perhaps by a helper function."""
 
     @staticmethod
     def found_in(model: nn.Module) -> list[nn.Module]:
@@ -144,24 +146,48 @@ def _answer(
 
 
 def names(module: nn.Module, function: str) -> bool:
-    """Tells if a method of a module's class, or of a base class, uses a function by this name."""
+    """Tells if a method of a module's class, or of a base class, uses a function of this name."""
     return bool(_naming(module, function))
 
 
 def _naming(module: nn.Module, function: str) -> list[str]:
-    """The methods of a module's class, and of its base classes, that use a function by this name."""
-    bases = [base for base in type(module).__mro__ if base is not nn.Module]
+    """The methods of a module's class, and of its base classes, that use a function of this name."""
+    kind: Any = type(module)  # for mypy, which takes no class for hashable
+    return list(_methods_that_use(kind, function))
+
+
+@cache
+def _methods_that_use(kind: type, function: str) -> tuple[str, ...]:
+    bases = [base for base in kind.__mro__ if base is not nn.Module]
     methods = [one for base in bases for one in vars(base).items()]
-    found = [name for name, one in methods if any(function in code.co_names for code in _codes(one))]
-    return list(dict.fromkeys(found))
+    return tuple(dict.fromkeys(name for name, one in methods if _uses(one, function, set())))
 
 
-def _codes(method: Any) -> Iterator[CodeType]:
-    """Yields the code of a method and of the functions within it; decorated, static and class methods are unwrapped."""
+def _uses(method: Any, function: str, seen: set[CodeType]) -> bool:
+    """Tells if a method uses a function of this name: itself, under another name, or by a function of its package."""
     if isinstance(method, staticmethod | classmethod):
         method = method.__func__
-    code = getattr(inspect.unwrap(method) if callable(method) else method, "__code__", None)
-    within = [code] if isinstance(code, CodeType) else []
+    method = inspect.unwrap(method) if callable(method) else method
+    code, around = getattr(method, "__code__", None), getattr(method, "__globals__", {})
+    if not isinstance(code, CodeType) or code in seen:
+        return False
+    seen.add(code)
+    package = str(around.get("__name__")).split(".")[0]
+    for one in _within(code):
+        if function in one.co_names:
+            return True
+        for called in (around.get(step.argval) for step in dis.get_instructions(one) if step.opname == "LOAD_GLOBAL"):
+            if getattr(called, "__name__", None) == function:
+                return True
+            own = isinstance(called, FunctionType) and called.__module__.split(".")[0] == package
+            if own and _uses(called, function, seen):
+                return True
+    return False
+
+
+def _within(code: CodeType) -> Iterator[CodeType]:
+    """Yields a code and those of the functions within it."""
+    within = [code]
     while within:
         yield (one := within.pop())
         within += [inner for inner in one.co_consts if isinstance(inner, CodeType)]

@@ -249,6 +249,8 @@ def _inputs_of(x: Any) -> int:
     first = next((one for one in parts_of(x) if isinstance(one, Tensor)), None)
     if first is None or not first.dim():
         raise LabError("x holds no tensor of inputs: give the model's input, or its inputs by name")
+    if not len(first):
+        raise LabError("x is an empty batch: give one input or more")
     return len(first)
 
 

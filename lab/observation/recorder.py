@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lab.attention.layers import Tap
 from lab.console import LabError
-from lab.models.parts import observable
+from lab.models.parts import OtherModel, observable
 
 QUANTITIES = ("queries", "tokens", "q", "k", "v", "mask", "bias", "logits", "weights", "z", "attended", "residual")
 # Only the explicit path has these; it holds N x N matrices.
@@ -64,6 +64,7 @@ class Recorder:
         if any(not 0 <= index < len(all_layers) for index in chosen):
             raise LabError(f"the model has layers 0 to {len(all_layers) - 1}, got {list(chosen)}")
         self.model = known
+        self._name = type(known.model if isinstance(known, OtherModel) else known).__name__
         self.what = tuple(what)
         self.keep_graph = keep_graph
         self._layers = {index: all_layers[index] for index in chosen}
@@ -115,13 +116,13 @@ class Recorder:
         most = max(calls.values(), default=0)
         if skipped := [index for index, count in calls.items() if not count]:
             raise LabError(
-                f"the forward pass of {type(self.model).__name__} does not ask layer {skipped[0]} for its softmax, so "
+                f"the forward pass of {self._name} does not ask layer {skipped[0]} for its softmax, so "
                 "nothing can be read from it (set_attn_implementation switches a replaced softmax off)"
             )
         if most > 1:
             raise LabError(
-                f"{type(self.model).__name__} goes through one attention layer {most} times in a pass, but the "
-                "recorder keeps only the last time: a model that shares a layer's weights cannot be read"
+                f"{self._name} goes through one attention layer {most} times in a pass, since layers share it or it "
+                "attends in pieces, and the recorder would keep only the last time: it cannot be read"
             )
         return out
 

@@ -18,6 +18,8 @@ _MOST_BYTES, _LONGEST_NUMBER = 2**30, 100
 _SIGNS = b"0123456789+-.,\nefinatyEFINATY"
 # Columns that say when a row was logged.
 _PLACE = ("step", "epoch")
+# What stands where a metric has no value: nothing in a row without it, nan for an accuracy over no samples.
+_MISSING = ["", "nan", "-nan", "NaN"]
 _VALIDATED = "val/"
 
 
@@ -59,7 +61,7 @@ def read_metrics_table(path: str | Path) -> pd.DataFrame:
     names, lines = _checked(path)
     try:
         table = pd.read_csv(
-            io.BytesIO(lines), header=None, names=names, dtype=float, keep_default_na=False, na_values=""
+            io.BytesIO(lines), header=None, names=names, dtype=float, keep_default_na=False, na_values=_MISSING
         )
     except (ValueError, OverflowError) as error:
         raise DamagedFile.unreadable(path, error) from error

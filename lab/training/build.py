@@ -120,6 +120,9 @@ def build_module(config: DictConfig, data: DataModule, kind: type[TwoStepModule]
         raise LabError(
             f"{config.model._target_} has no attention whose gradients could be scaled: leave intervention out"
         )
+    intervention = instantiate(config.intervention) if config.intervention else None
+    if check := getattr(intervention, "check", None):
+        check(model)
     return kind(
         model=model,
         optim=build_optim(config.optim),
@@ -128,7 +131,7 @@ def build_module(config: DictConfig, data: DataModule, kind: type[TwoStepModule]
         ignored=IGNORED if data.ragged else None,
         seed=config.seed,
         schedule=instantiate(schedule) if schedule else None,
-        intervention=instantiate(config.intervention) if config.intervention else None,
+        intervention=intervention,
     )
 
 

@@ -76,6 +76,7 @@ def _prepare_process(spec: RunSpec) -> None:
     """Prepares this process for any training: warnings, threads, and notes on slow settings."""
     trainer = spec.config.trainer
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    logging.getLogger("lightning.pytorch.profilers").setLevel(logging.INFO)  # what trainer.profiler= has found
     warnings.filterwarnings("ignore", module="lightning")
     # In seeds trained together (vmap), fused CPU attention is called seed by seed, which costs almost nothing.
     warnings.filterwarnings("ignore", message=".*batching rule for aten::_scaled_dot_product")

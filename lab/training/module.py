@@ -203,8 +203,11 @@ class TwoStepModule(SeededModule):
 
     def optimizer_with_schedule(self, groups: list[dict[str, Any]], samples_per_step: int) -> Any:
         """Returns what ``configure_optimizers`` is to return for these parameter groups."""
-        scales_loss = str(self.trainer.precision).startswith("16")
-        optimizer = self.optim.optimizer(groups, samples_per_step, scales_loss)
+        # A fused optimiser would unscale gradients of a scaled loss itself, only after the callbacks have read them; so
+        # Lightning clips none under autocast where the optimiser is fused.
+        precision = str(self.trainer.precision)
+        clips = bool(self.trainer.gradient_clip_val) and "mixed" in precision
+        optimizer = self.optim.optimizer(groups, samples_per_step, not (clips or precision.startswith("16")))
         scheduler = self.optim.scheduler(optimizer, max(1, self.trainer.max_epochs or 1))
         if scheduler is None:
             return optimizer

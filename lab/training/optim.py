@@ -121,15 +121,11 @@ class OptimConfig:
         spared = {name for names in named if callable(names) for name in names()}
         return param_groups_weight_decay(model, self.weight_decay, no_weight_decay_list=spared)
 
-    def optimizer(self, groups: list[dict[str, Any]], samples_per_step: int, scales_loss: bool = False) -> Optimizer:
-        """The optimiser of these parameter groups.
-
-        ``scales_loss``: whether the loss, and so the gradients, are scaled, as under 16-bit floats. A fused optimiser
-        would unscale them itself, only after the callbacks have read them.
-        """
+    def optimizer(self, groups: list[dict[str, Any]], samples_per_step: int, may_fuse: bool = True) -> Optimizer:
+        """The optimiser of these parameter groups; one kernel updates all of a parameter where it ``may_fuse``."""
         lr = self.scaled_lr(samples_per_step)
         options = dict(self.options)
-        if scales_loss:
+        if not may_fuse:
             options.pop("fused", None)
         elif not {"fused", "foreach", "differentiable"} & options.keys():
             options |= {"fused": True} if _fuses(self.name) else {}

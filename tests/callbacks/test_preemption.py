@@ -84,6 +84,18 @@ def test_what_was_saved_goes_on_bit_for_bit(
     assert_same(train_in(tmp_path), undisturbed)
 
 
+def test_a_signal_at_the_last_step_waits_for_the_end_of_its_epoch(told, tmp_path: Path) -> None:
+    """Else the run would go on after its last step, where nothing ends the epoch that was begun."""
+    ends = ("trainer.max_steps=6", "checkpoints.every_n_steps=3")
+    undisturbed = train_in(tmp_path / "undisturbed", *ends)
+    told(signal.SIGTERM, 5)
+    with pytest.raises(SystemExit):
+        train_in(tmp_path, *ends)
+    (run,) = (one for one in runs_in(tmp_path) if "undisturbed" not in str(one))
+    assert summary_of(run)["epochs"] == summary_of(undisturbed)["epochs"] == 2
+    assert_same(run, undisturbed)
+
+
 @pytest.mark.parametrize("typed", [("seed=0",), ("experiment=reasoning", "data.numbers=4", "seeds=2")])
 def test_after_a_run_that_ends_as_it_is_told_to_go_no_other_begins(typed, told, tmp_path: Path, capfd) -> None:
     told(signal.SIGINT, 16, "observe_validation")

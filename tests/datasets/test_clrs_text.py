@@ -78,7 +78,7 @@ def test_drawn_problems_have_their_size_and_are_the_same_again() -> None:
 
 def test_what_is_there_is_shared_out_evenly() -> None:
     assert (
-        shared_out(10, [9, 1, 9]) == [4, 1, 5] and shared_out(99, [2, 3]) == [2, 3] and shared_out(1, [5, 5]) == [0, 1]
+        shared_out(10, [9, 1, 9]) == [4, 1, 5] and shared_out(99, [2, 3]) == [2, 3] and shared_out(2, [5, 5]) == [1, 1]
     )
 
 

@@ -247,6 +247,26 @@ def test_wrong_types_are_refused(override: str, words: str) -> None:
     assert words in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("+trainer.gradient_clip_algorithm=value", "clips nothing by itself: give trainer.gradient_clip_val, too"),
+        ("trainer.precision=16-mixed", "trainer.precision=16-mixed is for GPUs: on a CPU take bf16-mixed or 32-true"),
+        ("+trainer.min_epochs=99999", "trainer.min_epochs=99999 is above trainer.max_epochs="),
+    ],
+)
+def test_options_of_the_trainer_that_would_do_nothing_are_refused(override: str, words: str) -> None:
+    assert words in str(problem_with(["experiment=main_task_small", override]))
+
+
+@pytest.mark.parametrize("added", [[], ["+optim/lr=max_1e-4_min_1e-6"]])
+def test_a_row_that_sets_what_the_experiment_lacks_is_named(added: list[str]) -> None:
+    problem = problem_with(["experiment=main_task_small", "+row=norm_softmax", *added])
+    assert problem is not None and problem.startswith(
+        "+row=norm_softmax sets optim/lr=, of which nothing is chosen here"
+    )
+
+
 def test_right_overrides_and_sweeps_pass() -> None:
     assert problem_with(["softmax=norm_softmax", "softmax.tau=0.333", "seed=3", "trainer=gpu"]) is None
     assert problem_with(["softmax=softmax,norm_softmax", "seed=range(3)"]) is None

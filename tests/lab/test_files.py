@@ -133,6 +133,15 @@ def test_what_is_logged_is_read(tmp_path_factory: pytest.TempPathFactory, rows: 
     assert len(table) == len(rows) and set(table) == set().union(*read)
 
 
+@pytest.mark.parametrize("value", ["nan", "-nan", "NaN"])
+def test_an_accuracy_over_no_samples_has_no_value(tmp_path: Path, value: str) -> None:
+    (path := tmp_path / "metrics.csv").write_text(f"step,epoch,val/a,val/b\n0,0,{value},0.5\n1,1,{value},\n2,2,inf,1\n")
+    table = read_metrics_table(path)
+    missing = {name: table[name].isna().tolist() for name in ("val/a", "val/b")}
+    assert missing == {"val/a": [True, True, False], "val/b": [False, True, False]}
+    assert [row.get("val/b") for row in read_metrics(path)] == [0.5, None, 1.0]
+
+
 def test_a_log_that_is_gone_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     MetricsLog(tmp_path / "metrics.csv", resume_step=3)
     assert "metrics.csv is missing: what was logged before is lost" in capsys.readouterr().err

@@ -87,6 +87,10 @@ def test_seeds_train_side_by_side(tiny: tuple[str, ...], tmp_path: Path) -> None
     ("options", "said"),
     [
         (["experiment=causal_language_small", "model=roberta"], "MaskedLanguageModel does not fit this data"),
+        (
+            ["experiment=causal_language_small", "intervention=grad_scaling"],
+            "gradient scaling knows the lab's own models, not GPT2Attention: leave intervention out",
+        ),
         (["experiment=masked_language_small", "model=gpt2"], "CausalLanguageModel does not fit this data"),
         (["experiment=causal_language_small", "model.heads=3"], "model.heads=3 does not divide model.width=16"),
         (

@@ -35,21 +35,21 @@ def test_numbers_are_checked(options) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "scales_loss", "fused"),
+    ("name", "options", "may_fuse", "fused"),
     [
-        ("adamw", {}, False, True),
-        ("sgd", {}, False, True),
-        ("adamw", {}, True, None),
-        ("adamw", {"fused": True}, True, None),
-        ("adamw", {"foreach": True}, False, None),
-        ("adamw", {"fused": False}, False, False),
-        ("lookahead_adamw", {}, False, None),
-        ("nadam", {}, False, None),
+        ("adamw", {}, True, True),
+        ("sgd", {}, True, True),
+        ("adamw", {}, False, None),
+        ("adamw", {"fused": True}, False, None),
+        ("adamw", {"foreach": True}, True, None),
+        ("adamw", {"fused": False}, True, False),
+        ("lookahead_adamw", {}, True, None),
+        ("nadam", {}, True, None),
     ],
 )
-def test_optimisers_are_fused_where_they_can_be(name, options, scales_loss, fused) -> None:
+def test_optimisers_are_fused_where_they_can_be(name, options, may_fuse, fused) -> None:
     weight = torch.nn.Parameter(torch.ones(3))
-    optimizer = OptimConfig(lr=1.0, name=name, options=options).optimizer([{"params": [weight]}], 1, scales_loss)
+    optimizer = OptimConfig(lr=1.0, name=name, options=options).optimizer([{"params": [weight]}], 1, may_fuse)
     assert optimizer.param_groups[0].get("fused") is fused
     weight.grad = torch.ones(3)
     optimizer.step()

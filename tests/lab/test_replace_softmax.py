@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 import torch.utils.checkpoint
 from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 import lab
 from lab.attention.normalisers.plus_one import PlusOne
@@ -30,7 +31,7 @@ from lab.attention.rules.norm import NormSoftmax
 from lab.models.parts import OtherModel, SoftmaxFactory
 from lab.models.reasoner import Reasoner
 from lab.models.replace import heat
-from lab.models.replaced_softmax import NAME, replaced_in
+from lab.models.replaced_softmax import NAME, _hidden_from, replaced_in
 from lab.observation.recorder import Recorder, evaluating
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install -e '.[language]'")
@@ -931,6 +932,52 @@ class Branching(Parted):
         return Own.forward(self, x) if self.here else self.apart(x)
 
 
+def attended(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+
+
+def attended_by_hand(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return (q @ k.transpose(-2, -1) / 4).softmax(-1) @ v
+
+
+class Helped(Own):
+    """Attends by a function beside it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).unflatten(-1, (4, 16)).transpose(1, 2).split([2, 1, 1], 1)
+        return attended(q, k, v).transpose(1, 2).flatten(2)
+
+
+class Renamed(Own):
+    """Attends by the function under another name."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).unflatten(-1, (4, 16)).transpose(1, 2).split([2, 1, 1], 1)
+        return sdpa(q, k, v, is_causal=True, enable_gqa=True).transpose(1, 2).flatten(2)
+
+
+class AttentionByHand(nn.Module):
+    """Works out its softmax in a function beside it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return attended_by_hand(x, x, x)
+
+
+@pytest.mark.parametrize("kind", [Helped, Renamed])
+def test_attention_by_a_helper_or_under_another_name_is_reached(kind: type[Own]) -> None:
+    torch.manual_seed(0)
+    model, x = nn.Sequential(Own(), kind()), torch.randn(2, 5, 32)
+    own = model(x)
+    assert torch.allclose(lab.replace_softmax(model, "softmax")(x), own, atol=1e-6)
+    assert lab.Recorder(model).layers == (0, 1)
+    assert not torch.allclose(lab.replace_softmax(model, "sigmoid")[1](x), lab.restore_softmax(model)[1](x))
+
+
+def test_a_softmax_in_a_helper_is_not_passed_over() -> None:
+    with pytest.raises(lab.LabError, match="its AttentionByHand works out a softmax by itself, and would keep it"):
+        lab.replace_softmax(nn.Sequential(Own(), AttentionByHand()))
+
+
 def test_attention_in_another_branch_compiles() -> None:
     module, x = lab.replace_softmax(Branching(), "norm_softmax"), torch.randn(2, 5, 32)
     torch._dynamo.reset()
@@ -965,6 +1012,25 @@ def test_a_key_stays_hidden_under_a_bias() -> None:
     x, keep, bias = torch.randn(2, 6, 32), torch.arange(6) < 3, torch.randn(6, 6) * 2
     one, other = (module(x, torch.where(keep, 0.0, hidden) + bias) for hidden in (-10_000.0, float("-inf")))
     assert torch.allclose(one, other, atol=1e-6)
+
+
+@pytest.mark.parametrize("softmax", ["polynomial", "signed", "log_length"])
+def test_swin_s_windows_hide_keys_by_a_hundred(softmax: str) -> None:
+    torch.manual_seed(0)
+    module = lab.replace_softmax(Bare(), softmax, **({"trained_length": 4} if softmax == "log_length" else {}))
+    x, keep, bias = torch.randn(2, 6, 32), torch.arange(6) < 3, torch.randn(6, 6) * 2
+    one, other = (module(x, torch.where(keep, 0.0, hidden) + bias) for hidden in (-100.0, float("-inf")))
+    assert torch.allclose(one, other, atol=1e-6)
+
+
+def test_the_low_biases_of_far_keys_hide_none() -> None:
+    """ALiBi's come down to -100 and below in steps of one slope."""
+    far = torch.linspace(-300.0, 0.0, 601)
+    assert (far > _hidden_from(far)).all()
+    assert (torch.full((3,), -100.0) > _hidden_from(torch.full((3,), -100.0))).all()  # none of them is seen otherwise
+    padded = torch.cat([far, torch.tensor([float("-inf"), -10_000.0])])
+    assert (padded > _hidden_from(padded)).sum() == len(far)
+    assert _hidden_from(torch.zeros(0)) == -5000
 
 
 class Bare(nn.Module):

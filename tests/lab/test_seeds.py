@@ -350,7 +350,7 @@ def test_what_a_callback_logs_is_its_seeds_own(tmp_path: Path, monkeypatch: pyte
         ((*REASONING, "seed=3", "seeds=[0,1]"), r"seed=3 is not one of seeds=\[0, 1\]"),
         ((*REASONING, "seeds=2", "trainer.devices=2"), "one device"),
         ((*REASONING, "seeds=2", "+trainer.gradient_clip_val=1.0"), "clip"),
-        ((*REASONING, "seeds=2", "trainer.precision=16-mixed"), "cannot scale the loss"),
+        ((*REASONING, "seeds=2", "trainer.precision=16-true"), "cannot scale the loss"),
         ((*REASONING, "seeds=2", "+trainer.min_epochs=3"), "leave trainer.min_epochs out"),
         ((*REASONING, "seeds=2", "optim.name=lamb", "~optim.options.fused"), "updates each number independently"),
         (

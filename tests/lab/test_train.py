@@ -568,6 +568,17 @@ def test_the_command_line_answers_bad_input_in_one_sentence(tmp_path: Path) -> N
     assert "norm_softmax" in typo.stderr and "Traceback" not in typo.stderr
 
 
+def test_gradients_are_clipped_under_autocast(tmp_path: Path) -> None:
+    """Lightning refuses to clip there where the optimiser is fused."""
+    run = train_in(tmp_path, *SMALL, "trainer.precision=bf16-mixed", "+trainer.gradient_clip_val=0.1")
+    assert summary_of(run)["status"] == "finished"
+
+
+def test_what_a_profiler_has_found_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    train_in(tmp_path, *SMALL, "trainer.max_epochs=1", "+trainer.profiler=simple")
+    assert "Profiler Report" in caplog.text
+
+
 def test_a_run_of_max_steps_goes_on_from_the_end_of_an_epoch(tmp_path: Path) -> None:
     typed = ["experiment=max_retrieval", "data.batch_size=8", "data.epoch_steps=4", "data.validation_size=16"]
     typed += ["trainer.max_epochs=3", "trainer.max_steps=10", "checkpoints.every_n_steps=2", "checkpoints.keep=9"]

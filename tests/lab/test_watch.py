@@ -112,7 +112,7 @@ def test_a_model_that_shares_its_layers_is_refused(tmp_path: Path) -> None:
         intermediate_size=32,
     )  # fmt: skip
     model = lab.replace_softmax(transformers.AlbertModel(config), NormSoftmax)
-    with pytest.raises(lab.LabError, match="goes through one attention layer 3 times in a pass"):
+    with pytest.raises(lab.LabError, match="AlbertModel goes through one attention layer 3 times in a pass"):
         lab.look(model, TOKENS, [AttentionEntropy(str(tmp_path))])
 
 
@@ -198,6 +198,9 @@ def test_what_a_watch_cannot_do_is_said(gpt2: nn.Module, tmp_path: Path) -> None
     for one in wrong:
         with pytest.raises(lab.LabError, match=f"{type(one).__name__} cannot look at a batch"):
             lab.look(gpt2, TOKENS, [one])
+    empty = {name: tensor[:0] for name, tensor in TOKENS.items()}
+    with pytest.raises(lab.LabError, match="x is an empty batch"):
+        lab.look(gpt2, empty, [AttentionEntropy("look")])
     with pytest.raises(lab.LabError, match="x holds no tensor of inputs"):
         lab.look(gpt2, {"use_cache": False}, [AttentionEntropy("look")])
     with pytest.raises(lab.LabError, match=r"schedule over all of training, .* give it max_steps"):

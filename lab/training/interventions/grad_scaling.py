@@ -35,16 +35,28 @@ class GradScaling:
     per: Literal["layer", "head"] = "layer"
     to: Literal["mean", "value"] = "mean"
 
-    @torch.no_grad()
-    def __call__(self, model: nn.Module) -> None:
-        """Scales the gradients of ``model`` in place; layers without a gradient are passed over.
+    def check(self, model: nn.Module) -> None:
+        """Checks that the gradients of ``model`` can be scaled.
 
         Raises:
             LabError: if the model is of another library, whose gradients are not always views of W_Q, W_K and W_V.
         """
         for layer in attention_layers_of(model):
             if isinstance(layer, ReplacedSoftmax):
-                raise LabError(f"gradient scaling knows the lab's own models, not {type(layer.owner).__name__}")
+                raise LabError(
+                    f"gradient scaling knows the lab's own models, not {type(layer.owner).__name__}: leave "
+                    "intervention out"
+                )
+
+    @torch.no_grad()
+    def __call__(self, model: nn.Module) -> None:
+        """Scales the gradients of ``model`` in place; layers without a gradient are passed over.
+
+        Raises:
+            LabError: as :meth:`check`.
+        """
+        self.check(model)
+        for layer in attention_layers_of(model):
             gradients = layer.projection_gradients()
             if gradients is not None:
                 self._scale(gradients, layer.num_heads)
