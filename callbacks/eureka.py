@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import lightning as L
+import numpy as np
 from lightning.pytorch.callbacks import Callback
 from pydantic import NonNegativeInt, PositiveFloat
 
@@ -195,7 +196,9 @@ class EurekaMoment(Callback):
 
     def _passes(self, value: float) -> bool:
         assert self.threshold is not None, "known from on_fit_start on"
-        return value < self.threshold if self.falls else value > self.threshold
+        # Rounded as metrics are: 60 % in float32 is a little more than 0.6.
+        threshold = float(np.float32(self.threshold))
+        return value < threshold if self.falls else value > threshold
 
     def _stop_if_due(self, trainer: L.Trainer, epochs: int) -> None:
         if self.moment and self.stop_after is not None and epochs >= self.moment.epoch + self.stop_after:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from lab.console import LabError
+from lab.console import LabError, blamed
 
 # Label where nothing is asked: some samples of a batch may ask for fewer answers than others.
 IGNORED = -100
@@ -66,7 +66,8 @@ class DrawnBatches(Dataset[Any]):
         self._draw = draw
 
     def __getitem__(self, index: tuple[int, int]) -> Any:
-        return self._draw(*index)
+        with blamed(f"drawing a batch fails (step {index[1]} of epoch {index[0]}, both from 0)"):
+            return self._draw(*index)
 
 
 class StepLoader(DataLoader):

@@ -113,6 +113,10 @@ class Keeper(Callback):
         for name, make in findings.figures.items():
             with blamed(f"{type(self).__name__}: the figure {name} fails"):
                 figure = make()
+            if not isinstance(figure, Figure):
+                raise LabError(
+                    f"{type(self).__name__}: the figure {name} is a {type(figure).__name__}: return Matplotlib's figure"
+                )
             paths.append(self.draw(figure, f"{name}{suffix}", trainer, pdf))
         return paths
 

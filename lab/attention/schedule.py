@@ -27,8 +27,8 @@ class TauSchedule(Protocol):
         ...
 
 
-def check_schedule(schedule: object) -> None:
-    """Tries a schedule at the beginning, in the middle and at the end of training.
+def check_schedule(schedule: object, default_tau: float = 8.0) -> None:
+    """Tries a schedule at each percent of training, for a rule whose own tau is ``default_tau``.
 
     Raises:
         ValueError: if it cannot be called, its ``by`` is neither epoch nor step, or a tau is not a positive number.
@@ -38,8 +38,8 @@ def check_schedule(schedule: object) -> None:
         raise ValueError(f"{name}.by must say when tau is set anew, epoch or step, and is {by!r}")
     if not callable(schedule):
         raise ValueError(f"{name} needs __call__(self, progress, default_tau), which returns tau")
-    for progress in (0.0, 0.25, 0.5, 0.75, 1.0):
-        tau: object = schedule(progress, 8.0)
+    for progress in (percent / 100 for percent in range(101)):
+        tau: object = schedule(progress, default_tau)
         if isinstance(tau, bool) or not isinstance(tau, int | float) or not 0 < tau < math.inf:
             raise ValueError(
                 f"{name} gives tau={tau!r} when {progress:.0%} of training is done: it must be a positive number"

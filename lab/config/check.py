@@ -211,13 +211,16 @@ def _at(plain: Any, path: str) -> Any:
     return plain
 
 
-def check_arguments(target: Callable[..., Any], options: Mapping[str, Any], where: str) -> None:
+def check_arguments(
+    target: Callable[..., Any], options: Mapping[str, Any], where: str, given: Sequence[str] = ()
+) -> None:
     """Checks options of a class or function against its signature, as a config's are checked.
 
     Args:
         target: the class or function.
         options: arguments by name; missing arguments are not reported.
         where: name of the place of the options in messages, ``data`` for ``data.batch_size``.
+        given: arguments that are no options, since the lab gives them itself.
 
     Raises:
         LabError: at the first option that ``target`` does not have, or whose value its annotation does not allow.
@@ -227,9 +230,10 @@ def check_arguments(target: Callable[..., Any], options: Mapping[str, Any], wher
     except (TypeError, ValueError):
         return
     takes_any = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
+    valid = [name for name in parameters if name not in given]
     for name, value in options.items():
-        if name not in parameters and not takes_any:
-            raise LabError(f"{where}.{name} is not an option of {target.__qualname__}; {choices(name, [*parameters])}")
+        if name in given or (name not in parameters and not takes_any):
+            raise LabError(f"{where}.{name} is not an option of {target.__qualname__}; {choices(name, valid)}")
         if not _holds_target(value):
             _check_value(_adapter(target, name), value, f"{where}.{name}")
 
@@ -253,11 +257,12 @@ def _check_node(node: Any, path: str) -> None:
             raise LabError(f"{path}._target_={node['_target_']} cannot be imported: {why}") from error
         finally:
             logging.getLogger("hydra.utils").disabled = False
+        given: Sequence[str] = ()
         if path in ("softmax", "softmax.normaliser"):
-            _check_rule(target)
+            given = _check_rule(target)
             check_partial(path, node, target)
         options = {key: value for key, value in node.items() if key not in HYDRA_KEYS}
-        check_arguments(target, options, path)
+        check_arguments(target, options, path, given)
         # Partial targets and the model get further arguments when they are made, the model those that the data knows.
         if not node.get("_partial_") and path != "model":
             _check_required(target, options, path)
@@ -286,14 +291,20 @@ def check_partial(where: str, part: Mapping[str, Any], target: object) -> None:
         )
 
 
-def _check_rule(target: Any) -> None:
-    """Checks first that a layer can call the constructor: if not, a wrong option would be the smaller problem."""
-    from lab.attention.contract import check_constructor  # here: it loads torch, which composing a config seldom needs
+def _check_rule(target: Any) -> Sequence[str]:
+    """Checks first that a layer can call the constructor: if not, a wrong option would be the smaller problem.
+
+    Returns the arguments that the layer gives.
+    """
+    # Here, since they load torch, which composing a config seldom needs.
+    from lab.attention.contract import check_constructor
+    from lab.attention.rule import OF_A_LAYER
 
     try:
         check_constructor(target)
     except ValueError as error:
         raise LabError(str(error)) from error
+    return OF_A_LAYER
 
 
 def _holds_target(value: Any) -> bool:

@@ -251,15 +251,21 @@ def _refers_to(config: DictConfig, key: str) -> bool:
 
 
 def _check_hidden(whole: DictConfig) -> None:
-    """Refuses a chosen config that lies both in the lab and in a folder of one's own: the lab's would be taken."""
-    paths = [Path(path.removeprefix("file://")) for path in search_path() if path.startswith("file://")]
-    paths = [path for path in paths if path.resolve() != CONFIGS.resolve()]
+    """Refuses a chosen config that lies in two folders, the lab's or one's own: only one of them would be taken."""
+    further = whole.hydra.get("searchpath") or []
+    listed = [*search_path(), *map(str, further)]
+    found = [Path(path.removeprefix("file://")) for path in listed if path.startswith("file://")]
+    paths = [path for path in {path.resolve(): path for path in found}.values() if path.resolve() != CONFIGS.resolve()]
     for group, chosen in whole.hydra.runtime.choices.items():
         for name in chosen if isinstance(chosen, list | ListConfig) else [chosen]:
             file = f"{group}/{name}.yaml"
-            own = next((path / file for path in paths if (path / file).exists()), None)
-            if own is not None and (CONFIGS / file).exists():
-                raise LabError(f"{own} has the name of one of the lab's configs, which is taken: give it another name")
+            own = [path / file for path in paths if (path / file).exists()]
+            if own and (CONFIGS / file).exists():
+                raise LabError(
+                    f"{own[0]} has the name of one of the lab's configs, which is taken: give it another name"
+                )
+            if len(own) > 1:
+                raise LabError(f"{own[0]} and {own[1]} have one name, and only one is taken: give one another name")
 
 
 def _without_hydra(whole: DictConfig) -> Composed:
@@ -277,6 +283,9 @@ def parse_arguments(arguments: Sequence[str]) -> Namespace:
         LabError: if a flag is none of Hydra's.
     """
     given, unknown = argument_parser().parse_known_intermixed_args(list(arguments))
+    folders = [one for one in arguments if one.partition("=")[0] in ("--config-dir", "-cd")]
+    if len(folders) > 1:
+        raise LabError("--config-dir is given twice: give one folder, and further ones with hydra.searchpath=[...]")
     if unknown:
         told = f"{unknown[0]} is no flag: python -m lab.train --help lists them"
         name = unknown[0].lstrip("-")
@@ -363,7 +372,8 @@ def explained(error: Exception, overrides: Sequence[str]) -> str:
         if value in options:
             return f"{key}= is not in the config yet, so add it with a plus: +{key}={value}"
         return f"{key}={value} does not exist; {choices(value, options)}, to be added with a plus: +{key}="
-    groups = [o for o in overrides if "." not in o.split("=")[0] and o.split("=")[0] != key]
+    named = {o: o.split("=")[0] for o in overrides}
+    groups = [o for o, own in named.items() if own == "hydra.searchpath" or ("." not in own and own != key)]
     for kept in (groups, []):
         try:
             config = compose("train", overrides=kept, return_hydra_config=key.startswith("hydra."))

@@ -53,7 +53,9 @@ def look_arguments(arguments: Sequence[str]) -> dict[str, Any]:
         elif key.startswith(("softmax.", "softmax/")):
             of_softmax.append(argument)
         else:
-            overrides.append(argument if key == "hydra.searchpath" else f"callbacks.{argument}")
+            name = argument.lstrip("+")
+            plus = argument[: len(argument) - len(name)]
+            overrides.append(argument if key == "hydra.searchpath" else f"{plus}callbacks.{name}")
     named = ",".join(told.pop("diagnostics"))
     told |= {"callbacks": [f"callbacks=[{named}]", *overrides], "softmax_options": of_softmax}
     return {**told, "data_options": of_data} if own == "run" else told

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 from collections.abc import Sequence
 from textwrap import shorten
 from typing import Any
 
+from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 
 from lab.config.identity import flatten
@@ -46,11 +48,23 @@ def explain_key(config: DictConfig, key: str) -> str:
         if not isinstance(node, DictConfig) or part not in node:
             where = ".".join(parts[:depth]) or "the config"
             valid = [str(k) for k in node if k not in HYDRA_KEYS] if isinstance(node, DictConfig) else []
+            if depth == len(parts) - 1 and _takes(node, part):
+                return f"{key} is not in the config yet, so add it with a plus: +{key}="
             # An option elsewhere with exactly this name is a better hint than a neighbour with a similar name.
             elsewhere = _elsewhere(config, key)
             return f"{where} has no {part!r}; {_told(elsewhere, valid) if elsewhere else choices(part, valid)}"
         node = node[part]
     return f"{key} exists"
+
+
+def _takes(node: Any, name: str) -> bool:
+    """Tells if the class or function that a config names takes an argument that the config does not list."""
+    if not isinstance(node, DictConfig) or "_target_" not in node:
+        return False
+    try:
+        return name in inspect.signature(get_object(str(node._target_))).parameters
+    except Exception:  # what cannot be imported is told where it is checked
+        return False
 
 
 def _elsewhere(config: DictConfig, key: str) -> str | None:

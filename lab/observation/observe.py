@@ -8,8 +8,9 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from numbers import Number
 from typing import Any, Protocol
 
 import numpy as np
@@ -197,13 +198,25 @@ def _concluded(observer: Observer, seen: list[Any]) -> Findings:
         raise LabError(f"{type(observer).__name__}.conclude must return Findings, and returned {type(found).__name__}")
     parts: dict[str, tuple[Iterable[Any], Callable[[Any], bool]]] = {
         "rows are dicts, column -> value": (found.rows, lambda row: isinstance(row, Mapping)),
-        "scalars are single numbers": (found.scalars.values(), lambda value: np.ndim(value) == 0),
+        "scalars are single numbers": (found.scalars.values(), _is_number),
         "figures are functions that make a figure": (found.figures.values(), callable),
     }
     for words, (values, holds) in parts.items():
         if wrong := [value for value in values if not holds(value)]:
             raise LabError(f"{type(observer).__name__}.conclude: {words}, and one is a {type(wrong[0]).__name__}")
-    return found
+    # A tensor would be written as its text.
+    rows = [
+        {column: value.item() if _is_scalar(value) else value for column, value in row.items()} for row in found.rows
+    ]
+    return replace(found, rows=rows)
+
+
+def _is_scalar(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.dim() == 0
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Number | np.generic) or _is_scalar(value)
 
 
 def look(model: nn.Module, x: Any, observers: Sequence[Observer]) -> list[Findings]:

@@ -59,7 +59,8 @@ class Setting:
     def plain(self) -> bool:
         """True for plain softmax: its own normaliser and a constant tau of any value."""
         others = ("softmax.normaliser.", "softmax.schedule.")
-        return self.softmax == "softmax" and not any(key.startswith(others) for key in self.config)
+        own = not str(self.config.get("softmax._target_", "lab.")).startswith("lab.")  # a class called softmax
+        return self.softmax == "softmax" and not own and not any(key.startswith(others) for key in self.config)
 
 
 def settings(runs: Iterable[Record]) -> list[Setting]:

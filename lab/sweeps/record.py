@@ -95,8 +95,9 @@ def check_apart(names: Sequence[str]) -> None:
     if twice := [name for name, times in Counter(names).items() if times > 1]:
         more = f", and {len(twice) - 1} more" if len(twice) > 1 else ""
         raise LabError(
-            f"two runs of this sweep would share a folder, {twice[0]}{more}: give each value once, write a key that "
-            "the sweep has without ++, and with seeds=4 give every fourth seed, as in seed=0,4"
+            f"two runs of this sweep would share a folder, {twice[0]}{more}: give each value once, two classes "
+            "of softmax names of their own, write a key that the sweep has without ++, and with seeds=4 give every "
+            "fourth seed, as in seed=0,4"
         )
 
 

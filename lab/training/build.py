@@ -114,6 +114,10 @@ def build_module(config: DictConfig, data: DataModule, kind: type[TwoStepModule]
         raise LabError(
             f"{config.model._target_} has no attention, so no temperature to schedule: leave softmax/schedule out"
         )
+    if schedule:
+        with blamed(f"softmax.schedule._target_={schedule._target_} fails"):
+            for default_tau in {rule.default_tau for rule in rules_of(model)}:
+                check_schedule(instantiate(schedule), default_tau)
     if schedule and not all(normaliser.takes_temperature for normaliser in normalisers_of(model)):
         raise LabError(f"{config.softmax.normaliser._target_} has no temperature to heat: leave softmax/schedule out")
     if config.intervention and not rules_of(model):
@@ -165,10 +169,10 @@ def build_model(model: DictConfig, softmax: DictConfig, facts: dict[str, int]) -
                 f"{model._target_} makes {factory.made} softmaxes, but has {layers} attention layers in its modules: "
                 "keep layers in torch.nn.ModuleList, since those in a list are neither trained nor saved"
             )
-        if not plain and not rules_of(made):
+        if not plain and not factory.made:
             raise LabError(
                 f"{model._target_} takes a softmax and makes no rule of it, so softmax= would be ignored: let it make "
-                "one for every layer, with lab.models.parts.make_softmaxes"
+                "one for every layer, with lab.models.parts.make_softmaxes(softmax, ...)"
             )
         return made
     if not plain:

@@ -13,6 +13,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from lab.attention.precision import at_least_float32
 from lab.attention.schedule import TauSchedule
+from lab.console import blamed, name_of
 from lab.datasets.loading import Batch, data_of
 from lab.datasets.seeding import derived_seed
 from lab.models.parts import rules_of
@@ -146,7 +147,8 @@ class TwoStepModule(SeededModule):
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
         # Called after the callbacks' hooks, so gradient norms are logged as the backward pass left them.
         if self.intervention is not None:
-            self.intervention(self.model)
+            with blamed(f"the intervention {name_of(type(self.intervention))} fails"):
+                self.intervention(self.model)
 
     def on_train_epoch_end(self) -> None:
         if not self._reports:
@@ -223,8 +225,10 @@ class TwoStepModule(SeededModule):
 
     def _set_temperatures(self, progress: float) -> None:
         assert self.schedule is not None
-        for rule in rules_of(self.model):
-            rule.set_tau(self.schedule(progress, rule.default_tau))
+        with blamed(f"the schedule {name_of(type(self.schedule))} fails when {progress:.0%} of training is done"):
+            taus = [self.schedule(progress, rule.default_tau) for rule in rules_of(self.model)]
+        for rule, tau in zip(rules_of(self.model), taus, strict=True):
+            rule.set_tau(tau)
 
 
 def _change_sums(state: dict[str, Tensor], change: Callable[[Tensor], Tensor]) -> None:

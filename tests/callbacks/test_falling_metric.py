@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from conftest import problem_with, summary_of, train_in, write_a_summary
 
 from lab.callbacks.eureka import EurekaMoment
@@ -53,6 +54,13 @@ def test_a_loss_passes_its_threshold_from_above() -> None:
     assert found.moment.accuracy is None
     assert watched(EurekaMoment(threshold=5.0, metric="val/loss"), [9.0, 6.5, nan]).moment is None
     assert watched(EurekaMoment(threshold=5.0, metric="val/perplexity", mode="min"), [9.0, 4.0]).moment is not None
+
+
+def test_a_metric_at_its_threshold_has_not_passed_it() -> None:
+    at = [torch.tensor(value).item() for value in (0.6, 0.8)]  # in float32 a little more than in float64
+    for value, threshold in zip(at, (0.6, 0.8), strict=True):
+        assert value > threshold and watched(EurekaMoment(threshold=threshold), [value]).moment is None
+    assert watched(EurekaMoment(threshold=0.6), [0.6001]).moment is not None
 
 
 def test_a_share_of_the_plateau_is_the_threshold(capsys: pytest.CaptureFixture[str]) -> None:

@@ -107,6 +107,7 @@ def test_a_picture_over_training_that_fails_fails_no_run(
     [
         ({"rows": [[1.0]]}, "rows are dicts, column -> value, and one is a list"),
         ({"scalars": {"a": torch.zeros(3)}}, "scalars are single numbers, and one is a Tensor"),
+        ({"scalars": {"a": "high"}}, "scalars are single numbers, and one is a str"),
         ({"figures": {"a": Figure()}}, "figures are functions that make a figure, and one is a Figure"),
     ],
 )
@@ -116,6 +117,12 @@ def test_findings_of_another_form_are_refused(
     monkeypatch.setattr(Sharpest, "finding", Findings(**parts))
     with pytest.raises(LabError, match=f"Sharpest.conclude: {words}"):
         train_with(tmp_path, monkeypatch)
+
+
+def test_a_tensor_in_a_row_is_written_as_its_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Sharpest, "finding", Findings([{"x": torch.tensor(0.5)}], {"y": torch.tensor(2)}))  # type: ignore[dict-item]
+    run = train_with(tmp_path, monkeypatch)
+    assert pd.read_csv(run / "diagnostics" / "sharpest.csv")["x"].unique().tolist() == [0.5]
 
 
 class NotCalled(Sharpest):

@@ -106,6 +106,9 @@ def test_a_search_without_optuna_says_what_to_install(monkeypatch: pytest.Monkey
         ("trainer.epochs=10", ["did you mean 'trainer.max_epochs'"]),
         ("wd=0.1", ["did you mean 'optim.weight_decay'"]),
         # Added, not overridden; and the other way round.
+        ("softmax.normaliser.bias=1", ["softmax.normaliser has no 'bias'"]),
+        ("callbacks.eureka.plateau=1", ["callbacks.eureka has no 'plateau'"]),
+        ("trainer.profiler=simple", ["trainer.profiler is not in the config yet", "+trainer.profiler="]),
         ("sweep=table_1", ["+sweep=table_1"]),
         ("row=vit", ["+row=vit"]),
         ("sweep=tabel_1", ["did you mean 'table_1'", "+sweep="]),
@@ -220,6 +223,7 @@ def test_configs_of_ones_own_are_found_by_the_search_path(conf: Path) -> None:
         ("data.batch_size=half", "data.batch_size='half' is wrong"),
         ("optim.lr=[1]", "optim.lr"),
         ("+softmax.width=3", "softmax.width is not an option of"),
+        ("+softmax.heads=2", "softmax.heads is not an option of Fixed; valid: tau"),
         ("softmax._target_=lab.softmax.nothing.Nope", "cannot be imported"),
         (
             "softmax._target_=lab.attention.rules.norm.NormSoftmx",
@@ -589,6 +593,19 @@ def test_a_config_that_the_labs_own_hides_is_refused(tmp_path: Path, capsys) -> 
     with pytest.raises(SystemExit, match="1"):
         check_overrides([f"--config-dir={tmp_path}", "softmax=norm_softmax"])
     assert "norm_softmax.yaml has the name of one of the lab's configs, which is taken" in capsys.readouterr().err
+
+
+def test_two_folders_with_one_config_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name / "softmax").mkdir(parents=True)
+        (tmp_path / name / "softmax" / "mine.yaml").write_text((CONFIGS / "softmax" / "softmax.yaml").read_text())
+    both = [f"--config-dir={tmp_path}/one", f"hydra.searchpath=[file://{tmp_path}/two]"]
+    check_overrides(both)
+    with pytest.raises(SystemExit, match="1"):
+        check_overrides([*both, "softmax=mine"])
+    assert "have one name, and only one is taken: give one another name" in capsys.readouterr().err
+    with pytest.raises(LabError, match="--config-dir is given twice: give one folder"):
+        check_overrides(["--config-dir", f"{tmp_path}/one", f"--config-dir={tmp_path}/two"])
 
 
 def test_the_labs_own_folder_of_configs_hides_nothing(capsys) -> None:

@@ -158,6 +158,7 @@ def test_options_of_a_softmax_that_is_swapped_in(run: Path) -> None:
     ("option", "words"),
     [
         ("optim.lr=1", "^optim.lr=1: optim is none of the diagnostics that look; valid: attention_entropy$"),
+        ("attention_entropy.scens=1", "^attention_entropy has no 'scens'"),
         ("attention_entrpy.scenes=1", "did you mean 'attention_entropy'"),
         ("attention_entropy.folder=there", "^attention_entropy.folder=there: out= names the folder"),
         ("attention_entropy.every_n_epochs=7", "looks once and draws all pictures: leave it out"),

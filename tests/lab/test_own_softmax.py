@@ -34,6 +34,7 @@ from lab.attention.rules.norm import NormSoftmax
 from lab.config.compose import CONFIGS, compose_config
 from lab.console import LabError
 from lab.inspect import main as look
+from lab.models.compact_vit import CompactViT
 from lab.models.parts import make_softmaxes, rules_of
 from lab.models.reasoner import Reasoner
 from lab.models.set_attention import SetAttention
@@ -517,12 +518,20 @@ class Deaf(nn.Module):
         super().__init__()
 
 
-def test_a_softmax_that_a_model_would_not_use_is_refused() -> None:
-    model = {"_target_": f"{__name__}.Deaf"}
+class Forgetful(CompactViT):
+    """Takes a softmax and makes its layers without it."""
+
+    def __init__(self, num_classes: int, softmax: Any = None) -> None:
+        super().__init__(image_size=8, depth=1, heads=2, head_dim=4, num_classes=num_classes)
+
+
+@pytest.mark.parametrize("kind", [Deaf, Forgetful])
+def test_a_softmax_that_a_model_would_not_use_is_refused(kind: type) -> None:
+    model = {"_target_": f"{__name__}.{kind.__name__}"}
     plain = "lab.attention.rules.fixed.Fixed"
-    assert isinstance(built(plain, model=model), Deaf)
+    assert isinstance(built(plain, model=model), kind)
     for name, options in ((plain, {"tau": 2.0}), ("lab.attention.rules.norm.NormSoftmax", {})):
-        with pytest.raises(LabError, match="Deaf takes a softmax and makes no rule of it"):
+        with pytest.raises(LabError, match="takes a softmax and makes no rule of it"):
             built(name, model=model, **{"tau": None, **options})
 
 

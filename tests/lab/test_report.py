@@ -1070,3 +1070,10 @@ def test_a_wider_interval_is_asked_for_by_its_confidence(write, tmp_path: Path) 
         within, around = getattr(narrow, name), getattr(wide, name)
         assert around.low <= within.low and within.high <= around.high, name
         assert (around.low, around.high) != (within.low, within.high), name
+
+
+def test_a_class_of_ones_own_called_softmax_is_not_plain_softmax() -> None:
+    def setting(target: str) -> Setting:
+        return Setting("softmax", "reasoning", "softmax", {"softmax._target_": target}, ())
+
+    assert setting("lab.attention.rules.fixed.Fixed").plain and not setting("my_rules.softmax").plain

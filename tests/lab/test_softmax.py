@@ -61,6 +61,7 @@ class Calls(Heats):
         (Calls(by="week"), "and is 'week'"),
         (Heats(by="step"), r"needs __call__\(self, progress, default_tau\)"),
         (Calls(by="step", tau=lambda progress: None), "gives tau=None when 0% of training is done"),
+        (Calls(by="step", tau=lambda progress: -1.0 if 0.8 < progress < 0.9 else 1.0), "gives tau=-1.0 when 81% of"),
         (Calls(by="step", tau=lambda progress: 1 - progress), "gives tau=0.0 when 100% of training is done"),
     ],
 )

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -28,6 +29,7 @@ from conftest import (
     train_in,
     write_a_summary,
 )
+from hydra.utils import get_class
 
 import lab.train
 from lab.callbacks.checkpoints import Checkpoints
@@ -37,6 +39,7 @@ from lab.runs.metrics import read_metrics
 from lab.runs.summary import Eureka, Summary, read_summary
 from lab.train import run as train_with
 from lab.training import fit
+from lab.training.module import TwoStepModule
 
 RESNET = ("model=resnet9", "model.width=2")
 
@@ -566,6 +569,37 @@ def test_the_command_line_answers_bad_input_in_one_sentence(tmp_path: Path) -> N
     typo = lab_train("softmax=norm_softmx", folder=tmp_path, check=False)
     assert typo.returncode == 1
     assert "norm_softmax" in typo.stderr and "Traceback" not in typo.stderr
+
+
+def late(*arguments: Any) -> Any:
+    """Stands in for own code that fails in mid-training."""
+    return {}["gone"]
+
+
+@pytest.mark.parametrize(
+    ("failing", "words"),
+    [
+        ("lab.datasets.reasoning.ReasoningData.draw_train", "drawing a batch fails (step 0 of epoch 1, both from 0)"),
+        ("lab.training.interventions.grad_scaling.GradScaling.__call__", "GradScaling fails: "),
+        ("lab.attention.schedule.HeatTreatment.__call__", "HeatTreatment fails when 50% of training is done: "),
+    ],
+)
+def test_own_code_that_fails_in_mid_training_is_told_with_its_line(
+    failing: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where, _, name = failing.rpartition(".")
+    kind = get_class(where)
+    sound, epochs = getattr(kind, name), []
+
+    def fails(*arguments: Any, **options: Any) -> Any:
+        return (late if epochs else sound)(*arguments, **options)
+
+    monkeypatch.setattr(kind, name, fails)
+    monkeypatch.setattr(TwoStepModule, "on_train_epoch_end", lambda self: epochs.append(1))
+    short = ("experiment=reasoning", "data.numbers=4", "trainer.max_epochs=2", "softmax=heat_treatment")
+    with pytest.raises(LabError) as told:
+        train_in(tmp_path, *short, "intervention=grad_scaling", "logger=csv_only")
+    assert words in str(told.value) and "KeyError: 'gone' (" in str(told.value) and "test_train.py" in str(told.value)
 
 
 def test_gradients_are_clipped_under_autocast(tmp_path: Path) -> None:

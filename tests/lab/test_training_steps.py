@@ -67,7 +67,8 @@ def test_each_place_in_training_has_random_numbers_of_its_own(monkeypatch: pytes
 def test_accumulated_batches_count_for_the_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     module = TwoStepModule(nn.Linear(1, 1), OptimConfig(lr=1e-3, lr_reference_batch=512, schedule="none"), 2)
     data = SimpleNamespace(samples_per_batch=64)
-    trainer = SimpleNamespace(datamodule=data, accumulate_grad_batches=4, precision="32-true", max_epochs=3)
+    plain = {"precision": "32-true", "gradient_clip_val": None, "max_epochs": 3}
+    trainer = SimpleNamespace(datamodule=data, accumulate_grad_batches=4, **plain)
     monkeypatch.setattr(TwoStepModule, "trainer", trainer)
     configured: Any = module.configure_optimizers()
     optimizer = configured["optimizer"] if isinstance(configured, dict) else configured

@@ -425,6 +425,8 @@ def test_a_mistake_in_a_figure_is_told_with_its_line(normed: nn.Module, tmp_path
     (found,) = lab.look(normed, torch.randn(3, 5, 8), [broken])
     with pytest.raises(LabError, match=r"Broken: the figure bars fails: KeyError: .*test_watch\.py"):
         broken.draw_found(found)
+    with pytest.raises(LabError, match="Broken: the figure bars is a str: return Matplotlib's figure"):
+        broken.draw_found(Findings(figures={"bars": lambda: "a picture"}))  # type: ignore[dict-item, return-value]
 
 
 def test_a_row_may_not_take_a_column_of_the_lab(normed: nn.Module, tmp_path: Path) -> None:
