@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import lightning as L
@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from lab.callbacks.diagnostics.base import Diagnostic, Keeper
 from lab.callbacks.diagnostics.gradient_norms import GradientNorms, norms_by_layer
 from lab.config.overrides import is_whole
-from lab.console import LabError
+from lab.console import LabError, tell
 from lab.models.replace import heat
 from lab.models.replaced_softmax import replaced_in
 from lab.observation.observe import Findings, attention_layers, check_observers, look
@@ -42,6 +42,8 @@ class Watch(Callback):
         self, model: nn.Module, x: Any, diagnostics: Sequence[Keeper], every_n_steps: PositiveInt = 100
     ) -> None:
         check_observers(diagnostics)
+        if not isinstance(model, nn.Module):
+            raise LabError(f"{model!r} is not a model: give the torch.nn.Module that is trained")
         if not is_whole(every_n_steps, 1):
             raise LabError(f"every_n_steps={every_n_steps!r} is wrong: it must be a whole number of at least 1")
         self.model = model
@@ -50,6 +52,8 @@ class Watch(Callback):
         self.norms = [one for one in diagnostics if isinstance(one, GradientNorms)]
         self.every_n_steps = every_n_steps
         self._seen = -1
+        self._told = False  # that there are no gradients
+        self._convert: Callable[[Any], Any] = lambda x: x
         for one in diagnostics:
             if one not in (*self.diagnostics, *self.norms):
                 raise LabError(
@@ -59,8 +63,18 @@ class Watch(Callback):
             if sum(other.path == one.path for other in diagnostics) > 1:
                 raise LabError(f"two diagnostics would write {one.path}: give one of them another folder")
 
+    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.begin()
+        # As the trainer converts its own batches: under bf16-true the model takes no float32.
+        self._convert = trainer.precision_plugin.convert_input
+
     def on_train_batch_start(self, trainer: L.Trainer, pl_module: L.LightningModule, *args: Any) -> None:
         steps = trainer.estimated_stepping_batches
+        if len(trainer.optimizers) > 1 and any(own.schedule is not None for own in replaced_in(self.model)):
+            raise LabError(
+                "a softmax here has a schedule over all of training, and with several optimisers the trainer counts "
+                "the steps of all: leave the schedule out, or train with one optimiser"
+            )
         self.at(trainer.global_step, int(steps) if 0 < steps < math.inf else None, trainer.is_global_zero)
 
     def on_before_optimizer_step(self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: Optimizer) -> None:
@@ -70,6 +84,10 @@ class Watch(Callback):
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if trainer.is_global_zero:
             self.end(trainer.global_step)
+
+    def begin(self) -> None:
+        """Forgets what was seen in an earlier training; call it when one begins or goes on."""
+        self._seen = -1
 
     def at(self, step: int, steps: int | None, looks: bool = True) -> None:
         """Sets temperatures for ``step`` of ``steps``, and looks if a look is due.
@@ -100,12 +118,24 @@ class Watch(Callback):
         """Keeps mean |gradient| of every layer's W_Q, W_K and W_V if due; call it before the optimiser's step."""
         for one in self.norms if step % self.every_n_steps == 0 else ():
             layers = norms_by_layer(self.model)
+            if not layers and not self._told:
+                self._told = True
+                tell(
+                    f"{one.name} has nothing to tell of {type(self.model).__name__}: its W_Q, W_K and W_V have no "
+                    "gradient (they are frozen), or its layers do not say which weights they are"
+                )
             one.keep(Findings([{"layer": layer, **norms} for layer, norms in layers.items()]), None, step)
 
-    def end(self, step: int) -> None:
-        """Looks once more, and draws the pictures over training."""
+    def last(self, step: int) -> None:
+        """Looks at the model after its last step."""
         self._take_back(step)
         self._look(step)
+
+    def end(self, step: int, looks: bool = True) -> None:
+        """Looks once more, if the model is still that of the last step, and draws the pictures over training."""
+        self._take_back(step)
+        if looks:
+            self._look(step)
         for one in (*self.diagnostics, *self.norms):
             if (picture := None if one.table.empty else one.history(one.table, math.nan)) is not None:
                 one.draw(picture, "")
@@ -126,7 +156,7 @@ class Watch(Callback):
         if step == self._seen:
             return  # called once per batch, and a step may have several
         self._seen = step
-        found = look(self.model, self.x, self.diagnostics) if self.diagnostics else []
+        found = look(self.model, self._convert(self.x), self.diagnostics) if self.diagnostics else []
         for one, findings in zip(self.diagnostics, found, strict=True):
             one.keep(findings, None, step)
             if one.pictures_every_n_epochs:

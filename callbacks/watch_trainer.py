@@ -7,6 +7,7 @@ from typing import Any
 import transformers
 
 from lab.callbacks.watch import Watch
+from lab.console import LabError
 
 
 class WatchTrainer(transformers.TrainerCallback):
@@ -14,10 +15,19 @@ class WatchTrainer(transformers.TrainerCallback):
 
     Args:
         watch: the watch to run.
+
+    Raises:
+        LabError: if it is something else.
     """
 
     def __init__(self, watch: Watch) -> None:
+        if not isinstance(watch, Watch):
+            raise LabError(f"{type(watch).__name__} is no Watch: give one, as in WatchTrainer(Watch(model, x, [...]))")
         self.watch = watch
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Forgets an earlier training."""
+        self.watch.begin()
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Sets temperatures, and looks if a look is due."""
@@ -28,7 +38,13 @@ class WatchTrainer(transformers.TrainerCallback):
         if state.is_world_process_zero:
             self.watch.gradients(state.global_step)
 
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Looks at the last step's model, before the trainer loads the best one in its place."""
+        if state.is_world_process_zero and (state.global_step >= state.max_steps or control.should_training_stop):
+            self.watch.last(state.global_step)
+
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Looks once more, and draws the pictures over training."""
+        """Looks once more, unless the best model is loaded by now, and draws the pictures over training."""
         if state.is_world_process_zero:
-            self.watch.end(state.global_step)
+            loaded = getattr(args, "load_best_model_at_end", False) and state.best_model_checkpoint is not None
+            self.watch.end(state.global_step, looks=not loaded)

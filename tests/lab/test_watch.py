@@ -193,6 +193,8 @@ def test_what_a_watch_cannot_do_is_said(gpt2: nn.Module, tmp_path: Path) -> None
         Watch(gpt2, TOKENS, [LinearProbes(str(tmp_path))])
     with pytest.raises(lab.LabError, match=r"two diagnostics would write .*attention_entropy\.csv"):
         Watch(gpt2, TOKENS, [AttentionEntropy(str(tmp_path)), AttentionEntropy(str(tmp_path))])
+    with pytest.raises(lab.LabError, match=r"'gpt2' is not a model: give the torch.nn.Module"):
+        Watch("gpt2", TOKENS, [])  # type: ignore[arg-type]
     lab.replace_softmax(gpt2, "heat_treatment")
     wrong: tuple[Any, ...] = (LinearProbes("look"), GradientNorms("look"))
     for one in wrong:
@@ -205,6 +207,70 @@ def test_what_a_watch_cannot_do_is_said(gpt2: nn.Module, tmp_path: Path) -> None
         lab.look(gpt2, {"use_cache": False}, [AttentionEntropy("look")])
     with pytest.raises(lab.LabError, match=r"schedule over all of training, .* give it max_steps"):
         fit(gpt2, Watch(gpt2, TOKENS, []), max_epochs=-1, max_time={"seconds": 30})
+
+
+def test_a_training_that_begins_again_is_told_from_one_that_goes_on(gpt2: nn.Module, tmp_path: Path) -> None:
+    lab.replace_softmax(gpt2)
+    watch = Watch(gpt2, TOKENS, [SinkValues(str(tmp_path))], every_n_steps=2)
+    fit(gpt2, watch, max_steps=2).save_checkpoint(tmp_path / "two.ckpt")
+    fit(gpt2, watch, max_steps=5, max_epochs=-1, ckpt_path=tmp_path / "two.ckpt")
+    assert _steps(tmp_path) == [0, 2, 4, 5]
+    fit(gpt2, watch, max_steps=6, max_epochs=-1, ckpt_path=tmp_path / "two.ckpt")
+    assert _steps(tmp_path) == [0, 2, 4, 6]  # 5 was of the other training
+    watch._seen = 0  # as after a training that was broken off before its second look
+    with pytest.raises(lab.LabError, match=r"sink_values\.csv is of an earlier training"):
+        fit(gpt2, watch, max_steps=4)
+
+
+def test_gradients_that_are_not_there_are_told(
+    gpt2: nn.Module, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, parameter in lab.replace_softmax(gpt2).named_parameters():
+        parameter.requires_grad_("mlp" in name)
+    fit(gpt2, Watch(gpt2, TOKENS, [GradientNorms(str(tmp_path))], every_n_steps=1), max_steps=3)
+    assert capsys.readouterr().err.count("gradient_norms has nothing to tell of GPT2LMHeadModel") == 1
+
+
+class Vectors(Module):
+    """Trains on vectors, which a trainer converts to its precision."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        return self.language_model(batch).square().mean()
+
+
+class TwoOptimisers(Module):
+    """Steps by hand."""
+
+    automatic_optimization = False
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        for optimizer in self.optimizers():  # type: ignore[union-attr]
+            optimizer.step()
+
+    def configure_optimizers(self) -> Any:
+        return [torch.optim.SGD(self.parameters(), lr=0.0) for _ in range(2)]
+
+
+def fit_vectors(module: Module, watch: Watch, **options: Any) -> None:
+    quiet: dict[str, Any] = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    trainer = L.Trainer(
+        callbacks=[watch], enable_model_summary=False, accelerator="cpu", max_steps=2, **quiet, **options
+    )
+    trainer.fit(module, torch.utils.data.DataLoader(torch.randn(8, 5, 16), batch_size=2))
+
+
+@pytest.mark.parametrize("precision", ["bf16-true", "64-true", "bf16-mixed"])
+def test_the_probe_has_the_precision_of_the_training(precision: str, tmp_path: Path) -> None:
+    model = lab.replace_softmax(nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 8, batch_first=True), 1))
+    watch = Watch(model, torch.randn(2, 5, 16), [SinkValues(str(tmp_path))], every_n_steps=1)
+    fit_vectors(Vectors(model), watch, precision=precision)
+    assert _steps(tmp_path) == [0, 1, 2]
+
+
+def test_a_schedule_under_several_optimisers_is_refused() -> None:
+    model = lab.replace_softmax(nn.TransformerEncoderLayer(16, 2, 8, batch_first=True), "heat_treatment")
+    with pytest.raises(lab.LabError, match="with several optimisers the trainer counts the steps of all"):
+        fit_vectors(TwoOptimisers(model), Watch(model, torch.randn(2, 5, 16), []))
 
 
 def test_any_lightning_trainer_is_watched(gpt2: nn.Module, tmp_path: Path) -> None:
@@ -254,6 +320,26 @@ def test_hugging_face_s_trainer_is_watched(gpt2: nn.Module, tmp_path: Path) -> N
     assert (pd.read_csv(tmp_path / "diagnostics" / "gradient_norms.csv").groupby("step")["q"].mean() > 0).sum() == 2
     # Half of training is done before the last step is taken.
     assert float(replaced_in(gpt2)[0].rule.tau) == 4.0
+    with pytest.raises(lab.LabError, match=r"SinkValues is no Watch: give one, as in WatchTrainer"):
+        WatchTrainer(kinds[0])  # type: ignore[arg-type]
+
+
+def test_the_last_look_is_at_the_last_step_and_not_at_the_best(gpt2: nn.Module, tmp_path: Path) -> None:
+    pytest.importorskip("accelerate", reason="the Trainer of transformers needs it: pip install accelerate")
+    from lab.callbacks.watch_trainer import WatchTrainer
+
+    lab.replace_softmax(gpt2)
+    watch = WatchTrainer(Watch(gpt2, TOKENS, [SinkValues(str(tmp_path))], every_n_steps=2))
+    quiet = {"report_to": [], "logging_strategy": "no", "disable_tqdm": True, "learning_rate": 0.05}
+    saved = {"save_strategy": "steps", "save_steps": 2, "eval_strategy": "steps", "eval_steps": 2}
+    best = {"load_best_model_at_end": True, "metric_for_best_model": "eval_loss", "greater_is_better": True}
+    options: Any = {**quiet, **saved, **best, "max_steps": 4, "use_cpu": True}
+    arguments = transformers.TrainingArguments(str(tmp_path / "out"), **options)
+    texts = [{"input_ids": row, "labels": row} for row in TOKENS["input_ids"].repeat(8, 1)]
+    transformers.Trainer(gpt2, arguments, train_dataset=texts, eval_dataset=texts[:2], callbacks=[watch]).train()
+    table = pd.read_csv(tmp_path / "diagnostics" / "sink_values.csv")
+    rows = [table[table["step"] == step].drop(columns="step").reset_index(drop=True) for step in (2, 4)]
+    assert _steps(tmp_path) == [0, 2, 4] and not rows[0].equals(rows[1])
 
 
 def _steps(folder: Path) -> list[int]:
