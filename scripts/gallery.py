@@ -18,14 +18,14 @@ from hydra.utils import instantiate
 from matplotlib.figure import Figure
 
 from lab.config.command_line import composed
-from lab.console import refusals
+from lab.console import LabError, refusals
 from lab.plotting.curves import gradient_figure
 from lab.plotting.figures import same_axes, save_figure
 from lab.report.figures import shares_of_v
 from lab.runs.files import write_atomically, write_text
 from lab.runs.summary import load_summary
 from lab.training.inspection import inspect
-from scripts.reproduce.common import run_options
+from scripts.reproduce.common import positive, run_options
 from scripts.reproduce.seeds import Seeds
 
 DIAGNOSTICS = (
@@ -65,7 +65,8 @@ def reasoning(softmax: str, runs: Path, epochs: int, options: Sequence[str]) -> 
         *options,
     ]
     seeds = Seeds(typed=tuple(overrides), seeds=(0,), runs=runs)
-    seeds.train()
+    if not seeds.train():
+        raise LabError(f"the run under {softmax} has failed, as told above")
     return seeds.folder(0)
 
 
@@ -122,11 +123,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=Path, default=Path("runs/gallery"))
     parser.add_argument("--out", type=Path, default=Path("docs/pictures/gallery"))
-    parser.add_argument("--epochs", type=int, default=2000, help="of the reasoning task")
-    parser.add_argument("--threads", type=int, default=None)
+    parser.add_argument("--epochs", type=positive, default=2000, help="of the reasoning task")
+    parser.add_argument("--threads", type=positive, default=None)
     parser.add_argument("--main-task", type=Path, default=None, help="a run folder of the main task to look into")
     arguments = parser.parse_args()
     options = run_options(arguments.threads)
+    if arguments.main_task is not None:
+        load_summary(arguments.main_task)  # before any training
     runs = {softmax: reasoning(softmax, arguments.runs, arguments.epochs, options) for softmax in SOFTMAXES}
     history(runs, arguments.out)
     for softmax, run in runs.items():

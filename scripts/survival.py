@@ -91,8 +91,14 @@ def main() -> None:
         except (OSError, ValueError) as error:
             raise LabError(f"{arguments.table} is no table of runs: {error}") from error
         if arguments.only:
-            column, _, value = arguments.only.partition("=")
-            if column not in table or not (table[column].astype(str) == value).any():
+            column, equals, value = arguments.only.partition("=")
+            if not equals:
+                raise LabError(f"--only {arguments.only} is incomplete: write COLUMN=VALUE")
+            if column not in table:
+                raise LabError(
+                    f"no column of {arguments.table} is called {column!r}: there are {', '.join(map(str, table))}"
+                )
+            if not (table[column].astype(str) == value).any():
                 raise LabError(f"--only {arguments.only}: no row of {arguments.table} has that")
             table = table[table[column].astype(str) == value]
         drawn = figure(table, arguments.by, arguments.moment, arguments.end)

@@ -309,7 +309,7 @@ def baseline_of(
         for setting in settings:
             if setting.name == name:
                 return setting
-        there = "; ".join(setting.name for setting in settings) or "none"
+        there = "; ".join(dict.fromkeys(setting.name for setting in settings)) or "none"
         raise LabError(f"no setting is called {name!r}: the settings are {there}")
     plain = [setting for setting in settings if setting.plain]
     if len(plain) < 2:

@@ -317,7 +317,7 @@ def _note(study: optuna.Study, number: int, trained: int, end: JobReturn) -> str
         trained: number of the trial with the same values that was run.
         end: result of that run.
     """
-    reason = "no validation accuracy at its end"
+    reason = "no validation accuracy at its end: was it shorter than trainer.check_val_every_n_epoch?"
     try:
         value = end.return_value
     except Unfinished:
@@ -346,9 +346,9 @@ def _tell_of_best(study: optuna.Study, where: str) -> None:
     tell(f"search {study.study_name}: {trials}, {states.count(TrialState.FAIL)} failed{pruned}; {where}")
     if TrialState.COMPLETE not in states:
         raise LabError(
-            f"none of {trials} of {study.study_name} has a score, so none is the best ({_last_reason(study)}). Failed "
-            "trials do not run again: once the cause is mended, give a larger hydra.sweeper.n_trials, or another "
-            "hydra.sweeper.study_name"
+            f"none of {trials} of {study.study_name} has a score, so none is the best ({_last_reason(study)}). These "
+            "trials do not run again: once the cause is mended (or the pruner less strict), give a larger "
+            "hydra.sweeper.n_trials, or another hydra.sweeper.study_name"
         )
     for trial in study.best_trials:
         tell(f"best: {trial.value:.6g} with {' '.join(_overrides(trial.params))}")

@@ -123,13 +123,13 @@ def index(out: Path) -> str:
     return f"# Figures of the papers\n\n{words}\n\n{table}\n"
 
 
-def listed(out: Path, further: Sequence[str]) -> Iterator[str]:
-    """A line for every figure and size: whether its page exists, how many runs are there, how long the rest takes.
+def listed(out: Path, further: Sequence[str], figures: Sequence[str]) -> Iterator[str]:
+    """A line for each figure and size: whether its page exists, how many runs are there, how long the rest takes.
 
     The time may have to be measured, which takes minutes: each line is given as soon as it is known.
     """
     rows: list[tuple[tuple[str, str, str, str], list[Run] | None]] = []
-    for name in names():
+    for name in figures:
         spec = load(name)
         for size in SIZES:
             if spec.at(size) is None and not (spec.script and size == "published"):
@@ -161,7 +161,8 @@ def main(arguments: argparse.Namespace) -> None:
     refuse_keys(further, {"seed": seeds, "seeds": seeds, "paths.runs": "give --runs"})
     further.append(f"paths.runs={quoted(arguments.runs)}")
     if arguments.list:
-        for line in listed(arguments.out, further):
+        chosen = list(names()) if asked in ([], ["all"]) else [load(name).name.replace("_", ":", 1) for name in asked]
+        for line in listed(arguments.out, further, chosen):
             print(line, flush=True)
         return
     if not asked:

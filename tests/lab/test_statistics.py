@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -207,6 +208,25 @@ def test_survival_of_a_table_takes_the_last_validation_where_it_is_told(monkeypa
     survival.figure(rows)
     survival.figure(rows, end="epochs")
     assert [line.times.ends for line in drawn] == [(50,), (57,)]
+
+
+@pytest.mark.parametrize(
+    ("only", "told"),
+    [
+        ("setting", "--only setting is incomplete: write COLUMN=VALUE"),
+        ("sett=a", "is called 'sett': there are setting, moment_epoch, epochs"),
+        ("setting=b", "no row of"),
+    ],
+)
+def test_rows_of_a_survival_table_that_are_not_there_are_told(
+    only: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pd.DataFrame({"setting": ["a"], "moment_epoch": [3], "epochs": [9]}).to_csv(tmp_path / "runs.csv", index=False)
+    typed = [str(tmp_path / "runs.csv"), "--only", only, "--out", str(tmp_path / "a.png")]
+    monkeypatch.setattr("sys.argv", ["survival", *typed])
+    with pytest.raises(SystemExit):
+        survival.main()
+    assert told in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -521,6 +521,8 @@ def test_the_list_tells_how_long_figures_take_and_why_one_cannot_be_made(tmp_pat
     assert "no page" in lines["eureka:17", "published"]
     assert "cannot be trained here: no images in" in lines["eureka:17", "published"]
     assert "0 of 1 runs" in lines["softmax:2", "small"] and "about" in lines["softmax:2", "small"]
+    of_one = script("figure", "--list", "softmax:2", "--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "out"))
+    assert {line.split()[0] for line in of_one.splitlines() if ":" in line.split()[0]} == {"softmax:2"}
 
 
 def test_set_ups_keep_the_folders_of_runs_that_exist() -> None:
