@@ -177,6 +177,8 @@ def _cells(
         cell = _measured(name, column, row.cells.get(name), found, runs, confidence)
         if name == "eureka_ratio" and short:
             cell = replace(cell, text=counts_alone(runs, short))
+        elif name == "eureka_ratio" and not any(run.validated_epochs for run in runs):
+            cell = replace(cell, text=f"not counted: {len(runs)} never validated")
         reasons = unlike(beyond)
         if name in _OF_VALIDATIONS and CADENCE in beyond:
             reasons.append(reason_of(CADENCE, *beyond[CADENCE]))

@@ -927,6 +927,17 @@ def test_short_runs_without_a_moment_count_as_neither(write, tmp_path: Path) -> 
     assert (cell.inside, cell.p, cell.unlike) == (None, None, "3 without one by epoch 203")
 
 
+def test_runs_that_never_validated_are_told(write, tmp_path: Path) -> None:
+    for seed in range(2):
+        folder = write(seed, None, "trainer.max_epochs=2", epochs=2)
+        (folder / "metrics.csv").write_text("step,epoch,train/loss,val/accuracy\n0,0,2.0,\n1,1,1.0,\n")
+        summary = json.loads((folder / "summary.json").read_text())
+        summary |= {"eureka": {"happened": False}, "metrics": {}}
+        (folder / "summary.json").write_text(json.dumps(summary))
+    cell = figure_8_beside(tmp_path)["Softmax"].cells["eureka_ratio"]
+    assert (cell.text, cell.unlike) == ("not counted: 2 never validated", "2 of 10,000 epochs")
+
+
 def test_the_accuracy_of_runs_that_stop_after_their_moment_is_not_the_papers(write, tmp_path: Path) -> None:
     for seed in range(3):
         write(seed, 12, "+row=vit", "callbacks.eureka.stop_after=5", experiment="same_color")
