@@ -12,34 +12,21 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import json
 import logging
-import re
 import sys
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
-from textwrap import shorten
 from typing import Annotated, Any
 
 from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from pydantic import (
-    ConfigDict,
-    Field,
-    NonNegativeInt,
-    PositiveFloat,
-    PositiveInt,
-    PydanticSchemaGenerationError,
-    TypeAdapter,
-    ValidationError,
-)
-from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUndefinedAnnotation
-from pydantic_core import ErrorDetails, SchemaError
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, TypeAdapter
 
-from lab.config.suggestions import HYDRA_KEYS, LONGEST_LIST, choices
+from lab.config.suggestions import HYDRA_KEYS, choices
+from lab.config.values import adapter_of, check_value
 from lab.console import MOST_THREADS, LabError, first_line
 
 # Seeds that Lightning and numpy accept for their random generators.
@@ -68,44 +55,8 @@ PLAIN_VALUES: dict[str, Any] = {
 # Options of the trainer that the lab reads, too, and that every run must therefore have.
 _OF_TRAINER = ("accelerator", "devices", "num_nodes", "precision", "max_epochs", "accumulate_grad_batches")
 
-# A constructor is given values as typed, without conversion: "3" is not a number, true is not 1, and 2.0 is not a whole
-# number; infinity and nan are allowed only under Field(allow_inf_nan=True).
-_AS_TYPED = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
-
 # Options of NormSoftmax that an experiment may give defaults for (configs/softmax/norm_softmax.yaml).
 _NORM_SOFTMAX = ("statistic", "tau")
-
-
-# Pydantic's name of an error -> what the value must be. Other errors are told in pydantic's words.
-_MUST = {
-    "int_type": "be a whole number",
-    "int_from_float": "be a whole number",
-    "float_type": "be a number",
-    "finite_number": "be a finite number",
-    "bool_type": "be true or false",
-    "string_type": "be text",
-    "list_type": "be a list",
-    "tuple_type": "be a list",
-    "dict_type": "be a mapping",
-    "none_required": "be null",
-    "needs_python_object": "be a config with a _target_",
-    "too_short": "have {min_length} entries or more",
-    "too_long": "have {max_length} entries or fewer",
-    "string_too_short": "not be empty",
-}
-# Pydantic's name of an error -> the exceeded limit's name in JSON schema, and its name in the error's context.
-_LIMITS = {
-    "greater_than": ("exclusiveMinimum", "gt"),
-    "greater_than_equal": ("minimum", "ge"),
-    "less_than": ("exclusiveMaximum", "lt"),
-    "less_than_equal": ("maximum", "le"),
-}
-_LIMIT_WORDS = {
-    "exclusiveMinimum": "greater than",
-    "minimum": "at least",
-    "exclusiveMaximum": "less than",
-    "maximum": "at most",
-}
 
 
 def check(config: DictConfig) -> None:
@@ -178,7 +129,7 @@ def check_plain(path: str, value: Any) -> None:
         LabError: if the value is not allowed.
     """
     if path in PLAIN_VALUES:
-        _check_value(_plain_adapter(path), value, path)
+        check_value(_plain_adapter(path), value, path)
 
 
 def _resolved(config: DictConfig) -> dict[str, Any]:
@@ -235,7 +186,7 @@ def check_arguments(
         if name in given or (name not in parameters and not takes_any):
             raise LabError(f"{where}.{name} is not an option of {target.__qualname__}; {choices(name, valid)}")
         if not _holds_target(value):
-            _check_value(_adapter(target, name), value, f"{where}.{name}")
+            check_value(_adapter(target, name), value, f"{where}.{name}")
 
 
 def _check_node(node: Any, path: str) -> None:
@@ -333,76 +284,9 @@ def _hints(target: Callable[..., Any]) -> dict[str, Any]:
 
 @cache
 def _adapter(target: Callable[..., Any], name: str) -> TypeAdapter[Any] | None:
-    return _adapter_of(_hints(target).get(name, Any))
+    return adapter_of(_hints(target).get(name, Any))
 
 
 @cache
 def _plain_adapter(path: str) -> TypeAdapter[Any] | None:
-    return _adapter_of(PLAIN_VALUES[path])
-
-
-def _adapter_of(hint: Any) -> TypeAdapter[Any] | None:
-    """Pydantic's adapter for an annotation; None where pydantic cannot handle it, such as a protocol."""
-    try:
-        return TypeAdapter(hint, config=_AS_TYPED)
-    except (PydanticSchemaGenerationError, PydanticUndefinedAnnotation, SchemaError, TypeError):
-        return None
-
-
-def _check_value(adapter: TypeAdapter[Any] | None, value: Any, path: str) -> None:
-    if adapter is None:
-        return
-    try:
-        # Checked as JSON, in which a list may stand for a tuple and text for a path.
-        adapter.validate_json(json.dumps(value))
-    except TypeError:
-        return  # an object, made in Python
-    except ValidationError as error:
-        found = [(one, *_place(value, path, one["loc"])) for one in error.errors(include_url=False)]
-        # Of a union, report the types that match furthest into the value.
-        _, value, path = max(found, key=lambda one: len(one[2]))
-        must = " or ".join(dict.fromkeys(_must(adapter, one) for one, _, place in found if place == path))
-        shown = json.dumps(value) if value is None or isinstance(value, bool) else repr(value)
-        raise LabError(f"{path}={shown} is wrong: it must {must}") from error
-
-
-def _place(value: Any, path: str, location: Sequence[int | str]) -> tuple[Any, str]:
-    """The part of a value that an error is about, and its path; skips the union types in pydantic's location."""
-    for part in location:
-        if isinstance(value, list | tuple) and isinstance(part, int) and part < len(value):
-            value, path = value[part], f"{path}[{part}]"
-        elif isinstance(value, Mapping) and part in value:
-            value, path = value[part], f"{path}.{part}"
-    return value, path
-
-
-def _must(adapter: TypeAdapter[Any], error: ErrorDetails) -> str:
-    """Words for what a value must be or have, to follow "it must"."""
-    kind, context = error["type"], error.get("ctx", {})
-    if kind in _LIMITS:
-        return f"be {_range(adapter, *_LIMITS[kind], context)}"
-    if kind == "literal_error":
-        return f"be {shorten(context['expected'], LONGEST_LIST, placeholder=' ...')}"
-    if kind in _MUST:
-        return _MUST[kind].format_map(context)
-    return re.sub(r"^(input|value) should ", "", error["msg"].lower())
-
-
-def _range(adapter: TypeAdapter[Any], limit: str, name: str, context: Mapping[str, Any]) -> str:
-    """Both ends of the range whose ``limit`` was exceeded, in words: "greater than 0 and less than 1"."""
-    found: dict[str, Any] = {limit: context[name]}
-    with suppress(PydanticInvalidForJsonSchema):
-        found = next((node for node in _nodes(adapter.json_schema()) if node.get(limit) == context[name]), found)
-    return " and ".join(f"{words} {_number(found[key])}" for key, words in _LIMIT_WORDS.items() if key in found)
-
-
-def _number(limit: float) -> str:
-    return str(int(limit)) if float(limit).is_integer() else f"{limit:g}"
-
-
-def _nodes(schema: Any) -> Iterator[dict[str, Any]]:
-    """Every mapping within a JSON schema."""
-    if isinstance(schema, dict):
-        yield schema
-    for part in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
-        yield from _nodes(part)
+    return adapter_of(PLAIN_VALUES[path])
