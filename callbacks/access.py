@@ -37,9 +37,13 @@ def ends_with_this_epoch(trainer: L.Trainer) -> bool:
     return last or (trainer.should_stop and enough)
 
 
-def ends_with_this_batch(trainer: L.Trainer) -> bool:
-    """Tells whether this batch is the last one of its epoch, or of training, which then ends with the epoch's end."""
-    return trainer.is_last_batch or trainer.should_stop or 0 < trainer.max_steps <= trainer.global_step
+def goes_on_after(trainer: L.Trainer, batch_idx: int) -> bool:
+    """Tells whether a run saved after this batch goes on as an undisturbed one: a step is done, and its epoch is not.
+
+    A run resumed after the last batch of its epoch, or of training, would never end that epoch.
+    """
+    last = trainer.is_last_batch or trainer.should_stop or 0 < trainer.max_steps <= trainer.global_step
+    return not last and (batch_idx + 1) % trainer.accumulate_grad_batches == 0
 
 
 def falls(metric: str) -> bool:

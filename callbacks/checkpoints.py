@@ -11,7 +11,7 @@ import lightning as L
 from lightning.pytorch.callbacks import Checkpoint
 from pydantic import PositiveFloat, PositiveInt
 
-from lab.callbacks.access import check_metric, ends_with_this_batch, ends_with_this_epoch, falls
+from lab.callbacks.access import check_metric, ends_with_this_epoch, falls, goes_on_after
 from lab.callbacks.preemption import Preemption
 
 
@@ -67,9 +67,7 @@ class Checkpoints(Checkpoint):
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        accumulating = (batch_idx + 1) % trainer.accumulate_grad_batches
-        # Not after an epoch's last batch: a run resumed from there would never end the epoch.
-        if not ends_with_this_batch(trainer) and not accumulating and self.due(trainer):
+        if goes_on_after(trainer, batch_idx) and self.due(trainer):
             self.save(trainer)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import lightning as L
 from lightning.pytorch.callbacks import Checkpoint
 
-from lab.callbacks.access import ends_with_this_batch, ends_with_this_epoch
+from lab.callbacks.access import ends_with_this_epoch, goes_on_after
 from lab.console import hears, signal_name, tell
 
 # Ctrl-C is SIGINT. SLURM sends SIGTERM to a job that it ends and, before the time limit, the signal that
@@ -46,8 +46,7 @@ class Preemption(Checkpoint):
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        accumulating = (batch_idx + 1) % trainer.accumulate_grad_batches
-        if self.leaving and not ends_with_this_batch(trainer) and not accumulating:
+        if self.leaving and goes_on_after(trainer, batch_idx):
             self._leave(trainer)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:

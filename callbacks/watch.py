@@ -68,13 +68,15 @@ class Watch(Callback):
         # As the trainer converts its own batches: under bf16-true the model takes no float32.
         self._convert = trainer.precision_plugin.convert_input
 
-    def on_train_batch_start(self, trainer: L.Trainer, pl_module: L.LightningModule, *args: Any) -> None:
-        steps = trainer.estimated_stepping_batches
-        if len(trainer.optimizers) > 1 and any(own.schedule is not None for own in replaced_in(self.model)):
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if len(trainer.optimizers) > 1 and self._has_schedule:
             raise LabError(
                 "a softmax here has a schedule over all of training, and with several optimisers the trainer counts "
                 "the steps of all: leave the schedule out, or train with one optimiser"
             )
+
+    def on_train_batch_start(self, trainer: L.Trainer, pl_module: L.LightningModule, *args: Any) -> None:
+        steps = trainer.estimated_stepping_batches
         self.at(trainer.global_step, int(steps) if 0 < steps < math.inf else None, trainer.is_global_zero)
 
     def on_before_optimizer_step(self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: Optimizer) -> None:
@@ -98,7 +100,7 @@ class Watch(Callback):
         """
         if steps is not None:
             heat(self.model, min(step / max(1, steps), 1.0))
-        elif any(own.schedule is not None for own in replaced_in(self.model)):
+        elif self._has_schedule:
             raise LabError(
                 "a softmax here has a schedule over all of training, and the trainer cannot tell how many steps that "
                 "is: give it max_steps"
@@ -139,6 +141,10 @@ class Watch(Callback):
         for one in (*self.diagnostics, *self.norms):
             if (picture := None if one.table.empty else one.history(one.table, math.nan)) is not None:
                 one.draw(picture, "")
+
+    @property
+    def _has_schedule(self) -> bool:
+        return any(own.schedule is not None for own in replaced_in(self.model))
 
     def _check_new(self) -> None:
         """Raises LabError if a new training would overwrite the tables of an earlier one."""

@@ -41,9 +41,7 @@ def figure(
         LabError: if there is no such column, or a value of it is no epoch.
     """
     end = end or ("validated_epochs" if "validated_epochs" in table else "epochs")
-    missing = [column for column in (by, moment, end) if column not in table]
-    if missing:
-        raise LabError(f"no column is called {missing[0]!r}: there are {', '.join(map(str, table.columns))}")
+    _check_columns(table, by, moment, end)
     if "looked" in table:
         table = table[table["looked"].astype(bool)]
     if by == "setting" and "experiment" in table and table["experiment"].nunique() > 1:
@@ -56,6 +54,11 @@ def figure(
         moments = [None if pd.isna(value) else float(value) for value in rows[moment]]
         lines.append(Waiting(str(name), look, times_of(moments, rows[end].tolist())))
     return survival_figure(lines)
+
+
+def _check_columns(table: pd.DataFrame, *columns: str) -> None:
+    if missing := [column for column in columns if column not in table]:
+        raise LabError(f"no column is called {missing[0]!r}: there are {', '.join(map(str, table.columns))}")
 
 
 def _epochs(table: pd.DataFrame, column: str, needed: bool = False) -> pd.Series:
@@ -94,10 +97,7 @@ def main() -> None:
             column, equals, value = arguments.only.partition("=")
             if not equals:
                 raise LabError(f"--only {arguments.only} is incomplete: write COLUMN=VALUE")
-            if column not in table:
-                raise LabError(
-                    f"no column of {arguments.table} is called {column!r}: there are {', '.join(map(str, table))}"
-                )
+            _check_columns(table, column)
             if not (table[column].astype(str) == value).any():
                 raise LabError(f"--only {arguments.only}: no row of {arguments.table} has that")
             table = table[table[column].astype(str) == value]

@@ -226,9 +226,8 @@ class TwoStepModule(SeededModule):
     def _set_temperatures(self, progress: float) -> None:
         assert self.schedule is not None
         with blamed(f"the schedule {name_of(type(self.schedule))} fails when {progress:.0%} of training is done"):
-            taus = [self.schedule(progress, rule.default_tau) for rule in rules_of(self.model)]
-        for rule, tau in zip(rules_of(self.model), taus, strict=True):
-            rule.set_tau(tau)
+            for rule in rules_of(self.model):
+                rule.set_tau(self.schedule(progress, rule.default_tau))
 
 
 def _change_sums(state: dict[str, Tensor], change: Callable[[Tensor], Tensor]) -> None:

@@ -28,7 +28,7 @@ from lab.runs.files import write_text
 from lab.runs.summary import load_summary
 from scripts.reproduce.common import origin, refuse_keys, run_script, tell_duration, within
 from scripts.reproduce.drawings.runs import Shown
-from scripts.reproduce.plan import SIZES, FigureSpec, Run, SizeName, Speeds, families, load, names, runs_of
+from scripts.reproduce.plan import SIZES, FigureSpec, Run, SizeName, Speeds, families, full_name, load, names, runs_of
 
 
 def runs_at(spec: FigureSpec, size: SizeName, further: Sequence[str]) -> list[Run]:
@@ -161,7 +161,7 @@ def main(arguments: argparse.Namespace) -> None:
     refuse_keys(further, {"seed": seeds, "seeds": seeds, "paths.runs": "give --runs"})
     further.append(f"paths.runs={quoted(arguments.runs)}")
     if arguments.list:
-        chosen = list(names()) if asked in ([], ["all"]) else [load(name).name.replace("_", ":", 1) for name in asked]
+        chosen = names() if asked in ([], ["all"]) else [full_name(name) for name in asked]
         for line in listed(arguments.out, further, chosen):
             print(line, flush=True)
         return

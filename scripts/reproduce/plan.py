@@ -261,6 +261,18 @@ def names(folder: Path = HERE / "figures") -> list[str]:
     return sorted(found, key=lambda name: (name.split(":")[0], int(name.split(":")[1].rstrip("ab")), name))
 
 
+def full_name(name: str) -> str:
+    """The name of a figure with its paper, "eureka:4", which "4" alone means, too.
+
+    Raises:
+        LabError: if there is no such figure.
+    """
+    whole = name if ":" in name else f"eureka:{name}"
+    if whole not in names():
+        raise LabError(f"{name} is no figure with training behind it; {choices(whole, names())}")
+    return whole
+
+
 @cache
 def load(name: str) -> FigureSpec:
     """A figure by its name, "eureka:4"; "4" alone is of the Eureka paper.
@@ -268,10 +280,7 @@ def load(name: str) -> FigureSpec:
     Raises:
         LabError: if there is no such figure, or its file is wrong.
     """
-    whole = name if ":" in name else f"eureka:{name}"
-    if whole not in names():
-        raise LabError(f"{name} is no figure with training behind it; {choices(whole, names())}")
-    stem = whole.replace(":", "_")
+    stem = full_name(name).replace(":", "_")
     return _read(HERE / "figures" / f"{stem}.yaml", FigureSpec, name=stem)
 
 
