@@ -7,19 +7,19 @@ from typing import Annotated, Any, Literal
 
 from lightning.pytorch.accelerators import AcceleratorRegistry
 from lightning.pytorch.strategies import StrategyRegistry
-from pydantic import AfterValidator, Field, NonNegativeFloat, NonNegativeInt, PositiveInt
+from pydantic import AfterValidator, BeforeValidator, Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 from pydantic_core import PydanticCustomError
 
 
 def _text(pattern: str, must: str) -> Any:
     """The annotation of a text that must match a pattern; ``must`` says in words what it must be."""
 
-    def read(value: str) -> str:
-        if not re.fullmatch(pattern, value):
+    def read(value: object) -> object:
+        if not isinstance(value, str) or not re.fullmatch(pattern, value):
             raise PydanticCustomError("text", "{must}", {"must": must})
         return value
 
-    return Annotated[str, AfterValidator(read)]
+    return Annotated[str, BeforeValidator(read)]
 
 
 def _only(value: float, instead: str) -> Any:

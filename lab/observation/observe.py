@@ -225,7 +225,8 @@ def look(model: nn.Module, x: Any, observers: Sequence[Observer]) -> list[Findin
         lab.replace_softmax(model, "norm_softmax")
         (entropy,) = lab.look(model, tokenizer(texts, return_tensors="pt"), [AttentionEntropy("look")])
 
-    Changes nothing in the model, takes no gradient and draws no random number of training. Padding that an
+    Changes nothing in the model, takes no gradient and draws no random number of training. Floating-point inputs are
+    given in the precision of the model's first weights. Padding that an
     ``attention_mask`` marks is cut off first: inputs with equal masks go through the model together, without padding.
 
     Args:
@@ -245,6 +246,9 @@ def look(model: nn.Module, x: Any, observers: Sequence[Observer]) -> list[Findin
             raise LabError(f"{type(one).__name__} cannot look at a batch: it needs more than that (use lab.inspect)")
     device = _device_of(model)
     x = move_data_to_device(dict(x) if isinstance(x, Mapping) else x, device)
+    # The first weights meet the input, and a product of two precisions is an error.
+    dtype = next((one.dtype for one in model.parameters() if one.is_floating_point()), torch.get_default_dtype())
+    x = apply_to_collection(x, Tensor, lambda one: one.to(dtype) if one.is_floating_point() else one)
     what = sorted({quantity for observer in observers for quantity in observer.reads})
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), evaluating(model):
         seen: list[list[Any]] = [[] for _ in observers]

@@ -128,6 +128,14 @@ def test_a_look_at_a_model_of_two_inputs() -> None:
     assert seen.rows and 0.9 < seen.rows[0]["share"] <= 1
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_a_look_at_a_model_of_another_precision_than_its_inputs(dtype: torch.dtype) -> None:
+    model, batch = SetAttention(), (torch.rand(3, 8, 11), torch.rand(3, 1))
+    (expected,) = lab.look(model, batch, [AttentionEntropy("look")])
+    (seen,) = lab.look(model.to(dtype), batch, [AttentionEntropy("look")])
+    assert seen.rows[0]["share"] == pytest.approx(expected.rows[0]["share"], rel=0.01)
+
+
 def test_names_and_classes_in_the_place_of_lists_and_observers_are_told(tmp_path: Path) -> None:
     model = lab.replace_softmax(timm.create_model("vit_tiny_patch16_224", depth=1))
     x = torch.zeros(1, 3, 224, 224)
