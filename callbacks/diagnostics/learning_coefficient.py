@@ -46,7 +46,7 @@ class LearningCoefficient(Look):
         folder: str,
         every_n_epochs: PositiveInt = 100,
         chains: PositiveInt = 4,
-        burn_in: NonNegativeInt = 100,
+        burn_in: NonNegativeInt = 1500,
         draws: PositiveInt = 100,
         step_size: PositiveFloat = 1e-5,
         localization: PositiveFloat = 100.0,

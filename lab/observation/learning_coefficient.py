@@ -23,7 +23,8 @@ class Sampling:
 
     Attributes:
         chains: number of samplings from the checkpoint, each with noise of its own.
-        burn_in: number of steps before losses count.
+        burn_in: number of steps before losses count. Where the loss has curvature h, a chain forgets its start in about
+            2 / (epsilon (n beta h + gamma)) steps; with fewer the coefficient is too small.
         draws: number of steps whose losses count.
         step_size: epsilon.
         localization: gamma, the pull back to the checkpoint w*.
@@ -32,7 +33,7 @@ class Sampling:
     """
 
     chains: int = 4
-    burn_in: int = 100
+    burn_in: int = 1500
     draws: int = 100
     step_size: float = 1e-5
     localization: float = 100.0
