@@ -54,9 +54,9 @@ class ImageNetData(DataModule):
     probability 1/2. A batch is ``{"x": [B, 3, 2 S, 2 S] float32, "y": [B] int64, "latents": {name: [B]}}``; beside the
     latents of the other tasks, ``image_1`` and ``image_2`` number the dogs' files.
 
-    Source: Eureka-moments in Transformers, A.10 and Figure 17: four images of 112 pixels, DeiT's augmentation for
-    each image by itself (so also for two copies of one dog). Its MixUp and CutMix, which mix whole scenes and
-    with them two answers, are left out. The paper does not name its two dog classes.
+    Source: Eureka-moments in Transformers, A.10 and Figure 17: four images, DeiT's augmentation for each image by
+    itself (so also for two copies of one dog). MixUp and CutMix, which mix whole scenes and with them two answers, are
+    left out. The paper names neither a size (112 pixels an image are the lab's choice) nor its two dog classes.
 
     Args:
         root: folder that holds ``train/<class>/`` and ``val/<class>/``.

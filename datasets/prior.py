@@ -25,7 +25,7 @@ def prior_accuracy(latents: Mapping[str, Tensor], labels: Tensor) -> float | Non
     It lies above max p(z), because targets are of the same class now and then: in the main task
     1/2 + 1/2 * 1/10 = 55 %, in the reasoning task 54.9 %.
 
-    Source: Eureka-moments in Transformers, section 3 and A.7 (a prior of 0.65 raises the plateau).
+    Source: Eureka-moments in Transformers, section 4 and A.7 (a prior of 0.65 raises the plateau).
 
     Args:
         latents: name -> [B] int64; ``target_1``, ``target_2`` (and so on) and ``target_location`` (from 0) are read.

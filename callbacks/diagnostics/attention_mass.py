@@ -27,7 +27,7 @@ class AttentionMass(Diagnostic):
     masses are those of |w| / sum |w|. If the data does not say where parts of a scene are, only ``answer`` and ``sink``
     are shown, and a note says so once.
 
-    Source: Eureka-moments in Transformers, Figure 3 and section 4; attention sinks: Xiao et al. 2023.
+    Source: Eureka-moments in Transformers, Figure 3 and section 5.1; attention sinks: Xiao et al. 2023.
     """
 
     reads = ("weights",)

@@ -21,7 +21,7 @@ class LinearProbes(Probe):
     23), and the answer token's z over training (without z, the last of ``quantities``). ``lab.observation.probes``
     describes the fit.
 
-    Source: Eureka-moments in Transformers, section 4 and A.13.
+    Source: Eureka-moments in Transformers, section 5.1 and A.13.
 
     Args:
         folder, every_n_epochs, scenes, pictures_every_n_epochs: as in :class:`Diagnostic`.

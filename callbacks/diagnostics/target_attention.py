@@ -29,7 +29,7 @@ class TargetAttention(Diagnostic):
     learned. The answer's token is the one that the answer is read at (CLS of a ViT). Where weights may have any sum,
     shares are those of |w| / sum |w|.
 
-    Source: Eureka-moments in Transformers, Figure 3 and section 4 (attention before and after the moment).
+    Source: Eureka-moments in Transformers, Figure 3 and section 5.1 (attention before and after the moment).
 
     Raises:
         LabError: if the data does not say where its targets stand, or which of them is right.

@@ -58,7 +58,7 @@ class LanguageModel(Observable):
 class MaskedLanguageModel(LanguageModel):
     """RoBERTa, which predicts the original tokens where some are masked.
 
-    Source: Eureka-moments in Transformers, section 5.3 (12 layers, 12 heads); Liu et al. 2019: width 768, 3,072 hidden
+    Source: Eureka-moments in Transformers, A.18 (12 layers, 12 heads); Liu et al. 2019: width 768, 3,072 hidden
     units, GELU, dropout 0.1, weights N(0, 0.02).
 
     Args:

@@ -1,6 +1,6 @@
-"""Reproduces every figure of the papers with training behind it, each by one command.
+"""Reproduces figures of the papers with training behind them, each by one command.
 
-    python -m scripts.reproduce.figure --list                         # what stands, and how long the rest takes
+    python -m scripts.reproduce.figure --list                         # what is done, and how long the rest takes
     python -m scripts.reproduce.figure 4 --size small                 # of Eureka-moments in Transformers, on two cores
     python -m scripts.reproduce.figure softmax:2 --size small         # of "softmax is not enough"
     python -m scripts.reproduce.figure all --size small --minutes 120
@@ -119,7 +119,7 @@ def index(out: Path) -> str:
                 row[size] = f"not made: `python -m scripts.reproduce.figure {name} --size {size}`"
         rows.append(row)
     table = pd.DataFrame(rows).to_markdown(index=False, disable_numparse=True)
-    words = "Figures with training behind them, as the papers have them and here. `small` is settled on two cores."
+    words = "Figures with training behind them, of the papers and here. `small` is a version for two CPU cores."
     return f"# Figures of the papers\n\n{words}\n\n{table}\n"
 
 

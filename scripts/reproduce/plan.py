@@ -269,7 +269,7 @@ def full_name(name: str) -> str:
     """
     whole = name if ":" in name else f"eureka:{name}"
     if whole not in names():
-        raise LabError(f"{name} is no figure with training behind it; {choices(whole, names())}")
+        raise LabError(f"{name} is not among the figures of this command; {choices(whole, names())}")
     return whole
 
 

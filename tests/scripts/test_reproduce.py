@@ -479,7 +479,7 @@ def test_every_figure_says_what_it_is_drawn_of() -> None:
                 assert plan.families()[spec.at(size).family].size == size
     for overrides in every:
         assert problem_with(overrides) is None, overrides
-    with pytest.raises(LabError, match=r"9 is no figure with training behind it; .*eureka:1b"):
+    with pytest.raises(LabError, match=r"9 is not among the figures of this command; .*eureka:1b"):
         plan.load("9")
 
 

@@ -15,7 +15,7 @@ class Hard(Normaliser):
     The gradient is that of softmax ("straight through"), since argmax has none; tau is the temperature of that softmax
     and does not change the weights.
 
-    Source: "softmax is not enough", sections 1 and 3 (hard attention, applied to a trained model); straight-through
+    Source: "softmax is not enough", sections 3 and 5 (hard attention, applied to a trained model); straight-through
     gradient: Bengio et al. 2013.
     """
 

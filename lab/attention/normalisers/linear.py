@@ -19,7 +19,7 @@ class Linear(Normaliser):
     tau = 1, as in the source.
 
     Source: Katharopoulos et al. 2020, "Transformers are RNNs", equations 4 to 7; named in "softmax is not enough",
-    section 3.
+    section 5.
 
     Args:
         normalised: False leaves the sum out, z = phi(q) (phi(k)^T v).

@@ -21,7 +21,7 @@ class Sigmoid(Normaliser):
         learned: b = theta - log n, theta learned per head, initial at the start          fixed: b = initial
 
     Source: Ramapuram et al. 2024, "Theory, Analysis, and Best Practices for Sigmoid Self-Attention", section 2; named
-    in "softmax is not enough", section 3. The learned b is an addition of the lab: the source keeps b at -log n.
+    in "softmax is not enough", section 5. The learned b is an addition of the lab: the source keeps b at -log n.
 
     Args:
         bias: form of b, see above.

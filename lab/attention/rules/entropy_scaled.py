@@ -31,7 +31,7 @@ class EntropyScaled(TemperatureRule):
     length. In a causal sequence of this length, bias - b goes from 0 to log M over the rows, under "linear" and "log".
     t is an inverse temperature. Gradients flow through S.
 
-    Source: "Introducing a learnable temperature value", section "What did not help"
+    Source: "Introducing a learnable temperature value", section "What didn't work"
     (sigmoid-entropy-scaling-corrected-bias-.3-scales), which does not say which variance is meant.
 
     Args:
