@@ -12,7 +12,7 @@ from hydra.core.plugins import Plugins
 
 from hydra_plugins.eureka_lab._search import SearchSweeper
 from lab.config.compose import CONFIGS
-from lab.console import tell
+from lab.console import not_installed, tell
 
 
 def offer(arguments: list[str]) -> None:
@@ -31,7 +31,7 @@ def offer(arguments: list[str]) -> None:
         ours = {path.stem for path in (CONFIGS / "hydra" / "launcher").glob("*.yaml")} | {"submitit_slurm"}
         for argument in arguments:
             if argument.startswith("hydra/launcher=") and argument.split("=", 1)[1] in ours:
-                tell(f"error: {argument} needs {error.name}, which is not installed: pip install 'eureka-lab[slurm]'")
+                tell(f"error: {argument} needs {not_installed(str(error.name), 'slurm')}")
                 sys.exit(1)
         return
     plugins.register(SlurmLauncher)

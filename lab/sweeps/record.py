@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
@@ -16,7 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 from lab.config.command_line import config_dir_of, each_value, explained, parse_arguments
 from lab.config.compose import initialized
 from lab.config.hydra_internals import BASIC_SWEEPER, Choices, compose_multirun, loader, split_into_jobs
-from lab.config.overrides import Override, read_override
+from lab.config.overrides import Override, parsed, read_override
 from lab.console import LabError, refusals
 from lab.runs.files import check_writable
 from lab.runs.provenance import command_line
@@ -64,14 +63,13 @@ def planned(config: DictConfig) -> list[str]:
     chosen_by: dict[tuple[str, ...], dict[str, str | None]] = {}
     configs: dict[tuple[str | None, ...], DictConfig] = {}
     known = config.hydra.runtime.choices
-    parser = OverridesParser.create(loader())
     names = []
     for job in jobs_of(config):
         typed = {one.key: one for one in map(read_override, job)}
         # Neither seeds nor values inside a group change which configs are chosen.
         groups = tuple(one.text for one in typed.values() if one.is_group and one.key not in ("seed", "seeds"))
         if groups not in chosen_by:
-            chosen_by[groups] = choices.of(parser.parse_overrides(list(groups)))
+            chosen_by[groups] = choices.of(parsed(groups, loader()))
         chosen = chosen_by[groups]
         own = config
         # An experiment, say, may set seeds of its own, and those swept over are not in the multirun's config.
@@ -128,7 +126,7 @@ def planned_runs(arguments: Sequence[str]) -> tuple[Path, list[Path]]:
 def jobs_of(config: DictConfig) -> Sequence[Sequence[str]]:
     """Splits a multirun into the overrides of each job, as Hydra's own sweeper does."""
     params = [f"{key}={value}" for key, value in (config.hydra.sweeper.params or {}).items()]
-    return split_into_jobs(OverridesParser.create(loader()).parse_overrides([*params, *config.hydra.overrides.task]))
+    return split_into_jobs(parsed([*params, *config.hydra.overrides.task], loader()))
 
 
 def _value(typed: dict[str, Override], key: str, config: DictConfig) -> Any:

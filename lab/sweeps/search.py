@@ -17,8 +17,6 @@ from typing import Any
 
 import optuna
 from filelock import FileLock, Timeout
-from hydra.core.global_hydra import GlobalHydra
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
 from hydra.core.utils import JobReturn
 from omegaconf import DictConfig, OmegaConf
@@ -32,8 +30,9 @@ from optuna.distributions import (
 from optuna.trial import FrozenTrial, TrialState
 
 from lab.config.compose import CONFIGS
+from lab.config.hydra_internals import loader
 from lab.config.identity import NOT_WHAT
-from lab.config.overrides import is_whole, quoted
+from lab.config.overrides import is_whole, parsed, quoted
 from lab.config.suggestions import choices
 from lab.console import LabError, Unfinished, first_line, tell
 from lab.runs.study import PRUNED_AT, PRUNER, PRUNERS, SAMPLERS, chosen, storage_at
@@ -171,9 +170,8 @@ def _typed(config: DictConfig) -> dict[str, Override]:
     """Overrides of the sweep and of the command line by key; a later one replaces an earlier one of the same key."""
     given = config.hydra.sweeper.params or {}
     params = [f"{key}={'null' if value is None else value}" for key, value in given.items()]
-    parser = OverridesParser.create(GlobalHydra.instance().config_loader())
-    parsed = parser.parse_overrides([*params, *config.hydra.overrides.task])
-    last = {(override.key_or_group, override.package): override for override in parsed}  # with or without + or ~
+    every = parsed([*params, *config.hydra.overrides.task], loader())
+    last = {(override.key_or_group, override.package): override for override in every}  # with or without + or ~
     return {override.get_key_element(): override for override in last.values()}
 
 
