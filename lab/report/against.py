@@ -290,11 +290,8 @@ def show_mean(mean: Mean, digits: int) -> str:
 
 def _corrected(rows: Sequence[MatchedRow]) -> list[MatchedRow]:
     """Corrects the p-values of all ratios of the table together (Holm)."""
-    places = [(r, name) for r, row in enumerate(rows) for name, cell in row.cells.items() if cell.p is not None]
-    raw = [rows[r].cells[name].p for r, name in places]
-    corrected = holm([p for p in raw if p is not None])
     cells = [dict(row.cells) for row in rows]
-    for (r, name), p in zip(places, corrected, strict=True):
-        old = cells[r][name]
-        cells[r][name] = replace(old, p=p)
+    places = [(own, name) for own in cells for name in own]
+    for (own, name), p in zip(places, holm([own[name].p for own, name in places]), strict=True):
+        own[name] = replace(own[name], p=p)
     return [replace(row, cells=own) for row, own in zip(rows, cells, strict=True)]

@@ -180,7 +180,7 @@ def compare(outcomes: Sequence[Outcome], baseline: Setting, confidence: float = 
     ranks = [_log_rank(setting, baseline) for setting in others]
     changes = [_log_rank(setting, baseline, change_times) for setting in others]
     pairs = [_paired(setting, baseline, confidence) for setting in others]
-    corrected = [_holm(values) for values in (ratios, ranks, changes, [pair.p if pair else None for pair in pairs])]
+    corrected = [holm(values) for values in (ratios, ranks, changes, [pair.p if pair else None for pair in pairs])]
     return [
         Against(one, ratio, rank, change, pair and (pair.difference, pair.low, pair.high), p, pair.seeds if pair else 0)
         for one, pair, ratio, rank, change, p in zip(others, pairs, *corrected, strict=True)
@@ -279,11 +279,6 @@ def _paired(one: Setting, other: Setting, confidence: float) -> Paired | None:
     if still_waiting(one.runs) or still_waiting(other.runs):
         return None  # the seeds that have finished are those with a moment
     return paired(ours, theirs, confidence)
-
-
-def _holm(values: Sequence[float | None]) -> list[float | None]:
-    there = iter(holm([value for value in values if value is not None]))
-    return [None if value is None else next(there) for value in values]
 
 
 def baseline_of(

@@ -40,8 +40,7 @@ def eureka_ratio(
     Raises:
         ValueError: if there is no seed, or more moments than seeds.
     """
-    if not 0 <= count <= seeds or seeds < 1:
-        raise ValueError(f"a Eureka-ratio needs 0 <= count <= seeds and one seed or more, got {count} of {seeds}")
+    _check_ratio(count, seeds)
     interval = binomtest(count, seeds).proportion_ci(confidence, method=method)
     return Ratio(count, seeds, float(interval.low), float(interval.high))
 
@@ -53,22 +52,29 @@ def fisher(one: tuple[int, int], other: tuple[int, int]) -> float:
         ValueError: if a ratio has no seed, or more moments than seeds.
     """
     for count, seeds in (one, other):
-        if not 0 <= count <= seeds or seeds < 1:
-            raise ValueError(f"a Eureka-ratio needs 0 <= count <= seeds and one seed or more, got {count} of {seeds}")
+        _check_ratio(count, seeds)
     table = [[count, seeds - count] for count, seeds in (one, other)]
     return float(fisher_exact(table).pvalue)
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
+def _check_ratio(count: int, seeds: int) -> None:
+    if not 0 <= count <= seeds or seeds < 1:
+        raise ValueError(f"a Eureka-ratio needs 0 <= count <= seeds and one seed or more, got {count} of {seeds}")
+
+
+def holm(p_values: Sequence[float | None]) -> list[float | None]:
     """Corrects the p-values of a whole table: even one false alarm among all of them is then as rare as p says.
+
+    None, where no test was possible, stays None and does not count.
 
     Source: Holm 1979: the i-th smallest of m is multiplied by m - i + 1; none falls below the one before it.
     """
-    corrected = [0.0] * len(p_values)
+    corrected = list(p_values)
+    rising = sorted((p, place) for place, p in enumerate(p_values) if p is not None)
     largest = 0.0
-    for place, index in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
-        largest = max(largest, min(1.0, (len(p_values) - place) * p_values[index]))
-        corrected[index] = largest
+    for before, (p, place) in enumerate(rising):
+        largest = max(largest, min(1.0, (len(rising) - before) * p))
+        corrected[place] = largest
     return corrected
 
 

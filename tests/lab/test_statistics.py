@@ -102,6 +102,7 @@ def test_holms_correction_by_hand() -> None:
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm([0.9, 0.8]) == [1.0, 1.0]
     assert holm([]) == []
+    assert holm([None, 0.04, None, 0.03]) == [None, 0.06, None, 0.06]  # as if the others alone stood there
 
 
 def test_paired_comparison_takes_the_seeds_that_both_have() -> None:
