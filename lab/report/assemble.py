@@ -67,6 +67,10 @@ class Section:
     drawings: Sequence[Drawing]
     pictures: Sequence[tuple[Setting, Record, Sequence[Path]]]
 
+    def cells(self, found: Outcome) -> dict[str, str]:
+        """One of the outcomes as text, by column title."""
+        return setting_row(found, self.comparisons.get(found.setting.name))
+
 
 @dataclass(frozen=True)
 class Report:
@@ -85,6 +89,11 @@ class Report:
     def settings(self) -> list[Setting]:
         """All settings, in the order of their sections."""
         return [found.setting for section in self.sections for found in section.outcomes]
+
+    @property
+    def drawings(self) -> list[Drawing]:
+        """All figures, in the order of their sections."""
+        return [drawing for section in self.sections for drawing in section.drawings]
 
 
 def assemble(

@@ -14,7 +14,7 @@ from typing import Any
 from markupsafe import Markup
 
 from lab.report.against import MatchedRow, Measured
-from lab.report.assemble import Report, Section, compares, link, run_row, setting_row
+from lab.report.assemble import Report, Section, compares, link, run_row
 from lab.report.settings import Setting
 
 # Most bytes of a page, so that it opens at once and can be mailed: charts, then figures, then pictures, while they fit.
@@ -64,7 +64,7 @@ def page_values(
 def _charts(report: Report, room: Room) -> dict[str, Markup]:
     """Charts by id, as long as there is room; the page shows the others as figures."""
     found: dict[str, Markup] = {}
-    for drawing in (one for section in report.sections for one in section.drawings):
+    for drawing in report.drawings:
         # A chart of aligned curves takes its data from the chart by epoch, which has to be in the page.
         if drawing.chart and drawing.chart.get("of", drawing.chart_id) in (drawing.chart_id, *found):
             script = _script(drawing.chart)
@@ -125,7 +125,7 @@ def _section(
             "id": ids[id(found.setting)],
             "name": found.setting.name,
             "baseline": found.setting is section.baseline,
-            "cells": setting_row(found, section.comparisons.get(found.setting.name)),
+            "cells": section.cells(found),
         }
         for found in section.outcomes
     ]

@@ -14,7 +14,7 @@ from markupsafe import Markup, escape
 from lab.console import LabError, printable
 from lab.plotting.figures import save_figure
 from lab.report.against import MatchedRow
-from lab.report.assemble import Drawing, Report, Section, run_row, setting_row
+from lab.report.assemble import Drawing, Report, run_row
 from lab.report.markdown import code, escaped
 from lab.report.page import page_values
 from lab.runs.files import DamagedFile, csv_text, lies_in, read_json, write_json, write_text
@@ -49,16 +49,9 @@ def write(report: Report, out: Path, provenance: Mapping[str, Any], pictures_mib
     if not (out / MARK).exists():
         # Written first, so that the folder of an interrupted report is known as one and may be written again.
         write_text(out / MARK, f"<!doctype html>{_GENERATOR}<title>Broken off: run the same command again</title>")
-    names = [
-        f"{drawing.name}.{kind}"
-        for section in report.sections
-        for drawing in section.drawings
-        for kind in ("png", "pdf")
-    ]
+    names = [f"{drawing.name}.{kind}" for drawing in report.drawings for kind in ("png", "pdf")]
     _note_made(out, {*before, *(f"figures/{name}" for name in names)})
-    drawn = {
-        drawing.name: _save(drawing, out / "figures") for section in report.sections for drawing in section.drawings
-    }
+    drawn = {drawing.name: _save(drawing, out / "figures") for drawing in report.drawings}
     page = page_values(report, out, provenance, drawn, pictures_mib)
     written = [out / "figures" / name for name in names]
     for name, environment in (("index.html", _html()), ("report.md", _markdown())):
@@ -67,7 +60,7 @@ def write(report: Report, out: Path, provenance: Mapping[str, Any], pictures_mib
     runs = [run_row(setting, run, out) for setting in report.settings for run in (*setting.runs, *setting.doubles)]
     written.append(_csv(out / "runs.csv", runs))
     rows = [
-        {"experiment": section.experiment, "setting": found.setting.name, **_cells(section, found.setting.name)}
+        {"experiment": section.experiment, "setting": found.setting.name, **section.cells(found)}
         for section in report.sections
         for found in section.outcomes
     ]
@@ -152,11 +145,6 @@ def _save(drawing: Drawing, folder: Path) -> dict[str, Any]:
 def _csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
     write_text(path, csv_text(rows, list(dict.fromkeys(key for row in rows for key in row))))
     return path
-
-
-def _cells(section: Section, name: str) -> dict[str, str]:
-    found = next(found for found in section.outcomes if found.setting.name == name)
-    return setting_row(found, section.comparisons.get(name))
 
 
 def _against_lines(row: MatchedRow, out: Path) -> list[dict[str, Any]]:
