@@ -11,6 +11,7 @@ import shutil
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import lightning as L
 import torch
@@ -121,27 +122,16 @@ def _tell_if_logged_otherwise(run: Run, config: DictConfig) -> None:
 @contextmanager
 def _opened(spec: RunSpec) -> Iterator[OpenRun | Summary]:
     """Holds the run folder of one seed within the block; yields its summary if nothing is left to train."""
-    primary = process_rank() == 0
-    try:
-        run = Run(spec.folder, primary)
-    except OSError as error:
-        raise _unwritable(spec, error) from error
+    with _writable(spec.folder):
+        run = Run(spec.folder, primary=process_rank() == 0)
     try:
         if spec.force and slurm.restarts() and run.read_provenance().get("slurm_job") == slurm.job():
             spec = spec.changed(force=False)  # this job has started the run anew already, before it was requeued
         # Read before anything is set aside: seeds that began together start anew together. All processes read the same
         # summary, so they return together.
         before = None if spec.force else run.read_summary()
-        if primary and (spec.force or run.cannot_go_on):
-            if not spec.force:
-                run.check_same(spec.config)
-            try:
-                aside = run.set_aside()
-            except OSError as error:
-                raise _unwritable(spec, error) from error
-            if aside:
-                why = "force=true" if spec.force else "no checkpoint is there to go on from, so it starts anew"
-                tell(f"{why}: the run before is kept in {aside}")
+        if run.primary and (spec.force or run.cannot_go_on):
+            _set_aside(run, spec)
         code = own_code(identity_of(spec.config))
         if before is not None and before.finished:
             run.check_same(spec.config)
@@ -150,32 +140,54 @@ def _opened(spec: RunSpec) -> Iterator[OpenRun | Summary]:
             _tell_if_logged_otherwise(run, spec.config)
             yield before
             return
-        origin = provenance()
-        if "lab.train" not in origin["command"]:
-            # In a worker of a launcher, the command of the process itself tells a reader nothing.
-            origin["command"] = spec.command
-        _tell_if_code_changed(run, code)
-        try:
-            run.identify(spec.config, origin | {"own_code": code})
-        except OSError as error:
-            raise _unwritable(spec, error) from error
-        fixed = Summary(
-            status="running",
-            name=spec.name,
-            experiment=spec.experiment,
-            softmax=spec.softmax,
-            seed=spec.seed,
-            overrides=spec.overrides,
-            # The number at the start: fewer seeds go on once some have ended.
-            seeds_together=before.seeds_together if before is not None else None,
-            **origin,
-        )
-        yield OpenRun(spec, run, fixed)
+        yield OpenRun(spec, run, _identified(run, spec, code, before))
     except (LabError, *STOPPED):
         run.take_back()
         raise
     finally:
         run.release()
+
+
+def _set_aside(run: Run, spec: RunSpec) -> None:
+    """Keeps the run that is in the folder beside it, so that this one starts anew; says so."""
+    if not spec.force:
+        run.check_same(spec.config)
+    with _writable(run.folder):
+        aside = run.set_aside()
+    if aside:
+        why = "force=true" if spec.force else "no checkpoint is there to go on from, so it starts anew"
+        tell(f"{why}: the run before is kept in {aside}")
+
+
+def _identified(run: Run, spec: RunSpec, code: Mapping[str, str], before: Summary | None) -> Summary:
+    """Writes into the folder what is run and where it comes from; returns the fixed fields of the summary."""
+    origin = provenance()
+    if "lab.train" not in origin["command"]:
+        # In a worker of a launcher, the command of the process itself tells a reader nothing.
+        origin["command"] = spec.command
+    _tell_if_code_changed(run, code)
+    with _writable(run.folder):
+        run.identify(spec.config, origin | {"own_code": code})
+    return Summary(
+        status="running",
+        name=spec.name,
+        experiment=spec.experiment,
+        softmax=spec.softmax,
+        seed=spec.seed,
+        overrides=spec.overrides,
+        # The number at the start: fewer seeds go on once some have ended.
+        seeds_together=before.seeds_together if before is not None else None,
+        **origin,
+    )
+
+
+@contextmanager
+def _writable(folder: Path) -> Iterator[None]:
+    """Says in one sentence that a run folder cannot be written, if the block finds so."""
+    try:
+        yield
+    except OSError as error:
+        raise LabError(f"{folder} cannot be written: {error}; name another folder with paths.runs") from error
 
 
 def _tell_if_code_changed(run: Run, now: Mapping[str, str]) -> None:
@@ -184,10 +196,6 @@ def _tell_if_code_changed(run: Run, now: Mapping[str, str]) -> None:
     changed = sorted(name for name in before if name in now and before[name] != now[name])
     if changed and run.primary:
         tell(f"{', '.join(changed)} changed since {run.folder} was trained: force=true runs it anew with the new code")
-
-
-def _unwritable(spec: RunSpec, error: OSError) -> LabError:
-    return LabError(f"{spec.folder} cannot be written: {error}; name another folder with paths.runs")
 
 
 def _outcome(run: Run) -> Summary:
