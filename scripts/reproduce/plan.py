@@ -9,14 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, cast
+from typing import Annotated, Any, Literal
 
-import yaml
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
-from yaml import YAMLError
+from pydantic import ConfigDict, Field
 
 from lab.config.overrides import read_override
 from lab.config.suggestions import choices
+from lab.config.typed_file import read_typed
 from lab.console import LabError, duration, tell
 from lab.training.build import build_data
 from scripts.reproduce.common import of_this_machine, speed_of
@@ -220,31 +219,6 @@ class Speeds:
         return f"about {duration(seconds)}" if seconds else "nothing to train"
 
 
-Content = TypeVar("Content")
-
-
-@cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
-
-
-def _read(path: Path, kind: type[Content], **known: Any) -> Content:
-    """Reads a YAML file as a ``kind``.
-
-    Raises:
-        LabError: if the file cannot be read, or does not say what a ``kind`` needs.
-    """
-    try:
-        content = yaml.safe_load(path.read_text())
-        return _adapter(cast(Any, kind)).validate_python({**content, **known})
-    except (OSError, YAMLError, TypeError) as error:
-        raise LabError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise LabError(f"{path}: {where}: {first['msg'].removeprefix('Value error, ')}") from error
-
-
 @cache
 def families(path: Path = HERE / "settings.yaml") -> Mapping[str, Family]:
     """All families, by name.
@@ -252,7 +226,7 @@ def families(path: Path = HERE / "settings.yaml") -> Mapping[str, Family]:
     Raises:
         LabError: if the file is wrong.
     """
-    return _read(path, dict[str, Family])
+    return read_typed(path, dict[str, Family])
 
 
 def names(folder: Path = HERE / "figures") -> list[str]:
@@ -281,7 +255,7 @@ def load(name: str) -> FigureSpec:
         LabError: if there is no such figure, or its file is wrong.
     """
     stem = full_name(name).replace(":", "_")
-    return _read(HERE / "figures" / f"{stem}.yaml", FigureSpec, name=stem)
+    return read_typed(HERE / "figures" / f"{stem}.yaml", FigureSpec, name=stem)
 
 
 def runs_of(family: str, seeds: Mapping[str, int], further: Sequence[str] = ()) -> list[Run]:

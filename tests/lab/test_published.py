@@ -14,8 +14,9 @@ from omegaconf import OmegaConf
 
 from lab.config.check import check
 from lab.config.compose import CONFIGS, compose_config
+from lab.config.typed_file import read_typed
 from lab.console import LabError
-from lab.report.published import Cell, Paper, Table, load, names, read
+from lab.report.published import Cell, Paper, Table, load, names
 
 RUNNABLE = [name for name in names() if load(name).experiment]
 SWEPT = [name for name in names() if load(name).sweep]
@@ -248,7 +249,7 @@ rows:
 def written(folder: Path, text: str) -> Table:
     path = folder / "table_99.yaml"
     path.write_text(text)
-    return read(path, Table, name="a/table_99", paper=load("eureka/table_1").paper)
+    return read_typed(path, Table, name="a/table_99", paper=load("eureka/table_1").paper)
 
 
 def test_a_right_file_is_read(tmp_path: Path) -> None:

@@ -11,18 +11,14 @@ papers print them, in the unit of their column; where a printed number is doubtf
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, TypeVar
 
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from pydantic import ConfigDict, TypeAdapter, ValidationError
-from yaml import YAMLError
+from pydantic import ConfigDict
 
 from lab.config.suggestions import choices
+from lab.config.typed_file import read_typed
 from lab.console import LabError
 
 FOLDER = Path(__file__).resolve().parent
@@ -174,9 +170,6 @@ class Table:
         return None if row.overrides is None else (*self.experiment, *row.overrides)
 
 
-Content = TypeVar("Content", Paper, Table)
-
-
 def names() -> list[str]:
     """All tables, as :func:`load` takes them: "eureka/table_1" and so on, by paper and number."""
     found = (path for path in FOLDER.glob("*/*.yaml") if path.name != "paper.yaml")
@@ -192,40 +185,7 @@ def load(name: str) -> Table:
     if name not in names():
         raise LabError(f"no published table is called {name!r}; {choices(name, names())}")
     path = FOLDER / f"{name}.yaml"
-    return read(path, Table, name=name, paper=read(path.with_name("paper.yaml"), Paper))
-
-
-def read(path: Path, kind: type[Content], **known: Any) -> Content:
-    """Reads a file as a ``kind``; the file must not hold the ``known`` fields, which follow from where it lies.
-
-    Raises:
-        LabError: if the file cannot be read, or has other keys, other types or cells that do not fit.
-    """
-    try:
-        content = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
-    except (OSError, YAMLError, OmegaConfBaseException) as error:
-        raise LabError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
-    if not isinstance(content, dict):
-        raise LabError(f"{path} must hold keys and values")
-    for key in known.keys() & content.keys():
-        raise LabError(f"{path}: {key} follows from where the file lies: leave it out")
-    try:
-        return TypeAdapter(kind).validate_python({**content, **known})
-    except ValidationError as error:
-        # A misspelt key gives two errors, an unknown key and a missing one: the unknown key says more.
-        first = min(error.errors(), key=lambda e: e["type"] != "unexpected_keyword_argument")
-        *path_there, last = first["loc"] or ("",)
-        where = ".".join(str(part) for part in first["loc"])
-        if first["type"] == "unexpected_keyword_argument":
-            valid = [field.name for field in fields(_kind_at(kind, path_there)) if field.name not in known]
-            raise LabError(f"{path}: {where} is not known; {choices(str(last), valid)}") from error
-        message = first["msg"].removeprefix("Value error, ").replace("Field required", "is missing")
-        raise LabError(f"{path}: {where + ': ' if where else ''}{message}") from error
-
-
-def _kind_at(kind: type, loc: Sequence[str | int]) -> type:
-    """Class of a place in a file: rows.3.cells.accuracy is a Cell."""
-    return {"cells": Cell, "columns": Column, "rows": Row}[str(loc[-2])] if len(loc) > 1 else kind
+    return read_typed(path, Table, name=name, paper=read_typed(path.with_name("paper.yaml"), Paper))
 
 
 def _natural(name: str) -> list[str | int]:
