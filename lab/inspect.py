@@ -29,6 +29,7 @@ from pathlib import Path
 
 import yaml
 
+from lab.config.arguments import tell_version
 from lab.config.compose import CONFIGS
 from lab.config.look_arguments import look_arguments
 from lab.console import import_from_here, patience, refusals
@@ -52,6 +53,7 @@ def main() -> None:
     if any(argument in ("--help", "-h") for argument in sys.argv[1:]):
         print(_usage())
         return
+    tell_version(sys.argv[1:])
     import_from_here()
     with refusals():
         told = look_arguments(sys.argv[1:])

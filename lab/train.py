@@ -16,6 +16,7 @@ from omegaconf import DictConfig
 
 from hydra_plugins.eureka_lab import offer
 from lab.config import command_line
+from lab.config.arguments import tell_version
 from lab.config.compose import CONFIGS
 from lab.console import LabError, Unfinished, import_from_here, patience, refusals, tell
 from lab.runs.outcome import BrokenOff, Failed
@@ -78,6 +79,7 @@ def _search_path() -> list[str]:
 
 def main() -> None:
     """Runs the command line."""
+    tell_version(sys.argv[1:])
     import_from_here()
     with refusals():
         sys.argv[1:] = command_line.in_order(sys.argv[1:])

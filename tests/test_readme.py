@@ -17,7 +17,8 @@ import yaml
 from conftest import ROOT, problem_with, python, small_gpt2, summary_of, train_in
 
 from lab.config.compose import CONFIGS
-from lab.datasets.reasoning import PLATEAU
+from lab.datasets.prior import prior_accuracy
+from lab.datasets.reasoning import reasoning_table
 from lab.inspect import main as look
 from lab.report.__main__ import main as report
 from lab.report.statistics import fisher
@@ -44,6 +45,7 @@ def commands() -> list[str]:
 def test_commands_are_of_the_known_kinds() -> None:
     known = (
         "make ",
+        "pip install .",  # tests/test_wheel.py installs it
         "tensorboard ",
         *(f"python -m lab.{name} " for name in ("train", "inspect", "status", "bench", "report")),
     )
@@ -95,7 +97,8 @@ def test_report_commands_report(command: str, tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(sys, "argv", ["lab.report", *shlex.split(command)[3:]])
     monkeypatch.chdir(tmp_path)
     report()
-    assert "3/5" in next(tmp_path.rglob("report.md")).read_text()
+    # The paper's ratio where it is asked for.
+    assert ("3/5" if "--against" in command else "1 finished") in next(tmp_path.rglob("report.md")).read_text()
 
 
 @pytest.mark.parametrize("command", [c for c in commands() if c.startswith(REPRODUCE)])
@@ -136,7 +139,8 @@ def test_the_numbers_of_the_first_picture_are_those_of_its_runs() -> None:
     told = " ".join(README.split())
     assert f"NormSoftmax has its Eureka-moment on {counts['norm_softmax']} of 10 seeds" in told
     assert f"softmax on {counts['softmax']} of 10 (Fisher's exact test: p = {p:.3f})" in told
-    assert f"{PLATEAU:.1%}".replace("%", " %") in told
+    _, labels, latents = reasoning_table(7)
+    assert f"{prior_accuracy(latents, labels):.1%}".replace("%", " %") in told
 
 
 def test_tensorboard_is_installed() -> None:
