@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lab.callbacks.diagnostics.base import Diagnostic
 from lab.console import LabError
-from lab.observation.attention_statistics import received, rollout, shares
+from lab.observation.attention_statistics import received, rollout
 from lab.observation.observe import Chunk, Findings
 from lab.plotting.figures import literal, maps, panels
 from lab.plotting.style import MAP, styled
@@ -54,10 +54,7 @@ class AttentionMaps(Diagnostic):
         super().__init__(folder, every_n_epochs, scenes, pictures_every_n_epochs)
 
     def see(self, chunk: Chunk) -> dict[str, Any]:
-        weights = [
-            shares(layer["weights"], normaliser.total)
-            for normaliser, layer in zip(chunk.normalisers, chunk.layers, strict=True)
-        ]
+        weights = chunk.shares
         if len({w.shape for w in weights}) > 1:
             raise LabError(
                 "attention_maps draws layers side by side, and these differ in heads or tokens: leave it out"

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from lab.callbacks.diagnostics.base import Diagnostic
-from lab.observation.attention_statistics import mass_on, null_mass, received, shares
+from lab.observation.attention_statistics import mass_on, null_mass, received
 from lab.observation.observe import Chunk, Findings, head_rows, layers_over
 from lab.plotting.figures import bars_by_layer, lines_by_layer
 
@@ -40,10 +40,10 @@ class AttentionMass(Diagnostic):
             )
         # By region and layer, since layers of cross-attention have no answer token.
         masses: dict[str, dict[int, Tensor]] = {}
-        for index, (normaliser, layer) in enumerate(zip(chunk.normalisers, chunk.layers, strict=True)):
-            got_BHM = received(shares(layer["weights"], normaliser.total))
+        for index, (normaliser, weights) in enumerate(zip(chunk.normalisers, chunk.shares, strict=True)):
+            got_BHM = received(weights)
             regions = dict(chunk.regions)
-            if layer["weights"].shape[-2] == layer["weights"].shape[-1]:
+            if weights.shape[-2] == weights.shape[-1]:
                 answer = torch.zeros_like(got_BHM[:, 0], dtype=torch.bool)
                 answer[:, chunk.model.answer_token] = True
                 regions["answer"] = answer
@@ -53,7 +53,7 @@ class AttentionMass(Diagnostic):
             sink = torch.stack([got_BHM.amax(-1).mean(0), torch.ones_like(got_BHM[0, :, 0])])
             masses.setdefault("sink", {})[index] = sink
             if normaliser.total == "at most one":
-                null_H = null_mass(layer["weights"]).mean((0, 2))
+                null_H = null_mass(weights).mean((0, 2))
                 # Not "null", which pandas reads from a table as a missing value.
                 masses.setdefault("nothing", {})[index] = torch.stack([null_H, torch.zeros_like(null_H)])
         return {name: {n: value.cpu() for n, value in layers.items()} for name, layers in masses.items()}, len(chunk)

@@ -15,7 +15,6 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from lab.callbacks.diagnostics.base import Diagnostic
-from lab.observation.attention_statistics import shares
 from lab.observation.observe import Chunk, Findings
 from lab.plotting.figures import count_axis, legend_below, new_figure
 from lab.plotting.style import MAP, styled
@@ -37,8 +36,8 @@ class AttentionScores(Diagnostic):
 
     def see(self, chunk: Chunk) -> tuple[Tensor, list[Tensor]]:
         counts, samples = [], []
-        for normaliser, layer in zip(chunk.normalisers, chunk.layers, strict=True):
-            flat, hidden = shares(layer["weights"], normaliser.total).flatten(), layer["logits"].isneginf().flatten()
+        for weights, layer in zip(chunk.shares, chunk.layers, strict=True):
+            flat, hidden = weights.flatten(), layer["logits"].isneginf().flatten()
             # A copy: a view would keep every chunk's weights in memory.
             samples.append(flat.masked_fill(hidden, math.nan)[:: max(1, len(flat) // 10_000)].clone().cpu())
             # Hidden keys get a bin of their own: to drop them would make the CPU wait for the GPU to count them.

@@ -20,7 +20,6 @@ from lab.observation.attention_statistics import (
     log_critical_items,
     logit_spread,
     lower_dispersion_bound,
-    shares,
     smallest_weight,
     spread_bound,
 )
@@ -81,15 +80,15 @@ class LogitSpread(Diagnostic):
     def see(self, chunk: Chunk) -> tuple[list[Tensor], int]:
         values = []
         modules = chunk.model.attention_layers()
-        for module, layer in zip(modules, chunk.layers, strict=True):
-            keys_BHN = keys_seen(layer["logits"])
-            spread_BHN = logit_spread(layer["logits"])
+        for module, layer, weights in zip(modules, chunk.layers, chunk.shares, strict=True):
+            logits = layer["logits"]
+            keys_BHN = keys_seen(logits)
+            spread_BHN = logit_spread(logits)
             undefined = bound_BHN = torch.full_like(spread_BHN, math.nan)
             # For a model of another library, the inputs of its projections are not known.
             if "queries" in layer:
                 beta = module.rule.inverse_temperature(layer["q"], layer["k"], layer.get("mask")).detach()
                 bound_BHN = spread_bound(module, layer["queries"], layer["tokens"], beta).expand_as(spread_BHN)
-            weights, logits = shares(layer["weights"], module.normaliser.total), layer["logits"]
             disperses = module.normaliser.exponential
             is_softmax = disperses and module.normaliser.total == "one"
             columns = (

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from lab.callbacks.diagnostics.base import Diagnostic
-from lab.observation.attention_statistics import shares, sink_value_norms
+from lab.observation.attention_statistics import sink_value_norms
 from lab.observation.observe import Chunk, Findings, head_rows, layers_over
 from lab.plotting.figures import bars_by_layer, lines_by_layer
 
@@ -28,10 +28,8 @@ class SinkValues(Diagnostic):
     reads = ("weights", "v")
 
     def see(self, chunk: Chunk) -> tuple[list[Tensor], int]:
-        values = [
-            torch.stack(sink_value_norms(shares(layer["weights"], normaliser.total), layer["v"])).mean(1)
-            for normaliser, layer in zip(chunk.normalisers, chunk.layers, strict=True)
-        ]
+        layers = zip(chunk.shares, chunk.layers, strict=True)
+        values = [torch.stack(sink_value_norms(weights, layer["v"])).mean(1) for weights, layer in layers]
         return [value.cpu() for value in values], len(chunk)
 
     def conclude(self, seen: list[Any]) -> Findings:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lab.callbacks.diagnostics.base import Diagnostic
 from lab.console import LabError
-from lab.observation.attention_statistics import mass_on, shares
+from lab.observation.attention_statistics import mass_on
 from lab.observation.observe import Chunk, Findings, head_rows
 from lab.plotting.figures import bars_by_layer, lines_by_layer
 
@@ -53,8 +53,8 @@ class TargetAttention(Diagnostic):
         # Z locations, T = Z targets; the other letters as in lab.observation.observe.
         right_BZ = F.one_hot(latents["target_location"], count).float()
         sums_ZTH = []
-        for normaliser, layer in zip(chunk.normalisers, chunk.layers, strict=True):
-            answer_BHM = shares(layer["weights"][:, :, [chunk.model.answer_token]], normaliser.total)[:, :, 0]
+        for weights in chunk.shares:
+            answer_BHM = weights[:, :, chunk.model.answer_token]
             mass_BTH = torch.stack([mass_on(answer_BHM, place_BM) for place_BM in places], 1)
             sums_ZTH.append(torch.einsum("bz,bth->zth", right_BZ, mass_BTH).cpu())
         return sums_ZTH, right_BZ.sum(0).cpu()

@@ -9,7 +9,7 @@ import copy
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from numbers import Number
 from typing import Any, Protocol
 
@@ -26,6 +26,7 @@ from lab.attention.rule import TemperatureRule
 from lab.console import LabError, blamed
 from lab.datasets.loading import Batch, DataModule, parts_of
 from lab.models.parts import Observable, attention_layers_of, observable
+from lab.observation.attention_statistics import shares
 from lab.observation.recorder import Recorder, evaluating
 
 # Number of scenes that stands for all scenes of the validation set.
@@ -70,6 +71,12 @@ class Chunk:
     def normalisers(self) -> list[Normaliser]:
         """The normaliser of every layer."""
         return self.model.normalisers()
+
+    @cached_property
+    def shares(self) -> list[Tensor]:
+        """The weights of every layer as shares of their rows, [B, H, N, M] in float32."""
+        totals = (normaliser.total for normaliser in self.normalisers)
+        return [shares(layer["weights"], total) for layer, total in zip(self.layers, totals, strict=True)]
 
 
 @dataclass
