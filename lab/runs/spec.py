@@ -220,10 +220,14 @@ def folder_name(text: str) -> str:
     return f"{short}-{hashlib.blake2b(encoded, digest_size=6).hexdigest()}"
 
 
-def one_device(trainer: DictConfig) -> bool:
-    """Tells whether a trainer's config asks for a single device: 1, or a list with one GPU's number, [3]."""
+def device_count(trainer: DictConfig) -> int | None:
+    """Counts the devices of a node that a trainer's config asks for: 2 of [0,3] and "0,3"; None of auto and -1."""
     devices = trainer.devices
-    return devices in (1, "1") or (isinstance(devices, Sequence) and not isinstance(devices, str) and len(devices) == 1)
+    if isinstance(devices, str) and "," in devices:
+        devices = devices.split(",")
+    if isinstance(devices, Sequence) and not isinstance(devices, str):
+        return len(devices)
+    return int(devices) if str(devices).isdigit() else None
 
 
 def _names_a_run(override: Override) -> bool:

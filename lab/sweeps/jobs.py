@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from lab.config.overrides import is_whole
 from lab.console import LabError, tell
 from lab.runs import slurm
 from lab.runs.files import DamagedFile, read_json, write_json
+from lab.runs.spec import device_count
 from lab.sweeps.plan import FOLDER
 
 if TYPE_CHECKING:
@@ -58,19 +59,11 @@ def with_resources(given: Mapping[str, Any], trainer: DictConfig) -> dict[str, A
     Raises:
         LabError: if the trainer leaves the number of devices to the machine.
     """
-    devices = trainer.devices
-    if OmegaConf.is_list(devices):
-        count: int | None = len(devices)
-    elif str(devices).isdigit():
-        count = int(devices)
-    else:
-        # "0,1" names two devices, as [0,1] does, and "0," names one.
-        named = str(devices).split(",")
-        count = sum(bool(one.strip()) for one in named) if len(named) > 1 else None
-    count = count or given["gpus_per_node"] or given["tasks_per_node"]
+    count = device_count(trainer) or given["gpus_per_node"] or given["tasks_per_node"]
     if count is None:
         raise LabError(
-            f"trainer.devices={devices} leaves open how many GPUs a job needs: give hydra.launcher.gpus_per_node=4, say"
+            f"trainer.devices={trainer.devices} leaves open how many GPUs a job needs: give "
+            "hydra.launcher.gpus_per_node=4, say"
         )
     otherwise = trainer.accelerator == "cpu" or given["gpus_per_task"] or given["gres"]
     needed = {

@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 
 from lab.console import LabError, patience
 from lab.runs import slurm
-from lab.runs.spec import RunSpec, one_device
+from lab.runs.spec import RunSpec, device_count
 from lab.runs.summary import Summary, is_finished, read_summary
 from lab.training.memory import keep_freed_memory
 from lab.training.processes import stopped, train_apart
@@ -81,7 +81,7 @@ def start(spec: RunSpec) -> list[Summary]:
 
 def starts_processes(spec: RunSpec) -> bool:
     """Tells whether Lightning is to start further processes; under SLURM and torchrun they are there already."""
-    return not one_device(spec.config.trainer) and slurm.job() is None and "LOCAL_RANK" not in os.environ
+    return device_count(spec.config.trainer) != 1 and slurm.job() is None and "LOCAL_RANK" not in os.environ
 
 
 def start_apart(spec: RunSpec, search_path: Sequence[str]) -> list[Summary]:
@@ -127,8 +127,7 @@ def _check_devices(trainer: DictConfig) -> None:
         LabError: if the trainer asks for GPUs, and this machine has none, or has fewer; or for more processes than this
             machine has cores.
     """
-    accelerator, devices = trainer.get("accelerator"), trainer.get("devices")
-    asked = int(devices) if str(devices).isdigit() else 1
+    accelerator, devices, asked = trainer.accelerator, trainer.devices, device_count(trainer) or 1
     # LOCAL_RANK: torchrun has started the processes already, and each may see only its own GPU.
     if accelerator == "cpu":
         cores = max(2, os.cpu_count() or 1)

@@ -21,7 +21,7 @@ from lab.console import LabError, tell
 from lab.datasets.loading import DataModule
 from lab.runs.checkpoints import Checkpoint, read_checkpoint, save_checkpoint
 from lab.runs.outcome import Ending
-from lab.runs.spec import one_device
+from lab.runs.spec import device_count
 from lab.training.build import build_callbacks, build_checkpoints, build_loggers, build_model_and_data, build_trainer
 from lab.training.open_run import OpenRun
 from lab.training.resume import check_resumable
@@ -37,7 +37,7 @@ def check_trainer(config: DictConfig) -> None:
         raise LabError(
             "seeds cannot train together on batches that differ in shape: run them one by one, -m seed=0,1,2"
         )
-    if not one_device(config.trainer) or config.trainer.num_nodes != 1:
+    if device_count(config.trainer) != 1 or config.trainer.num_nodes != 1:
         raise LabError(
             "seeds trains on one device (trainer.devices=1): share seeds out over devices with -m seed=0,1,2"
         )
