@@ -167,5 +167,4 @@ class Watch(Callback):
             one.keep(findings, None, step)
             if one.pictures_every_n_epochs:
                 one.keep_arrays(findings, f"step_{step:07d}")
-                for name, make in findings.figures.items():
-                    one.draw(make(), f"{name}_step_{step:07d}")
+                one.draw_found(findings, f"_step_{step:07d}")
