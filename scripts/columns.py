@@ -110,11 +110,6 @@ def table(settings: Sequence[str], runs: Sequence[str | Path], pairs: int, commo
 
 def main() -> None:
     """Prints the table."""
-    with refusals():
-        _main()
-
-
-def _main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("settings", nargs="*", help='overrides of experiment=top_if_above, as one text: "" is as it is')
     parser.add_argument("--run", type=Path, action="append", default=[], help="a run folder; may be given again")
@@ -133,4 +128,5 @@ def _main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with refusals():
+        main()
