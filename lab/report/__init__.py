@@ -1,10 +1,5 @@
 """Reports over seeds: gather run folders, estimate, compare with the papers, draw, write.
 
-records   one run folder read into a record
-gather    all run folders below a folder, with an index so that only new or changed ones are read
-settings  groups of runs that differ in nothing but the seed
-outcomes  what a setting's seeds say, with intervals, and how settings compare
-against   a published table beside the measured runs
-figures   curves, survival, learning rates, gradients
-page      HTML, Markdown, CSV, PNG and PDF
+Read in this order: ``records`` and ``gather`` (run folders), ``settings`` (runs that differ in the seed alone),
+``outcomes`` (what seeds say, with intervals), ``against`` (the papers), ``assemble`` (a report), ``write`` (its files).
 """
