@@ -124,7 +124,8 @@ STUDIES = {
     ),
     "learning_coefficient": Study(
         "Local learning coefficient across the Eureka-moment",
-        "The small reasoning task; 4 chains of 200 Langevin steps every 50 epochs (Lau et al. 2023).",
+        "The small reasoning task; 4 chains of 1,600 Langevin steps every 50 epochs, of which the last 100 count "
+        "(Lau et al. 2023).",
         (
             Part(
                 "reasoning_small",
