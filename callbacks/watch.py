@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import lightning as L
@@ -18,7 +18,8 @@ from lab.config.overrides import is_whole
 from lab.console import LabError, tell
 from lab.models.replace import heat
 from lab.models.replaced_softmax import replaced_in
-from lab.observation.observe import Findings, attention_layers, check_observers, look
+from lab.observation.look import look
+from lab.observation.observe import Findings, attention_layers, check_observers
 
 
 class Watch(Callback):
@@ -53,7 +54,6 @@ class Watch(Callback):
         self.every_n_steps = every_n_steps
         self._seen = -1
         self._told = False  # that there are no gradients
-        self._convert: Callable[[Any], Any] = lambda x: x
         for one in diagnostics:
             if one not in (*self.diagnostics, *self.norms):
                 raise LabError(
@@ -65,8 +65,6 @@ class Watch(Callback):
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.begin()
-        # As the trainer converts its own batches: under bf16-true the model takes no float32.
-        self._convert = trainer.precision_plugin.convert_input
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if len(trainer.optimizers) > 1 and self._has_schedule:
@@ -162,7 +160,7 @@ class Watch(Callback):
         if step == self._seen:
             return  # called once per batch, and a step may have several
         self._seen = step
-        found = look(self.model, self._convert(self.x), self.diagnostics) if self.diagnostics else []
+        found = look(self.model, self.x, self.diagnostics) if self.diagnostics else []
         for one, findings in zip(self.diagnostics, found, strict=True):
             one.keep(findings, None, step)
             if one.pictures_every_n_epochs:

@@ -2,7 +2,8 @@ from .attention.functional import attend, attend_explicit
 from .attention.rule import TemperatureRule
 from .console import LabError
 from .models.replace import replace_softmax, restore_softmax
-from .observation.observe import look, observe
+from .observation.look import look
+from .observation.observe import observe
 from .observation.recorder import Recorder
 from .report.frames import load_runs
 from .train import run

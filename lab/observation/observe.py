@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from lab.attention.normaliser import Normaliser
 from lab.attention.rule import TemperatureRule
 from lab.console import LabError, blamed
-from lab.datasets.loading import Batch, DataModule, parts_of
+from lab.datasets.loading import Batch, DataModule
 from lab.models.parts import Observable, attention_layers_of, observable
 from lab.observation.attention_statistics import shares
 from lab.observation.recorder import Recorder, evaluating
@@ -155,7 +155,7 @@ def observe(
             raise LabError(f"{type(one).__name__} does not look at scenes of the validation set: leave it out")
     if not isinstance(data, DataModule):
         raise LabError(f"lab.observe takes a data module of the lab, got {type(data).__name__}: lab.look takes a batch")
-    device = _device_of(model) if device is None else torch.device(device)
+    device = device_of(model) if device is None else torch.device(device)
     cuda = [device] if device.type == "cuda" else []
     precision = precision or Precision()
     # Evaluation mode until the end: observers ask the rules again for the temperatures of the pass.
@@ -168,12 +168,12 @@ def observe(
             chunk = _read(model, data, batch, what, precision)
             for index in wanted:
                 assert stop <= observers[index].scenes
-                seen[index].append(_seen(observers[index], chunk))
+                seen[index].append(seen_by(observers[index], chunk))
             del chunk
         asked = [observer.scenes for observer in observers if observer.scenes != EVERY_SCENE]
         if too_few is not None and stop < (most := max(asked, default=0)):
             too_few(most, stop)
-        return [_concluded(observer, own) for observer, own in zip(observers, seen, strict=True)]
+        return [conclusion(observer, own) for observer, own in zip(observers, seen, strict=True)]
 
 
 def check_observers(observers: object) -> None:
@@ -193,12 +193,22 @@ def check_observers(observers: object) -> None:
             raise LabError(f"{type(one).__name__}.reads is a text: write a tuple, ({reads!r},)")
 
 
-def _seen(observer: Observer, chunk: Chunk) -> Any:
+def seen_by(observer: Observer, chunk: Chunk) -> Any:
+    """Returns what an observer makes of a chunk.
+
+    Raises:
+        LabError: if it fails; says where.
+    """
     with blamed(f"{type(observer).__name__}.see fails"):
         return observer.see(chunk)
 
 
-def _concluded(observer: Observer, seen: list[Any]) -> Findings:
+def conclusion(observer: Observer, seen: list[Any]) -> Findings:
+    """Returns what an observer concludes from all chunks that it has seen.
+
+    Raises:
+        LabError: if it fails, or what it returns are no findings.
+    """
     with blamed(f"{type(observer).__name__}.conclude fails"):
         found: object = observer.conclude(seen)
     if not isinstance(found, Findings):
@@ -226,103 +236,8 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, Number | np.generic) or _is_scalar(value)
 
 
-def look(model: nn.Module, x: Any, observers: Sequence[Observer]) -> list[Findings]:
-    """Shows one batch to observers that need no scenes; returns their findings on the whole batch.
-
-        lab.replace_softmax(model, "norm_softmax")
-        (entropy,) = lab.look(model, tokenizer(texts, return_tensors="pt"), [AttentionEntropy("look")])
-
-    Changes nothing in the model, takes no gradient and draws no random number of training. Floating-point inputs are
-    given in the precision of the model's first weights. Padding that an
-    ``attention_mask`` marks is cut off first: inputs with equal masks go through the model together, without padding.
-
-    Args:
-        model: model under a softmax of the lab, the lab's own or one of another library.
-        x: the model's input, or its inputs by name.
-        observers: diagnostics that need no scenes (not probes; attention masses find no regions here).
-
-    Raises:
-        LabError: if the model has no attention of the lab, or an observer needs more than a batch.
-    """
-    known = observable(model)
-    if known is None or not attention_layers(model):
-        raise LabError(f"{type(model).__name__} has no attention of the lab: call lab.replace_softmax(model) first")
-    check_observers(observers)
-    for one in observers:
-        if not hasattr(one, "see") or getattr(one, "needs", None) is not None:
-            raise LabError(f"{type(one).__name__} cannot look at a batch: it needs more than that (use lab.inspect)")
-    device = _device_of(model)
-    x = move_data_to_device(dict(x) if isinstance(x, Mapping) else x, device)
-    # The first weights meet the input, and a product of two precisions is an error.
-    dtype = next((one.dtype for one in model.parameters() if one.is_floating_point()), torch.get_default_dtype())
-    x = apply_to_collection(x, Tensor, lambda one: one.to(dtype) if one.is_floating_point() else one)
-    what = sorted({quantity for observer in observers for quantity in observer.reads})
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), evaluating(model):
-        seen: list[list[Any]] = [[] for _ in observers]
-        for part in _in_pieces(known, _without_padding(x)):
-            layers = _layers(known, part, what, Precision())
-            nothing = torch.zeros(_inputs_of(part), device=device)
-            chunk = Chunk({"x": part, "y": nothing, "latents": {}}, {}, layers, known)
-            for own, observer in zip(seen, observers, strict=True):
-                own.append(_seen(observer, chunk))
-        return [_concluded(observer, own) for observer, own in zip(observers, seen, strict=True)]
-
-
-def _inputs_of(x: Any) -> int:
-    """Counts the inputs of a batch, by its first tensor."""
-    first = next((one for one in parts_of(x) if isinstance(one, Tensor)), None)
-    if first is None or not first.dim():
-        raise LabError("x holds no tensor of inputs: give the model's input, or its inputs by name")
-    if not len(first):
-        raise LabError("x is an empty batch: give one input or more")
-    return len(first)
-
-
-def _in_pieces(model: nn.Module, parts: Iterable[Any]) -> Iterator[Any]:
-    """Batches, cut into pieces so that what the recorder keeps of a piece stays small."""
-    for part in parts:
-        inputs = _inputs_of(part)
-        rows = _chunk_rows(model, _selected(part, inputs, slice(0, 1)), Precision()) if inputs > 1 else 1
-        for start in range(0, inputs, rows):
-            yield part if rows >= inputs else _selected(part, inputs, slice(start, start + rows))
-
-
-def _selected(x: Any, inputs: int, which: Any) -> Any:
-    """Selects some of the ``inputs`` inputs of a batch; tensors without a row for each input stay as they are."""
-    return apply_to_collection(x, Tensor, lambda one: one[which] if one.dim() and len(one) == inputs else one)
-
-
-def _without_padding(x: Any) -> Iterator[Any]:
-    """Inputs by name, cut to the tokens that their masks [B, N] let through; inputs with equal masks stay together.
-
-    ``attention_mask`` belongs to the inputs of a model, ``decoder_attention_mask`` to the inputs of its decoder.
-
-    Raises:
-        LabError: if an input is all padding.
-    """
-    known = {of: x.get(f"{of}attention_mask") for of in ("", "decoder_")} if isinstance(x, Mapping) else {}
-    masks = {of: mask.bool() for of, mask in known.items() if isinstance(mask, Tensor) and mask.dim() == 2}
-    if all(bool(mask_BN.all()) for mask_BN in masks.values()):
-        yield x
-        return
-    for of, mask_BN in masks.items():
-        if not bool(mask_BN.any(1).all()):
-            raise LabError(f"an input is nothing but padding: its {of}attention_mask is 0 everywhere")
-    kinds, which_B = torch.cat(list(masks.values()), dim=1).unique(dim=0, return_inverse=True)
-    for kind in dict.fromkeys(which_B.tolist()):  # the first input stays the first
-        own_B = which_B == kind
-        tokens = dict(zip(masks, kinds[kind].split([mask.shape[1] for mask in masks.values()]), strict=True))
-
-        def cut(name: str, value: Any, own_B: Tensor = own_B, tokens: Mapping[str, Tensor] = tokens) -> Any:
-            of = "decoder_" if name.startswith("decoder_") else ""
-            part = _selected(value, len(own_B), own_B)
-            masked = of in masks and isinstance(value, Tensor) and value.shape[:2] == masks[of].shape
-            return part[:, tokens[of]] if masked else part
-
-        yield {name: cut(name, value) for name, value in x.items()}
-
-
-def _device_of(model: nn.Module) -> torch.device:
+def device_of(model: nn.Module) -> torch.device:
+    """The device of a model's parameters; the CPU for a model without any."""
     return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
 
 
@@ -341,7 +256,7 @@ def _chunks(
         shape = apply_to_collection(batch["x"], Tensor, lambda tensor: tensor.shape[1:])
         reading = any(observer.reads and observer.scenes > start for observer in observers)
         if reading and shape != measured:
-            rows, measured = _chunk_rows(model, _slice(batch["x"], 0, 1), precision), shape
+            rows, measured = chunk_rows(model, _slice(batch["x"], 0, 1), precision), shape
         while place < size and start < last:
             room = min(last, next(end for end in ends if end > start)) - start
             take = min(rows if reading else size, size - place, room)
@@ -364,7 +279,7 @@ def _slice(value: Any, start: int, stop: int) -> Any:
     return apply_to_collection(value, Tensor, lambda tensor: tensor[start:stop])
 
 
-def _layers(model: nn.Module, x: Any, what: Sequence[str], precision: Precision) -> list[dict[str, Tensor]]:
+def read_layers(model: nn.Module, x: Any, what: Sequence[str], precision: Precision) -> list[dict[str, Tensor]]:
     """Quantities that the recorder reads of each layer, in one pass."""
     recorder = Recorder(model, what=what)
     with precision.forward_context():
@@ -372,10 +287,10 @@ def _layers(model: nn.Module, x: Any, what: Sequence[str], precision: Precision)
     return [recorder[layer] for layer in recorder.layers]
 
 
-def _chunk_rows(model: nn.Module, one: Any, precision: Precision) -> int:
+def chunk_rows(model: nn.Module, one: Any, precision: Precision) -> int:
     """Number of scenes per chunk, from the memory that one scene takes."""
     elements = 0
-    for layer in _layers(model, one, ("q", "k"), precision):
+    for layer in read_layers(model, one, ("q", "k"), precision):
         q, k = layer["q"], layer["k"]
         heads, queries, width = q.shape[1:]
         elements += heads * (queries * k.shape[2] + 4 * max(queries, k.shape[2]) * width)
@@ -383,7 +298,7 @@ def _chunk_rows(model: nn.Module, one: Any, precision: Precision) -> int:
 
 
 def _read(model: nn.Module, data: DataModule, batch: Batch, what: Sequence[str], precision: Precision) -> Chunk:
-    layers = _layers(model, batch["x"], what, precision) if what else []
+    layers = read_layers(model, batch["x"], what, precision) if what else []
     plain = observable(model)
     assert plain is not None
     regions = data.regions(batch)
