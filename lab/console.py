@@ -10,12 +10,12 @@ import sys
 import sysconfig
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import takewhile
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -118,10 +118,24 @@ def signal_name(number: int) -> str:
 def hears(number: int) -> bool:
     """Tells whether a signal handler may be set here: in the main thread of a process that does not ignore the signal.
 
-    A process in the background of a shell ignores Ctrl-C, which is meant for the one in the foreground.
+    A process in the background of a shell ignores Ctrl-C, which is meant for the one in the foreground. A handler that
+    another library has set in C (None to Python) stays, too: Python could not set it again.
     """
     main = threading.current_thread() is threading.main_thread()
-    return main and signal.getsignal(number) != signal.SIG_IGN
+    return main and signal.getsignal(number) not in (signal.SIG_IGN, None)
+
+
+@contextmanager
+def handling(handler: Callable[[int, Any], object], *signals: int) -> Iterator[None]:
+    """Sets a handler within the block for those of the signals that this process hears, and the earlier ones after."""
+    before = {number: signal.getsignal(number) for number in signals if hears(number)}
+    for number in before:
+        signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
 
 
 def duration(seconds: float) -> str:

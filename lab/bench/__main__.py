@@ -20,7 +20,7 @@ from lab.bench.cases import PRECISIONS, SOFTMAXES, Case, Row, cases
 from lab.bench.report import number, save, set_aside, show
 from lab.bench.timing import matrix_product_gflops
 from lab.bench.worker import measure_apart
-from lab.console import tables
+from lab.console import handling, tables
 from lab.runs import provenance
 
 
@@ -28,18 +28,16 @@ def run(plan: Sequence[Case], console: Console) -> tuple[list[Row], bool]:
     """Measures the cases one after the other; returns their rows, and False if Ctrl-C (SIGINT) or SIGTERM ended it."""
     rows: list[Row] = []
     # In the background (`nohup ... &`) a process ignores SIGINT, so `kill` has to end it as Ctrl-C would.
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        for place, case in enumerate(plan, start=1):
-            new = measure_apart(case)
-            rows += new
-            told = ", ".join(row.error or f"{number(row.median or 0.0)} {row.unit}" for row in new)
-            console.print(f"{place}/{len(plan)} {case}: {told}", markup=False, highlight=False)
-    except KeyboardInterrupt:
-        console.print("Interrupted: what was measured so far is kept.")
-        return rows, False
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    with handling(signal.default_int_handler, signal.SIGTERM):
+        try:
+            for place, case in enumerate(plan, start=1):
+                new = measure_apart(case)
+                rows += new
+                told = ", ".join(row.error or f"{number(row.median or 0.0)} {row.unit}" for row in new)
+                console.print(f"{place}/{len(plan)} {case}: {told}", markup=False, highlight=False)
+        except KeyboardInterrupt:
+            console.print("Interrupted: what was measured so far is kept.")
+            return rows, False
     return rows, True
 
 

@@ -14,6 +14,7 @@ from lab.bench.cases import Case
 from lab.config.compose import compose_config
 from lab.report.gather import INDEX, gather
 from lab.runs.files import csv_text
+from lab.runs.metrics import FILE as METRICS
 from lab.runs.summary import Eureka, Summary, write_summary
 
 EPOCHS = 300
@@ -67,7 +68,7 @@ def write_runs(root: Path, count: int, epochs: int = EPOCHS) -> None:
         folder.mkdir(parents=True)
         write_summary(folder, summary)
         (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.merge(composed, own), resolve=True))
-        (folder / "metrics.csv").write_text(metrics[seed])
+        (folder / METRICS).write_text(metrics[seed])
 
 
 def _metrics(random: np.random.Generator, epochs: int) -> str:

@@ -19,6 +19,7 @@ from lightning.fabric.utilities import move_data_to_device
 from torch import Tensor, nn
 
 from lab.console import LabError
+from lab.observation.recorder import own_random_numbers
 
 T = TypeVar("T")
 
@@ -113,7 +114,7 @@ class Ahead:
 def ahead(trained: TrainingState) -> Iterator[Ahead]:
     """Gives an :class:`Ahead`; random numbers may be drawn in the block, and their state is restored after it."""
     device = next(trained.module.parameters()).device
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+    with own_random_numbers(device):
         yield Ahead(trained)
 
 

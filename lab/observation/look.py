@@ -29,7 +29,7 @@ from lab.observation.observe import (
     read_layers,
     seen_by,
 )
-from lab.observation.recorder import evaluating
+from lab.observation.recorder import evaluating, own_random_numbers
 
 
 def look(model: nn.Module, x: Any, observers: Sequence[Observer]) -> list[Findings]:
@@ -63,7 +63,7 @@ def look(model: nn.Module, x: Any, observers: Sequence[Observer]) -> list[Findin
     dtype = next((one.dtype for one in model.parameters() if one.is_floating_point()), torch.get_default_dtype())
     x = apply_to_collection(x, Tensor, lambda one: one.to(dtype) if one.is_floating_point() else one)
     what = sorted({quantity for observer in observers for quantity in observer.reads})
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), evaluating(model):
+    with own_random_numbers(device), evaluating(model):
         seen: list[list[Any]] = [[] for _ in observers]
         for part in _in_pieces(known, _without_padding(x)):
             layers = read_layers(known, part, what, Precision())

@@ -27,7 +27,7 @@ from lab.console import LabError, blamed
 from lab.datasets.loading import Batch, DataModule
 from lab.models.parts import Observable, attention_layers_of, observable
 from lab.observation.attention_statistics import shares
-from lab.observation.recorder import Recorder, evaluating
+from lab.observation.recorder import Recorder, evaluating, own_random_numbers
 
 # Number of scenes that stands for all scenes of the validation set.
 EVERY_SCENE = sys.maxsize
@@ -156,10 +156,9 @@ def observe(
     if not isinstance(data, DataModule):
         raise LabError(f"lab.observe takes a data module of the lab, got {type(data).__name__}: lab.look takes a batch")
     device = device_of(model) if device is None else torch.device(device)
-    cuda = [device] if device.type == "cuda" else []
     precision = precision or Precision()
     # Evaluation mode until the end: observers ask the rules again for the temperatures of the pass.
-    with torch.random.fork_rng(devices=cuda), evaluating(model):
+    with own_random_numbers(device), evaluating(model):
         seen: list[list[Any]] = [[] for _ in observers]
         stop = 0
         for start, stop, batch in _chunks(model, data, observers, device, precision):

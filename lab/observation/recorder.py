@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -134,6 +134,11 @@ class Recorder:
     def layers(self) -> tuple[int, ...]:
         """Indices of the layers that are read."""
         return tuple(self._layers)
+
+
+def own_random_numbers(device: torch.device) -> AbstractContextManager[None]:
+    """Keeps, within the block, the random numbers of the CPU and of this device from the program outside it."""
+    return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from lab.plotting.figures import count_axis, legend_below, literal, name_left, new_figure, panels, shade_before
 from lab.plotting.style import GUIDE, QKV, looks, styled
+from lab.runs.metrics import FILE as METRICS
 from lab.runs.metrics import read_metrics
 from lab.runs.summary import Eureka, Summary, read_summary
 
@@ -29,7 +30,7 @@ def accuracy_figure(runs: Mapping[str, Path], axis: str = "epoch", title: str = 
     told = {name: read_summary(folder) for name, folder in runs.items()}
     own = looks([summary.softmax if summary else name for name, summary in told.items()])
     for (name, folder), look in zip(runs.items(), own, strict=True):
-        rows = [row for row in read_metrics(folder / "metrics.csv") if "val/accuracy" in row]
+        rows = [row for row in read_metrics(folder / METRICS) if "val/accuracy" in row]
         if not rows:
             raise ValueError(f"{folder} has no validation accuracy yet")
         epochs, accuracies = [row["epoch"] + 1 for row in rows], [100 * row["val/accuracy"] for row in rows]
@@ -117,7 +118,7 @@ def gradient_figure(folder: Path, layers: Sequence[int] | None = None, moment: f
 def gradient_rows(folder: Path) -> list[dict[str, float]]:
     """Rows of a run's metrics that hold the gradients of W_Q, W_K and W_V, at least those of the first layer."""
     keys = {f"gradient/{name}/layer_0" for name in QKV}
-    return [row for row in read_metrics(folder / "metrics.csv") if keys <= row.keys()]
+    return [row for row in read_metrics(folder / METRICS) if keys <= row.keys()]
 
 
 def gradient_panel(axes: Any, rows: Sequence[Mapping[str, float]], layer: int, moment: float | None) -> None:

@@ -25,6 +25,7 @@ from lab.config.identity import identity
 from lab.console import LabError, tell
 from lab.runs.files import DamagedFile, read_json, remove_unfinished, write_json, write_text
 from lab.runs.lock import FolderLock, undisturbed
+from lab.runs.metrics import FILE as METRICS
 from lab.runs.spec import identity_of
 from lab.runs.stored_config import FILE as CONFIG
 from lab.runs.stored_config import read_config
@@ -58,7 +59,7 @@ class Run:
         self.primary = primary
         self.checkpoints = folder / CHECKPOINTS
         self.pictures = folder / "pictures"
-        self.metrics = folder / "metrics.csv"
+        self.metrics = folder / METRICS
         self.begun = False
         self._lock = FolderLock(folder)
         self._made = [path for path in (folder, *folder.parents) if not path.exists()]

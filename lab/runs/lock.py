@@ -17,7 +17,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -28,7 +27,7 @@ import psutil
 from filelock import FileLock, LeaseSettingsMismatch, SoftFileLease, Timeout
 from pydantic import TypeAdapter, ValidationError
 
-from lab.console import Unfinished, tell
+from lab.console import Unfinished, handling, tell
 from lab.runs import slurm
 from lab.runs.files import DamagedFile, read_json, remove_unfinished, write_json
 
@@ -220,19 +219,11 @@ def is_held(folder: Path) -> bool:
 @contextmanager
 def undisturbed() -> Iterator[None]:
     """Delays Ctrl-C and SIGTERM to the end of the block: raised within, they would leave a lock half taken."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # Python runs signal handlers only in the main thread
-        return
     came: list[int] = []
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    before = {number: handler for number, handler in handlers.items() if handler is not None}  # None: not Python's own
-    for number in before:
-        signal.signal(number, lambda number, _: came.append(number))
     try:
-        yield
+        with handling(lambda number, _: came.append(number), signal.SIGINT, signal.SIGTERM):
+            yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
         for one in came:
             signal.raise_signal(one)
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
-from lab.console import hears, signal_name
+from lab.console import handling, signal_name
 from lab.runs.files import is_full
 
 # Python's own handlers. Others stay: submitit's, or that of a shell that starts a process in the background.
@@ -22,15 +22,8 @@ _OWN = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DF
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
     """Makes Ctrl-C and SIGTERM end the program, within the block, with one line and exit status 128 + signal."""
-    before = {number: signal.getsignal(number) for number in _OWN}
-    taken = [number for number, own in _OWN.items() if hears(number) and before[number] == own]
-    for number in taken:
-        signal.signal(number, _end)
-    try:
+    with handling(_end, *(number for number, own in _OWN.items() if signal.getsignal(number) == own)):
         yield
-    finally:
-        for number in taken:
-            signal.signal(number, before[number])
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO
 
-from lab.console import Unfinished, hears
+from lab.console import Unfinished, handling, hears
 
 # Seconds between two checks that the parent process is still there.
 _LOOK = 1.0
@@ -31,7 +31,10 @@ def train_apart(overrides: Sequence[str], log: IO[str] | None = None) -> int:
     """
     command = [sys.executable, "-m", "lab.train", *overrides]
     # subprocess.run would kill the training a quarter of a second after Ctrl-C.
-    with subprocess.Popen(command, stdout=log, stderr=log) as process, _passing_on(process):
+    with (
+        subprocess.Popen(command, stdout=log, stderr=log) as process,
+        handling(lambda *_: process.terminate(), signal.SIGTERM),
+    ):
         try:
             status = process.wait()
         except KeyboardInterrupt:
@@ -84,15 +87,3 @@ def ended_with_parent() -> Iterator[None]:
 def stopped(status: int) -> bool:
     """Tells by its exit status whether a signal ended the training: it has not failed, and no other may begin."""
     return status > 128
-
-
-@contextmanager
-def _passing_on(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    if not hears(signal.SIGTERM):
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, lambda *_: process.terminate())
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -17,7 +17,7 @@ from torch import Tensor
 from lab.console import LabError, blamed, name_of
 from lab.datasets.contract import check_data
 from lab.datasets.loading import Batch, DataModule, data_of
-from lab.observation.recorder import evaluating
+from lab.observation.recorder import evaluating, own_random_numbers
 from lab.training.module import TwoStepModule
 
 _SAMPLES = 2
@@ -70,7 +70,7 @@ def _logits(module: TwoStepModule, batch: Batch) -> Tensor:
     model, plugin, device = module.model, module.trainer.precision_plugin, module.device
     kind = name_of(type(module.model))
     with (
-        torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
+        own_random_numbers(device),
         _uncompiled(),
         torch.enable_grad(),
         evaluating(model),

@@ -14,7 +14,7 @@ from statistics import median
 from typing import NamedTuple
 
 from lab.config.overrides import quoted, read_override
-from lab.console import LabError, duration
+from lab.console import LabError, duration, handling
 from lab.runs.provenance import git_state, machine, now, versions
 from lab.runs.summary import Summary, read_summary
 from lab.runs.walk import walk_runs
@@ -159,17 +159,16 @@ def within(minutes: float | None) -> Iterator[None]:
         up = True
         raise _TimeIsUp
 
-    before = signal.signal(signal.SIGALRM, end)
-    signal.setitimer(signal.ITIMER_REAL, 60 * minutes)
-    try:
-        yield
-    except (KeyboardInterrupt, SystemExit):
-        if not up:
-            raise
-        print(f"{minutes:g} minutes are over: the same command goes on.")
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+    with handling(end, signal.SIGALRM):
+        signal.setitimer(signal.ITIMER_REAL, 60 * minutes)
+        try:
+            yield
+        except (KeyboardInterrupt, SystemExit):
+            if not up:
+                raise
+            print(f"{minutes:g} minutes are over: the same command goes on.")
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def refuse_keys(overrides: Sequence[str], instead: Mapping[str, str]) -> None:
