@@ -64,11 +64,12 @@ def attend(
 
     Raises:
         ValueError: if rule, normaliser or mask is of a wrong type; if rule or normaliser is made for another number of
-            heads; if queries are not [B, H, N, D], the mask is not bool, or dropout is not in [0, 1); if under a causal
-            mask a query would depend on later ones; or if rule or normaliser cannot be used with a bias.
+            heads; if queries are not [B, H, N, D], there are not as many values as keys, the mask is not bool, or
+            dropout is not in [0, 1); if under a causal mask a query would depend on later ones; or if rule or
+            normaliser cannot be used with a bias.
     """
     normaliser = normaliser or _SOFTMAX
-    mask = _checked(q_BHND, rule, mask, normaliser, dropout, bias)
+    mask = _checked(q_BHND, k_BHMD, v_BHMD, rule, mask, normaliser, dropout, bias)
     beyond_scores = bool(dropout) or bias is not None
     if beyond_scores and not normaliser.is_softmax:
         return attend_explicit(q_BHND, k_BHMD, v_BHMD, rule, mask, normaliser, dropout, bias).z
@@ -95,7 +96,7 @@ def attend_explicit(
 ) -> Attended:
     """The same numbers as :func:`attend`, with logits and weights to look at, in float32 or better."""
     normaliser = normaliser or _SOFTMAX
-    mask = _checked(q_BHND, rule, mask, normaliser, dropout, bias)
+    mask = _checked(q_BHND, k_BHMD, v_BHMD, rule, mask, normaliser, dropout, bias)
     allowed = normaliser.allowed(written_out(mask), q_BHND, k_BHMD)
     q, k, v = at_least_float32(q_BHND, k_BHMD, v_BHMD)
     beta = rule.inverse_temperature(q, k, allowed)
@@ -108,7 +109,14 @@ def attend_explicit(
 
 
 def _checked(
-    q_BHND: Tensor, rule: TemperatureRule, mask: Mask, normaliser: Normaliser, dropout: float, bias: Tensor | None
+    q_BHND: Tensor,
+    k_BHMD: Tensor,
+    v_BHMD: Tensor,
+    rule: TemperatureRule,
+    mask: Mask,
+    normaliser: Normaliser,
+    dropout: float,
+    bias: Tensor | None,
 ) -> Mask:
     """The mask, of two dimensions at least, after a check of all arguments."""
     if not isinstance(rule, TemperatureRule):
@@ -117,6 +125,8 @@ def _checked(
         raise ValueError(f"{normaliser!r} is not a normaliser: give one, as in PlusOne(heads=4, head_dim=16)")
     if q_BHND.dim() != 4:
         raise ValueError(f"queries are [batch, heads, tokens, dimension of a head], got {list(q_BHND.shape)}")
+    if k_BHMD.shape[-2] != v_BHMD.shape[-2]:
+        raise ValueError(f"each key has a value, but keys are {list(k_BHMD.shape)} and values {list(v_BHMD.shape)}")
     for part in (rule, normaliser):
         # One made for a single head serves any number.
         if part.heads not in (1, q_BHND.shape[1]):

@@ -76,6 +76,11 @@ class MultiHead(nn.Module):
         # Set while the recorder listens; the layer leaves there what it computes.
         self.tap: Tap | None = None
 
+    @property
+    def in_use(self) -> bool:
+        """True if the model asks this layer: it need not ask one that another library has copied."""
+        return True
+
     def attend(
         self,
         q_BHND: Tensor,

@@ -51,6 +51,7 @@ class OfMultiheadAttention(ReplacedSoftmax):
         self._hook = self.owner.register_forward_pre_hook(_nothing)
 
     def check_uninstall(self) -> None:
+        super().check_uninstall()
         if not _is_ours(self.owner):
             raise wrapped_since(self.owner)
 
@@ -90,6 +91,7 @@ class OfMultiheadAttention(ReplacedSoftmax):
     ) -> tuple[Tensor, Tensor | None]:
         """The forward pass of ``nn.MultiheadAttention``, with its arguments and results; weights without dropout."""
         owner: Any = self.owner
+        softmax = self.asked
         if query.is_nested:
             return self._of_nested(query, attn_mask), None
         if is_causal and attn_mask is None:
@@ -102,19 +104,19 @@ class OfMultiheadAttention(ReplacedSoftmax):
             query, key, value = (x.transpose(0, 1) for x in (query, key, value))
         q, k, v = (self.heads_of(x) for x in self._projected(query, key, value, alike))
         if is_causal and q.shape[2] > 1:
-            self.said_causal()
+            softmax.said_causal()
         causal = is_causal and key_padding_mask is None and k.shape[2] == key.shape[1]
         mask = None if causal else self._mask(attn_mask, key_padding_mask, k.shape[2] - key.shape[1])
         dropout = owner.dropout if owner.training else 0.0
         tap = Tap(explicit=True) if need_weights else None
-        z_BHND = self.of_call(q, k, v, mask, causal, dropout, None, tap=tap)
+        z_BHND = softmax.of_call(q, k, v, mask, causal, dropout, None, tap=tap)
         weights = None
         if tap is not None:
             weights = tap["weights"].to(z_BHND.dtype)
             weights = weights.mean(1) if average_attn_weights else weights
-            if self.tap is not None:
-                self.tap.update(tap)
-                self.tap.calls += 1
+            if softmax.tap is not None:
+                softmax.tap.update(tap)
+                softmax.tap.calls += 1
         out = owner.out_proj(z_BHND.transpose(1, 2).flatten(2))
         if not batched:
             return out.squeeze(0), None if weights is None else weights.squeeze(0)

@@ -114,7 +114,7 @@ class Observable(nn.Module):
 
     def attention_layers(self) -> list[MultiHead]:
         """Attention layers from the first to the last."""
-        return [module for module in self.modules() if isinstance(module, MultiHead)]
+        return [module for module in self.modules() if isinstance(module, MultiHead) and module.in_use]
 
     def residual_readers(self) -> list[nn.Module]:
         """Modules, one a layer, whose input is the residual stream right after attention; [] without such a stream."""

@@ -16,16 +16,17 @@ from torch import Tensor, nn
 
 from lab.attention.normaliser import check_causal
 from lab.attention.schedule import HeatTreatment
-from lab.console import LabError
+from lab.console import LabError, tell
 from lab.models.composed_softmax import softmax_config, softmax_factory
 from lab.models.multihead_attention import OfMultiheadAttention
 from lab.models.parts import LayerSoftmax, Observable, RuleFactory, SoftmaxFactory, make_softmaxes
-from lab.models.replaced_softmax import ReplacedSoftmax, Shape, replaced_in
+from lab.models.replaced_softmax import NAME, ReplacedSoftmax, Shape, replaced_in
 from lab.models.sdpa_calls import OfSdpaCalls, names
 
 Model = TypeVar("Model", bound=nn.Module)
 # Options that name a part of the softmax, which has options of its own.
 _PARTS = ("normaliser", "schedule")
+_META = torch.device("meta")
 # Names of classes that attend. A softmax elsewhere may be that of a router or of a loss.
 _ATTENDS = "attention|attn|transformer_?(block|layer)"
 
@@ -86,6 +87,11 @@ def replace_softmax(model: Model, softmax: str | SoftmaxFactory | RuleFactory = 
     for own, before in zip(made, [own.state_before() for own in made], strict=True):
         own.install(before)
     heat(model, 0.0)
+    if hasattr(model, "peft_config") and any(True for own in made for _ in own.parameters()):
+        tell(
+            f"{type(model).__name__}.save_pretrained leaves out what the new softmax learns: call replace_softmax "
+            f'before get_peft_model, with modules_to_save=["{NAME}"] in the config of the adapter'
+        )
     return model
 
 
@@ -195,6 +201,14 @@ def _chosen(
     return softmax_factory(config), instantiate(schedule) if schedule else None
 
 
+def _offloaded_from(module: nn.Module) -> torch.device:
+    """The device that accelerate brings the weights of a module to while it runs; meta where it does not."""
+    hooks = (getattr(one, "_hf_hook", None) for one in module.modules())
+    return next(
+        (torch.device(to) for hook in hooks if (to := getattr(hook, "execution_device", None)) is not None), _META
+    )
+
+
 def _overrides(options: Mapping[str, Any]) -> Iterator[str]:
     """Options as they are typed on the command line."""
     for key, value in options.items():
@@ -223,6 +237,7 @@ def _like(parameter: Tensor | None, own: ReplacedSoftmax) -> None:
     """Moves a softmax to a parameter's device and type (below 32 bit it would be too coarse); sets its tau there."""
     if parameter is not None:
         fine = parameter.dtype.is_floating_point and parameter.dtype.itemsize >= 4
-        own.to(parameter.device, parameter.dtype if fine else torch.float32)
+        device = parameter.device if parameter.device != _META else _offloaded_from(own.owner)
+        own.to(device, parameter.dtype if fine else torch.float32)
     own.rule.set_tau(own.rule.default_tau)  # after the move: a float64 model has it in float64
     own.train(own.owner.training)

@@ -5,12 +5,14 @@ Shapes: B batch, H heads, N queries, M keys, D head dimension.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from lab.attention.layers import MultiHead, Tap
 from lab.attention.masks import Causal, Mask
@@ -140,6 +142,8 @@ class ReplacedSoftmax(MultiHead):
         Raises:
             LabError: if it would.
         """
+        if vars(self.owner)["_modules"][NAME] is not self:
+            raise wrapped_since(self.owner)
 
     def uninstall(self) -> None:
         """Puts the owner back as it was."""
@@ -149,6 +153,31 @@ class ReplacedSoftmax(MultiHead):
     def owner(self) -> nn.Module:
         """The attention module that has this softmax."""
         return self._owner[0]
+
+    @property
+    def itself(self) -> Self:
+        """This softmax; of a wrapper that passes attributes on (PEFT's), the softmax that it uses now."""
+        return self
+
+    @property
+    def asked(self) -> Self:
+        """The softmax that the owner asks: this one, unless PEFT trains a copy of it (``modules_to_save``)."""
+        held: Any = getattr(self.owner, NAME)
+        return held.itself
+
+    @property
+    def in_use(self) -> bool:
+        return self.asked is self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        if id(self.owner) not in memo:
+            # Copied alone, as PEFT does: the copy is a softmax of the same module, and can take off what is on it.
+            alike = [self.owner, *(value for value in vars(self).values() if isinstance(value, RemovableHandle))]
+            memo.update((id(one), one) for one in alike)
+        new = self.__class__.__new__(self.__class__)
+        memo[id(self)] = new
+        new.__setstate__(copy.deepcopy(self.__dict__, memo))
+        return new
 
     def projections(self) -> dict[str, Tensor]:
         return dict(self._parts(lambda linear: linear.weight) or {})
@@ -342,5 +371,5 @@ def _rows(linear: Any, of: Callable[[Any], Tensor | None]) -> Tensor | None:
 
 
 def replaced_in(model: nn.Module) -> list[ReplacedSoftmax]:
-    """The replaced softmaxes of a model, from the first to the last."""
-    return [module for module in model.modules() if isinstance(module, ReplacedSoftmax)]
+    """The replaced softmaxes that a model asks, from the first to the last."""
+    return [module for module in model.modules() if isinstance(module, ReplacedSoftmax) and module.in_use]

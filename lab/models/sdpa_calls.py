@@ -46,6 +46,7 @@ class OfSdpaCalls(ReplacedSoftmax):
         vars(self.owner).update({name: True for name in before if name == "fused_attn"}, **own)
 
     def check_uninstall(self) -> None:
+        super().check_uninstall()
         if not all(isinstance(vars(self.owner).get(name), Answered) for name in self.answered):
             raise wrapped_since(self.owner)
 
@@ -74,7 +75,7 @@ class Answered:
         self.alone = len(softmax.answered) == 1
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        module, softmax = self.softmax.owner, self.softmax
+        module, softmax = self.softmax.owner, self.softmax.asked
         if self.name in softmax.before:
             method, own = softmax.before[self.name], args
         else:

@@ -61,8 +61,8 @@ class Recorder:
             )
         all_layers = known.attention_layers()
         chosen = range(len(all_layers)) if layers is None else layers
-        if any(not 0 <= index < len(all_layers) for index in chosen):
-            raise LabError(f"the model has layers 0 to {len(all_layers) - 1}, got {list(chosen)}")
+        if not isinstance(chosen, Sequence) or not all(one in range(len(all_layers)) for one in chosen):
+            raise LabError(f"layers is a list of indices from 0 to {len(all_layers) - 1}, got {layers!r}")
         self.model = known
         self._name = type(known.model if isinstance(known, OtherModel) else known).__name__
         self.what = tuple(what)
@@ -127,7 +127,14 @@ class Recorder:
         return out
 
     def __getitem__(self, layer: int) -> dict[str, Tensor]:
-        """Tensors that were seen in a layer, by quantity."""
+        """Tensors that were seen in a layer, by quantity.
+
+        Raises:
+            LabError: if the layer was not read.
+        """
+        if layer not in self._seen:
+            read = f"read are {list(self._seen)}" if self._seen else "nothing is read yet: call run(x)"
+            raise LabError(f"layer {layer} was not read; {read}")
         return self._seen[layer]
 
     @property

@@ -533,3 +533,10 @@ def test_the_adaptive_rule_reads_the_same_from_scores_in_training_and_after() ->
         of_scores = rule.of_scores(q @ k.mT, q, k)
         assert of_scores is not None
         torch.testing.assert_close(of_scores.expand(1, 2, 6, 1), rule.inverse_temperature(q, k).expand(1, 2, 6, 1))
+
+
+@pytest.mark.parametrize("path", [attend, attend_explicit])
+def test_each_key_has_a_value(path) -> None:
+    q, k, v = torch.randn(2, 2, 4, 8), torch.randn(2, 2, 6, 8), torch.randn(2, 2, 5, 8)
+    with pytest.raises(ValueError, match=r"has a value, but keys are \[2, 2, 6, 8\] and values \[2, 2, 5, 8\]"):
+        path(q, k, v, Fixed(heads=2, head_dim=8))

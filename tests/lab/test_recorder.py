@@ -65,8 +65,10 @@ def test_q_k_and_v_are_projections_of_what_the_layer_is_given() -> None:
     for name, weight in model.attention_layers()[1].projections().items():
         expected = (given[0] @ weight.T).view(3, 17, 2, 8).transpose(1, 2)
         torch.testing.assert_close(recorder[1][name], expected, rtol=1e-5, atol=1e-6)
-    with pytest.raises(KeyError):
+    with pytest.raises(LabError, match=r"layer 0 was not read; read are \[1\]"):
         recorder[0]
+    with pytest.raises(LabError, match="nothing is read yet"):
+        Recorder(model)[0]
 
 
 @pytest.mark.parametrize("make", [vit, reasoner])
@@ -176,8 +178,10 @@ def test_a_compiled_model_is_watched_without_compiling_anew(in_place: bool) -> N
     [
         ({"what": "weight"}, r"does not know \['weight'\]"),
         ({"what": ("weight",)}, r"does not know \['weight'\]; valid: queries, tokens, q, k, v, mask, bias, logits"),
-        ({"layers": [2]}, r"has layers 0 to 1, got \[2\]"),
-        ({"layers": [-1]}, r"has layers 0 to 1, got \[-1\]"),
+        ({"layers": [2]}, r"indices from 0 to 1, got \[2\]"),
+        ({"layers": [-1]}, r"indices from 0 to 1, got \[-1\]"),
+        ({"layers": 1}, "layers is a list of indices from 0 to 1, got 1"),
+        ({"layers": ["0"]}, r"got \['0'\]"),
     ],
 )
 def test_what_does_not_exist_is_refused(options: dict, words: str) -> None:
