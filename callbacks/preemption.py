@@ -39,7 +39,6 @@ class Preemption(Checkpoint):
         self._before = {number: signal.getsignal(number) for number in SIGNALS}
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        # At the end of the run, Lightning restores the handlers from before its own.
         for number in filter(hears, SIGNALS):
             signal.signal(number, self._note)
 
@@ -53,6 +52,12 @@ class Preemption(Checkpoint):
         # A run that ends with this epoch ends by itself, and is finished.
         if self.leaving and not ends_with_this_epoch(trainer):
             self._leave(trainer)
+
+    def put_back(self) -> None:
+        """Sets the handlers from before the run again: Lightning does not where a logger fails at the end."""
+        for number in filter(hears, SIGNALS):
+            if (handler := self._before[number]) is not None:
+                signal.signal(number, handler)
 
     def end_if_told(self) -> None:
         """Ends the program if a run finished although a signal told it to end: no other run may begin.

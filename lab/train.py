@@ -23,7 +23,7 @@ from lab.runs.outcome import BrokenOff, Failed
 from lab.runs.spec import RunSpec
 from lab.runs.summary import Summary
 from lab.sweeps.waiting import ends_as_told
-from lab.training.processes import ended_with_parent
+from lab.training.processes import end_with_rank_0, ended_with_parent
 from lab.training.start import run, share_of_threads, start, start_apart, starts_processes
 
 __all__ = ["main", "run"]
@@ -37,6 +37,7 @@ def _main(config: DictConfig) -> float | None:
     if spec.config.threads is None:
         spec = spec.changed(threads=share_of_threads(settings.launcher.get("n_jobs") if multirun else None))
     try:
+        end_with_rank_0()
         apart = multirun and starts_processes(spec)
         with ended_with_parent():
             summaries = start_apart(spec, _search_path()) if apart else start(spec)

@@ -33,6 +33,13 @@ def _only(value: float, instead: str) -> Any:
     return Annotated[bool | int | float, AfterValidator(read)]
 
 
+def _some_time(given: str | dict[str, int]) -> str | dict[str, int]:
+    """Refuses a length of time of zero, after which a run would count as finished before its first step."""
+    if not any(given.values() if isinstance(given, dict) else map(int, given.split(":"))):
+        raise PydanticCustomError("time", "be longer than no time at all; null sets no limit")
+    return given
+
+
 # Strategies that copy this process, which holds the run folder, or that need TPUs.
 _OTHERS = re.compile("spawn|fork|notebook|xla")
 _Batches = PositiveInt | Annotated[float, Field(gt=0, le=1)] | None
@@ -51,8 +58,11 @@ OPTIONS: dict[str, Any] = {
     "min_epochs": PositiveInt | None,
     "max_steps": PositiveInt | Literal[-1],
     "min_steps": PositiveInt | None,
-    "max_time": _text(r"\d+:\d\d:\d\d:\d\d", "be days:hours:minutes:seconds, as 00:12:30:00")
-    | dict[Literal["weeks", "days", "hours", "minutes", "seconds"], NonNegativeInt]
+    "max_time": Annotated[
+        _text(r"\d+:\d\d:\d\d:\d\d", "be days:hours:minutes:seconds, as 00:12:30:00")
+        | dict[Literal["weeks", "days", "hours", "minutes", "seconds"], NonNegativeInt],
+        AfterValidator(_some_time),
+    ]
     | None,
     "limit_train_batches": _Batches,
     "limit_val_batches": _Batches,

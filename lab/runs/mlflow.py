@@ -17,6 +17,9 @@ from lab.runs.boards import Board, keep_run, known_run, title
 from lab.runs.files import one_line
 from lab.runs.stored_config import read_config
 
+# Seconds in which a server has to begin its first answer.
+_PATIENCE = 20.0
+
 
 class MLflow(MLFlowLogger, Board):
     """Lightning's MLflow logger, with one MLflow run per run folder.
@@ -51,6 +54,7 @@ class MLflow(MLFlowLogger, Board):
         self._goes_on = known is not None
         place, where = Path(save_dir).expanduser().absolute(), str(self._folder.absolute())
         own = None if tracking_uri else os.environ.get("MLFLOW_TRACKING_URI")
+        _check_answers(tracking_uri or own or "")
         if local := not (tracking_uri or own):
             place.mkdir(parents=True, exist_ok=True)
         from mlflow.exceptions import MlflowException
@@ -71,11 +75,10 @@ class MLflow(MLFlowLogger, Board):
     @rank_zero_only
     def _begin(self) -> None:
         """Starts an MLflow run and notes it in the folder, or reopens the one that is noted there."""
+        keep_run(self._folder, self.package, str(self.run_id))
         if self._goes_on:
             self.experiment.update_run(self.run_id, status="RUNNING")
-            return
         self.experiment.log_dict(self.run_id, read_config(self._folder), "config.yaml")
-        keep_run(self._folder, self.package, str(self.run_id))
 
     @rank_zero_only
     def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
@@ -91,3 +94,21 @@ class MLflow(MLFlowLogger, Board):
         figure.savefig(file, format="png", dpi=110)
         file.seek(0)
         self.experiment.log_image(self.run_id, Image.open(file), key=re.sub(r"[^\w./ -]", "_", tag), step=step)
+
+
+@rank_zero_only
+def _check_answers(uri: str) -> None:
+    """Refuses a server that cannot be reached: MLflow itself would try for five minutes first, without a word."""
+    import requests
+
+    if not uri.startswith("http"):
+        return
+    try:
+        requests.head(uri, timeout=_PATIENCE)
+    except requests.exceptions.SSLError:
+        return  # MLflow has options of its own for certificates
+    except requests.exceptions.RequestException as error:
+        reason: BaseException = error
+        while reason.__context__ is not None:
+            reason = reason.__context__
+        raise LabError(f"logger=mlflow: {uri} does not answer ({one_line(reason)})") from error

@@ -76,12 +76,11 @@ class Ending:
             raise
 
     def _last_state(self) -> str:
-        """Says which checkpoints the runs will go on from."""
+        """Says which checkpoint the runs will go on from: seeds that train together, from the newest that all have."""
         if not self.folders:
             return ""
-        found = [max(folder.glob("checkpoints/last-*.ckpt"), default=None) for folder in self.folders]
-        names = sorted({path.name if path else "the start" for path in found})
-        return f", which goes on from {' and '.join(names)}"
+        found = [{path.name for path in folder.glob("checkpoints/last-*.ckpt")} for folder in self.folders]
+        return f", which goes on from {max(set.intersection(*found), default='the start')}"
 
 
 def _of_worker(message: str) -> str:

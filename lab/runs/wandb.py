@@ -64,21 +64,18 @@ class WeightsAndBiases(WandbLogger, Board):
         from wandb.errors import Error
 
         try:
-            self._begin(new=known is None)
+            self._begin()
         except Error as error:
             raise LabError(
                 f"logger=wandb: {one_line(error)}; `wandb login` logs in, logger.wandb.mode=offline needs no login"
             ) from error
 
     @rank_zero_only
-    def _begin(self, new: bool) -> None:
-        """Starts a W&B run and notes it in the folder, or reopens the one that is noted there."""
-        if not new:
-            _ = self.experiment
-            return
+    def _begin(self) -> None:
+        """Notes the W&B run in the folder, then starts or reopens it: a kill in between leaves no second run."""
+        keep_run(self._folder, self.package, str(self.version))
         given = {"folder": str(self._folder.absolute()), "config": read_config(self._folder)}
-        self.experiment.config.update(given)
-        keep_run(self._folder, self.package, self.experiment.id)
+        self.experiment.config.update(given, allow_val_change=True)
 
     @rank_zero_only
     def show_figure(self, tag: str, figure: Figure, step: int) -> None:

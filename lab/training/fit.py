@@ -45,6 +45,7 @@ from lab.training.lightning_internals import process_rank, processor_has_bf16
 from lab.training.machine import cpp_compiler, flushed_denormals, tune_compiler
 from lab.training.onednn import use_onednn
 from lab.training.open_run import OpenRun
+from lab.training.ranks import OtherRanks, named_rank_0
 from lab.training.resume import check_resumable
 from lab.training.seeds.train import check_trainer, train_together
 from lab.training.trial import Trial
@@ -227,12 +228,23 @@ def _train_alone(opened: OpenRun) -> None:
             saving = [build_checkpoints(config, run, preemption), preemption]
             watching = build_callbacks(config)
             pruning = Pruning(config.trial, [find_moment(watching)])
-            callbacks = [StillHeld(run), Trial(module), FiniteLoss(), *watching, pruning, summary, *saving]
+            callbacks = [
+                OtherRanks(),
+                StillHeld(run),
+                Trial(module),
+                FiniteLoss(),
+                *watching,
+                pruning,
+                summary,
+                *saving,
+            ]
             trainer = build_trainer(spec, callbacks, build_loggers(spec, run, resume.step if resume else 0))
             tell(f"run folder: {run.folder}")
-            trainer.fit(module, datamodule=data, ckpt_path=resume.path if resume else None, weights_only=True)
+            with named_rank_0():
+                trainer.fit(module, datamodule=data, ckpt_path=resume.path if resume else None, weights_only=True)
             ending.status = "stopped" if trainer.interrupted or pruning.pruned else "finished"
     finally:
+        preemption.put_back()
         if not run.lost:
             summary.write(trainer, ending.status, ending.reason)
     preemption.end_if_told()

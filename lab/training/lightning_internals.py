@@ -6,12 +6,14 @@ its meaning, ``tests/lab/test_lightning_internals.py`` fails with the name of th
 
 from __future__ import annotations
 
+import signal
 from typing import Any
 
 import torch
 from lightning import LightningModule, Trainer
 from lightning.pytorch.loops.fit_loop import RestartStage
 from lightning.pytorch.loops.loop import _Loop
+from lightning.pytorch.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
 
@@ -29,6 +31,13 @@ def attached_trainer(module: LightningModule) -> Trainer | None:
         return module.trainer
     except RuntimeError:
         return None
+
+
+def end_other_ranks(trainer: Trainer) -> None:
+    """Kills the processes that Lightning has started for the other ranks of a run, if it has."""
+    launcher = trainer.strategy.launcher
+    if isinstance(launcher, _SubprocessScriptLauncher):
+        launcher.kill(signal.SIGKILL)
 
 
 def end_a_finished_epoch(trainer: Trainer) -> None:

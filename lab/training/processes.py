@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import os
 import signal
@@ -14,6 +15,10 @@ from typing import IO
 
 from lab.console import Unfinished, handling, hears
 
+# Variable that names the process of rank 0 to those that Lightning starts for the other ranks.
+RANK_0 = "EUREKA_RANK_0"
+# Of Linux's prctl: the signal that this process gets when its parent has ended.
+_PR_SET_PDEATHSIG = 1
 # Seconds between two checks that the parent process is still there.
 _LOOK = 1.0
 # Set once this worker of a launcher has been told to end.
@@ -82,6 +87,20 @@ def ended_with_parent() -> Iterator[None]:
         done.set()
         if hears(signal.SIGINT):
             signal.signal(signal.SIGINT, lambda *_: None)  # ignored: this worker only waits, and others save
+
+
+def end_with_rank_0() -> None:
+    """Ends this process, on Linux, as soon as rank 0 has ended, if Lightning started it for another rank.
+
+    Only rank 0 saves. Without it, the others would wait in vain, or report that their connection is broken.
+    """
+    rank_0, rank = os.environ.get(RANK_0), os.environ.get("LOCAL_RANK", "0")
+    if rank_0 is None or rank == "0":
+        return
+    if prctl := getattr(ctypes.CDLL(None), "prctl", None):
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != int(rank_0):
+        os._exit(128 + signal.SIGKILL)  # it ended before
 
 
 def stopped(status: int) -> bool:

@@ -124,9 +124,16 @@ def _check_devices(trainer: DictConfig) -> None:
     """Refuses devices that are not there before anything is built for them.
 
     Raises:
-        LabError: if the trainer asks for GPUs, and this machine has none, or has fewer; or for more processes than this
-            machine has cores.
+        LabError: if the trainer asks for GPUs, and this machine has none, or has fewer; for more processes than this
+            machine has cores; or for nodes whose processes nobody starts.
     """
+    # NODE_RANK and MASTER_ADDR: somebody starts a process on each node by hand.
+    alone = slurm.job() is None and not {"LOCAL_RANK", "NODE_RANK", "MASTER_ADDR"} & set(os.environ)
+    if trainer.num_nodes > 1 and alone:
+        raise LabError(
+            f"trainer.num_nodes={trainer.num_nodes} would wait here for other nodes, whose processes SLURM or torchrun "
+            "has to start: leave it out, or submit the run with hydra/launcher=submitit_slurm"
+        )
     accelerator, devices, asked = trainer.accelerator, trainer.devices, device_count(trainer) or 1
     # LOCAL_RANK: torchrun has started the processes already, and each may see only its own GPU.
     if accelerator == "cpu":

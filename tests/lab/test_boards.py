@@ -116,6 +116,12 @@ def test_mlflow(tmp_path: Path, monkeypatch) -> None:
     steps = [one.step for one in client.get_metric_history(known, "val/accuracy")]
     assert sorted(steps) == [1, 3, 3]
     assert client.get_run(known).info.status == "FINISHED"
+    again = ["experiment=reasoning", "logger=mlflow", f"paths.runs={tmp_path / 'other'}"]
+    with pytest.raises(
+        LabError, match=r"^logger=mlflow: http://localhost:1 does not answer \(ConnectionRefusedError: "
+    ):
+        train_with([*again, "logger.mlflow.tracking_uri=http://localhost:1"])
+    assert not (tmp_path / "other").exists()
     (run / FILE).write_text(json.dumps({"mlflow": "0" * 32}))
     set_status(run, "running")
     with pytest.raises(LabError, match=r"^logger=mlflow: .*not found"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,7 @@ def test_a_full_disk_is_one_sentence_and_no_step_is_lost(seeds: str, tmp_path: P
         words = r"no room for .*/seed=0/.*: make room .* goes on from last-000000010\.ckpt$"
         with pytest.raises(LabError, match=words):
             trained(tmp_path / "again", f"seeds={seeds}")
+    assert {signal.getsignal(number) for number in (signal.SIGUSR1, signal.SIGUSR2)} == {signal.SIG_DFL}
     for run in runs_in(tmp_path / "again"):
         assert summary_of(run)["status"] == "failed" and "make room" in summary_of(run)["error"]
         assert not [path for path in run.rglob("*") if path.suffix == ".unfinished" or path.name == ".reserve"]

@@ -297,6 +297,11 @@ def test_the_best_loss_is_the_least(tmp_path: Path) -> None:
         (("trainer.devices=[0]",), "these options of trainer do not work here: .*CPUAccelerator"),
         (("trainer.devices=[0]", "seeds=2", "model.drop_path_rate=0"), "these options of trainer do not work here"),
         (("trainer.max_time={minute:15}",), r"trainer\.max_time"),
+        (
+            ("trainer.max_time=00:00:00:00",),
+            r"trainer\.max_time='00:00:00:00' is wrong: it must be longer than no time",
+        ),
+        (("trainer.max_time={seconds:0}",), r"trainer\.max_time.* must be longer than no time"),
         (("trainer.strategy=ddp_spawn",), r"trainer\.strategy='ddp_spawn' is wrong"),
         (("optim=deit", "optim.name=adahessian"), "optim.name=adahessian needs second derivatives"),
         (
@@ -522,14 +527,20 @@ def test_bad_input_is_refused(tmp_path: Path, overrides: list[str], words: str) 
     [
         (0, ["trainer=gpu"], r"^trainer\.accelerator=gpu, and PyTorch finds no GPU here: trainer=cpu trains without "),
         (2, ["trainer=ddp", "trainer.devices=4"], r"^trainer\.devices=4, and PyTorch finds no more than 2 GPU here$"),
+        (
+            0,
+            ["trainer.num_nodes=2"],
+            r"^trainer\.num_nodes=2 would wait here for other nodes, whose processes SLURM or",
+        ),
     ],
 )
-def test_a_gpu_that_is_not_there_is_told_before_anything_is_built(
+def test_devices_that_are_not_there_are_told_before_anything_is_built(
     tmp_path: Path, there: int, overrides: list[str], words: str, monkeypatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: there)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
-    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    for name in ("LOCAL_RANK", "NODE_RANK", "MASTER_ADDR"):
+        monkeypatch.delenv(name, raising=False)
     with pytest.raises(LabError, match=words):
         train_with([*SMALL, *overrides, f"paths.runs={tmp_path}"])
     assert not list(tmp_path.rglob("*"))

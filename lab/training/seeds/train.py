@@ -112,6 +112,7 @@ def _train_group(group: list[tuple[OpenRun, Path | None]]) -> None:
                 trainer.fit(module, datamodule=SeedsData(seeds), ckpt_path=resume, weights_only=True)
             ending.status = "stopped" if trainer.interrupted or pruning.pruned else "finished"
     finally:
+        preemption.put_back()
         for seed in module.seeds if module is not None else []:
             status = "failed" if seed.failure else ending.status
             seed.failure = seed.failure or ending.reason

@@ -1,0 +1,61 @@
+"""Processes of other ranks end with rank 0."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+from lightning.pytorch.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
+
+from lab.training.processes import RANK_0
+from lab.training.ranks import OtherRanks, named_rank_0
+
+# Rank 0 starts rank 1 as Lightning does, by its own command with another LOCAL_RANK.
+RANKS = """
+import os, pathlib, subprocess, sys, time
+from lab.training.processes import end_with_rank_0
+from lab.training.processes import RANK_0
+if os.environ.get("LOCAL_RANK") is None:
+    os.environ[RANK_0] = str(os.getpid())
+    subprocess.Popen([sys.executable, *sys.argv], env={**os.environ, "LOCAL_RANK": "1"})
+else:
+    end_with_rank_0()
+    pathlib.Path(sys.argv[1]).write_text(str(os.getpid()))
+time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent has ended")
+def test_a_rank_ends_when_rank_0_is_killed(tmp_path: Path) -> None:
+    script, there = tmp_path / "ranks.py", tmp_path / "there"
+    script.write_text(RANKS)
+    environment = {name: value for name, value in os.environ.items() if name not in ("LOCAL_RANK", RANK_0)}
+    with subprocess.Popen([sys.executable, str(script), str(there)], env=environment) as rank_0:
+        until = time.monotonic() + 60
+        while not (there.exists() and there.read_text()) and time.monotonic() < until:
+            time.sleep(0.05)
+        rank_1 = psutil.Process(int(there.read_text()))
+        rank_0.send_signal(signal.SIGKILL)
+    rank_1.wait(10)
+
+
+def test_rank_0_is_named_while_it_trains_and_takes_the_others_along() -> None:
+    with named_rank_0():
+        assert os.environ[RANK_0] == str(os.getpid())
+    assert RANK_0 not in os.environ
+    other = subprocess.Popen(["sleep", "60"])
+    launcher: Any = _SubprocessScriptLauncher.__new__(_SubprocessScriptLauncher)
+    launcher.procs = [other]
+    trainer: Any = SimpleNamespace(strategy=SimpleNamespace(launcher=launcher))
+    OtherRanks().on_exception(trainer, None, RuntimeError())  # type: ignore[arg-type]
+    assert other.wait(10) == -signal.SIGKILL
+    trainer.strategy.launcher = None  # a single process
+    OtherRanks().on_exception(trainer, None, RuntimeError())  # type: ignore[arg-type]
