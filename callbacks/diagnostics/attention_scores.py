@@ -86,7 +86,8 @@ def scores_panel(axes: Any, counts: pd.DataFrame, moment: float | None, most: fl
     axes.grid(visible=False)
     looks, values = counts.index.to_numpy(float), counts.to_numpy(float).T
     mesh = axes.pcolormesh(
-        np.concatenate([looks[:1], (looks[1:] + looks[:-1]) / 2, looks[-1:] + 1e-9]),
+        # Looks are at least 1 apart; a single one has a column, too.
+        np.concatenate([looks[:1] - 0.5, (looks[1:] + looks[:-1]) / 2, looks[-1:] + 0.5]),
         np.linspace(0, 1, BINS + 1),
         np.where(values > 0, values, np.nan),
         norm=LogNorm(vmin=1, vmax=most),

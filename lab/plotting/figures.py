@@ -156,11 +156,25 @@ def name_left(axes: Sequence[Any], label: str) -> None:
 
 
 def count_axis(axes: Any, name: str, ticks: int = 4) -> None:
-    """Names the horizontal axis, which counts epochs or steps: a few whole numbers, 10,000 with its comma."""
+    """Names the horizontal axis, which counts epochs or steps: a few whole numbers, 10,000 with its comma.
+
+    Called after the curves are drawn: one that has a single point so far gets a dot, as a line would show nothing.
+    """
     if axes.xaxis.get_tick_params().get("labelbottom", True):
         axes.set_xlabel(name)
-    axes.xaxis.set_major_locator(MaxNLocator(ticks, integer=True, steps=[1, 2, 2.5, 5, 10]))
+    axes.xaxis.set_major_locator(_WholeNumbers(ticks, integer=True, steps=[1, 2, 2.5, 5, 10], min_n_ticks=1))
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    axes.autoscale_view(scaley=False)
+    for line in axes.lines:
+        if line.get_marker() in ("", "None") and np.isfinite(np.array(line.get_xydata(), float)).all(1).sum() == 1:
+            line.set(marker="o", markevery=None)
+
+
+class _WholeNumbers(MaxNLocator):
+    """Ticks at whole numbers, on an axis that is at least 1 wide: a narrower one would repeat one number."""
+
+    def nonsingular(self, v0: float, v1: float) -> tuple[float, float]:
+        return (v0 - 0.5, v1 + 0.5) if v1 - v0 < 1 else super().nonsingular(v0, v1)
 
 
 @styled()
@@ -202,13 +216,12 @@ def same_axes(figures: Sequence[Figure]) -> None:
 def shade_before(axes: Any, moment: float | None) -> None:
     """Shades the time before the Eureka-moment grey, as in the paper's figures; all of it where there was none (None).
 
-    Shades nothing where nobody looked out for a moment (NaN), or where nothing is drawn.
+    Shades nothing where nobody looked out for a moment (NaN), or where nothing is drawn before it.
     """
     first, last = axes.dataLim.intervalx
-    if (moment is not None and math.isnan(moment)) or not math.isfinite(last - first):
-        return
     end = moment if moment is not None else last
-    axes.axvspan(min(first, end), end, color="0.92", zorder=0, label="before any Eureka-moment")
+    if math.isfinite(last - first) and end > first:
+        axes.axvspan(first, end, color="0.92", zorder=0, label="before any Eureka-moment")
 
 
 @styled()

@@ -33,6 +33,8 @@ _BANDS = 4
 _NO_METHOD = {"optim.lr", "optim.min_lr", "optim/lr", "callbacks.eureka.stop_after"}
 # Most lines of a title or label.
 _LINES = 3
+# Fewest steps that a median of gradients is told of.
+_FEWEST_STEPS = 3
 _LEARNING_RATE = ("optim.lr", "optim.min_lr")
 
 
@@ -72,6 +74,10 @@ def curves(
         own = chosen[setting].color
         seeds = [points(run, f"val/{quantity}", aligned) * (1, scale) for run in runs]
         panel.add_collection(LineCollection(seeds, colors=own, linewidths=0.6, alpha=0.55))
+        # A line through one point shows nothing.
+        for seed in seeds:
+            if len(seed) == 1:
+                panel.plot(*seed.T, "o", color=own, markersize=3, alpha=0.55)
         panel.plot([], [], color=GUIDE, linewidth=0.6, label="a seed")
         if found := middle(runs, f"val/{quantity}", aligned):
             panel.fill_between(found.epochs, scale * found.low, scale * found.high, color=own, alpha=0.2, linewidth=0)
@@ -297,7 +303,7 @@ def gradients(settings: Sequence[Setting]) -> Figure | None:
 def gradient_shares(settings: Sequence[Setting]) -> str:
     """Tells in numbers what :func:`gradients` draws: W_Q and W_K as shares of W_V, the median before each moment.
 
-    "" where no run has logged gradients.
+    "" where no run has logged enough gradients.
     """
     told = []
     for setting in settings:
@@ -317,10 +323,12 @@ def shares_of_v(folder: Path, moment: float | None) -> dict[str, float]:
         moment: step of its Eureka-moment: only steps before it count; None counts all.
 
     Returns:
-        "W_Q" and "W_K" -> share; nothing where the run has logged no gradients.
+        "W_Q" and "W_K" -> share; nothing where fewer than three steps count, as no median can be told from those.
     """
     rows = [row for row in gradient_rows(folder) if row["gradient/v/layer_0"] > 0]
     before = [row for row in rows if moment is None or row["step"] < moment]
+    if len(before) < _FEWEST_STEPS:
+        return {}
     shares = {
         f"W_{name.upper()}": [row[f"gradient/{name}/layer_0"] / row["gradient/v/layer_0"] for row in before]
         for name in "qk"

@@ -389,6 +389,15 @@ def test_runs_with_some_gradients_alone_are_not_drawn(write, tmp_path: Path) -> 
     assert gradients(own) is None and gradient_shares(own) == ""
 
 
+def test_a_run_of_one_validation_is_a_dot_and_has_no_median_gradient(write, tmp_path: Path) -> None:
+    write(0, None, epochs=1)
+    own = settings(gather(tmp_path).runs)
+    figure = curves(own, "accuracy", aligned=False)
+    assert figure is not None
+    assert [line.get_xydata().tolist() for line in figure.axes[0].lines if len(line.get_xydata()) == 1] == [[[1, 50]]]
+    assert gradients(own) is not None and gradient_shares(own) == ""
+
+
 def test_an_experiment_of_long_foreign_letters_names_a_file(tmp_path: Path) -> None:
     (tmp_path / f"{file_name('実' * 79)}_accuracy.png").touch()
 

@@ -40,6 +40,23 @@ def test_a_column_that_was_left_empty_has_nothing_before_the_moment(recwarn: pyt
     assert not [one for one in recwarn if issubclass(one.category, RuntimeWarning)]
 
 
+def test_a_curve_of_one_point_is_a_dot_above_one_tick() -> None:
+    table = pd.DataFrame([{"layer": i, "step": 10, "share": 0.5} for i in range(2)])
+    figure = lines_by_layer(table, ["share"], "share of attention", moment=None)
+    assert [line.get_marker() for axes in figure.axes for line in axes.lines] == ["o", "o"]
+    axes = figure.axes[-1]
+    low, high = axes.get_xlim()
+    assert [tick for tick in axes.get_xticks() if low <= tick <= high] == [10]
+    assert "before any Eureka-moment" not in [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def test_a_curve_of_one_point_does_not_narrow_the_axis_that_it_shares() -> None:
+    table = pd.DataFrame([{"layer": i, "step": s, "share": 0.5} for i, s in ((0, 0), (1, 0), (1, 9))])
+    figure = lines_by_layer(table, ["share"], "share of attention", moment=None)
+    assert figure.axes[0].get_xlim()[1] > 9
+    assert [axes.lines[0].get_marker() for axes in figure.axes] == ["o", "None"]
+
+
 @pytest.mark.pictures
 def test_a_legend_is_below_the_axes_and_fonts_are_in_the_pdf(tmp_path: Path) -> None:
     table = pd.DataFrame([{"layer": i, "step": s, "share": s * i} for i in range(3) for s in range(4)])
