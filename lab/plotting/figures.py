@@ -20,7 +20,7 @@ from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 from PIL import Image
 
 from lab.console import LabError, printable
-from lab.plotting.style import MAP, styled
+from lab.plotting.style import GUIDE, MAP, styled
 from lab.runs.files import write_atomically
 
 # Dots per inch of files: sharp on a screen with twice the usual resolution, small enough for a page.
@@ -254,37 +254,68 @@ def lines_by_layer(
 
 @styled()
 def bars_by_layer(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], label: str, log: bool = False) -> Figure:
-    """Bars of one point in training: per layer and column, the mean over its rows (heads), with their spread."""
+    """Bars of one point in training: per layer and column, the mean over its rows (heads), with their spread.
+
+    On a logarithmic axis, where the length of a bar says nothing, a dot for each row and a line at their median.
+    """
     table = pd.DataFrame(rows)
     layers = sorted(table["layer"].unique())
     figure, panel = new_figure(max(3.4, 0.4 * len(layers) * min(len(columns), 2) + 1), 2.6)
     by_layer = table.set_index("layer")
-    grouped_bars(panel, layers, {column.replace("_", " "): by_layer[column] for column in columns})
+    # The axis names a single column.
+    groups = {column.replace("_", " ") if len(columns) > 1 else "": by_layer[column] for column in columns}
+    (grouped_dots if log else grouped_bars)(panel, layers, groups)
     panel.set_xticks(range(len(layers)), [str(layer) for layer in layers])
-    panel.set(xlabel="layer", ylabel=label, **({"yscale": "log"} if log else {}))
-    if len(columns) > 1:
-        legend_below(figure)
+    panel.set(xlabel="layer", ylabel=label, xlim=(-0.5, len(layers) - 0.5), **({"yscale": "log"} if log else {}))
+    legend_below(figure)
     return figure
 
 
 def grouped_bars(axes: Any, layers: Sequence[int], groups: Mapping[str, pd.Series]) -> None:
-    """Draws bars side by side at each layer, one colour per group: the mean of its values there, with their spread.
+    """Draws bars side by side at each layer, one colour per group: the mean over heads, with their spread.
 
     Args:
         axes: where to draw.
         layers: those that have bars, from left to right.
         groups: name in the legend -> values, indexed by layer.
     """
-    width = 0.8 / len(groups)
+    width, spreads = 0.8 / len(groups), False
     axes.grid(visible=False, axis="x")
     for place, (name, values) in enumerate(groups.items()):
         per_layer = values.groupby(level=0)
         mean = per_layer.mean().reindex(list(layers)).to_numpy(float)
         spread = per_layer.std(ddof=0).reindex(list(layers)).fillna(0).to_numpy(float)
-        where = np.arange(len(layers)) + (place - (len(groups) - 1) / 2) * width
         # Where every spread is 0 (one head, or one value per block) there are no error bars.
         error = {"yerr": spread, "capsize": 1.5, "error_kw": {"linewidth": 0.7}} if spread.any() else {}
-        axes.bar(where, mean, width, label=name, **error)
+        axes.bar(_beside(layers, place, len(groups)), mean, width, label=name, **error)
+        spreads |= bool(spread.any())
+    if spreads:
+        told = "mean, standard deviation over heads"
+        axes.errorbar([], [], [], color="black", fmt="none", elinewidth=0.7, label=told)
+
+
+def grouped_dots(axes: Any, layers: Sequence[int], groups: Mapping[str, pd.Series]) -> None:
+    """Draws values as dots side by side at each layer, one colour per group, with a line at the median of several.
+
+    Args:
+        axes, layers, groups: as in :func:`grouped_bars`.
+    """
+    axes.grid(visible=False, axis="x")
+    for place, (name, values) in enumerate(groups.items()):
+        where = pd.Series(_beside(layers, place, len(groups)), list(layers))
+        own = values[values.index.isin(layers)]
+        axes.plot(where[own.index], own, "o", color=f"C{place}", markersize=3, alpha=0.7, label=name)
+        if not own.index.is_unique:
+            median = own.groupby(level=0).median()
+            axes.plot(where[median.index], median, "_", color=f"C{place}", markersize=12, markeredgewidth=1.5)
+    if not all(values.index.is_unique for values in groups.values()):
+        axes.plot([], [], "o", color=GUIDE, markersize=3, label="a head")
+        axes.plot([], [], "_", color=GUIDE, markersize=12, markeredgewidth=1.5, label="median of the heads")
+
+
+def _beside(layers: Sequence[int], place: int, groups: int) -> np.ndarray:
+    """Where the group at ``place`` stands, of ``groups`` side by side at each layer."""
+    return np.arange(len(layers)) + (place - (groups - 1) / 2) * 0.8 / groups
 
 
 @styled()

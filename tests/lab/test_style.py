@@ -15,7 +15,7 @@ from lab.config.compose import CONFIGS
 from lab.datasets.reasoning import ReasoningData
 from lab.models.reasoner import Reasoner
 from lab.observation.observe import observe
-from lab.plotting.figures import legend_below, lines_by_layer, new_figure, same_axes, save_figure
+from lab.plotting.figures import bars_by_layer, legend_below, lines_by_layer, new_figure, same_axes, save_figure
 from lab.plotting.style import look_of, looks, styled
 
 
@@ -55,6 +55,22 @@ def test_a_curve_of_one_point_does_not_narrow_the_axis_that_it_shares() -> None:
     figure = lines_by_layer(table, ["share"], "share of attention", moment=None)
     assert figure.axes[0].get_xlim()[1] > 9
     assert [axes.lines[0].get_marker() for axes in figure.axes] == ["o", "None"]
+
+
+def test_a_logarithmic_axis_has_a_dot_for_each_head_and_no_bars() -> None:
+    rows = [{"layer": layer, "head": head, "spread": 10.0**head} for layer in range(2) for head in range(3)]
+    axes = bars_by_layer(rows, ["spread"], "spread", log=True).axes[0]
+    heads, medians, *_ = [line.get_xydata().tolist() for line in axes.lines]
+    assert heads == [[layer, 10.0**head] for layer in range(2) for head in range(3)]
+    assert medians == [[0, 10], [1, 10]] and not axes.patches
+    assert axes.get_ylim()[0] > 0.1, "the values alone make the axis"
+
+
+def test_error_bars_say_what_they_are_over() -> None:
+    rows = [{"layer": 0, "head": head, "share": head / 2} for head in range(2)]
+    for shown, told in ((rows, ["mean, standard deviation over heads"]), (rows[:1], [])):
+        figure = bars_by_layer(shown, ["share"], "share of attention")
+        assert [text.get_text() for legend in figure.legends for text in legend.get_texts()] == told
 
 
 @pytest.mark.pictures
