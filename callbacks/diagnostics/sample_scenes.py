@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,9 +13,12 @@ from pydantic import PositiveInt
 from torch import Tensor
 
 from lab.datasets.loading import Batch, DataModule, data_of
-from lab.plotting.figures import new_figure, save_figure
+from lab.plotting.figures import literal, new_figure, save_figure
 from lab.plotting.style import styled
 from lab.runs.boards import boards
+
+# Letters of a title that fit above a scene.
+_FITS = 21
 
 
 class SampleScenes(Callback):
@@ -59,10 +63,24 @@ def scenes_figure(pictures_BCHW: Tensor, titles: Sequence[str], columns: int = 4
     """A grid of pictures, colours in [0, 1], each under its title."""
     columns = min(columns, len(titles))
     rows = -(-len(titles) // columns)
-    figure, axes = new_figure(1.2 * columns, 1.55 * rows, rows, columns)
+    wrapped = [_wrapped(title) for title in titles]
+    lines = max(title.count("\n") + 1 for title in wrapped)
+    figure, axes = new_figure(1.2 * columns, (1.25 + 0.13 * lines) * rows, rows, columns)
     for axis in axes.flat:
         axis.set_axis_off()
-    for axis, picture, title in zip(axes.flat, pictures_BCHW, titles, strict=False):
+    for axis, picture, title in zip(axes.flat, pictures_BCHW, wrapped, strict=False):
         axis.imshow(picture.clamp(0, 1).permute(1, 2, 0).cpu().numpy(), interpolation="nearest")
-        axis.set_title(title)
+        axis.set_title(title, fontsize=6.5)
     return figure
+
+
+def _wrapped(title: str) -> str:
+    """Breaks a title after blanks, "/" and "_", so that its lines fit where they can."""
+    lines: list[str] = []
+    for whole in title.splitlines():
+        lines.append("")
+        for part in re.split(r"(?<=[\s/_])", whole):
+            if lines[-1] and len((lines[-1] + part).rstrip()) > _FITS:
+                lines.append("")
+            lines[-1] += part
+    return "\n".join(literal(line.rstrip()) for line in lines)

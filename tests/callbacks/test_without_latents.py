@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 from lab.callbacks.diagnostics.attention_mass import AttentionMass
-from lab.callbacks.diagnostics.sample_scenes import SampleScenes, titles_of
+from lab.callbacks.diagnostics.sample_scenes import SampleScenes, scenes_figure, titles_of
 from lab.datasets.loading import Batch, DataModule, data_of
 from lab.models.compact_vit import CompactViT
 from lab.observation.observe import observe
@@ -78,3 +79,14 @@ def test_mass_says_once_that_there_are_no_regions(
         (found,) = observe(model, vision_data, [mass], device)
     assert {row["region"] for row in found.rows} == {"answer", "sink"}
     assert capsys.readouterr().err.count("does not say where the parts of its scenes stand") == 1
+
+
+@pytest.mark.pictures
+def test_long_titles_of_scenes_do_not_touch() -> None:
+    titles = ["Blackfoot_(Canadian_Aboriginal_Syllabics)/38 ↔ 270°\n(in_weights_common)"] * 4
+    figure = scenes_figure(torch.zeros(4, 3, 8, 8), titles)
+    figure.draw_without_rendering()
+    boxes = [axes.title.get_window_extent() for axes in figure.axes]
+    assert all(left.x1 < right.x0 for left, right in pairwise(boxes))
+    assert boxes[0].y1 <= figure.bbox.y1 + 2, "a pixel more is no letter less"
+    assert "".join(figure.axes[0].get_title().split()) == "".join(titles[0].split())
