@@ -345,6 +345,9 @@ def maps(
                 picture, interpolation="nearest", **({"cmap": MAP, "norm": scale} if picture.ndim == 2 else {})
             )
     mappable = ScalarMappable(scale, MAP)
-    over = "max" if scale.vmax < values.max() else "neither"
+    # An arrow only for values that would have a colour of their own.
+    over = "max" if scale.vmax < 0.99 * values.max() else "neither"
+    # Letters are 0.07 inches wide.
+    label = textwrap.fill(label, int(figure.get_figheight() / 0.07))
     figure.colorbar(mappable, ax=axes, label=label, extend=over, fraction=0.03, aspect=30, pad=0.02)
     return figure

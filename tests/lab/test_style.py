@@ -5,17 +5,19 @@ from __future__ import annotations
 import math
 import re
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
 
-from lab.callbacks.diagnostics.attention_maps import AttentionMaps
+from lab.callbacks.diagnostics.attention_maps import GOT, AttentionMaps
 from lab.config.compose import CONFIGS
 from lab.datasets.reasoning import ReasoningData
 from lab.models.reasoner import Reasoner
 from lab.observation.observe import observe
-from lab.plotting.figures import bars_by_layer, legend_below, lines_by_layer, new_figure, same_axes, save_figure
+from lab.plotting.figures import bars_by_layer, legend_below, lines_by_layer, maps, new_figure, same_axes, save_figure
 from lab.plotting.style import look_of, looks, styled
 
 
@@ -101,6 +103,20 @@ def test_figures_side_by_side_have_the_same_axes() -> None:
     same_axes(figures)
     limits = {(figure.axes[0].get_xlim(), figure.axes[0].get_ylim()) for figure in figures}
     assert len(limits) == 1 and next(iter(limits))[1][1] >= 5
+
+
+@pytest.mark.pictures
+def test_the_colour_bar_of_maps_has_its_whole_label_and_an_arrow_only_for_what_is_off_its_scale() -> None:
+    flat = np.full((20, 20), 0.2)
+    for most, arrow in ((0.200001, "neither"), (0.4, "max")):
+        peak = flat.copy()
+        peak[0, 0] = most
+        figure = maps([flat, peak], ["layer 0", "layer 1"], GOT)
+        figure.draw_without_rendering()
+        axes: Any = figure.axes[-1]
+        assert axes._colorbar.extend == arrow
+        label = axes.yaxis.label.get_window_extent()
+        assert figure.bbox.y0 <= label.y0 and label.y1 <= figure.bbox.y1
 
 
 def test_attention_maps_name_the_tokens() -> None:
