@@ -19,13 +19,15 @@ from lab.runs.summary import Summary, load_summary
 
 
 def names(runs: Mapping[Path, Summary]) -> dict[str, Path]:
-    """Maps legend names to run folders: softmax (or row) and seed.
+    """Maps legend names to run folders: softmax (or row) and seed, after the experiment where these differ.
 
     Runs that share both are told apart by the options that not all of them were given, which all runs then show, and by
     their paths where that is not enough.
     """
     options_of = {folder: head_and_options(one) for folder, one in runs.items()}
     named = {folder: f"{head}, seed {runs[folder].seed}" for folder, (head, _) in options_of.items()}
+    if len({one.experiment for one in runs.values()}) > 1:
+        named = {folder: f"{runs[folder].experiment or 'custom'}: {name}" for folder, name in named.items()}
     telling: set[str] = set()
     for twins in _twins(named):
         told = [options_of[folder][1] for folder in twins]

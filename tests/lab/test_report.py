@@ -350,14 +350,14 @@ def test_curves_of_runs_tell_in_a_legend_that_fits_what_was_looked_for(write, tm
     )
     folders.append(write(0, None, "+row=resnet9", experiment="main_task"))
     figure = drawn_curves(folders, gradients=False)
-    labels = [text.get_text().replace("\n", "") for text in figure.legends[0].get_texts()]
+    labels = [text.get_text().replace("-\n", "-").replace("\n", " ") for text in figure.legends[0].get_texts()]
     assert [label for label in labels if "optim.lr" in label] == [
-        "softmax, seed 0, optim.lr=1e-3: Eureka-moment at epoch 12",
-        "softmax, seed 0, optim.lr=2e-3: no Eureka-moment by epoch 20",
-        "softmax, seed 0, optim.lr=3e-3",
-        "softmax, seed 0, optim.lr=4e-3, callbacks.eureka.stop_after=3: no Eureka-moment",
+        "reasoning: softmax, seed 0, optim.lr=1e-3: Eureka-moment at epoch 12",
+        "reasoning: softmax, seed 0, optim.lr=2e-3: no Eureka-moment by epoch 20",
+        "reasoning: softmax, seed 0, optim.lr=3e-3",
+        "reasoning: softmax, seed 0, optim.lr=4e-3, callbacks.eureka.stop_after=3: no Eureka-moment",
     ]
-    assert sum(label.startswith("resnet9, seed 0") for label in labels) == 1  # its row: it has no softmax
+    assert sum(label.startswith("main_task: resnet9, seed 0") for label in labels) == 1  # its row: it has no softmax
     seeds = [write(seed, 12, "optim.lr=1e-3", root=tmp_path / "seeds") for seed in (0, 1)]
     pair = ("softmax", "norm_softmax")
     others = [write(0, 12, "optim.lr=2e-3", root=tmp_path / "seeds", softmax=one) for one in pair]
