@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -17,7 +18,7 @@ from lab.runs.summary import Eureka, Summary, read_summary
 
 @styled()
 def accuracy_figure(runs: Mapping[str, Path], axis: str = "epoch", title: str = "") -> Figure:
-    """Validation accuracy against epochs, with the accuracy that the prior p(z) alone reaches, if all runs share it.
+    """Validation accuracy against epochs, with the accuracy that the prior p(z) alone reaches, if all learn one task.
 
     Args:
         runs: name in the legend -> run folder; the colour is that of its softmax.
@@ -35,10 +36,11 @@ def accuracy_figure(runs: Mapping[str, Path], axis: str = "epoch", title: str = 
             raise ValueError(f"{folder} has no validation accuracy yet")
         epochs, accuracies = [row["epoch"] + 1 for row in rows], [100 * row["val/accuracy"] for row in rows]
         axes.plot(epochs, accuracies, label=literal(name) + _told_of_moment(told[name]), **look.of_line)
-        mark_moments(axes, [known.eureka] if (known := told[name]) else [], look.color)
-    priors = {prior for one in told.values() if one and (prior := one.eureka.prior_accuracy) is not None}
-    for prior in priors if len(priors) == 1 else ():
-        guide(axes, 100 * prior, "--", f"plateau: the prior p(z) alone ({prior:.1%})")
+        mark_moments(axes, [summary.eureka] if (summary := told[name]) else [], look.color)
+    known = [one for one in told.values() if one is not None]
+    if len({(one.experiment, *(typed for typed in one.overrides if typed.startswith("data"))) for one in known}) == 1:
+        for prior, name in over_seeds([one.eureka.prior_accuracy for one in known], "plateau: the prior p(z) alone"):
+            guide(axes, 100 * prior, "--", f"{name} ({prior:.1%})")
     axes.set(ylabel="validation accuracy in %", ylim=(0, 102), title=literal(title))
     count_axis(axes, axis)
     legend_below(figure)
@@ -58,6 +60,12 @@ def _eureka(folder: Path) -> Eureka:
     """Reads what the summary tells of the Eureka-moment."""
     summary = read_summary(folder)
     return summary.eureka if summary is not None else Eureka()
+
+
+def over_seeds(heights: Iterable[float | None], name: str) -> list[tuple[float, str]]:
+    """Mean of a height that seeds tell, with a name that says so where they differ; nothing where none tells it."""
+    known = [height for height in heights if height is not None]
+    return [(fmean(known), name if len(set(known)) == 1 else f"{name}, mean over seeds")] if known else []
 
 
 def guide(axes: Any, height: float, line: str, label: str) -> None:

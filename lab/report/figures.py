@@ -13,7 +13,7 @@ import numpy as np
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
-from lab.plotting.curves import gradient_panel, gradient_rows, guide, mark_moments
+from lab.plotting.curves import gradient_panel, gradient_rows, guide, mark_moments, over_seeds
 from lab.plotting.figures import count_axis, legend_below, literal, name_left, new_figure, panels
 from lab.plotting.style import GUIDE, MAP, Look, looks, styled
 from lab.report.middle import middle, points
@@ -21,7 +21,6 @@ from lab.report.outcomes import change_times, times, undecided
 from lab.report.records import Record
 from lab.report.settings import Setting
 from lab.report.survival import Times, no_moment_yet
-from lab.runs.summary import Eureka
 
 Event = Literal["Eureka-moment", "change point"]
 
@@ -84,7 +83,7 @@ def curves(
             panel.plot(found.epochs, scale * found.median, color=own, linewidth=1.8)
             panel.plot([], [], color=GUIDE, linewidth=1.8, label="median of the seeds, while all are trained")
             panel.fill_between([], [], [], color=GUIDE, alpha=0.2, linewidth=0, label="the middle half of them")
-        for height, line, meaning in guides(setting.first.summary.eureka, quantity):
+        for height, line, meaning in guides(runs, quantity):
             guide(panel, scale * height, line, meaning)
         if aligned:
             panel.axvline(0, color=GUIDE, linewidth=0.8)
@@ -120,16 +119,21 @@ def other_title(runs: Sequence[Record], first: Sequence[Record], quantity: str) 
     return "" if own == title_of(first, quantity) else f", {own}"
 
 
-def guides(eureka: Eureka, quantity: str) -> list[tuple[float, str, str]]:
-    """Lines that curves of a quantity are compared with: height, line style, name in the legend."""
-    found = []
-    if eureka.metric == eureka.drawn(quantity) and eureka.threshold is not None:
-        found.append((eureka.threshold, ":", "threshold of the moment"))
-    prior = eureka.prior_accuracy if quantity == "accuracy" else eureka.prior_loss
+def guides(runs: Sequence[Record], quantity: str) -> list[tuple[float, str, str]]:
+    """Lines that curves of a quantity are compared with: height (a mean over seeds), line style, name in the legend."""
+    told = [run.summary.eureka for run in runs]
+    thresholds = [one.threshold for one in told if one.metric == one.drawn(quantity)]
     # The accuracy or loss of a part of the answers has a plateau of its own, which is not known.
-    if prior is not None and eureka.drawn(quantity) == f"val/{quantity}":
-        found.append((prior, "--", "plateau: the prior p(z) alone"))
-    return found
+    whole = [one for one in told if one.drawn(quantity) == f"val/{quantity}"]
+    priors = [one.prior_accuracy if quantity == "accuracy" else one.prior_loss for one in whole]
+    return [
+        (height, line, name)
+        for heights, line, meaning in (
+            (thresholds, ":", "threshold of the moment"),
+            (priors, "--", "plateau: the prior p(z) alone"),
+        )
+        for height, name in over_seeds(heights, meaning)
+    ]
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,8 @@ import sys
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -922,10 +924,30 @@ def unpacked(values: dict) -> np.ndarray:
 
 
 def test_the_plateau_is_drawn_in_curves_of_the_accuracy_that_it_is_of() -> None:
-    told = {"threshold": 0.7, "happened": False, "prior_accuracy": 0.55, "prior_loss": 1.2}
-    plateau = (0.55, "--", "plateau: the prior p(z) alone")
-    assert plateau in guides(Eureka(metric="val/accuracy", **told), "accuracy")
-    assert plateau not in guides(Eureka(metric="val/accuracy_top_right", **told), "accuracy")
+    def drawn(*priors: float | None, metric: str = "val/accuracy") -> list[tuple[float, str, str]]:
+        told = [Eureka(metric=metric, threshold=0.7, prior_accuracy=prior, prior_loss=1.2) for prior in priors]
+        runs: Any = [SimpleNamespace(summary=SimpleNamespace(eureka=one)) for one in told]
+        return [guide for guide in guides(runs, "accuracy") if guide[1] == "--"]
+
+    assert drawn(0.55, 0.55, None) == [(0.55, "--", "plateau: the prior p(z) alone")]
+    assert drawn(0.55, 0.65) == [(pytest.approx(0.6), "--", "plateau: the prior p(z) alone, mean over seeds")]
+    assert not drawn(None) and not drawn(0.55, metric="val/accuracy_top_right")
+
+
+def test_curves_of_runs_of_one_task_have_its_plateau(write, tmp_path: Path) -> None:
+    folders = [write(0, 12, softmax="norm_softmax"), write(1, 12), write(1, 12, "data.numbers=5")]
+    for folder, prior in zip(folders, (0.55, 0.65, 0.3), strict=True):
+        told = json.loads((folder / "summary.json").read_text())
+        told["eureka"]["prior_accuracy"] = prior
+        (folder / "summary.json").write_text(json.dumps(told))
+
+    def plateaus(folders: list[Path]) -> list[str]:
+        legend = drawn_curves(folders, gradients=False).legends[0].get_texts()
+        return [label for text in legend if (label := text.get_text()).startswith("plateau")]
+
+    assert plateaus(folders[:1]) == ["plateau: the prior p(z) alone (55.0%)"]
+    assert plateaus(folders[:2]) == ["plateau: the prior p(z) alone, mean over seeds (60.0%)"]
+    assert plateaus(folders) == []
 
 
 def test_short_runs_without_a_moment_count_as_neither(write, tmp_path: Path) -> None:
