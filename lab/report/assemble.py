@@ -222,17 +222,17 @@ def _drawings(experiment: str, own: Sequence[Setting], confidence: float) -> lis
     add(
         "gradients",
         "Gradients of W_Q, W_K and W_V",
-        "Mean |gradient| in the first layer, first seed; the time before the Eureka-moment is grey (Figure 4 of the "
-        "paper).",
+        "Mean |gradient| in the first layer, first finished seed; the time before the Eureka-moment is grey (Figure 4 "
+        "of the paper).",
         [figures.gradients(part) for part in figures.parts(own)],
         says=[figures.gradient_shares(part) for part in figures.parts(own)],
     )
     add(
         "temperatures",
         "Temperatures over training",
-        "Quantities of temperature rules and normalisers that change during training; first seed, a line for each "
-        "layer. If a quantity has a value for each head, the line is the mean over heads, and one standard deviation "
-        "is shaded.",
+        "Quantities of temperature rules and normalisers that change during training; first finished seed, a "
+        "line for each layer. If a quantity has a value for each head, the line is the mean over heads, and one "
+        "standard deviation is shaded.",
         [temperatures(part) for part in figures.parts(own)],
     )
     return found

@@ -285,7 +285,7 @@ def _scientific(value: float) -> str:
 
 @styled()
 def gradients(settings: Sequence[Setting]) -> Figure | None:
-    """Mean |gradient| of W_Q, W_K, W_V in the first layer, of a setting's first seed, grey before its moment.
+    """Mean |gradient| of W_Q, W_K, W_V in the first layer, of a setting's first finished seed, grey before its moment.
 
     None where no run has logged gradients.
 
@@ -298,10 +298,15 @@ def gradients(settings: Sequence[Setting]) -> Figure | None:
     names = told_apart([setting.name for setting, _ in shown])
     for panel, name, (setting, rows) in zip(axes, names, shown, strict=True):
         gradient_panel(panel, rows, 0, setting.first.summary.eureka.shown_step)
-        panel.set_title(panel_title(f"{name}, seed {setting.first.seed}"))
+        panel.set_title(panel_title(f"{name}, {seed_of(setting.first)}"))
     name_left(axes, "mean |gradient|, layer 0")
     legend_below(figure)
     return figure
+
+
+def seed_of(run: Record) -> str:
+    """Seed of a run, for a title, and how it ended if it did not finish: "seed 0 (failed)"."""
+    return f"seed {run.seed}" if run.finished else f"seed {run.seed} ({run.status})"
 
 
 def gradient_shares(settings: Sequence[Setting]) -> str:
@@ -313,7 +318,8 @@ def gradient_shares(settings: Sequence[Setting]) -> str:
     for setting in settings:
         run = setting.first
         if shares := shares_of_v(run.folder, run.summary.eureka.step):
-            told.append(f"{setting.name} {', '.join(f'{name} {share:.2g}' for name, share in shares.items())}")
+            name = setting.name if run.finished else f"{setting.name} ({run.status})"
+            told.append(f"{name} {', '.join(f'{name} {share:.2g}' for name, share in shares.items())}")
     if not told:
         return ""
     return f"Gradients before the moment (without one: over all steps), as a median share of W_V's: {'; '.join(told)}."

@@ -47,8 +47,8 @@ class Setting:
 
     @property
     def first(self) -> Record:
-        """The first run that reached a validation, to stand for all runs; one that failed earlier says nothing."""
-        return next((run for run in self.runs if run.validated_epochs), self.runs[0])
+        """The first run that stands for all: finished if any is; one that failed before a validation says nothing."""
+        return min(self.runs, key=lambda run: (not run.validated_epochs, not run.finished))
 
     @property
     def metric(self) -> str:

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from lab.console import LabError
 from lab.plotting.figures import count_axis, legend_below, panels
 from lab.plotting.style import MAP, styled
-from lab.report.figures import panel_title, told_apart
+from lab.report.figures import panel_title, seed_of, told_apart
 from lab.report.records import METRICS, Record
 from lab.report.settings import Setting
 from lab.runs.metrics import read_metrics_table
@@ -24,7 +24,7 @@ _KEY = re.compile(r"temperature/(?P<name>[^/]+)/layer_(?P<layer>\d+)(?P<mean>/me
 
 @styled()
 def temperatures(settings: Sequence[Setting]) -> Figure | None:
-    """Temperatures over training, a panel for each setting (first seed) and quantity, a line for each layer.
+    """Temperatures over training, a panel for each setting (first finished seed) and quantity, a line for each layer.
 
     For a quantity with one value per head, the line is the mean over heads, and one standard deviation is shaded.
     Layers in which a quantity never changes are left out; None where nothing changes.
@@ -43,7 +43,7 @@ def temperatures(settings: Sequence[Setting]) -> Figure | None:
             panel.plot(table["step"], table["mean"], color=colors[layer], label=f"layer {layer}")
             low, high = table["mean"] - table["spread"], table["mean"] + table["spread"]
             panel.fill_between(table["step"], low, high, color=colors[layer], alpha=0.15, linewidth=0)
-        panel.set_title(panel_title(f"{title}, seed {setting.first.seed}"))
+        panel.set_title(panel_title(f"{title}, {seed_of(setting.first)}"))
         panel.set_ylabel(name)
         count_axis(panel, "step")
     if any(table["spread"].any() for *_, layers in shown for table in layers.values()):

@@ -556,6 +556,17 @@ def test_a_seed_that_failed_at_once_does_not_speak_for_its_setting(write, tmp_pa
     assert gradients([setting]) is not None and gradient_shares([setting])
 
 
+def test_a_finished_seed_stands_for_its_setting_and_another_says_how_it_ended(write, tmp_path: Path) -> None:
+    write(0, None, status="failed", epochs=20)
+    write(1, 12)
+    write(0, None, softmax="norm_softmax", status="failed", epochs=20)
+    own = settings(gather(tmp_path).runs)
+    figure = gradients(own)
+    assert figure is not None
+    assert [axes.get_title() for axes in figure.axes] == ["softmax, seed 1", "norm_softmax, seed 0 (failed)"]
+    assert gradient_shares(own).endswith("softmax W_Q 0.067, W_K 0.033; norm_softmax (failed) W_Q 0.067, W_K 0.033.")
+
+
 def test_the_most_advanced_run_of_a_seed_counts(write, tmp_path: Path) -> None:
     write(0, None, status="stopped", epochs=30, root=tmp_path / "a")
     done = write(0, 12, root=tmp_path / "b")
