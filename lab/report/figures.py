@@ -183,12 +183,14 @@ def survival_figure(lines: Sequence[Waiting], confidence: float = 0.95, of: str 
         return None
     few = len(lines) <= _BANDS
     figure, axes = new_figure(6.5, 3.1 + (0.14 * len(lines) if few else 0))
-    for line in lines:
+    # The last line is the thinnest: one that coincides with it shows on both of its sides.
+    widths = np.linspace(1.4 if len(lines) == 1 else 3.2, 1.4, len(lines))
+    for line, width in zip(lines, widths, strict=True):
         curve, seeds = no_moment_yet(line.times, confidence), line.times
         epochs = np.concatenate([[0], curve.epochs, [curve.end]])
         share = np.concatenate([[1], curve.share, curve.share[-1:] if len(curve.share) else [1]])
         label = f"{line.name} ({len(seeds.moments)} of {len(seeds.moments) + len(seeds.ends)} had one)"
-        axes.step(epochs, share, where="post", label=panel_title(label, 90), linewidth=1.5, **line.look.of_line)
+        axes.step(epochs, share, where="post", label=panel_title(label, 90), linewidth=width, **line.look.of_line)
         if few and len(curve.share):
             low = np.concatenate([[1], curve.low, curve.low[-1:]])
             high = np.concatenate([[1], curve.high, curve.high[-1:]])

@@ -752,6 +752,16 @@ def interrupted(*_: object) -> None:
     raise KeyboardInterrupt
 
 
+def test_survival_curves_that_coincide_are_all_seen(write, tmp_path: Path) -> None:
+    for softmax in ("softmax", "norm_softmax"):
+        write(0, None, softmax=softmax)
+    figure = survival(settings(gather(tmp_path).runs))
+    assert figure is not None
+    below, above = (line for line in figure.axes[0].lines if line.get_drawstyle() == "steps-post")
+    assert np.array_equal(below.get_xydata(), above.get_xydata())
+    assert below.get_linewidth() > above.get_linewidth() + 1
+
+
 def test_the_survival_bands_are_of_the_confidence_asked_for(write, tmp_path: Path) -> None:
     for seed in range(5):
         write(seed, 10 + seed if seed else None)
