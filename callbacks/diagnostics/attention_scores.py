@@ -20,6 +20,8 @@ from lab.plotting.figures import count_axis, legend_below, new_figure
 from lab.plotting.style import MAP, styled
 
 BINS = 25
+# Edges of bins lie so far below multiples of 1 / 25: uniform attention over five tokens, 1/5, would lie in two bins.
+_BELOW = 0.001
 
 
 class AttentionScores(Diagnostic):
@@ -41,7 +43,7 @@ class AttentionScores(Diagnostic):
             # A copy: a view would keep every chunk's weights in memory.
             samples.append(flat.masked_fill(hidden, math.nan)[:: max(1, len(flat) // 10_000)].clone().cpu())
             # Hidden keys get a bin of their own: to drop them would make the CPU wait for the GPU to count them.
-            place = (flat * BINS).long().clamp_(0, BINS - 1).masked_fill_(hidden, BINS)
+            place = ((flat + _BELOW) * BINS).long().clamp_(0, BINS - 1).masked_fill_(hidden, BINS)
             counts.append(torch.bincount(place, minlength=BINS + 1)[:BINS])
         return torch.stack(counts).cpu(), samples
 

@@ -6,6 +6,8 @@ import gc
 import math
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -380,6 +382,17 @@ def test_what_is_kept_of_a_chunk_holds_on_to_nothing_else(vision_data) -> None:
     assert len(kept) > 20
     for tensor in kept:
         assert tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
+
+
+def test_uniform_attention_fills_one_bin() -> None:
+    # A float near 1/n may lie on either side of it.
+    around = [nearby for n in range(2, 60) for nearby in (1 / n - 1e-5, 1 / n + 1e-5)]
+    weights = torch.tensor(around).reshape(-1, 2, 1, 1)
+    one: Any = SimpleNamespace(shares=[weights], layers=[{"logits": torch.zeros(weights.shape)}])
+    scores = AttentionScores("unused")
+    (row,) = scores.conclude([scores.see(one)]).rows
+    counts = [count for name, count in row.items() if name != "layer"]
+    assert len(counts) == 25 and sum(counts) == len(around) and all(count % 2 == 0 for count in counts)
 
 
 def rare_seen(scenes: int) -> list:
