@@ -314,7 +314,7 @@ def grouped_dots(axes: Any, layers: Sequence[int], groups: Mapping[str, pd.Serie
 
 
 def _beside(layers: Sequence[int], place: int, groups: int) -> np.ndarray:
-    """Where the group at ``place`` stands, of ``groups`` side by side at each layer."""
+    """Positions of the group at ``place``, of ``groups`` side by side at each layer."""
     return np.arange(len(layers)) + (place - (groups - 1) / 2) * 0.8 / groups
 
 
