@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from conftest import summary_of, train_in
+from lightning.pytorch.callbacks import Timer
 from rich.console import Console
 
 from lab import console
@@ -195,7 +196,8 @@ def test_the_time_left_is_never_below_nothing_and_the_summary_stays_readable(
 
     monkeypatch.setattr(RunSummary, "write", read_back)
     monkeypatch.setattr(Pace, "seconds_left", lambda *_: 100.0)
-    late = ["+trainer.min_epochs=3", "+trainer.max_time.seconds=0", "trainer.check_val_every_n_epoch=1"]
+    monkeypatch.setattr(Timer, "time_elapsed", lambda *_: 5.0)
+    late = ["+trainer.min_epochs=3", "+trainer.max_time.seconds=1", "trainer.check_val_every_n_epoch=1"]
     train_in(tmp_path, *REASONING, "trainer.max_epochs=5", *late)
     assert 0 in told and None in told
 
