@@ -206,6 +206,10 @@ class Diagnostic(Keeper, ABC):
         pictures_every_n_epochs: NonNegativeInt = 10,
     ) -> None:
         super().__init__(folder)
+        if scenes < 1 or every_n_epochs < 1:
+            raise ValueError(
+                f"{type(self).__name__} needs one scene and one epoch or more: {scenes=}, {every_n_epochs=}"
+            )
         self.every_n_epochs = every_n_epochs
         self.scenes = scenes
         self.pictures_every_n_epochs = pictures_every_n_epochs

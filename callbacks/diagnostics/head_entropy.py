@@ -141,7 +141,10 @@ class HeadEntropy(Look):
         for s, head in np.ndindex(*mean_SH.shape):
             mean, half = float(mean_SH[s, head]), float(half_SH[s, head])
             row = {"block": self.block, "head": head, "items": sizes[s], "tokens": float(tokens_KS[:, s].mean())}
-            row |= {"entropy": mean, "low": mean - half, "high": mean + half, "log_n": float(logs_KS[:, s].mean())}
+            log_n = float(logs_KS[:, s].mean())
+            # NaN, of a single draw, stays NaN.
+            low, high = (float(one) for one in np.clip([mean - half, mean + half], 0.0, log_n))
+            row |= {"entropy": mean, "low": low, "high": high, "log_n": log_n}
             found.rows.append(row)
         found.figures["items"] = partial(_lines, pd.DataFrame(found.rows))
         return found

@@ -64,9 +64,9 @@ def attend(
 
     Raises:
         ValueError: if rule, normaliser or mask is of a wrong type; if rule or normaliser is made for another number of
-            heads; if queries are not [B, H, N, D], there are not as many values as keys, the mask is not bool, or
-            dropout is not in [0, 1); if under a causal mask a query would depend on later ones; or if rule or
-            normaliser cannot be used with a bias.
+            heads; if queries are not [B, H, N, D], keys or values do not fit them, the mask is not bool or does not
+            broadcast, or dropout is not in [0, 1); if under a causal mask a query would depend on later ones; or if
+            rule or normaliser cannot be used with a bias.
     """
     normaliser = normaliser or _SOFTMAX
     mask = _checked(q_BHND, k_BHMD, v_BHMD, rule, mask, normaliser, dropout, bias)
@@ -123,10 +123,15 @@ def _checked(
         raise ValueError(f"{rule!r} is not a temperature rule: give one, as in Fixed(heads=4, head_dim=16)")
     if not isinstance(normaliser, Normaliser):
         raise ValueError(f"{normaliser!r} is not a normaliser: give one, as in PlusOne(heads=4, head_dim=16)")
+    for name, x in {"queries": q_BHND, "keys": k_BHMD, "values": v_BHMD}.items():
+        if not isinstance(x, Tensor) or not x.is_floating_point():
+            raise ValueError(f"{name} are a tensor of floating-point numbers, got {getattr(x, 'dtype', x)}")
     if q_BHND.dim() != 4:
         raise ValueError(f"queries are [batch, heads, tokens, dimension of a head], got {list(q_BHND.shape)}")
     if k_BHMD.shape[-2] != v_BHMD.shape[-2]:
         raise ValueError(f"each key has a value, but keys are {list(k_BHMD.shape)} and values {list(v_BHMD.shape)}")
+    if q_BHND.shape[-1] != k_BHMD.shape[-1]:
+        raise ValueError(f"queries {list(q_BHND.shape)} and keys {list(k_BHMD.shape)} differ in their last dimension")
     for part in (rule, normaliser):
         # One made for a single head serves any number.
         if part.heads not in (1, q_BHND.shape[1]):
@@ -149,4 +154,7 @@ def _checked(
         return mask
     if mask.dtype != torch.bool:
         raise ValueError(f"a mask of attention is bool, True where a query may attend to a key; got {mask.dtype}")
+    whole = (*q_BHND.shape[:-1], k_BHMD.shape[-2])
+    if mask.dim() > 4 or any(a not in (1, b) for a, b in zip(mask.shape[::-1], whole[::-1], strict=False)):
+        raise ValueError(f"a mask of attention {list(mask.shape)} does not broadcast to {list(whole)}")
     return torch.atleast_2d(mask)

@@ -18,6 +18,7 @@ import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
+from types import SimpleNamespace
 from typing import Annotated, Any
 
 from hydra.utils import get_object
@@ -266,13 +267,18 @@ def _holds_target(value: Any) -> bool:
 
 @cache
 def _hints(target: Callable[..., Any]) -> dict[str, Any]:
-    """Annotations of a constructor's or function's parameters; empty where they cannot be read."""
+    """Annotations of a constructor's or function's parameters; those that cannot be read are left out."""
     # Of a dataclass read the class, not __init__: an inherited field is annotated with names of its own module.
     own = target.__init__ if inspect.isclass(target) and not dataclasses.is_dataclass(target) else target
+    known, found = getattr(own, "__globals__", None), {}
     try:
         found = typing.get_type_hints(own, include_extras=True)
     except (TypeError, NameError, AttributeError):
-        return {}
+        # One by one: a name that its module imports for type checkers alone hides no other annotation.
+        for name, annotation in getattr(own, "__annotations__", {}).items():
+            with suppress(TypeError, NameError, AttributeError):
+                one: Any = SimpleNamespace(__annotations__={name: annotation})
+                found |= typing.get_type_hints(one, known, include_extras=True)
     # Lightning is not imported here, which takes seconds: while it is not loaded, the target cannot be its Trainer.
     lightning = sys.modules.get("lightning")
     if lightning is not None and inspect.isclass(target) and issubclass(target, lightning.Trainer):

@@ -14,6 +14,7 @@ from lab.attention.normaliser_contract import check_normaliser, check_together
 from lab.attention.normalisers.softmax import Softmax
 from lab.attention.rule import TemperatureRule
 from lab.attention.rules.fixed import Fixed
+from lab.console import LabError
 from lab.datasets.scenes import unnormalised
 
 # A loop over make_softmaxes would fill the memory.
@@ -196,7 +197,15 @@ class OtherModel(Observable):
 
 
 def observable(model: nn.Module) -> Observable | None:
-    """Returns a model of the lab (compiled or not), or one under a softmax of the lab, to observe; None of another."""
+    """Returns a model of the lab (compiled or not), or one under a softmax of the lab, to observe; None of another.
+
+    Raises:
+        LabError: if it is not a model.
+    """
+    if not isinstance(model, nn.Module):
+        raise LabError(
+            f"{model!r} is not a model: give a torch.nn.Module (lab.read_trained(folder).model() makes that of a run)"
+        )
     plain: nn.Module = getattr(model, "_orig_mod", model)
     if isinstance(plain, Observable):
         return plain

@@ -57,6 +57,8 @@ def look(model: nn.Module, x: Any, observers: Sequence[Observer]) -> list[Findin
     for one in observers:
         if not hasattr(one, "see") or getattr(one, "needs", None) is not None:
             raise LabError(f"{type(one).__name__} cannot look at a batch: it needs more than that (use lab.inspect)")
+    if isinstance(x, Mapping) and {"x", "y", "latents"} <= x.keys():
+        raise LabError("x is a whole batch of the lab, with labels and latents: give its x alone, batch['x']")
     device = device_of(model)
     x = move_data_to_device(dict(x) if isinstance(x, Mapping) else x, device)
     # The first weights meet the input, and a product of two precisions is an error.

@@ -38,9 +38,10 @@ def eureka_ratio(
     Source: Eureka-moments in Transformers, section 4 ("Metrics"); the interval is SciPy's.
 
     Raises:
-        ValueError: if there is no seed, or more moments than seeds.
+        ValueError: if there is no seed, more moments than seeds, or no such confidence.
     """
     _check_ratio(count, seeds)
+    _check_confidence(confidence)
     interval = binomtest(count, seeds).proportion_ci(confidence, method=method)
     return Ratio(count, seeds, float(interval.low), float(interval.high))
 
@@ -62,15 +63,25 @@ def _check_ratio(count: int, seeds: int) -> None:
         raise ValueError(f"a Eureka-ratio needs 0 <= count <= seeds and one seed or more, got {count} of {seeds}")
 
 
+def _check_confidence(confidence: float) -> None:
+    if not 0 < confidence < 1:
+        raise ValueError(f"a confidence lies between 0 and 1, as 0.95 does, got {confidence}")
+
+
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
     """Corrects the p-values of a whole table: even one false alarm among all of them is then as rare as p says.
 
-    None, where no test was possible, stays None and does not count.
+    None or NaN, where no test was possible, stays as it is and does not count.
 
     Source: Holm 1979: the i-th smallest of m is multiplied by m - i + 1; none falls below the one before it.
+
+    Raises:
+        ValueError: if a number is no p-value.
     """
     corrected = list(p_values)
-    rising = sorted((p, place) for place, p in enumerate(p_values) if p is not None)
+    rising = sorted((p, place) for place, p in enumerate(p_values) if p is not None and not math.isnan(p))
+    if wrong := [p for p, _ in rising if not 0 <= p <= 1]:
+        raise ValueError(f"a p-value lies between 0 and 1, got {wrong[0]}")
     largest = 0.0
     for before, (p, place) in enumerate(rising):
         largest = max(largest, min(1.0, (len(rising) - before) * p))
@@ -85,8 +96,8 @@ class Mean:
     Attributes:
         value: the mean.
         std: standard deviation over the seeds (divided by n, as in the papers: one seed has 0).
-        low, high: bounds of Student's interval; None for a single seed, and where all seeds have the same value: both
-            say nothing about the spread.
+        low, high: bounds of Student's interval; None for a single seed, where all seeds have the same value (both say
+            nothing about the spread), and where a value is not finite, as the mean is then not.
         seeds: how many.
     """
 
@@ -108,12 +119,15 @@ def mean_over_seeds(
         bounds: smallest and largest possible value; the interval is cut off there.
 
     Raises:
-        ValueError: if there is no value.
+        ValueError: if there is no value, or no such confidence.
     """
     if not len(values):
         raise ValueError("a mean over seeds needs one seed or more, got none")
+    _check_confidence(confidence)
     array = np.asarray(values, dtype=np.float64)
     mean, count = float(array.mean()), len(array)
+    if not math.isfinite(mean):
+        return Mean(mean, math.nan, None, None, count)
     if float(np.ptp(array)) <= 1e-9 * float(np.abs(array).max()):
         return Mean(mean, 0.0, None, None, count)
     half = float(t.ppf((1 + confidence) / 2, count - 1)) * float(array.std(ddof=1)) / math.sqrt(count)
@@ -142,8 +156,9 @@ def paired(one: Mapping[int, float], other: Mapping[int, float], confidence: flo
     """Compares two settings seed by seed; seeds that only one of them has are left out.
 
     Raises:
-        ValueError: if fewer than two seeds are in both.
+        ValueError: if fewer than two seeds are in both, or there is no such confidence.
     """
+    _check_confidence(confidence)
     shared = sorted(one.keys() & other.keys())
     if len(shared) < 2:
         raise ValueError(f"a paired comparison needs two seeds in both settings, got {len(shared)}")
@@ -258,7 +273,12 @@ def reach(
     runs that reach it.
 
     Source: Eureka-moments in Transformers, Table 4.
+
+    Raises:
+        ValueError: if the share is not one.
     """
+    if not 0 < share <= 1:
+        raise ValueError(f"a share of the baseline's accuracy is above 0 and at most 1, as 0.95 is, got {share}")
     finals = [run[-1] for run in baseline if run and max(run) > threshold]
     if not finals:
         return Reach(None, 0, len(accuracies))

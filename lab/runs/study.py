@@ -10,6 +10,7 @@ from optuna import pruners, samplers
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend
 
+from lab.config.check import check_arguments
 from lab.config.suggestions import choices
 from lab.console import LabError
 
@@ -41,6 +42,7 @@ def chosen(what: str, classes: Mapping[str, type[Any]], options: Mapping[str, An
     name = str(given.pop("name", None))
     if name not in classes:
         raise LabError(f"hydra.sweeper.{what}.name={name} does not exist; {choices(name, list(classes))}")
+    check_arguments(classes[name], given, f"hydra.sweeper.{what}")
     try:
         return classes[name](**given)
     except (TypeError, ValueError) as error:

@@ -229,6 +229,8 @@ def load_summary(folder: str | Path) -> Summary:
         DamagedFile: if there is none, or it is not one.
     """
     path = Path(folder) / FILE
+    if path.parent.is_file():
+        raise DamagedFile(path.parent, "is a file: give the run folder that it lies in")
     # Not with pydantic's own JSON parser: NaN must be told apart from a number.
     content = read_json(path)
     try:

@@ -47,8 +47,10 @@ def typed_softmax(softmax: str | None, options: Sequence[str]) -> list[str]:
     """Overrides of the softmax to swap in; none where the model keeps its own.
 
     Raises:
-        LabError: if there are options, but no softmax that they belong to.
+        LabError: if there are options, but no softmax that they belong to, or they are no list.
     """
+    if isinstance(options, str):
+        raise LabError(f"options of the softmax are a list, as in ['softmax.tau=3'], got {options!r}")
     if softmax is None and options:
         raise LabError(f"{options[0]} needs softmax=<name>, the softmax to swap in")
     return [] if softmax is None else [f"softmax={softmax}", *options]

@@ -133,7 +133,10 @@ class OptimConfig:
             return create_optimizer_v2(groups, opt=self.name, lr=lr, weight_decay=0.0, **options)
         except (TypeError, ValueError, AssertionError, IndexError) as error:
             why = "a list in them is too short" if isinstance(error, IndexError) else error
-            raise ValueError(f"optim.options {self.options} do not fit optim.name={self.name}: {why}") from error
+            raise ValueError(
+                f"optim.options {self.options} do not fit optim.name={self.name}: {why}; "
+                "~optim.options leaves them all out, ~optim.options.<name> one of them"
+            ) from error
 
     def scheduler(self, optimizer: Optimizer, epochs: int) -> Scheduler | LRScheduler | None:
         """The learning-rate schedule, timm's by epoch or torch's by step; None where the rate is constant.

@@ -536,7 +536,14 @@ def test_the_adaptive_rule_reads_the_same_from_scores_in_training_and_after() ->
 
 
 @pytest.mark.parametrize("path", [attend, attend_explicit])
-def test_each_key_has_a_value(path) -> None:
+def test_shapes_that_do_not_fit_are_told(path) -> None:
     q, k, v = torch.randn(2, 2, 4, 8), torch.randn(2, 2, 6, 8), torch.randn(2, 2, 5, 8)
     with pytest.raises(ValueError, match=r"has a value, but keys are \[2, 2, 6, 8\] and values \[2, 2, 5, 8\]"):
         path(q, k, v, Fixed(heads=2, head_dim=8))
+    rule = Fixed(heads=2, head_dim=8)
+    with pytest.raises(ValueError, match="differ in their last dimension"):
+        path(q, k[..., :4], k, rule)
+    with pytest.raises(ValueError, match="keys are a tensor of floating-point numbers, got torch"):
+        path(q, k.long(), k, rule)
+    with pytest.raises(ValueError, match=r"mask of attention \[3, 3\] does not broadcast to \[2, 2, 4, 6\]"):
+        path(q, k, k, rule, torch.ones(3, 3, dtype=torch.bool))

@@ -268,6 +268,7 @@ def test_head_entropy_is_that_of_the_last_token(models: Path, tmp_path: Path, ca
     assert "sizes 512 left out" in capsys.readouterr().err
     table = pd.read_csv(tmp_path / "diagnostics" / "head_entropy.csv")
     assert table["items"].tolist() == [1, 1, 4, 4] and (table["low"] < table["high"]).all()
+    assert (table["low"] >= 0).all() and (table["high"] <= table["log_n"]).all()
     assert (table["entropy"] < table["log_n"]).all()
     # The same prompts, read by hand.
     model = lab.replace_softmax(transformers.GPT2Model.from_pretrained(models / "gpt2"), "softmax")

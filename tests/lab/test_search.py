@@ -278,9 +278,16 @@ def test_what_was_cut_short_goes_on_with_its_values(multirun, tmp_path: Path) ->
     ("option", "words"),
     [
         ("hydra.sweeper.sampler.name=tpee", "hydra.sweeper.sampler.name=tpee does not exist; did you mean 'tpe'"),
-        ("+hydra.sweeper.sampler.start=3", "hydra.sweeper.sampler: .*start"),
+        (
+            "+hydra.sweeper.sampler.start=3",
+            "sampler.start is not an option of TPESampler; .*n_startup_trials",
+        ),
+        (
+            "+hydra.sweeper.sampler.n_startup_trials=abc",
+            "sampler.n_startup_trials='abc' is wrong: it must be an? ",
+        ),
         ("hydra.sweeper.pruner.name=mean", "hydra.sweeper.pruner.name=mean does not exist; .*median"),
-        ("+hydra.sweeper.pruner.every=3", "hydra.sweeper.pruner: .*takes no arguments"),
+        ("+hydra.sweeper.pruner.every=3", "hydra.sweeper.pruner.every is not an option of NopPruner"),
         ("hydra.sweeper.direction=up", "hydra.sweeper.direction=up is wrong: .*maximize"),
         ("+hydra.sweeper.n_startup_trials=3", "hydra.sweeper has no 'n_startup_trials'; .*valid: direction, .*sampler"),
         ("hydra.sweeper.sampler.seed=abc", "hydra.sweeper.sampler.seed=abc is wrong: give a whole number"),

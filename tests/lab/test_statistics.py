@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -242,3 +243,25 @@ def test_a_table_whose_columns_hold_no_epochs_is_refused(column: str, values: li
     whole = {"setting": ["a", "a"], "moment_epoch": [3, None], "epochs": [9, 9]}
     with pytest.raises(LabError, match=f"{column}.*{told}"):
         survival.figure(pd.DataFrame(whole | {column: values}))
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: mean_over_seeds([1, 2, 4], 95), "a confidence lies between 0 and 1, as 0.95 does, got 95"),
+        (lambda: eureka_ratio(2, 10, 1.0), "a confidence lies between"),
+        (lambda: paired({0: 1.0, 1: 2.0}, {0: 2.0, 1: 4.0}, 0), "a confidence lies between"),
+        (lambda: holm([0.1, 2.0]), "a p-value lies between 0 and 1, got 2.0"),
+        (lambda: reach([[0.9]], [[0.9]], share=95), "a share of the baseline's accuracy"),
+    ],
+)
+def test_numbers_that_cannot_be_are_refused(call: Callable[[], object], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        call()
+
+
+def test_values_that_are_not_finite_claim_nothing() -> None:
+    assert holm([0.01, math.nan, 0.03])[::2] == [0.02, 0.03]
+    for value in (math.inf, math.nan):
+        mean = mean_over_seeds([1.0, value, 4.0], bounds=(0, 100))
+        assert not math.isfinite(mean.value) and math.isnan(mean.std) and (mean.low, mean.high) == (None, None)
