@@ -142,7 +142,7 @@ class ReplacedSoftmax(MultiHead):
         Raises:
             LabError: if it would.
         """
-        if vars(self.owner)["_modules"][NAME] is not self:
+        if getattr(self.owner, NAME) is not self:
             raise wrapped_since(self.owner)
 
     def uninstall(self) -> None:

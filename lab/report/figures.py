@@ -308,7 +308,12 @@ def gradients(settings: Sequence[Setting]) -> Figure | None:
 
 def seed_of(run: Record) -> str:
     """Seed of a run, for a title, and how it ended if it did not finish: "seed 0 (failed)"."""
-    return f"seed {run.seed}" if run.finished else f"seed {run.seed} ({run.status})"
+    return f"seed {run.seed}{_unfinished(run)}"
+
+
+def _unfinished(run: Record) -> str:
+    """End of a run that did not finish, to stand after its name: " (failed)"; "" of a finished one."""
+    return "" if run.finished else f" ({run.status})"
 
 
 def gradient_shares(settings: Sequence[Setting]) -> str:
@@ -320,8 +325,8 @@ def gradient_shares(settings: Sequence[Setting]) -> str:
     for setting in settings:
         run = setting.first
         if shares := shares_of_v(run.folder, run.summary.eureka.step):
-            name = setting.name if run.finished else f"{setting.name} ({run.status})"
-            told.append(f"{name} {', '.join(f'{name} {share:.2g}' for name, share in shares.items())}")
+            of_v = ", ".join(f"{name} {share:.2g}" for name, share in shares.items())
+            told.append(f"{setting.name}{_unfinished(run)} {of_v}")
     if not told:
         return ""
     return f"Gradients before the moment (without one: over all steps), as a median share of W_V's: {'; '.join(told)}."

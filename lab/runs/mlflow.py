@@ -54,7 +54,8 @@ class MLflow(MLFlowLogger, Board):
         self._goes_on = known is not None
         place, where = Path(save_dir).expanduser().absolute(), str(self._folder.absolute())
         own = None if tracking_uri else os.environ.get("MLFLOW_TRACKING_URI")
-        _check_answers(tracking_uri or own or "")
+        if (uri := tracking_uri or own or "").startswith("http"):
+            _check_answers(uri)
         if local := not (tracking_uri or own):
             place.mkdir(parents=True, exist_ok=True)
         from mlflow.exceptions import MlflowException
@@ -101,8 +102,6 @@ def _check_answers(uri: str) -> None:
     """Refuses a server that cannot be reached: MLflow itself would try for five minutes first, without a word."""
     import requests
 
-    if not uri.startswith("http"):
-        return
     try:
         requests.head(uri, timeout=_PATIENCE)
     except requests.exceptions.SSLError:

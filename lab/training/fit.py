@@ -228,16 +228,8 @@ def _train_alone(opened: OpenRun) -> None:
             saving = [build_checkpoints(config, run, preemption), preemption]
             watching = build_callbacks(config)
             pruning = Pruning(config.trial, [find_moment(watching)])
-            callbacks = [
-                OtherRanks(),
-                StillHeld(run),
-                Trial(module),
-                FiniteLoss(),
-                *watching,
-                pruning,
-                summary,
-                *saving,
-            ]
+            guards = [OtherRanks(), StillHeld(run), Trial(module), FiniteLoss()]
+            callbacks = [*guards, *watching, pruning, summary, *saving]
             trainer = build_trainer(spec, callbacks, build_loggers(spec, run, resume.step if resume else 0))
             tell(f"run folder: {run.folder}")
             with named_rank_0():

@@ -27,6 +27,7 @@ from lab.plotting.style import GUIDE, look_of, styled
 from lab.report.published import load
 from lab.report.statistics import eureka_ratio, fisher
 from lab.runs.files import write_text
+from lab.runs.metrics import FILE as METRICS
 from lab.runs.metrics import read_metrics
 from lab.runs.summary import read_summary
 from scripts.reproduce.common import earliest, origin, positive, run_options, sentences, speed_of, tell_duration
@@ -163,7 +164,7 @@ def slingshots_of(folder: Path) -> int:
     """Counts the slingshots of a run after its Eureka-moment, in the training loss as it was logged (A.17)."""
     summary = read_summary(folder)
     start = float("inf") if summary is None or summary.moment is None else summary.moment
-    rows = read_metrics(folder / "metrics.csv")
+    rows = read_metrics(folder / METRICS)
     return len(slingshots([row["train/loss"] for row in rows if "train/loss" in row and row["epoch"] + 1 >= start]))
 
 
@@ -174,7 +175,7 @@ def figure(plan: Plan, chosen: dict[str, str]) -> Figure:
     for axes, (name, lr) in zip(grid, chosen.items(), strict=True):
         color = look_of(SOFTMAXES[name]).color
         for folder in plan.all(SOFTMAXES[name], lr).folders:
-            rows = read_metrics(folder / "metrics.csv")
+            rows = read_metrics(folder / METRICS)
             for metric, alpha in (("train/accuracy", 0.3), ("val/accuracy", 1.0)):
                 points = [(row["epoch"] + 1, 100 * row[metric]) for row in rows if metric in row]
                 points = points[:: max(1, len(points) // 1000)]

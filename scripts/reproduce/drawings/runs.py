@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from lab.console import LabError
+from lab.runs.metrics import FILE as METRICS
 from lab.runs.metrics import read_metrics_table
 from lab.runs.summary import load_summary
 
@@ -58,7 +59,7 @@ class Shown:
 
 def curves(folder: Path, *names: str) -> pd.DataFrame:
     """Metrics of one run, as :meth:`Shown.curves` has them."""
-    found = read_metrics_table(folder / "metrics.csv")
+    found = read_metrics_table(folder / METRICS)
     if not set(names) <= set(found.columns):
         raise LabError(f"{folder} has not logged {' and '.join(names)}")
     rows = found.dropna(subset=list(names))[["step", "epoch", *names]]
@@ -67,5 +68,5 @@ def curves(folder: Path, *names: str) -> pd.DataFrame:
 
 def layers_logged(folder: Path, prefix: str) -> list[int]:
     """Numbers of the layers whose metric ``<prefix><layer>`` a run has logged."""
-    names = [name for name in read_metrics_table(folder / "metrics.csv").columns if name.startswith(prefix)]
+    names = [name for name in read_metrics_table(folder / METRICS).columns if name.startswith(prefix)]
     return sorted(int(name.removeprefix(prefix)) for name in names)
