@@ -78,6 +78,12 @@ def test_every_diagnostic_stands_in_the_table() -> None:
             assert f"| `{path.stem}` |" in text
 
 
+def test_every_experiment_and_softmax_stands_in_the_tables() -> None:
+    for page, group in (("tasks", "experiment"), ("softmax", "softmax")):
+        text = (ROOT / "docs" / f"{page}.md").read_text()
+        assert not [path.stem for path in (CONFIGS / group).glob("*.yaml") if f"`{path.stem}`" not in text]
+
+
 def test_every_option_of_the_slurm_launcher_stands_in_the_table() -> None:
     table = [line for line in (ROOT / "docs" / "cluster.md").read_text().splitlines() if line.startswith("| `")]
     named = {word for line in table for word in re.findall(r"`(\w+)`", line.split("|")[1])}

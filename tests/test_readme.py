@@ -16,7 +16,6 @@ import pytest
 import yaml
 from conftest import ROOT, problem_with, python, small_gpt2, summary_of, train_in
 
-from lab.config.compose import CONFIGS
 from lab.datasets.prior import prior_accuracy
 from lab.datasets.reasoning import reasoning_table
 from lab.inspect import main as look
@@ -119,11 +118,6 @@ def test_reproductions_exist_and_say_what_they_do(command: str) -> None:
 def test_make_targets_exist(command: str) -> None:
     done = subprocess.run(["make", "-n", *shlex.split(command)[1:]], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-
-
-def test_every_softmax_is_named() -> None:
-    missing = [path.stem for path in (CONFIGS / "softmax").glob("*.yaml") if f"`{path.stem}`" not in README]
-    assert not missing
 
 
 def test_the_numbers_of_the_first_picture_are_those_of_its_runs() -> None:
