@@ -19,7 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from lab.config.check import PLAIN_VALUES, check, check_complete, check_plain
 from lab.config.compose import CONFIGS, initialized
-from lab.config.hydra_internals import argument_parser, keys_of, loader, search_path
+from lab.config.hydra_internals import Choices, argument_parser, keys_of, loader, search_path
 from lab.config.identity import NOT_WHAT
 from lab.config.overrides import parsed
 from lab.config.suggestions import choices, explain_key
@@ -369,6 +369,10 @@ def explained(error: Exception, overrides: Sequence[str]) -> str:
         return f"{by} sets {key}=, of which nothing is chosen here: leave it out, or choose configs that have {key}"
     if options:
         # A group from which nothing is chosen by default.
+        group = key.rpartition("/")[0]
+        known = Choices("train") if group else None
+        if known and (having := [one for one in _options(group) if known.of(parsed([f"{group}={one}"])).get(key)]):
+            return f"{key}= belongs to {group}={' or '.join(having)}, and another {group}= is chosen here"
         if value in options:
             return f"{key}= is not in the config yet, so add it with a plus: +{key}={value}"
         return f"{key}={value} does not exist; {choices(value, options)}, to be added with a plus: +{key}="

@@ -113,6 +113,8 @@ def test_a_search_without_optuna_says_what_to_install(monkeypatch: pytest.Monkey
         ("row=vit", ["+row=vit"]),
         ("sweep=tabel_1", ["did you mean 'table_1'", "+sweep="]),
         ("+softmax=norm_softmax", ["write softmax=, without the plus"]),
+        ("experiment=reasoning optim/lr=max_1e-4_min_1e-6", ["optim/lr= belongs to optim=deit or deit_warmup_20"]),
+        ("experiment=reasoning data/source=drawn", ["data/source= belongs to data=main_task, and another"]),
         ("softmax=[norm_softmax]", ["chooses several, and one is needed: softmax=NAME"]),
         ("experiment=[reasoning,main_task]", ["chooses several, and one is needed: experiment=NAME"]),
         ("hydra.lancher.partition=x", ["did you mean 'launcher'"]),
@@ -120,7 +122,7 @@ def test_a_search_without_optuna_says_what_to_install(monkeypatch: pytest.Monkey
     ],
 )
 def test_wrong_names_are_answered_with_the_valid_ones(override: str, words: list[str]) -> None:
-    problem = problem_with([override])
+    problem = problem_with(override.split(" "))
     assert problem is not None
     for word in words:
         assert word in problem

@@ -17,6 +17,7 @@ from torch.func import functional_call, stack_module_state
 from torch.optim import Optimizer
 
 from lab.console import LabError, line_of
+from lab.observation.recorder import own_random_numbers
 
 _DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 
@@ -72,7 +73,7 @@ class Stack(nn.Module):
             LabError: if a model works alone, but not in a batched pass; names the line that fails.
         """
         parameters, buffers = self._state()
-        with torch.no_grad(), torch.random.fork_rng():
+        with torch.no_grad(), own_random_numbers(next(iter(parameters.values())).device):
             for training in (False, True):
                 self.set_training(training)
                 # Copies: in training, a batch norm moves its running means.
