@@ -109,13 +109,26 @@ def test_code_length_is_the_sum_of_blocks_and_short_for_what_is_easy() -> None:
     bits = code_length(features, targets, (0.1, 0.5))
     expected = 60 * math.log2(5)
     for start, stop in ((60, 300), (300, 600)):
-        fitted = predict(features[:1].double(), targets, slice(0, start), slice(start, stop), 1.0, 5000, 1e-10)
+        fitted = predict(
+            features[:1].double(), targets, slice(0, start), slice(start, stop), 1.0, 5000, 1e-10, slice(None)
+        )
         logits = fitted[0, :, targets.slices[0]]
         own = targets.labels[0, start:stop]
         expected -= float(logits.double().log_softmax(-1).gather(1, own[:, None]).sum()) / math.log(2)
     assert float(bits[0, 0]) == pytest.approx(expected, rel=1e-3)
     assert bits[0, 1] < 0.5 * bits[1, 1]
     assert bits[1, 1] > 0.9 * SIZE
+
+
+def test_code_length_does_not_depend_on_how_alike_its_first_scenes_are() -> None:
+    """Scaled by these two alone, their features would be a thousand times as large in all other scenes."""
+    features, targets = made()
+    alike = features.clone()
+    alike[:, 1] = alike[:, 0] + 1e-3 * (alike[:, 1] - alike[:, 0])
+    portions = (2 / SIZE, 0.1, 0.5)
+    torch.testing.assert_close(
+        code_length(alike, targets, portions), code_length(features, targets, portions), rtol=0.05, atol=0
+    )
 
 
 def test_a_label_of_each_token_is_no_label_to_probe_for() -> None:
@@ -149,6 +162,8 @@ def test_code_length_of_what_is_easy_is_that_of_the_best_probe(features: int) ->
     targets, portions = Targets.of({"y": y}), (0.1, 0.5)
     expected = 40.0
     for start, stop in ((40, 200), (200, 400)):
-        logits = predict(x[None].double(), targets, slice(0, start), slice(start, stop), 1.0, 20_000, 1e-10)[0]
+        logits = predict(
+            x[None].double(), targets, slice(0, start), slice(start, stop), 1.0, 20_000, 1e-10, slice(None)
+        )[0]
         expected -= float(logits.log_softmax(-1).gather(1, y[start:stop, None]).sum()) / math.log(2)
     assert float(code_length(x[None], targets, portions)) == pytest.approx(expected, rel=2e-3)
