@@ -112,6 +112,24 @@ def test_a_chart_tells_its_values_and_switches_and_zooms(browser: Any, page_file
     assert problems == []
 
 
+def test_a_curve_of_one_validation_is_a_dot(browser: Any, tmp_path: Path) -> None:
+    write_runs(tmp_path, 1, epochs=1)
+    _, out = report([tmp_path])
+    page, problems = opened(browser, out / "index.html", 1200)
+    chart = page.locator("figure:has(.chart)").nth(1)  # of the loss, which has no star
+    chart.scroll_into_view_if_needed()
+    canvas = chart.locator("canvas")
+    canvas.wait_for()
+    # Axes, guides and text are grey.
+    coloured = """canvas => { const {data} = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+        let found = 0;
+        for (let i = 0; i < data.length; i += 4)
+            found += Math.max(...data.slice(i, i + 3)) - Math.min(...data.slice(i, i + 3)) > 60;
+        return found; }"""
+    page.wait_for_function(f"e => ({coloured})(e) > 10", arg=canvas.element_handle(), timeout=5000)
+    assert problems == []
+
+
 def test_charts_without_room_are_figures(browser: Any, page_file: Path, monkeypatch: Any, tmp_path: Path) -> None:
     monkeypatch.setattr(page_module, "_PAGE", page_module._FRAME)
     _, out = report([page_file.parent.parent], out=tmp_path / "out")

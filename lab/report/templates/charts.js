@@ -85,7 +85,11 @@
     const stepped = spec.steps ? {paths: uPlot.paths.stepped({align: 1})} : {};
     function add(table, made) {
       tables.push(table);
-      series.push(...made.map(one => ({points: {show: false}, spanGaps: true, ...stepped, ...one})));
+      series.push(...made.map((one, i) => {
+        // A line of one value would be nothing to see.
+        const alone = one.width > 0 && table[i + 1].filter(value => value !== null).length === 1;
+        return {points: {show: alone, size: 6, fill: one.stroke}, spanGaps: true, ...stepped, ...one};
+      }));
     }
     for (const group of groups) {
       if (group.middle) {
