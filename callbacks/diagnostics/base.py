@@ -24,7 +24,7 @@ from lab.observation.observe import Chunk, Findings, attention_layers, observe
 from lab.observation.subject import Subject
 from lab.plotting.figures import save_figure
 from lab.runs.boards import Board, boards
-from lab.runs.files import write_atomically, write_text
+from lab.runs.files import DamagedFile, write_atomically, write_text
 
 # What a diagnostic may need beside a model and its input, and the words for it in messages.
 NEEDS = {
@@ -83,8 +83,11 @@ class Keeper(Callback):
     def take_back(self, step: int) -> None:
         """Reads the table of a run that is resumed, up to the step of its checkpoint."""
         if self.path.exists():
-            table = pd.read_csv(self.path)
-            self.table = table[table["step"] <= step]
+            try:
+                table = pd.read_csv(self.path)
+                self.table = table[table["step"] <= step]
+            except (ValueError, KeyError, TypeError) as error:
+                raise DamagedFile.unreadable(self.path, error) from error
 
     def keep_arrays(self, findings: Findings, name: str) -> Path | None:
         """Writes the arrays as ``diagnostics/<diagnostic>/<name>.npz``; None where there are none."""

@@ -16,9 +16,7 @@ def entropy(logits_Bn: Tensor, beta_B: Tensor | float = 1.0) -> Tensor:
 
     Source: "softmax is not enough", Proposition 3.2.
     """
-    scaled = logits_Bn * _column(beta_B, logits_Bn)
-    log_p = scaled.log_softmax(-1)
-    return -(log_p.exp() * log_p).sum(-1)
+    return torch.special.entr((logits_Bn * _column(beta_B, logits_Bn)).softmax(-1)).sum(-1)
 
 
 def best_inverse_temperature(logits_Bn: Tensor, wanted_B: Tensor, largest: float = 1e4) -> Tensor:

@@ -13,7 +13,19 @@ from lab.console import LabError
 from lab.observation.change_point import SHORTEST_PLATEAU
 from lab.report.records import Record
 from lab.report.settings import Setting, differences
-from lab.report.statistics import Mean, Paired, Ratio, Reach, eureka_ratio, fisher, holm, mean_over_seeds, paired, reach
+from lab.report.statistics import (
+    Mean,
+    Paired,
+    Ratio,
+    Reach,
+    Validations,
+    eureka_ratio,
+    fisher,
+    holm,
+    mean_over_seeds,
+    paired,
+    reach,
+)
 from lab.report.survival import Median, Times, log_rank, median_time, times_of
 
 CADENCE = "trainer.check_val_every_n_epoch"
@@ -130,22 +142,20 @@ def _reach(runs: Sequence[Record], baseline: Setting | None) -> Reach | None:
         return None
     if still_waiting(runs) or still_waiting(baseline.runs):
         return None
-    threshold = baseline.first.threshold
-    if threshold is None or "accuracy" not in baseline.metric:
+    if "accuracy" not in baseline.metric:
         return None
     same = _cadence(finished[0]) == _cadence(baseline)
     reached = any(run.moment is not None for run in baseline.finished)
-    # Epochs are counted in validations, which must be equally frequent; without a moment there is no goal to reach.
+    # A goal is seen at the next validation, so these must be equally frequent; without a moment there is no goal.
     if not same or not reached:
         return None
-    return reach(
-        [_accuracies(run) for run in finished], [_accuracies(run) for run in baseline.finished], 0.95, threshold
-    )
+    return reach([_validations(run) for run in finished], [_validations(run) for run in baseline.finished])
 
 
-def _accuracies(run: Record) -> list[float]:
-    values = run.curve("val/accuracy")
-    return [float(value) for value in values[~np.isnan(values)]]
+def _validations(run: Record) -> Validations:
+    epochs, values = run.curve("epoch"), run.curve("val/accuracy")
+    there = ~np.isnan(values)
+    return Validations(epochs[there].tolist(), values[there].tolist(), run.moment is not None)
 
 
 @dataclass(frozen=True)

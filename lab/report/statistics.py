@@ -261,13 +261,17 @@ class Reach:
         return {"any epoch": f"{self.reached}/{self.runs}", "last epoch": f"{self.stayed}/{self.runs}"}
 
 
-def reach(
-    accuracies: Sequence[Sequence[float]],
-    baseline: Sequence[Sequence[float]],
-    share: float = 0.95,
-    threshold: float = 0.7,
-) -> Reach:
-    """ "% of steps" and "95 %-ratio" of validation accuracies by epoch, one sequence per run.
+@dataclass(frozen=True)
+class Validations:
+    """Validation accuracies of a run, the epoch of each, and whether the run had its Eureka-moment."""
+
+    epochs: Sequence[float]
+    accuracies: Sequence[float]
+    happened: bool
+
+
+def reach(runs: Sequence[Validations], baseline: Sequence[Validations], share: float = 0.95) -> Reach:
+    """ "% of steps" and "95 %-ratio" of runs beside those of the baseline.
 
     The goal is ``share`` of the baseline's mean final accuracy over its runs with a Eureka-moment; means are over the
     runs that reach it.
@@ -279,19 +283,18 @@ def reach(
     """
     if not 0 < share <= 1:
         raise ValueError(f"a share of the baseline's accuracy is above 0 and at most 1, as 0.95 is, got {share}")
-    finals = [run[-1] for run in baseline if run and max(run) > threshold]
+    finals = [run.accuracies[-1] for run in baseline if run.happened and run.accuracies]
     if not finals:
-        return Reach(None, 0, len(accuracies))
+        return Reach(None, 0, len(runs))
     goal = share * sum(finals) / len(finals)
 
-    def epochs(runs: Sequence[Sequence[float]]) -> list[int]:
-        return [
-            next(i for i, value in enumerate(run, start=1) if value >= goal) for run in runs if run and max(run) >= goal
-        ]
+    def epochs(of: Sequence[Validations]) -> list[float]:
+        there = [[x for x, y in zip(run.epochs, run.accuracies, strict=True) if y >= goal] for run in of]
+        return [epochs[0] for epochs in there if epochs]
 
-    ours, theirs = epochs(accuracies), epochs(baseline)
-    stayed = sum(run[-1] >= goal for run in accuracies if run)
+    ours, theirs = epochs(runs), epochs(baseline)
+    stayed = sum(run.accuracies[-1] >= goal for run in runs if run.accuracies)
     if not ours or not theirs:
-        return Reach(None, len(ours), len(accuracies), stayed)
+        return Reach(None, len(ours), len(runs), stayed)
     percent = 100 * (sum(ours) / len(ours)) / (sum(theirs) / len(theirs))
-    return Reach(percent, len(ours), len(accuracies), stayed)
+    return Reach(percent, len(ours), len(runs), stayed)

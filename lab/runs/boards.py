@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from importlib.util import find_spec
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import lightning as L
 from lightning.pytorch.loggers import Logger
@@ -74,19 +74,20 @@ def known_run(folder: Path, board: str) -> str | None:
     Raises:
         LabError: if the file is damaged.
     """
-    path = folder / FILE
-    if not path.exists():
-        return None
-    try:
-        found = read_json(path)
-    except DamagedFile as error:
-        raise LabError(f"{error}; move it away: the run then begins anew on its board") from error
-    known = found.get(board) if isinstance(found, dict) else None
+    known = _known(folder).get(board)
     return known if isinstance(known, str) and re.fullmatch(r"[\w-]{1,64}", known) else None
 
 
 def keep_run(folder: Path, board: str, identifier: str) -> None:
     """Notes which run of a board this folder is."""
-    path = folder / FILE
-    found = read_json(path) if path.exists() else {}
-    write_json(path, {**found, board: identifier})
+    write_json(folder / FILE, {**_known(folder), board: identifier})
+
+
+def _known(folder: Path) -> dict[str, Any]:
+    if not (folder / FILE).exists():
+        return {}
+    try:
+        found = read_json(folder / FILE)
+    except DamagedFile as error:
+        raise LabError(f"{error}; move it away: the run then begins anew on its board") from error
+    return found if isinstance(found, dict) else {}

@@ -7,6 +7,7 @@ import errno
 import io
 import json
 import os
+import secrets
 import stat
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -109,18 +110,16 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], Any], make_folder: 
     """
     if make_folder:
         path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_UNFINISHED)
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_UNFINISHED}")
+    unfinished = draft.open("xb")
     try:
-        with os.fdopen(descriptor, "wb") as file:
+        with unfinished as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(name, 0o666 & ~umask)
-        os.replace(name, path)
+        draft.replace(path)
     except BaseException as error:
-        Path(name).unlink(missing_ok=True)
+        draft.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.filename is None:
             error.filename = str(path)
         raise

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from filelock import FileLock
 from omegaconf import DictConfig
 
 from lab.console import LabError
@@ -84,17 +85,19 @@ class Kept:
         Raises:
             DamagedFile: if the file cannot be read any more.
         """
-        self._found = {**self._found, **Kept(self._path)._found}
-        finished = {run: one for run, one in self._found.items() if one.finished}
-        together = {**self._found, **found, **finished}
-        if together == self._found:
-            return
-        self._found = together
-        lines = [
-            json.dumps({"run": run, "summary": one.model_dump(mode="json", exclude_unset=True, include=_KEPT)})
-            for run, one in sorted(self._found.items())
-        ]
-        write_text(self._path, "\n".join(lines) + "\n")
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(self._path.with_name(f".{self._path.name}.lock")):
+            self._found = {**self._found, **Kept(self._path)._found}
+            finished = {run: one for run, one in self._found.items() if one.finished}
+            together = {**self._found, **found, **finished}
+            if together == self._found:
+                return
+            self._found = together
+            lines = [
+                json.dumps({"run": run, "summary": one.model_dump(mode="json", exclude_unset=True, include=_KEPT)})
+                for run, one in sorted(self._found.items())
+            ]
+            write_text(self._path, "\n".join(lines) + "\n")
 
 
 def ended(summary: Summary) -> bool:

@@ -182,6 +182,11 @@ def test_a_resumed_run_goes_on_with_its_tables(tmp_path: Path) -> None:
     set_status(run, "stopped")
     train_in(tmp_path, *both)
     assert path.read_text() == whole
+    set_status(run, "stopped")
+    for damaged in ("", "epoch,layer\n1,0\n"):
+        path.write_text(damaged)
+        with pytest.raises(LabError, match=r"attention_entropy\.csv"):
+            train_in(tmp_path, *both)
 
 
 @pytest.mark.parametrize("experiment", ["reasoning", "max_retrieval", "top_if_above", "seeds"])

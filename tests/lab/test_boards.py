@@ -68,6 +68,10 @@ def test_the_identifier_of_a_run_on_a_board_is_data(tmp_path: Path) -> None:
     assert (known_run(tmp_path, "wandb"), known_run(tmp_path, "mlflow")) == ("abc", "def")
     (tmp_path / FILE).write_text('{"wandb": "../../elsewhere", "mlflow": 1}')
     assert known_run(tmp_path, "wandb") is known_run(tmp_path, "mlflow") is None
+    (tmp_path / FILE).write_text("[]")
+    assert known_run(tmp_path, "wandb") is None
+    keep_run(tmp_path, "wandb", "abc")
+    assert known_run(tmp_path, "wandb") == "abc"
     (tmp_path / FILE).write_text("{")
     with pytest.raises(LabError, match=FILE):
         known_run(tmp_path, "wandb")

@@ -13,7 +13,7 @@ from lab.report.statistics import eureka_ratio
 
 
 def test_entropy_of_known_rows() -> None:
-    logits = torch.tensor([[0.0, 0.0, 0.0, 0.0], [0.0, math.log(3.0), -1e9, -1e9]]).double()
+    logits = torch.tensor([[0.0, 0.0, 0.0, 0.0], [0.0, math.log(3.0), -1e9, -torch.inf]]).double()
     wanted = torch.tensor([math.log(4), -(0.25 * math.log(0.25) + 0.75 * math.log(0.75))]).double()
     torch.testing.assert_close(entropy(logits), wanted)
     assert (entropy(logits, torch.tensor([2.0, 2.0]).double())[1] < wanted[1]).all()

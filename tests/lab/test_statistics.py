@@ -14,7 +14,16 @@ from scipy.stats import fisher_exact, ttest_1samp, ttest_rel
 
 import lab.report.survival as report_survival
 from lab.console import LabError
-from lab.report.statistics import eureka_ratio, fisher, holm, mean_over_seeds, paired, paired_ratios, reach
+from lab.report.statistics import (
+    Validations,
+    eureka_ratio,
+    fisher,
+    holm,
+    mean_over_seeds,
+    paired,
+    paired_ratios,
+    reach,
+)
 from lab.report.survival import Times, log_rank, median_time, no_moment_yet, times_of
 from scripts import survival
 
@@ -148,24 +157,33 @@ def test_paired_ratios_are_mcnemars_with_newcombes_interval() -> None:
         paired_ratios(one, {})
 
 
+def validated(*runs: list[float], first: int = 1) -> list[Validations]:
+    """Runs that are validated after each epoch, from the ``first`` on; their moment is above 0.7."""
+    return [Validations(range(first, first + len(run)), run, any(value > 0.7 for value in run)) for run in runs]
+
+
 def test_reach_is_table_4s() -> None:
-    baseline = [[0.5, 0.5, 0.8, 0.9], [0.5, 0.5, 0.5, 0.5], [0.5, 0.86, 0.9, 0.9]]
-    quick = [[0.5, 0.9], [0.9, 0.9], [0.5, 0.5]]
+    baseline = validated([0.5, 0.5, 0.8, 0.9], [0.5, 0.5, 0.5, 0.5], [0.5, 0.86, 0.9, 0.9])
+    quick = validated([0.5, 0.9], [0.9, 0.9], [0.5, 0.5])
     # The goal is 95 % of 90 %; the baseline gets there after 4 and 2 epochs, the other after 2 and 1.
     found = reach(quick, baseline)
     assert (found.reached, found.stayed, found.runs) == (2, 2, 3)
     # There at its best epoch, but not at its last one.
-    assert reach([[0.5, 0.9, 0.6]], baseline).ratio_95 == {"any epoch": "1/1", "last epoch": "0/1"}
+    assert reach(validated([0.5, 0.9, 0.6]), baseline).ratio_95 == {"any epoch": "1/1", "last epoch": "0/1"}
     assert found.percent_of_steps == pytest.approx(100 * 1.5 / 3)
     assert reach(baseline, baseline).percent_of_steps == pytest.approx(100)
-    assert reach(quick, [[0.5, 0.5]]).percent_of_steps is None
+    assert reach(quick, validated([0.5, 0.5])).percent_of_steps is None
+    # Of a run whose first rows are lost, epochs count as they are written.
+    assert reach(validated([0.5, 0.9], first=3), validated([0.5, 0.5, 0.5, 0.9])).percent_of_steps == 100
+    # A moment is what the run's summary says: one that its threshold just missed is none.
+    assert reach(quick, [Validations([1, 2], [0.5, 0.71], False)]).percent_of_steps is None
 
 
 def test_edges_of_survival_that_rounding_and_ties_make() -> None:
     # Twelve of twenty-four seeds by epoch 12, the last censored: half is reached at 12, though products round.
     assert median_time(times_of([*range(1, 24), None], [30] * 24)).epoch == 12
     assert log_rank(Times((3, 3), ()), Times((3, 3), ())) == 1.0
-    assert reach([[], [0.9]], [[0.9]]).reached == 1
+    assert reach(validated([], [0.9]), validated([0.9])).reached == 1
 
 
 def test_a_median_s_interval_ends_no_earlier_than_it_begins() -> None:
@@ -252,7 +270,7 @@ def test_a_table_whose_columns_hold_no_epochs_is_refused(column: str, values: li
         (lambda: eureka_ratio(2, 10, 1.0), "a confidence lies between"),
         (lambda: paired({0: 1.0, 1: 2.0}, {0: 2.0, 1: 4.0}, 0), "a confidence lies between"),
         (lambda: holm([0.1, 2.0]), "a p-value lies between 0 and 1, got 2.0"),
-        (lambda: reach([[0.9]], [[0.9]], share=95), "a share of the baseline's accuracy"),
+        (lambda: reach(validated([0.9]), validated([0.9]), share=95), "a share of the baseline's accuracy"),
     ],
 )
 def test_numbers_that_cannot_be_are_refused(call: Callable[[], object], words: str) -> None:
