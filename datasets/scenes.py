@@ -21,7 +21,7 @@ WHITE = (1.0, 1.0, 1.0)
 RED = (1.0, 0.0, 0.0)
 BLUE = (0.0, 0.0, 1.0)
 
-# One value per tile and RGB channel (reference: "Main task, as it was really trained"; paper, A.14).
+# One value per tile and RGB channel (docs/published_runs.md, "Main task"; Eureka-moments in Transformers, A.14).
 COLOR_NOISE_STD = 0.05
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -175,7 +175,7 @@ def tint(palette: Tensor, choice: Tensor, generator: torch.Generator) -> Tensor:
         choice: [B, T] int64 index into the palette.
 
     Returns:
-        [B, T, 3] float32, not clipped (reference: "No clipping").
+        [B, T, 3] float32, not clipped (docs/published_runs.md, "Main task").
     """
     colors = palette[choice]
     return colors + COLOR_NOISE_STD * torch.randn(colors.shape, generator=generator)

@@ -19,7 +19,7 @@ class CifarTask1(Task):
 
     z = [indicator_1 = indicator_2]; y = the digit if z else the garment. Nothing is told by position.
 
-    Source: Eureka-moments in Transformers, A.9 ("Cifar task 1") and Table 6; reference, "Other tasks".
+    Source: Eureka-moments in Transformers, A.9 ("Cifar task 1") and Table 6; docs/published_runs.md, "Other tasks".
 
     Args:
         indicators: names of the classes of the source ``objects`` that indicators are drawn from.

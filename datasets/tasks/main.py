@@ -27,7 +27,7 @@ class MainTask(Task):
 
     z = [indicator_1 == indicator_2]; y = target_1 if z else target_2.
 
-    Source: Eureka-moments in Transformers, section 4 and Figure 1a; reference, "Main task"; the prior p(z)
+    Source: Eureka-moments in Transformers, section 4 and Figure 1a; docs/published_runs.md, "Main task"; the prior p(z)
     of section A.7 is ``top_right_probability``.
 
     Args:

@@ -17,7 +17,7 @@ class NoPosition(MainTask):
 
     y is the garment of the top row if the digits match, else that of the bottom row.
 
-    Source: Eureka-moments in Transformers, Figure 7; reference, "Other tasks".
+    Source: Eureka-moments in Transformers, Figure 7; docs/published_runs.md, "Other tasks".
     """
 
     locations: ClassVar[tuple[str, ...]] = ("top_row", "bottom_row")

@@ -48,7 +48,7 @@ def attend(
     - Softmax over 17 to 256 keys in bfloat16, on a CPU with instructions for it: :class:`Weights`; without a mask and
       under a rule that computes beta from scores, :func:`_weights_at_once`.
     - Everything else in float32 at least: the backward pass of the fused kernel is ten times slower in 16 bit
-      (reference).
+      (256 scenes, 4 heads, 17 tokens: 38 ms against 2.7 ms).
     """
     keys, dtype = k_BHMD.shape[-2], v_BHMD.dtype
     in_bfloat16 = q_BHND.dtype == k_BHMD.dtype == dtype == torch.bfloat16

@@ -55,7 +55,7 @@ class HeatTreatment:
         half_cosine: x = end + (start - end) (1 + cos(pi s)) / 2,          linear: x = start + (end - start) s.
 
     Source: Eureka-moments in Transformers, section 3 ("Heat Treatment"); as run: a half cosine in 1/tau from
-    3 to 0.125 over the first half of the epochs, one value an epoch for all layers and heads (reference).
+    3 to 0.125 over the first half of the epochs, one value an epoch for all layers and heads (docs/published_runs.md).
 
     Args:
         start: tau at the beginning.

@@ -80,7 +80,8 @@ class NormalisedStreamBlock(ReadBlock):
 class CompactViT(OfBlocks, VisionTransformer):
     """Pre-norm ViT with learned positions and a CLS head; 3,750,666 parameters by default.
 
-    Source: Eureka-moments in Transformers, section 4 ("Models") and Table 3; Hassani et al. 2021; reference.
+    Source: Eureka-moments in Transformers, section 4 ("Models") and Table 3; Hassani et al. 2021;
+    docs/published_runs.md.
 
     Args:
         image_size: side of the canvas in pixels.

@@ -25,7 +25,7 @@ from lab.models.parts import observable
 class OptimConfig:
     """Settings of optimiser, learning-rate schedule and loss.
 
-    Source: Eureka-moments in Transformers, A.14 (vision) and A.16 (reasoning); reference, "Main task".
+    Source: Eureka-moments in Transformers, A.14 (vision) and A.16 (reasoning); docs/published_runs.md, "Main task".
 
     Args:
         name: an optimiser of ``timm.optim``.

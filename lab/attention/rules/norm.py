@@ -36,7 +36,7 @@ class NormSoftmax(TemperatureRule):
     that its inverse, rescaled queries or logits overflow.
 
     Source: Jiang et al. 2023; Eureka-moments in Transformers, equation 2 and A.15 (which leaves further statistics
-    open); reference, "Temperatures".
+    open); docs/published_runs.md, "Temperatures".
 
     Args:
         tau: cap on sigma; None is sqrt(D).

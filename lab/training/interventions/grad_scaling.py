@@ -25,7 +25,7 @@ class GradScaling:
     A block whose gradient is zero throughout stays as it is.
 
     Source: Eureka-moments in Transformers, section 5 and A.4 ("W_QKV grad scaling"); as run: per layer, to the
-    mean (reference, "Temperatures").
+    mean (docs/published_runs.md, "Temperatures").
 
     Args:
         per: over what a block's mean is taken, a whole "layer" or each "head" of it.
