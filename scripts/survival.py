@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 from lab.console import LabError, refusals
 from lab.plotting.figures import png, save_as_asked
-from lab.plotting.style import looks
+from lab.plotting.style import line_styles
 from lab.report.figures import Waiting, survival_figure
 from lab.report.survival import times_of
 
@@ -48,11 +48,11 @@ def figure(
         table = table.assign(setting=table["setting"] + ", " + table["experiment"])
     table = table.assign(**{moment: _epochs(table, moment), end: _epochs(table, end, needed=True)})
     groups = list(table.fillna({by: "(empty)"}).groupby(by, sort=False))
-    chosen = looks([re.split(r"[ ,]", str(name))[0] for name, _ in groups])
+    chosen = line_styles([re.split(r"[ ,]", str(name))[0] for name, _ in groups])
     lines = []
-    for (name, rows), look in zip(groups, chosen, strict=True):
+    for (name, rows), style in zip(groups, chosen, strict=True):
         moments = [None if pd.isna(value) else float(value) for value in rows[moment]]
-        lines.append(Waiting(str(name), look, times_of(moments, rows[end].tolist())))
+        lines.append(Waiting(str(name), style, times_of(moments, rows[end].tolist())))
     return survival_figure(lines)
 
 

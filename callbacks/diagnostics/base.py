@@ -168,7 +168,7 @@ class Keeper(Callback):
             tell(f"callbacks.{self.name} draws no picture over training: {unexpected(error)}")
 
 
-class Look(Keeper, ABC):
+class OwnInputDiagnostic(Keeper, ABC):
     """A diagnostic that shows a trained model (``lab.inspect``) inputs of its own choice instead of a probe set."""
 
     @abstractmethod

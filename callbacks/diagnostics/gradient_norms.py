@@ -14,7 +14,7 @@ from pydantic import PositiveInt
 from torch.optim import Optimizer
 
 from lab.callbacks.access import model_of
-from lab.callbacks.diagnostics.base import Look
+from lab.callbacks.diagnostics.base import OwnInputDiagnostic
 from lab.callbacks.eureka import moment_step
 from lab.console import LabError
 from lab.models.parts import attention_layers_of
@@ -25,7 +25,7 @@ from lab.plotting.curves import gradient_figure
 from lab.plotting.figures import bars_by_layer, lines_by_layer
 
 
-class GradientNorms(Look):
+class GradientNorms(OwnInputDiagnostic):
     """Logs ``gradient/<q|k|v>/layer_<i>``, the mean absolute gradient of each projection.
 
     They are read after the backward pass and unscaling, before the optimiser step, with one transfer to the host per

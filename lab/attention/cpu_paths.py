@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lab.attention.masks import Causal, Mask, blind_rows, written_out
+from lab.attention.masks import Causal, Mask, fully_masked_rows, written_out
 from lab.attention.precision import at_least_float32
 from lab.attention.rule import inverse_temperature
 
@@ -105,7 +105,7 @@ def _kernel(
     z = F.scaled_dot_product_attention(q_BHND, k_BHMD, v_BHMD, given, dropout, is_causal, scale=1.0)
     if given is None or _gives_blind_rows_zero(z.device):
         return z
-    return z.masked_fill(blind_rows(given if given.dtype == torch.bool else given > float("-inf")), 0.0)
+    return z.masked_fill(fully_masked_rows(given if given.dtype == torch.bool else given > float("-inf")), 0.0)
 
 
 def _gives_blind_rows_zero(device: torch.device) -> bool:
@@ -153,9 +153,9 @@ class Weights(torch.autograd.Function):
         ctx.save_for_backward(q, k, output)
 
     @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, Tensor, None]:
         q, k, weights = ctx.saved_tensors
-        of_logits = torch._softmax_backward_data(slope, weights, -1, weights.dtype)
+        of_logits = torch._softmax_backward_data(grad_output, weights, -1, weights.dtype)
         return (of_logits @ k).float(), of_logits.transpose(-2, -1) @ q.to(k.dtype), None
 
 
@@ -173,10 +173,10 @@ class Scores(torch.autograd.Function):
         ctx.save_for_backward(*inputs)
 
     @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, Tensor]:
         q, k = ctx.saved_tensors
-        slope = slope.to(k.dtype)
-        return slope @ k, slope.transpose(-2, -1) @ q
+        grad_output = grad_output.to(k.dtype)
+        return grad_output @ k, grad_output.transpose(-2, -1) @ q
 
 
 class WeightsOfLogits(torch.autograd.Function):
@@ -193,9 +193,9 @@ class WeightsOfLogits(torch.autograd.Function):
         ctx.save_for_backward(output)
 
     @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> Tensor:
+    def backward(ctx: Any, grad_output: Tensor) -> Tensor:
         (weights,) = ctx.saved_tensors
-        return torch._softmax_backward_data(slope, weights, -1, weights.dtype).float()
+        return torch._softmax_backward_data(grad_output, weights, -1, weights.dtype).float()
 
 
 def _weights_at_once(q_BHND: Tensor, k_BHMD: Tensor, rule: TemperatureRule) -> Tensor | None:

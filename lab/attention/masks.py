@@ -93,7 +93,7 @@ def both(one: Tensor | None, other: Tensor | None) -> Tensor | None:
     return one & other
 
 
-def blind_rows(mask: Tensor) -> Tensor:
+def fully_masked_rows(mask: Tensor) -> Tensor:
     """Finds the queries that may attend to nothing, [B or 1, H or 1, N or 1, 1]."""
     return ~mask.any(-1, keepdim=True)
 

@@ -47,9 +47,9 @@ class NormWeights(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, slope: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad_output: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         q, weights, centred, logits, beta, by_sigma = ctx.saved_tensors
-        of_logits = torch._softmax_backward_data(slope, weights, -1, weights.dtype)
+        of_logits = torch._softmax_backward_data(grad_output, weights, -1, weights.dtype)
         of_sigma = torch.linalg.vecdot(of_logits, logits).unsqueeze(-1).float() * by_sigma
         of_scores = of_logits.mul_(beta.to(q.dtype)).addcmul_(logits, of_sigma.to(q.dtype))
         # Rows of ``of_scores`` sum to 0, so that the gradient of k needs no centring.

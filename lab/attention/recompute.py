@@ -48,7 +48,7 @@ class _Recomputed(torch.autograd.Function):
         ctx.save_for_backward(*tensors)
 
     @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
         tensors = ctx.saved_tensors
         # A mask has no gradient.
         real = [place for place, tensor in enumerate(tensors) if tensor is not None and tensor.is_floating_point()]
@@ -57,6 +57,6 @@ class _Recomputed(torch.autograd.Function):
             filled = dict(zip(real, numbers, strict=True))
             return ctx.run(*(filled.get(place, tensor) for place, tensor in enumerate(tensors)))
 
-        with torch.autocast(slope.device.type, enabled=False):
-            slopes = dict(zip(real, vjp(of_real, *(tensors[place] for place in real))[1](slope), strict=True))
-        return None, *(slopes.get(place) for place in range(len(tensors)))
+        with torch.autocast(grad_output.device.type, enabled=False):
+            gradients = dict(zip(real, vjp(of_real, *(tensors[place] for place in real))[1](grad_output), strict=True))
+        return None, *(gradients.get(place) for place in range(len(tensors)))

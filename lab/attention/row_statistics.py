@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from lab.attention.chunks import over_queries
+from lab.attention.masks import fully_masked_rows
 
 
 def row_entropy(q_BHND: Tensor, k_BHMD: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -46,9 +47,8 @@ def _logits(q: Tensor, k: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     if mask is None:
         return scores, scores
     # In a row of nothing but -inf, softmax would have a gradient of NaN.
-    blind = ~mask.any(-1, keepdim=True)
     zeroed = scores.masked_fill(~mask, 0.0)
-    return scores.masked_fill(~mask, float("-inf")).masked_fill(blind, 0.0), zeroed
+    return scores.masked_fill(~mask, float("-inf")).masked_fill(fully_masked_rows(mask), 0.0), zeroed
 
 
 def _entropy(q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:

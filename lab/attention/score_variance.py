@@ -98,11 +98,11 @@ class RowVariance(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, slope: Tensor, *_: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Any, grad_output: Tensor, *_: Tensor) -> tuple[Tensor, Tensor]:
         q, centred, qC = ctx.saved_tensors
-        of_C = (q * (slope * (2 / centred.shape[-2]))).transpose(-2, -1) @ q
+        of_C = (q * (grad_output * (2 / centred.shape[-2]))).transpose(-2, -1) @ q
         # Columns of ``centred`` sum to 0, and so do those of the gradient of k, which needs no centring of its own.
-        return qC * (2 * slope), centred @ of_C
+        return qC * (2 * grad_output), centred @ of_C
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], q: Tensor, k: Tensor) -> tuple[Any, Any]:

@@ -1,4 +1,4 @@
-"""Style of every picture: sizes and fonts, and for each softmax one look that it has in every figure of every page."""
+"""Style of every picture: sizes and fonts, and for each softmax one style that it has in every figure of every page."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cycler import cycler
 _COLORS = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255", "#332288", "#999933", "#767676",
 )  # fmt: skip
-# A softmax keeps its look when others are added at the end; softmaxes that are not here get one by hash of their name.
+# A softmax keeps its style when others are added at the end; softmaxes that are not here get one by hash of their name.
 _KNOWN = (
     "softmax", "norm_softmax", "heat_treatment", "norm_softmax_heat_treatment", "learnable_temperature",
     "adaptive_temperature", "log_length", "query_key_norm", "softmax_plus_one", "sigmoid",
@@ -66,8 +66,8 @@ def styled() -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Look:
-    """Look of a line, in matplotlib's terms.
+class LineStyle:
+    """Colour, line style and marker of a line, in matplotlib's terms.
 
     Attributes:
         color: "#rrggbb".
@@ -85,21 +85,21 @@ class Look:
         return {"color": self.color, "linestyle": self.line, "marker": self.marker, "markevery": 0.1}
 
 
-def look_of(softmax: str) -> Look:
-    """Look of a softmax: the same wherever it is drawn, also for names that the lab does not know.
+def line_style(softmax: str) -> LineStyle:
+    """Style of a softmax's lines: the same wherever it is drawn, also for names that the lab does not know.
 
-    >>> look_of("softmax")
-    Look(color='#0072B2', line='-', marker='')
+    >>> line_style("softmax")
+    LineStyle(color='#0072B2', line='-', marker='')
     """
     if softmax in _KNOWN:
         turn, place = divmod(_KNOWN.index(softmax), len(_COLORS))
-        return Look(_COLORS[place], _LINES[turn])
+        return LineStyle(_COLORS[place], _LINES[turn])
     digest = hashlib.blake2b(softmax.encode(errors="backslashreplace"), digest_size=2).digest()
-    return Look(_COLORS[digest[0] % len(_COLORS)], _LINES[digest[1] % len(_LINES)])
+    return LineStyle(_COLORS[digest[0] % len(_COLORS)], _LINES[digest[1] % len(_LINES)])
 
 
-def looks(softmaxes: Sequence[str]) -> list[Look]:
-    """Looks of the lines of one figure, by their softmax; all differ as long as there are enough looks.
+def line_styles(softmaxes: Sequence[str]) -> list[LineStyle]:
+    """Styles of the lines of one figure, by their softmax; all differ as long as there are enough styles.
 
     The colour is always that of the softmax. Further lines of one colour (a softmax under several options) get the
     next line style; after all line styles, a marker as well.
@@ -107,14 +107,14 @@ def looks(softmaxes: Sequence[str]) -> list[Look]:
     Args:
         softmaxes: the softmax of each line, in the order of the legend.
     """
-    taken: set[Look] = set()
+    taken: set[LineStyle] = set()
     found = []
     for softmax in softmaxes:
-        own = look_of(softmax)
+        own = line_style(softmax)
         first = _LINES.index(own.line)
         lines = _LINES[first:] + _LINES[:first]
-        every = (Look(own.color, line, marker) for marker in _MARKERS for line in lines)
-        look = next((one for one in every if one not in taken), own)
-        taken.add(look)
-        found.append(look)
+        every = (LineStyle(own.color, line, marker) for marker in _MARKERS for line in lines)
+        style = next((one for one in every if one not in taken), own)
+        taken.add(style)
+        found.append(style)
     return found

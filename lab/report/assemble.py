@@ -162,7 +162,7 @@ def _default(experiment: str) -> Mapping[str, Any] | None:
 
 def _drawings(experiment: str, own: Sequence[Setting], confidence: float) -> list[Drawing]:
     found: list[Drawing] = []
-    look = figures.looks_of(own)
+    styles = figures.line_styles_of(own)
 
     def add(
         name: str,
@@ -182,12 +182,12 @@ def _drawings(experiment: str, own: Sequence[Setting], confidence: float) -> lis
             found.append(replace(drawing, chart_id=whole) if chart else drawing)
 
     for quantity in _QUANTITIES:
-        by_epoch = charts.curves_chart(own, quantity, look)
+        by_epoch = charts.curves_chart(own, quantity, styles)
         for aligned in (False, True):
             name = f"{quantity}_{'by_moment' if aligned else 'by_epoch'}"
-            drawn = figures.in_parts(own, partial(figures.curves, quantity=quantity, aligned=aligned, look=look))
+            drawn = figures.in_parts(own, partial(figures.curves, quantity=quantity, aligned=aligned, styles=styles))
             of = f"{file_name(experiment)}_{quantity}_by_epoch"
-            chart = charts.aligned_chart(own, quantity, look, of) if aligned and by_epoch else by_epoch
+            chart = charts.aligned_chart(own, quantity, styles, of) if aligned and by_epoch else by_epoch
             add(
                 name,
                 f"{quantity.capitalize()} of all seeds, "
@@ -201,16 +201,16 @@ def _drawings(experiment: str, own: Sequence[Setting], confidence: float) -> lis
         "No Eureka-moment yet (Kaplan-Meier)",
         "The share of seeds without a moment so far. A bar (|) marks the epoch at which a run ended without a moment: "
         "the run counts up to this epoch, and not as one that never has a moment.",
-        [figures.survival(own, confidence, look=look)],
-        charts.survival_chart(own, confidence, "Eureka-moment", look),
+        [figures.survival(own, confidence, styles=styles)],
+        charts.survival_chart(own, confidence, "Eureka-moment", styles),
     )
     add(
         "change_points",
         "No change point yet (Kaplan-Meier)",
         "The share of seeds without a change point so far. A change point is the steepest rise or fall between two "
         "plateaus of the watched metric, found without a threshold.",
-        [figures.survival(own, confidence, of="change point", look=look)],
-        charts.survival_chart(own, confidence, "change point", look),
+        [figures.survival(own, confidence, of="change point", styles=styles)],
+        charts.survival_chart(own, confidence, "change point", styles),
     )
     add(
         "learning_rates",

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from lab.console import printable
 from lab.plotting.curves import height_at
-from lab.plotting.style import Look
+from lab.plotting.style import LineStyle
 from lab.report.figures import Event, Waiting, guides, other_title, title_of, validated, waiting
 from lab.report.middle import middle, points
 from lab.report.records import Record
@@ -32,13 +32,13 @@ _SCALE = {"accuracy": 100, "loss": 1}
 _DASHES = {"-": [], "--": [6, 4], ":": [2, 3], "-.": [7, 3, 2, 3]}
 
 
-def curves_chart(settings: Sequence[Setting], quantity: Quantity, look: Mapping[Setting, Look]) -> Chart | None:
+def curves_chart(settings: Sequence[Setting], quantity: Quantity, styles: Mapping[Setting, LineStyle]) -> Chart | None:
     """Curves of all seeds of all settings, by epoch; None where there are none, or too many for a page.
 
     Args:
         settings: of one experiment.
         quantity: what is drawn.
-        look: of each setting.
+        styles: of each setting.
     """
     chosen = _validated(settings, quantity)
     grids = [_grid(runs, quantity) for runs in chosen.values()]
@@ -55,7 +55,7 @@ def curves_chart(settings: Sequence[Setting], quantity: Quantity, look: Mapping[
         heights = [(moment.epoch, height_at(moment, quantity)) for moment in moments]
         groups.append(
             {
-                **_named(setting, look[setting], other_title(runs, first, quantity)),
+                **_named(setting, styles[setting], other_title(runs, first, quantity)),
                 "x": _places(grid),
                 "seeds": [
                     {
@@ -76,12 +76,12 @@ def curves_chart(settings: Sequence[Setting], quantity: Quantity, look: Mapping[
 
 
 def aligned_chart(
-    settings: Sequence[Setting], quantity: Quantity, look: Mapping[Setting, Look], of: str
+    settings: Sequence[Setting], quantity: Quantity, styles: Mapping[Setting, LineStyle], of: str
 ) -> Chart | None:
     """Curves of :func:`curves_chart` by epochs since the moment, of the seeds that have one; None without any.
 
     Args:
-        settings, quantity, look: as in :func:`curves_chart`.
+        settings, quantity, styles: as in :func:`curves_chart`.
         of: id of the chart of :func:`curves_chart`, which holds the data of the curves.
     """
     groups = []
@@ -91,7 +91,7 @@ def aligned_chart(
         own = [run for run in runs if run.moment is not None]
         if moved:
             shown = {"of": place, "moved": moved, "middle": _middle(own, quantity, True), "stars": []}
-            groups.append(_named(setting, look[setting]) | shown)
+            groups.append(_named(setting, styles[setting]) | shown)
     if not groups:
         return None
     y = title_of(next(iter(chosen.values())), quantity)
@@ -112,10 +112,10 @@ def _middle(runs: Sequence[Record], quantity: Quantity, aligned: bool, every: in
 
 
 def survival_chart(
-    settings: Sequence[Setting], confidence: float, of: Event, look: Mapping[Setting, Look]
+    settings: Sequence[Setting], confidence: float, of: Event, styles: Mapping[Setting, LineStyle]
 ) -> Chart | None:
     """Share of seeds of each setting without the event ``of`` yet (Kaplan-Meier); None without runs."""
-    lines = waiting(settings, of, look)
+    lines = waiting(settings, of, styles)
     if not lines:
         return None
     return {
@@ -138,7 +138,7 @@ def _steps(line: Waiting, confidence: float) -> dict[str, Any]:
 
     share = np.array([1.0, *curve.share])
     return {
-        **_named(line, line.look),
+        **_named(line, line.style),
         "x": x,
         "seeds": [],
         # Before the first event, and without any, the interval of Kaplan and Meier has no width: it says nothing.
@@ -153,8 +153,8 @@ def _steps(line: Waiting, confidence: float) -> dict[str, Any]:
     }
 
 
-def _named(who: Setting | Waiting, look: Look, further: str = "") -> dict[str, Any]:
-    return {"name": printable(who.name + further), "color": look.color, "dash": _DASHES[look.line]}
+def _named(who: Setting | Waiting, style: LineStyle, further: str = "") -> dict[str, Any]:
+    return {"name": printable(who.name + further), "color": style.color, "dash": _DASHES[style.line]}
 
 
 def packed(values: ArrayLike) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from lab.plotting.curves import gradient_panel, gradient_rows, guide, mark_moments, over_seeds
 from lab.plotting.figures import count_axis, legend_below, literal, name_left, new_figure, panels
-from lab.plotting.style import GUIDE, MAP, Look, looks, styled
+from lab.plotting.style import GUIDE, MAP, LineStyle, line_styles, styled
 from lab.report.middle import middle, points
 from lab.report.outcomes import change_times, times, undecided
 from lab.report.records import Record
@@ -37,14 +37,14 @@ _FEWEST_STEPS = 3
 _LEARNING_RATE = ("optim.lr", "optim.min_lr")
 
 
-def looks_of(settings: Sequence[Setting]) -> dict[Setting, Look]:
-    """Look of each setting of an experiment, in all its figures: the colour is its softmax's."""
-    return dict(zip(settings, looks([setting.softmax for setting in settings]), strict=True))
+def line_styles_of(settings: Sequence[Setting]) -> dict[Setting, LineStyle]:
+    """Style of each setting of an experiment, in all its figures: the colour is its softmax's."""
+    return dict(zip(settings, line_styles([setting.softmax for setting in settings]), strict=True))
 
 
 @styled()
 def curves(
-    settings: Sequence[Setting], quantity: str, aligned: bool, look: Mapping[Setting, Look] | None = None
+    settings: Sequence[Setting], quantity: str, aligned: bool, styles: Mapping[Setting, LineStyle] | None = None
 ) -> Figure | None:
     """Validation curves of all seeds, one panel per setting, by epoch or epochs since the moment; None without any.
 
@@ -56,9 +56,9 @@ def curves(
         settings: at most PANELS.
         quantity: "accuracy" (in %) or "loss".
         aligned: by Eureka-moment; seeds without one are left out.
-        look: of each setting; needed where ``settings`` are only some of the experiment's.
+        styles: of each setting; needed where ``settings`` are only some of the experiment's.
     """
-    chosen = look or looks_of(settings)
+    chosen = styles or line_styles_of(settings)
     shown = [
         (setting, runs)
         for setting in settings
@@ -142,12 +142,12 @@ class Waiting:
 
     Attributes:
         name: in the legend.
-        look: of the line.
+        style: of the line.
         times: of the seeds.
     """
 
     name: str
-    look: Look
+    style: LineStyle
     times: Times
 
 
@@ -155,19 +155,19 @@ def survival(
     settings: Sequence[Setting],
     confidence: float = 0.95,
     of: Event = "Eureka-moment",
-    look: Mapping[Setting, Look] | None = None,
+    styles: Mapping[Setting, LineStyle] | None = None,
 ) -> Figure | None:
     """Share of seeds without a Eureka-moment against epochs (Kaplan-Meier), one line per setting; None without runs.
 
     With ``of="change point"``, the share of seeds without a change point of the watched metric.
     """
-    return survival_figure(waiting(settings, of, look), confidence, of)
+    return survival_figure(waiting(settings, of, styles), confidence, of)
 
 
-def waiting(settings: Sequence[Setting], of: Event, look: Mapping[Setting, Look] | None = None) -> list[Waiting]:
+def waiting(settings: Sequence[Setting], of: Event, styles: Mapping[Setting, LineStyle] | None = None) -> list[Waiting]:
     """Lines of the settings that have runs which were watched for the event ``of``."""
     waited = times if of == "Eureka-moment" else change_times
-    chosen = look or looks_of(settings)
+    chosen = styles or line_styles_of(settings)
     found = [(setting, waited(setting.runs)) for setting in settings]
     return [Waiting(setting.name, chosen[setting], own) for setting, own in found if own is not None]
 
@@ -190,14 +190,14 @@ def survival_figure(lines: Sequence[Waiting], confidence: float = 0.95, of: str 
         epochs = np.concatenate([[0], curve.epochs, [curve.end]])
         share = np.concatenate([[1], curve.share, curve.share[-1:] if len(curve.share) else [1]])
         label = f"{line.name} ({len(seeds.moments)} of {len(seeds.moments) + len(seeds.ends)} had one)"
-        axes.step(epochs, share, where="post", label=panel_title(label, 90), linewidth=width, **line.look.of_line)
+        axes.step(epochs, share, where="post", label=panel_title(label, 90), linewidth=width, **line.style.of_line)
         if few and len(curve.share):
             low = np.concatenate([[1], curve.low, curve.low[-1:]])
             high = np.concatenate([[1], curve.high, curve.high[-1:]])
-            axes.fill_between(epochs, low, high, step="post", color=line.look.color, alpha=0.12, linewidth=0)
+            axes.fill_between(epochs, low, high, step="post", color=line.style.color, alpha=0.12, linewidth=0)
         if seeds.ends:
             at = np.searchsorted(epochs, seeds.ends, side="right") - 1
-            axes.plot(seeds.ends, share[at], "|", color=line.look.color, markersize=8)
+            axes.plot(seeds.ends, share[at], "|", color=line.style.color, markersize=8)
     if few:
         axes.fill_between([], [], [], color=GUIDE, alpha=0.12, linewidth=0, label=f"{100 * confidence:g} % interval")
     if any(line.times.ends for line in lines):
@@ -221,7 +221,7 @@ def _seeds_left(axes: Any, lines: Sequence[Waiting]) -> None:
             axes.annotate(
                 str(int((ends >= tick).sum())), (tick, 0), xycoords=axes.get_xaxis_transform(),
                 xytext=(0, -30 - 10 * place), textcoords="offset points", ha="center", va="top",
-                color=line.look.color, fontsize=7.5,
+                color=line.style.color, fontsize=7.5,
             )  # fmt: skip
 
 

@@ -40,6 +40,7 @@ from lab.training.build import (
     build_options,
     build_trainer,
 )
+from lab.training.dry_run import DryRun
 from lab.training.ending import ended_by_signals, full_disk_told_once
 from lab.training.lightning_internals import process_rank, processor_has_bf16
 from lab.training.machine import cpp_compiler, flushed_denormals, tune_compiler
@@ -48,7 +49,6 @@ from lab.training.open_run import OpenRun
 from lab.training.ranks import OtherRanks, named_rank_0
 from lab.training.resume import check_resumable
 from lab.training.seeds.train import check_trainer, train_together
-from lab.training.trial import Trial
 
 
 def train(spec: RunSpec) -> list[Summary]:
@@ -228,7 +228,7 @@ def _train_alone(opened: OpenRun) -> None:
             saving = [build_checkpoints(config, run, preemption), preemption]
             watching = build_callbacks(config)
             pruning = Pruning(config.trial, [find_moment(watching)])
-            guards = [OtherRanks(), StillHeld(run), Trial(module), FiniteLoss()]
+            guards = [OtherRanks(), StillHeld(run), DryRun(module), FiniteLoss()]
             callbacks = [*guards, *watching, pruning, summary, *saving]
             trainer = build_trainer(spec, callbacks, build_loggers(spec, run, resume.step if resume else 0))
             tell(f"run folder: {run.folder}")

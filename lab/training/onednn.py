@@ -81,27 +81,27 @@ def _keep(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None], output: Tensor
     ctx.save_for_backward(*inputs[:2])
 
 
-def _backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
+def _backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
     x, weight = ctx.saved_tensors
     of_x, of_weight, of_bias = ctx.needs_input_grad
-    rows = slope.flatten(0, -2)
+    rows = grad_output.flatten(0, -2)
     return (
-        product(slope, weight.t(), None) if of_x else None,
+        product(grad_output, weight.t(), None) if of_x else None,
         over_rows(rows, x.flatten(0, -2)) if of_weight else None,
         rows.sum(0) if of_bias else None,
     )
 
 
 @torch.library.custom_op("eureka_lab::over_rows", mutates_args=(), device_types="cpu")
-def over_rows(slope: Tensor, x: Tensor) -> Tensor:
-    """slope^T x in float32, [M, N] and [M, K] -> [N, K]: the slope of a weight, with its derivatives.
+def over_rows(grad_output: Tensor, x: Tensor) -> Tensor:
+    """grad_output^T x in float32, [M, N] and [M, K] -> [N, K]: the gradient of a weight, with its derivatives.
 
-    For oneDNN it is the slope of a convolution of one picture of M places with a kernel of one place. Its product of
-    matrices would need a transposed copy of one of them.
+    For oneDNN it is the gradient of the kernel of a convolution of one picture of M places with a kernel of one place.
+    Its product of matrices would need a transposed copy of one of them.
     """
-    (N, K), ones = (slope.shape[1], x.shape[1]), [1, 1]
+    (N, K), ones = (grad_output.shape[1], x.shape[1]), [1, 1]
     # As views of [1, M, 1, N], which are channels last: a plain transposed view would be copied.
-    pictures = [one.contiguous()[None, :, None].permute(0, 3, 1, 2) for one in (slope, x)]
+    pictures = [one.contiguous()[None, :, None].permute(0, 3, 1, 2) for one in (grad_output, x)]
     kernel = x.new_empty(N, K, 1, 1)
     only_kernel = [False, True, False]
     _, found, _ = torch.ops.aten.convolution_backward(
@@ -111,20 +111,22 @@ def over_rows(slope: Tensor, x: Tensor) -> Tensor:
 
 
 @over_rows.register_fake
-def _shape_over_rows(slope: Tensor, x: Tensor) -> Tensor:
-    return x.new_empty(slope.shape[1], x.shape[1])
+def _shape_over_rows(grad_output: Tensor, x: Tensor) -> Tensor:
+    return x.new_empty(grad_output.shape[1], x.shape[1])
 
 
 @over_rows.register_vmap
 def _over_rows_side_by_side(info: Any, axes: tuple[int | None, int | None], *given: Tensor) -> tuple[Tensor, int]:
-    slope, x = (one[None] if axis is None else one.movedim(axis, 0) for one, axis in zip(given, axes, strict=True))
-    return slope.transpose(1, 2) @ x, 0
+    grad_output, x = (
+        one[None] if axis is None else one.movedim(axis, 0) for one, axis in zip(given, axes, strict=True)
+    )
+    return grad_output.transpose(1, 2) @ x, 0
 
 
-def _backward_over_rows(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
+def _backward_over_rows(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
     rows, x = ctx.saved_tensors
     of_rows, of_x = ctx.needs_input_grad
-    return product(x, slope, None) if of_rows else None, product(rows, slope.t(), None) if of_x else None
+    return product(x, grad_output, None) if of_rows else None, product(rows, grad_output.t(), None) if of_x else None
 
 
 over_rows.register_autograd(

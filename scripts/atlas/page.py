@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
-from lab.plotting.style import looks
+from lab.plotting.style import line_styles
 from lab.report.figures import Waiting, survival_figure
 from lab.report.outcomes import Against, Outcome, compare, times
 from scripts.atlas.columns import Cell, Column
@@ -64,9 +64,9 @@ def _p(value: float | None) -> str:
 def figure(column: Column, cells: Sequence[Cell]) -> Figure | None:
     """Share of seeds that have no moment yet, over epochs: one line for each whole cell; None if no cell is whole."""
     found = {cell: own for cell in cells if (own := cell.outcome()) is not None}
-    chosen = looks([cell.row.softmax for cell in found])
-    waited = [(cell, look, times(own.setting.runs)) for (cell, own), look in zip(found.items(), chosen, strict=True)]
-    return survival_figure([Waiting(str(cell.row), look, own) for cell, look, own in waited if own is not None])
+    chosen = line_styles([cell.row.softmax for cell in found])
+    waited = [(cell, style, times(own.setting.runs)) for (cell, own), style in zip(found.items(), chosen, strict=True)]
+    return survival_figure([Waiting(str(cell.row), style, own) for cell, style, own in waited if own is not None])
 
 
 def section(column: Column, cells: Sequence[Cell], costs: Path) -> list[str]:

@@ -23,7 +23,7 @@ from lab.datasets.reasoning import PLATEAU
 from lab.observation.slingshots import slingshots
 from lab.plotting.curves import guide
 from lab.plotting.figures import count_axis, legend_below, name_left, panels, save_figure
-from lab.plotting.style import GUIDE, look_of, styled
+from lab.plotting.style import GUIDE, line_style, styled
 from lab.report.published import load
 from lab.report.statistics import eureka_ratio, fisher
 from lab.runs.files import write_text
@@ -173,7 +173,7 @@ def figure(plan: Plan, chosen: dict[str, str]) -> Figure:
     """Test (strong) and training (pale) accuracies of all seeds, one panel per softmax, in its colour."""
     picture, grid = panels(len(chosen), sharex=True, sharey=True)
     for axes, (name, lr) in zip(grid, chosen.items(), strict=True):
-        color = look_of(SOFTMAXES[name]).color
+        color = line_style(SOFTMAXES[name]).color
         for folder in plan.all(SOFTMAXES[name], lr).folders:
             rows = read_metrics(folder / METRICS)
             for metric, alpha in (("train/accuracy", 0.3), ("val/accuracy", 1.0)):

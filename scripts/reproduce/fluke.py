@@ -27,7 +27,7 @@ from lab.attention.rules.log_length import LogLength
 from lab.console import LabError, refusals
 from lab.observation.dispersion import entropy
 from lab.plotting.figures import new_figure, save_figure
-from lab.plotting.style import looks, styled
+from lab.plotting.style import line_styles, styled
 from lab.runs.files import write_text
 from scripts.reproduce.common import origin, positive
 
@@ -79,11 +79,11 @@ def table(found: Mapping[str, Mapping[int, Tensor]]) -> pd.DataFrame:
 def figure_of(found: Mapping[str, Mapping[int, Tensor]]) -> Figure:
     """The largest weights of one draw, in order: one row per rule, one column per size."""
     figure, panels = new_figure(7, 1.25 * len(found), len(found), len(SIZES), sharex=True, sharey=True)
-    looks_of_rules = looks([name.split()[0] for name in found])
-    for row, (name, by_size), look in zip(panels, found.items(), looks_of_rules, strict=True):
+    styles = line_styles([name.split()[0] for name in found])
+    for row, (name, by_size), style in zip(panels, found.items(), styles, strict=True):
         for axes, (n, weights) in zip(row, by_size.items(), strict=True):
             one = weights[0].sort(descending=True).values
-            axes.bar(range(len(one[:SHOWN])), one[:SHOWN].numpy(), color=look.color)
+            axes.bar(range(len(one[:SHOWN])), one[:SHOWN].numpy(), color=style.color)
             told = f"H = {entropy(one.log()[None]).item():.2f}, largest {one[0].item():.2f}"
             axes.set(xlim=(-1, SHOWN), ylim=(0, 1), xticks=[], title=f"n = {n:,}\n{told}")
         row[0].set_ylabel(textwrap.fill(name, 20), rotation=0, ha="right", va="center")

@@ -12,7 +12,7 @@ from torch import nn
 from lab.observation.dispersion import entropy
 from lab.observation.recorder import Recorder
 from lab.plotting.figures import legend_below, new_figure
-from lab.plotting.style import GUIDE, MAP, look_of, styled
+from lab.plotting.style import GUIDE, MAP, line_style, styled
 from lab.report.published import load
 from scripts.reproduce.max_retrieval_evaluation import SIZES, Points, batches
 
@@ -70,7 +70,7 @@ def fit_figure(points: Points, own: Sequence[float]) -> Figure:
     grid = np.linspace(0.5, float(entropies.max()), 300)
     for label, coefficients, line in (("published", PUBLISHED, "--"), ("refitted", own, "-")):
         beta = np.maximum(np.polyval(coefficients, grid), 1.0)
-        axes.plot(grid, 1 / beta, line, color=look_of("adaptive_temperature").color, linewidth=1.8, label=label)
+        axes.plot(grid, 1 / beta, line, color=line_style("adaptive_temperature").color, linewidth=1.8, label=label)
     axes.set(xlabel=r"entropy H at $\theta$ = 1, in nats", ylabel=r"$\theta$", ylim=(0, 1.5))
     legend_below(figure)
     return figure

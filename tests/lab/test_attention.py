@@ -512,8 +512,8 @@ def test_a_query_without_keys_has_z_of_0_whatever_the_kernel_gives_it(biased, mo
     kernel = cpu_paths.F.scaled_dot_product_attention
 
     def as_cudnn(q, k, v, mask, *rest, **named):
-        blind = cpu_paths.blind_rows(mask if mask.dtype == torch.bool else mask > float("-inf"))
-        return torch.where(blind, v.mean(-2, keepdim=True), kernel(q, k, v, mask, *rest, **named))
+        empty = cpu_paths.fully_masked_rows(mask if mask.dtype == torch.bool else mask > float("-inf"))
+        return torch.where(empty, v.mean(-2, keepdim=True), kernel(q, k, v, mask, *rest, **named))
 
     monkeypatch.setattr(cpu_paths.F, "scaled_dot_product_attention", as_cudnn)
     monkeypatch.setattr(cpu_paths, "_gives_blind_rows_zero", lambda device: False)

@@ -38,7 +38,7 @@ from lab.report.figures import (
     gradient_shares,
     gradients,
     guides,
-    looks_of,
+    line_styles_of,
     panel_title,
     rate_grid,
     survival,
@@ -674,7 +674,7 @@ def test_another_accuracy_that_was_watched_is_told_and_drawn_in_its_place(write,
     assert np.nanmax(setting.runs[0].curve("val/accuracy")) == pytest.approx(0.6)
     title = curves([setting, other], "accuracy", aligned=False).axes[1].get_title()
     assert " ".join(title.split()).endswith("validation accuracy in %")
-    chart = curves_chart([setting, other], "accuracy", looks_of([setting, other]))
+    chart = curves_chart([setting, other], "accuracy", line_styles_of([setting, other]))
     names = [group["name"] for group in chart["groups"]] if chart else []
     assert names == ["softmax", "norm_softmax, validation accuracy in %"]
     picture = curves([setting], "accuracy", aligned=False)
@@ -928,7 +928,7 @@ def test_a_chart_says_nothing_of_an_interval_before_the_first_moment(write, tmp_
         write(seed, None)
         write(seed, 12 + seed, softmax="norm_softmax")
     found = settings(gather(tmp_path).runs)
-    chart = survival_chart(found, 0.95, "Eureka-moment", looks_of(found))
+    chart = survival_chart(found, 0.95, "Eureka-moment", line_styles_of(found))
     assert chart is not None
     never, soon = (
         {name: unpacked(group["middle"][name]) for name in ("y", "low", "high")} for group in chart["groups"]

@@ -18,22 +18,24 @@ from lab.datasets.reasoning import ReasoningData
 from lab.models.reasoner import Reasoner
 from lab.observation.observe import observe
 from lab.plotting.figures import bars_by_layer, legend_below, lines_by_layer, maps, new_figure, same_axes, save_figure
-from lab.plotting.style import look_of, looks, styled
+from lab.plotting.style import line_style, line_styles, styled
 
 
 def test_a_softmax_has_one_look_wherever_it_is_drawn() -> None:
     names = [path.stem for path in (CONFIGS / "softmax").glob("*.yaml")]
-    assert look_of("softmax") != look_of("norm_softmax")
-    assert [look.color for look in looks(names)] == [look_of(name).color for name in names]
-    assert looks(names[::-1])[::-1] == looks(names) == [look_of(name) for name in names], "no two share a look"
+    assert line_style("softmax") != line_style("norm_softmax")
+    assert [style.color for style in line_styles(names)] == [line_style(name).color for name in names]
+    assert line_styles(names[::-1])[::-1] == line_styles(names) == [line_style(name) for name in names], (
+        "no two share a look"
+    )
     # Rules of one's own have one by their name, today and tomorrow.
-    assert look_of("my.Rule") == look_of("my.Rule") and look_of("MyRule").color.startswith("#")
+    assert line_style("my.Rule") == line_style("my.Rule") and line_style("MyRule").color.startswith("#")
 
 
 def test_lines_of_one_softmax_differ_in_their_style_alone() -> None:
-    found = looks(["softmax"] * 20)
-    assert len(set(found)) == 20 and {look.color for look in found} == {look_of("softmax").color}
-    assert found[0] == look_of("softmax")
+    found = line_styles(["softmax"] * 20)
+    assert len(set(found)) == 20 and {style.color for style in found} == {line_style("softmax").color}
+    assert found[0] == line_style("softmax")
 
 
 def test_a_column_that_was_left_empty_has_nothing_before_the_moment(recwarn: pytest.WarningsRecorder) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from lab.attention import cpu_paths
-from lab.attention.masks import Mask, blind_rows
+from lab.attention.masks import Mask, fully_masked_rows
 from lab.attention.normaliser import Normaliser, Total
 
 
@@ -33,6 +33,6 @@ def softmax(logits_BHNM: Tensor, mask: Tensor | None) -> Tensor:
     """Softmax of masked logits; 0 for a query that may attend to nothing."""
     if mask is None:
         return logits_BHNM.softmax(-1)
-    blind = blind_rows(mask)
+    empty = fully_masked_rows(mask)
     # Filled before the softmax too: in a row of nothing but -inf its gradient would be NaN.
-    return logits_BHNM.masked_fill(blind, 0.0).softmax(-1).masked_fill(blind, 0.0)
+    return logits_BHNM.masked_fill(empty, 0.0).softmax(-1).masked_fill(empty, 0.0)

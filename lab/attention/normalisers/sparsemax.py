@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lab.attention.masks import blind_rows
+from lab.attention.masks import fully_masked_rows
 from lab.attention.normaliser import Normaliser
 
 
@@ -34,7 +34,7 @@ class Sparsemax(Normaliser):
 
 def below_largest(logits_BHNM: Tensor, mask: Tensor | None) -> Tensor:
     """Logits minus the largest of their row, clamped at -4: no lower one has weight, and masked ones become finite."""
-    logits = logits_BHNM if mask is None else logits_BHNM.masked_fill(blind_rows(mask), 0.0)
+    logits = logits_BHNM if mask is None else logits_BHNM.masked_fill(fully_masked_rows(mask), 0.0)
     return (logits - logits.detach().amax(-1, keepdim=True)).clamp_min(-4.0)
 
 
@@ -46,4 +46,4 @@ def ranked_logits(x_BHNM: Tensor) -> tuple[Tensor, Tensor]:
 
 def seen(weights_BHNM: Tensor, mask: Tensor | None) -> Tensor:
     """The weights, 0 for a query that may attend to nothing."""
-    return weights_BHNM if mask is None else weights_BHNM.masked_fill(blind_rows(mask), 0.0)
+    return weights_BHNM if mask is None else weights_BHNM.masked_fill(fully_masked_rows(mask), 0.0)

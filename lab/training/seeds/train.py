@@ -23,12 +23,12 @@ from lab.runs.checkpoints import Checkpoint, read_checkpoint, save_checkpoint
 from lab.runs.outcome import Ending
 from lab.runs.spec import device_count
 from lab.training.build import build_callbacks, build_checkpoints, build_loggers, build_model_and_data, build_trainer
+from lab.training.dry_run import DryRun
 from lab.training.open_run import OpenRun
 from lab.training.resume import check_resumable
 from lab.training.seeds.callbacks import Bind, EachSeed, EachSeedCheckpoints
 from lab.training.seeds.module import OneSeed, Seed, SeedsData, SeedsModule
 from lab.training.seeds.stack import Stack, join_optimizer_states
-from lab.training.trial import Trial
 
 
 def check_trainer(config: DictConfig) -> None:
@@ -101,7 +101,7 @@ def _train_group(group: list[tuple[OpenRun, Path | None]]) -> None:
             module = SeedsModule(seeds, config.compile)
             bars = [c for c in build_callbacks(config) if isinstance(c, ProgressBar)]
             pruning = Pruning(config.trial, [find_moment(seed.callbacks) for seed in seeds])
-            first = [Bind(), Trial(seeds[0].module)]
+            first = [Bind(), DryRun(seeds[0].module)]
             trainer = build_trainer(spec, [*first, EachSeed(), *bars, pruning, EachSeedCheckpoints(), preemption], [])
             module.attach(trainer)
             listed = ", ".join(str(seed.number) for seed in seeds)

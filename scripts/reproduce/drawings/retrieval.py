@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from lab.models.composed_softmax import softmax_config
 from lab.observation.dispersion import entropy, fit_beta
 from lab.plotting.figures import legend_below, new_figure
-from lab.plotting.style import GUIDE, look_of, styled
+from lab.plotting.style import GUIDE, line_style, styled
 from lab.training.load import read_trained
 from scripts.reproduce import max_retrieval_evaluation
 from scripts.reproduce.drawings.runs import Shown
@@ -34,7 +34,7 @@ def entropies(runs: Sequence[Shown], sets: int = 64) -> Figure:
     found = [entropy(logits_and_largest(model, next(batches(n, min(sets, 2**18 // n), seed=0)))[0]) for n in sizes]
     figure, axes = new_figure(5.5, 3.6)
     means, deviations = ([float(number(one)) for one in found] for number in (torch.mean, torch.std))
-    axes.errorbar(sizes, means, deviations, color=look_of("softmax").color, label="the head")
+    axes.errorbar(sizes, means, deviations, color=line_style("softmax").color, label="the head")
     axes.plot(sizes, [math.log(n) for n in sizes], color=GUIDE, linewidth=1, label="uniform attention, log n")
     axes.axvspan(5, 16, color="0.9", label="trained sizes")
     axes.set(xscale="log", xlabel="items", ylabel="entropy in nats", ylim=(0, None))

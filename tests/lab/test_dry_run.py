@@ -17,9 +17,9 @@ from lab.console import LabError
 from lab.datasets.loading import Batch, DataModule, StepLoader
 from lab.datasets.seeding import generator_of
 from lab.runs.outcome import Ending
+from lab.training.dry_run import DryRun
 from lab.training.module import TwoStepModule
 from lab.training.optim import OptimConfig
-from lab.training.trial import Trial
 
 
 class Parity(DataModule):
@@ -94,7 +94,7 @@ def begin(model: nn.Module, data: DataModule, accuracies: Sequence[str] = ()) ->
     """Fits for no step at all, so that only the trial runs."""
     module = TwoStepModule(model, OptimConfig(lr=1e-3), 4, accuracies)
     quiet = {"enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}
-    trainer = L.Trainer(accelerator="cpu", logger=False, max_steps=0, callbacks=[Trial(module)], **quiet)
+    trainer = L.Trainer(accelerator="cpu", logger=False, max_steps=0, callbacks=[DryRun(module)], **quiet)
     trainer.fit(module, datamodule=data)
     return module
 
@@ -104,7 +104,7 @@ def test_what_fits_is_left_as_it_was() -> None:
     module = begin(model, Parity())
     model.train().norm.eval()  # a part that is frozen stays so
     state, random = copy.deepcopy(model.state_dict()), torch.get_rng_state()
-    Trial(module).on_fit_start(module.trainer, module)
+    DryRun(module).on_fit_start(module.trainer, module)
     assert model.training and model.drop.training and not model.norm.training
     assert all(torch.equal(one, state[name]) for name, one in model.state_dict().items())
     assert torch.equal(torch.get_rng_state(), random) and all(p.grad is None for p in model.parameters())
@@ -118,10 +118,10 @@ def test_what_fits_is_left_as_it_was() -> None:
         (Two(), "Two gives tuple for two samples"),
         (Detached(), "Detached cannot be trained: no gradient goes from its logits"),
         (NotANumber(), "NotANumber gives NaN or infinity for two samples, before any step"),
-        (Table(numbers=1), "Table fails on two samples: IndexError: .* .*test_trial.py, line"),
+        (Table(numbers=1), "Table fails on two samples: IndexError: .* .*test_dry_run.py, line"),
         (
             Unpacks(),
-            r"Unpacks fails on two samples: ValueError: not enough values .*test_trial.py, line \d+, `one, two",
+            r"Unpacks fails on two samples: ValueError: not enough values .*test_dry_run.py, line \d+, `one, two",
         ),
         (InPlace(), "InPlace fails in the backward pass of two samples: RuntimeError: .*inplace"),
     ],

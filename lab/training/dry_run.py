@@ -23,7 +23,7 @@ from lab.training.module import TwoStepModule
 _SAMPLES = 2
 
 
-class Trial(Callback):
+class DryRun(Callback):
     """Tries a module on its data when fitting begins; comes before callbacks that look at the data.
 
     Args:
@@ -34,10 +34,10 @@ class Trial(Callback):
         self.module = module
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        try_out(self.module)
+        dry_run(self.module)
 
 
-def try_out(module: TwoStepModule) -> None:
+def dry_run(module: TwoStepModule) -> None:
     """Checks the data, and takes the first samples through model, loss and metrics; nothing of them changes.
 
     Raises:
