@@ -19,7 +19,7 @@ from lab.config import command_line
 from lab.config.arguments import tell_version
 from lab.config.compose import CONFIGS
 from lab.console import LabError, Unfinished, import_from_here, patience, refusals, tell
-from lab.runs.outcome import BrokenOff, Failed
+from lab.runs.failed import BrokenOff, Failed
 from lab.runs.spec import RunSpec
 from lab.runs.summary import Summary
 from lab.sweeps.waiting import ends_as_told

@@ -127,6 +127,8 @@ def code_length(
     ends = list(dict.fromkeys(max(1, round(portion * size)) for portion in portions))
     bits = []
     for group in _groups(features_PND):
+        # In float32, rounding moves probabilities by more than the tolerance, and fits would not end early.
+        group = group.double()
         total = torch.tensor([ends[0] * math.log2(c) for c in targets.classes]).repeat(len(group), 1).double()
         for start, stop in zip(ends, [*ends[1:], size], strict=True):
             block = slice(start, stop)

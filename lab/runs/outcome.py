@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hydra.errors import CompactHydraException, InstantiationException
+from hydra.errors import InstantiationException
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from lab.console import LabError, Unfinished, first_line, unexpected
+from lab.console import LabError, first_line, unexpected
 from lab.runs.files import is_full
 from lab.runs.summary import Status
 
@@ -27,14 +27,6 @@ MENDED = (
 )
 # Exceptions that end a run from outside: the run itself has not failed.
 STOPPED = (KeyboardInterrupt, SystemExit, SIGTERMException)
-
-
-class Failed(CompactHydraException, LabError):
-    """Failure of one run of a sweep; Hydra reports it in one sentence once the other runs are done."""
-
-
-class BrokenOff(CompactHydraException, Unfinished):
-    """Error of one run of a sweep that was cut short: told like :class:`Failed`, but a search goes on with the run."""
 
 
 class Ending:

@@ -28,7 +28,7 @@ from lab.config.hydra_internals import BASIC_SWEEPER
 from lab.config.overrides import Override, is_whole, read_override
 from lab.console import LabError, Unfinished, first_line, tell
 from lab.runs import slurm
-from lab.runs.outcome import BrokenOff, Failed
+from lab.runs.failed import BrokenOff, Failed
 from lab.runs.spec import RunSpec
 from lab.runs.summary import is_finished, read_summary
 from lab.sweeps import jobs

@@ -117,9 +117,10 @@ def test_a_folder_that_is_none_is_refused(tmp_path: Path, monkeypatch, capsys) -
     assert "is no folder" in capsys.readouterr().err
 
 
-def test_it_answers_at_once() -> None:
-    """Torch alone takes seconds to import."""
-    code = "import sys, lab.status; print({'torch', 'lightning', 'matplotlib'} & set(sys.modules))"
+@pytest.mark.parametrize("command", ["train", "inspect", "status"])
+def test_commands_answer_at_once(command: str) -> None:
+    """--help and a wrong name wait for no library that takes seconds to import, as torch alone does."""
+    code = f"import sys, lab.{command}; print({{'torch', 'lightning', 'matplotlib'}} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
 
