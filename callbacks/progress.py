@@ -184,7 +184,7 @@ class EurekaProgress(ProgressBar):
 
     def seconds_left(self, trainer: L.Trainer) -> float | None:
         """Seconds to the end of the run; None before they can be estimated."""
-        batches, accumulated, step = trainer.num_training_batches, trainer.accumulate_grad_batches, trainer.global_step
+        step = trainer.global_step
         if (per_epoch := steps_an_epoch(trainer)) is None:
             return None
         total = self._total
@@ -196,8 +196,6 @@ class EurekaProgress(ProgressBar):
         bounds = [max(0.0, seconds) for seconds in clocks if seconds is not None]  # below 0 once the time is over
         if total < math.inf:
             every = per_epoch * (trainer.check_val_every_n_epoch or 1)
-            if (within := trainer.val_check_batch) is not None and within < batches:
-                every = max(1, int(within) // accumulated)
             validations = int(total // every - step // every)
             left = self._pace.seconds_left(max(0, int(total) - step), validations, int(sum(trainer.num_val_batches)))
             if left is None:

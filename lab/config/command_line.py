@@ -13,16 +13,17 @@ from typing import Any, NamedTuple
 import yaml
 from hydra import compose
 from hydra.core.override_parser.types import IntervalSweep, Override
-from hydra.errors import HydraException, MissingConfigException
+from hydra.errors import HydraException
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from lab.config.check import PLAIN_VALUES, check, check_complete, check_plain
 from lab.config.compose import CONFIGS, initialized
-from lab.config.hydra_internals import Choices, argument_parser, keys_of, loader, search_path
+from lab.config.explained import explained, one_line
+from lab.config.hydra_internals import argument_parser, keys_of, loader, options_of, search_path
 from lab.config.identity import NOT_WHAT
 from lab.config.overrides import parsed
-from lab.config.suggestions import choices, explain_key
+from lab.config.suggestions import choices
 from lab.console import LabError, not_installed, refusals
 
 _WITH_M = "add -m, as in python -m lab.train -m"
@@ -137,7 +138,7 @@ def each_value(overrides: Sequence[str], config_dir: Path | None = None) -> Iter
         for place, (override, some) in enumerate(zip((*planned, *typed), values, strict=True)):
             for value in some[1:]:
                 # A plain value changes nothing else and is checked by itself; the name of a config may change anything.
-                if override.key_or_group in PLAIN_VALUES and not _options(override.key_or_group):
+                if override.key_or_group in PLAIN_VALUES and not options_of(override.key_or_group):
                     check_plain(override.key_or_group, parsed([value])[0].value())
                 else:
                     yield _without_hydra(_composed([*first[:place], value, *first[place + 1 :]])).config
@@ -147,7 +148,7 @@ def _composed(single: Sequence[str]) -> DictConfig:
     """The config of these overrides, Hydra's own settings included; Hydra must be initialised."""
     for override in parsed(single):
         key = override.key_or_group
-        if isinstance(override.value(), list) and key not in ("callbacks", "logger") and _options(key):
+        if isinstance(override.value(), list) and key not in ("callbacks", "logger") and options_of(key):
             raise LabError(f"{override.input_line} chooses several, and one is needed: {key}=NAME, without brackets")
     try:
         config = compose("train", overrides=list(single), return_hydra_config=True)
@@ -160,9 +161,9 @@ def _composed(single: Sequence[str]) -> DictConfig:
     except (OmegaConfBaseException, ValueError) as error:
         for override in parsed(single):
             key = override.key_or_group
-            if (options := _options(key)) and not isinstance(override.value(), str | list):
+            if (options := options_of(key)) and not isinstance(override.value(), str | list):
                 raise LabError(f"{override.input_line} is no name of a config; {choices('', options)}") from error
-        raise LabError(_one_line(str(error))) from error
+        raise LabError(one_line(str(error))) from error
     if config.hydra.runtime.choices["hydra/sweeper"] == "search" and find_spec("optuna") is None:
         raise LabError(f"a search needs {not_installed('Optuna', 'optuna')}")
     return config
@@ -222,7 +223,7 @@ def _check_read(typed: Sequence[Override], whole: DictConfig) -> None:
     for key, valid in _unread(whole):
         # Of several, the last one counts, as it does for Hydra.
         said = [one.input_line for one in typed if f"{one.key_or_group.split('@')[0]}.".startswith(f"{key}.")]
-        if (file := whole.hydra.runtime.choices.get(key)) and _options(key):
+        if (file := whole.hydra.runtime.choices.get(key)) and options_of(key):
             raise LabError(f"nothing reads what {key}/{file}.yaml sets: its first line must be # @package _global_")
         where = f"{said[-1]}: " if said else "a config file sets it, but "
         raise LabError(f"{where}nothing reads {key}; {choices(key.rpartition('.')[2], valid)}")
@@ -333,68 +334,3 @@ def _ignored(overrides: Sequence[Override], config: DictConfig) -> str | None:
             line = typed["sweep"].input_line
             return f"without -m, {line} is one run and leaves {', '.join(swept)} out: {_WITH_M} {line}"
     return None
-
-
-def explained(error: Exception, overrides: Sequence[str]) -> str:
-    """Says in one sentence what Hydra's error says, with the valid names where a name is wrong."""
-    text = str(error)
-    if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
-        group, _, name = error.missing_cfg_file.rpartition("/")
-        return f"{group}={name} does not exist; {choices(name, error.options)}"
-    if missing := re.search(r"Could not load '([^']+)/([^'/]+)'", text):
-        group, name = missing.groups()  # one of a list, for which Hydra does not report the options
-        return f"{group}={name} does not exist; {choices(name, _options(group))}"
-    if beside := re.search(r"In '(([^']+)/[^'/]+)': Could not find '\2/([^']+)/([^'/]+)'", text):
-        file, _, group, name = beside.groups()
-        if _options(group):
-            return f"{file}.yaml looks for {group}/{name} beside itself: write - override /{group}: {name}"
-    relative = re.search(r"Could not override '[^'@]+?/([^'@/]+)@[^']*'", text)
-    if relative and _options(relative[1]):
-        return f"a defaults list overrides {relative[1]}: write - override /{relative[1]}: NAME, with the slash"
-    if within := re.search(r"Could not override '([^'@/]+)@([^'@]+)'", text):
-        # Without its package, Hydra reads what a config overrides as lying within the config's own folder.
-        group, package = within[1], within[2].split(".")[0]
-        file = next((one.replace("=", "/") for one in overrides if one.startswith(f"{package}=")), f"{package}/")
-        return f"{file}.yaml overrides {group}: '# @package _global_' has to be its first line"
-    if twice := re.search(r"Multiple values for (\S+)\. ", text):
-        return f"+{twice[1]}= would add a second {twice[1]}: write {twice[1]}=, without the plus"
-    wrong = re.search(r"Could not override '([^']+)'", text)
-    if wrong is None:
-        return _one_line(text)
-    key = wrong.group(1)
-    value = next((o.split("=", 1)[1] for o in overrides if o.startswith(f"{key}=")), "")
-    options = _options(key)
-    if options and not any(o.startswith(f"{key}=") for o in overrides):
-        by = ", ".join(o for o in overrides if o.startswith("+") and not o.startswith(f"+{key}=")) or "a config"
-        return f"{by} sets {key}=, of which nothing is chosen here: leave it out, or choose configs that have {key}"
-    if options:
-        # A group from which nothing is chosen by default.
-        group = key.rpartition("/")[0]
-        known = Choices("train") if group else None
-        if known and (having := [one for one in _options(group) if known.of(parsed([f"{group}={one}"])).get(key)]):
-            return f"{key}= belongs to {group}={' or '.join(having)}, and another {group}= is chosen here"
-        if value in options:
-            return f"{key}= is not in the config yet, so add it with a plus: +{key}={value}"
-        return f"{key}={value} does not exist; {choices(value, options)}, to be added with a plus: +{key}="
-    named = {o: o.split("=")[0] for o in overrides}
-    groups = [o for o, own in named.items() if own == "hydra.searchpath" or ("." not in own and own != key)]
-    for kept in (groups, []):
-        try:
-            config = compose("train", overrides=kept, return_hydra_config=key.startswith("hydra."))
-        except HydraException:
-            continue
-        if key.startswith("hydra.launcher.") and config.hydra.runtime.choices["hydra/launcher"] == "basic":
-            listed = ", ".join(name for name in _options("hydra/launcher") if name != "basic")
-            return f"{key} is an option of a launcher, and none is chosen: add hydra/launcher=, one of {listed}"
-        OmegaConf.set_struct(config, False)
-        return explain_key(config, key)
-    return _one_line(text)
-
-
-def _options(group: str) -> list[str]:
-    return loader().get_group_options(group)
-
-
-def _one_line(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return " ".join(line.replace("\t", ", ") for line in lines if "full_key" not in line and "object_type" not in line)

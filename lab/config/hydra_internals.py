@@ -53,6 +53,11 @@ def loader() -> ConfigLoader:
     return GlobalHydra.instance().config_loader()
 
 
+def options_of(group: str) -> list[str]:
+    """Returns the configs of a group that the initialised Hydra finds; none for what is no group."""
+    return loader().get_group_options(group)
+
+
 def keep_configs(folder: Path) -> None:
     """Makes the initialised Hydra compose each choice of configs in ``folder`` only once per process."""
     hydra().config_loader = _KeepingLoader(loader().get_search_path(), folder)

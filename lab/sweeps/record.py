@@ -12,8 +12,9 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from lab.config.command_line import config_dir_of, each_value, explained, parse_arguments
+from lab.config.command_line import config_dir_of, each_value, parse_arguments
 from lab.config.compose import initialized
+from lab.config.explained import explained
 from lab.config.hydra_internals import BASIC_SWEEPER, Choices, compose_multirun, loader, split_into_jobs
 from lab.config.overrides import Override, parsed, read_override
 from lab.console import LabError, refusals

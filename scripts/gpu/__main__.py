@@ -18,7 +18,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import tarfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -36,6 +35,7 @@ from lab.runs.provenance import now
 from lab.runs.summary import read_summary
 from lab.runs.walk import walk_runs
 from scripts.gpu.carry import CARRIED, SETS, unpack_images
+from scripts.gpu.packing import pack
 from scripts.gpu.steps import MOMENTS, RESUMABLE, ROOT, SHARES, START, Places, Step, steps
 from scripts.reproduce.common import origin
 
@@ -47,7 +47,6 @@ AFTERWARDS_SECONDS = 60.0
 RESERVE_SECONDS = 30.0
 # To reach: 300 epochs of the main task in 250 seconds on an H200.
 TARGET_SECONDS, EPOCHS, EPOCH_SIZE = 250, 300, 60_000
-PART_BYTES, MOST_PARTS = 15 * 2**20, 4
 
 
 @dataclass
@@ -297,49 +296,6 @@ def moments(places: Places) -> str:
         f"{TARGET_SECONDS} s on an H200. Validations are not counted in images/s."
     )
     return f"{pd.DataFrame(rows).to_markdown(index=False)}\n\n{told}"
-
-
-def pack(places: Places, out: Path, checkpoints: bool = True) -> list[Path]:
-    """Packs pages and runs into parts in ``out``, in place of earlier parts, and returns the parts.
-
-    Args:
-        places: of pages and runs.
-        out: folder of the parts.
-        checkpoints: also pack the newest checkpoint of each unfinished run, runs to a moment first, as many as fit into
-            ``MOST_PARTS`` parts; the other runs begin anew.
-    """
-    files = [
-        path
-        for folder in (places.results, places.runs)
-        for path in (sorted(folder.rglob("*")) if folder.exists() else [])
-        if path.is_file()
-    ]
-    out.mkdir(parents=True, exist_ok=True)
-    whole, room = out / "gpu.tar.gz", MOST_PARTS * PART_BYTES
-    with tarfile.open(whole, "w:gz") as archive:
-        for path in files:
-            if path.suffix != ".ckpt":
-                archive.add(path, path.relative_to(ROOT))
-        for path in [path for path in files if checkpoints and path.suffix == ".ckpt" and _goes_on(path)]:
-            # Checkpoints are hardly compressed, so their size on disk tells whether they fit.
-            if whole.stat().st_size + path.stat().st_size + PART_BYTES / 15 <= room:
-                archive.add(path, path.relative_to(ROOT))
-    for earlier in out.glob(f"{whole.name}.*"):
-        earlier.unlink()
-    parts: list[Path] = []
-    with whole.open("rb") as file:
-        while piece := file.read(PART_BYTES):
-            parts.append(whole.with_name(f"{whole.name}.{len(parts)}"))
-            parts[-1].write_bytes(piece)
-    whole.unlink()
-    return parts
-
-
-def _goes_on(checkpoint: Path) -> bool:
-    """Tells whether it is the newest checkpoint of a run that is not finished."""
-    summary = read_summary(checkpoint.parent.parent)
-    newest = max(checkpoint.parent.glob("last-*.ckpt"), default=None)
-    return summary is not None and not summary.finished and checkpoint == newest
 
 
 def prepare(rehearse: bool, only: Sequence[str]) -> str:

@@ -21,13 +21,15 @@ from conftest import ROOT, problem_with
 from lab.bench.arguments import parse
 from lab.console import LabError
 from scripts.gpu import __main__ as kit
+from scripts.gpu import packing
 from scripts.gpu.carry import pack_images, pins, unpack_images
 from scripts.gpu.steps import SHARES, Places, Step, steps
 
 
 @pytest.fixture
 def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Places:
-    monkeypatch.setattr(kit, "ROOT", tmp_path)
+    for module in (kit, packing):
+        monkeypatch.setattr(module, "ROOT", tmp_path)
     return Places(tmp_path / "results", tmp_path / "runs")
 
 
@@ -204,7 +206,7 @@ def test_without_a_gpu_one_sentence_tells_what_can_be_done(monkeypatch) -> None:
 def test_what_comes_back_is_packed_in_parts(places: Places, tmp_path: Path, monkeypatch) -> None:
     from conftest import write_a_summary
 
-    monkeypatch.setattr(kit, "PART_BYTES", 2**10)
+    monkeypatch.setattr(packing, "PART_BYTES", 2**10)
     for name, status in (("whole", "finished"), ("half", "stopped")):
         run = places.runs / "moments" / name / "seed=0"
         write_a_summary(run, status=status)

@@ -1,0 +1,76 @@
+"""Says in one sentence what Hydra finds wrong with a command line, with the names that would be right."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from hydra import compose
+from hydra.errors import HydraException, MissingConfigException
+from omegaconf import OmegaConf
+
+from lab.config.hydra_internals import Choices, options_of
+from lab.config.overrides import parsed
+from lab.config.suggestions import choices, explain_key
+
+
+def explained(error: Exception, overrides: Sequence[str]) -> str:
+    """Says in one sentence what Hydra's error says, with the valid names where a name is wrong."""
+    text = str(error)
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
+        group, _, name = error.missing_cfg_file.rpartition("/")
+        return f"{group}={name} does not exist; {choices(name, error.options)}"
+    if missing := re.search(r"Could not load '([^']+)/([^'/]+)'", text):
+        group, name = missing.groups()  # one of a list, for which Hydra does not report the options
+        return f"{group}={name} does not exist; {choices(name, options_of(group))}"
+    if beside := re.search(r"In '(([^']+)/[^'/]+)': Could not find '\2/([^']+)/([^'/]+)'", text):
+        file, _, group, name = beside.groups()
+        if options_of(group):
+            return f"{file}.yaml looks for {group}/{name} beside itself: write - override /{group}: {name}"
+    relative = re.search(r"Could not override '[^'@]+?/([^'@/]+)@[^']*'", text)
+    if relative and options_of(relative[1]):
+        return f"a defaults list overrides {relative[1]}: write - override /{relative[1]}: NAME, with the slash"
+    if within := re.search(r"Could not override '([^'@/]+)@([^'@]+)'", text):
+        # Without its package, Hydra reads what a config overrides as lying within the config's own folder.
+        group, package = within[1], within[2].split(".")[0]
+        file = next((one.replace("=", "/") for one in overrides if one.startswith(f"{package}=")), f"{package}/")
+        return f"{file}.yaml overrides {group}: '# @package _global_' has to be its first line"
+    if twice := re.search(r"Multiple values for (\S+)\. ", text):
+        return f"+{twice[1]}= would add a second {twice[1]}: write {twice[1]}=, without the plus"
+    wrong = re.search(r"Could not override '([^']+)'", text)
+    if wrong is None:
+        return one_line(text)
+    key = wrong.group(1)
+    value = next((o.split("=", 1)[1] for o in overrides if o.startswith(f"{key}=")), "")
+    options = options_of(key)
+    if options and not any(o.startswith(f"{key}=") for o in overrides):
+        by = ", ".join(o for o in overrides if o.startswith("+") and not o.startswith(f"+{key}=")) or "a config"
+        return f"{by} sets {key}=, of which nothing is chosen here: leave it out, or choose configs that have {key}"
+    if options:
+        # A group from which nothing is chosen by default.
+        group = key.rpartition("/")[0]
+        known = Choices("train") if group else None
+        if known and (having := [one for one in options_of(group) if known.of(parsed([f"{group}={one}"])).get(key)]):
+            return f"{key}= belongs to {group}={' or '.join(having)}, and another {group}= is chosen here"
+        if value in options:
+            return f"{key}= is not in the config yet, so add it with a plus: +{key}={value}"
+        return f"{key}={value} does not exist; {choices(value, options)}, to be added with a plus: +{key}="
+    named = {o: o.split("=")[0] for o in overrides}
+    groups = [o for o, own in named.items() if own == "hydra.searchpath" or ("." not in own and own != key)]
+    for kept in (groups, []):
+        try:
+            config = compose("train", overrides=kept, return_hydra_config=key.startswith("hydra."))
+        except HydraException:
+            continue
+        if key.startswith("hydra.launcher.") and config.hydra.runtime.choices["hydra/launcher"] == "basic":
+            listed = ", ".join(name for name in options_of("hydra/launcher") if name != "basic")
+            return f"{key} is an option of a launcher, and none is chosen: add hydra/launcher=, one of {listed}"
+        OmegaConf.set_struct(config, False)
+        return explain_key(config, key)
+    return one_line(text)
+
+
+def one_line(text: str) -> str:
+    """Joins the lines of one of Hydra's messages, without those that name its own types."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return " ".join(line.replace("\t", ", ") for line in lines if "full_key" not in line and "object_type" not in line)
