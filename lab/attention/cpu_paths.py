@@ -45,8 +45,8 @@ def attend(
 ) -> Tensor:
     """:func:`lab.attention.functional.attend` of tensors on a CPU, by the quickest path for their sizes.
 
-    - Softmax over 17 to 256 keys in bfloat16, on a CPU with instructions for it: :class:`Weights`; without a mask and
-      under a rule that computes beta from scores, :func:`_weights_at_once`.
+    - Softmax over 17 to 256 keys in bfloat16, on a CPU with instructions for it: :class:`Weights`; without a mask, the
+      rule's own ``weights_in_bfloat16`` where it has them.
     - Everything else in float32 at least: the backward pass of the fused kernel is ten times slower in 16 bit
       (256 scenes, 4 heads, 17 tokens: 38 ms against 2.7 ms).
     """
@@ -57,7 +57,7 @@ def attend(
         q_BHND, k_BHMD, v_BHMD = (x.contiguous() for x in (q_BHND, k_BHMD, v_BHMD))
         if mask is None:
             with torch.autocast("cpu", enabled=False):
-                if (weights := _weights_at_once(q_BHND, k_BHMD, rule)) is not None:
+                if (weights := rule.weights_in_bfloat16(q_BHND, k_BHMD)) is not None:
                     return weights @ v_BHMD
         beta = inverse_temperature(rule, q_BHND, k_BHMD, mask)
         with torch.autocast("cpu", enabled=False):
@@ -159,66 +159,7 @@ class Weights(torch.autograd.Function):
         return (of_logits @ k).float(), of_logits.transpose(-2, -1) @ q.to(k.dtype), None
 
 
-class Scores(torch.autograd.Function):
-    """q k^T in float32 of queries and keys in 16 bit, differentiated in 16 bit. First derivatives only."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(q: Tensor, k: Tensor) -> Tensor:
-        return q.float() @ k.float().transpose(-2, -1)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs)
-
-    @staticmethod
-    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, Tensor]:
-        q, k = ctx.saved_tensors
-        grad_output = grad_output.to(k.dtype)
-        return grad_output @ k, grad_output.transpose(-2, -1) @ q
-
-
-class WeightsOfLogits(torch.autograd.Function):
-    """Softmax of logits in float32, rounded to bfloat16 and differentiated there. First derivatives only."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(logits: Tensor) -> Tensor:
-        return logits.softmax(-1).bfloat16()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
-        ctx.save_for_backward(output)
-
-    @staticmethod
-    def backward(ctx: Any, grad_output: Tensor) -> Tensor:
-        (weights,) = ctx.saved_tensors
-        return torch._softmax_backward_data(grad_output, weights, -1, weights.dtype).float()
-
-
-def _weights_at_once(q_BHND: Tensor, k_BHMD: Tensor, rule: TemperatureRule) -> Tensor | None:
-    """Weights in bfloat16, under a rule that can compute beta from the scores; None under other rules."""
-    if not torch.compiler.is_compiling():
-        return rule.weights_in_bfloat16(q_BHND, k_BHMD)
-    # torch.compile fuses the statistic with the softmax, which is quicker still.
-    scores_BHNM = _scores_of_bfloat16(q_BHND, k_BHMD)
-    beta = rule.of_scores(scores_BHNM, q_BHND.float(), k_BHMD.float())
-    return None if beta is None else _softmax_in_bfloat16(beta.float() * scores_BHNM)
-
-
-# Under torch.compile over vmap (seeds side by side) Dynamo would trace into these and lose their backward pass.
-@torch.compiler.allow_in_graph
-def _scores_of_bfloat16(q: Tensor, k: Tensor) -> Tensor:
-    return Scores.apply(q, k)
-
-
-@torch.compiler.allow_in_graph
-def _softmax_in_bfloat16(logits: Tensor) -> Tensor:
-    return WeightsOfLogits.apply(logits)
-
-
+# Under torch.compile over vmap (seeds side by side) Dynamo would trace into it and lose its backward pass.
 @torch.compiler.allow_in_graph
 def _weights(q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
     return Weights.apply(q, k, mask)

@@ -87,10 +87,9 @@ class TemperatureRule(nn.Module):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         forget_causal(cls, "inverse_temperature")
-        # The quicker paths of a base class compute its own beta, so a subclass with another beta must not use them.
-        for quicker in ("of_scores", "weights_in_bfloat16"):
-            if quicker not in vars(cls) and {"inverse_temperature", "keys"} & vars(cls).keys():
-                setattr(cls, quicker, getattr(TemperatureRule, quicker))
+        # The quicker path of a base class computes its own beta, so a subclass with another beta must not use it.
+        if "weights_in_bfloat16" not in vars(cls) and {"inverse_temperature", "keys"} & vars(cls).keys():
+            cls.weights_in_bfloat16 = TemperatureRule.weights_in_bfloat16  # type: ignore[method-assign]
 
     def set_tau(self, value: float) -> None:
         """Sets the temperature, in place."""
@@ -126,14 +125,6 @@ class TemperatureRule(nn.Module):
         Args:
             mask: bool, True where a query may attend to a key, broadcastable to [B, H, N, M].
         """
-
-    def of_scores(self, scores_BHNM: Tensor, q_BHND: Tensor, k_BHMD: Tensor) -> Tensor | None:
-        """beta computed from the raw scores q k^T, where these exist anyway; None for a rule without such a way.
-
-        Exists for speed alone: the numbers are those of :meth:`inverse_temperature` for q and k without a mask. All
-        arguments are in float32.
-        """
-        return None
 
     def weights_in_bfloat16(self, q_BHND: Tensor, k_BHMD: Tensor) -> Tensor | None:
         """Weights of softmax under this rule without a mask, in bfloat16 like queries and keys; None for most rules.

@@ -15,7 +15,6 @@ from lab.attention.normaliser_contract import check_normaliser
 from lab.attention.normalisers.local import Local
 from lab.attention.normalisers.sigmoid import Sigmoid
 from lab.attention.normalisers.softmax import Softmax
-from lab.attention.rule import TemperatureRule
 from lab.attention.rules.adaptive import AdaptiveTemperature
 from lab.attention.rules.fixed import Fixed
 from lab.attention.rules.learnable import LearnableTemperature
@@ -264,25 +263,11 @@ def test_second_derivatives_under_bfloat16_products_are_those_of_the_definition(
         assert (got.double() - want).norm() < 0.03 * want.norm()
 
 
-def test_a_rule_reads_of_scores_what_it_works_out_of_queries_and_keys() -> None:
-    q, k, _ = (t.detach() for t in tensors(torch.float64))
-    read = {}
-    for name, make in RULES.items():
-        rule = make(heads=4, head_dim=16).double()
-        if (beta := rule.of_scores(q @ k.transpose(-2, -1), q, k)) is not None:
-            torch.testing.assert_close(beta, rule.inverse_temperature(q, k, None), rtol=1e-10, atol=1e-12)
-            read[name] = beta
-    assert {"norm_row_var", "norm_row_std", "adaptive"} <= read.keys() and "norm_block_var" not in read
-
-
 @pytest.mark.parametrize("name", ["norm_row_var", "norm_row_std", "adaptive"])
 def test_compiled_bfloat16_products_are_as_near_to_full_precision_as_eager_ones(name: str, monkeypatch) -> None:
     torch.compiler.reset()
     monkeypatch.setattr(cpu_paths, "_CPU_MULTIPLIES_BFLOAT16", True)
-    asked: list[str] = []
     rule = RULES[name](heads=4, head_dim=16)
-    of_scores = type(rule).of_scores
-    monkeypatch.setattr(type(rule), "of_scores", lambda *given: asked.append("scores") or of_scores(*given))
 
     def with_slopes(path, dtype):
         of = [t.detach().bfloat16().to(dtype).requires_grad_() for t in tensors(torch.float32)]
@@ -295,7 +280,6 @@ def test_compiled_bfloat16_products_are_as_near_to_full_precision_as_eager_ones(
     eager, compiled = (
         with_slopes(one, torch.bfloat16) for one in (path, torch.compile(path, backend="aot_eager", fullgraph=True))
     )
-    assert asked  # of the scores at hand, where it is compiled
     at_once = rule.weights_in_bfloat16(*(t.detach().bfloat16() for t in tensors(torch.float32)[:2]))
     assert (at_once is not None) == (name != "adaptive")
     rule.double()
@@ -318,7 +302,7 @@ def test_a_rule_of_a_user_s_takes_no_short_way_of_its_base_class(compiling: bool
     q, k, v = (t.detach().bfloat16() for t in tensors(torch.float32))
     path = torch.compile(attend, backend="aot_eager") if compiling else attend
     torch.testing.assert_close(path(q, k, v, rule), attend(q, k, v, Fixed(4, 16, tau=4 / 3)), rtol=0.02, atol=0.02)
-    assert Own.of_scores is TemperatureRule.of_scores and NormSoftmax.of_scores is not TemperatureRule.of_scores
+    assert rule.weights_in_bfloat16(q, k) is None and NormSoftmax(4, 16).weights_in_bfloat16(q, k) is not None
 
 
 def test_a_normaliser_of_a_user_s_takes_no_short_way_of_softmax(monkeypatch) -> None:
@@ -523,16 +507,6 @@ def test_a_query_without_keys_has_z_of_0_whatever_the_kernel_gives_it(biased, mo
     z = attend(q, k, v, Fixed(heads=4, head_dim=16), allowed, bias=bias)
     torch.testing.assert_close(z, attend_explicit(q, k, v, Fixed(heads=4, head_dim=16), allowed, bias=bias).z)
     assert not z[:, :, 4].any()
-
-
-def test_the_adaptive_rule_reads_the_same_from_scores_in_training_and_after() -> None:
-    rule = AdaptiveTemperature(2, 4)
-    q, k = torch.randn(1, 2, 6, 4), 3 * torch.randn(1, 2, 6, 4)
-    for training in (True, False):
-        rule.train(training)
-        of_scores = rule.of_scores(q @ k.mT, q, k)
-        assert of_scores is not None
-        torch.testing.assert_close(of_scores.expand(1, 2, 6, 1), rule.inverse_temperature(q, k).expand(1, 2, 6, 1))
 
 
 @pytest.mark.parametrize("path", [attend, attend_explicit])

@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor
 
 from lab.attention.precision import at_least_float32
-from lab.attention.row_statistics import entropy_of, row_entropy
+from lab.attention.row_statistics import row_entropy
 from lab.attention.rule import Tau, TemperatureRule
 
 
@@ -52,12 +52,6 @@ class AdaptiveTemperature(TemperatureRule):
             base = base.to(q.dtype)
             entropy = row_entropy(q * base, k, mask)
             return base * self.beta(entropy)
-
-    def of_scores(self, scores_BHNM: Tensor, q_BHND: Tensor, k_BHMD: Tensor) -> Tensor | None:
-        base = (1.0 / self.tau).to(scores_BHNM.dtype)
-        if self.training and self.when == "inference":
-            return base
-        return base * self.beta(entropy_of(scores_BHNM * base))
 
     def beta(self, entropy: Tensor) -> Tensor:
         """The factor on the inverse temperature at an entropy in nats; at least 1."""

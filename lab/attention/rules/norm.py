@@ -7,7 +7,6 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from lab.attention import cpu_paths
 from lab.attention.masks import Mask, written_out
 from lab.attention.norm_weights import norm_weights
 from lab.attention.precision import at_least_float32
@@ -78,14 +77,6 @@ class NormSoftmax(TemperatureRule):
             if given == torch.float16:
                 sigma = torch.maximum(sigma, self._least_in_float16(q_BHND, k_BHMD))
             return 1.0 / sigma
-
-    def of_scores(self, scores_BHNM: Tensor, q_BHND: Tensor, k_BHMD: Tensor) -> Tensor | None:
-        if self.statistic not in ("var", "std") or self.over == "block":
-            return None
-        tau = self.tau.to(scores_BHNM.dtype)
-        variance = cpu_paths.variance(scores_BHNM, (-1,))
-        rounding = rounding_variance(q_BHND, k_BHMD)
-        return 1.0 / _bounded(self._of_variance(variance, scores_BHNM.shape[-1], rounding, tau), tau)
 
     def weights_in_bfloat16(self, q_BHND: Tensor, k_BHMD: Tensor) -> Tensor | None:
         if self.statistic not in ("var", "std") or self.over == "block":
