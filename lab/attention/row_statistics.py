@@ -52,13 +52,8 @@ def _logits(q: Tensor, k: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
 
 
 def _entropy(q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
-    return entropy_of(*_logits(q, k, mask))
-
-
-def entropy_of(logits_BHNM: Tensor, zeroed_BHNM: Tensor | None = None) -> Tensor:
-    """Entropy in nats of each row of softmax, [B, H, N, 1]; ``zeroed``: the logits with 0 in place of -inf."""
-    finite = logits_BHNM if zeroed_BHNM is None else zeroed_BHNM
-    return logits_BHNM.logsumexp(-1, keepdim=True) - (logits_BHNM.softmax(-1) * finite).sum(-1, keepdim=True)
+    logits, zeroed = _logits(q, k, mask)
+    return logits.logsumexp(-1, keepdim=True) - (logits.softmax(-1) * zeroed).sum(-1, keepdim=True)
 
 
 def _concentration(q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
