@@ -124,11 +124,11 @@ def index(out: Path) -> str:
 
 
 def listed(out: Path, further: Sequence[str], figures: Sequence[str]) -> Iterator[str]:
-    """A line for each figure and size: whether its page exists, how many runs are there, how long the rest takes.
+    """A line for each figure and size: whether its page exists, how many runs are there. Then how long the rest takes.
 
-    The time may have to be measured, which takes minutes: each line is given as soon as it is known.
+    The time is measured, which takes minutes: each line is given as soon as it is known.
     """
-    rows: list[tuple[tuple[str, str, str, str], list[Run] | None]] = []
+    rows: list[tuple[tuple[str, str, str, str], list[Run]]] = []
     for name in figures:
         spec = load(name)
         for size in SIZES:
@@ -136,17 +136,26 @@ def listed(out: Path, further: Sequence[str], figures: Sequence[str]) -> Iterato
                 continue
             stands = "page stands" if page_of(spec, size, out).exists() else "no page"
             if spec.script:
-                rows.append(((name, size, stands, f"python -m {spec.script}"), None))
+                rows.append(((name, size, stands, f"python -m {spec.script}"), []))
                 continue
             runs = runs_at(spec, size, further)
             of = sum(len(run.seeds) for run in runs)
             there = sum(one is not None and one.finished for run in runs for one in run.summaries())
-            rows.append(((name, size, stands, f"{there} of {of} runs"), runs))
+            trained = f"{there} of {of} runs" if runs else "a formula: nothing to train"
+            rows.append(((name, size, stands, trained), runs))
+    yield from _in_columns([known for known, _ in rows])
+    missing = [(known[:2], runs) for known, runs in rows if any(run.epochs_left() for run in runs)]
+    if missing:
+        yield "\nTo train the missing runs on this machine takes:"
     speeds = Speeds()
-    widths = [max(map(len, column)) for column in zip(*(known for known, _ in rows), strict=True)]
-    for known, own in rows:
-        left = "" if own is None else speeds.left(own) if own else "a formula: nothing to train"
-        yield "  ".join([*(word.ljust(width) for word, width in zip(known, widths, strict=True)), left]).rstrip()
+    for where, runs in missing:
+        yield from _in_columns([(*where, speeds.left(runs))])
+
+
+def _in_columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip()
 
 
 def main(arguments: argparse.Namespace) -> None:
