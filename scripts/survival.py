@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from lab.console import LabError, refusals
+from lab.console import LabError, first_line, refusals
 from lab.plotting.figures import png, save_as_asked
 from lab.plotting.style import line_styles
 from lab.report.figures import Waiting, survival_figure
@@ -94,7 +94,11 @@ def main() -> None:
         try:
             table = pd.read_csv(arguments.table)
         except (OSError, ValueError) as error:
-            raise LabError(f"{arguments.table} is no table of runs: {error}") from error
+            why = error.strerror if isinstance(error, OSError) else first_line(error)
+            raise LabError(
+                f"{arguments.table} is no table of runs ({why}): give a CSV file with a row a run, such as the "
+                "runs.csv of a report"
+            ) from error
         if arguments.only:
             column, equals, value = arguments.only.partition("=")
             if not equals:

@@ -251,6 +251,17 @@ def test_rows_of_a_survival_table_that_are_not_there_are_told(
     assert told in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("content", "why"), [("", "No columns to parse from file"), (None, "No such file")])
+def test_what_is_no_table_of_runs_is_told(content: str | None, why: str, tmp_path: Path, monkeypatch, capsys) -> None:
+    if content is not None:
+        (tmp_path / "runs.csv").write_text(content)
+    monkeypatch.setattr("sys.argv", ["survival", str(tmp_path / "runs.csv"), "--out", str(tmp_path / "a.png")])
+    with pytest.raises(SystemExit):
+        survival.main()
+    told = capsys.readouterr().err
+    assert f"is no table of runs ({why}" in told and "such as the runs.csv of a report" in told
+
+
 @pytest.mark.parametrize(
     ("column", "values", "told"),
     [
