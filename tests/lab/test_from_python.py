@@ -30,6 +30,7 @@ from lab.callbacks.diagnostics.attention_entropy import AttentionEntropy
 from lab.callbacks.diagnostics.gradient_norms import GradientNorms
 from lab.callbacks.watch import Watch
 from lab.console import LabError, end_imports_quietly
+from lab.datasets.contract import check_data
 from lab.models.set_attention import SetAttention
 from lab.report.__main__ import report
 from lab.report.gather import gather
@@ -162,11 +163,21 @@ INSPECTED = partial(inspect, "nowhere", ["callbacks=[attention_entropy]"])
         (inspect, (None, ["callbacks=[attention_entropy]"]), "None is no path: give one, as in inspect"),
         (partial(INSPECTED, device=None), (), "device=None is no device: give its name, as 'cpu' or 'cuda'"),
         (partial(INSPECTED, data_options=["a"]), (), r"data_options are a dict, as .*, got \['a'\]"),
+        (check_data, (None,), "check_data takes a data module, .* got None"),
+        (lab.observe, (None, None, [AttentionEntropy("look")]), "None is not a model: give a torch.nn.Module"),
     ],
 )
-def test_what_is_no_folder_or_run_is_refused(call: Callable[..., object], given: tuple[Any], told: str) -> None:
+def test_what_is_no_folder_run_or_model_is_refused(call: Callable[..., object], given: tuple[Any], told: str) -> None:
     with pytest.raises(LabError, match=told):
         call(*given)
+
+
+@pytest.mark.parametrize("x", [torch.rand(2, 8), torch.full((2, 8), 99)])
+def test_a_look_at_what_is_no_input_of_the_model_says_so(x: torch.Tensor) -> None:
+    layers = torch.nn.Embedding(10, 8), torch.nn.TransformerEncoderLayer(8, 2, batch_first=True)
+    model = lab.replace_softmax(torch.nn.Sequential(*layers))
+    with pytest.raises(LabError, match=r"^Sequential fails on x: "):
+        lab.look(model, x, [AttentionEntropy("look")])
 
 
 def test_names_and_classes_in_the_place_of_lists_and_observers_are_told(tmp_path: Path) -> None:
