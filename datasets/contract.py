@@ -40,9 +40,11 @@ def check_data(data: DataModule) -> FirstBatches:
     Of data with a ``first_batches`` of their own, the few samples that these hold.
 
     Raises:
-        LabError: if drawing fails or gives another batch the second time, or a batch is not of the form of
-            :class:`lab.datasets.loading.Batch`: says which.
+        LabError: if it is no data module, drawing fails or gives another batch the second time, or a batch is not of
+            the form of :class:`lab.datasets.loading.Batch`: says which.
     """
+    if not isinstance(data, DataModule):
+        raise LabError(f"check_data takes a data module, an object of a class derived from DataModule, got {data!r}")
     if isinstance(data.locations, str):
         raise LabError(f'{name_of(type(data))}.locations is a text: write a tuple, ("{data.locations}",)')
     with torch.random.fork_rng(devices=[]):

@@ -261,8 +261,9 @@ class DataModule(L.LightningDataModule, ABC):
         batches = self.validation_batches(batch_size)
         if len(batches) < self.world_size:
             raise LabError(
-                f"{self.world_size} processes cannot share a validation set of {len(batches)} batches of {batch_size}: "
-                "give a larger data.validation_size, or a smaller data.batch_size"
+                f"{self.world_size} processes cannot share a validation set of {len(batches)} "
+                f"batch{'es' if len(batches) > 1 else ''} of {batch_size}: give a larger data.validation_size, or a "
+                "smaller data.batch_size"
             )
         mine = batches[self.rank :: self.world_size]
         # No lambda: worker processes need a function that can be pickled.

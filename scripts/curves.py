@@ -14,8 +14,8 @@ from lab.console import LabError, refusals
 from lab.plotting.curves import accuracy_figure, gradient_figure
 from lab.plotting.figures import png, save_as_asked
 from lab.report.settings import head_and_options
-from lab.runs.files import DamagedFile
-from lab.runs.summary import Summary, load_summary
+from lab.runs.summary import FILE, Summary, load_summary
+from lab.runs.walk import instead_of
 
 
 def names(runs: Mapping[Path, Summary]) -> dict[str, Path]:
@@ -59,10 +59,9 @@ def drawn(folders: list[Path], gradients: bool) -> Figure:
     """
     summaries = {}
     for folder in folders:
-        try:
-            summaries[folder] = load_summary(folder)
-        except DamagedFile as error:
-            raise LabError(f"{folder} holds no run: {error.short}") from error
+        if folder.is_dir() and not (folder / FILE).exists():
+            raise LabError(f"{folder} holds no run: {instead_of(folder, FILE)}")
+        summaries[folder] = load_summary(folder)
     try:
         if gradients:
             return gradient_figure(folders[0])

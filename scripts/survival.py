@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from lab.console import LabError, refusals
+from lab.console import LabError, first_line, refusals
 from lab.plotting.figures import png, save_as_asked
 from lab.plotting.style import line_styles
 from lab.report.figures import Waiting, survival_figure
@@ -38,7 +38,7 @@ def figure(
     with the same name in several experiments has a line for each experiment.
 
     Raises:
-        LabError: if there is no such column, or a value of it is no epoch.
+        LabError: if there is no such column, a value of it is no epoch, or a moment comes after its run's end.
     """
     end = end or ("validated_epochs" if "validated_epochs" in table else "epochs")
     _check_columns(table, by, moment, end)
@@ -47,6 +47,8 @@ def figure(
     if by == "setting" and "experiment" in table and table["experiment"].nunique() > 1:
         table = table.assign(setting=table["setting"] + ", " + table["experiment"])
     table = table.assign(**{moment: _epochs(table, moment), end: _epochs(table, end, needed=True)})
+    if (late := table[moment] > table[end]).any():
+        raise LabError(f"row {int(late.argmax()) + 1} has its moment ({moment}) after its last epoch ({end})")
     groups = list(table.fillna({by: "(empty)"}).groupby(by, sort=False))
     chosen = line_styles([re.split(r"[ ,]", str(name))[0] for name, _ in groups])
     lines = []
@@ -92,7 +94,11 @@ def main() -> None:
         try:
             table = pd.read_csv(arguments.table)
         except (OSError, ValueError) as error:
-            raise LabError(f"{arguments.table} is no table of runs: {error}") from error
+            why = error.strerror if isinstance(error, OSError) else first_line(error)
+            raise LabError(
+                f"{arguments.table} is no table of runs ({why}): give a CSV file with a row a run, such as the "
+                "runs.csv of a report"
+            ) from error
         if arguments.only:
             column, equals, value = arguments.only.partition("=")
             if not equals:

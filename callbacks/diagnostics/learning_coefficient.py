@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Annotated
 
 import lightning as L
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
-from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from lab.callbacks.diagnostics.base import OwnInputDiagnostic
 from lab.callbacks.throughput import no_training
@@ -50,7 +51,7 @@ class LearningCoefficient(OwnInputDiagnostic):
         draws: PositiveInt = 100,
         step_size: PositiveFloat = 1e-5,
         localization: PositiveFloat = 100.0,
-        samples: PositiveInt | None = None,
+        samples: Annotated[int, Field(ge=2)] | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__(folder)

@@ -129,9 +129,12 @@ class Probe(Diagnostic):
         found = Findings()
         for places, features_PND in _together(seen):
             size = features_PND.shape[1]
-            targets = Targets.of({name: values[:size] for name, values in labels.items()})
+            try:
+                targets = Targets.of({name: values[:size] for name, values in labels.items()})
+                values_PT = self.measure(features_PND.to(device), targets)
+            except ValueError as error:
+                raise LabError(f"callbacks.{self.name}: {error}") from error
             baselines = self.baselines(targets)
-            values_PT = self.measure(features_PND.to(device), targets)
             # Freed now: the next features are joined before this name gets them.
             del features_PND
             for (place, head), row in zip(places, values_PT.tolist(), strict=True):

@@ -39,6 +39,8 @@ def check_constructor(make: Callable[..., object]) -> None:
     Raises:
         ValueError: if it does not.
     """
+    if not callable(make):
+        raise ValueError(f"{make!r} is no class of rules or normalisers: give one, such as Fixed or PlusOne")
     made = make.func if isinstance(make, functools.partial) else make
     try:
         parameters = inspect.signature(made).parameters

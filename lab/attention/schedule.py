@@ -31,8 +31,11 @@ def check_schedule(schedule: object, default_tau: float = 8.0) -> None:
     """Tries a schedule at each percent of training, for a rule whose own tau is ``default_tau``.
 
     Raises:
-        ValueError: if it cannot be called, its ``by`` is neither epoch nor step, or a tau is not a positive number.
+        ValueError: if it is none or cannot be called, its ``by`` is neither epoch nor step, or a tau is not a positive
+            number.
     """
+    if schedule is None or isinstance(schedule, type | str):
+        raise ValueError(f"{schedule!r} is not a schedule: give one, such as HeatTreatment()")
     name, by = name_of(type(schedule)), getattr(schedule, "by", None)
     if by not in ("epoch", "step"):
         raise ValueError(f"{name}.by must say when tau is set anew, epoch or step, and is {by!r}")

@@ -55,8 +55,13 @@ def change_point(values: Sequence[float], rises: bool = False) -> ChangePoint | 
     Args:
         values: one value per validation; those that are not finite are left out.
         rises: look for the steepest rise instead.
+
+    Raises:
+        ValueError: if there is not one number for each validation.
     """
     given = np.asarray(values, dtype=np.float64)
+    if given.ndim != 1:
+        raise ValueError(f"a curve is a list of one number per validation, got {values!r}")
     there = np.flatnonzero(np.isfinite(given))
     if len(there) < 2 * SHORTEST_PLATEAU:
         return None

@@ -14,7 +14,7 @@ from lightning.fabric.utilities import move_data_to_device
 from lightning_utilities import apply_to_collection
 from torch import Tensor, nn
 
-from lab.console import LabError
+from lab.console import LabError, blamed
 from lab.datasets.loading import parts_of
 from lab.models.parts import observable
 from lab.observation.observe import (
@@ -48,7 +48,7 @@ def look(model: nn.Module, x: Any, observers: Sequence[Observer]) -> list[Findin
         observers: diagnostics that need no scenes (not probes; attention masses find no regions here).
 
     Raises:
-        LabError: if the model has no attention of the lab, or an observer needs more than a batch.
+        LabError: if the model has no attention of the lab, it fails on x, or an observer needs more than a batch.
     """
     known = observable(model)
     if known is None or not attention_layers(model):
@@ -65,7 +65,7 @@ def look(model: nn.Module, x: Any, observers: Sequence[Observer]) -> list[Findin
     dtype = next((one.dtype for one in model.parameters() if one.is_floating_point()), torch.get_default_dtype())
     x = apply_to_collection(x, Tensor, lambda one: one.to(dtype) if one.is_floating_point() else one)
     what = sorted({quantity for observer in observers for quantity in observer.reads})
-    with own_random_numbers(device), evaluating(model):
+    with own_random_numbers(device), evaluating(model), blamed(f"{type(model).__name__} fails on x"):
         seen: list[list[Any]] = [[] for _ in observers]
         for part in _in_pieces(known, _without_padding(x)):
             layers = read_layers(known, part, what, Precision())

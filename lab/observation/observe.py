@@ -141,11 +141,11 @@ def observe(
         too_few: called with the number of scenes asked for and the number there is, if there are not enough.
 
     Raises:
-        LabError: if the model has no attention, data is no data module, or there is no observer, or one that cannot
-            look at scenes.
+        LabError: if the model is none or has no attention, data is no data module, or there is no observer, or one
+            that cannot look at scenes.
     """
     check_observers(observers)
-    if not isinstance(model, nn.Module) or not attention_layers(model):
+    if observable(model) is None or not attention_layers(model):
         names = ", ".join(type(observer).__name__ for observer in observers)
         raise LabError(f"{type(model).__name__} has no attention, so {names or 'nobody'} cannot look into it")
     if not observers:

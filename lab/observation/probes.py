@@ -34,7 +34,21 @@ class Targets:
 
     @classmethod
     def of(cls, labels: Mapping[str, Tensor]) -> Targets:
-        """Targets of labels [n] by name; a label that is the same in all scenes is left out, as it says nothing."""
+        """Targets of labels [n] by name; a label that is the same in all scenes is left out, as it says nothing.
+
+        Raises:
+            ValueError: if labels are not tensors [n] of the same scenes, hold NaN, or all say nothing.
+        """
+        if not isinstance(labels, Mapping):
+            raise ValueError(f"labels are a dict, name -> tensor [scenes], got {_told(labels)}")
+        for name, values in labels.items():
+            if not isinstance(values, Tensor) or values.dim() != 1 or not len(values):
+                raise ValueError(f"labels are tensors [scenes], and {name} is {_told(values)}")
+            if values.isnan().any():
+                raise ValueError(f"label {name} holds NaN: leave out the scenes that have none")
+        sizes = {name: len(values) for name, values in labels.items()}
+        if len(set(sizes.values())) > 1:
+            raise ValueError(f"all labels are of the same scenes, got {sizes}")
         varied = {name: values for name, values in labels.items() if values.min() < values.max()}
         if not varied:
             raise ValueError("there is nothing to probe for: every target is the same in all scenes")
@@ -81,8 +95,9 @@ def probe_accuracy(
         iterations: largest number of steps of :func:`fit`.
 
     Raises:
-        ValueError: if a part would be empty.
+        ValueError: if a part would be empty, or features, targets or numbers are none that a probe could be fitted to.
     """
+    _check(features_PND, targets, l2, iterations)
     size = features_PND.shape[1]
     cut = size - round(held_out_share * size)
     if not 0 < cut < size:
@@ -93,6 +108,29 @@ def probe_accuracy(
         logits = predict(group, targets, train, held_out, l2, iterations)
         accuracies.append(accuracy(logits, targets, held_out))
     return torch.cat(accuracies)
+
+
+def _check(features_PND: Tensor, targets: Targets, l2: float, iterations: int) -> None:
+    if not isinstance(targets, Targets):
+        raise ValueError(f"targets are made from labels by name, as Targets.of({{'label': y}}), got {_told(targets)}")
+    real = isinstance(features_PND, Tensor) and features_PND.is_floating_point()
+    if not real or features_PND.dim() != 3 or not features_PND.numel():
+        raise ValueError(
+            "features are a tensor of real numbers, [representations, scenes, features], with one or more of each, "
+            f"got {_told(features_PND)}"
+        )
+    if features_PND.shape[1] != targets.labels.shape[1]:
+        raise ValueError(f"features are of {features_PND.shape[1]} scenes, but targets of {targets.labels.shape[1]}")
+    if not all(math.isfinite(float(end)) for end in features_PND.aminmax()):
+        raise ValueError("features hold NaN or infinity: leave out the representations that do")
+    if not 0 < l2 < math.inf:
+        raise ValueError(f"l2 is a number above 0, got {l2}")
+    if iterations < 1:
+        raise ValueError(f"iterations are 1 or more, got {iterations}")
+
+
+def _told(value: object) -> str:
+    return f"{list(value.shape)} {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
 
 
 def accuracy(logits_PNK: Tensor, targets: Targets, rows: slice) -> Tensor:
@@ -118,8 +156,10 @@ def code_length(
     Source: Voita and Titov 2020; Eureka-moments in Transformers, A.12 (0.1 % to 50 %).
 
     Raises:
-        ValueError: if the portions do not rise within (0, 1).
+        ValueError: if the portions do not rise within (0, 1), or features, targets or numbers are none that a probe
+            could be fitted to.
     """
+    _check(features_PND, targets, l2, iterations)
     size = features_PND.shape[1]
     if not portions or any(not a < b for a, b in zip([0.0, *portions], [*portions, 1.0], strict=True)):
         raise ValueError(f"portions must rise between 0 and 1, got {list(portions)}")

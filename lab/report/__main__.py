@@ -16,39 +16,40 @@ from pathlib import Path
 from lab.config.arguments import Parser
 from lab.console import LabError, refusals, tell
 from lab.report.assemble import Report, assemble
-from lab.report.gather import gather
+from lab.report.gather import folder_of_runs, gather
 from lab.report.published import load, names
 from lab.report.write import check_out, write
 from lab.runs.provenance import command_line, git_state, now
 
 
 def report(
-    roots: Sequence[str | Path],
+    roots: str | Path | Sequence[str | Path],
     against: str | None = None,
     out: str | Path | None = None,
     baseline: str | None = None,
     confidence: float = 0.95,
     pictures_mib: float | None = None,
-    without: Collection[str | Path] = (),
+    without: str | Path | Collection[str | Path] = (),
 ) -> tuple[Report, Path]:
     """Gathers the runs below ``roots`` and writes a report; returns the report and its folder.
 
     Args:
-        roots: folders of runs.
+        roots: folders of runs, or one folder.
         against: name of a published table.
         out: folder of the report; None for ``report`` (or ``report-<table>``) in the first root.
         baseline: name of the setting that others are compared with; None for plain softmax.
         confidence: of all intervals.
         pictures_mib: most MiB that pictures of diagnostics may add to the page; None keeps the page below 3 MB.
-        without: run folders to leave out.
+        without: run folders to leave out, or one.
 
     Raises:
         LabError: for everything that a user can correct.
     """
-    folders = [Path(root) for root in roots]
-    for root in folders:
-        if not root.is_dir():
-            raise LabError(f"{root} is no folder: name one that holds runs, as in python -m lab.report runs/main_task")
+    roots = [roots] if isinstance(roots, str | Path) else roots
+    without = [without] if isinstance(without, str | Path) else without
+    if not isinstance(roots, Sequence) or not roots:
+        raise LabError(f"a report needs folders of runs, as in report(['runs/main_task']), got {roots!r}")
+    folders = [folder_of_runs(root, "python -m lab.report runs/main_task") for root in roots]
     if not 0.5 <= confidence < 1:
         raise LabError(f"--confidence must be from 0.5 to below 1, got {confidence}")
     if pictures_mib is not None and not (pictures_mib >= 0 and math.isfinite(pictures_mib)):

@@ -10,7 +10,7 @@ import pandas as pd
 
 from lab.config.overrides import read_override
 from lab.console import LabError, tell
-from lab.report.gather import gather
+from lab.report.gather import folder_of_runs, gather
 from lab.report.records import METRICS, Record
 from lab.runs.metrics import read_metrics_table
 
@@ -56,10 +56,7 @@ def load_runs(*folders: str | Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     for given in folders:
         if not isinstance(given, (str, PathLike)):
             raise LabError(f"load_runs takes folders one by one, as in load_runs('runs/a', 'runs/b'); got {given!r}")
-        folder = Path(given).expanduser()
-        if not folder.is_dir():
-            raise LabError(f"{folder} is no folder: name one that holds runs, as in load_runs('runs/reasoning')")
-        gathered = gather(folder)
+        gathered = gather(folder_of_runs(given, "load_runs('runs/reasoning')"))
         found |= {record.folder: record for record in gathered.runs}
         for path, reason in gathered.damaged.items():
             tell(f"{path} is left out: {reason}")

@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from lab.console import LabError
 from lab.report.records import CURVES, FILES, Record, read_record
-from lab.runs.files import DamagedFile, write_atomically
+from lab.runs.files import DamagedFile, as_path, write_atomically
 from lab.runs.summary import Summary, as_it_is_now
 from lab.runs.walk import walk_runs
 
@@ -51,8 +52,13 @@ def gather(root: str | Path, processes: int | None = None) -> Gathered:
     Args:
         root: a folder of runs, or one run.
         processes: number of processes that read side by side; None for one per core.
+
+    Raises:
+        LabError: if there is no such folder, or fewer than one process.
     """
-    root = Path(root).absolute()
+    root = folder_of_runs(root, "gather('runs/reasoning')").absolute()
+    if processes is not None and processes < 1:
+        raise LabError(f"processes are 1 or more, got {processes}")
     stamps = {str(found.path.relative_to(root)): _stamp(found.entries) for found in walk_runs(root)}
     known = _read_index(root)
     fresh = {name: known[name][1] for name, stamp in stamps.items() if name in known and known[name][0] == stamp}
@@ -67,6 +73,22 @@ def gather(root: str | Path, processes: int | None = None) -> Gathered:
             _write_index(root, {name: (stamps[name], records[name]) for name in sorted(records)})
     runs = tuple(_as_it_is_now(records[name]) for name in sorted(records))
     return Gathered(root, runs, damaged, len(new))
+
+
+def folder_of_runs(given: object, example: str) -> Path:
+    """Returns a folder that a user names, to look for runs in it.
+
+    Args:
+        given: text or a path.
+        example: a call, or a command, that would be right.
+
+    Raises:
+        LabError: if it is no folder.
+    """
+    folder = as_path(given, example)
+    if not folder.is_dir():
+        raise LabError(f"{folder} is no folder: name one that holds runs, as in {example}")
+    return folder
 
 
 def _stamp(inside: Mapping[str, os.DirEntry[str]]) -> Stamp:

@@ -130,7 +130,8 @@ def _shows_changes(run: Record) -> bool:
 
 
 def _times(runs: Sequence[tuple[int | None, int]]) -> Times | None:
-    watched = [(moment, end) for moment, end in runs if end > 0 or moment is not None]
+    # Of a run whose newest rows are lost, the summary may tell a moment after the last validation.
+    watched = [(moment, max(end, moment or 0)) for moment, end in runs if end > 0 or moment is not None]
     return times_of([moment for moment, _ in watched], [end for _, end in watched]) if watched else None
 
 

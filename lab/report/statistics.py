@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any, Literal
 
 import numpy as np
@@ -41,7 +42,7 @@ def eureka_ratio(
         ValueError: if there is no seed, more moments than seeds, or no such confidence.
     """
     _check_ratio(count, seeds)
-    _check_confidence(confidence)
+    check_confidence(confidence)
     interval = binomtest(count, seeds).proportion_ci(confidence, method=method)
     return Ratio(count, seeds, float(interval.low), float(interval.high))
 
@@ -50,21 +51,31 @@ def fisher(one: tuple[int, int], other: tuple[int, int]) -> float:
     """p-value of Fisher's exact test that two Eureka-ratios, each (moments, seeds), are the same.
 
     Raises:
-        ValueError: if a ratio has no seed, or more moments than seeds.
+        ValueError: if a ratio has no seed, or more moments than seeds, or is not two whole numbers.
     """
-    for count, seeds in (one, other):
-        _check_ratio(count, seeds)
+    for ratio in (one, other):
+        if np.shape(ratio) != (2,):
+            raise ValueError(f"a Eureka-ratio is (moments, seeds), as (7, 10) is, got {ratio!r}")
+        _check_ratio(*ratio)
     table = [[count, seeds - count] for count, seeds in (one, other)]
     return float(fisher_exact(table).pvalue)
 
 
 def _check_ratio(count: int, seeds: int) -> None:
-    if not 0 <= count <= seeds or seeds < 1:
-        raise ValueError(f"a Eureka-ratio needs 0 <= count <= seeds and one seed or more, got {count} of {seeds}")
+    whole = isinstance(count, Integral) and isinstance(seeds, Integral)
+    if not whole or not 0 <= count <= seeds or seeds < 1:
+        raise ValueError(
+            f"a Eureka-ratio needs whole numbers 0 <= count <= seeds and one seed or more, got {count} of {seeds}"
+        )
 
 
-def _check_confidence(confidence: float) -> None:
-    if not 0 < confidence < 1:
+def check_confidence(confidence: float) -> None:
+    """Refuses what is no confidence, such as 95.
+
+    Raises:
+        ValueError: if it does not lie between 0 and 1.
+    """
+    if not isinstance(confidence, Real) or not 0 < confidence < 1:
         raise ValueError(f"a confidence lies between 0 and 1, as 0.95 does, got {confidence}")
 
 
@@ -78,10 +89,13 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     Raises:
         ValueError: if a number is no p-value.
     """
+    if np.ndim(p_values) != 1:  # type: ignore[arg-type]
+        raise ValueError(f"p-values are a list, as [0.01, None, 0.2], got {p_values!r}")
     corrected = list(p_values)
-    rising = sorted((p, place) for place, p in enumerate(p_values) if p is not None and not math.isnan(p))
-    if wrong := [p for p, _ in rising if not 0 <= p <= 1]:
-        raise ValueError(f"a p-value lies between 0 and 1, got {wrong[0]}")
+    there = [(p, place) for place, p in enumerate(corrected) if p is not None]
+    if wrong := [p for p, _ in there if not isinstance(p, Real) or p < 0 or p > 1]:
+        raise ValueError(f"a p-value lies between 0 and 1, got {wrong[0]!r}")
+    rising = sorted((p, place) for p, place in there if not math.isnan(p))
     largest = 0.0
     for before, (p, place) in enumerate(rising):
         largest = max(largest, min(1.0, (len(rising) - before) * p))
@@ -119,11 +133,15 @@ def mean_over_seeds(
         bounds: smallest and largest possible value; the interval is cut off there.
 
     Raises:
-        ValueError: if there is no value, or no such confidence.
+        ValueError: if there is no value, or not one number per seed, or no such confidence or bounds.
     """
+    if np.ndim(values) != 1 or not all(isinstance(value, Real) for value in np.asarray(values).tolist()):
+        raise ValueError(f"a mean over seeds takes a list of one number per seed, got {values!r}")
     if not len(values):
         raise ValueError("a mean over seeds needs one seed or more, got none")
-    _check_confidence(confidence)
+    check_confidence(confidence)
+    if not bounds[0] < bounds[1]:
+        raise ValueError(f"bounds are the smallest and the largest possible value, as (0, 100), got {bounds}")
     array = np.asarray(values, dtype=np.float64)
     mean, count = float(array.mean()), len(array)
     if not math.isfinite(mean):
@@ -156,12 +174,16 @@ def paired(one: Mapping[int, float], other: Mapping[int, float], confidence: flo
     """Compares two settings seed by seed; seeds that only one of them has are left out.
 
     Raises:
-        ValueError: if fewer than two seeds are in both, or there is no such confidence.
+        ValueError: if fewer than two seeds are in both, a value is no finite number, or there is no such confidence.
     """
-    _check_confidence(confidence)
-    shared = sorted(one.keys() & other.keys())
+    check_confidence(confidence)
+    shared = sorted(_in_both(one, other))
     if len(shared) < 2:
         raise ValueError(f"a paired comparison needs two seeds in both settings, got {len(shared)}")
+    for seed in shared:
+        for value in (one[seed], other[seed]):
+            if not isinstance(value, Real) or not math.isfinite(value):
+                raise ValueError(f"a paired comparison needs finite numbers, got {value!r} for seed {seed}")
     differences = [one[seed] - other[seed] for seed in shared]
     size = max(abs(value) for seed in shared for value in (one[seed], other[seed]))
     if max(differences) - min(differences) <= 1e-9 * size:
@@ -172,6 +194,13 @@ def paired(one: Mapping[int, float], other: Mapping[int, float], confidence: flo
     interval = result.confidence_interval(confidence)
     mean = sum(differences) / len(differences)
     return Paired(mean, float(interval.low), float(interval.high), float(result.pvalue), len(shared))
+
+
+def _in_both(one: Mapping[Any, Any], other: Mapping[Any, Any]) -> set[Any]:
+    for given in (one, other):
+        if not isinstance(given, Mapping):
+            raise ValueError(f"a paired comparison takes a dict for each setting, seed -> value, got {given!r}")
+    return one.keys() & other.keys()
 
 
 @dataclass(frozen=True)
@@ -207,11 +236,13 @@ def paired_ratios(one: Mapping[Any, bool], other: Mapping[Any, bool], confidence
         confidence: of the interval.
 
     Raises:
-        ValueError: if no pair is in both.
+        ValueError: if no pair is in both, or a value is neither True nor False.
     """
-    shared = one.keys() & other.keys()
+    shared = _in_both(one, other)
     if not shared:
         raise ValueError("a paired comparison needs one or more pairs that are in both settings, got none")
+    if wrong := [value for key in shared for value in (one[key], other[key]) if value not in (True, False)]:
+        raise ValueError(f"whether a pair had its Eureka-moment is True or False, got {wrong[0]!r}")
     n = len(shared)
     both = sum(one[key] and other[key] for key in shared)
     gained, lost = (sum(x[key] and not y[key] for key in shared) for x, y in ((one, other), (other, one)))

@@ -16,6 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import CensoredData, ecdf, logrank
 
+from lab.report.statistics import check_confidence
+
 # Of log_rank: most ways to deal out the runs that are all tried; number of random ways where there are more; runs of
 # each setting from which on the normal approximation is good enough.
 _EXACT, _DRAWN, _NORMAL = 200_000, 20_000, 20
@@ -30,15 +32,18 @@ class Times:
         ends: last epoch of each run without a moment.
 
     Raises:
-        ValueError: if there is no run, or an epoch is negative.
+        ValueError: if there is no run, or an epoch is not a finite number of 0 or more.
     """
 
     moments: tuple[float, ...]
     ends: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        if not (self.moments or self.ends) or any(value < 0 for value in (*self.moments, *self.ends)):
-            raise ValueError("times to the Eureka-moment need one run or more, and no negative epochs")
+        epochs = (*self.moments, *self.ends)
+        if not epochs:
+            raise ValueError("times to the Eureka-moment need one run or more, got none")
+        if wrong := [epoch for epoch in epochs if not 0 <= epoch < math.inf]:
+            raise ValueError(f"epochs of moments and ends are finite numbers, 0 or more, got {wrong[0]}")
 
     @property
     def censored(self) -> CensoredData:
@@ -64,7 +69,12 @@ class Curve:
 
 
 def no_moment_yet(times: Times, confidence: float = 0.95) -> Curve:
-    """Kaplan-Meier curve of "no Eureka-moment yet", with its log-log interval (SciPy's ``ecdf``)."""
+    """Kaplan-Meier curve of "no Eureka-moment yet", with its log-log interval (SciPy's ``ecdf``).
+
+    Raises:
+        ValueError: if there is no such confidence.
+    """
+    check_confidence(confidence)
     end = max((*times.moments, *times.ends))
     if not times.moments:
         empty = np.array([], dtype=np.float64)
@@ -125,6 +135,9 @@ def median_time(times: Times, confidence: float = 0.95) -> Median:
     more than 5 % below six runs.
 
     Source: Brookmeyer and Crowley 1982, with the interval taken from the curve's own bounds.
+
+    Raises:
+        ValueError: if there is no such confidence.
     """
     curve = no_moment_yet(times, confidence)
     middle, low, high = (_first_at_half(curve.epochs, bound) for bound in (curve.share, curve.low, curve.high))
@@ -198,6 +211,14 @@ def _log_rank_statistic(
 
 
 def times_of(moments: Sequence[float | None], ends: Sequence[float]) -> Times:
-    """Times of runs, each with its moment (None: it had none) and its last epoch."""
+    """Times of runs, each with its moment (None: it had none) and its last epoch.
+
+    Raises:
+        ValueError: if there is no run, one has no end, an epoch is no number, or a moment comes after the run's end.
+    """
+    if len(moments) != len(ends):
+        raise ValueError(f"moments and ends have one epoch for each run, got {len(moments)} and {len(ends)}")
+    if late := [(m, end) for m, end in zip(moments, ends, strict=True) if m is not None and m > end]:
+        raise ValueError(f"a moment comes no later than the end of its run, got {late[0][0]} after {late[0][1]}")
     had = tuple(float(m) for m in moments if m is not None)
     return Times(had, tuple(float(end) for m, end in zip(moments, ends, strict=True) if m is None))

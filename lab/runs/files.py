@@ -37,6 +37,21 @@ class DamagedFile(LabError):
         return cls(path, f"cannot be read: {one_line(error)}")
 
 
+def as_path(given: object, example: str) -> Path:
+    """Returns the path that a user gives to a function, with the home folder for ``~``.
+
+    Args:
+        given: text or a path.
+        example: a call that would be right.
+
+    Raises:
+        LabError: if it is something else, or empty.
+    """
+    if not isinstance(given, str | os.PathLike) or not os.fspath(given):
+        raise LabError(f"{given!r} is no path: give one, as in {example}")
+    return Path(os.path.expanduser(given))
+
+
 def one_line(error: BaseException) -> str:
     """Shortens what an error says to one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"

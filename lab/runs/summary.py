@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
 
-from lab.runs.files import DamagedFile, read_json, write_atomically, write_json
+from lab.runs.files import DamagedFile, as_path, read_json, write_atomically, write_json
 from lab.runs.lock import is_held
 
 FILE = "summary.json"
@@ -227,10 +227,14 @@ def load_summary(folder: str | Path) -> Summary:
 
     Raises:
         DamagedFile: if there is none, or it is not one.
+        LabError: if ``folder`` is no path.
     """
-    path = Path(folder) / FILE
-    if path.parent.is_file():
-        raise DamagedFile(path.parent, "is a file: give the run folder that it lies in")
+    folder = as_path(folder, "load_summary('runs/reasoning/softmax/seed=0')")
+    if folder.is_file():
+        raise DamagedFile(folder, "is a file: give the run folder that it lies in")
+    if not folder.is_dir():
+        raise DamagedFile(folder, "holds no run: there is no such folder")
+    path = folder / FILE
     # Not with pydantic's own JSON parser: NaN must be told apart from a number.
     content = read_json(path)
     try:

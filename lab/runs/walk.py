@@ -56,6 +56,19 @@ def walk_runs(root: Path, passing: Callable[[Path], object] | None = None) -> It
             ]
 
 
+def instead_of(folder: Path, missing: str) -> str:
+    """Says what to do about a folder that holds no run: a folder above runs is the commonest slip.
+
+    Args:
+        folder: that was given as a run folder.
+        missing: name of the file that makes a run folder, and that it does not have.
+    """
+    if not folder.is_dir():
+        return "there is no such folder"
+    below = next((found.path for found in walk_runs(folder) if found.path != folder), None)
+    return f"{missing} is missing" if below is None else f"name one below it, such as {below}"
+
+
 def was_set_aside(folder: Path) -> bool:
     """Tells whether ``force=true`` has set a run aside in this folder."""
     return _ASIDE in folder.name

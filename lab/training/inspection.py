@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -19,6 +19,7 @@ from lab.datasets.text.data import CausalLanguageData
 from lab.models.composed_softmax import softmax_config
 from lab.observation.gradients import TrainingState
 from lab.observation.subject import Subject
+from lab.runs.files import as_path
 from lab.runs.spec import folder_name
 from lab.training.build import build_data, build_optim
 from lab.training.load import read_trained
@@ -63,11 +64,15 @@ def inspect(
             trusted, or an earlier look would be overwritten.
     """
     typed = typed_softmax(softmax, softmax_options)
-    if isinstance(callbacks, str) or not any(one.startswith("callbacks=") for one in callbacks):
+    listed = isinstance(callbacks, Sequence) and all(isinstance(one, str) for one in callbacks)
+    if not listed or isinstance(callbacks, str) or not any(one.startswith("callbacks=") for one in callbacks):
         raise LabError(
             f"no diagnostics: give a list, such as ['callbacks=[attention_entropy]'], instead of {callbacks!r}"
         )
-    run, out = Path(run), None if out is None else Path(out)
+    if not isinstance(data_options, Mapping | None):
+        raise LabError(f"data_options are a dict, as {{'data.validation_size': 5000}}, got {data_options!r}")
+    run = as_path(run, "inspect('runs/reasoning/softmax/seed=0', ['callbacks=[attention_entropy]'])")
+    out = None if out is None else Path(out)
     where = device_of(device)
     trained = read_trained(run, trust, checkpoint)
     config = trained.config

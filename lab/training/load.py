@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from lab.console import LabError
 from lab.datasets.loading import DataModule
 from lab.models.composed_softmax import refuse_schedule, softmax_config
+from lab.runs.files import as_path
 from lab.runs.folder import Run
 from lab.training.build import build_data, build_model
 from lab.training.resume import fingerprint_in, of_same_data
@@ -133,7 +134,7 @@ def read_trained(
         LabError: if there is no run or no such checkpoint, it is damaged, or the config names something that is not
             trusted.
     """
-    folder = Path(folder).expanduser()
+    folder = as_path(folder, "read_trained('runs/reasoning/softmax/seed=0')")
     config = load_config(folder, trust)
     run = Run(folder, primary=False)
     found = run.newest_checkpoint() if checkpoint is None else run.checkpoint(checkpoint)

@@ -35,6 +35,8 @@ def device_of(name: str) -> torch.device:
     Raises:
         LabError: if it cannot be used here.
     """
+    if not isinstance(name, str | torch.device):
+        raise LabError(f"device={name!r} is no device: give its name, as 'cpu' or 'cuda'")
     try:
         device = torch.device(name)
         torch.empty(0, device=device)

@@ -30,7 +30,7 @@ from lab.datasets.text.tokenizers import ByteTokenizer
 from lab.models.answering import PretrainedAnsweringModel
 from lab.runs.files import DamagedFile, one_line
 from lab.runs.stored_config import FILE, read_config
-from lab.runs.walk import walk_runs
+from lab.runs.walk import instead_of
 from lab.training.optim import OptimConfig
 
 # What is built from a stored config, and the types allowed; of modules, only the lab's and trusted ones are imported.
@@ -67,7 +67,7 @@ def load_config(folder: Path, trust: Sequence[str] = ()) -> DictConfig:
             raise LabError(f"trust={name}: there is no such module; yours is found by PYTHONPATH=<its folder>")
     path = folder / FILE
     if not path.exists():
-        raise LabError(f"{folder} holds no run: {_instead_of(folder)}")
+        raise LabError(f"{folder} holds no run: {instead_of(folder, FILE)}")
     plain = read_config(folder)
     for name in (*_MADE, "trainer"):
         if not isinstance(plain.get(name), Mapping) or (name in _MADE and "_target_" not in plain[name]):
@@ -131,14 +131,6 @@ def _may_be_made(name: str, where: str, kinds: tuple[type, ...], trust: Sequence
         of_the_lab = of_the_lab and not issubclass(found, _FETCHING)
         return of_the_lab or _lies_in(home, trust)
     return False
-
-
-def _instead_of(folder: Path) -> str:
-    """Says what to do about a folder that holds no run: a folder above runs is the commonest slip."""
-    if not folder.is_dir():
-        return "there is no such folder"
-    below = next((found.path for found in walk_runs(folder) if found.path != folder), None)
-    return f"{FILE} is missing" if below is None else f"name one below it, such as {below}"
 
 
 def _lies_in(name: str, modules: Sequence[str]) -> bool:

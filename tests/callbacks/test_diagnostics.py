@@ -318,6 +318,11 @@ def test_inspect_looks_at_a_checkpoint_and_keeps_what_is_there(vision: Path, tmp
         ),
         (["run=RUN", "diagnostics=[linear_probes]", "linear_probes.targets=[mood]", "out=OUT"], "no mood to probe for"),
         (["run=RUN", "diagnostics=[linear_probes]", "linear_probes.full_scenes=9999"], "between 1 and scenes=2000"),
+        (
+            ["run=RUN", "diagnostics=[linear_probes]", "linear_probes.scenes=1", "out=OUT"],
+            "error: callbacks.linear_probes: there is nothing to probe for",
+        ),
+        (["run=RUN", "diagnostics=[learning_coefficient]", "learning_coefficient.samples=1"], "it must be at least 2"),
         (["run=RUN", "diagnostics=[attention_maps]", "device=abacus"], "device=abacus cannot be used"),
         (["run=RUN", "diagnostics=[attention_maps]", "data.batch_sice=3"], "did you mean 'batch_size'"),
         (["run=RUN", "diagnostics=[attention_maps]", "data.tile_size=4"], "does not fit data of image_size=8"),

@@ -155,7 +155,7 @@ def test_processes_share_an_epoch_without_overlap(drawn_sources) -> None:
     assert len(seen[1]) + len(seen[3]) == 90
     few = VisionData(MainTask(), drawn_sources, batch_size=16, epoch_size=256, validation_size=9)
     few.trainer = Trainer(1)  # type: ignore[assignment]
-    with pytest.raises(LabError, match="2 processes cannot share a validation set of 1 batches of 32"):
+    with pytest.raises(LabError, match="2 processes cannot share a validation set of 1 batch of 32"):
         few.val_dataloader()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -68,6 +70,12 @@ def test_slingshots_are_no_drops_and_hide_none() -> None:
     assert change_point(storm) is None  # the way back to where it was
     found = change_point(loss + 2 * (EPOCHS < 160))
     assert found is not None and found.index == 160
+
+
+@pytest.mark.parametrize("values", [None, [[0, 1]] * 6])
+def test_what_is_no_curve_is_refused(values: Any) -> None:
+    with pytest.raises(ValueError, match="a curve is a list of one number per validation, got"):
+        change_point(values)
 
 
 def test_what_is_no_number_is_left_out() -> None:

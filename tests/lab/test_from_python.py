@@ -6,6 +6,7 @@ import os
 import random
 import sys
 import tomllib
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,11 @@ from lab.callbacks.diagnostics.attention_entropy import AttentionEntropy
 from lab.callbacks.diagnostics.gradient_norms import GradientNorms
 from lab.callbacks.watch import Watch
 from lab.console import LabError, end_imports_quietly
+from lab.datasets.contract import check_data
 from lab.models.set_attention import SetAttention
+from lab.report.__main__ import report
+from lab.report.gather import gather
+from lab.runs.summary import load_summary
 from lab.training.inspection import inspect
 from lab.training.load import read_trained
 
@@ -134,6 +139,45 @@ def test_a_look_at_a_model_of_another_precision_than_its_inputs(dtype: torch.dty
     (expected,) = lab.look(model, batch, [AttentionEntropy("look")])
     (seen,) = lab.look(model.to(dtype), batch, [AttentionEntropy("look")])
     assert seen.rows[0]["share"] == pytest.approx(expected.rows[0]["share"], rel=0.01)
+
+
+INSPECTED = partial(inspect, "nowhere", ["callbacks=[attention_entropy]"])
+
+
+@pytest.mark.parametrize(
+    ("call", "given", "told"),
+    [
+        (report, ([],), r"a report needs folders of runs, as in report\(\['runs/main_task'\]\), got \[\]"),
+        (report, (None,), "a report needs folders of runs, .* got None"),
+        (report, ("nowhere",), "^nowhere is no folder"),
+        (gather, ("nowhere",), "^nowhere is no folder: name one that holds runs"),
+        (gather, (ROOT / "README.md",), "README.md is no folder: name one that holds runs"),
+        (gather, (ROOT / "docs", 0), "processes are 1 or more, got 0"),
+        (lab.load_runs, ("",), "'' is no path: give one, as in load_runs"),
+        (read_trained, (None,), "None is no path: give one, as in read_trained"),
+        (read_trained, (5,), "5 is no path"),
+        (load_summary, (None,), "None is no path: give one, as in load_summary"),
+        (load_summary, ("nowhere",), "^nowhere holds no run: there is no such folder"),
+        (inspect, ("nowhere", None), "no diagnostics: give a list, such as .* instead of None"),
+        (inspect, ("nowhere", [5]), r"no diagnostics: give a list, such as .* instead of \[5\]"),
+        (inspect, (None, ["callbacks=[attention_entropy]"]), "None is no path: give one, as in inspect"),
+        (partial(INSPECTED, device=None), (), "device=None is no device: give its name, as 'cpu' or 'cuda'"),
+        (partial(INSPECTED, data_options=["a"]), (), r"data_options are a dict, as .*, got \['a'\]"),
+        (check_data, (None,), "check_data takes a data module, .* got None"),
+        (lab.observe, (None, None, [AttentionEntropy("look")]), "None is not a model: give a torch.nn.Module"),
+    ],
+)
+def test_what_is_no_folder_run_or_model_is_refused(call: Callable[..., object], given: tuple[Any], told: str) -> None:
+    with pytest.raises(LabError, match=told):
+        call(*given)
+
+
+@pytest.mark.parametrize("x", [torch.rand(2, 8), torch.full((2, 8), 99)])
+def test_a_look_at_what_is_no_input_of_the_model_says_so(x: torch.Tensor) -> None:
+    layers = torch.nn.Embedding(10, 8), torch.nn.TransformerEncoderLayer(8, 2, batch_first=True)
+    model = lab.replace_softmax(torch.nn.Sequential(*layers))
+    with pytest.raises(LabError, match=r"^Sequential fails on x: "):
+        lab.look(model, x, [AttentionEntropy("look")])
 
 
 def test_names_and_classes_in_the_place_of_lists_and_observers_are_told(tmp_path: Path) -> None:

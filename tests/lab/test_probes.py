@@ -1,7 +1,10 @@
 """Batched probes are the logistic regressions that they claim to be."""
 
 import math
+from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -150,6 +153,47 @@ def test_what_says_nothing_is_left_out_and_what_cannot_be_fitted_refused() -> No
         probe_accuracy(features, targets, held_out_share=1e-9)
     with pytest.raises(ValueError, match="portions must rise"):
         code_length(features, targets, (0.5, 0.1))
+
+
+@pytest.mark.parametrize("measure", [probe_accuracy, partial(code_length, portions=(0.1, 0.5))])
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"features_PND": torch.rand(1, SIZE - 1, 4)}, f"features are of {SIZE - 1} scenes, but targets of {SIZE}"),
+        ({"features_PND": torch.full((1, SIZE, 4), math.nan)}, "features hold NaN or infinity"),
+        ({"features_PND": torch.full((1, SIZE, 4), math.inf)}, "features hold NaN or infinity"),
+        ({"features_PND": torch.rand(SIZE, 4)}, rf"features are a tensor .* got \[{SIZE}, 4\] torch.float32"),
+        ({"features_PND": torch.ones(1, SIZE, 4).long()}, "features are a tensor of real numbers, .* torch.int64"),
+        ({"features_PND": torch.rand(0, SIZE, 4)}, "with one or more of each, got"),
+        ({"features_PND": torch.rand(1, SIZE, 0)}, "with one or more of each, got"),
+        ({"features_PND": torch.rand(1, SIZE, 4).numpy()}, "features are a tensor .* got ndarray"),
+        ({"targets": torch.ones(SIZE).long()}, rf"as Targets.of\(.*\), got \[{SIZE}\] torch.int64"),
+        ({"l2": 0.0}, "l2 is a number above 0, got 0"),
+        ({"l2": math.nan}, "l2 is a number above 0, got nan"),
+        ({"iterations": 0}, "iterations are 1 or more, got 0"),
+    ],
+)
+def test_what_no_probe_can_be_fitted_to_is_refused(
+    measure: Callable[..., Tensor], wrong: dict[str, Any], told: str
+) -> None:
+    features, targets = made()
+    with pytest.raises(ValueError, match=told):
+        measure(**{"features_PND": features, "targets": targets, **wrong})
+
+
+@pytest.mark.parametrize(
+    ("labels", "told"),
+    [
+        ({"a": torch.tensor([0.0, 1.0, math.nan])}, "label a holds NaN"),
+        ({"a": torch.arange(3), "b": torch.arange(4)}, "all labels are of the same scenes, got {'a': 3, 'b': 4}"),
+        ({"a": torch.zeros(2, 2)}, r"labels are tensors \[scenes\], and a is \[2, 2\] torch.float32"),
+        ({"a": [0, 1]}, r"labels are tensors \[scenes\], and a is list"),
+        (torch.arange(3), "labels are a dict, name -> tensor"),
+    ],
+)
+def test_labels_that_are_none_of_each_scene_are_refused(labels: Any, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        Targets.of(labels)
 
 
 @pytest.mark.parametrize("features", [16, 5000])

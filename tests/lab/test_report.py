@@ -409,6 +409,11 @@ def test_curves_say_in_one_sentence_what_they_cannot_draw(write, tmp_path: Path,
     monkeypatch.setattr("sys.argv", ["curves", str(folder), "--out", str(out)])
     curves_script.main()
     assert out.exists()
+    monkeypatch.setattr("sys.argv", ["curves", str(tmp_path), "--out", str(out)])
+    with pytest.raises(SystemExit, match="1"):
+        curves_script.main()
+    assert f"{tmp_path} holds no run: name one below it, such as {folder}" in capsys.readouterr().err
+    monkeypatch.setattr("sys.argv", ["curves", str(folder), "--out", str(out)])
     (folder / "metrics.csv").write_text("step,epoch,val/accuracy\n1,0\n")
     with pytest.raises(SystemExit, match="1"):
         curves_script.main()
@@ -721,6 +726,12 @@ def test_folders_that_lie_in_each_other_count_once(write, tmp_path: Path) -> Non
     write(0, 12)
     found = assemble([gather(tmp_path), gather(tmp_path / "reasoning")], draw=False)
     assert len(found.runs) == 1 and not found.settings[0].doubles
+
+
+def test_one_folder_may_be_given_as_it_is(write, tmp_path: Path) -> None:
+    left, out = write(0, 12), write(1, 12)
+    found, _ = report(str(tmp_path), without=str(out))
+    assert [run.folder for run in found.runs] == [left]
 
 
 def test_a_report_that_is_broken_off_is_written_anew(write, tmp_path: Path, monkeypatch) -> None:

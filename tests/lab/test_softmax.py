@@ -10,6 +10,7 @@ from omegaconf import OmegaConf
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lab.attention import chunks
+from lab.attention.contract import check_constructor
 from lab.attention.functional import attend
 from lab.attention.row_statistics import row_entropy
 from lab.attention.rules.adaptive import AdaptiveTemperature
@@ -57,6 +58,8 @@ class Calls(Heats):
 @pytest.mark.parametrize(
     ("schedule", "words"),
     [
+        (None, "None is not a schedule: give one, such as HeatTreatment"),
+        (HeatTreatment, "HeatTreatment'> is not a schedule"),
         (Heats(), "Heats.by must say when tau is set anew, epoch or step, and is None"),
         (Calls(by="week"), "and is 'week'"),
         (Heats(by="step"), r"needs __call__\(self, progress, default_tau\)"),
@@ -70,6 +73,12 @@ def test_a_schedule_of_ones_own_is_tried(schedule: object, words: str) -> None:
     check_schedule(Calls(by="step", tau=lambda progress: 1 + progress))
     with pytest.raises(ValueError, match=words):
         check_schedule(schedule)
+
+
+@pytest.mark.parametrize("make", [None, "fixed"])
+def test_what_is_no_class_of_rules_is_refused(make: Any) -> None:
+    with pytest.raises(ValueError, match="is no class of rules or normalisers: give one, such as Fixed"):
+        check_constructor(make)
 
 
 def test_fixed_is_the_paper_s_scale() -> None:

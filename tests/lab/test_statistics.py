@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -14,6 +15,7 @@ from scipy.stats import fisher_exact, ttest_1samp, ttest_rel
 
 import lab.report.survival as report_survival
 from lab.console import LabError
+from lab.report.outcomes import times
 from lab.report.statistics import (
     Validations,
     eureka_ratio,
@@ -249,6 +251,17 @@ def test_rows_of_a_survival_table_that_are_not_there_are_told(
     assert told in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("content", "why"), [("", "No columns to parse from file"), (None, "No such file")])
+def test_what_is_no_table_of_runs_is_told(content: str | None, why: str, tmp_path: Path, monkeypatch, capsys) -> None:
+    if content is not None:
+        (tmp_path / "runs.csv").write_text(content)
+    monkeypatch.setattr("sys.argv", ["survival", str(tmp_path / "runs.csv"), "--out", str(tmp_path / "a.png")])
+    with pytest.raises(SystemExit):
+        survival.main()
+    told = capsys.readouterr().err
+    assert f"is no table of runs ({why}" in told and "such as the runs.csv of a report" in told
+
+
 @pytest.mark.parametrize(
     ("column", "values", "told"),
     [
@@ -261,6 +274,8 @@ def test_a_table_whose_columns_hold_no_epochs_is_refused(column: str, values: li
     whole = {"setting": ["a", "a"], "moment_epoch": [3, None], "epochs": [9, 9]}
     with pytest.raises(LabError, match=f"{column}.*{told}"):
         survival.figure(pd.DataFrame(whole | {column: values}))
+    with pytest.raises(LabError, match=r"row 1 has its moment \(moment_epoch\) after its last epoch \(epochs\)"):
+        survival.figure(pd.DataFrame(whole | {"epochs": [2, 9]}))
 
 
 @pytest.mark.parametrize(
@@ -276,6 +291,43 @@ def test_a_table_whose_columns_hold_no_epochs_is_refused(column: str, values: li
 def test_numbers_that_cannot_be_are_refused(call: Callable[[], object], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         call()
+
+
+@pytest.mark.parametrize(
+    ("call", "given", "words"),
+    [
+        (paired, ({0: 1.0, 1: math.inf}, {0: 2.0, 1: 4.0}), "needs finite numbers, got inf for seed 1"),
+        (paired, ({0: 1.0, 1: 2.0}, {0: math.nan, 1: 4.0}), "needs finite numbers, got nan for seed 0"),
+        (paired, ([1.0, 2.0], [2.0, 4.0]), r"takes a dict for each setting, seed -> value, got \[1.0, 2.0\]"),
+        (paired_ratios, ({0: True}, None), "takes a dict for each setting, seed -> value, got None"),
+        (paired_ratios, ({0: math.nan}, {0: True}), "is True or False, got nan"),
+        (paired_ratios, ({0: True}, {0: 2}), "is True or False, got 2"),
+        (mean_over_seeds, ([[1, 2], [3, 4]],), "takes a list of one number per seed"),
+        (mean_over_seeds, ([None, 1.0],), "takes a list of one number per seed"),
+        (mean_over_seeds, ({0: 1.0},), "takes a list of one number per seed"),
+        (mean_over_seeds, ([1.0, 2.0], 0.95, (1, 0)), r"bounds are the smallest and .* got \(1, 0\)"),
+        (fisher, ((1.5, 2), (1, 2)), "needs whole numbers 0 <= count <= seeds"),
+        (fisher, (3, 10), r"a Eureka-ratio is \(moments, seeds\), as \(7, 10\) is, got 3"),
+        (eureka_ratio, (1.5, 3), "needs whole numbers"),
+        (eureka_ratio, (1, 3, None), "a confidence lies between"),
+        (holm, (None,), "p-values are a list"),
+        (holm, ([0.1, "a"],), "a p-value lies between 0 and 1, got 'a'"),
+        (times_of, ([30], [10]), "a moment comes no later than the end of its run, got 30 after 10"),
+        (times_of, ([None, 3], [10]), "one epoch for each run, got 2 and 1"),
+        (times_of, ([math.nan], [10]), "finite numbers, 0 or more, got nan"),
+        (Times, ((), (math.inf,)), "finite numbers, 0 or more, got inf"),
+        (median_time, (PLACEBO, 0), "a confidence lies between"),
+        (no_moment_yet, (SIX_MP, 1), "a confidence lies between"),
+    ],
+)
+def test_what_is_no_number_is_refused(call: Callable[..., object], given: tuple[Any, ...], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        call(*given)
+
+
+def test_a_moment_later_than_the_rows_that_are_left_is_its_run_s_end() -> None:
+    lost: Any = SimpleNamespace(looked=True, moment=30, validated_epochs=10)
+    assert times([lost]) == Times((30,), ())
 
 
 def test_values_that_are_not_finite_claim_nothing() -> None:
