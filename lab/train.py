@@ -19,10 +19,8 @@ from lab.config import command_line
 from lab.config.arguments import tell_version
 from lab.config.compose import CONFIGS
 from lab.console import LabError, Unfinished, import_from_here, patience, refusals, tell
-from lab.runs.failed import BrokenOff, Failed
 from lab.runs.spec import RunSpec
 from lab.runs.summary import Summary
-from lab.sweeps.waiting import ends_as_told
 from lab.training.processes import end_with_rank_0, ended_with_parent
 from lab.training.start import run, share_of_threads, start, start_apart, starts_processes
 
@@ -44,17 +42,19 @@ def _main(config: DictConfig) -> float | None:
     except LabError as error:
         if os.environ.get("HYDRA_FULL_ERROR"):
             raise
-        tell(f"error: {error}")
+        cut_short = multirun and isinstance(error, Unfinished)
+        tell(str(error) if cut_short else f"error: {error}")
         if multirun:
-            # The other runs of the sweep still run; Hydra ends the sweep with this error once they are done.
-            raise (BrokenOff if isinstance(error, Unfinished) else Failed)(str(error)) from None
+            # The other runs of the sweep still run; it ends with status 1 once they are done. Only the sentence is sent
+            # from another process: not every error can be.
+            raise (Unfinished if cut_short else LabError)(str(error)) from None
         sys.exit(1)
     for summary in summaries:
         tell(f"seed {summary.seed}: {summary}" if spec.several else str(summary))
     if spec.several and (failed := [str(one.seed) for one in summaries if one.status == "failed"]):
         told = f"seeds {', '.join(failed)} failed, for the reasons above"
         if multirun:
-            raise Failed(told)
+            raise LabError(told)
         tell(f"error: {told}")
         sys.exit(1)
     return _objective(summaries)
@@ -87,8 +87,7 @@ def main() -> None:
         offer(sys.argv[1:])
         with patience("loading PyTorch"):  # to check an option, its class is imported
             command_line.check_overrides(sys.argv[1:])
-        with ends_as_told():
-            _main()
+        _main()
 
 
 if __name__ == "__main__":

@@ -178,6 +178,7 @@ def test_a_disturbed_sweep_ends_as_an_undisturbed_one(sweep, tmp_path: Path, one
     assert [run for run, end in ends.items() if end == "stopped"] == [killed, cancelled], first.logs()
     assert list(ends.values()).count("finished") == 2, first.logs()
     assert "2 of 4 runs did not finish: " in said and "Traceback" not in said
+    assert "Error executing job" not in said and "HYDRA_FULL_ERROR" not in said
     for run in (killed, cancelled):
         assert f"not finished: {'/'.join(run.parts[-3:])}: job " in said
     assert "SIGTERM: saved at step" in (tmp_path / f"runs/.sweeps/slurm/{job}/{job}_0_log.out").read_text()

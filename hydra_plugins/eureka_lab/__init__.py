@@ -1,4 +1,4 @@
-"""The lab's launcher and sweeper, where Hydra looks for plugins; the code is in ``lab.sweeps``.
+"""The lab's launcher and sweepers, where Hydra looks for plugins; the code is in ``lab.sweeps``.
 
 ``_slurm`` is imported only in :func:`offer`: it needs submitit, which not every installation has.
 """
@@ -10,13 +10,14 @@ import sys
 from hydra.core.config_store import ConfigStore
 from hydra.core.plugins import Plugins
 
+from hydra_plugins.eureka_lab._basic import BasicSweeper, Options
 from hydra_plugins.eureka_lab._search import SearchSweeper
 from lab.config.compose import CONFIGS
 from lab.console import not_installed, tell
 
 
 def offer(arguments: list[str]) -> None:
-    """Registers the sweeper of ``+sweep=search`` and ``hydra/launcher=slurm``.
+    """Registers the sweepers, that of ``+sweep=search`` and that of plain sweeps, and ``hydra/launcher=slurm``.
 
     Exits with one sentence if a launcher is asked for whose plugin is missing.
 
@@ -25,6 +26,9 @@ def offer(arguments: list[str]) -> None:
     """
     plugins = Plugins.instance()
     plugins.register(SearchSweeper)
+    plugins.register(BasicSweeper)
+    # In place of Hydra's own, which it has stored as it found its plugins.
+    ConfigStore.instance().store(group="hydra/sweeper", name="basic", node=Options)
     try:
         from hydra_plugins.eureka_lab._slurm import SlurmLauncher
     except ModuleNotFoundError as error:

@@ -11,6 +11,7 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
 from lab.console import refusals
+from lab.sweeps.waiting import ends_as_told
 
 
 class SearchSweeper(Sweeper):
@@ -30,5 +31,5 @@ class SearchSweeper(Sweeper):
         from lab.sweeps.search import search  # here: Optuna takes a second to load, and every run registers this class
 
         assert self.config is not None and self._launcher is not None
-        with refusals():
+        with refusals(), ends_as_told(self.config):
             search(self.config, self._launcher.launch)

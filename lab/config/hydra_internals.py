@@ -20,11 +20,9 @@ from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
+from hydra.core.utils import JobReturn, JobStatus
 from hydra.types import RunMode
 from omegaconf import DictConfig, open_dict
-
-# ``hydra.sweeper._target_`` of Hydra's own sweeper, the only one that knows its jobs beforehand.
-BASIC_SWEEPER = f"{BasicSweeper.__module__}.{BasicSweeper.__qualname__}"
 
 
 def argument_parser() -> ArgumentParser:
@@ -92,6 +90,11 @@ def split_into_jobs(overrides: list[Override]) -> Sequence[Sequence[str]]:
     """Splits the overrides of a sweep into those of each job, as Hydra's own sweeper does."""
     (jobs,) = BasicSweeper.split_arguments(overrides, None)
     return jobs
+
+
+def error_of(job: JobReturn) -> Exception | None:
+    """Returns the error of a job that failed. To read its ``return_value`` prints a line of Hydra's and raises it."""
+    return job._return_value if job.status == JobStatus.FAILED else None
 
 
 class _KeepingLoader(ConfigLoaderImpl):

@@ -24,11 +24,10 @@ from submitit.core.utils import FailedSubmissionError, UncompletedJobError
 from submitit.helpers import clean_env
 from submitit.slurm.slurm import SlurmJob
 
-from lab.config.hydra_internals import BASIC_SWEEPER
+from lab.config.hydra_internals import error_of
 from lab.config.overrides import Override, is_whole, read_override
 from lab.console import LabError, Unfinished, first_line, tell
 from lab.runs import slurm
-from lab.runs.failed import BrokenOff, Failed
 from lab.runs.spec import RunSpec
 from lab.runs.summary import is_finished, read_summary
 from lab.sweeps import jobs
@@ -97,18 +96,9 @@ class SlurmLauncher(submitit_launcher.SlurmLauncher):
         for number, job in jobs.as_they_end(every):
             end = self._end_of(of[number], job)
             ends[number] = end
-            failed = end.status == JobStatus.FAILED
-            reason = f": {first_line(end._return_value)} (log: {job.paths.stdout})" if failed else ""
-            tell(f"[{len(ends)}/{len(runs)}] {'not finished' if failed else 'finished'}: {of[number]}{reason}")
-        broken = [of[number] for number in sorted(ends) if ends[number].status == JobStatus.FAILED]
-        # A search goes on with other trials and tells each trial's own reason, so its results stay as they are.
-        searches = bool(broken) and self.config.hydra.sweeper._target_ != BASIC_SWEEPER
-        for run in broken if not searches else ():
-            names = ", ".join(map(str, broken))
-            cut_short = isinstance(ends[run.number]._return_value, Unfinished)
-            ends[run.number].return_value = (BrokenOff if cut_short else Failed)(
-                f"{len(broken)} of {len(runs)} runs did not finish: {names}. The same command runs what is missing."
-            )
+            error = error_of(end)
+            reason = f": {first_line(error)} (log: {job.paths.stdout})" if error else ""
+            tell(f"[{len(ends)}/{len(runs)}] {'not finished' if error else 'finished'}: {of[number]}{reason}")
         return [ends[run.number] for run in runs]
 
     @staticmethod

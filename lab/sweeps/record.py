@@ -15,7 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 from lab.config.command_line import config_dir_of, each_value, parse_arguments
 from lab.config.compose import initialized
 from lab.config.explained import explained
-from lab.config.hydra_internals import BASIC_SWEEPER, Choices, compose_multirun, loader, split_into_jobs
+from lab.config.hydra_internals import Choices, compose_multirun, loader, split_into_jobs
 from lab.config.overrides import Override, parsed, read_override
 from lab.console import LabError, refusals
 from lab.runs.files import check_writable
@@ -38,7 +38,7 @@ class RecordPlan(Callback):
         # Exits by itself: Hydra would only warn of an exception here, and fail for the same reason a moment later.
         with refusals():
             check_writable(runs / FOLDER, "paths.runs:")
-        if config.hydra.sweeper._target_ != BASIC_SWEEPER:
+        if not _is_plain(config):
             return
         try:
             names = planned(config)
@@ -60,12 +60,26 @@ def planned(config: DictConfig) -> list[str]:
         HydraException: if an override is wrong.
         LabError: if ``seeds`` is wrong.
     """
+    return [name for names in names_of(config, jobs_of(config)) for name in names]
+
+
+def names_of(config: DictConfig, jobs: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Names of the run folders of each job of a multirun: of all its seeds.
+
+    Args:
+        config: the multirun's, as Hydra composed it; Hydra must be initialised.
+        jobs: overrides of each.
+
+    Raises:
+        HydraException: if an override is wrong.
+        LabError: if ``seeds`` is wrong.
+    """
     choices = Choices(config.hydra.job.config_name)
     chosen_by: dict[tuple[str, ...], dict[str, str | None]] = {}
     configs: dict[tuple[str | None, ...], DictConfig] = {}
     known = config.hydra.runtime.choices
     names = []
-    for job in jobs_of(config):
+    for job in jobs:
         typed = {one.key: one for one in map(read_override, job)}
         # Neither seeds nor values inside a group change which configs are chosen.
         groups = tuple(one.text for one in typed.values() if one.is_group and one.key not in ("seed", "seeds"))
@@ -80,8 +94,8 @@ def planned(config: DictConfig) -> list[str]:
                 configs[kind] = loader().load_sweep_config(config, list(groups))
             own = configs[kind]
         seed = _value(typed, "seed", own)
-        for number in seeds_of(_value(typed, "seeds", own), seed):
-            names.append(run_name(str(chosen.get("experiment") or "custom"), str(chosen["softmax"]), number, job))
+        seeds, experiment = seeds_of(_value(typed, "seeds", own), seed), str(chosen.get("experiment") or "custom")
+        names.append([run_name(experiment, str(chosen["softmax"]), number, job) for number in seeds])
     return names
 
 
@@ -114,7 +128,7 @@ def planned_runs(arguments: Sequence[str]) -> tuple[Path, list[Path]]:
     with initialized(config_dir_of(given)):
         try:
             config = compose_multirun(overrides)
-            if config.hydra.runtime.choices["hydra/sweeper"] != "basic":
+            if not _is_plain(config):
                 raise LabError("a search chooses its runs as it goes, so there is no list of them beforehand")
             names = planned(config)
         except (HydraException, OmegaConfBaseException) as error:
@@ -128,6 +142,11 @@ def jobs_of(config: DictConfig) -> Sequence[Sequence[str]]:
     """Splits a multirun into the overrides of each job, as Hydra's own sweeper does."""
     params = [f"{key}={value}" for key, value in (config.hydra.sweeper.params or {}).items()]
     return split_into_jobs(parsed([*params, *config.hydra.overrides.task], loader()))
+
+
+def _is_plain(config: DictConfig) -> bool:
+    """Tells a plain sweep from a search."""
+    return config.hydra.runtime.choices["hydra/sweeper"] == "basic"
 
 
 def _value(typed: dict[str, Override], key: str, config: DictConfig) -> Any:

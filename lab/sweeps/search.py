@@ -30,13 +30,14 @@ from optuna.distributions import (
 from optuna.trial import FrozenTrial, TrialState
 
 from lab.config.compose import CONFIGS
-from lab.config.hydra_internals import loader
+from lab.config.hydra_internals import error_of, loader
 from lab.config.identity import NOT_WHAT
 from lab.config.overrides import is_whole, parsed, quoted
 from lab.config.suggestions import choices
 from lab.console import LabError, Unfinished, first_line, tell
 from lab.runs.study import PRUNED_AT, PRUNER, PRUNERS, SAMPLERS, chosen, storage_at
 from lab.sweeps.plan import FOLDER
+from lab.sweeps.waiting import end_if_told
 
 # User attribute of a study: why the trial that failed last did so.
 _REASON = "last failure"
@@ -109,6 +110,7 @@ def search(config: DictConfig, launch: Launch) -> None:
             if open_ones:
                 cut = _number(len(open_ones), "trial")
                 raise LabError(f"{cut} of search {name} did not come to an end: the same command goes on with them")
+            end_if_told()
             started += len(jobs)
     _tell_of_best(study, where)
 
@@ -316,12 +318,12 @@ def _note(study: optuna.Study, number: int, trained: int, end: JobReturn) -> str
         end: result of that run.
     """
     reason = "no validation accuracy at its end: was it shorter than trainer.check_val_every_n_epoch?"
-    try:
-        value = end.return_value
-    except Unfinished:
+    error = error_of(end)
+    if isinstance(error, Unfinished):
         return None
-    except Exception as error:  # whatever a job raised, the search goes on
-        value, reason = None, first_line(error)
+    value = None if error else end.return_value
+    if error:  # whatever a job raised, the search goes on
+        reason = first_line(error)
     if value is not None:
         study.tell(number, float(value))
         return f"{value:.6g}"

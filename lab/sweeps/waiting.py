@@ -1,49 +1,64 @@
-"""Ctrl-C in a sweep whose runs are side by side on this machine: the runs save and end before the sweep does."""
+"""Ctrl-C and SIGTERM in a sweep whose runs are side by side on this machine: they save and end before it does."""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
-from lab.console import hears
+from lab.console import handling, signal_name
 
-_told = threading.Event()
-
-
-class WaitForRuns(Callback):
-    """Keeps the first Ctrl-C from raising an exception in a joblib sweep, at which joblib would kill all runs.
-
-    The runs get the Ctrl-C, too, and save (:func:`lab.training.processes.ended_with_parent`). A second one raises.
-    """
-
-    def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        if config.hydra.runtime.choices.get("hydra/launcher") == "joblib" and hears(signal.SIGINT):
-            signal.signal(signal.SIGINT, _note)
+# The signal that told this sweep to end; None before one.
+_told: int | None = None
 
 
 @contextmanager
-def ends_as_told() -> Iterator[None]:
-    """Ends the program after the block with the exit status of Ctrl-C, if a Ctrl-C was heard within it."""
-    before = signal.getsignal(signal.SIGINT)
-    _told.clear()
-    try:
+def ends_as_told(config: DictConfig) -> Iterator[None]:
+    """Ends the program after the block, a sweep, with the exit status of Ctrl-C or SIGTERM, if one was heard within it.
+
+    Under joblib the first signal raises nothing: joblib would kill all runs at an exception. They get the signal, too,
+    and save (:func:`lab.training.processes.ended_with_parent`). A second one ends all at once.
+    """
+    global _told
+    _told = None
+    if config.hydra.runtime.choices.get("hydra/launcher") != "joblib":
         yield
-    finally:
-        if hears(signal.SIGINT):
-            signal.signal(signal.SIGINT, before)
-        if _told.is_set():
-            sys.exit(128 + signal.SIGINT)
+        return
+    with handling(_note, signal.SIGINT, signal.SIGTERM):
+        try:
+            yield
+        finally:
+            end_if_told()
+
+
+def end_if_told() -> None:
+    """Ends the program, within :func:`ends_as_told`, if a signal was heard: nothing else may begin or be told of.
+
+    Raises:
+        SystemExit: with the exit status of that signal.
+    """
+    if _told is not None:
+        sys.exit(128 + _told)
 
 
 def _note(number: int, frame: Any) -> None:
-    _told.set()
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    os.write(2, b"\nCtrl-C: the runs save before they go, and the sweep with them; Ctrl-C again ends all at once\n")
+    global _told
+    workers = multiprocessing.active_children()
+    again, _told = _told is not None, number
+    name = signal_name(number)
+    if again or not workers:
+        # Not through Python's buffers: the signal may have interrupted a write to them.
+        os.write(2, f"\n{name}: ended\n".encode())
+        end_if_told()
+    os.write(
+        2, f"\n{name}: the runs save before they go, and the sweep with them; {name} again ends all at once\n".encode()
+    )
+    # A Ctrl-C reaches all processes of a terminal, but SIGTERM this one alone.
+    for worker in workers if number == signal.SIGTERM else ():
+        worker.terminate()

@@ -9,9 +9,9 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import IO
+from typing import IO, Any, NoReturn
 
 from lab.console import Unfinished, handling, hears
 
@@ -21,7 +21,7 @@ RANK_0 = "EUREKA_RANK_0"
 _PR_SET_PDEATHSIG = 1
 # Seconds between two checks that the parent process is still there.
 _LOOK = 1.0
-# Set once this worker of a launcher has been told to end.
+# Set once this worker of a launcher has been told to end. A worker that waits for its next run only notes signals.
 _told = threading.Event()
 
 
@@ -75,6 +75,7 @@ def ended_with_parent() -> Iterator[None]:
                 done.wait()
                 os._exit(128 + signal.SIGTERM)
 
+    _set_handlers(_end_run)
     threading.Thread(target=watch, daemon=True).start()
     try:
         yield
@@ -85,8 +86,22 @@ def ended_with_parent() -> Iterator[None]:
         raise Unfinished("told to end: the same command goes on with it") from None
     finally:
         done.set()
-        if hears(signal.SIGINT):
-            signal.signal(signal.SIGINT, lambda *_: None)  # ignored: this worker only waits, and others save
+        _set_handlers(_note)
+
+
+def _set_handlers(handler: Callable[[int, Any], object]) -> None:
+    """Sets a handler of Ctrl-C and SIGTERM where there is Python's own or one that was set here before."""
+    for number in filter(hears, (signal.SIGINT, signal.SIGTERM)):
+        if signal.getsignal(number) in (signal.default_int_handler, signal.SIG_DFL, _end_run, _note):
+            signal.signal(number, handler)
+
+
+def _end_run(number: int, frame: Any) -> NoReturn:
+    raise SystemExit(128 + number)
+
+
+def _note(number: int, frame: Any) -> None:
+    _told.set()
 
 
 def end_with_rank_0() -> None:

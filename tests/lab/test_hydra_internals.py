@@ -7,12 +7,16 @@ from typing import Any
 
 import pytest
 from hydra import compose, initialize_config_dir
+from hydra._internal.callbacks import Callbacks
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.plugins import Plugins
+from hydra.core.utils import JobReturn, JobStatus
 from hydra.errors import HydraException
-from hydra.utils import get_object
+from hydra.types import HydraContext
 from omegaconf import OmegaConf
 
+from hydra_plugins.eureka_lab import offer
 from lab.config import hydra_internals
 from lab.config.compose import CONFIGS, initialized
 
@@ -47,9 +51,31 @@ def test_prepend_to_search_path_finds_configs_of_ones_own(tmp_path: Path, hydra)
 
 def test_compose_multirun_has_hydras_own_settings(hydra) -> None:
     config = hydra_internals.compose_multirun(["experiment=reasoning", "seed=0,1"])
-    assert config.hydra.sweeper._target_ == hydra_internals.BASIC_SWEEPER
     assert "seed=0,1" in config.hydra.overrides.task
-    assert get_object(hydra_internals.BASIC_SWEEPER).__name__ == "BasicSweeper"
+
+
+def test_a_plain_sweep_is_hydras_but_for_its_end(tmp_path: Path) -> None:
+    offer([])
+    with initialized():
+        config = hydra_internals.compose_multirun(["experiment=reasoning", "seed=0,1", f"paths.runs={tmp_path}"])
+        assert config.hydra.runtime.choices["hydra/sweeper"] == "basic"
+        assert set(config.hydra.sweeper) == {"_target_", "max_batch_size", "params"}
+        seen: list[str] = []
+        hydra = hydra_internals.hydra()
+        context = HydraContext(config_loader=hydra.config_loader, callbacks=Callbacks())
+        sweeper = Plugins.instance().instantiate_sweeper(
+            config=config, hydra_context=context, task_function=lambda one: seen.append(one.seed)
+        )
+        sweeper.sweep(list(config.hydra.overrides.task))
+    assert seen == [0, 1]
+    assert type(sweeper).__module__ == "hydra_plugins.eureka_lab._basic"
+
+
+def test_the_error_of_a_job_is_read_without_a_word(capsys) -> None:
+    error = ValueError("why")
+    assert hydra_internals.error_of(JobReturn(status=JobStatus.FAILED, _return_value=error)) is error
+    assert hydra_internals.error_of(JobReturn(status=JobStatus.COMPLETED, _return_value=0.5)) is None
+    assert capsys.readouterr().err == ""
 
 
 def test_split_into_jobs_is_the_product_of_the_values() -> None:

@@ -6,15 +6,20 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import pytest
-from conftest import ROOT, Process, summary_of
+from conftest import ROOT, Process, runs_in, summary_of
+from omegaconf import OmegaConf
 
+from lab.console import Unfinished, signal_name
+from lab.sweeps.waiting import ends_as_told
 from lab.train import main
+from lab.training import processes
 from lab.training.start import share_of_threads
 
 SWEEP = (
@@ -25,6 +30,8 @@ SWEEP = (
     "logger=csv_only",
     "data.train_share=0.001,0.3",
 )
+# What Hydra says of a job that failed.
+HYDRAS_WORDS = ("Error executing job", "HYDRA_FULL_ERROR")
 # A process group of its own, which takes a Ctrl-C as all that runs in a terminal does.
 IN_A_GROUP = "import os, runpy; os.setpgrp(); runpy.run_module('lab.train', run_name='__main__', alter_sys=True)"
 
@@ -44,7 +51,7 @@ def test_runs_side_by_side_fail_alone_and_save_upon_ctrl_c(tmp_path: Path, monke
         with suppress(ProcessLookupError):
             os.killpg(sweep.pid, signal.SIGKILL)
     assert said.count("error: data.train_share must leave inputs for training and validation, got 0.001") == 6
-    assert "Traceback" not in said
+    assert "Traceback" not in said and not any(words in said for words in HYDRAS_WORDS)
     summaries = [(path.parent, summary_of(path.parent)) for path in tmp_path.rglob("summary.json")]
     assert sorted(summary["status"] for _, summary in summaries) == [*["finished"] * 3, *["stopped"] * 2]
     assert all(summary["command"].startswith("python -m lab.train ") for _, summary in summaries)
@@ -61,6 +68,71 @@ def test_runs_side_by_side_fail_alone_and_save_upon_ctrl_c(tmp_path: Path, monke
         again = capsys.readouterr().err
         assert again.count("finished already") == 2
         assert again.count("error: data.train_share must leave inputs for training and validation") == 2
+        assert again.count("error: 2 of 4 runs did not finish: reasoning/softmax,callbacks=eureka,data.numbers=4,") == 1
+        assert not any(words in again for words in HYDRAS_WORDS)
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["before its runs begin", "while they train"])
+def test_a_sweep_of_processes_waits_upon_sigterm_until_its_runs_have_saved(tmp_path: Path, begun: bool) -> None:
+    lasting = ("data.train_share=0.3", "trainer.max_epochs=100000", "seed=0,1", "checkpoints.every_minutes=60")
+    side_by_side = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
+    sweep = Process("-c", IN_A_GROUP, *SWEEP[:-1], *lasting, *side_by_side, folder=tmp_path)
+    try:
+        while sweep.poll() is None:
+            if len(list(tmp_path.rglob("best.ckpt")) if begun else workers_of(sweep.pid)) == 2:
+                break
+            time.sleep(0.05)
+        sweep.send_signal(signal.SIGTERM)
+        _, said = sweep.communicate(60)
+        assert sweep.returncode == 128 + signal.SIGTERM, said
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(sweep.pid, signal.SIGKILL)
+    line = "SIGTERM: the runs save before they go, and the sweep with them; SIGTERM again ends all at once"
+    assert said.count(line) == 1
+    assert "Traceback" not in said and "Warning" not in said and not any(words in said for words in HYDRAS_WORDS)
+    assert said.count("SIGTERM: saved at step") == said.count("told to end: the same command") == 2 * begun
+    assert [summary_of(run)["status"] for run in runs_in(tmp_path)] == ["stopped"] * 2 * begun
+
+
+def workers_of(sweep: int) -> list[psutil.Process]:
+    """Processes in which joblib is to run the jobs of a sweep."""
+    with suppress(psutil.NoSuchProcess):
+        return [one for one in psutil.Process(sweep).children() if any("popen_loky" in word for word in one.cmdline())]
+    return []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=signal_name)
+def test_a_worker_ends_its_run_as_told_and_begins_no_other(monkeypatch, number: int) -> None:
+    own = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
+    monkeypatch.setattr(processes.multiprocessing, "parent_process", object)
+    try:
+        for _ in range(2):
+            monkeypatch.setattr(processes, "_told", threading.Event())
+            with processes.ended_with_parent():
+                pass
+            with pytest.raises(Unfinished, match="told to end"), processes.ended_with_parent():
+                os.kill(os.getpid(), number)
+            with pytest.raises(Unfinished, match="not begun"), processes.ended_with_parent():
+                pass
+        # Between two runs, when joblib would kill the other workers if this one ended.
+        monkeypatch.setattr(processes, "_told", threading.Event())
+        with processes.ended_with_parent():
+            pass
+        os.kill(os.getpid(), number)
+        with pytest.raises(Unfinished, match="not begun"), processes.ended_with_parent():
+            pass
+    finally:
+        for one, handler in own.items():
+            signal.signal(one, handler)
+
+
+def test_ctrl_c_ends_a_sweep_at_once_whose_runs_are_in_this_process(capfd) -> None:
+    config = OmegaConf.create({"hydra": {"runtime": {"choices": {"hydra/launcher": "joblib"}}}})
+    with pytest.raises(SystemExit, match=str(128 + signal.SIGINT)), ends_as_told(config):
+        os.kill(os.getpid(), signal.SIGINT)
+        raise AssertionError("it goes on")
+    assert capfd.readouterr().err == "\nCtrl-C: ended\n"
 
 
 def test_cores_are_shared_out_among_the_jobs_of_a_machine(monkeypatch) -> None:

@@ -1,0 +1,56 @@
+"""End of a sweep some of whose runs did not finish, told in one sentence."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from hydra.core.utils import JobReturn
+from hydra.plugins.launcher import Launcher
+from omegaconf import DictConfig
+
+from lab.config.hydra_internals import error_of
+from lab.console import LabError, tell
+from lab.sweeps.record import names_of
+from lab.sweeps.waiting import end_if_told
+
+
+class TellingLauncher:
+    """Launches jobs by another launcher and ends the program with one sentence if some runs did not finish.
+
+    Hydra's sweeper would print the overrides of the first such run, its reason once more, and how to see a traceback.
+
+    Args:
+        launcher: launches the jobs.
+        config: the multirun's, as Hydra composed it.
+    """
+
+    def __init__(self, launcher: Launcher, config: DictConfig) -> None:
+        self._launcher, self._config = launcher, config
+
+    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+        """Returns the results; those with an error that is no :class:`LabError` are left to Hydra, which shows it.
+
+        Raises:
+            SystemExit: if a run has failed or was cut short, for a reason that it has told itself.
+        """
+        results = self._launcher.launch(job_overrides, initial_job_idx=initial_job_idx)
+        end_if_told()
+        errors = [error_of(one) for one in results]
+        broken = [jobs for jobs, error in zip(job_overrides, errors, strict=True) if error]
+        unexpected = any(error and not isinstance(error, LabError) for error in errors)
+        if not broken or unexpected or os.environ.get("HYDRA_FULL_ERROR"):
+            return results
+        names = ", ".join(map(_name, names_of(self._config, broken)))
+        tell(
+            f"error: {len(broken)} of {len(results)} runs did not finish: {names}. The same command runs what is "
+            "missing."
+        )
+        sys.exit(1)
+
+
+def _name(of_seeds: Sequence[str]) -> str:
+    """Name of a job: that of its run, or of its first and last seed."""
+    first, *others = of_seeds
+    return f"{first} to {others[-1].rpartition('/')[2]}" if others else first
