@@ -42,6 +42,14 @@ def on_config(config: Any) -> None:
         (folder / "__init__.py").touch()
 
 
+def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
+    """Returns CONTRIBUTING.md with links that start at docs/, where its page lies; links to other folders are text."""
+    if page.file.src_uri != "contributing.md":
+        return markdown
+    text = (Path(config.config_file_path).parent / "CONTRIBUTING.md").read_text()
+    return re.sub(r"\[([^\]]*)\]\((?!https?:|#|docs/)[^)]*\)", r"\1", text).replace("](docs/", "](")
+
+
 def _is_code(name: str) -> bool:
     return name.endswith((".py", ".pyi")) or ("." not in name and name not in ("__pycache__", "configs"))
 

@@ -27,7 +27,7 @@ def test_the_pages_build_without_a_warning_and_open_offline(tmp_path: Path) -> N
     for package in ("mkdocs_jupyter", "mkdocstrings", "latex2mathml"):
         pytest.importorskip(package, reason=f"{package} is not installed: pip install -e '.[docs]'")
     shutil.rmtree(ROOT / "build" / "api", ignore_errors=True)  # as on a fresh checkout
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     pages = {path.parent.name: path.read_text() for path in (tmp_path / "site").rglob("index.html")}
