@@ -15,6 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -209,6 +210,32 @@ def torchrun(*overrides: str, folder: Path) -> None:
     finally:
         for process in running:  # it would wait for one that has failed
             process.kill()
+
+
+def told_to_end(
+    words: Sequence[str], folder: Path, ready: Callable[[int], bool], number: signal.Signals, group: bool = True
+) -> str:
+    """What ``lab.train`` says that gets a signal once it is ready, and ends with its exit status.
+
+    Args:
+        words: its command line.
+        folder: where it is typed.
+        ready: told by its process id.
+        number: the signal.
+        group: the signal is for its workers, too, as Ctrl-C in a terminal is.
+    """
+    alone = "import os, runpy; os.setpgrp(); runpy.run_module('lab.train', run_name='__main__', alter_sys=True)"
+    process = Process("-c", alone, *words, folder=folder)
+    try:
+        while not ready(process.pid) and process.poll() is None:
+            time.sleep(0.05)
+        (os.killpg if group else os.kill)(process.pid, number)
+        _, said = process.communicate(60)
+        assert process.returncode == 128 + number, said
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    return said
 
 
 def python(*words: str, folder: Path, check: bool = True, **options: Any) -> subprocess.CompletedProcess:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Process, lab_train, runs_in, summary_of
+from conftest import lab_train, runs_in, summary_of, told_to_end
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -44,7 +41,6 @@ SMALL = (
 
 
 # A process group of its own, which takes a Ctrl-C as all that runs in a terminal does.
-IN_A_GROUP = "import os, runpy; os.setpgrp(); runpy.run_module('lab.train', run_name='__main__', alter_sys=True)"
 
 
 def study_in(runs: Path) -> Any:
@@ -404,16 +400,11 @@ def test_ctrl_c_leaves_trials_side_by_side_to_the_same_command(tmp_path: Path) -
     pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
     searched = [*SMALL[:4], "trainer.max_epochs=100000", "softmax.tau=1", "callbacks=eureka", "logger=csv_only"]
     side_by_side = ("hydra/launcher=joblib", "hydra.sweeper.n_jobs=2", "hydra.sweeper.n_trials=3")
-    searching = Process("-c", IN_A_GROUP, *searched, *side_by_side, folder=tmp_path)
-    try:
-        while len(list(tmp_path.rglob("checkpoints/best.ckpt"))) < 2 and searching.poll() is None:
-            time.sleep(0.1)
-        os.killpg(searching.pid, signal.SIGINT)
-        _, said = searching.communicate(60)
-        assert searching.returncode == 128 + signal.SIGINT, said
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(searching.pid, signal.SIGKILL)
+
+    def training(_: int) -> bool:
+        return len(list(tmp_path.rglob("checkpoints/best.ckpt"))) == 2
+
+    said = told_to_end([*searched, *side_by_side], tmp_path, training, signal.SIGINT)
     assert said.count("Ctrl-C: saved at step") == said.count("told to end: the same command goes on with it") == 2
     assert not any(words in said for words in ("Error executing job", "HYDRA_FULL_ERROR", "Traceback", "error: "))
     cut = trials(tmp_path / "runs")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import ROOT, Process, runs_in, summary_of
+from conftest import ROOT, runs_in, summary_of, told_to_end
 from omegaconf import OmegaConf
 
 from lab.console import Unfinished, signal_name
@@ -33,23 +33,17 @@ SWEEP = (
 # What Hydra says of a job that failed.
 HYDRAS_WORDS = ("Error executing job", "HYDRA_FULL_ERROR")
 # A process group of its own, which takes a Ctrl-C as all that runs in a terminal does.
-IN_A_GROUP = "import os, runpy; os.setpgrp(); runpy.run_module('lab.train', run_name='__main__', alter_sys=True)"
 
 
 def test_runs_side_by_side_fail_alone_and_save_upon_ctrl_c(tmp_path: Path, monkeypatch, capsys, one_thread) -> None:
     """Of twelve runs six fail, three end, two are told to stop, and the last does not begin."""
     lasting = ("trainer.max_epochs=10,100000", "seed=0,1,2")
     side_by_side = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "checkpoints.every_minutes=60")
-    sweep = Process("-c", IN_A_GROUP, *SWEEP, *lasting, *side_by_side, folder=tmp_path)
-    try:
-        while len(list(tmp_path.rglob("*max_epochs=100000*/*/checkpoints/best.ckpt"))) < 2 and sweep.poll() is None:
-            time.sleep(0.2)
-        os.killpg(sweep.pid, signal.SIGINT)
-        _, said = sweep.communicate(60)
-        assert sweep.returncode == 128 + signal.SIGINT, said
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(sweep.pid, signal.SIGKILL)
+
+    def training(_: int) -> bool:
+        return len(list(tmp_path.rglob("*max_epochs=100000*/*/checkpoints/best.ckpt"))) == 2
+
+    said = told_to_end([*SWEEP, *lasting, *side_by_side], tmp_path, training, signal.SIGINT)
     assert said.count("error: data.train_share must leave inputs for training and validation, got 0.001") == 6
     assert "Traceback" not in said and not any(words in said for words in HYDRAS_WORDS)
     summaries = [(path.parent, summary_of(path.parent)) for path in tmp_path.rglob("summary.json")]
@@ -76,18 +70,11 @@ def test_runs_side_by_side_fail_alone_and_save_upon_ctrl_c(tmp_path: Path, monke
 def test_a_sweep_of_processes_waits_upon_sigterm_until_its_runs_have_saved(tmp_path: Path, begun: bool) -> None:
     lasting = ("data.train_share=0.3", "trainer.max_epochs=100000", "seed=0,1", "checkpoints.every_minutes=60")
     side_by_side = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
-    sweep = Process("-c", IN_A_GROUP, *SWEEP[:-1], *lasting, *side_by_side, folder=tmp_path)
-    try:
-        while sweep.poll() is None:
-            if len(list(tmp_path.rglob("best.ckpt")) if begun else workers_of(sweep.pid)) == 2:
-                break
-            time.sleep(0.05)
-        sweep.send_signal(signal.SIGTERM)
-        _, said = sweep.communicate(60)
-        assert sweep.returncode == 128 + signal.SIGTERM, said
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(sweep.pid, signal.SIGKILL)
+
+    def ready(sweep: int) -> bool:
+        return len(list(tmp_path.rglob("best.ckpt")) if begun else workers_of(sweep)) == 2
+
+    said = told_to_end([*SWEEP[:-1], *lasting, *side_by_side], tmp_path, ready, signal.SIGTERM, group=False)
     line = "SIGTERM: the runs save before they go, and the sweep with them; SIGTERM again ends all at once"
     assert said.count(line) == 1
     assert "Traceback" not in said and "Warning" not in said and not any(words in said for words in HYDRAS_WORDS)
