@@ -103,12 +103,12 @@ def _kernel(
 ) -> Tensor:
     """The fused kernel, under a mask of bool or a bias; z is 0 for a query that may attend to nothing."""
     z = F.scaled_dot_product_attention(q_BHND, k_BHMD, v_BHMD, given, dropout, is_causal, scale=1.0)
-    if given is None or _gives_blind_rows_zero(z.device):
+    if given is None or _gives_fully_masked_rows_zero(z.device):
         return z
     return z.masked_fill(fully_masked_rows(given if given.dtype == torch.bool else given > float("-inf")), 0.0)
 
 
-def _gives_blind_rows_zero(device: torch.device) -> bool:
+def _gives_fully_masked_rows_zero(device: torch.device) -> bool:
     """False on a GPU: cuDNN's kernel, the one for 16 bit there, gives a query without keys other numbers."""
     return device.type == "cpu"
 

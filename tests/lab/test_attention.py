@@ -500,7 +500,7 @@ def test_a_query_without_keys_has_z_of_0_whatever_the_kernel_gives_it(biased, mo
         return torch.where(empty, v.mean(-2, keepdim=True), kernel(q, k, v, mask, *rest, **named))
 
     monkeypatch.setattr(cpu_paths.F, "scaled_dot_product_attention", as_cudnn)
-    monkeypatch.setattr(cpu_paths, "_gives_blind_rows_zero", lambda device: False)
+    monkeypatch.setattr(cpu_paths, "_gives_fully_masked_rows_zero", lambda device: False)
     q, k, v = tensors(torch.float64)
     allowed = (torch.arange(24) != 4).unsqueeze(-1).expand(24, 24)
     bias = torch.randn(24, 24, dtype=torch.float64) if biased else None
