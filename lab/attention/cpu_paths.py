@@ -169,11 +169,11 @@ def score_variance(q_BHND: Tensor, k_BHMD: Tensor, over: tuple[int, ...]) -> Ten
     """Biased variance of the scores q k^T over the last axis (-1,) or the last two (-2, -1), kept with size 1."""
     if _is_narrow(q_BHND):
         scores_H1MB = _narrow_scores(q_BHND, k_BHMD).unsqueeze(1)
-        return _samples_first(variance(scores_H1MB, tuple(axis - 1 for axis in over)))
-    return variance(q_BHND @ k_BHMD.transpose(-2, -1), over)
+        return _samples_first(_variance(scores_H1MB, tuple(axis - 1 for axis in over)))
+    return _variance(q_BHND @ k_BHMD.transpose(-2, -1), over)
 
 
-def variance(scores: Tensor, axes: tuple[int, ...]) -> Tensor:
+def _variance(scores: Tensor, axes: tuple[int, ...]) -> Tensor:
     """Biased variance over ``axes``; torch.var's Welford update is not vectorised on a CPU."""
     return (scores - scores.mean(axes, keepdim=True)).square().mean(axes, keepdim=True)
 

@@ -49,8 +49,7 @@ def explained(error: Exception, overrides: Sequence[str]) -> str:
     if options:
         # A group from which nothing is chosen by default.
         group = key.rpartition("/")[0]
-        known = Choices("train") if group else None
-        if known and (having := [one for one in options_of(group) if known.of(parsed([f"{group}={one}"])).get(key)]):
+        if group and (having := _that_choose(key, group)):
             return f"{key}= belongs to {group}={' or '.join(having)}, and another {group}= is chosen here"
         if value in options:
             return f"{key}= is not in the config yet, so add it with a plus: +{key}={value}"
@@ -68,6 +67,12 @@ def explained(error: Exception, overrides: Sequence[str]) -> str:
         OmegaConf.set_struct(config, False)
         return explain_key(config, key)
     return one_line(text)
+
+
+def _that_choose(part: str, group: str) -> list[str]:
+    """Configs of a group that choose a part of their own, as some of optim= choose an optim/lr=."""
+    choices_of = Choices("train")
+    return [one for one in options_of(group) if choices_of.of(parsed([f"{group}={one}"])).get(part)]
 
 
 def one_line(text: str) -> str:

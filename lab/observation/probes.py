@@ -169,13 +169,17 @@ def code_length(
     for group in _groups(features_PND):
         # In float32, rounding moves probabilities by more than the tolerance, and fits would not end early.
         group = group.double()
+        mean_P1D, scale_P1D = _mean_and_scale(group)
+        group = (group - mean_P1D) / scale_P1D
         total = torch.tensor([ends[0] * math.log2(c) for c in targets.classes]).repeat(len(group), 1).double()
         for start, stop in zip(ends, [*ends[1:], size], strict=True):
-            block = slice(start, stop)
+            train, block = slice(0, start), slice(start, stop)
             # A right answer costs bits by how sure the probe is: fits that serve an accuracy are off by half of them.
-            logits = predict(group, targets, slice(0, start), block, l2, iterations, 1e-6, scaled_by=slice(None))
+            logits = predict_standardised(
+                group[:, train], group[:, block], targets.one_hot(train), targets, l2, iterations, tolerance=1e-6
+            )
             for index, columns in enumerate(targets.slices):
-                log_p = logits[..., columns].double().log_softmax(-1).cpu()
+                log_p = logits[..., columns].log_softmax(-1).cpu()
                 own = targets.labels[index, block].expand(len(group), -1).unsqueeze(-1)
                 total[:, index] -= log_p.gather(-1, own).squeeze(-1).sum(1) / math.log(2)
         bits.append(total)
@@ -190,22 +194,33 @@ def predict(
     l2: float = 1.0,
     iterations: int = 200,
     tolerance: float = 1e-3,
-    scaled_by: slice | None = None,
 ) -> Tensor:
-    """Logits [P, rows, K] of probes fitted on the scenes ``train``; features are standardised over ``scaled_by``.
+    """Logits [P, rows, K] of probes fitted on the scenes ``train``, over which features are standardised."""
+    (features,) = at_least_float32(features_PND)
+    x, new = features[:, train], features[:, rows]
+    mean, scale = _mean_and_scale(x)
+    y = targets.one_hot(train)
+    return predict_standardised((x - mean) / scale, (new - mean) / scale, y, targets, l2, iterations, tolerance)
+
+
+def _mean_and_scale(features_PND: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean of each feature, and what its difference from the mean is divided by: its deviation, or a floor."""
+    mean, deviation = features_PND.mean(1, keepdim=True), features_PND.std(1, correction=0, keepdim=True)
+    # Each representation has a floor of its own: beside a large one, a small one must not count as constant. Features
+    # that are constant but for rounding, for their size, do.
+    largest_P1D = torch.maximum(deviation.amax((1, 2), keepdim=True), features_PND.abs().amax(1, keepdim=True))
+    return mean, torch.maximum(deviation, 1e-6 * largest_P1D).clamp_min(1e-12)
+
+
+def predict_standardised(
+    x: Tensor, new: Tensor, y: Tensor, targets: Targets, l2: float, iterations: int, tolerance: float
+) -> Tensor:
+    """Logits [P, m, K] for ``new`` [P, m, D] of probes fitted on ``x`` [P, n, D] and one-hot labels ``y`` [n, K].
 
     Where a representation has at least as many features as there are scenes, probes are fitted in the dual: the same
     probes, from the n x n matrix of inner products of scenes.
     """
-    (features,) = at_least_float32(features_PND)
-    x, new, known = features[:, train], features[:, rows], features[:, train if scaled_by is None else scaled_by]
-    mean, deviation = known.mean(1, keepdim=True), known.std(1, correction=0, keepdim=True)
-    # Each representation has a floor of its own: beside a large one, a small one must not count as constant. Features
-    # that are constant but for rounding, for their size, do.
-    largest_P1D = torch.maximum(deviation.amax((1, 2), keepdim=True), known.abs().amax(1, keepdim=True))
-    scale = torch.maximum(deviation, 1e-6 * largest_P1D).clamp_min(1e-12)
-    x, new = (x - mean) / scale, (new - mean) / scale
-    y = targets.one_hot(train).to(x)
+    y = y.to(x)
     if x.shape[-1] < x.shape[1]:
         x, new = _with_intercept(x), _with_intercept(new)
         gram = _plus_diagonal(x.mT @ x / 2, l2)

@@ -321,9 +321,8 @@ def _note(study: optuna.Study, number: int, trained: int, end: JobReturn) -> str
     error = error_of(end)
     if isinstance(error, Unfinished):
         return None
-    value = None if error else end.return_value
-    if error:  # whatever a job raised, the search goes on
-        reason = first_line(error)
+    # Whatever a job raised, the search goes on.
+    value, reason = (None, first_line(error)) if error else (end.return_value, reason)
     if value is not None:
         study.tell(number, float(value))
         return f"{value:.6g}"

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lab.console import LabError
-from lab.observation.probes import Targets, code_length, dual_predict, predict, probe_accuracy
+from lab.observation.probes import Targets, code_length, dual_predict, predict, predict_standardised, probe_accuracy
 from lab.observation.representations import probe_labels
 
 SIZE, WIDTH = 600, 12
@@ -107,14 +107,20 @@ def test_dual_and_primal_are_the_same_probes() -> None:
     assert predict(wide, targets, train, rows).shape == (3, 20, 7)
 
 
+def predict_over_all(features: Tensor, targets: Targets, start: int, stop: int, iterations: int) -> Tensor:
+    """Logits of scenes from ``start`` to ``stop`` of probes of those before; features are scaled over all scenes."""
+    x = features.double()
+    x = (x - x.mean(1, keepdim=True)) / x.std(1, correction=0, keepdim=True)
+    y = targets.one_hot(slice(0, start))
+    return predict_standardised(x[:, :start], x[:, start:stop], y, targets, 1.0, iterations, 1e-10)
+
+
 def test_code_length_is_the_sum_of_blocks_and_short_for_what_is_easy() -> None:
     features, targets = made()
     bits = code_length(features, targets, (0.1, 0.5))
     expected = 60 * math.log2(5)
     for start, stop in ((60, 300), (300, 600)):
-        fitted = predict(
-            features[:1].double(), targets, slice(0, start), slice(start, stop), 1.0, 5000, 1e-10, slice(None)
-        )
+        fitted = predict_over_all(features[:1], targets, start, stop, 5000)
         logits = fitted[0, :, targets.slices[0]]
         own = targets.labels[0, start:stop]
         expected -= float(logits.double().log_softmax(-1).gather(1, own[:, None]).sum()) / math.log(2)
@@ -206,8 +212,6 @@ def test_code_length_of_what_is_easy_is_that_of_the_best_probe(features: int) ->
     targets, portions = Targets.of({"y": y}), (0.1, 0.5)
     expected = 40.0
     for start, stop in ((40, 200), (200, 400)):
-        logits = predict(
-            x[None].double(), targets, slice(0, start), slice(start, stop), 1.0, 20_000, 1e-10, slice(None)
-        )[0]
+        logits = predict_over_all(x[None], targets, start, stop, 20_000)[0]
         expected -= float(logits.log_softmax(-1).gather(1, y[start:stop, None]).sum()) / math.log(2)
     assert float(code_length(x[None], targets, portions)) == pytest.approx(expected, rel=2e-3)
