@@ -28,7 +28,21 @@ from lab.runs.files import write_text
 from lab.runs.summary import load_summary
 from scripts.reproduce.common import origin, refuse_keys, run_script, tell_duration, within
 from scripts.reproduce.drawings.runs import Shown
-from scripts.reproduce.plan import SIZES, FigureSpec, Run, SizeName, Speeds, families, full_name, load, names, runs_of
+from scripts.reproduce.plan import (
+    SIZES,
+    FigureSpec,
+    Listed,
+    Run,
+    SizeName,
+    Speeds,
+    families,
+    full_name,
+    how_many_there,
+    listed,
+    load,
+    names,
+    runs_of,
+)
 
 
 def runs_at(spec: FigureSpec, size: SizeName, further: Sequence[str]) -> list[Run]:
@@ -123,12 +137,8 @@ def index(out: Path) -> str:
     return f"# Figures of the papers\n\n{words}\n\n{table}\n"
 
 
-def listed(out: Path, further: Sequence[str], figures: Sequence[str]) -> Iterator[str]:
-    """A line for each figure and size: whether its page exists, how many runs are there. Then how long the rest takes.
-
-    The time is measured, which takes minutes: each line is given as soon as it is known.
-    """
-    rows: list[tuple[tuple[str, str, str, str], list[Run]]] = []
+def rows_of_list(out: Path, further: Sequence[str], figures: Sequence[str]) -> Iterator[Listed]:
+    """A row of ``--list`` for each figure and size: whether its page exists, how many of its runs are there."""
     for name in figures:
         spec = load(name)
         for size in SIZES:
@@ -136,26 +146,11 @@ def listed(out: Path, further: Sequence[str], figures: Sequence[str]) -> Iterato
                 continue
             stands = "page stands" if page_of(spec, size, out).exists() else "no page"
             if spec.script:
-                rows.append(((name, size, stands, f"python -m {spec.script}"), []))
-                continue
-            runs = runs_at(spec, size, further)
-            of = sum(len(run.seeds) for run in runs)
-            there = sum(one is not None and one.finished for run in runs for one in run.summaries())
-            trained = f"{there} of {of} runs" if runs else "a formula: nothing to train"
-            rows.append(((name, size, stands, trained), runs))
-    yield from _in_columns([known for known, _ in rows])
-    missing = [(known[:2], runs) for known, runs in rows if any(run.epochs_left() for run in runs)]
-    if missing:
-        yield "\nTo train the missing runs on this machine takes:"
-    speeds = Speeds()
-    for where, runs in missing:
-        yield from _in_columns([(*where, speeds.left(runs))])
-
-
-def _in_columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield "  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip()
+                yield Listed(name, size, (stands, f"python -m {spec.script}"))
+            else:
+                runs = runs_at(spec, size, further)
+                trained = how_many_there(runs) if runs else "a formula: nothing to train"
+                yield Listed(name, size, (stands, trained), runs)
 
 
 def main(arguments: argparse.Namespace) -> None:
@@ -171,7 +166,7 @@ def main(arguments: argparse.Namespace) -> None:
     further.append(f"paths.runs={quoted(arguments.runs)}")
     if arguments.list:
         chosen = names() if asked in ([], ["all"]) else [full_name(name) for name in asked]
-        for line in listed(arguments.out, further, chosen):
+        for line in listed([*rows_of_list(arguments.out, further, chosen)]):
             print(line, flush=True)
         return
     if not asked:

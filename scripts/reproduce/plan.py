@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import ConfigDict, Field
 
@@ -217,6 +217,48 @@ class Speeds:
             # The list needs only the reason: the overrides before it in the message are known from the row.
             return f"cannot be trained here: {str(error).rpartition(' does not train here: ')[2]}"
         return f"about {duration(seconds)}" if seconds else "nothing to train"
+
+
+class Listed(NamedTuple):
+    """A row of ``--list``.
+
+    Attributes:
+        name: of a figure or table, as typed.
+        size: of its runs.
+        known: what can be said at once, column by column.
+        runs: of which some may be missing.
+    """
+
+    name: str
+    size: SizeName
+    known: tuple[str, ...]
+    runs: Sequence[Run] = ()
+
+
+def how_many_there(runs: Sequence[Run]) -> str:
+    """Number of finished runs, one per seed: "3 of 8 runs"."""
+    there = sum(one is not None and one.finished for run in runs for one in run.summaries())
+    return f"{there} of {sum(len(run.seeds) for run in runs)} runs"
+
+
+def listed(rows: Sequence[Listed]) -> Iterator[str]:
+    """A line for each row: what stands. Then, for each with missing runs, how long these take.
+
+    The time is measured, which takes minutes: each line is given as soon as it is known.
+    """
+    yield from _in_columns([(row.name, row.size, *row.known) for row in rows])
+    missing = [row for row in rows if any(run.epochs_left() for run in row.runs)]
+    if missing:
+        yield "\nTo train the missing runs on this machine takes:"
+    speeds = Speeds()
+    for row in missing:
+        yield from _in_columns([(row.name, row.size, speeds.left(row.runs))])
+
+
+def _in_columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip()
 
 
 @cache

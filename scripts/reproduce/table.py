@@ -32,7 +32,7 @@ from lab.report.records import read_record
 from lab.report.settings import Setting, differences, planned
 from lab.runs.files import write_text
 from scripts.reproduce.common import check_minutes, origin, positive, refuse_keys, run_script, tell_duration, within
-from scripts.reproduce.plan import SIZES, Run, SizeName, Speeds, families
+from scripts.reproduce.plan import SIZES, Listed, Run, SizeName, Speeds, families, how_many_there, listed
 
 SCHEDULES = tuple(row.overrides[0] for row in load("eureka/section_5_3").rows if row.overrides)
 SCHEDULE_SEEDS = 4
@@ -207,19 +207,17 @@ def page(
     )
 
 
-def listed(arguments: argparse.Namespace, further: Sequence[str]) -> Iterator[str]:
-    """A line for every table and size, as soon as it is known: how many runs are there, how long the rest takes."""
-    speeds = Speeds()
+def rows_of_list(seeds: int | None, further: Sequence[str]) -> Iterator[Listed]:
+    """A row of ``--list`` for each table and size that can be run: how many of its runs are there."""
     for name in names():
         if name in SCRIPTS:
-            yield f"{name:20} published  python -m {SCRIPTS[name]}"
+            yield Listed(name, "published", (f"python -m {SCRIPTS[name]}",))
             continue
         table = table_of(name)
         for size in SIZES:
-            runs = [run for row in table.rows for run in runs_of_row(table, row, size, arguments.seeds, further)]
+            runs = [run for row in table.rows for run in runs_of_row(table, row, size, seeds, further)]
             if runs:
-                there = f"{sum(run.finished for run in runs)} of {len(runs)} runs"
-                yield f"{name:20} {size:9}  {there}, {speeds.left(runs)}"
+                yield Listed(name, size, (how_many_there(runs),), runs)
 
 
 def main(arguments: argparse.Namespace) -> None:
@@ -235,7 +233,7 @@ def main(arguments: argparse.Namespace) -> None:
     refuse_keys(further, {"seed": "--seeds 2, say", "seeds": "--seeds 2, say"})
     further += [f"paths.runs={quoted(arguments.runs)}"] if arguments.runs else []
     if arguments.list:
-        for line in listed(arguments, further):
+        for line in listed([*rows_of_list(arguments.seeds, further)]):
             print(line, flush=True)
         return
     name = names[0] if names else "4"

@@ -281,7 +281,7 @@ def test_a_table_s_words_are_taken_or_refused(words: list[str], told: str, capsy
 
 def test_overrides_stand_where_a_table_s_name_may_stand(monkeypatch) -> None:
     given: list[list[str]] = []
-    monkeypatch.setattr(table, "listed", lambda _, further: given.append(further) or [])
+    monkeypatch.setattr(table, "rows_of_list", lambda _, further: given.append(further) or [])
     table.main(asked_for("--list", "data/source=drawn", "trainer=gpu"))
     assert given == [["data/source=drawn", "trainer=gpu"]]
 
@@ -527,6 +527,22 @@ def test_the_list_tells_how_long_figures_take_and_why_one_cannot_be_made(tmp_pat
     assert "a formula" in stands["softmax:4", "small"] and ("softmax:4", "small") not in left
     of_one = script("figure", "--list", "softmax:2", "--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "out"))
     assert {line.split()[0] for line in of_one.splitlines() if re.match(r"\w+:\d", line)} == {"softmax:2"}
+
+
+def test_the_list_of_tables_says_what_stands_before_it_measures(monkeypatch) -> None:
+    monkeypatch.setattr(table, "names", lambda: ["eureka:1", "softmax:1"])
+    monkeypatch.setattr(plan, "speed_of", lambda *_, **__: common.Speed(0.01, 1e-4))
+    further = ["data/source=drawn", "trainer.max_epochs=1"]
+    rows = [*table.rows_of_list(1, further)]
+    assert [(row.name, row.size) for row in rows] == [
+        ("eureka:1", "published"),
+        ("eureka:1", "small"),
+        ("softmax:1", "published"),
+    ]
+    lines = iter(plan.listed(rows))
+    assert [next(lines).split()[:2] for _ in rows] == [[row.name, row.size] for row in rows]
+    assert next(lines).startswith("\nTo train the missing runs")
+    assert [re.search("about|cannot", line) is not None for line in lines] == [True, True]
 
 
 def test_set_ups_keep_the_folders_of_runs_that_exist() -> None:
