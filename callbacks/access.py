@@ -46,11 +46,6 @@ def goes_on_after(trainer: L.Trainer, batch_idx: int) -> bool:
     return not last and (batch_idx + 1) % trainer.accumulate_grad_batches == 0
 
 
-def falls(metric: str) -> bool:
-    """Tells whether a metric falls as a model gets better: a loss does, an accuracy rises."""
-    return "loss" in metric and "accuracy" not in metric
-
-
 def check_metric(key: str, name: str, module: L.LightningModule, of: str = "") -> None:
     """Checks that the module logs a metric of this name; a module that does not list its ``metric_names`` passes.
 

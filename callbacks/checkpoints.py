@@ -11,8 +11,9 @@ import lightning as L
 from lightning.pytorch.callbacks import Checkpoint
 from pydantic import PositiveFloat, PositiveInt
 
-from lab.callbacks.access import check_metric, ends_with_this_epoch, falls, goes_on_after
+from lab.callbacks.access import check_metric, ends_with_this_epoch, goes_on_after
 from lab.callbacks.preemption import Preemption
+from lab.runs.metric_names import falls
 
 
 class Checkpoints(Checkpoint):

@@ -13,12 +13,13 @@ import numpy as np
 from lightning.pytorch.callbacks import Callback
 from pydantic import NonNegativeInt, PositiveFloat
 
-from lab.callbacks.access import callbacks_of, check_metric, falls, steps_an_epoch
+from lab.callbacks.access import callbacks_of, check_metric, steps_an_epoch
 from lab.callbacks.throughput import samples_seen
 from lab.console import LabError, name_of, tell
 from lab.datasets.loading import data_of
 from lab.observation.change_point import change_point
 from lab.runs.boards import THRESHOLD_OF, boards
+from lab.runs.metric_names import falls, is_accuracy, value_told
 from lab.runs.summary import Change
 
 
@@ -82,8 +83,7 @@ class EurekaMoment(Callback):
                 "give one of callbacks.eureka.threshold and callbacks.eureka.plateau_share, and set the other to null"
             )
         self.metric = metric
-        self._quantity = next((name for name in ("accuracy", "loss") if name in metric), None)
-        if threshold is not None and threshold >= 1 and self._quantity == "accuracy":
+        if threshold is not None and threshold >= 1 and is_accuracy(metric):
             raise ValueError(f"callbacks.eureka.threshold={threshold} must be below 1, as {metric} is an accuracy")
         self.threshold = threshold
         self.plateau_share = plateau_share
@@ -149,16 +149,16 @@ class EurekaMoment(Callback):
                     "this data does not tell: give callbacks.eureka.threshold, and set plateau_share to null"
                 )
             self.threshold = self.plateau_share * self.plateau
-            if self.threshold >= 1 and self._quantity == "accuracy":
+            if self.threshold >= 1 and is_accuracy(self.metric):
                 raise LabError(
                     f"callbacks.eureka.plateau_share={self.plateau_share:g} of a plateau of {self.plateau:.1%} is a "
                     "threshold that is not below 1: give a smaller plateau_share"
                 )
         if self.plateau is not None and (self._passes(self.plateau) or self.plateau == self.threshold):
-            reached = f"{self.plateau:.1%}" if self._quantity == "accuracy" else f"{self.plateau:.3f}"
             tell(
                 f"callbacks.eureka.threshold={self.threshold:g} is no sign of a Eureka-moment here: the prior p(z) "
-                f"alone reaches {reached} on this task; set a {'lower' if self.falls else 'higher'} one"
+                f"alone reaches {value_told(self.metric, self.plateau)} on this task; set a "
+                f"{'lower' if self.falls else 'higher'} one"
             )
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:

@@ -24,6 +24,7 @@ from lab.callbacks.eureka import find_moment, watched_metric
 from lab.callbacks.pace import Pace
 from lab.console import duration, tell_later
 from lab.datasets.loading import data_of
+from lab.runs.metric_names import value_told
 
 # Shortest and longest width of the bar itself, in columns.
 _SHORTEST, _LONGEST = 8, 40
@@ -228,19 +229,15 @@ def state_of(trainer: L.Trainer, loss: float | None) -> list[str]:
         return [*told, validated]
     if eureka.moment is not None:
         return [*told, validated, f"Eureka-moment at epoch {eureka.moment.epoch:,}"]
-    plateau = "" if eureka.plateau is None else f" (plateau {_as_told(metric, eureka.plateau)})"
+    plateau = "" if eureka.plateau is None else f" (plateau {value_told(metric, eureka.plateau)})"
     return [*told, validated + plateau, "no Eureka-moment yet"]
 
 
 def metric_told(metric: str, *values: float) -> str:
     """A validated metric in words: "accuracy 50.0%", of several runs "accuracy 50.0% to 80.0%"."""
     name = metric.removeprefix("val/")
-    told = " to ".join(_as_told(metric, value) for value in values)
+    told = " to ".join(value_told(metric, value) for value in values)
     return f"{'validation ' if name == 'loss' else ''}{name} {told}"
-
-
-def _as_told(metric: str, value: float) -> str:
-    return f"{value:.1%}" if "accuracy" in metric else f"{value:.4g}"
 
 
 def loss_told(loss: float) -> str:

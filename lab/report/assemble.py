@@ -28,6 +28,7 @@ from lab.report.records import Record
 from lab.report.settings import Setting, planned, settings
 from lab.report.temperatures import temperatures
 from lab.runs.files import lies_in
+from lab.runs.metric_names import is_accuracy
 
 
 @dataclass(frozen=True)
@@ -340,11 +341,11 @@ def _p(value: float | None) -> str:
 
 
 def _unit(setting: Setting) -> str:
-    return ", %" if "accuracy" in setting.metric else ""
+    return ", %" if is_accuracy(setting.metric) else ""
 
 
 def _digits(setting: Setting) -> int:
-    return 2 if "accuracy" in setting.metric else 3
+    return 2 if is_accuracy(setting.metric) else 3
 
 
 def _difference(against: Against) -> str:

@@ -27,6 +27,7 @@ from lab.report.statistics import (
     reach,
 )
 from lab.report.survival import Median, Times, log_rank, median_time, times_of
+from lab.runs.metric_names import is_accuracy
 
 CADENCE = "trainer.check_val_every_n_epoch"
 
@@ -143,7 +144,7 @@ def _reach(runs: Sequence[Record], baseline: Setting | None) -> Reach | None:
         return None
     if still_waiting(runs) or still_waiting(baseline.runs):
         return None
-    if "accuracy" not in baseline.metric:
+    if not is_accuracy(baseline.metric):
         return None
     same = _cadence(finished[0]) == _cadence(baseline)
     reached = any(run.moment is not None for run in baseline.finished)
@@ -269,7 +270,7 @@ def _moment_of(runs: Setting | Record) -> list[Any]:
 def _at_the_end(runs: Sequence[Record]) -> list[tuple[int, float]]:
     """Seed and newest value of the metric that a run watched, an accuracy in %; runs without a value are left out."""
     return [
-        (run.seed, run.summary.watched * (100 if "accuracy" in run.summary.eureka.metric else 1))
+        (run.seed, run.summary.watched * (100 if is_accuracy(run.summary.eureka.metric) else 1))
         for run in runs
         if run.summary.watched is not None
     ]

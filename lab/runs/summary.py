@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError,
 
 from lab.runs.files import DamagedFile, as_path, read_json, write_atomically, write_json
 from lab.runs.lock import is_held
+from lab.runs.metric_names import value_told
 
 FILE = "summary.json"
 # Rises when a field changes its meaning; a summary without one is from before there were versions.
@@ -219,7 +220,7 @@ class Summary(_Part):
         name = self.eureka.metric.removeprefix("val/")
         if self.watched is None or name == "accuracy":
             return []
-        return [f"validation {name} " + (f"{self.watched:.2%}" if "accuracy" in name else f"{self.watched:.4g}")]
+        return [f"validation {name} " + value_told(name, self.watched, digits=2)]
 
 
 def load_summary(folder: str | Path) -> Summary:
