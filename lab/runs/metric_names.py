@@ -1,4 +1,4 @@
-"""What a metric's name says of its values: those of an accuracy lie in [0, 1] and are told in percent; a loss falls."""
+"""Meaning of a metric's name: values of an accuracy lie in [0, 1] and are told in percent; a loss falls."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def test_a_share_of_the_plateau_is_the_threshold(capsys: pytest.CaptureFixture[s
     assert found.threshold == pytest.approx(5.4) and found.moment is not None and found.moment.epoch == 3
     assert "no sign" not in capsys.readouterr().err
     watched(EurekaMoment(threshold=6.5, metric="val/loss"), [], prior_loss=6.0)
-    assert "the prior p(z) alone reaches 6.000 on this task; set a lower one" in capsys.readouterr().err
+    assert "the prior p(z) alone reaches 6 on this task; set a lower one" in capsys.readouterr().err
     with pytest.raises(LabError, match="plateau of val/loss, which this data does not tell"):
         watched(EurekaMoment(threshold=None, plateau_share=0.9, metric="val/loss"), [])
     with pytest.raises(LabError, match="plateau of val/loss_c, which this data does not tell"):
