@@ -127,7 +127,7 @@ class EurekaMoment(Callback):
         return self._curve[-1][2] if self._curve else None
 
     @property
-    def looked(self) -> bool:
+    def validated(self) -> bool:
         """True from the first validation on."""
         return bool(self._curve)
 
@@ -165,12 +165,12 @@ class EurekaMoment(Callback):
         self._started = time.monotonic()
         every, last, steps = trainer.check_val_every_n_epoch or 1, trainer.max_epochs, trainer.max_steps
         first = every * (steps_an_epoch(trainer) or 1)
-        if last is not None and 0 <= last < every and not self.looked:
+        if last is not None and 0 <= last < every and not self.validated:
             tell(
                 f"no Eureka-moment can be seen: the first validation would come at epoch {every}, and the run ends at "
                 f"{last} (trainer.check_val_every_n_epoch, trainer.max_epochs)"
             )
-        elif 0 < steps < first and not self.looked:
+        elif 0 < steps < first and not self.validated:
             tell(
                 f"no Eureka-moment can be seen: the first validation would come at step {first}, and the run ends at "
                 f"{steps} (trainer.max_steps)"

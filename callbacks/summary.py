@@ -64,11 +64,12 @@ class RunSummary(Callback):
             self.write(trainer, "running")
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        accuracy = trainer.callback_metrics.get("val/accuracy")
-        if accuracy is None or trainer.sanity_checking:
+        # NaN for a validation that scores nothing.
+        accuracy = float(trainer.callback_metrics.get("val/accuracy", math.nan))
+        if math.isnan(accuracy) or trainer.sanity_checking:
             return
-        if self._best is None or float(accuracy) > self._best["accuracy"]:
-            self._best = {"accuracy": float(accuracy), "epoch": trainer.current_epoch + 1}
+        if self._best is None or accuracy > self._best["accuracy"]:
+            self._best = {"accuracy": accuracy, "epoch": trainer.current_epoch + 1}
         for board in boards(trainer):
             board.log_metrics({"accuracy/best": self._best["accuracy"]}, max(0, trainer.global_step - 1))
 
@@ -137,7 +138,7 @@ class RunSummary(Callback):
 
 
 def _found(eureka: EurekaMoment | None) -> Eureka:
-    if eureka is None or not eureka.looked:
+    if eureka is None or not eureka.validated:
         # Unknown, since no callback has looked for a Eureka-moment.
         return Eureka(happened=None, threshold=None)
     return Eureka(

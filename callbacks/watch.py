@@ -16,10 +16,11 @@ from lab.callbacks.diagnostics.base import Diagnostic, Keeper
 from lab.callbacks.diagnostics.gradient_norms import GradientNorms, norms_by_layer
 from lab.config.overrides import is_whole
 from lab.console import LabError, tell
+from lab.models.parts import attention_layers_of
 from lab.models.replace import heat
 from lab.models.replaced_softmax import replaced_in
 from lab.observation.look import look
-from lab.observation.observe import Findings, attention_layers, check_observers
+from lab.observation.observe import Findings, check_observers
 
 
 class Watch(Callback):
@@ -103,7 +104,7 @@ class Watch(Callback):
                 "a softmax here has a schedule over all of training, and the trainer cannot tell how many steps that "
                 "is: give it max_steps"
             )
-        if looks and self._seen < 0 and self.norms and not attention_layers(self.model):
+        if looks and self._seen < 0 and self.norms and not attention_layers_of(self.model):
             raise LabError(
                 f"{type(self.model).__name__} has no attention of the lab: call lab.replace_softmax(model) first"
             )

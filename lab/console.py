@@ -47,32 +47,44 @@ def name_of(made: object) -> str:
 
 
 def line_of(error: BaseException) -> str | None:
-    """Names the line that an error came from, the last one outside of other libraries: "my_rules.py, line 7, `...`".
+    """Names the line that an error came from: "my_rules.py, line 7, `...`".
 
-    None where it came from other libraries alone.
+    The last one of the user's code, else the last one of the lab's; None where it came from other libraries alone.
     """
+    return users_line_of(error) or _last_line(error, _of_the_lab)
+
+
+def users_line_of(error: BaseException) -> str | None:
+    """Names the last line of the user's code that an error came through; None where there is none."""
+    return _last_line(error, _of_the_user)
+
+
+def _last_line(error: BaseException, own: Callable[[Path], bool]) -> str | None:
     for one in reversed(traceback.extract_tb(error.__traceback__)):
         path = Path(one.filename)
-        if _is_own(path):
+        if one.line and not one.filename.startswith("<") and own(path):
             name = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
             return f"{name}, line {one.lineno}, `{one.line}`"
     return None
 
 
-def _is_own(path: Path) -> bool:
-    """Tells a file of the lab or of the user from one of other libraries."""
-    others = {*map(Path, sysconfig.get_paths().values())}
-    return Path(__file__).parent in path.parents or not others.intersection(path.parents)
+def _of_the_lab(path: Path) -> bool:
+    return Path(__file__).parent in path.parents
 
 
-def _raised_on_purpose(error: BaseException) -> bool:
+def _of_the_user(path: Path) -> bool:
+    """Tells a file of the user from one of the lab or of other libraries, in this environment or in another."""
+    libraries = {*map(Path, sysconfig.get_paths().values())}
+    installed = libraries.intersection(path.parents) or {"site-packages", "dist-packages"}.intersection(path.parts)
+    return not installed and not _of_the_lab(path)
+
+
+def raised_on_purpose(error: BaseException) -> bool:
     """True for an error of a ``raise`` in the lab's or the user's code, whose message says what would be right."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return (
-        bool(frames)
-        and _is_own(Path(frames[-1].filename))
-        and re.search(r"\braise\b", frames[-1].line or "") is not None
-    )
+    for last in traceback.extract_tb(error.__traceback__)[-1:]:
+        path = Path(last.filename)
+        return (_of_the_lab(path) or _of_the_user(path)) and re.search(r"\braise\b", last.line or "") is not None
+    return False
 
 
 def unexpected(error: BaseException) -> str:
@@ -100,7 +112,7 @@ def blamed(what: str) -> Iterator[None]:
         raise
     except Exception as error:
         out_of_memory = type(error).__name__ == "OutOfMemoryError"  # torch's, a RuntimeError
-        if out_of_memory or (isinstance(error, ValueError) and _raised_on_purpose(error)):
+        if out_of_memory or (isinstance(error, ValueError) and raised_on_purpose(error)):
             raise
         raise LabError(f"{what}: {unexpected(error)}") from error
 

@@ -21,6 +21,7 @@ from matplotlib.patches import FancyBboxPatch
 from lab.callbacks.diagnostics.sample_scenes import scenes_figure, titles_of
 from lab.config.check import check
 from lab.config.command_line import composed
+from lab.config.overrides import last_of_each
 from lab.console import LabError, import_from_here, refusals
 from lab.datasets.imagenet import FolderScenes
 from lab.datasets.loading import DataModule
@@ -58,8 +59,9 @@ def picture(experiment: str, overrides: list[str], out: Path, count: int) -> Pat
     Raises:
         LabError: if the overrides do not compose, an option is wrong or the data has no pictures.
     """
-    wanted = [f"experiment={experiment}", *_last_word([*READY.get(experiment, []), *overrides])]
-    config = composed(wanted).config
+    # Of each key the last alone: Hydra takes a group only once.
+    wanted = last_of_each([f"experiment={experiment}", *READY.get(experiment, []), *overrides])
+    config = composed([one.text for one in wanted.values()]).config
     if "batch_size" in config.data:
         config.data.batch_size = count
     config.paths.run = str(out)
@@ -72,11 +74,6 @@ def picture(experiment: str, overrides: list[str], out: Path, count: int) -> Pat
     # Photographs are saved at a lower resolution: PNG hardly compresses them.
     save_figure(draw(data, count), path, dpi=110 if draw is photographs else DPI)
     return path
-
-
-def _last_word(overrides: list[str]) -> list[str]:
-    """Keeps the last override of each key: Hydra takes a group only once."""
-    return list({override.split("=", 1)[0]: override for override in overrides}.values())
 
 
 def scenes(data: Any, count: int) -> Figure:

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from matplotlib import colormaps
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from torch import Tensor
@@ -17,7 +16,7 @@ from torch import Tensor
 from lab.callbacks.diagnostics.base import Diagnostic
 from lab.observation.observe import Chunk, Findings
 from lab.plotting.figures import count_axis, legend_below, new_figure
-from lab.plotting.style import MAP, styled
+from lab.plotting.style import MAP, layer_colors, styled
 
 BINS = 25
 # Edges of bins lie so far below multiples of 1 / 25: uniform attention over five tokens, 1/5, would lie in two bins.
@@ -104,7 +103,7 @@ def scores_panel(axes: Any, counts: pd.DataFrame, moment: float | None, most: fl
 @styled()
 def _histogram(counts_LX: np.ndarray) -> Figure:
     figure, axes = new_figure(5.5, 2.9)
-    colors = colormaps[MAP](np.linspace(0, 0.9, len(counts_LX)))
+    colors = layer_colors(len(counts_LX))
     middles = (np.arange(BINS) + 0.5) / BINS
     for layer, counts in enumerate(counts_LX):
         share = np.where(counts > 0, counts / counts.sum(), np.nan)

@@ -20,7 +20,8 @@ from lab.callbacks.eureka import moment_step
 from lab.callbacks.throughput import no_training
 from lab.console import LabError, blamed, tell, unexpected
 from lab.datasets.loading import data_of
-from lab.observation.observe import Chunk, Findings, attention_layers, observe
+from lab.models.parts import attention_layers_of
+from lab.observation.observe import Chunk, Findings, observe
 from lab.observation.subject import Subject
 from lab.plotting.figures import save_figure
 from lab.runs.boards import Board, boards
@@ -244,7 +245,7 @@ class Diagnostic(Keeper, ABC):
         model = model_of(pl_module)
         if sum(one.name == self.name for one in _diagnostics(trainer)) > 1:
             raise LabError(f"two diagnostics are called {self.name} and would write one file: leave one of them out")
-        if not attention_layers(model):
+        if not attention_layers_of(model):
             raise LabError(
                 f"callbacks.{self.name} looks into attention, which {type(model).__name__} does not have: leave it out"
             )

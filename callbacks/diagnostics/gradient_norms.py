@@ -19,7 +19,7 @@ from lab.callbacks.eureka import moment_step
 from lab.console import LabError
 from lab.models.parts import attention_layers_of
 from lab.observation.gradients import at_next_steps
-from lab.observation.observe import Findings, attention_layers
+from lab.observation.observe import Findings
 from lab.observation.subject import Subject
 from lab.plotting.curves import gradient_figure
 from lab.plotting.figures import bars_by_layer, lines_by_layer
@@ -75,7 +75,7 @@ class GradientNorms(OwnInputDiagnostic):
         """
         trained = subject.trained
         assert trained is not None  # as ``needs`` ensures
-        if not attention_layers(subject.model):
+        if not attention_layers_of(subject.model):
             raise LabError(f"{type(subject.model).__name__} has no attention, so {self.name} cannot look into it")
         steps = math.ceil((self.scenes or 1) / trained.samples_per_step)
         found = Findings()

@@ -6,10 +6,8 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, ClassVar, cast
 
-import numpy as np
 import pandas as pd
 import torch
-from matplotlib import colormaps
 from matplotlib.figure import Figure
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
@@ -21,7 +19,7 @@ from lab.observation.probes import Targets
 from lab.observation.representations import OF_HEADS, Place, Quantity, needed, probe_labels, representations
 from lab.plotting.curves import guide
 from lab.plotting.figures import count_axis, grouped_bars, legend_below, name_left, new_figure, panels, shade_before
-from lab.plotting.style import MAP, styled
+from lab.plotting.style import layer_colors, styled
 
 Seen = tuple[dict[Place, Tensor], dict[str, Tensor], torch.device]
 
@@ -157,7 +155,7 @@ class Probe(Diagnostic):
         targets = list(shown["target"].unique())
         figure, axes = panels(len(targets), sharex=True, sharey=self.limits is not None)
         layers = sorted(shown["layer"].unique())
-        colors = dict(zip(layers, colormaps[MAP](np.linspace(0, 0.9, len(layers))), strict=True))
+        colors = dict(zip(layers, layer_colors(len(layers)), strict=True))
         for panel, target in zip(axes, targets, strict=True):
             own = shown[shown["target"] == target]
             for layer, rows in own.groupby("layer"):

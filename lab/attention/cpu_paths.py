@@ -144,7 +144,7 @@ class Weights(torch.autograd.Function):
         if mask is None:
             return logits.softmax(-1).to(k.dtype)
         weights = logits.masked_fill(~mask, float("-inf")).softmax(-1)
-        return weights.masked_fill(~mask.any(-1, keepdim=True), 0.0).to(k.dtype)
+        return weights.masked_fill(fully_masked_rows(mask), 0.0).to(k.dtype)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None], output: Tensor) -> None:

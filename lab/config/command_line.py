@@ -19,7 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from lab.config.check import PLAIN_VALUES, check, check_complete, check_plain
 from lab.config.compose import CONFIGS, initialized
-from lab.config.explained import explained, one_line
+from lab.config.explained import explained, flattened
 from lab.config.hydra_internals import argument_parser, keys_of, loader, options_of, search_path
 from lab.config.identity import NOT_WHAT
 from lab.config.overrides import parsed
@@ -163,7 +163,7 @@ def _composed(single: Sequence[str]) -> DictConfig:
             key = override.key_or_group
             if (options := options_of(key)) and not isinstance(override.value(), str | list):
                 raise LabError(f"{override.input_line} is no name of a config; {choices('', options)}") from error
-        raise LabError(one_line(str(error))) from error
+        raise LabError(flattened(str(error))) from error
     if config.hydra.runtime.choices["hydra/sweeper"] == "search" and find_spec("optuna") is None:
         raise LabError(f"a search needs {not_installed('Optuna', 'optuna')}")
     return config

@@ -39,7 +39,7 @@ def explained(error: Exception, overrides: Sequence[str]) -> str:
         return f"+{twice[1]}= would add a second {twice[1]}: write {twice[1]}=, without the plus"
     wrong = re.search(r"Could not override '([^']+)'", text)
     if wrong is None:
-        return one_line(text)
+        return flattened(text)
     key = wrong.group(1)
     value = next((o.split("=", 1)[1] for o in overrides if o.startswith(f"{key}=")), "")
     options = options_of(key)
@@ -66,7 +66,7 @@ def explained(error: Exception, overrides: Sequence[str]) -> str:
             return f"{key} is an option of a launcher, and none is chosen: add hydra/launcher=, one of {listed}"
         OmegaConf.set_struct(config, False)
         return explain_key(config, key)
-    return one_line(text)
+    return flattened(text)
 
 
 def _that_choose(part: str, group: str) -> list[str]:
@@ -75,7 +75,7 @@ def _that_choose(part: str, group: str) -> list[str]:
     return [one for one in options_of(group) if choices_of.of(parsed([f"{group}={one}"])).get(part)]
 
 
-def one_line(text: str) -> str:
+def flattened(text: str) -> str:
     """Joins the lines of one of Hydra's messages, without those that name its own types."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return " ".join(line.replace("\t", ", ") for line in lines if "full_key" not in line and "object_type" not in line)

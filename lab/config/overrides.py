@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -70,6 +70,15 @@ def read_override(text: str) -> Override:
         as_hydra = found.get_value_element_as_str()
         written = f"{key}={as_hydra.lower() if isinstance(found.value(), bool) else as_hydra}"
     return Override(text, found.key_or_group, value if equals else "", written)
+
+
+def last_of_each(texts: Iterable[str]) -> dict[str, Override]:
+    """Overrides by their key, in the order in which keys come first; of a key that comes twice the last one counts.
+
+    Raises:
+        LabError: if one is not valid in Hydra's grammar.
+    """
+    return {one.key: one for one in map(read_override, texts)}
 
 
 def parsed(texts: Sequence[str], loader: ConfigLoader | None = None) -> list[types.Override]:

@@ -29,6 +29,8 @@ _PARTS = ("normaliser", "schedule")
 _META = torch.device("meta")
 # Names of classes that attend. A softmax elsewhere may be that of a router or of a loss.
 _ATTENDS = "attention|attn|transformer_?(block|layer)"
+# Those that attend over channels: XCiT's, Florence-2's.
+_OVER_CHANNELS = "^xca$|channel_?att|cross_?covariance"
 
 
 def replace_softmax(model: Model, softmax: str | SoftmaxFactory | RuleFactory = "softmax", **options: Any) -> Model:
@@ -126,9 +128,13 @@ def heat(model: nn.Module, progress: float) -> None:
             own.rule.set_tau(own.schedule(progress, own.rule.default_tau))
 
 
-def _attention_modules(model: nn.Module) -> Iterator[tuple[type[ReplacedSoftmax], nn.Module]]:
-    """Yields the attention modules of a model, each with the subclass of ReplacedSoftmax that reaches it."""
-    reached: set[int] = set()
+def _attention_modules(model: nn.Module) -> list[tuple[type[ReplacedSoftmax], nn.Module]]:
+    """The attention modules of a model, each with the subclass of ReplacedSoftmax that reaches it.
+
+    Raises:
+        LabError: if there is none, or some attention of the model cannot be reached.
+    """
+    found: dict[int, tuple[type[ReplacedSoftmax], nn.Module]] = {}
     ways: list[type[ReplacedSoftmax]] = [OfMultiheadAttention, OfSdpaCalls]
     if "transformers" in sys.modules:
         from lab.models.hugging_face import OfHuggingFace  # an optional extra, and seconds to import
@@ -136,15 +142,14 @@ def _attention_modules(model: nn.Module) -> Iterator[tuple[type[ReplacedSoftmax]
         ways.insert(0, OfHuggingFace)
     for way in ways:
         for module in way.found_in(model):
-            if id(module) not in reached:
-                reached.add(id(module))
-                yield way, module
-    if not reached:
+            found.setdefault(id(module), (way, module))
+    _check_whole(model, found.keys())
+    if not found:
         raise LabError(
-            f"the softmax of {type(model).__name__} cannot be replaced: none of its modules asks transformers for an "
-            "attention function, calls F.scaled_dot_product_attention, or is an nn.MultiheadAttention"
+            f"{type(model).__name__} has no softmax that could be replaced: none of its modules asks transformers for "
+            "an attention function, calls F.scaled_dot_product_attention, or is an nn.MultiheadAttention"
         )
-    _check_whole(model, reached)
+    return [*found.values()]
 
 
 def _check_whole(model: nn.Module, reached: Set[int]) -> None:
@@ -161,6 +166,11 @@ def _check_whole(model: nn.Module, reached: Set[int]) -> None:
                 )
     for module in model.modules():
         name = type(module).__name__
+        if id(module) in reached and re.search(_OVER_CHANNELS, name, re.I):
+            raise LabError(
+                f"the softmax of {type(model).__name__} cannot be replaced as a whole: its {name} attends over "
+                "channels, not over tokens"
+            )
         if id(module) not in reached | within and re.search(_ATTENDS, name, re.I) and _has_a_softmax(module):
             raise LabError(
                 f"the softmax of {type(model).__name__} cannot be replaced as a whole: its {name} works out a softmax "

@@ -80,9 +80,12 @@ def _told(module: nn.Module, names: tuple[str, ...]) -> int | None:
 
 
 def _projected(module: nn.Module) -> int | None:
-    """Width of the queries, where one linear layer projects queries, keys and values of one width."""
-    rows = next((one.out_features for name in _FUSED if isinstance(one := getattr(module, name, None), nn.Linear)), 0)
-    return rows // 3 or None
+    """Width of the queries, where a linear layer projects them, by themselves or with keys and values of one width."""
+    layers = [(name, 1) for name, *_ in _PROJECTIONS] + [(name, 3) for name in _FUSED]
+    widths = (
+        one.out_features // parts for name, parts in layers if isinstance(one := getattr(module, name, None), nn.Linear)
+    )
+    return next(widths, None)
 
 
 class ReplacedSoftmax(MultiHead):

@@ -16,12 +16,11 @@ from torch import Tensor, nn
 
 from lab.console import LabError, blamed
 from lab.datasets.loading import parts_of
-from lab.models.parts import observable
+from lab.models.parts import attention_layers_of, observable
 from lab.observation.observe import (
     Chunk,
     Findings,
     Observer,
-    attention_layers,
     check_observers,
     chunk_rows,
     conclusion,
@@ -51,7 +50,7 @@ def look(model: nn.Module, x: Any, observers: Sequence[Observer]) -> list[Findin
         LabError: if the model has no attention of the lab, it fails on x, or an observer needs more than a batch.
     """
     known = observable(model)
-    if known is None or not attention_layers(model):
+    if known is None or not attention_layers_of(model):
         raise LabError(f"{type(model).__name__} has no attention of the lab: call lab.replace_softmax(model) first")
     check_observers(observers)
     for one in observers:

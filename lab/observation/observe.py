@@ -112,11 +112,6 @@ class Observer(Protocol):
     def conclude(self, seen: list[Any]) -> Findings: ...
 
 
-def attention_layers(model: nn.Module) -> int:
-    """Counts the attention layers of a model."""
-    return len(attention_layers_of(model))
-
-
 def observe(
     model: nn.Module,
     data: DataModule,
@@ -145,7 +140,7 @@ def observe(
             that cannot look at scenes.
     """
     check_observers(observers)
-    if observable(model) is None or not attention_layers(model):
+    if not attention_layers_of(model):
         names = ", ".join(type(observer).__name__ for observer in observers)
         raise LabError(f"{type(model).__name__} has no attention, so {names or 'nobody'} cannot look into it")
     if not observers:

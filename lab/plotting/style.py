@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import matplotlib
+import numpy as np
 from cycler import cycler
 
 # Colours of softmaxes, which people with colour-blindness can tell apart: those of Okabe and Ito 2008 without yellow
@@ -33,6 +34,12 @@ QKV = dict(zip("qkv", _OTHERS, strict=False))
 GUIDE = "0.35"
 # Colour map of maps and counts.
 MAP = "viridis"
+
+
+def layer_colors(layers: int) -> Any:
+    """Colours of layers, from the first to the last one, [layers, 4] (RGBA); the map's end is too light for a line."""
+    return matplotlib.colormaps[MAP](np.linspace(0, 0.9, layers))
+
 
 _SETTINGS: Any = {
     # Text stays text in a PDF, with its font embedded: it can be searched, and journals accept it.

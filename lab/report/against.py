@@ -232,7 +232,7 @@ def _short(runs: Sequence[Record], published: Config) -> list[Record]:
         run
         for run in runs
         if run.finished
-        and run.looked
+        and run.watched_for
         and run.moment is None
         and (run.summary.steps < steps if steps > 0 else run.epochs < length)
     ]

@@ -376,7 +376,7 @@ def run_row(setting: Setting, run: Record, out: Path) -> dict[str, Any]:
         "samples": summary.samples,
         "wall_seconds": summary.wall_seconds,
         "counted": run in setting.runs and run.finished,
-        "looked": run in setting.runs and run.looked,
+        "looked": run in setting.runs and run.watched_for,
         "commit": summary.git.commit,
         "machine": machine.get("gpu") or machine.get("processor"),
         "written": summary.written,

@@ -69,7 +69,7 @@ def curves_chart(settings: Sequence[Setting], quantity: Quantity, styles: Mappin
             }
         )
     # All settings share one axis, so a guide that is true for only some of them would be read as true for all.
-    guided = [guides(own, quantity) for runs in chosen.values() if (own := [run for run in runs if run.looked])]
+    guided = [guides(own, quantity) for runs in chosen.values() if (own := [run for run in runs if run.watched_for])]
     found = [one for one in guided[0] if all(one in own for own in guided)] if guided else []
     lines = [{"y": scale * y, "name": name, "dash": _DASHES[line]} for y, line, name in found]
     return _chart("epoch", title_of(first, quantity), groups, lines)

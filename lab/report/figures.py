@@ -264,7 +264,7 @@ def rate_grid(settings: Sequence[Setting]) -> tuple[dict[str, dict[Rate, tuple[i
     found: dict[str, dict[Rate, tuple[int, int]]] = {}
     for setting in settings:
         rate = tuple(setting.config.get(key) for key in _LEARNING_RATE)
-        looked = [run for run in setting.finished if run.looked]
+        looked = [run for run in setting.finished if run.watched_for]
         numbers = all(isinstance(one, float | int | None) for one in rate) and rate[0] is not None
         if not looked or not numbers or undecided(setting.runs):
             continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from lab.report.survival import Median, Times, log_rank, median_time, times_of
 from lab.runs.metric_names import is_accuracy
 
 CADENCE = "trainer.check_val_every_n_epoch"
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ def outcome(
     """
     runs = setting.runs if runs is None else runs
     finished = [run for run in runs if run.finished]
-    looked = [run for run in finished if run.looked]
+    looked = [run for run in finished if run.watched_for]
     moments = [run.moment for run in looked if run.moment is not None]
     with_moment = [100 * run.accuracy for run in looked if run.moment is not None and run.accuracy is not None]
     without = [100 * run.accuracy for run in looked if run.moment is None and run.accuracy is not None]
@@ -108,7 +109,7 @@ def outcome(
 
 def times(runs: Sequence[Record]) -> Times | None:
     """Times to the Eureka-moment; unfinished runs count up to their last validation. None before any validation."""
-    return _times([(run.moment, run.validated_epochs) for run in runs if run.looked])
+    return _times([(run.moment, run.validated_epochs) for run in runs if run.watched_for])
 
 
 def change_times(runs: Sequence[Record]) -> Times | None:
@@ -139,6 +140,8 @@ def _times(runs: Sequence[tuple[int | None, int]]) -> Times | None:
 def _reach(runs: Sequence[Record], baseline: Setting | None) -> Reach | None:
     finished = [run for run in runs if run.finished]
     if baseline is None or not finished or not baseline.finished or _moment_of(finished[0]) != _moment_of(baseline):
+        return None
+    if _task_of(finished[0]) != _task_of(baseline):
         return None
     if _end_of(finished[0]) != _end_of(baseline) or any(run.cut_short for run in (*finished, *baseline.finished)):
         return None
@@ -186,12 +189,19 @@ class Against:
 
 
 def compare(outcomes: Sequence[Outcome], baseline: Setting, confidence: float = 0.95) -> list[Against]:
-    """Compares every other setting with the baseline; p-values are corrected for the number of settings."""
+    """Compares every other setting with the baseline; p-values are corrected for the number of settings.
+
+    A setting on another task than the baseline's is not tested against it.
+    """
     others = [outcome.setting for outcome in outcomes if outcome.setting is not baseline]
-    ratios = [_fisher(setting, baseline) for setting in others]
-    ranks = [_log_rank(setting, baseline) for setting in others]
-    changes = [_log_rank(setting, baseline, change_times) for setting in others]
-    pairs = [_paired(setting, baseline, confidence) for setting in others]
+
+    def tested(test: Callable[[Setting], T]) -> list[T | None]:
+        return [test(one) if _task_of(one) == _task_of(baseline) else None for one in others]
+
+    ratios = tested(lambda one: _fisher(one, baseline))
+    ranks = tested(lambda one: _log_rank(one, baseline))
+    changes = tested(lambda one: _log_rank(one, baseline, change_times))
+    pairs = tested(lambda one: _paired(one, baseline, confidence))
     corrected = [holm(values) for values in (ratios, ranks, changes, [pair.p if pair else None for pair in pairs])]
     return [
         Against(one, ratio, rank, change, pair and (pair.difference, pair.low, pair.high), p, pair.seeds if pair else 0)
@@ -200,7 +210,7 @@ def compare(outcomes: Sequence[Outcome], baseline: Setting, confidence: float = 
 
 
 def _fisher(one: Setting, other: Setting) -> float | None:
-    looked = [[run for run in s.finished if run.looked] for s in (one, other)]
+    looked = [[run for run in s.finished if run.watched_for] for s in (one, other)]
     same = _moment_of(one) == _moment_of(other) and _length_of(one) == _length_of(other)
     if not all(looked) or not same or undecided(one.runs) or undecided(other.runs):
         return None
@@ -217,7 +227,7 @@ def still_waiting(runs: Sequence[Record]) -> list[Record]:
     return [
         run
         for run in runs
-        if run.stops_early and run.looked and run.moment is None and not (run.finished or run.summary.diverged)
+        if run.stops_early and run.watched_for and run.moment is None and not (run.finished or run.summary.diverged)
     ]
 
 
@@ -226,13 +236,13 @@ def undecided(runs: Sequence[Record]) -> list[Record]:
 
     These are finished runs that something (``trainer.max_time``) ended early, and :func:`still_waiting`.
     """
-    cut = [run for run in runs if run.looked and run.moment is None and run.cut_short]
+    cut = [run for run in runs if run.watched_for and run.moment is None and run.cut_short]
     return [*cut, *still_waiting(runs)]
 
 
 def counts_alone(runs: Sequence[Record], unknown: Sequence[Record]) -> str:
     """Text in place of a ratio: how many runs had a moment, how many ended without, and which might have one yet."""
-    ended = [run for run in runs if run.finished and run.looked and not any(run is one for one in unknown)]
+    ended = [run for run in runs if run.finished and run.watched_for and not any(run is one for one in unknown)]
     with_moment = sum(run.moment is not None for run in ended)
     without = f", {len(ended) - with_moment} without" if with_moment < len(ended) else ""
     return f"{with_moment} with a moment{without}; not counted: {without_one(unknown)}"
@@ -265,6 +275,11 @@ def _log_rank(one: Setting, other: Setting, of: Callable[[Sequence[Record]], Tim
 def _moment_of(runs: Setting | Record) -> list[Any]:
     """Definition of a moment in a config: settings that differ in it are not compared."""
     return [runs.config.get(f"callbacks.eureka.{name}") for name in ("metric", "threshold", "mode", "plateau_share")]
+
+
+def _task_of(runs: Setting | Record) -> dict[str, Any]:
+    """Classes that make the data: the task, and where its images or texts come from."""
+    return {key: name for key, name in runs.config.items() if key.startswith("data.") and key.endswith("._target_")}
 
 
 def _at_the_end(runs: Sequence[Record]) -> list[tuple[int, float]]:

@@ -124,7 +124,7 @@ class Record:
         return self.summary.change
 
     @property
-    def looked(self) -> bool:
+    def watched_for(self) -> bool:
         """True if the run was watched for a Eureka-moment; if it was not, having none says nothing."""
         return self.threshold is not None
 

@@ -11,7 +11,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from lab.config.compose import compose_config
-from lab.config.overrides import read_override
+from lab.config.overrides import last_of_each
 from lab.report.records import Record, only_watches, what_is_run
 from lab.runs.spec import RULE
 from lab.runs.summary import Summary
@@ -140,7 +140,7 @@ def _names(groups: Sequence[Sequence[Record]]) -> list[str]:
 
 def head_and_options(run: Summary) -> tuple[str, list[str]]:
     """Returns the softmax (or the row) of a run, and what its name can tell beyond that, experiment and seed."""
-    last = {one.key: one for one in map(read_override, run.overrides)}  # of a key that was given twice, the last counts
+    last = last_of_each(run.overrides)
     row = last.pop("row", None)
     told = (one for one in last.values() if one.is_what and one.key not in _NAMED_APART and not only_watches(one.key))
     return row.value if row else run.softmax, [one.name for one in told]

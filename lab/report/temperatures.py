@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-import matplotlib
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
 from lab.console import LabError
 from lab.plotting.figures import count_axis, legend_below, panels
-from lab.plotting.style import MAP, styled
+from lab.plotting.style import layer_colors, styled
 from lab.report.figures import panel_title, seed_of, told_apart
 from lab.report.records import METRICS, Record
 from lab.report.settings import Setting
@@ -37,7 +36,7 @@ def temperatures(settings: Sequence[Setting]) -> Figure | None:
     figure, axes = panels(len(shown), sharex=True)
     titles = told_apart([setting.name for setting, *_ in shown])
     most = max(max(layers) for *_, layers in shown)
-    colors = matplotlib.colormaps[MAP](np.linspace(0, 0.9, most + 1))
+    colors = layer_colors(most + 1)
     for panel, title, (setting, name, layers) in zip(axes, titles, shown, strict=True):
         for layer, table in layers.items():
             panel.plot(table["step"], table["mean"], color=colors[layer], label=f"layer {layer}")

@@ -11,7 +11,7 @@ from hydra.errors import InstantiationException
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from lab.console import LabError, first_line, unexpected
+from lab.console import LabError, first_line, raised_on_purpose, unexpected, users_line_of
 from lab.runs.files import is_full
 from lab.runs.summary import Status
 
@@ -46,14 +46,13 @@ class Ending:
         """Notes which exception ends the block.
 
         Raises:
-            LabError: in place of an error that a user can fix: a missing file, a wrong value, a full disk.
+            LabError: in place of an error that a user can fix: a missing file, a wrong value, a full disk, a fault in
+                code of the user's own.
         """
         try:
             yield
         except (*MENDED, InstantiationException) as error:
-            # The constructor's own error, not Hydra's error around it.
-            cause = error.__cause__ if isinstance(error, InstantiationException) else error
-            self.reason = _of_worker(str(cause)) if isinstance(cause, MENDED) else _not_made(error)
+            self.reason = _in_words(error)
             raise LabError(self.reason) from error
         except BaseException as error:
             if isinstance(error, OSError) and is_full(error):
@@ -61,6 +60,9 @@ class Ending:
                     f"the disk has no room for {error.filename or 'what is logged'}: make room and give the same "
                     f"command again{self._last_state()}"
                 )
+                raise LabError(self.reason) from error
+            if isinstance(error, Exception) and users_line_of(error):
+                self.reason = unexpected(error)
                 raise LabError(self.reason) from error
             stopped = isinstance(error, STOPPED)
             self.status = "stopped" if stopped else "failed"
@@ -73,6 +75,22 @@ class Ending:
             return ""
         found = [{path.name for path in folder.glob("checkpoints/last-*.ckpt")} for folder in self.folders]
         return f", which goes on from {max(set.intersection(*found), default='the start')}"
+
+
+def _in_words(error: Exception) -> str:
+    """Says in one sentence what is wrong, and where, if that is in code of the user's own."""
+    made = isinstance(error, InstantiationException)
+    # The constructor's own error, not Hydra's error around it.
+    cause = error.__cause__ if made else error
+    if not isinstance(cause, MENDED):
+        return _not_made(error)
+    message, line = _of_worker(str(cause)), users_line_of(cause)
+    # An error of a worker comes through lines of this process that have no part in it.
+    if isinstance(cause, LabError) or line is None or message != str(cause):
+        return message
+    if raised_on_purpose(cause):
+        return f"{message} ({line})"
+    return _not_made(error) if made else unexpected(cause)
 
 
 def _of_worker(message: str) -> str:

@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from lab.config.command_line import composed
 from lab.config.identity import identity
-from lab.config.overrides import Override, read_override
+from lab.config.overrides import Override, last_of_each, read_override
 from lab.console import LabError
 
 # The override that puts a class in the place of the chosen softmax's rule.
@@ -62,7 +62,7 @@ class RunSpec:
         name = run_name(str(choices.get("experiment") or "custom"), str(choices["softmax"]), own.seed, overrides)
         # A run folder is read from other folders, too.
         own.paths.data = str(Path(own.paths.data).expanduser().absolute())
-        own.paths.run = str(Path(own.paths.runs).expanduser().absolute() / name)
+        own.paths.run = str(runs_folder(own) / name)
         OmegaConf.set_struct(own, True)
         OmegaConf.set_readonly(own, True)
         return cls(own, overrides, dict(choices))
@@ -107,7 +107,7 @@ class RunSpec:
     @property
     def runs(self) -> Path:
         """The folder of all runs."""
-        return Path(self.config.paths.runs).expanduser().absolute()
+        return runs_folder(self.config)
 
     @property
     def folder(self) -> Path:
@@ -145,6 +145,11 @@ class RunSpec:
         return tuple(self.changed(seed=seed, seeds=None) for seed in self.seeds) if self.several else (self,)
 
 
+def runs_folder(config: DictConfig) -> Path:
+    """The folder of all runs of a config."""
+    return Path(config.paths.runs).expanduser().absolute()
+
+
 def seeds_of(asked: Any, first: int) -> tuple[int, ...]:
     """Returns the seeds that ``seeds=`` asks for: a number of them from ``first`` on, a list, or ``first`` alone.
 
@@ -178,7 +183,7 @@ def run_name(experiment: str, softmax: str, seed: int, overrides: Iterable[str])
         overrides: as typed on the command line; their order does not matter, nor how a number is written, and of a key
             that comes twice the last one counts, as it does for Hydra.
     """
-    typed = list({one.key: one for one in map(read_override, overrides)}.values())
+    typed = last_of_each(overrides).values()
     name = softmax_name(softmax, overrides)
     # In normal form, not as typed: a run has the same name by itself and in a sweep.
     rest = [_in_a_name(one) for one in typed if _names_a_run(one)]

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError,
 
 from lab.runs.files import DamagedFile, as_path, read_json, write_atomically, write_json
 from lab.runs.lock import is_held
-from lab.runs.metric_names import value_told
+from lab.runs.metric_names import falls, is_accuracy, value_told
 
 FILE = "summary.json"
 # Rises when a field changes its meaning; a summary without one is from before there were versions.
@@ -94,7 +94,8 @@ class Eureka(_Part):
 
     def drawn(self, quantity: str) -> str:
         """Metric to draw as "accuracy" or "loss": the watched one if it is of that kind, else ``val/<quantity>``."""
-        return self.metric if quantity in self.metric else f"val/{quantity}"
+        own = "accuracy" if is_accuracy(self.metric) else "loss" if falls(self.metric) else None
+        return self.metric if own == quantity else f"val/{quantity}"
 
 
 class Best(_Part):

@@ -25,10 +25,10 @@ from submitit.helpers import clean_env
 from submitit.slurm.slurm import SlurmJob
 
 from lab.config.hydra_internals import error_of
-from lab.config.overrides import Override, is_whole, read_override
+from lab.config.overrides import Override, is_whole, last_of_each
 from lab.console import LabError, Unfinished, first_line, tell
 from lab.runs import slurm
-from lab.runs.spec import RunSpec
+from lab.runs.spec import RunSpec, runs_folder
 from lab.runs.summary import is_finished, read_summary
 from lab.sweeps import jobs
 
@@ -78,7 +78,7 @@ class SlurmLauncher(submitit_launcher.SlurmLauncher):
 
     def _launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> list[JobReturn]:
         runs = self._runs(job_overrides, initial_job_idx)
-        with jobs.one_submits(Path(self.config.paths.runs).expanduser().absolute()):
+        with jobs.one_submits(runs_folder(self.config)):
             # Jobs are found before summaries are read: a run whose job ends in between is finished, not missing.
             found = jobs.find(folder for run in runs for folder in run.folders)
             finished = {run.number for run in runs if run.finished()}
@@ -136,7 +136,7 @@ class SlurmLauncher(submitit_launcher.SlurmLauncher):
         composed: dict[tuple[str, ...], RunSpec] = {}
         runs = []
         for number, overrides in enumerate(map(list, job_overrides), first):
-            typed = {one.key: one for one in map(read_override, overrides)}
+            typed = last_of_each(overrides)
             setting = tuple(one.text for one in typed.values() if one.key != "seed")
             if setting not in composed:
                 config = self.hydra_context.config_loader.load_sweep_config(self.config, overrides)

@@ -16,11 +16,11 @@ from lab.config.command_line import config_dir_of, each_value, parse_arguments
 from lab.config.compose import initialized
 from lab.config.explained import explained
 from lab.config.hydra_internals import Choices, compose_multirun, loader, split_into_jobs
-from lab.config.overrides import Override, parsed, read_override
+from lab.config.overrides import Override, last_of_each, parsed
 from lab.console import LabError, refusals
 from lab.runs.files import check_writable
 from lab.runs.provenance import command_line
-from lab.runs.spec import run_name, seeds_of
+from lab.runs.spec import run_name, runs_folder, seeds_of
 from lab.sweeps.plan import FOLDER, write_plan
 
 # Groups whose configs may set any value, also the seeds.
@@ -34,7 +34,7 @@ class RecordPlan(Callback):
     """
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        runs = Path(config.paths.runs).expanduser().absolute()
+        runs = runs_folder(config)
         # Exits by itself: Hydra would only warn of an exception here, and fail for the same reason a moment later.
         with refusals():
             check_writable(runs / FOLDER, "paths.runs:")
@@ -80,7 +80,7 @@ def names_of(config: DictConfig, jobs: Sequence[Sequence[str]]) -> list[list[str
     known = config.hydra.runtime.choices
     names = []
     for job in jobs:
-        typed = {one.key: one for one in map(read_override, job)}
+        typed = last_of_each(job)
         # Neither seeds nor values inside a group change which configs are chosen.
         groups = tuple(one.text for one in typed.values() if one.is_group and one.key not in ("seed", "seeds"))
         if groups not in chosen_by:
@@ -133,7 +133,7 @@ def planned_runs(arguments: Sequence[str]) -> tuple[Path, list[Path]]:
             names = planned(config)
         except (HydraException, OmegaConfBaseException) as error:
             raise LabError(explained(error, overrides)) from error
-    runs = Path(config.paths.runs).expanduser().absolute()
+    runs = runs_folder(config)
     check_apart(names)
     return runs, [runs / name for name in names]
 

@@ -35,6 +35,7 @@ from lab.config.identity import NOT_WHAT
 from lab.config.overrides import is_whole, parsed, quoted
 from lab.config.suggestions import choices
 from lab.console import LabError, Unfinished, first_line, tell
+from lab.runs.spec import runs_folder
 from lab.runs.study import PRUNED_AT, PRUNER, PRUNERS, SAMPLERS, chosen, storage_at
 from lab.sweeps.plan import FOLDER
 from lab.sweeps.waiting import end_if_told
@@ -63,7 +64,7 @@ def search(config: DictConfig, launch: Launch) -> None:
             short; the same command then goes on with it.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    settings, runs = config.hydra.sweeper, Path(config.paths.runs).expanduser().absolute()
+    settings, runs = config.hydra.sweeper, runs_folder(config)
     _check_options(settings)
     typed = _typed(config)
     swept = {key: override for key, override in typed.items() if override.is_sweep_override()}

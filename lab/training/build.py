@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import lightning as L
@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from lab.attention.normalisers.softmax import Softmax
 from lab.attention.rules.fixed import Fixed
-from lab.attention.schedule import check_schedule
+from lab.attention.schedule import TauSchedule, check_schedule
 from lab.callbacks.checkpoints import Checkpoints
 from lab.callbacks.diagnostics.base import Diagnostic, Keeper
 from lab.callbacks.eureka import EurekaMoment
@@ -96,9 +96,7 @@ def build_options(config: DictConfig) -> None:
     build_optim(config.optim)
     build_callbacks(config)
     build_data(config.data)
-    if schedule := config.softmax.get("schedule"):
-        with blamed(f"softmax.schedule._target_={schedule._target_} fails"):
-            check_schedule(instantiate(schedule))
+    _schedule(config.softmax)
     if config.intervention:
         instantiate(config.intervention)
 
@@ -108,18 +106,16 @@ def build_module(config: DictConfig, data: DataModule, kind: type[TwoStepModule]
     facts = data.model_arguments()
     if not isinstance(facts, Mapping) or "num_classes" not in facts:
         raise LabError(f"{config.data._target_}.model_arguments() gives no num_classes, the number of labels")
-    schedule = config.softmax.get("schedule")
     model = build_model(config.model, config.softmax, facts)
-    if schedule and not rules_of(model):
-        raise LabError(
-            f"{config.model._target_} has no attention, so no temperature to schedule: leave softmax/schedule out"
-        )
-    if schedule:
-        with blamed(f"softmax.schedule._target_={schedule._target_} fails"):
-            for default_tau in {rule.default_tau for rule in rules_of(model)}:
-                check_schedule(instantiate(schedule), default_tau)
-    if schedule and not all(normaliser.takes_temperature for normaliser in normalisers_of(model)):
-        raise LabError(f"{config.softmax.normaliser._target_} has no temperature to heat: leave softmax/schedule out")
+    if config.softmax.get("schedule"):
+        if not rules_of(model):
+            raise LabError(
+                f"{config.model._target_} has no attention, so no temperature to schedule: leave softmax/schedule out"
+            )
+        if not all(normaliser.takes_temperature for normaliser in normalisers_of(model)):
+            raise LabError(
+                f"{config.softmax.normaliser._target_} has no temperature to heat: leave softmax/schedule out"
+            )
     if config.intervention and not rules_of(model):
         raise LabError(
             f"{config.model._target_} has no attention whose gradients could be scaled: leave intervention out"
@@ -134,9 +130,21 @@ def build_module(config: DictConfig, data: DataModule, kind: type[TwoStepModule]
         accuracies=data.accuracies,
         ignored=IGNORED if data.ragged else None,
         seed=config.seed,
-        schedule=instantiate(schedule) if schedule else None,
+        schedule=_schedule(config.softmax, {rule.default_tau for rule in rules_of(model)}),
         intervention=intervention,
     )
+
+
+def _schedule(softmax: DictConfig, default_taus: Iterable[float] = (8.0,)) -> TauSchedule | None:
+    """The schedule of tau, tried for rules of these tau; None where the softmax has none."""
+    config = softmax.get("schedule")
+    if not config:
+        return None
+    with blamed(f"softmax.schedule._target_={config._target_} fails"):
+        schedule = instantiate(config)
+        for tau in default_taus:
+            check_schedule(schedule, tau)
+    return schedule
 
 
 def build_model(model: DictConfig, softmax: DictConfig, facts: dict[str, int]) -> torch.nn.Module:

@@ -19,9 +19,8 @@ from lab.datasets.given import GivenData
 from lab.datasets.seeding import generator_of
 from lab.models.composed_softmax import refuse_schedule, softmax_config, softmax_factory
 from lab.models.libraries.named import NamedModel, named_model
-from lab.models.parts import OtherModel
+from lab.models.parts import OtherModel, attention_layers_of
 from lab.models.replace import replace_softmax, restore_softmax
-from lab.observation.observe import attention_layers
 from lab.observation.subject import Subject
 from lab.runs.spec import folder_name
 from lab.training.looks import Looks, device_of, typed_softmax
@@ -98,7 +97,7 @@ def inspect_model(
     loaded = replace_softmax(named.load(), factory).to(where)
     known = OtherModel(loaded, named.shown(loaded))
     _try(known, data, where, model, (IndexError, RuntimeError, AssertionError))
-    tell(f"{model}: {attention_layers(known)} attention layers; {', '.join(looks.names)}")
+    tell(f"{model}: {len(attention_layers_of(known))} attention layers; {', '.join(looks.names)}")
     trained = as_trained(known, data) if named.tells_next else None
     subject = Subject(known, trained, encode=lambda words: named.encode(words)[0], longest=named.longest)
     few = any(".scenes=" in override for override in callbacks)

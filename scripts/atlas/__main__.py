@@ -12,7 +12,6 @@ where it was. Whole cells are kept beside the page (results/atlas), and stay whe
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from pathlib import Path
 
@@ -30,12 +29,12 @@ RETRIEVAL = "max_retrieval"
 _KEYS = tuple(column.key for column in COLUMNS)
 
 
-def write_page(found: list[Cell], kept: Kept, plan: Retrieval, out: Path, command: str) -> None:
+def write_page(found: list[Cell], kept: Kept, plan: Retrieval, out: Path) -> None:
     """Writes the page of all whole cells, and keeps the summaries that it is made of."""
     kept.keep({run: one for cell in found for run, one in cell.ends().items()})
     text = [
         "# The atlas: which softmax has its Eureka-moment, on what, how surely",
-        origin(command),
+        origin(),
         "Rows are softmaxes as they are typed after `softmax=`. A Eureka-moment is the first validation above 70 % "
         "accuracy. A cell stands here when every seed of it has ended; the same command fills the rest, on any "
         f"machine. Each run's summary is a line of [{FILE}]({FILE}), with what was typed, its commit and machine; the "
@@ -77,18 +76,17 @@ def main(arguments: argparse.Namespace) -> None:
         for typed in retrievals:
             print(f"{'whole  ' if plan.whole(typed) else 'missing'}  {RETRIEVAL:16}  {Row(typed)}")
         return
-    command = "python -m scripts.atlas" + "".join(f" {word}" for word in arguments.typed)
     end = time.monotonic() + 60 * (float("inf") if arguments.minutes is None else arguments.minutes)
     if not arguments.page:
         for cell in asked:
             if not cell.whole and time.monotonic() < end:
                 cell.train()
-                write_page(found, kept, plan, arguments.out, command)
+                write_page(found, kept, plan, arguments.out)
         for typed in retrievals:
             if not plan.whole(typed) and time.monotonic() < end:
                 plan.seeds_of(typed).train()
-                write_page(found, kept, plan, arguments.out, command)
-    write_page(found, kept, plan, arguments.out, command)
+                write_page(found, kept, plan, arguments.out)
+    write_page(found, kept, plan, arguments.out)
     print(f"written: {arguments.out}")
 
 
@@ -116,7 +114,5 @@ if __name__ == "__main__":
     )
     parser.add_argument("--plan", action="store_true", help="say what stands and what is missing; train nothing")
     parser.add_argument("--page", action="store_true", help="write the page of what is there; train nothing")
-    parsed = parser.parse_args()
-    parsed.typed = [word if " " not in word else f'"{word}"' for word in sys.argv[1:]]
     with refusals():
-        main(parsed)
+        main(parser.parse_args())

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from lab.config.overrides import quoted, read_override
 from lab.console import LabError, duration, handling
-from lab.runs.provenance import git_state, machine, now, versions
+from lab.runs.provenance import command_line, git_state, machine, now, versions
 from lab.runs.summary import Summary, read_summary
 from lab.runs.walk import walk_runs
 from lab.training.processes import stopped, train_apart
@@ -197,12 +197,12 @@ def sentences(out: Path) -> list[str]:
     return ["## What it says, and what it does not", file.read_text(encoding="utf-8").strip()] if file.exists() else []
 
 
-def origin(command: str) -> str:
-    """The line under a result: command, machine, versions, date."""
+def origin(command: str = "") -> str:
+    """The line under a result: the command that was typed (unless another is named), machine, versions, date."""
     here, git = machine(), git_state()
     packages = versions()
     processor = here["gpu"] or here["processor"] or "unknown processor"
     return (
-        f"`{command}`, {now()[:10]}, {processor} ({here['cores']} cores), "
+        f"`{command or command_line()}`, {now()[:10]}, {processor} ({here['cores']} cores), "
         f"torch {packages['torch']}, commit {str(git['commit'])[:8]}{' with changes' * git['modified']}."
     )

@@ -62,7 +62,7 @@ def page_of(spec: FigureSpec, size: SizeName, out: Path) -> Path:
     return Path(spec.page) if spec.page else out / size / spec.name / "README.md"
 
 
-def draw(spec: FigureSpec, size: SizeName, runs: Sequence[Run], out: Path, command: str) -> None:
+def draw(spec: FigureSpec, size: SizeName, runs: Sequence[Run], out: Path) -> None:
     """Draws a figure of finished runs and writes its page.
 
     Raises:
@@ -76,7 +76,7 @@ def draw(spec: FigureSpec, size: SizeName, runs: Sequence[Run], out: Path, comma
     save_figure(picture, page.with_name("figure.png"))
     text = [
         f"# {spec.heading}, {size}: {spec.title}",
-        origin(command),
+        origin(),
         f"The paper's: {spec.shows}",
         *([families()[own.family].note] if runs and families()[own.family].note else []),
         *spec.notes,
@@ -146,11 +146,11 @@ def rows_of_list(out: Path, further: Sequence[str], figures: Sequence[str]) -> I
                 continue
             stands = "page stands" if page_of(spec, size, out).exists() else "no page"
             if spec.script:
-                yield Listed(name, size, (stands, f"python -m {spec.script}"))
+                yield Listed(name, size, f"{stands:11}  python -m {spec.script}")
             else:
                 runs = runs_at(spec, size, further)
                 trained = how_many_there(runs) if runs else "a formula: nothing to train"
-                yield Listed(name, size, (stands, trained), runs)
+                yield Listed(name, size, f"{stands:11}  {trained}", runs)
 
 
 def main(arguments: argparse.Namespace) -> None:
@@ -180,7 +180,6 @@ def main(arguments: argparse.Namespace) -> None:
             told = " and ".join(f"python -m scripts.reproduce.figure {number}" for number in apart)
             tell(f"left out, since it has a command of its own: {told}")
         specs = [spec for spec in specs if spec.at(size) is not None]
-    command = " ".join(["python -m scripts.reproduce.figure", *arguments.typed])
     for spec in [spec for spec in specs if spec.script]:
         assert spec.script is not None
         run_script(spec.number, spec.script, [word for word in arguments.typed if word not in asked])
@@ -202,7 +201,7 @@ def main(arguments: argparse.Namespace) -> None:
             # A list, not a generator: all runs are trained even if one fails.
             if all([run.train() for run in own]):
                 try:
-                    draw(spec, size, own, arguments.out, command)
+                    draw(spec, size, own, arguments.out)
                 except LabError as error:
                     failed.append(f"{spec.number}: {error}")
             else:

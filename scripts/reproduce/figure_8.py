@@ -10,7 +10,6 @@ Stop it at any time: the same command goes on where it was.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -209,7 +208,7 @@ def by_luck(plan: Plan, chosen: Iterable[str]) -> str:
     )
 
 
-def page(plan: Plan, chosen: dict[str, str], out: Path, command: str) -> str:
+def page(plan: Plan, chosen: dict[str, str], out: Path) -> str:
     """The page of results, as far as they have come."""
     # Seeds at rates that a shorter grid chose stay on the page: without a moment on seed 0 the choice is luck.
     others = ratio_table(plan, [(name, lr) for name in chosen for lr in plan.grid if lr != chosen[name]])
@@ -217,7 +216,7 @@ def page(plan: Plan, chosen: dict[str, str], out: Path, command: str) -> str:
     return "\n\n".join(
         [
             "# Figure 8 of Eureka-moments in Transformers: the reasoning task under three softmaxes",
-            origin(command),
+            origin(),
             f"{plan.seeds} seeds, {plan.epochs:,} epochs of full-batch AdamW, with layer norm, which A.16 does not "
             f"name{WITHOUT if (out / 'without_layer_norm.md').exists() else ''}, learning rate chosen on seed 0 from "
             f"{', '.join(plan.grid)} (earliest Eureka-moment, else best accuracy). A Eureka-moment is the first "
@@ -263,7 +262,6 @@ def main(arguments: argparse.Namespace) -> None:
         tell_duration(
             f"{single:,} steps of single runs, {together:,} of {plan.seeds} seeds", single * one + together * many
         )
-    command = "python -m scripts.reproduce.figure_8" + "".join(f" {word}" for word in arguments.typed)
     chosen: dict[str, str] = {}
     for name, softmax in SOFTMAXES.items():
         for lr in plan.grid:
@@ -276,7 +274,7 @@ def main(arguments: argparse.Namespace) -> None:
         seeds.train()
         check_ended(seeds.summaries())
         save_figure(figure(plan, chosen), arguments.out / "figure_8.png", pdf=True)
-        write_text(arguments.out / "README.md", page(plan, chosen, arguments.out, command) + "\n")
+        write_text(arguments.out / "README.md", page(plan, chosen, arguments.out) + "\n")
     print(f"written: {arguments.out}")
 
 
@@ -289,7 +287,5 @@ if __name__ == "__main__":
     parser.add_argument("--grid", nargs="+", default=GRID, help="learning rates on seed 0")
     parser.add_argument("--threads", type=positive, default=None, help="CPU threads of each run")
     parser.add_argument("--compile", action="store_true", help="torch.compile: needs a C++ compiler on a CPU")
-    parsed = parser.parse_args()
-    parsed.typed = sys.argv[1:]
     with refusals():
-        main(parsed)
+        main(parser.parse_args())

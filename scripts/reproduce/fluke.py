@@ -9,7 +9,6 @@ temperature rule that depends on the number of keys; rules with a trained length
 from __future__ import annotations
 
 import argparse
-import sys
 import textwrap
 from collections.abc import Mapping
 from pathlib import Path
@@ -91,7 +90,7 @@ def figure_of(found: Mapping[str, Mapping[int, Tensor]]) -> Figure:
     return figure
 
 
-def page(found: Mapping[str, Mapping[int, Tensor]], draws: int, seed: int, command: str) -> str:
+def page(found: Mapping[str, Mapping[int, Tensor]], draws: int, seed: int) -> str:
     """The page of results."""
     here = {n: entropy(found["softmax"][n].log()) for n in TOLD}
     told = "; ".join(
@@ -101,7 +100,7 @@ def page(found: Mapping[str, Mapping[int, Tensor]], draws: int, seed: int, comma
     return "\n\n".join(
         [
             '# "Softmax attention is a fluke": softmax flattens with the number of items',
-            origin(command),
+            origin(),
             f"Softmax of N(0, 1) logits, {draws:,} draws of each size (seed {seed}), mean and deviation over draws; "
             f"entropies in nats. All rules see the same logits; those with a trained length have {TRAINED} items. The "
             f"text tells the entropy of one draw: {told}.",
@@ -113,7 +112,7 @@ def page(found: Mapping[str, Mapping[int, Tensor]], draws: int, seed: int, comma
     )
 
 
-def main(out: Path, draws: int, seed: int, command: str) -> None:
+def main(out: Path, draws: int, seed: int) -> None:
     """Writes page and picture.
 
     Raises:
@@ -125,7 +124,7 @@ def main(out: Path, draws: int, seed: int, command: str) -> None:
         raise LabError("--draws 1 has no deviation over draws: give at least 2")
     found = measured(draws, seed)
     save_figure(figure_of(found), out / "weights.png", pdf=True)
-    write_text(out / "README.md", page(found, draws, seed, command) + "\n")
+    write_text(out / "README.md", page(found, draws, seed) + "\n")
     print(f"written: {out}")
 
 
@@ -136,4 +135,4 @@ if __name__ == "__main__":
     parser.add_argument("--seed", type=int, default=0)
     parsed = parser.parse_args()
     with refusals():
-        main(parsed.out, parsed.draws, parsed.seed, " ".join(["python -m scripts.reproduce.fluke", *sys.argv[1:]]))
+        main(parsed.out, parsed.draws, parsed.seed)

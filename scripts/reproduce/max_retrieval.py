@@ -173,16 +173,13 @@ def evaluations(folders: Sequence[Path]) -> list[Evaluation]:
     return [Evaluation(folder, read_trained(folder), seed) for seed, folder in enumerate(folders)]
 
 
-def evaluate(
-    folders: Sequence[Path], out: Path, asked: Asked, command: str, trained: str = PENALTIES[GRADIENT].words
-) -> None:
+def evaluate(folders: Sequence[Path], out: Path, asked: Asked, trained: str = PENALTIES[GRADIENT].words) -> None:
     """Writes everything in the paper that the newest checkpoints can give, as a page with pictures.
 
     Args:
         folders: of the runs, by seed.
         out: folder of the page.
         asked: sets, and further softmaxes.
-        command: as typed.
         trained: how the runs were trained, in words.
 
     Raises:
@@ -207,9 +204,7 @@ def evaluate(
     save_figure(entropy_figure(), out / "figure_4.png", pdf=True)
     save_figure(fit_figure(points, [float(value) for value in own.split(",")]), out / "figure_5.png", pdf=True)
     steps = " or ".join(f"{step:,}" for step in sorted({one.trained.step for one in seeds}))
-    write_text(
-        out / "README.md", page(scores, points, own, f"{steps} of {STEPS:,} steps", asked.sets, command, trained, out)
-    )
+    write_text(out / "README.md", page(scores, points, own, f"{steps} of {STEPS:,} steps", asked.sets, trained, out))
     print(f"written: {out}")
 
 
@@ -219,7 +214,6 @@ def page(
     coefficients: str,
     steps: str,
     sets: int,
-    command: str,
     trained: str,
     out: Path,
 ) -> str:
@@ -229,7 +223,7 @@ def page(
     return "\n\n".join(
         [
             '# "softmax is not enough": max retrieval beyond the trained sizes',
-            origin(command),
+            origin(),
             f"{scores['seed'].nunique()} seeds, {steps} on sets of 5 to 16 items ({trained}); {told}. Every number by "
             "seed is in [accuracies.csv](accuracies.csv).",
             *sentences(out),
@@ -269,10 +263,9 @@ def main(arguments: argparse.Namespace) -> None:
             tell_duration(f"{left:,} steps of {arguments.seeds} seeds together, then their evaluation", seconds)
         if not seeds.train():
             sys.exit(1)
-    command = " ".join(["python -m scripts.reproduce.max_retrieval", *arguments.typed])
     # The page of another reading must not replace that of the default one.
     other = "" if arguments.penalty == GRADIENT else f"_{arguments.penalty}"
-    evaluate(seeds.folders, arguments.out or Path(f"results/max_retrieval{other}"), asked, command, penalty.words)
+    evaluate(seeds.folders, arguments.out or Path(f"results/max_retrieval{other}"), asked, penalty.words)
 
 
 if __name__ == "__main__":
@@ -290,7 +283,5 @@ if __name__ == "__main__":
         "--softmax", action="append", default=[], metavar="NAME", help="a further row: a softmax and its overrides"
     )
     parser.add_argument("--threads", type=positive, default=None, help="CPU threads of the training")
-    parsed = parser.parse_args()
-    parsed.typed = [word if " " not in word else f'"{word}"' for word in sys.argv[1:]]
     with refusals():
-        main(parsed)
+        main(parser.parse_args())

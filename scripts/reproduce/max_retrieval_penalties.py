@@ -12,7 +12,6 @@ beside the page (results/max_retrieval_penalties), and stay when the runs are go
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -179,13 +178,13 @@ def measure(plan: Plan) -> tuple[dict[str, pd.DataFrame], pd.DataFrame]:
     return order, sizes
 
 
-def page(plan: Plan, command: str) -> str:
+def page(plan: Plan) -> str:
     """The page of what is there."""
     scores, sizes = measure(plan)
     missing = [name for name in PENALTIES if name not in scores]
     text = [
         '# "softmax is not enough": the readings of its L2 penalty',
-        origin(command),
+        origin(),
         f'A.4 says "L2 regularisation with hyperparameter lambda = 0.001". {FIRST} seeds of each reading, {STEPS:,} '
         f"steps; {plan.sets:,} test sets of each size (fewer of the largest).",
         "\n".join(f"- {name}: {one.words}" for name, one in PENALTIES.items()),
@@ -214,10 +213,9 @@ def page(plan: Plan, command: str) -> str:
 def main(arguments: argparse.Namespace) -> None:
     """Trains what is missing, and writes the page after every reading."""
     plan = Plan(arguments.runs, arguments.out, arguments.threads, arguments.sets, arguments.fit_sets)
-    command = " ".join(["python -m scripts.reproduce.max_retrieval_penalties", *arguments.typed])
 
     def write() -> None:
-        write_text(arguments.out / "README.md", page(plan, command))
+        write_text(arguments.out / "README.md", page(plan))
 
     left = [name for name in PENALTIES if not plan.whole(name)]
     if not arguments.page:
@@ -239,7 +237,7 @@ def main(arguments: argparse.Namespace) -> None:
                 ten = plan.seeds_of(chosen, THEN)
                 if ten.train():
                     asked = Asked(plan.sets, plan.fit_sets)
-                    evaluate(ten.folders, arguments.out / chosen, asked, command, PENALTIES[chosen].words)
+                    evaluate(ten.folders, arguments.out / chosen, asked, PENALTIES[chosen].words)
     write()
     print(f"written: {arguments.out}")
 
@@ -253,7 +251,5 @@ if __name__ == "__main__":
     parser.add_argument("--minutes", type=float, help="stop after so many; the same command goes on")
     parser.add_argument("--threads", type=positive, default=None, help="CPU threads of the training")
     parser.add_argument("--page", action="store_true", help="write the page of what is there; train nothing")
-    parsed = parser.parse_args()
-    parsed.typed = sys.argv[1:]
     with refusals():
-        main(parsed)
+        main(parser.parse_args())

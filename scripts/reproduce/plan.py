@@ -210,13 +210,12 @@ class Speeds:
         return sum(epochs * self.seconds_an_epoch(run) for run, epochs in left.items() if epochs)
 
     def left(self, runs: Sequence[Run]) -> str:
-        """Time left, in words for a list; says also that nothing is missing, or why the runs cannot be trained here."""
+        """Time that missing runs take, in words for a list, or why they cannot be trained here."""
         try:
-            seconds = self.seconds_left(runs)
+            return f"about {duration(self.seconds_left(runs))}"
         except LabError as error:
             # The list needs only the reason: the overrides before it in the message are known from the row.
             return f"cannot be trained here: {str(error).rpartition(' does not train here: ')[2]}"
-        return f"about {duration(seconds)}" if seconds else "nothing to train"
 
 
 class Listed(NamedTuple):
@@ -225,13 +224,13 @@ class Listed(NamedTuple):
     Attributes:
         name: of a figure or table, as typed.
         size: of its runs.
-        known: what can be said at once, column by column.
+        known: what can be said at once.
         runs: of which some may be missing.
     """
 
     name: str
     size: SizeName
-    known: tuple[str, ...]
+    known: str
     runs: Sequence[Run] = ()
 
 
@@ -246,19 +245,14 @@ def listed(rows: Sequence[Listed]) -> Iterator[str]:
 
     The time is measured, which takes minutes: each line is given as soon as it is known.
     """
-    yield from _in_columns([(row.name, row.size, *row.known) for row in rows])
+    names, sizes = (max(map(len, column)) for column in zip(*(row[:2] for row in rows), strict=True))
+    yield from (f"{row.name:{names}}  {row.size:{sizes}}  {row.known}" for row in rows)
     missing = [row for row in rows if any(run.epochs_left() for run in row.runs)]
     if missing:
         yield "\nTo train the missing runs on this machine takes:"
     speeds = Speeds()
     for row in missing:
-        yield from _in_columns([(row.name, row.size, speeds.left(row.runs))])
-
-
-def _in_columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield "  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip()
+        yield f"{row.name:{names}}  {row.size:{sizes}}  {speeds.left(row.runs)}"
 
 
 @cache

@@ -15,7 +15,6 @@ finished are kept beside the page (results/reasoning_setups), and stay when the 
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -232,7 +231,7 @@ def agreement(whole: Whole) -> pd.DataFrame:
     return pd.DataFrame(rows).fillna("not run")
 
 
-def page(cells: Sequence[Cell], out: Path, command: str) -> str:
+def page(cells: Sequence[Cell], out: Path) -> str:
     """The page of all cells whose seeds have finished."""
     whole = {cell: found for cell in cells if (found := cell.records())}
     left_out = [cell for cell in cells if cell not in whole]
@@ -241,7 +240,7 @@ def page(cells: Sequence[Cell], out: Path, command: str) -> str:
     trained = {(run.summary.git.commit or "an unknown commit")[:8] for found in whole.values() for run in found}
     text = [
         "# Figure 8 again: what of the set-up moves the Eureka-ratio",
-        origin(command),
+        origin(),
         f"{SEEDS} seeds that train together, until each has its moment (first validation above 70 %) or for "
         f"{EPOCHS:,} epochs. A.16 names neither layer norm nor betas, initialisation, warm-up or precision of the "
         "loss, nor where heat treatment begins; each set-up below changes one of them, in the task without layer norm "
@@ -289,10 +288,10 @@ def _without(setup: str, cells: Sequence[Cell]) -> str:
     return f"- {setup}: " + "; ".join(f"{name} at {', '.join(left)}" for name, left in rates.items() if left)
 
 
-def write_page(cells: Sequence[Cell], kept: Kept, out: Path, command: str) -> None:
+def write_page(cells: Sequence[Cell], kept: Kept, out: Path) -> None:
     """Writes the page of all cells whose seeds have finished, and keeps the summaries that it is made of."""
     kept.keep({run: one for cell in cells for run, one in cell.known().items()})
-    write_text(out / "README.md", page(cells, out, command))
+    write_text(out / "README.md", page(cells, out))
 
 
 def main(arguments: argparse.Namespace) -> None:
@@ -304,7 +303,6 @@ def main(arguments: argparse.Namespace) -> None:
         for cell in cells
         if cell.setup in arguments.setup and SOFTMAXES[cell.name] in arguments.softmax and cell.rate in arguments.rate
     ]
-    command = "python -m scripts.reproduce.reasoning_setups" + "".join(f" {word}" for word in arguments.typed)
     left = [] if arguments.page else [cell for cell in asked if not cell.records()]
     if left:
         steps = sum(cell.seeds.left(EPOCHS) for cell in left)
@@ -315,8 +313,8 @@ def main(arguments: argparse.Namespace) -> None:
         for cell in left:
             cell.seeds.train()
             check_ended(cell.seeds.summaries())
-            write_page(cells, kept, arguments.out, command)
-    write_page(cells, kept, arguments.out, command)
+            write_page(cells, kept, arguments.out)
+    write_page(cells, kept, arguments.out)
     print(f"written: {arguments.out}")
 
 
@@ -336,7 +334,5 @@ if __name__ == "__main__":
     parser.add_argument("--threads", type=positive, default=None, help="CPU threads of each run")
     parser.add_argument("--compile", action="store_true", help="torch.compile: needs a C++ compiler on a CPU")
     parser.add_argument("--page", action="store_true", help="write the page of what is there; train nothing")
-    parsed = parser.parse_args()
-    parsed.typed = sys.argv[1:]
     with refusals():
-        main(parsed)
+        main(parser.parse_args())

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from lab.config.overrides import read_override
+from lab.config.overrides import last_of_each
 from lab.report.records import Record
 from lab.runs.spec import RunSpec, run_name
 from lab.runs.summary import Summary
@@ -57,11 +57,11 @@ class Seeds:
 
     @cached_property
     def _first(self) -> Path:
-        typed = {one.key: one.value for one in map(read_override, self.overrides)}
+        typed = last_of_each(self.overrides)
         # Composing takes a hundred times as long as reading what was typed, but is needed where a row (+row=) chooses
         # the softmax.
         if self.runs is not None and {"experiment", "softmax"} <= {*typed}:
-            return self.runs / run_name(typed["experiment"], typed["softmax"], 0, self.overrides)
+            return self.runs / run_name(typed["experiment"].value, typed["softmax"].value, 0, self.overrides)
         return self.spec.folder if self.runs is None else self.runs / self.spec.name
 
     def folder(self, seed: int) -> Path:

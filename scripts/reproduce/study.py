@@ -144,7 +144,7 @@ _SHOWN = (
 )  # fmt: skip
 
 
-def page(key: str, runs: Path, out: Path, command: str) -> str:
+def page(key: str, runs: Path, out: Path) -> str:
     """Writes the report of a study, runs diagnostics on its trained models, and returns the text of the page."""
     study, kept = STUDIES[key], out / KEPT
     asked = [(part, *run) for part in study.parts for run in part.runs(runs)]
@@ -158,7 +158,7 @@ def page(key: str, runs: Path, out: Path, command: str) -> str:
     # What is kept of a run that is missing is of another configuration.
     report([kept], out=out / "report", without=missing)
     settings = pd.read_csv(out / "report" / "settings.csv", dtype=str).fillna("")
-    text = [f"# {study.title}", origin(command), study.told, *sentences(out)]
+    text = [f"# {study.title}", origin(), study.told, *sentences(out)]
     for part in study.parts:
         own = settings[settings["experiment"] == part.experiment]
         if not len(own):
@@ -222,8 +222,7 @@ def main(typed: Sequence[str]) -> None:
                 if one is None or not one.finished:
                     train([*part.overrides(softmax), *further, f"seed={seed}"], runs)
                     part.keep(softmax, seed, runs, out / KEPT)
-    command = " ".join(["python -m scripts.reproduce.study", *typed])
-    write_text(out / "README.md", page(arguments.study, runs, out, command))
+    write_text(out / "README.md", page(arguments.study, runs, out))
     print(f"written: {out}")
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from lab.config.overrides import quoted, read_override
+from lab.config.overrides import last_of_each, quoted
 from lab.config.suggestions import choices
 from lab.console import LabError, refusals
 from lab.report.against import reason_of, show_mean, unlike
@@ -70,7 +70,7 @@ def name_of(row: Row) -> str:
 
 def joined(overrides: Sequence[str]) -> tuple[str, ...]:
     """Keeps only the last override of each key."""
-    return tuple({read_override(one).key: one for one in overrides}.values())
+    return tuple(one.text for one in last_of_each(overrides).values())
 
 
 def row_overrides(table: Table, row: Row, size: SizeName) -> tuple[str, ...] | None:
@@ -163,9 +163,7 @@ def _not_as(table: Table, overrides: Sequence[str], found: Outcome) -> list[str]
     return [*unlike(beyond), *(reason_of(key, *beyond[key]) for key in further)]
 
 
-def page(
-    table: Table, size: SizeName, rows: Sequence[tuple[Row, list[Run]]], chosen: dict[str, str], command: str
-) -> str:
+def page(table: Table, size: SizeName, rows: Sequence[tuple[Row, list[Run]]], chosen: dict[str, str]) -> str:
     """The page of what is finished, beside the paper's cells."""
     lines, missing = [], []
     for row, runs in rows:
@@ -198,7 +196,7 @@ def page(
     return "\n\n".join(
         [
             f"# {table.number} of {table.paper.title}, {size}: {table.title}",
-            origin(command),
+            origin(),
             *(["Rows and their names are the paper's; the task is another one. " + note] if note else []),
             *([table_of_rows.to_markdown(index=False, disable_numparse=True)] if lines else []),
             "Eureka-ratios have Wilson's interval, means Student's, both 95 %. Accuracies are those of the last epoch.",
@@ -211,13 +209,13 @@ def rows_of_list(seeds: int | None, further: Sequence[str]) -> Iterator[Listed]:
     """A row of ``--list`` for each table and size that can be run: how many of its runs are there."""
     for name in names():
         if name in SCRIPTS:
-            yield Listed(name, "published", (f"python -m {SCRIPTS[name]}",))
+            yield Listed(name, "published", f"python -m {SCRIPTS[name]}")
             continue
         table = table_of(name)
         for size in SIZES:
             runs = [run for row in table.rows for run in runs_of_row(table, row, size, seeds, further)]
             if runs:
-                yield Listed(name, size, (how_many_there(runs),), runs)
+                yield Listed(name, size, how_many_there(runs), runs)
 
 
 def main(arguments: argparse.Namespace) -> None:
@@ -245,7 +243,6 @@ def main(arguments: argparse.Namespace) -> None:
     if arguments.schedules and (fixed or size == "small"):
         what = "are of schedules that the paper names" if fixed else "in small have one learning rate"
         raise LabError(f"the rows of {name} {what}: leave --schedules out")
-    command = " ".join(["python -m scripts.reproduce.table", *arguments.typed])
     trials = [
         (row, trial_runs(table, row, size, further))
         for row in (table.rows if arguments.schedules else ())
@@ -284,7 +281,7 @@ def main(arguments: argparse.Namespace) -> None:
     finally:
         # Also when it is stopped: then of what is finished. A page that exists is not replaced by an empty one.
         if not out.exists() or any(measured(runs) for _, runs in rows if runs):
-            write_text(out, page(table, size, rows, chosen, command) + "\n")
+            write_text(out, page(table, size, rows, chosen) + "\n")
             print(f"written: {out}")
     if failed:
         raise LabError(f"{len(failed)} runs failed, for the reasons above: {'; '.join(failed)}")

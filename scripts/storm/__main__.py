@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
 import shutil
 import signal
 import sys
@@ -61,8 +60,7 @@ def storm(arguments: Sequence[str] | None = None) -> bool:
         ran: dict[str, Sequence[Outcome] | str] = {}
         for name in names:
             ran[name] = STORMS[name].missing() or _let_loose(name, grounds, asked, record, failures)
-        typed = shlex.join(["python", "-m", "scripts.storm", *(sys.argv[1:] if arguments is None else arguments)])
-        told = page(STORMS, ran, record, asked.seed, typed)
+        told = page(STORMS, ran, record, asked.seed)
         if asked.number is None:
             tell(f"written: {write_page(asked.out, told)}")
         else:

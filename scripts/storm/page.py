@@ -17,7 +17,6 @@ def page(
     ran: Mapping[str, Sequence[Outcome] | str],
     record: Record,
     seed: int,
-    command: str,
 ) -> str:
     """Returns the page.
 
@@ -26,9 +25,8 @@ def page(
         ran: by name: how its cases ended, or why it was not run.
         record: every end of each case, also those before the last one.
         seed: of all that was drawn.
-        command: that was typed.
     """
-    lines = ["# The storm", "", f"Seed {seed}. {origin(command)}", ""]
+    lines = ["# The storm", "", f"Seed {seed}. {origin()}", ""]
     lines += ["| storm | cases | held | failed | what has to hold |", "|---|---|---|---|---|"]
     for name, ends in ran.items():
         if isinstance(ends, str):

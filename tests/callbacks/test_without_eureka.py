@@ -69,11 +69,11 @@ def test_of_an_experiment_that_is_not_the_labs_nothing_is_guessed() -> None:
 def test_such_a_run_is_no_run_without_a_moment_in_a_report(tmp_path: Path) -> None:
     train_in(tmp_path, "experiment=reasoning", "callbacks=attention_entropy", *SHORT)
     (record,) = gather(tmp_path).runs
-    assert record.moment is None and not record.looked
+    assert record.moment is None and not record.watched_for
 
 
 def test_nor_is_one_that_ends_before_its_first_validation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     train_in(tmp_path, "experiment=reasoning", *SHORT[:2], "trainer.check_val_every_n_epoch=10", "logger=csv_only")
     assert "the first validation would come at epoch 10, and the run ends at 2" in capsys.readouterr().err
     (record,) = gather(tmp_path).runs
-    assert record.moment is None and not record.looked
+    assert record.moment is None and not record.watched_for

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import lightning as L
 import pytest
 import torch
+from conftest import ROOT
+from hydra.utils import instantiate
 from torch import Tensor, nn
 
 import lab
+from lab.attention.layers import Attention
+from lab.attention.rules.fixed import Fixed
 from lab.console import LabError
 from lab.datasets.loading import Batch, DataModule, StepLoader
 from lab.datasets.seeding import generator_of
+from lab.runs import outcome
 from lab.runs.outcome import Ending
 from lab.training.dry_run import DryRun
 from lab.training.module import TwoStepModule
@@ -159,6 +164,52 @@ def test_an_error_of_a_process_that_loads_data_is_its_own_sentence() -> None:
     with pytest.raises(LabError, match=r"^picture\.png is damaged: copy it again$"), ending.told():
         next(iter(StepLoader(_broken, steps=1, workers=1)))
     assert ending.reason == "picture.png is damaged: copy it again"
+
+
+def _refuses() -> None:
+    raise ValueError("row 17 is broken")
+
+
+class Miscounts(nn.Module):
+    """A constructor that fails by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        one, two = range(3)
+        assert one < two
+
+
+@pytest.mark.parametrize(
+    ("fails", "words"),
+    [
+        (_refuses, r"^row 17 is broken \(tests/lab/test_dry_run\.py, line \d+, `raise ValueError"),
+        (lambda: {}["gone"], r"^KeyError: 'gone' \(tests/lab/test_dry_run\.py, line \d+, `"),
+        (lambda: Path("gone.txt").read_text(), r"^FileNotFoundError: .*gone\.txt' \(tests/lab/test_dry_run\.py, line \d+, `"),
+        (
+            lambda: instantiate({"_target_": f"{__name__}.Miscounts"}),
+            r"Miscounts cannot be made: ValueError: .*test_dry_run\.py, line \d+, `one, two = range\(3\)`\)$",
+        ),
+        # Both are lines of the lab's, too: the user's own comes first.
+        (
+            lambda: Attention(8, 2, Fixed(2, 4))(torch.zeros(1, 3, 7)),
+            r"^RuntimeError: .*\(tests/lab/test_dry_run\.py, line \d+, `lambda: Attention",
+        ),
+    ],
+)
+def test_an_error_of_one_s_own_code_is_told_with_its_line(fails: Callable[[], Any], words: str, monkeypatch) -> None:
+    monkeypatch.chdir(ROOT)
+    ending = Ending()
+    with pytest.raises(LabError, match=words), ending.told():
+        fails()
+    assert ending.status == "failed" and ending.reason is not None
+
+
+def test_an_error_of_other_code_alone_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outcome, "users_line_of", lambda _: None)
+    ending = Ending()
+    with pytest.raises(KeyError, match="gone"), ending.told():
+        {}["gone"]
+    assert ending.reason == "KeyError: 'gone'"
 
 
 @pytest.mark.parametrize(

@@ -516,7 +516,19 @@ class MadeAttention(nn.Module):
             "cannot be replaced as a whole: its MadeAttention works out a softmax by itself",
         ),
         (lambda: Nested(), "its Nested calls attention itself and holds Attention, which does so too"),
-        (lambda: nn.Linear(2, 2), "Linear cannot be replaced: none of its modules"),
+        (
+            lambda: timm.create_model("cait_xxs24_224", img_size=32, depth=1),
+            "Cait cannot be replaced as a whole: its TalkingHeadAttn works out a softmax by itself",
+        ),
+        (
+            lambda: timm.create_model("xcit_nano_12_p16_224", img_size=32, depth=1),
+            "Xcit cannot be replaced as a whole: its XCA attends over channels, not over tokens",
+        ),
+        (
+            lambda: timm.create_model("swinv2_tiny_window8_256", img_size=64, depths=(1,), num_heads=(3,)),
+            "SwinTransformerV2 cannot be replaced as a whole: its WindowAttention works out a softmax by itself",
+        ),
+        (lambda: nn.Linear(2, 2), "Linear has no softmax that could be replaced: none of its modules"),
         (lambda: Reasoner(), "Reasoner is a model of the lab: choose its softmax when you make it"),
     ],
 )

@@ -27,7 +27,7 @@ from lab.runs.checkpoints import (
 )
 from lab.runs.folder import Run
 from lab.runs.spec import RunSpec, run_name
-from lab.runs.summary import Summary
+from lab.runs.summary import Eureka, Summary
 from lab.runs.walk import walk_runs
 from lab.sweeps.record import jobs_of
 from lab.sweeps.status import status_of
@@ -173,6 +173,19 @@ def test_a_run_that_cannot_be_set_aside_whole_stays_where_it_is(tmp_path: Path, 
     monkeypatch.setattr(shutil, "move", sound)
     run.take_back()
     assert sorted(path.name for path in run.folder.glob("[!.]*")) == ["config.yaml", "metrics.csv", "provenance.json"]
+
+
+@pytest.mark.parametrize(
+    ("metric", "accuracy", "loss"),
+    [
+        ("val/accuracy_glossy", "val/accuracy_glossy", "val/loss"),
+        ("val/loss_of_b", "val/accuracy", "val/loss_of_b"),
+        ("val/perplexity", "val/accuracy", "val/loss"),
+    ],
+)
+def test_curves_of_accuracy_and_loss_are_of_the_watched_metric_where_it_is_one(metric, accuracy, loss) -> None:
+    eureka = Eureka(metric=metric)
+    assert (eureka.drawn("accuracy"), eureka.drawn("loss")) == (accuracy, loss)
 
 
 def test_a_killed_run_reads_as_stopped(tmp_path: Path) -> None:

@@ -103,13 +103,13 @@ def test_the_best_accuracy_is_the_highest(tmp_path: Path) -> None:
     callback.best_value = 0.5
     assert callback._is_better(0.6) and not callback._is_better(0.4)
     summary = RunSummary(tmp_path, Summary(status="running", seed=0, softmax="softmax"))
-    for epoch, accuracy in enumerate((0.5, 0.9, 0.7)):
+    for epoch, accuracy in enumerate((math.nan, 0.5, 0.9, math.nan, 0.7)):
         metrics = {"val/accuracy": torch.tensor(accuracy)}
         trainer: Any = SimpleNamespace(
             callback_metrics=metrics, sanity_checking=False, current_epoch=epoch, loggers=[], global_step=1
         )
         summary.on_validation_end(trainer, None)  # type: ignore[arg-type]
-    assert summary._best == {"accuracy": pytest.approx(0.9), "epoch": 2}
+    assert summary._best == {"accuracy": pytest.approx(0.9), "epoch": 3}
 
 
 def test_checkpoints_go_by_minutes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

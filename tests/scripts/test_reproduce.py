@@ -124,14 +124,14 @@ def test_max_retrieval_in_small(tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.setattr(max_retrieval_evaluation.Evaluation, "seconds_per_item", lambda *_: 1e-3)
     monkeypatch.setattr(max_retrieval_evaluation, "accuracies", counted)
     with pytest.raises(KeyboardInterrupt):
-        max_retrieval.evaluate(folders, out, asked, command="test")
+        max_retrieval.evaluate(folders, out, asked)
     first = capsys.readouterr().out
     assert "evaluation of 2 seeds: about" in first and "seed 1" not in first
-    max_retrieval.evaluate(folders, out, asked, command="test")
+    max_retrieval.evaluate(folders, out, asked)
     assert [one for one in measured if one] == [(seed, size) for seed in (0, 1) for size in (16, 64, 256)]
     page = (out / "README.md").read_text()
     capsys.readouterr()
-    max_retrieval.evaluate(folders, out, asked, command="test")
+    max_retrieval.evaluate(folders, out, asked)
     assert "about" not in capsys.readouterr().out and (out / "README.md").read_text() == page
     scores = pd.read_csv(out / "accuracies.csv")
     assert len(scores) == 2 * 4 * 3
@@ -262,11 +262,11 @@ def test_figure_8_keeps_rates_on_its_page_that_a_larger_grid_did_not_choose(told
 
     told_by(summary)
     plan = figure_8.Plan(Path("runs"), 100, 5, ("1e-3", "2e-3", "5e-3"), ())
-    ratios, others = figure_8.page(plan, {"Softmax": "2e-3"}, tmp_path, "command").split("Rates not chosen")
+    ratios, others = figure_8.page(plan, {"Softmax": "2e-3"}, tmp_path).split("Rates not chosen")
     assert "0/5" in ratios and "5/5" not in ratios
     assert "5/5" in others and "0/5" not in others.split("## The grid")[0]
     alone = figure_8.Plan(Path("runs"), 100, 5, ("1e-3", "2e-3"), ())
-    assert "Rates not chosen" not in figure_8.page(alone, {"Softmax": "2e-3"}, tmp_path, "command")
+    assert "Rates not chosen" not in figure_8.page(alone, {"Softmax": "2e-3"}, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -280,8 +280,8 @@ def test_a_table_s_words_are_taken_or_refused(words: list[str], told: str, capsy
 
 
 def test_overrides_stand_where_a_table_s_name_may_stand(monkeypatch) -> None:
-    given: list[list[str]] = []
-    monkeypatch.setattr(table, "rows_of_list", lambda _, further: given.append(further) or [])
+    given, row = list[list[str]](), plan.Listed("eureka:4", "small", "0 of 1 runs")
+    monkeypatch.setattr(table, "rows_of_list", lambda _, further: given.append(further) or [row])
     table.main(asked_for("--list", "data/source=drawn", "trainer=gpu"))
     assert given == [["data/source=drawn", "trainer=gpu"]]
 
