@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lab.callbacks.diagnostics.base import Diagnostic
 from lab.observation.attention_statistics import keys_seen, share_of_log, weight_entropy
-from lab.observation.observe import Chunk, Findings, head_rows, layers_over
+from lab.observation.observe import Chunk, Findings, head_rows, layers_over_scenes
 from lab.plotting.figures import bars_by_layer, lines_by_layer
 
 
@@ -31,7 +31,7 @@ class AttentionEntropy(Diagnostic):
 
     reads = ("logits", "weights")
 
-    def see(self, chunk: Chunk) -> tuple[list[Tensor], int]:
+    def see(self, chunk: Chunk) -> list[Tensor]:
         values = []
         for normaliser, layer in zip(chunk.normalisers, chunk.layers, strict=True):
             weights, total = layer["weights"], normaliser.total
@@ -42,12 +42,12 @@ class AttentionEntropy(Diagnostic):
             share_BHN = torch.where(items_BHN > 1, share_of_log(entropy_BHN, items_BHN), torch.nan)
             # A sum that is always 1, as under softmax, is left out of the table.
             columns = [entropy_BHN, share_BHN, *([] if total == "one" else [weights.float().sum(-1)])]
-            values.append(torch.stack(columns).nanmean((1, 3)))
-        return [value.cpu() for value in values], len(chunk)
+            values.append(torch.stack([column.nanmean(-1) for column in columns], dim=1).cpu())
+        return values
 
     def conclude(self, seen: list[Any]) -> Findings:
         found = Findings()
-        for index, columns in enumerate(layers_over(seen)):
+        for index, columns in enumerate(layers_over_scenes(seen)):
             named = dict(zip(("entropy", "share", "sum"), columns.tolist(), strict=False))
             found.rows += head_rows(index, **named)
             for name, values in named.items():

@@ -14,7 +14,7 @@ from torch import Tensor
 from lab.callbacks.diagnostics.base import Diagnostic
 from lab.datasets.seeding import generator_of
 from lab.observation.attention_statistics import output_derivatives
-from lab.observation.observe import Chunk, Findings, mean_over
+from lab.observation.observe import Chunk, Findings, mean_over_scenes
 from lab.plotting.figures import count_axis, legend_below, maps, name_left, panels, shade_before
 from lab.plotting.style import QKV, styled
 
@@ -51,7 +51,7 @@ class AttentionGradients(Diagnostic):
             direction, mask, bias = self._direction(q, index), layer.get("mask"), layer.get("bias")
             found = output_derivatives(module.rule, q, k, v, direction, module.normaliser, mask, bias)
             means = {name: value_BHN.mean(1) for name, value_BHN in found.items()}
-            tokens.append({name: mean_BN.mean(0).cpu() for name, mean_BN in means.items()})
+            tokens.append({name: mean_BN.cpu() for name, mean_BN in means.items()})
             # Regions mark keys. Queries of other tokens (cross-attention) lie in no region: all of them count.
             every = {"all": torch.ones_like(means["k"], dtype=torch.bool), **chunk.regions}
             for name, region_BM in every.items():
@@ -59,18 +59,17 @@ class AttentionGradients(Diagnostic):
                     _mean_where(mean, region_BM if mean.shape == region_BM.shape else torch.ones_like(mean).bool())
                     for mean in means.values()
                 ]
-                regions.setdefault(name, []).append(torch.stack(values))
+                regions.setdefault(name, []).append(torch.stack(values, dim=1))
         return {
-            "regions": {name: torch.stack(values).cpu() for name, values in regions.items()},
+            "regions": {name: torch.stack(values, dim=1).cpu() for name, values in regions.items()},
             "tokens": tokens,
-            "size": len(chunk),
             "grid": chunk.model.token_grid,
         }
 
     def conclude(self, seen: list[Any]) -> Findings:
         found = Findings()
         for region in seen[0]["regions"]:
-            means = mean_over([(own["regions"][region], own["size"]) for own in seen]).tolist()
+            means = mean_over_scenes([own["regions"][region] for own in seen]).tolist()
             for index, values in enumerate(means):
                 for name, value in zip("qkv", values, strict=True):
                     found.rows.append({"layer": index, "of": name, "region": region, "derivative": value})
@@ -78,9 +77,11 @@ class AttentionGradients(Diagnostic):
                         found.scalars[f"{name}_{region}/layer_{index}"] = value
         layers = range(len(seen[0]["tokens"]))
         # Where inputs or layers differ in length, there is no mean per token.
-        alike = len({tuple(map(len, layer.values())) for own in seen for layer in own["tokens"]}) == 1
+        alike = (
+            len({tuple(mean_BN.shape[1] for mean_BN in layer.values()) for own in seen for layer in own["tokens"]}) == 1
+        )
         for name in "qkv" if alike else "":
-            per_layer = [mean_over([(own["tokens"][i][name], own["size"]) for own in seen]) for i in layers]
+            per_layer = [mean_over_scenes([own["tokens"][i][name] for own in seen]) for i in layers]
             found.arrays[name] = torch.stack(per_layer).float().numpy()
         if alike and (grid := seen[0]["grid"]) is not None:
             found.figures["maps"] = partial(_maps, found.arrays, grid)
@@ -113,7 +114,8 @@ class AttentionGradients(Diagnostic):
 
 
 def _mean_where(values_BN: Tensor, region_BN: Tensor) -> Tensor:
-    return (values_BN * region_BN).sum() / region_BN.sum().clamp_min(1)
+    """Mean over a region of each scene, [B]; NaN in a scene without the region."""
+    return values_BN.masked_fill(~region_BN, 0).sum(-1) / region_BN.sum(-1)
 
 
 def _maps(arrays: dict[str, Any], grid: tuple[int, int]) -> Figure:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lab.callbacks.diagnostics.base import Diagnostic
 from lab.observation.attention_statistics import mass_on, null_mass, received
-from lab.observation.observe import Chunk, Findings, head_rows, layers_over
+from lab.observation.observe import Chunk, Findings, head_rows, mean_over_scenes
 from lab.plotting.figures import bars_by_layer, lines_by_layer
 
 
@@ -32,7 +32,7 @@ class AttentionMass(Diagnostic):
 
     reads = ("weights",)
 
-    def see(self, chunk: Chunk) -> tuple[dict[str, dict[int, Tensor]], int]:
+    def see(self, chunk: Chunk) -> dict[str, dict[int, Tensor]]:
         if not chunk.regions:
             self.tell_once(
                 "the data does not say where the parts of its scenes stand (its regions are empty), so only the "
@@ -48,22 +48,22 @@ class AttentionMass(Diagnostic):
                 answer[:, chunk.model.answer_token] = True
                 regions["answer"] = answer
             for name, region in regions.items():
-                size = region.float().sum(-1).mean().expand(got_BHM.shape[1])
-                masses.setdefault(name, {})[index] = torch.stack([mass_on(got_BHM, region).mean(0), size])
-            sink = torch.stack([got_BHM.amax(-1).mean(0), torch.ones_like(got_BHM[0, :, 0])])
-            masses.setdefault("sink", {})[index] = sink
+                mass_BH = mass_on(got_BHM, region)
+                size_BH = region.float().sum(-1, keepdim=True).expand_as(mass_BH)
+                masses.setdefault(name, {})[index] = torch.stack([mass_BH, size_BH], dim=1).cpu()
+            sink_BH = got_BHM.amax(-1)
+            masses.setdefault("sink", {})[index] = torch.stack([sink_BH, torch.ones_like(sink_BH)], dim=1).cpu()
             if normaliser.total == "at most one":
-                null_H = null_mass(weights).mean((0, 2))
+                null_BH = null_mass(weights).mean(-1)
                 # Not "null", which pandas reads from a table as a missing value.
-                masses.setdefault("nothing", {})[index] = torch.stack([null_H, torch.zeros_like(null_H)])
-        return {name: {n: value.cpu() for n, value in layers.items()} for name, layers in masses.items()}, len(chunk)
+                masses.setdefault("nothing", {})[index] = torch.stack([null_BH, torch.zeros_like(null_BH)], dim=1).cpu()
+        return masses
 
     def conclude(self, seen: list[Any]) -> Findings:
         found = Findings()
-        for name in seen[0][0]:
-            layers = layers_over([(list(own[name].values()), size) for own, size in seen])
-            for index, layer in zip(seen[0][0][name], layers, strict=True):
-                masses, sizes = layer.tolist()
+        for name, layers in seen[0].items():
+            for index in layers:
+                masses, sizes = mean_over_scenes([own[name][index] for own in seen]).tolist()
                 found.rows += head_rows(index, region=[name] * len(masses), mass=masses, tokens=sizes)
                 found.scalars[f"{name}/layer_{index}"] = sum(masses) / len(masses)
         found.figures["layers"] = partial(_bars, pd.DataFrame(found.rows))

@@ -38,7 +38,7 @@ class AttentionScores(Diagnostic):
     def see(self, chunk: Chunk) -> tuple[Tensor, list[Tensor]]:
         counts, samples = [], []
         for weights, layer in zip(chunk.shares, chunk.layers, strict=True):
-            flat, hidden = weights.flatten(), layer["logits"].isneginf().flatten()
+            flat, hidden = weights.flatten(), (layer["logits"].isneginf() | weights.isnan()).flatten()
             # A copy: a view would keep every chunk's weights in memory.
             samples.append(flat.masked_fill(hidden, math.nan)[:: max(1, len(flat) // 10_000)].clone().cpu())
             # Hidden keys get a bin of their own: to drop them would make the CPU wait for the GPU to count them.
@@ -54,7 +54,7 @@ class AttentionScores(Diagnostic):
         for index, layer in enumerate(counts.tolist()):
             found.rows.append({"layer": index, **{f"count_{place:02d}": count for place, count in enumerate(layer)}})
             # This share falls when attention weights leave the first bin.
-            found.scalars[f"share_in_first_bin/layer_{index}"] = layer[0] / sum(layer)
+            found.scalars[f"share_in_first_bin/layer_{index}"] = layer[0] / sum(layer) if any(layer) else math.nan
         found.figures["layers"] = partial(_histogram, counts.numpy())
         return found
 

@@ -23,7 +23,7 @@ from lab.observation.attention_statistics import (
     smallest_weight,
     spread_bound,
 )
-from lab.observation.observe import Chunk, Findings, head_rows, layers_over
+from lab.observation.observe import Chunk, Findings, head_rows, layers_over_scenes
 from lab.plotting.figures import bars_by_layer, lines_by_layer
 
 _BARS = ("spread", "spread_bound", "largest_weight", "largest_weight_bound")
@@ -77,7 +77,7 @@ class LogitSpread(Diagnostic):
         super().__init__(folder, every_n_epochs, scenes, pictures_every_n_epochs)
         self.epsilon = epsilon
 
-    def see(self, chunk: Chunk) -> tuple[list[Tensor], int]:
+    def see(self, chunk: Chunk) -> list[Tensor]:
         values = []
         modules = chunk.model.attention_layers()
         for module, layer, weights in zip(modules, chunk.layers, chunk.shares, strict=True):
@@ -104,12 +104,12 @@ class LogitSpread(Diagnostic):
             )
             # A query that may attend to nothing has neither logits nor weights.
             blind_BHN = logits.isneginf().all(-1)
-            told = [column.masked_fill(blind_BHN, math.nan).nanmean((0, 2)).double() for column in columns]
-            values.append(torch.stack(told))
-        return [value.cpu() for value in values], len(chunk)
+            told = [column.masked_fill(blind_BHN, math.nan).nanmean(-1).double() for column in columns]
+            values.append(torch.stack(told, dim=1).cpu())
+        return values
 
     def conclude(self, seen: list[Any]) -> Findings:
-        found, means = Findings(), layers_over(seen)
+        found, means = Findings(), layers_over_scenes(seen)
         for mean_CH in means:
             mean_CH[_CRITICAL] = mean_CH[_CRITICAL].exp()
         empty = [name for column, name in enumerate(_COLUMNS) if any(one_CH[column].isnan().any() for one_CH in means)]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lab.callbacks.diagnostics.base import Diagnostic
 from lab.observation.attention_statistics import sink_value_norms
-from lab.observation.observe import Chunk, Findings, head_rows, layers_over
+from lab.observation.observe import Chunk, Findings, head_rows, layers_over_scenes
 from lab.plotting.figures import bars_by_layer, lines_by_layer
 
 
@@ -27,14 +27,13 @@ class SinkValues(Diagnostic):
 
     reads = ("weights", "v")
 
-    def see(self, chunk: Chunk) -> tuple[list[Tensor], int]:
+    def see(self, chunk: Chunk) -> list[Tensor]:
         layers = zip(chunk.shares, chunk.layers, strict=True)
-        values = [torch.stack(sink_value_norms(weights, layer["v"])).mean(1) for weights, layer in layers]
-        return [value.cpu() for value in values], len(chunk)
+        return [torch.stack(sink_value_norms(weights, layer["v"]), dim=1).cpu() for weights, layer in layers]
 
     def conclude(self, seen: list[Any]) -> Findings:
         found = Findings()
-        for index, (sinks, others) in enumerate(one.tolist() for one in layers_over(seen)):
+        for index, (sinks, others) in enumerate(one.tolist() for one in layers_over_scenes(seen)):
             found.rows += head_rows(index, sink=sinks, others=others)
             found.scalars |= {
                 f"sink/layer_{index}": sum(sinks) / len(sinks),

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lab.callbacks.diagnostics.base import Diagnostic
 from lab.observation.attention_statistics import softmax_jacobian
-from lab.observation.observe import Chunk, Findings, head_rows, layers_over
+from lab.observation.observe import Chunk, Findings, head_rows, layers_over_scenes
 from lab.plotting.figures import bars_by_layer, lines_by_layer
 
 
@@ -29,16 +29,16 @@ class SoftmaxJacobian(Diagnostic):
 
     reads = ("weights",)
 
-    def see(self, chunk: Chunk) -> tuple[list[Tensor], int]:
+    def see(self, chunk: Chunk) -> list[Tensor]:
         values = []
         for normaliser, layer in zip(chunk.normalisers, chunk.layers, strict=True):
-            norm_H = softmax_jacobian(layer["weights"]).mean((0, 2))
-            values.append(norm_H if normaliser.exponential else torch.full_like(norm_H, math.nan))
-        return [value.cpu() for value in values], len(chunk)
+            norm_BH = softmax_jacobian(layer["weights"]).mean(-1)
+            values.append((norm_BH if normaliser.exponential else torch.full_like(norm_BH, math.nan)).cpu())
+        return values
 
     def conclude(self, seen: list[Any]) -> Findings:
         found = Findings()
-        means = [mean_H.tolist() for mean_H in layers_over(seen)]
+        means = [mean_H.tolist() for mean_H in layers_over_scenes(seen)]
         if any(math.isnan(value) for values in means for value in values):
             self.tell_once("left empty where the weights are not exponentials divided by their sum")
         for index, values in enumerate(means):

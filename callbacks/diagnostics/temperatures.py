@@ -38,7 +38,7 @@ class Temperatures(Callback):
                     values[key] = numbers[0]
                     continue
                 values[f"{key}/mean"] = sum(numbers) / len(numbers)
-                values[f"{key}/spread"] = float(value.float().std())
+                values[f"{key}/spread"] = float(value.float().std(correction=0))
                 if len(numbers) <= 32:
                     values |= {f"{key}/head_{head}": number for head, number in enumerate(numbers)}
         for logger in trainer.loggers:

@@ -310,19 +310,17 @@ def with_kinds(regions: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {**regions, **kinds}
 
 
-def mean_over(chunks: Sequence[tuple[Tensor, int]]) -> Tensor:
-    """The mean of chunks' means, each weighted by its number of scenes; a chunk without a mean (NaN) is left out."""
-    values = torch.stack([value.double() for value, _ in chunks])
-    known = ~values.isnan()
-    sizes = torch.tensor([size for _, size in chunks], dtype=torch.float64, device=values.device)
-    weights = known * sizes.view(-1, *[1] * (values.dim() - 1))
-    return (values.where(known, 0.0) * (weights / weights.sum(0))).sum(0)
+def mean_over_scenes(chunks: Sequence[Tensor]) -> Tensor:
+    """The mean over the scenes of all chunks, [B, ...] each; a scene without a value (NaN) is left out.
+
+    It does not depend on how scenes are cut into chunks, as a mean of chunks' means would.
+    """
+    return torch.cat([chunk.double() for chunk in chunks]).nanmean(0)
 
 
-def layers_over(chunks: Sequence[tuple[Sequence[Tensor], int]]) -> list[Tensor]:
-    """Means of chunks as in :func:`mean_over`, layer by layer, since layers may differ in heads or tokens."""
-    layers = range(len(chunks[0][0]))
-    return [mean_over([(values[layer], size) for values, size in chunks]) for layer in layers]
+def layers_over_scenes(chunks: Sequence[Sequence[Tensor]]) -> list[Tensor]:
+    """Means as in :func:`mean_over_scenes`, layer by layer, since layers may differ in heads or tokens."""
+    return [mean_over_scenes(layer) for layer in zip(*chunks, strict=True)]
 
 
 def head_rows(layer: int, **columns: Sequence[Any]) -> Rows:

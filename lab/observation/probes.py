@@ -204,12 +204,14 @@ def predict(
 
 
 def _mean_and_scale(features_PND: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean of each feature, and what its difference from the mean is divided by: its deviation, or a floor."""
+    """Mean of each feature, and what its difference from the mean is divided by: its deviation.
+
+    Infinity for a feature that is constant but for rounding: divided by anything less, its rounding would be learnt,
+    and would be huge in a scene of another value.
+    """
     mean, deviation = features_PND.mean(1, keepdim=True), features_PND.std(1, correction=0, keepdim=True)
-    # Each representation has a floor of its own: beside a large one, a small one must not count as constant. Features
-    # that are constant but for rounding, for their size, do.
-    largest_P1D = torch.maximum(deviation.amax((1, 2), keepdim=True), features_PND.abs().amax(1, keepdim=True))
-    return mean, torch.maximum(deviation, 1e-6 * largest_P1D).clamp_min(1e-12)
+    varies = deviation > 1e-6 * features_PND.abs().amax(1, keepdim=True)
+    return mean, torch.where(varies, deviation, torch.inf)
 
 
 def predict_standardised(

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-import torch
 from torch import Tensor
 
+from lab.attention.precision import at_least_float32
 from lab.console import LabError
 from lab.observation.observe import Chunk
 
@@ -43,10 +43,9 @@ def representations(chunk: Chunk, quantities: Sequence[str], tokens: Sequence[st
                         # A copy: a view would keep all tokens of all chunks in memory.
                         found[index, quantity, kind] = x_BHND[:, :, chunk.model.answer_token].clone().cpu()
                 elif kind == "mean":
-                    found[index, quantity, kind] = x_BHND.mean(2).cpu()
+                    found[index, quantity, kind] = at_least_float32(x_BHND)[0].mean(2).cpu()
                 elif kind == "full":
-                    # float16 takes half the memory; what it rounds away is far below what a probe can use.
-                    found[index, quantity, kind] = x_BHND.flatten(2).to(torch.float16).cpu()
+                    found[index, quantity, kind] = x_BHND.flatten(2).clone().cpu()
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 # Of a float32 of 1.
@@ -34,7 +35,7 @@ def slingshots(losses: Sequence[float], factor: float = 10.0) -> list[int]:
         if loss > factor * lowest:
             found += [] if above else [place]
             above = True
-        else:
+        elif not math.isnan(loss):
             above = False
         lowest = min(lowest, max(loss, _PRECISION))
     return found

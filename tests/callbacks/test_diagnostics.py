@@ -15,11 +15,17 @@ import torch
 from conftest import SMALL, made_once, needs_compiler, newest, only_run, set_status, torchrun, train_in
 
 from lab.callbacks.diagnostics.attention_entropy import AttentionEntropy
+from lab.callbacks.diagnostics.attention_gradients import AttentionGradients
 from lab.callbacks.diagnostics.attention_maps import AttentionMaps
+from lab.callbacks.diagnostics.attention_mass import AttentionMass
 from lab.callbacks.diagnostics.attention_scores import AttentionScores
 from lab.callbacks.diagnostics.code_length import CodeLength
 from lab.callbacks.diagnostics.linear_probes import LinearProbes
+from lab.callbacks.diagnostics.logit_spread import LogitSpread
 from lab.callbacks.diagnostics.probe import Probe
+from lab.callbacks.diagnostics.sink_values import SinkValues
+from lab.callbacks.diagnostics.softmax_jacobian import SoftmaxJacobian
+from lab.callbacks.diagnostics.temperature_in_use import TemperatureInUse
 from lab.config.look_arguments import look_arguments
 from lab.console import LabError
 from lab.datasets.drawn import DrawnDigits
@@ -392,6 +398,30 @@ def test_what_is_kept_of_a_chunk_holds_on_to_nothing_else(vision_data) -> None:
     assert len(kept) > 20
     for tensor in kept:
         assert tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
+
+
+def test_means_do_not_depend_on_chunks_and_a_scene_of_no_numbers_is_left_out(vision_data, monkeypatch) -> None:
+    model = CompactViT(**vision_data.model_arguments(), patch_size=8, depth=2, heads=2, head_dim=8)
+    kinds = (AttentionEntropy, AttentionGradients, AttentionMass, AttentionScores, LogitSpread, SinkValues)
+    watching = [kind("unused", scenes=9) for kind in (*kinds, SoftmaxJacobian, TemperatureInUse)]
+    whole = [pd.DataFrame(found.rows) for found in observe(model, vision_data, watching)]
+    monkeypatch.setattr("lab.observation.observe._CHUNK_ELEMENTS", 1)
+    for one, found in zip(whole, observe(model, vision_data, watching), strict=True):
+        pd.testing.assert_frame_equal(one, pd.DataFrame(found.rows), rtol=1e-5)
+
+    transferred = vision_data.on_after_batch_transfer
+
+    def with_a_gap(batch: Any, loader: int) -> Any:
+        batch = transferred(batch, loader)
+        return {**batch, "x": batch["x"].index_fill(0, torch.tensor([3]), math.nan)}
+
+    monkeypatch.setattr(vision_data, "on_after_batch_transfer", with_a_gap)
+    by_one = [pd.DataFrame(found.rows) for found in observe(model, vision_data, watching)]
+    monkeypatch.undo()
+    monkeypatch.setattr(vision_data, "on_after_batch_transfer", with_a_gap)
+    for one, found in zip(by_one, observe(model, vision_data, watching), strict=True):
+        assert one.notna().all(axis=None)
+        pd.testing.assert_frame_equal(one, pd.DataFrame(found.rows), rtol=1e-5)
 
 
 def test_uniform_attention_fills_one_bin() -> None:

@@ -164,7 +164,7 @@ def test_submitit_queues_the_job_again_once_it_is_saved(told, tmp_path: Path) ->
     assert summary_of(runs_in(tmp_path)[0])["status"] == "stopped"
 
 
-@pytest.mark.parametrize(("dies", "ends"), [("kill -TERM $$", SystemExit), ("exit 1", subprocess.CalledProcessError)])
+@pytest.mark.parametrize(("dies", "ends"), [("kill -TERM $$", SystemExit), ("exit 1", LabError)])
 def test_scontrol_may_die_by_the_requeue_that_it_asked_for(told, tmp_path: Path, dies: str, ends: type) -> None:
     """SLURM ends scontrol with the job; a result of the run would then say that a job that is queued has ended."""
     before = signal.signal(signal.SIGUSR2, lambda number, frame: subprocess.check_call(["sh", "-c", dies]))

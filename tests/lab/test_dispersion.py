@@ -73,5 +73,6 @@ def test_slingshots_are_spikes_and_counted_once() -> None:
     assert slingshots([*falling, 0.2, 0.3, 0.02, 0.001, 0.02, 0.002]) == [5, 9]
     assert slingshots([*falling, 0.0, 1e-9, 0.0, 1e-9]) == []  # less than float32 can tell from 0
     assert slingshots([*falling, 0.0, 1e-3]) == [6]
+    assert slingshots([1, 0.1, 5, math.nan, 5, 0.1, 5]) == [2, 6]  # a loss that is no number ends no spike
     with pytest.raises(ValueError, match="above 1"):
         slingshots(falling, factor=1)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lab.console import LabError
 from lab.observation.probes import Targets, code_length, dual_predict, predict, predict_standardised, probe_accuracy
-from lab.observation.representations import probe_labels
+from lab.observation.representations import probe_labels, representations
 
 SIZE, WIDTH = 600, 12
 
@@ -138,6 +138,37 @@ def test_code_length_does_not_depend_on_how_alike_its_first_scenes_are() -> None
     torch.testing.assert_close(
         code_length(alike, targets, portions), code_length(features, targets, portions), rtol=0.05, atol=0
     )
+
+
+@pytest.mark.parametrize("constant", [0.1, 0.3, 3.7, 1000.0])
+def test_a_feature_that_first_varies_in_held_out_scenes_does_no_harm(constant: float) -> None:
+    random = torch.Generator().manual_seed(0)
+    features = torch.randn(400, 8, generator=random)
+    targets = Targets.of({"y": (features[:, 0] > 0).long()})
+    beside = torch.full((400, 1), constant)
+    beside[300:] += torch.randn(100, 1, generator=random)
+    both = torch.stack([torch.cat([features, one], dim=1) for one in (beside, torch.zeros(400, 1))])
+    with_it, without = probe_accuracy(both, targets)
+    assert with_it == without > 0.9
+
+
+@pytest.mark.parametrize("scale", [1e-14, 1e-8, 1e8])
+def test_the_scale_of_features_does_not_matter(scale: float) -> None:
+    features = torch.randn(300, 6, generator=torch.Generator().manual_seed(0))
+    targets = Targets.of({"y": (features[:, 0] > 0).long()})
+    both = torch.stack([features, features * scale])
+    one, other = code_length(both, targets, [0.05, 0.5]).flatten()
+    assert other == pytest.approx(float(one), rel=1e-3)
+
+
+def test_representations_keep_what_half_the_precision_would_round_away() -> None:
+    z_BHND = 300 + 0.1 * torch.randn(20, 1, 50, 8, generator=torch.Generator().manual_seed(0))
+    model = SimpleNamespace(answer_token=0)
+    places = representations(SimpleNamespace(layers=[{"z": z_BHND}], model=model), ("z",), ("full",))
+    assert torch.equal(places[0, "z", "full"], z_BHND.flatten(2))
+    rounded = z_BHND.bfloat16()
+    places = representations(SimpleNamespace(layers=[{"z": rounded}], model=model), ("z",), ("mean",))
+    torch.testing.assert_close(places[0, "z", "mean"], rounded.float().mean(2))
 
 
 def test_a_label_of_each_token_is_no_label_to_probe_for() -> None:

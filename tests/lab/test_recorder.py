@@ -1,6 +1,7 @@
 """What the recorder sees is what the model does, and watching changes nothing."""
 
 import copy
+import math
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from lab.attention.rules.norm import NormSoftmax
 from lab.console import LabError
 from lab.models.compact_vit import CompactViT
 from lab.models.reasoner import Reasoner
-from lab.observation.observe import mean_over
+from lab.observation.observe import mean_over_scenes
 from lab.observation.recorder import QUANTITIES, Recorder
 
 
@@ -192,5 +193,8 @@ def test_what_does_not_exist_is_refused(options: dict, words: str) -> None:
         Recorder(vit(), **options)
 
 
-def test_chunks_count_by_their_size() -> None:
-    assert mean_over([(torch.tensor(1.0), 3), (torch.tensor(5.0), 1)]).item() == 2
+def test_every_scene_counts_once_however_they_are_cut() -> None:
+    scenes = torch.tensor([[1.0, 2.0], [math.nan, 3.0], [4.0, 5.0], [7.0, 6.0]])
+    for cut in ((4,), (1, 3), (2, 2), (1, 1, 1, 1)):
+        assert mean_over_scenes(scenes.split(cut)).tolist() == [4, 4]
+    assert mean_over_scenes([torch.full((2,), math.nan)]).isnan()
