@@ -83,8 +83,8 @@ def sink_value_norms(weights_BHNM: Tensor, v_BHMD: Tensor) -> tuple[Tensor, Tens
     """
     norms = torch.linalg.vector_norm(v_BHMD.float(), dim=-1)
     sink = received(weights_BHNM).argmax(-1, keepdim=True)
-    own = norms.gather(-1, sink).squeeze(-1)
-    return own, (norms.sum(-1) - own) / (norms.shape[-1] - 1) if norms.shape[-1] > 1 else own * math.nan
+    others = norms.scatter(-1, sink, 0).sum(-1) / (norms.shape[-1] - 1)  # 0 / 0 where there is no other key
+    return norms.gather(-1, sink).squeeze(-1), others
 
 
 def received(weights_BHNM: Tensor) -> Tensor:
