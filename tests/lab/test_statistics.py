@@ -326,7 +326,7 @@ def test_what_is_no_number_is_refused(call: Callable[..., object], given: tuple[
 
 
 def test_a_moment_later_than_the_rows_that_are_left_is_its_run_s_end() -> None:
-    lost: Any = SimpleNamespace(looked=True, moment=30, validated_epochs=10)
+    lost: Any = SimpleNamespace(watched_for=True, moment=30, validated_epochs=10)
     assert times([lost]) == Times((30,), ())
 
 
