@@ -28,7 +28,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, TypeAdap
 
 from lab.config.suggestions import HYDRA_KEYS, choices
 from lab.config.values import adapter_of, check_value
-from lab.console import MOST_THREADS, LabError, first_line
+from lab.console import MOST_THREADS, LabError, first_line, unexpected
 
 # Seeds that Lightning and numpy accept for their random generators.
 _Seed = Annotated[int, Field(ge=0, lt=2**32)]
@@ -202,11 +202,8 @@ def _check_node(node: Any, path: str) -> None:
         try:
             target = get_object(node["_target_"])
         except Exception as error:
-            where, _, name = str(node["_target_"]).rpartition(".")
-            there = vars(sys.modules[where]) if where in sys.modules else {}
-            own = [one for one, value in there.items() if getattr(value, "__module__", None) == where]
-            why = f"{where} has no {name!r}; {choices(name, own)}" if own else " ".join(str(error).split())
-            raise LabError(f"{path}._target_={node['_target_']} cannot be imported: {why}") from error
+            target = str(node["_target_"])
+            raise LabError(f"{path}._target_={target} cannot be imported: {_not_imported(target, error)}") from error
         finally:
             logging.getLogger("hydra.utils").disabled = False
         given: Sequence[str] = ()
@@ -220,6 +217,20 @@ def _check_node(node: Any, path: str) -> None:
             _check_required(target, options, path)
     for key, value in node.items():
         _check_node(value, f"{path}.{key}" if path else str(key))
+
+
+def _not_imported(target: str, error: Exception) -> str:
+    """Says why Hydra cannot import a target: its module is not there, lacks the name, or fails by itself."""
+    cause = error.__cause__
+    if cause is None:
+        return " ".join(str(error).split())
+    if not (isinstance(cause, ModuleNotFoundError) and f"{target}.".startswith(f"{cause.name}.")):
+        return unexpected(cause)
+    where, _, name = target.rpartition(".")
+    if where not in sys.modules:
+        return f"there is no module {cause.name}; yours is found by PYTHONPATH=<its folder>"
+    own = [one for one, value in vars(sys.modules[where]).items() if getattr(value, "__module__", None) == where]
+    return f"{where} has no {name!r}" + (f"; {choices(name, own)}" if own else "")
 
 
 def _check_required(target: Callable[..., Any], options: Mapping[str, Any], where: str) -> None:
