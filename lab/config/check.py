@@ -104,7 +104,9 @@ def check_complete(config: DictConfig) -> None:
         try:
             _at(unresolved, path)
         except KeyError as missing:
-            raise LabError(f"{missing.args[0]} is missing: every run needs it, so it cannot be taken out") from missing
+            raise LabError(
+                f"{missing.args[0]} is missing, and every run needs it: let a config or an override give it"
+            ) from missing
     plain = _resolved(config)
     for path in PLAIN_VALUES:
         check_plain(path, _at(plain, path))

@@ -208,6 +208,16 @@ def test_configs_of_ones_own_are_found(conf: Path, flags: list[str], monkeypatch
     assert "softmax=etx does not exist; did you mean 'ext'? valid: adaptive_temperature, " in capsys.readouterr().err
 
 
+def test_what_a_config_lacks_or_an_override_takes_out_is_named(conf: Path) -> None:
+    (conf / "softmax" / "empty.yaml").touch()
+    for words, path in (
+        ([f"hydra.searchpath=[file://{conf}]", "softmax=empty"], "softmax._target_"),
+        (["~trainer.max_epochs"], "trainer.max_epochs"),
+    ):
+        problem = problem_with(["experiment=reasoning", *words])
+        assert problem == f"{path} is missing, and every run needs it: let a config or an override give it"
+
+
 def test_configs_of_ones_own_are_found_by_the_search_path(conf: Path) -> None:
     path = f"hydra.searchpath=[file://{conf}]"
     assert problem_with([path, "experiment=mine", "softmax.tau=3"], sweep=False) is None
