@@ -183,13 +183,17 @@ def check_arguments(
         parameters = inspect.signature(target).parameters
     except (TypeError, ValueError):
         return
-    takes_any = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
     valid = [name for name in parameters if name not in given]
     for name, value in options.items():
-        if name in given or (name not in parameters and not takes_any):
+        if name in given or not takes(parameters, name):
             raise LabError(f"{where}.{name} is not an option of {target.__qualname__}; {choices(name, valid)}")
         if not _holds_target(value):
             check_value(_adapter(target, name), value, f"{where}.{name}")
+
+
+def takes(parameters: Mapping[str, inspect.Parameter], name: str) -> bool:
+    """Tells whether a signature takes an argument of this name, be it among its ``**options``."""
+    return name in parameters or any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
 
 
 def _check_node(node: Any, path: str) -> None:
