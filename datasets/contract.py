@@ -91,7 +91,7 @@ def _checked(data: DataModule, where: str, batch: Batch, again: Batch) -> Batch:
 
 
 def _check_form(data: DataModule, batch: object, where: str) -> None:
-    wanted = '{"x": ..., "y": [B] int64, "latents": {name: [B]}}'
+    wanted = '{"x": ..., "y": [B] int64, "latents": {name: [B]}}, with {} for latents where there are none'
     if not isinstance(batch, Mapping) or not {"x", "y", "latents"} <= batch.keys():
         got = f"a dict of {', '.join(map(str, batch))}" if isinstance(batch, Mapping) else type(batch).__name__
         raise LabError(f"{where} must give {wanted}, and gives {got}")

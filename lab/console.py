@@ -240,7 +240,8 @@ def _ended() -> NoReturn:
 def refusals() -> Iterator[None]:
     """Wraps a command: a LabError ends the program with the error's sentence and exit status 1, Ctrl-C with 130.
 
-    If the reader of the command's output has gone (``| head``), the program ends silently with 141, as in shells.
+    If the reader of the command's output has gone (``| head``), the program ends silently with 141, as in shells. With
+    ``HYDRA_FULL_ERROR=1`` a LabError is left to Python, which shows the whole chain of its causes.
     """
     try:
         yield
@@ -252,6 +253,8 @@ def refusals() -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(128 + signal.SIGPIPE)
     except LabError as error:
+        if os.environ.get("HYDRA_FULL_ERROR"):
+            raise
         tell(f"error: {error}")
         sys.exit(1)
     except KeyboardInterrupt:

@@ -33,6 +33,7 @@ from lab.config.arguments import tell_version
 from lab.config.compose import CONFIGS
 from lab.config.look_arguments import look_arguments
 from lab.console import import_from_here, patience, refusals
+from lab.runs.stored_config import check_there
 from lab.training.memory import keep_freed_memory
 
 
@@ -56,8 +57,10 @@ def main() -> None:
     tell_version(sys.argv[1:])
     import_from_here()
     with refusals():
+        # What was typed is checked before anything heavy is loaded.
         told = look_arguments(sys.argv[1:])
-        # The line above checks what was typed, before anything heavy is loaded.
+        if "run" in told:
+            check_there(told["run"])
         keep_freed_memory()
         with patience("loading PyTorch"):
             import torch

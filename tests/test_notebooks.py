@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import shlex
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,6 @@ import pytest
 from conftest import ROOT, made_once, set_status
 
 import lab
-from lab.report.__main__ import main as report
 from lab.train import run as train_with
 
 NOTEBOOKS = ROOT / "docs" / "notebooks"
@@ -26,19 +23,12 @@ def cells(name: str) -> list[str]:
     return ["".join(cell["source"]) for cell in book["cells"] if cell["cell_type"] == "code"]
 
 
-def execute(name: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def execute(name: str) -> dict[str, Any]:
     """Runs the cells of a notebook in this process and its working directory; its names at the end."""
     shown: list[Any] = []
     names: dict[str, Any] = {"display": shown.append, "shown": shown}
     for number, source in enumerate(cells(name)):
-        lines = source.replace("\\\n", "").splitlines()
-        for line in lines:
-            if line.startswith("!"):
-                command, *words = shlex.split(line[1:])
-                assert command == "eureka-report"
-                monkeypatch.setattr(sys, "argv", [command, *words])
-                report()
-        code = "\n".join(line for line in lines if not line.startswith(("!", "%")))
+        code = "\n".join(line for line in source.splitlines() if not line.startswith("%"))
         exec(compile(code, f"{name}, cell {number}", "exec"), names)
     return names
 
@@ -66,8 +56,8 @@ def _train(runs: Path) -> None:
     shutil.copytree(small / "softmax" / "seed=0", small / "softmax,optim.lr=1e3" / "seed=0")
 
 
-def test_from_the_demo_to_attention_maps(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = execute("attention_maps", monkeypatch)
+def test_from_the_demo_to_attention_maps(place: Path) -> None:
+    names = execute("attention_maps")
     assert set(names["last_rows"]) == {"softmax", "norm_softmax"} and len(names["shown"]) == 2
     for table in names["last_rows"].values():
         assert table.shape == (4, 5) and table.sum(axis=1).tolist() == pytest.approx([1] * 4, abs=1e-5)
@@ -78,13 +68,14 @@ def test_a_softmax_of_ones_own_gets_its_row(place: Path, monkeypatch: pytest.Mon
         return train_with([*(one.replace("seeds=5", "seeds=2") for one in overrides), *SHORT])
 
     monkeypatch.setattr(lab, "run", short)
-    names = execute("own_softmax", monkeypatch)
+    names = execute("own_softmax")
     assert set(names["times"]) == {"softmax", "norm_softmax", "RootMeanSquare"}
     assert names["moments"]["RootMeanSquare"][1] == 2
 
 
-def test_a_reports_numbers_by_hand(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = execute("report_by_hand", monkeypatch)
+def test_a_reports_numbers_by_hand(place: Path) -> None:
+    names = execute("report_by_hand")
+    assert max(names["survival"].index) == names["runs"].epochs.max() and (names["survival"].loc[0] == 1).all()
     assert set(names["ratio"].index) == set(names["table"].index) == {"softmax", "norm_softmax"}
     assert names["ratio"].seeds.to_dict() == {"softmax": 2, "norm_softmax": 3}
 

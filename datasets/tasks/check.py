@@ -5,6 +5,7 @@ Shapes: B scenes of T = 4 tiles.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -79,6 +80,13 @@ def check_definition(task: Task, sources: Collection[str]) -> None:
             f"{name}.locations has to name two places or more, all different, for target_location to choose "
             f"between, and is {places!r}"
         )
+    try:
+        inspect.signature(task.label_names).bind({})
+    except TypeError as error:
+        raise ValueError(
+            f"{name}.label_names has to be a method that returns the names of the labels: "
+            "def label_names(self, class_names)"
+        ) from error
 
 
 def check_scenes(task: Task, bank: ImageBank, scenes: int = 256) -> None:

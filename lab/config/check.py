@@ -28,7 +28,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, TypeAdap
 
 from lab.config.suggestions import HYDRA_KEYS, choices
 from lab.config.values import adapter_of, check_value
-from lab.console import MOST_THREADS, LabError, first_line
+from lab.console import MOST_THREADS, LabError, first_line, unexpected
 
 # Seeds that Lightning and numpy accept for their random generators.
 _Seed = Annotated[int, Field(ge=0, lt=2**32)]
@@ -104,7 +104,9 @@ def check_complete(config: DictConfig) -> None:
         try:
             _at(unresolved, path)
         except KeyError as missing:
-            raise LabError(f"{missing.args[0]} is missing: every run needs it, so it cannot be taken out") from missing
+            raise LabError(
+                f"{missing.args[0]} is missing, and every run needs it: let a config or an override give it"
+            ) from missing
     plain = _resolved(config)
     for path in PLAIN_VALUES:
         check_plain(path, _at(plain, path))
@@ -181,13 +183,17 @@ def check_arguments(
         parameters = inspect.signature(target).parameters
     except (TypeError, ValueError):
         return
-    takes_any = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
     valid = [name for name in parameters if name not in given]
     for name, value in options.items():
-        if name in given or (name not in parameters and not takes_any):
+        if name in given or not takes(parameters, name):
             raise LabError(f"{where}.{name} is not an option of {target.__qualname__}; {choices(name, valid)}")
         if not _holds_target(value):
             check_value(_adapter(target, name), value, f"{where}.{name}")
+
+
+def takes(parameters: Mapping[str, inspect.Parameter], name: str) -> bool:
+    """Tells whether a signature takes an argument of this name, be it among its ``**options``."""
+    return name in parameters or any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
 
 
 def _check_node(node: Any, path: str) -> None:
@@ -202,11 +208,8 @@ def _check_node(node: Any, path: str) -> None:
         try:
             target = get_object(node["_target_"])
         except Exception as error:
-            where, _, name = str(node["_target_"]).rpartition(".")
-            there = vars(sys.modules[where]) if where in sys.modules else {}
-            own = [one for one, value in there.items() if getattr(value, "__module__", None) == where]
-            why = f"{where} has no {name!r}; {choices(name, own)}" if own else " ".join(str(error).split())
-            raise LabError(f"{path}._target_={node['_target_']} cannot be imported: {why}") from error
+            target = str(node["_target_"])
+            raise LabError(f"{path}._target_={target} cannot be imported: {_not_imported(target, error)}") from error
         finally:
             logging.getLogger("hydra.utils").disabled = False
         given: Sequence[str] = ()
@@ -220,6 +223,20 @@ def _check_node(node: Any, path: str) -> None:
             _check_required(target, options, path)
     for key, value in node.items():
         _check_node(value, f"{path}.{key}" if path else str(key))
+
+
+def _not_imported(target: str, error: Exception) -> str:
+    """Says why Hydra cannot import a target: its module is not there, lacks the name, or fails by itself."""
+    cause = error.__cause__
+    if cause is None:
+        return " ".join(str(error).split())
+    if not (isinstance(cause, ModuleNotFoundError) and f"{target}.".startswith(f"{cause.name}.")):
+        return unexpected(cause)
+    where, _, name = target.rpartition(".")
+    if where not in sys.modules:
+        return f"there is no module {cause.name}; yours is found by PYTHONPATH=<its folder>"
+    own = [one for one, value in vars(sys.modules[where]).items() if getattr(value, "__module__", None) == where]
+    return f"{where} has no {name!r}" + (f"; {choices(name, own)}" if own else "")
 
 
 def _check_required(target: Callable[..., Any], options: Mapping[str, Any], where: str) -> None:

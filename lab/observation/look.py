@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from lightning import LightningModule
 from lightning.fabric.plugins.precision import Precision
 from lightning.fabric.utilities import move_data_to_device
 from lightning_utilities import apply_to_collection
@@ -47,11 +48,16 @@ def look(model: nn.Module, x: Any, observers: Sequence[Observer]) -> list[Findin
         observers: diagnostics that need no scenes (not probes; attention masses find no regions here).
 
     Raises:
-        LabError: if the model has no attention of the lab, it fails on x, or an observer needs more than a batch.
+        LabError: if the model has no attention of the lab or no forward, it fails on x, or an observer needs more than
+            a batch.
     """
     known = observable(model)
     if known is None or not attention_layers_of(model):
         raise LabError(f"{type(model).__name__} has no attention of the lab: call lab.replace_softmax(model) first")
+    # Not the class's, since a compiled model has its own.
+    if getattr(model.forward, "__func__", None) in (nn.Module.forward, LightningModule.forward):
+        part = next(name for name, part in model.named_children() if attention_layers_of(part))
+        raise LabError(f"{type(model).__name__} has no forward: give the part of it that has one, as model.{part} may")
     check_observers(observers)
     for one in observers:
         if not hasattr(one, "see") or getattr(one, "needs", None) is not None:

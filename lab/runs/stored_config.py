@@ -9,7 +9,9 @@ from typing import Any
 
 import yaml
 
+from lab.console import LabError
 from lab.runs.files import DamagedFile, read_file
+from lab.runs.walk import instead_of
 
 FILE = "config.yaml"
 # Limits far above what a config has: a few KiB, six levels, numbers of twenty digits.
@@ -17,6 +19,16 @@ _MOST_BYTES, _DEEPEST, _LONGEST_NUMBER = 2**20, 32, 64
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 # Types of YAML 1.1 that are not read: OmegaConf writes neither dates nor merges.
 _LEFT_OUT = ("tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:merge", "tag:yaml.org,2002:value")
+
+
+def check_there(folder: Path) -> None:
+    """Checks that a folder that was given as a run folder is one.
+
+    Raises:
+        LabError: if there is no config in it; says what to do.
+    """
+    if not (folder / FILE).exists():
+        raise LabError(f"{folder} holds no run: {instead_of(folder, FILE)}")
 
 
 def read_config(folder: Path) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from lab.callbacks.checkpoints import Checkpoints
 from lab.callbacks.diagnostics.base import Diagnostic, Keeper
 from lab.callbacks.eureka import EurekaMoment
 from lab.callbacks.preemption import Preemption
+from lab.config.check import takes
 from lab.config.command_line import composed
 from lab.console import LabError, blamed, tell
 from lab.datasets.contract import check_parts
@@ -155,7 +156,7 @@ def build_model(model: DictConfig, softmax: DictConfig, facts: dict[str, int]) -
         ValueError: if the softmax does not work on queries and keys of the model's heads.
     """
     parameters = inspect.signature(get_class(model._target_)).parameters
-    unknown = sorted(facts.keys() - parameters.keys())
+    unknown = sorted(name for name in facts if not takes(parameters, name))
     if unknown:
         raise LabError(
             f"{model._target_} does not fit this data, which gives {', '.join(unknown)}: choose another model="
@@ -169,7 +170,8 @@ def build_model(model: DictConfig, softmax: DictConfig, facts: dict[str, int]) -
     normaliser = softmax.get("normaliser")
     plain = get_object(softmax._target_) is Fixed and softmax.get("tau") is None
     plain = plain and (not normaliser or get_object(normaliser._target_) is Softmax)
-    if "softmax" in parameters:
+    # **options may go to a base class with a softmax, and whether one is used is known below.
+    if takes(parameters, "softmax"):
         factory = softmax_factory(softmax)
         made = _module(instantiate(model, softmax=factory, **facts), model)
         if (layers := len(rules_of(made))) < factory.made:

@@ -29,8 +29,7 @@ from lab.datasets.text.problem_files import FolderProblems
 from lab.datasets.text.tokenizers import ByteTokenizer
 from lab.models.answering import PretrainedAnsweringModel
 from lab.runs.files import DamagedFile, one_line
-from lab.runs.stored_config import FILE, read_config
-from lab.runs.walk import instead_of
+from lab.runs.stored_config import FILE, check_there, read_config
 from lab.training.optim import OptimConfig
 
 # What is built from a stored config, and the types allowed; of modules, only the lab's and trusted ones are imported.
@@ -65,9 +64,8 @@ def load_config(folder: Path, trust: Sequence[str] = ()) -> DictConfig:
         home = name.partition(".")[0]
         if not home or find_spec(home) is None:
             raise LabError(f"trust={name}: there is no such module; yours is found by PYTHONPATH=<its folder>")
+    check_there(folder)
     path = folder / FILE
-    if not path.exists():
-        raise LabError(f"{folder} holds no run: {instead_of(folder, FILE)}")
     plain = read_config(folder)
     for name in (*_MADE, "trainer"):
         if not isinstance(plain.get(name), Mapping) or (name in _MADE and "_target_" not in plain[name]):

@@ -85,6 +85,8 @@ DEFINITIONS = {
     "one location": (having(locations=("top",)), "Own.locations has to name two places or more"),
     "a word": (having(locations="top_right"), "Own.locations has to name two places or more.* and is 'top_right'"),
     "two of one name": (having(locations=("top", "top")), "Own.locations has to name two places"),
+    "names": (having(label_names=("a", "b")), r"Own.label_names has to be a .*: def label_names\(self, class_names\)"),
+    "names of nothing": (having(label_names=lambda self: ("a", "b")), "Own.label_names has to be a method"),
     "no task": (torch.nn.Identity, "data.task has to be a lab.datasets.tasks.task.Task, which Identity is not"),
 }
 

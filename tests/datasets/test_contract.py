@@ -79,7 +79,7 @@ def with_(**parts: Any) -> Any:
     ("change", "words"),
     [
         (lambda batch: (batch["x"], batch["y"]), "and gives tuple"),
-        (lambda batch: {"x": batch["x"], "y": batch["y"]}, "and gives a dict of x, y"),
+        (lambda batch: {"x": batch["x"], "y": batch["y"]}, "with {} for latents .*, and gives a dict of x, y$"),
         (lambda batch: {**batch, "y": batch["y"].float()}, r"labels of .*Even.draw_train\(0, 0\) must be .* int64"),
         (lambda batch: {**batch, "y": batch["y"] + 1}, "num_classes=10: labels are 0 to 9"),
         (lambda batch: {**batch, "y": batch["y"][:-1]}, "must give 5 inputs, one for each label"),

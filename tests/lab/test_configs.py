@@ -1,6 +1,7 @@
 """Every config composes and names what exists; wrong names and types are answered with the valid ones."""
 
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -207,6 +208,16 @@ def test_configs_of_ones_own_are_found(conf: Path, flags: list[str], monkeypatch
     assert "softmax=etx does not exist; did you mean 'ext'? valid: adaptive_temperature, " in capsys.readouterr().err
 
 
+def test_what_a_config_lacks_or_an_override_takes_out_is_named(conf: Path) -> None:
+    (conf / "softmax" / "empty.yaml").touch()
+    for words, path in (
+        ([f"hydra.searchpath=[file://{conf}]", "softmax=empty"], "softmax._target_"),
+        (["~trainer.max_epochs"], "trainer.max_epochs"),
+    ):
+        problem = problem_with(["experiment=reasoning", *words])
+        assert problem == f"{path} is missing, and every run needs it: let a config or an override give it"
+
+
 def test_configs_of_ones_own_are_found_by_the_search_path(conf: Path) -> None:
     path = f"hydra.searchpath=[file://{conf}]"
     assert problem_with([path, "experiment=mine", "softmax.tau=3"], sweep=False) is None
@@ -251,6 +262,28 @@ def test_wrong_types_are_refused(override: str, words: str) -> None:
     with pytest.raises(LabError) as error:
         check(composed(override))
     assert words in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (None, "there is no module own_part; yours is found by PYTHONPATH=<its folder>"),
+        ("", "own_part has no 'Learn'"),
+        ("def learn(:", "SyntaxError: invalid syntax (own_part.py, line 1)"),
+        ("import own_gone", "ModuleNotFoundError: No module named 'own_gone' (own_part.py, line 1, `import own_gone`)"),
+    ],
+)
+def test_a_module_that_cannot_be_imported_is_told_as_python_tells_it(
+    text: str | None, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if text is not None:
+        (tmp_path / "own_part.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "own_part", raising=False)
+    with pytest.raises(LabError) as error:
+        check(composed("model._target_=own_part.Learn"))
+    assert str(error.value) == f"model._target_=own_part.Learn cannot be imported: {why}"
 
 
 @pytest.mark.parametrize(

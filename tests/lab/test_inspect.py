@@ -145,6 +145,16 @@ def test_a_folder_that_is_not_there_is_answered(
     assert "is no folder: name the one that holds" in capsys.readouterr().err
 
 
+def test_a_folder_without_a_run_is_told_before_pytorch_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(f"{main.__module__}.patience", None)
+    monkeypatch.setattr(sys, "argv", ["lab.inspect", f"run={tmp_path}", "diagnostics=[attention_maps]"])
+    with pytest.raises(SystemExit):
+        main()
+    assert capsys.readouterr().err == f"error: {tmp_path} holds no run: config.yaml is missing\n"
+
+
 def test_options_of_a_softmax_that_is_swapped_in(run: Path) -> None:
     typed = ["softmax=log_length", "softmax.form=log_n", "softmax/normaliser=plus_one"]
     inspect(**_without_threads(look_arguments([f"run={run}", "diagnostics=[attention_entropy]", "device=cpu", *typed])))

@@ -535,7 +535,34 @@ def test_a_softmax_that_a_model_would_not_use_is_refused(kind: type) -> None:
             built(name, model=model, **{"tau": None, **options})
 
 
-VIT = {"_target_": "lab.models.compact_vit.CompactViT", "image_size": 8, "patch_size": 4, "depth": 2, "heads": 2}
+class Passing(CompactViT):
+    """Hands all that it is given on to a model with a softmax."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**VIT_OPTIONS, **options)
+
+
+class Open(nn.Module):
+    """Takes whatever it is given, and has no attention."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self.options = options
+
+
+def test_options_by_any_name_take_what_the_data_gives_and_the_softmax() -> None:
+    norm = "lab.attention.rules.norm.NormSoftmax"
+    passing = built(norm, model={"_target_": f"{__name__}.Passing"})
+    assert [type(rule) for rule in rules_of(passing)] == [NormSoftmax] * 2
+    model = {"_target_": f"{__name__}.Open"}
+    whole: Any = built("lab.attention.rules.fixed.Fixed", model=model, facts={"num_classes": 3, "tokens": 5})
+    assert whole.options.keys() == {"num_classes", "tokens", "softmax"}
+    with pytest.raises(LabError, match="takes a softmax and makes no rule of it"):
+        built(norm, model=model)
+
+
+VIT_OPTIONS = {"image_size": 8, "patch_size": 4, "depth": 2, "heads": 2}
+VIT = {"_target_": "lab.models.compact_vit.CompactViT", **VIT_OPTIONS}
 VIT_FACTS = {"num_classes": 3}
 
 

@@ -362,6 +362,23 @@ def test_a_seed_that_failed_among_others_fails_the_command(tmp_path: Path, monke
     assert "seed 1: failed: no Eureka-moment, 0 steps, nan" in said and "error: seeds 1 failed" in said
 
 
+def test_the_causes_of_an_error_are_shown_where_they_are_asked_for(tmp_path: Path, monkeypatch, capsys) -> None:
+    cause = ValueError("rows do not fit")
+
+    def fails(_: object) -> None:
+        raise LabError("the data cannot be made") from cause
+
+    monkeypatch.setattr(lab.train, "start", fails)
+    monkeypatch.setattr(sys, "argv", ["lab.train", *SMALL, f"hydra.run.dir={tmp_path}"])
+    with pytest.raises(SystemExit):
+        lab.train.main()
+    assert "error: the data cannot be made\n" in capsys.readouterr().err
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+    with pytest.raises(LabError, match="the data cannot be made") as error:
+        lab.train.main()
+    assert error.value.__cause__ is cause
+
+
 def test_a_loss_that_is_not_finite_stops_the_run(tmp_path: Path) -> None:
     broken = ["optim.lr=1e30", "optim.lr_reference_batch=null", "optim.warmup_epochs=0", "checkpoints.every_n_steps=1"]
     with pytest.raises(LabError, match=r"the loss is nan at step \d+ .*gradient norms: .*blocks\.0 "):

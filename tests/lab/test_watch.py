@@ -121,6 +121,17 @@ def test_a_model_without_the_lab_s_attention_is_refused(gpt2: nn.Module, tmp_pat
         lab.look(gpt2, TOKENS, [AttentionEntropy(str(tmp_path))])
 
 
+@pytest.mark.parametrize("kind", [nn.Module, L.LightningModule])
+def test_a_model_without_a_forward_is_refused(gpt2: nn.Module, tmp_path: Path, kind: Any) -> None:
+    class Own(kind):
+        def __init__(self) -> None:
+            super().__init__()
+            self.loss, self.net = nn.CrossEntropyLoss(), lab.replace_softmax(gpt2, NormSoftmax)
+
+    with pytest.raises(lab.LabError, match=r"^Own has no forward: .* that has one, as model\.net may$"):
+        lab.look(Own(), TOKENS, [AttentionEntropy(str(tmp_path))])
+
+
 def test_the_norm_of_the_jacobian_is_that_of_the_matrix() -> None:
     weights = torch.randn(2, 2, 3, 5, dtype=torch.float64).softmax(-1)
     matrices = torch.diag_embed(weights) - weights.unsqueeze(-1) * weights.unsqueeze(-2)
