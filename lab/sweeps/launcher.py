@@ -7,6 +7,7 @@ the jobs that an earlier command has submitted, asks ``squeue``, and reports on 
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -65,6 +66,13 @@ class _Run:
 
 class SlurmLauncher(submitit_launcher.SlurmLauncher):
     """Takes the parameters of the plugin's launcher; null for tasks, GPUs or nodes means what the trainer needs."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> JobReturn:
+        """Does a run within its job, where SIGTERM is as in any command that trains, whatever submitit does with it."""
+        # submitit only notes it: scancel while a run loads would let it train on until it is killed.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        result: JobReturn = super().__call__(*args, **kwargs)
+        return result
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         """Submits the runs and waits for them; the result of a run that did not finish raises when it is read."""
