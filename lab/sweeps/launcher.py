@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from hydra.core.singleton import Singleton
 from hydra.core.utils import JobReturn, JobStatus, run_job, setup_globals
@@ -27,7 +27,7 @@ from submitit.slurm.slurm import SlurmJob
 
 from lab.config.hydra_internals import error_of
 from lab.config.overrides import Override, is_whole, last_of_each
-from lab.console import LabError, Unfinished, first_line, tell
+from lab.console import LabError, Unfinished, first_line, handling, tell
 from lab.runs import slurm
 from lab.runs.spec import RunSpec, runs_folder
 from lab.runs.summary import is_finished, read_summary
@@ -77,12 +77,14 @@ class SlurmLauncher(submitit_launcher.SlurmLauncher):
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         """Submits the runs and waits for them; the result of a run that did not finish raises when it is read."""
         try:
-            return self._launch(job_overrides, initial_job_idx)
+            with handling(_leave, signal.SIGINT, signal.SIGTERM):
+                return self._launch(job_overrides, initial_job_idx)
         except LabError as error:
             tell(f"error: {error}")
-        except KeyboardInterrupt:
+            sys.exit(1)
+        except KeyboardInterrupt as told:
             tell("\nThe jobs go on: python -m lab.status shows them, the same command waits for them again.")
-        sys.exit(1)
+            sys.exit(128 + told.args[0])
 
     def _launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> list[JobReturn]:
         runs = self._runs(job_overrides, initial_job_idx)
@@ -215,6 +217,10 @@ class SlurmLauncher(submitit_launcher.SlurmLauncher):
             trace = str(told).split("-" * 22)
             error = LabError(f"job {job.job_id} failed: {trace[len(trace) // 2].strip().splitlines()[-1]}")
         return JobReturn(overrides=run.overrides, status=JobStatus.FAILED, _return_value=error)
+
+
+def _leave(number: int, frame: Any) -> NoReturn:
+    raise KeyboardInterrupt(number)
 
 
 def _whole_number(seed: Override) -> int:

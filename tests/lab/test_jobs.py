@@ -21,7 +21,7 @@ from omegaconf import OmegaConf
 from submitit.slurm.slurm import SlurmJob
 
 from lab.config.compose import CONFIGS, compose_config
-from lab.console import LabError, Unfinished
+from lab.console import LabError, Unfinished, signal_name
 from lab.runs import slurm
 from lab.sweeps import jobs
 from lab.sweeps.launcher import SlurmLauncher, _Run
@@ -417,6 +417,14 @@ def test_a_job_knows_its_name(monkeypatch) -> None:
     monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "3")
     monkeypatch.setenv("SLURM_RESTART_COUNT", "2")
     assert slurm.job() == "12_3" and slurm.restarts() == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=signal_name)
+def test_a_command_that_no_longer_waits_says_that_its_jobs_go_on(monkeypatch, capsys, number: int) -> None:
+    monkeypatch.setattr(SlurmLauncher, "_launch", lambda *_: signal.raise_signal(number))
+    with pytest.raises(SystemExit, match=str(128 + number)):
+        SlurmLauncher().launch([], 0)
+    assert capsys.readouterr().err.startswith("\nThe jobs go on: python -m lab.status shows them")
 
 
 def test_a_job_hears_sigterm_while_it_loads(monkeypatch) -> None:
