@@ -37,7 +37,8 @@ class MLflow(MLFlowLogger, Board):
         save_dir: folder for that database and the artifacts.
 
     Raises:
-        LabError: if MLflow cannot be reached, or no longer has the run.
+        LabError: if MLflow cannot be reached, no longer has the run, or has a place for artifacts that cannot be
+            written.
     """
 
     package = "mlflow"
@@ -79,7 +80,17 @@ class MLflow(MLFlowLogger, Board):
         keep_run(self._folder, self.package, str(self.run_id))
         if self._goes_on:
             self.experiment.update_run(self.run_id, status="RUNNING")
-        self.experiment.log_dict(self.run_id, read_config(self._folder), "config.yaml")
+            # The folder may have moved meanwhile.
+            for name, value in (self.tags or {}).items():
+                self.experiment.set_tag(self.run_id, name, value)
+        try:
+            self.experiment.log_dict(self.run_id, read_config(self._folder), "config.yaml")
+        except OSError as error:
+            place = self.experiment.get_run(self.run_id).info.artifact_uri
+            raise LabError(
+                f"logger=mlflow: its database says that artifacts lie in {place}, which cannot be written "
+                f"({one_line(error)}); logger=tensorboard goes on without it"
+            ) from error
 
     @rank_zero_only
     def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:

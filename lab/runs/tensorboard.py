@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from argparse import Namespace
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -35,6 +36,8 @@ _PARTS = {
     "/spread": ("{}, spread over heads", "/spread"),
     "/head": ("{}, every head", r"/head_\d+"),
 }
+# Beginning of the name of a file that TensorBoard's writer makes; the seconds since 1970 follow, and a dot.
+_EVENTS = "events.out.tfevents."
 _HAPPENED = "moment (1 once it happened)"
 # Two charts that show a moment: scalars, and their names in the title. A chart needs at least its first scalar.
 _MOMENT = (
@@ -60,7 +63,8 @@ class TensorBoard(TensorBoardLogger, Board):
 
     def __init__(self, folder: str, purge_step: int = 0) -> None:
         before = Path(folder) / "tensorboard"
-        place = before if before.is_dir() else folder
+        place = before if before.is_dir() else Path(folder)
+        _read_first(place)
         # A new run passes 0, not None, to log its start: TensorBoard drops nothing at the first start that it reads.
         super().__init__(place, name="", version="", default_hp_metric=False, purge_step=purge_step)
         self._tags: set[str] = set()
@@ -133,6 +137,20 @@ class TensorBoard(TensorBoardLogger, Board):
     def _write(self, tag: str, what: SummaryMetadata, tensor: TensorProto) -> None:
         writer: Any = self.experiment
         writer.file_writer.add_summary(Summary(value=[Summary.Value(tag=tag, metadata=what, tensor=tensor)]))
+
+
+@rank_zero_only
+def _read_first(folder: Path) -> None:
+    """Lets TensorBoard read what is in a folder before what is written from now on, whatever the clock of this machine.
+
+    It reads event files by name, which is the time of their start, and drops what it has read when a later start says
+    so. Where a name is later than now (a run that goes on under an earlier clock), the names become numbers, in order.
+    """
+    files = sorted(folder.glob(f"{_EVENTS}*.*"))
+    if files and files[-1].name >= f"{_EVENTS}{int(time.time()):010d}":
+        for number, file in enumerate(files):
+            rest = file.name.removeprefix(_EVENTS).partition(".")[2]
+            file.rename(file.with_name(f"{_EVENTS}{number:010d}.{rest}"))
 
 
 def hyperparameters(spec: RunSpec) -> dict[str, Any]:

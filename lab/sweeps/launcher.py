@@ -7,12 +7,13 @@ the jobs that an earlier command has submitted, asks ``squeue``, and reports on 
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from hydra.core.singleton import Singleton
 from hydra.core.utils import JobReturn, JobStatus, run_job, setup_globals
@@ -26,7 +27,7 @@ from submitit.slurm.slurm import SlurmJob
 
 from lab.config.hydra_internals import error_of
 from lab.config.overrides import Override, is_whole, last_of_each
-from lab.console import LabError, Unfinished, first_line, tell
+from lab.console import LabError, Unfinished, first_line, handling, tell
 from lab.runs import slurm
 from lab.runs.spec import RunSpec, runs_folder
 from lab.runs.summary import is_finished, read_summary
@@ -66,15 +67,24 @@ class _Run:
 class SlurmLauncher(submitit_launcher.SlurmLauncher):
     """Takes the parameters of the plugin's launcher; null for tasks, GPUs or nodes means what the trainer needs."""
 
+    def __call__(self, *args: Any, **kwargs: Any) -> JobReturn:
+        """Does a run within its job, where SIGTERM is as in any command that trains, whatever submitit does with it."""
+        # submitit only notes it: scancel while a run loads would let it train on until it is killed.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        result: JobReturn = super().__call__(*args, **kwargs)
+        return result
+
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         """Submits the runs and waits for them; the result of a run that did not finish raises when it is read."""
         try:
-            return self._launch(job_overrides, initial_job_idx)
+            with handling(_leave, signal.SIGINT, signal.SIGTERM):
+                return self._launch(job_overrides, initial_job_idx)
         except LabError as error:
             tell(f"error: {error}")
-        except KeyboardInterrupt:
+            sys.exit(1)
+        except KeyboardInterrupt as told:
             tell("\nThe jobs go on: python -m lab.status shows them, the same command waits for them again.")
-        sys.exit(1)
+            sys.exit(128 + told.args[0])
 
     def _launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> list[JobReturn]:
         runs = self._runs(job_overrides, initial_job_idx)
@@ -207,6 +217,10 @@ class SlurmLauncher(submitit_launcher.SlurmLauncher):
             trace = str(told).split("-" * 22)
             error = LabError(f"job {job.job_id} failed: {trace[len(trace) // 2].strip().splitlines()[-1]}")
         return JobReturn(overrides=run.overrides, status=JobStatus.FAILED, _return_value=error)
+
+
+def _leave(number: int, frame: Any) -> NoReturn:
+    raise KeyboardInterrupt(number)
 
 
 def _whole_number(seed: Override) -> int:

@@ -59,6 +59,6 @@ def _note(number: int, frame: Any) -> None:
     os.write(
         2, f"\n{name}: the runs save before they go, and the sweep with them; {name} again ends all at once\n".encode()
     )
-    # A Ctrl-C reaches all processes of a terminal, but SIGTERM this one alone.
-    for worker in workers if number == signal.SIGTERM else ():
+    # A terminal's Ctrl-C has reached the workers, too, but SIGTERM and kill -INT this process alone.
+    for worker in workers:
         worker.terminate()

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from lab.console import handling, signal_name
 from lab.runs.files import is_full
 
-# Python's own handlers. Others stay: submitit's, or that of a shell that starts a process in the background.
+# Python's own handlers. Others stay: a launcher's, or that of a shell that starts a process in the background.
 _OWN = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
 
 
@@ -43,6 +43,8 @@ def full_disk_told_once() -> Iterator[None]:
 
 
 def _end(number: int, frame: Any) -> NoReturn:
+    # scancel reaches a job twice, through srun as well: the second must not break off what the first ends.
+    signal.signal(number, signal.SIG_IGN)
     # Not through Python's buffers: the signal may have interrupted a write to them.
     os.write(2, f"\n{signal_name(number)}: ended\n".encode())
     raise SystemExit(128 + number)

@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import IO, Any, NoReturn
+from typing import IO, Any
 
 from lab.console import Unfinished, handling, hears
 
@@ -21,8 +21,9 @@ RANK_0 = "EUREKA_RANK_0"
 _PR_SET_PDEATHSIG = 1
 # Seconds between two checks that the parent process is still there.
 _LOOK = 1.0
-# Set once this worker of a launcher has been told to end. A worker that waits for its next run only notes signals.
-_told = threading.Event()
+# Whether this worker of a launcher has been told to end. A worker that waits for its next run only notes signals. No
+# threading.Event, whose lock a second signal within its set() would wait for.
+_told = False
 
 
 def train_apart(overrides: Sequence[str], log: IO[str] | None = None) -> int:
@@ -61,10 +62,11 @@ def ended_with_parent() -> Iterator[None]:
     Raises:
         Unfinished: for a run that was told to end, and for each run that this worker would begin later.
     """
+    global _told
     if multiprocessing.parent_process() is None:
         yield
         return
-    if _told.is_set():
+    if _told:
         raise Unfinished("not begun, since the sweep was told to end: the same command runs it")
     parent, done = os.getppid(), threading.Event()
 
@@ -82,7 +84,7 @@ def ended_with_parent() -> Iterator[None]:
     except SystemExit as end:
         if not (isinstance(end.code, int) and stopped(end.code)):
             raise
-        _told.set()
+        _told = True
         raise Unfinished("told to end: the same command goes on with it") from None
     finally:
         done.set()
@@ -96,12 +98,17 @@ def _set_handlers(handler: Callable[[int, Any], object]) -> None:
             signal.signal(number, handler)
 
 
-def _end_run(number: int, frame: Any) -> NoReturn:
-    raise SystemExit(128 + number)
+def _end_run(number: int, frame: Any) -> None:
+    # A terminal's Ctrl-C comes with the SIGTERM of the sweep, which must not break off what the first began.
+    global _told
+    if not _told:
+        _told = True
+        raise SystemExit(128 + number)
 
 
 def _note(number: int, frame: Any) -> None:
-    _told.set()
+    global _told
+    _told = True
 
 
 def end_with_rank_0() -> None:

@@ -120,6 +120,21 @@ def test_mlflow(tmp_path: Path, monkeypatch) -> None:
     steps = [one.step for one in client.get_metric_history(known, "val/accuracy")]
     assert sorted(steps) == [1, 3, 3]
     assert client.get_run(known).info.status == "FINISHED"
+    # The folder of runs has moved, and where it was there is a file.
+    moved = tmp_path / "moved"
+    (tmp_path / "runs").rename(moved)
+    (tmp_path / "board").rename(tmp_path / "store")
+    (tmp_path / "board").touch()
+    there = [*short, f"logger.mlflow.save_dir={tmp_path / 'store'}", f"paths.runs={moved}", "threads=1"]
+    run = moved / run.relative_to(tmp_path / "runs")
+    set_status(run, "running")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)  # MLflow has set it to the store before
+    with pytest.raises(
+        LabError, match=rf"^logger=mlflow: .*artifacts lie in file://{tmp_path}/board/artifacts/{known}/"
+    ):
+        train_with(there)
+    tags = MlflowClient(f"sqlite:///{tmp_path / 'store' / 'mlflow.db'}").get_run(known).data.tags
+    assert (tags["folder"], tags["mlflow.note.content"]) == (str(run), f"run folder: {run}")
     again = ["experiment=reasoning", "logger=mlflow", f"paths.runs={tmp_path / 'other'}"]
     with pytest.raises(
         LabError, match=r"^logger=mlflow: http://localhost:1 does not answer \(ConnectionRefusedError: "
@@ -129,4 +144,4 @@ def test_mlflow(tmp_path: Path, monkeypatch) -> None:
     (run / FILE).write_text(json.dumps({"mlflow": "0" * 32}))
     set_status(run, "running")
     with pytest.raises(LabError, match=r"^logger=mlflow: .*not found"):
-        train_with([*overrides, "threads=1"])
+        train_with(there)

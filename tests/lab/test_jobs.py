@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import re
+import signal
 import subprocess
 import threading
 import time
@@ -20,11 +21,12 @@ from omegaconf import OmegaConf
 from submitit.slurm.slurm import SlurmJob
 
 from lab.config.compose import CONFIGS, compose_config
-from lab.console import LabError, Unfinished
+from lab.console import LabError, Unfinished, signal_name
 from lab.runs import slurm
 from lab.sweeps import jobs
 from lab.sweeps.launcher import SlurmLauncher, _Run
 from lab.train import run as train_with
+from lab.training.ending import ended_by_signals
 
 SWEEP = ("-m", "experiment=reasoning", "data.numbers=4", "seed=0,1", "hydra/launcher=submitit_slurm")
 OPEN = {**dict.fromkeys(["nodes", "tasks_per_node", "gpus_per_node", "gpus_per_task", "gres"]), "setup": []}
@@ -415,6 +417,33 @@ def test_a_job_knows_its_name(monkeypatch) -> None:
     monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "3")
     monkeypatch.setenv("SLURM_RESTART_COUNT", "2")
     assert slurm.job() == "12_3" and slurm.restarts() == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=signal_name)
+def test_a_command_that_no_longer_waits_says_that_its_jobs_go_on(monkeypatch, capsys, number: int) -> None:
+    monkeypatch.setattr(SlurmLauncher, "_launch", lambda *_: signal.raise_signal(number))
+    with pytest.raises(SystemExit, match=str(128 + number)):
+        SlurmLauncher().launch([], 0)
+    assert capsys.readouterr().err.startswith("\nThe jobs go on: python -m lab.status shows them")
+
+
+def test_a_job_hears_sigterm_while_it_loads(monkeypatch) -> None:
+    before = signal.signal(signal.SIGTERM, lambda *_: None)  # as submitit passes it over
+    monkeypatch.setattr(SlurmLauncher.__base__, "__call__", lambda self: signal.getsignal(signal.SIGTERM))
+    try:
+        assert SlurmLauncher()() is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_scancel_that_comes_twice_ends_a_job_once(capfd) -> None:
+    with pytest.raises(SystemExit, match="143"), ended_by_signals():
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            signal.raise_signal(signal.SIGTERM)
+    assert capfd.readouterr().err == "\nSIGTERM: ended\n"
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 def test_a_job_that_is_queued_again_begins_anew_only_once(tmp_path: Path, monkeypatch, capsys) -> None:

@@ -6,10 +6,10 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -17,6 +17,7 @@ from conftest import ROOT, runs_in, summary_of, told_to_end
 from omegaconf import OmegaConf
 
 from lab.console import Unfinished, signal_name
+from lab.sweeps import waiting
 from lab.sweeps.waiting import ends_as_told
 from lab.train import main
 from lab.training import processes
@@ -30,6 +31,8 @@ SWEEP = (
     "logger=csv_only",
     "data.train_share=0.001,0.3",
 )
+# All that is read of the config of a sweep whose runs are side by side.
+JOBLIB = OmegaConf.create({"hydra": {"runtime": {"choices": {"hydra/launcher": "joblib"}}}})
 # What Hydra says of a job that failed.
 HYDRAS_WORDS = ("Error executing job", "HYDRA_FULL_ERROR")
 # A process group of its own, which takes a Ctrl-C as all that runs in a terminal does.
@@ -95,15 +98,19 @@ def test_a_worker_ends_its_run_as_told_and_begins_no_other(monkeypatch, number: 
     monkeypatch.setattr(processes.multiprocessing, "parent_process", object)
     try:
         for _ in range(2):
-            monkeypatch.setattr(processes, "_told", threading.Event())
+            monkeypatch.setattr(processes, "_told", False)
             with processes.ended_with_parent():
                 pass
             with pytest.raises(Unfinished, match="told to end"), processes.ended_with_parent():
-                os.kill(os.getpid(), number)
+                try:
+                    os.kill(os.getpid(), number)
+                finally:
+                    # The sweep's own, after a terminal's Ctrl-C: what the first began is not broken off.
+                    os.kill(os.getpid(), signal.SIGTERM)
             with pytest.raises(Unfinished, match="not begun"), processes.ended_with_parent():
                 pass
         # Between two runs, when joblib would kill the other workers if this one ended.
-        monkeypatch.setattr(processes, "_told", threading.Event())
+        monkeypatch.setattr(processes, "_told", False)
         with processes.ended_with_parent():
             pass
         os.kill(os.getpid(), number)
@@ -114,9 +121,19 @@ def test_a_worker_ends_its_run_as_told_and_begins_no_other(monkeypatch, number: 
             signal.signal(one, handler)
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=signal_name)
+def test_a_signal_to_the_sweep_alone_ends_its_workers(monkeypatch, capfd, number: int) -> None:
+    told: list[str] = []
+    workers = [SimpleNamespace(terminate=lambda name=name: told.append(name)) for name in "ab"]
+    monkeypatch.setattr(waiting.multiprocessing, "active_children", lambda: workers)
+    with pytest.raises(SystemExit, match=str(128 + number)), ends_as_told(JOBLIB):
+        os.kill(os.getpid(), number)
+        assert told == ["a", "b"]
+    assert capfd.readouterr().err.count("the runs save before they go") == 1
+
+
 def test_ctrl_c_ends_a_sweep_at_once_whose_runs_are_in_this_process(capfd) -> None:
-    config = OmegaConf.create({"hydra": {"runtime": {"choices": {"hydra/launcher": "joblib"}}}})
-    with pytest.raises(SystemExit, match=str(128 + signal.SIGINT)), ends_as_told(config):
+    with pytest.raises(SystemExit, match=str(128 + signal.SIGINT)), ends_as_told(JOBLIB):
         os.kill(os.getpid(), signal.SIGINT)
         raise AssertionError("it goes on")
     assert capfd.readouterr().err == "\nCtrl-C: ended\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -185,6 +186,19 @@ def test_a_resumed_run_is_one_row_and_one_layout(tmp_path: Path) -> None:
     for tag in ("val/accuracy", "gradient/q/layer_0", "accuracy/best"):
         steps = [[point.step for point in seen.scalars[name][tag]] for seen in (before, after)]
         assert steps[0] == steps[1], tag
+
+
+def test_a_run_that_goes_on_under_an_earlier_clock_keeps_its_order(tmp_path: Path, monkeypatch) -> None:
+    for step, clock in enumerate([3e9, 1e9, 2e9, 2e9]):
+        monkeypatch.setattr(time, "time", lambda clock=clock: clock)
+        board = TensorBoard(str(tmp_path / "run"), purge_step=step)
+        # The step after is of a checkpoint that was never written.
+        for logged in (step, step + 1):
+            board.log_metrics({"loss": step}, logged)
+        board.finalize("failed")
+    assert [(point.step, point.value) for point in Seen(tmp_path).scalars["run"]["loss"]] == [
+        (0, 0), (1, 1), (2, 2), (3, 3), (4, 3),
+    ]  # fmt: skip
 
 
 def test_a_resumed_run_keeps_the_pictures_of_its_checkpoint(tmp_path: Path) -> None:
