@@ -84,7 +84,7 @@ class SlurmLauncher(submitit_launcher.SlurmLauncher):
             sys.exit(1)
         except KeyboardInterrupt as told:
             tell("\nThe jobs go on: python -m lab.status shows them, the same command waits for them again.")
-            sys.exit(128 + told.args[0])
+            sys.exit(128 + next(iter(told.args), signal.SIGINT))
 
     def _launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> list[JobReturn]:
         runs = self._runs(job_overrides, initial_job_idx)
