@@ -9,7 +9,10 @@ from torch import Tensor
 
 
 def derived_seed(*parts: int | str) -> int:
-    """A 63-bit seed from any named parts; unlike a sum, (1, 2) and (2, 1) differ."""
+    """A 63-bit seed from any named parts; unlike a sum, (1, 2) and (2, 1) differ.
+
+    torch's CPU generator keeps 32 bits of it: of n batches, about n^2 / 2^33 pairs are drawn alike (30 of 500,000).
+    """
     text = "/".join(str(part) for part in parts)
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 

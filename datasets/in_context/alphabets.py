@@ -55,7 +55,7 @@ class Alphabets:
         self.root = Path(root).expanduser()
 
     def load(self, size: int) -> Drawings:
-        """All drawings, shrunk to ``size`` pixels by area; characters in the order of their names.
+        """All drawings, shrunk to ``size`` pixels by means of whole pixels; characters in the order of their names.
 
         Raises:
             FileNotFoundError: if there is no drawing.
@@ -159,5 +159,5 @@ def _grey(read: Callable[[], bytes], size: int, _name: str) -> Image.Image:
     if "A" in image.getbands() or "transparency" in image.info:
         # Transparent paper is white; convert("L") alone would show the colour below, mostly black.
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
-    # BOX is the mean over the area.
+    # BOX is the mean of whole pixels.
     return image.convert("L").resize((size, size), Image.Resampling.BOX)

@@ -109,19 +109,16 @@ class TextData(DataModule):
         return torch.from_numpy(stream[rows].astype(np.int64))
 
     def prior_loss(self) -> float | None:
-        """Unigram entropy: the validation loss of one who knows only how often each answer is in training."""
+        """Validation loss of one who knows only how often each answer is in training."""
         stream: NDArray[Any] = self.tokens.streams["train"]
         counts = np.ones(self.tokens.vocabulary)
         for start in range(0, len(stream), _COUNTED):  # in parts, since bincount takes eight bytes a token
             counts += np.bincount(stream[start : start + _COUNTED], minlength=self.tokens.vocabulary)
         counts[list(self.never_asked)] = 0.0
         surprise = -np.log(np.maximum(counts, 1.0) / counts.sum())
-        predicted = self.predicted(self.block_at("validation", torch.arange(self.validation_size)).numpy())
-        return float(surprise[predicted].mean())
-
-    @abstractmethod
-    def predicted(self, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The tokens of blocks that may be asked for, flattened."""
+        batches = map(self.draw_validation, self.validation_batches(self.batch_size))
+        asked = torch.cat([self.on_after_batch_transfer(batch, 0)["y"].flatten() for batch in batches])
+        return float(surprise[asked.numpy()].mean())
 
     @abstractmethod
     def drawn(self, tokens: Tensor, generator: torch.Generator) -> Drawn:
@@ -156,9 +153,6 @@ class CausalLanguageData(TextData):
 
     task = "causal"
     ahead = 1
-
-    def predicted(self, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
-        return blocks[:, 1:].ravel()
 
     def drawn(self, tokens: Tensor, generator: torch.Generator) -> Batch:
         return {"x": tokens[:, :-1], "y": tokens[:, 1:], "latents": {}}
@@ -196,9 +190,6 @@ class MaskedLanguageData(TextData):
     ) -> None:
         super().__init__(corpus, vocabulary, block, batch_size, epoch_size, validation_size, seed, validation_seed)
         self.masked = max(1, round(share * block))
-
-    def predicted(self, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
-        return blocks[blocks >= self.never_asked.stop]
 
     def drawn(self, tokens: Tensor, generator: torch.Generator) -> Mapping[str, Tensor]:
         shape = (len(tokens), self.masked)

@@ -63,6 +63,13 @@ def test_processes_share_both_splits_and_have_one_fingerprint() -> None:
         assert together == {tuple(row) for row in alone.batch(split)["x"].tolist()}
 
 
+@pytest.mark.parametrize(
+    ("numbers", "share", "size"), [(11, 0.3, 4392), (10, 0.57, 5700), (10, 0.69, 6900), (3, 0.5, 40)]
+)
+def test_the_share_is_rounded_down_as_it_is_written(numbers: int, share: float, size: int) -> None:
+    assert ReasoningData(numbers=numbers, train_share=share).batch_size == size
+
+
 @pytest.mark.parametrize("options", [{"numbers": 1}, {"train_share": 0.0}, {"train_share": 1.0}])
 def test_options_are_checked(options) -> None:
     with pytest.raises(LabError, match=r"data\."):

@@ -84,7 +84,8 @@ def test_fifteen_percent_are_masked_and_never_twice_the_same(corpus: FolderCorpu
     # Ends of documents, which are never asked for, do not count.
     train = [token for token in data.tokens.streams["train"].tolist() if token >= len(SPECIAL)]
     counts = Counter(train + list(range(len(SPECIAL), data.tokens.vocabulary)))
-    asked = data.predicted(data.block_at("validation", torch.arange(data.validation_size)).numpy()).tolist()
+    drawn = map(data.draw_validation, data.validation_batches(4))
+    asked = torch.cat([data.on_after_batch_transfer(batch, 0)["y"] for batch in drawn]).flatten().tolist()
     surprise = [-math.log(counts[token] / counts.total()) for token in asked]
     assert data.prior_loss() == pytest.approx(sum(surprise) / len(surprise))
 
