@@ -8,6 +8,7 @@ import lightning as L
 
 from lab.callbacks.access import steps_an_epoch
 from lab.console import tell
+from lab.datasets.loading import data_of
 
 
 def tell_of_length(trainer: L.Trainer, by_epoch: bool) -> None:
@@ -30,6 +31,11 @@ def _unexpected(trainer: L.Trainer, by_epoch: bool) -> Iterator[str]:
         yield (
             f"the last step of each epoch has {over} of {together} batches, and {over}/{together} of the gradient: an "
             f"epoch of {batches} batches is no multiple of trainer.accumulate_grad_batches={together}"
+        )
+    if together > 1 and getattr(data_of(trainer), "ragged", False):
+        yield (
+            f"each of the {together} batches of a step counts alike, whatever its number of answers: for this data "
+            "trainer.accumulate_grad_batches is no larger batch, in which each answer would"
         )
     if not 0 < last < epochs * steps:
         return

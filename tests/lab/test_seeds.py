@@ -12,14 +12,17 @@ import torch
 from conftest import SMALL, newest, set_status, summary_of
 from torch import nn
 
+from lab.attention.rules.learnable import LearnableTemperature
 from lab.callbacks.summary import RunSummary
 from lab.console import LabError
+from lab.models.parts import SoftmaxFactory
+from lab.models.reasoner import Reasoner
 from lab.runs.checkpoints import read_checkpoint, save_checkpoint
 from lab.runs.metrics import read_metrics
 from lab.train import run as train_with
 from lab.training.seeds import train as training
 from lab.training.seeds.module import Seed, SeedsModule
-from lab.training.seeds.stack import join_optimizer_states, split_optimizer_state
+from lab.training.seeds.stack import Stack, join_optimizer_states, split_optimizer_state
 
 REASONING = (
     "experiment=reasoning",
@@ -179,13 +182,20 @@ def test_a_seed_that_comes_later_keeps_the_others_where_they_are(tmp_path: Path)
     assert told == [False, True, True]
 
 
-@pytest.mark.parametrize("every", [1, 1000], ids=["with the others", "alone"])
-def test_a_seed_killed_between_its_last_checkpoint_and_its_end_has_ended(every, tmp_path: Path, monkeypatch) -> None:
+@pytest.mark.parametrize(
+    ("every", "ended"), [(1, 0), (1000, 0), (1, 2)], ids=["with the others", "alone", "when the others have ended"]
+)
+def test_a_seed_killed_between_its_last_checkpoint_and_its_end_has_ended(
+    every: int, ended: int, tmp_path: Path, monkeypatch
+) -> None:
     often = (*STOPPING, f"checkpoints.every_n_steps={every}", "seeds=3")
     whole = together(tmp_path / "whole", *often)
-    finish = Seed.finish
+    finish, before = Seed.finish, iter(range(ended))
 
     def killed(seed: Seed, status: str) -> None:
+        if next(before, None) is not None:
+            finish(seed, status)
+            return
         monkeypatch.setattr(Seed, "finish", finish)
         raise SystemExit
 
@@ -407,6 +417,17 @@ def test_a_rule_that_cannot_be_stacked_is_refused_by_its_line(
         together(tmp_path / "runs", *REASONING, f"softmax._target_=my_rules.{rule}", "seeds=2")
     assert "-m seed=0,1" in str(refused.value) and "\n" not in str(refused.value)
     assert not (tmp_path / "runs").exists()
+
+
+def test_sixteen_bits_are_too_few_for_the_softmaxes_of_seeds_as_for_one() -> None:
+    models = [Reasoner(softmax=SoftmaxFactory(LearnableTemperature)) for _ in range(2)]
+    stack = Stack(models)
+    stack.to(torch.bfloat16)
+    stack.bind()
+    single = Reasoner(softmax=SoftmaxFactory(LearnableTemperature)).to(torch.bfloat16)
+    ours, theirs = ({name: tensor.dtype for name, tensor in one.state_dict().items()} for one in (models[1], single))
+    assert ours == theirs and {*ours.values()} == {torch.bfloat16, torch.float32}
+    assert torch.equal(models[1].rules()[0].tau, models[1].rules()[0].tau.new_tensor(models[1].rules()[0].default_tau))
 
 
 def test_the_state_of_a_seed_is_stored_alone_and_counts_stay_numbers() -> None:

@@ -25,6 +25,7 @@ from lab.callbacks.throughput import Throughput
 from lab.console import LabError
 from lab.runs.checkpoints import Checkpoint
 from lab.runs.summary import Summary
+from lab.training.length import tell_of_length
 from lab.training.metrics import LossAndAccuracy
 from lab.training.module import TwoStepModule
 from lab.training.optim import OptimConfig
@@ -73,6 +74,19 @@ def test_accumulated_batches_count_for_the_rate(monkeypatch: pytest.MonkeyPatch)
     configured: Any = module.configure_optimizers()
     optimizer = configured["optimizer"] if isinstance(configured, dict) else configured
     assert optimizer.param_groups[0]["lr"] == pytest.approx(5e-4)
+
+
+@pytest.mark.parametrize(("ragged", "together", "told"), [(True, 4, True), (True, 1, False), (False, 4, False)])
+def test_accumulated_batches_of_unequal_answers_are_no_larger_batch(ragged, together, told, capsys) -> None:
+    trainer: Any = SimpleNamespace(
+        num_training_batches=8,
+        accumulate_grad_batches=together,
+        max_epochs=1,
+        max_steps=-1,
+        datamodule=SimpleNamespace(ragged=ragged),
+    )
+    tell_of_length(trainer, by_epoch=False)
+    assert ("each of the 4 batches of a step counts alike" in capsys.readouterr().err) is told
 
 
 @pytest.mark.parametrize("ignored", [None, -100])

@@ -11,7 +11,7 @@ from lab.attention.normalisers.softmax import softmax
 class Hard(Normaliser):
     """w = 1 on the largest logit and 0 elsewhere: softmax in the limit of tau -> 0.
 
-    Keys that tie for the largest logit share the weight, as in that limit, so that the order of keys does not matter.
+    Logits that tie for the largest share the weight, as in that limit; rounding may part those of equal keys.
     The gradient is that of softmax ("straight through"), since argmax has none; tau is the temperature of that softmax
     and does not change the weights.
 

@@ -266,7 +266,8 @@ class SeedsModule(L.LightningModule):
 
     def on_train_start(self) -> None:
         end_a_finished_epoch(self.trainer)
-        tell_of_length(self.trainer, self.seeds[0].module.goes_by_epoch)
+        if self.seeds:  # none is left where all stopped early, and the run was killed before it ended
+            tell_of_length(self.trainer, self.seeds[0].module.goes_by_epoch)
 
     def training_step(self, batch: dict[int, Batch], batch_idx: int) -> Tensor:
         logits = self._logits(batch, training=True)

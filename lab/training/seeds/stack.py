@@ -6,8 +6,8 @@ Shapes: S seeds; a parameter [...] of one model is row s of a stacked parameter 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Self
 
 import torch
 from lightning_utilities.core.apply_func import apply_to_collection
@@ -16,6 +16,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state
 from torch.optim import Optimizer
 
+from lab.attention.normaliser import Normaliser
+from lab.attention.precision import but_not_to_16_bit
+from lab.attention.rule import TemperatureRule
 from lab.console import LabError, line_of
 from lab.observation.recorder import own_random_numbers
 
@@ -44,11 +47,27 @@ class Stack(nn.Module):
         self._skeleton = [copy.deepcopy(models[0])]
         parameters, buffers = stack_module_state(self._models)
         self._parameter_names, self._buffer_names = list(parameters), list(buffers)
+        self._of_softmaxes = set(_of_softmaxes(models[0]))
         self.rows = nn.ParameterList(nn.Parameter(stacked, stacked.requires_grad) for stacked in parameters.values())
         for index, stacked in enumerate(buffers.values()):
             self.register_buffer(f"buffer_{index}", _apart(stacked))
         self._run = torch.func.vmap(self._one)
         self.bind()
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Moves and converts the rows; to 16 bit none of rules and normalisers, as these have it in a single model."""
+        fine = but_not_to_16_bit(fn)
+        rows, buffers = (
+            [index for index, name in enumerate(names) if name in self._of_softmaxes]
+            for names in (self._parameter_names, self._buffer_names)
+        )
+        before = [self.rows[index].data for index in rows], [self.get_buffer(f"buffer_{index}") for index in buffers]
+        super()._apply(fn, recurse)
+        for index, row in zip(rows, before[0], strict=True):
+            self.rows[index].data = fine(row)
+        for index, buffer in zip(buffers, before[1], strict=True):
+            setattr(self, f"buffer_{index}", fine(buffer))
+        return self
 
     def __len__(self) -> int:
         return len(self._models)
@@ -200,6 +219,14 @@ def _apart(stacked: Tensor) -> Tensor:
 def _stacked(value: Any, size: int) -> bool:
     """Tells whether a value of an optimiser's state has one row per model, unlike a step count."""
     return isinstance(value, Tensor) and value.ndim > 0 and value.shape[0] == size
+
+
+def _of_softmaxes(model: nn.Module) -> Iterator[str]:
+    """Names of the parameters and buffers of a model's rules and normalisers."""
+    for prefix, module in model.named_modules():
+        if isinstance(module, TemperatureRule | Normaliser):
+            for name, _ in (*module.named_parameters(), *module.named_buffers()):
+                yield f"{prefix}.{name}"
 
 
 def _refuse_random(model: nn.Module) -> None:
