@@ -131,6 +131,8 @@ def run_again_at_once(job: str, sweep: Sweep) -> None:
         return "PENDING" in subprocess.run(state, capture_output=True, text=True).stdout
 
     sweep.until(pending, f"job {job} to be queued again")
+    # The credential of a job that starts in the second in which its last one was revoked counts as revoked, too.
+    time.sleep(1.1)
     subprocess.run(["scontrol", "update", f"JobId={job}", "StartTime=now"], check=True)
 
 
