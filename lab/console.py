@@ -81,10 +81,11 @@ def _of_the_user(path: Path) -> bool:
 
 def raised_on_purpose(error: BaseException) -> bool:
     """True for an error of a ``raise`` in the lab's or the user's code, whose message says what would be right."""
-    for last in traceback.extract_tb(error.__traceback__)[-1:]:
-        path = Path(last.filename)
-        return (_of_the_lab(path) or _of_the_user(path)) and re.search(r"\braise\b", last.line or "") is not None
-    return False
+    frames = traceback.extract_tb(error.__traceback__)
+    if not frames or re.search(r"\braise\b", frames[-1].line or "") is None:
+        return False
+    path = Path(frames[-1].filename)
+    return _of_the_lab(path) or _of_the_user(path)
 
 
 def unexpected(error: BaseException) -> str:

@@ -77,9 +77,8 @@ class AttentionGradients(Diagnostic):
                         found.scalars[f"{name}_{region}/layer_{index}"] = value
         layers = range(len(seen[0]["tokens"]))
         # Where inputs or layers differ in length, there is no mean per token.
-        alike = (
-            len({tuple(mean_BN.shape[1] for mean_BN in layer.values()) for own in seen for layer in own["tokens"]}) == 1
-        )
+        lengths = {tuple(mean_BN.shape[1] for mean_BN in layer.values()) for own in seen for layer in own["tokens"]}
+        alike = len(lengths) == 1
         for name in "qkv" if alike else "":
             per_layer = [mean_over_scenes([own["tokens"][i][name] for own in seen]) for i in layers]
             found.arrays[name] = torch.stack(per_layer).float().numpy()

@@ -167,15 +167,12 @@ def _check_whole(model: nn.Module, reached: Set[int]) -> None:
     for module in model.modules():
         name = type(module).__name__
         if id(module) in reached and re.search(_OVER_CHANNELS, name, re.I):
-            raise LabError(
-                f"the softmax of {type(model).__name__} cannot be replaced as a whole: its {name} attends over "
-                "channels, not over tokens"
-            )
-        if id(module) not in reached | within and re.search(_ATTENDS, name, re.I) and _has_a_softmax(module):
-            raise LabError(
-                f"the softmax of {type(model).__name__} cannot be replaced as a whole: its {name} works out a softmax "
-                "by itself, and would keep it"
-            )
+            why = "attends over channels, not over tokens"
+        elif id(module) not in reached | within and re.search(_ATTENDS, name, re.I) and _has_a_softmax(module):
+            why = "works out a softmax by itself, and would keep it"
+        else:
+            continue
+        raise LabError(f"the softmax of {type(model).__name__} cannot be replaced as a whole: its {name} {why}")
 
 
 def _has_a_softmax(module: nn.Module) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -30,7 +30,6 @@ from lab.report.survival import Median, Times, log_rank, median_time, times_of
 from lab.runs.metric_names import is_accuracy
 
 CADENCE = "trainer.check_val_every_n_epoch"
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -141,8 +140,6 @@ def _reach(runs: Sequence[Record], baseline: Setting | None) -> Reach | None:
     finished = [run for run in runs if run.finished]
     if baseline is None or not finished or not baseline.finished or _moment_of(finished[0]) != _moment_of(baseline):
         return None
-    if _task_of(finished[0]) != _task_of(baseline):
-        return None
     if _end_of(finished[0]) != _end_of(baseline) or any(run.cut_short for run in (*finished, *baseline.finished)):
         return None
     if still_waiting(runs) or still_waiting(baseline.runs):
@@ -194,14 +191,10 @@ def compare(outcomes: Sequence[Outcome], baseline: Setting, confidence: float = 
     A setting on another task than the baseline's is not tested against it.
     """
     others = [outcome.setting for outcome in outcomes if outcome.setting is not baseline]
-
-    def tested(test: Callable[[Setting], T]) -> list[T | None]:
-        return [test(one) if _task_of(one) == _task_of(baseline) else None for one in others]
-
-    ratios = tested(lambda one: _fisher(one, baseline))
-    ranks = tested(lambda one: _log_rank(one, baseline))
-    changes = tested(lambda one: _log_rank(one, baseline, change_times))
-    pairs = tested(lambda one: _paired(one, baseline, confidence))
+    ratios = [_fisher(setting, baseline) for setting in others]
+    ranks = [_log_rank(setting, baseline) for setting in others]
+    changes = [_log_rank(setting, baseline, change_times) for setting in others]
+    pairs = [_paired(setting, baseline, confidence) for setting in others]
     corrected = [holm(values) for values in (ratios, ranks, changes, [pair.p if pair else None for pair in pairs])]
     return [
         Against(one, ratio, rank, change, pair and (pair.difference, pair.low, pair.high), p, pair.seeds if pair else 0)
@@ -273,8 +266,9 @@ def _log_rank(one: Setting, other: Setting, of: Callable[[Sequence[Record]], Tim
 
 
 def _moment_of(runs: Setting | Record) -> list[Any]:
-    """Definition of a moment in a config: settings that differ in it are not compared."""
-    return [runs.config.get(f"callbacks.eureka.{name}") for name in ("metric", "threshold", "mode", "plateau_share")]
+    """Definition of a moment in a config, and the task that it is of: settings that differ in it are not compared."""
+    names = ("metric", "threshold", "mode", "plateau_share")
+    return [_task_of(runs), *(runs.config.get(f"callbacks.eureka.{name}") for name in names)]
 
 
 def _task_of(runs: Setting | Record) -> dict[str, Any]:
@@ -301,7 +295,8 @@ def _paired(one: Setting, other: Setting, confidence: float) -> Paired | None:
     ours, theirs = (
         {seed: value for seed, value in _at_the_end(s.finished) if seed not in unequal} for s in (one, other)
     )
-    if one.metric != other.metric or _end_of(one) != _end_of(other) or len(ours.keys() & theirs.keys()) < 2:
+    same = _task_of(one) == _task_of(other) and one.metric == other.metric and _end_of(one) == _end_of(other)
+    if not same or len(ours.keys() & theirs.keys()) < 2:
         return None
     if still_waiting(one.runs) or still_waiting(other.runs):
         return None  # the seeds that have finished are those with a moment

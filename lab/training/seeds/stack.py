@@ -56,18 +56,9 @@ class Stack(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Moves and converts the rows; to 16 bit none of rules and normalisers, as these have it in a single model."""
-        fine = but_not_to_16_bit(fn)
-        rows, buffers = (
-            [index for index, name in enumerate(names) if name in self._of_softmaxes]
-            for names in (self._parameter_names, self._buffer_names)
-        )
-        before = [self.rows[index].data for index in rows], [self.get_buffer(f"buffer_{index}") for index in buffers]
-        super()._apply(fn, recurse)
-        for index, row in zip(rows, before[0], strict=True):
-            self.rows[index].data = fine(row)
-        for index, buffer in zip(buffers, before[1], strict=True):
-            setattr(self, f"buffer_{index}", fine(buffer))
-        return self
+        fine, (rows, buffers) = but_not_to_16_bit(fn), self._state()
+        own = {id(tensor) for name, tensor in (rows | buffers).items() if name in self._of_softmaxes}
+        return super()._apply(lambda tensor: (fine if id(tensor) in own else fn)(tensor), recurse)
 
     def __len__(self) -> int:
         return len(self._models)
