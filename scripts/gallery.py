@@ -102,14 +102,24 @@ def look(run: Path, out: Path) -> None:
 
 
 def told(run: Path) -> str:
-    """Tells in numbers what a run's pictures show: its Eureka-moment, and the gradients before it."""
+    """Tells in numbers what a run's pictures show: its Eureka-moment, the gradients before it; and where it ran."""
     summary = load_summary(run)
     moment = summary.eureka
     said = f"Eureka-moment at epoch {moment.epoch:,} of" if moment.epoch is not None else "no Eureka-moment in"
     shares = " and ".join(f"{name} {share:.2g}" for name, share in shares_of_v(run, moment.step).items())
     when = "before the moment" if moment.epoch is not None else "over all steps"
     gradients = f" Gradients {when}, as a median share of W_V's: {shares}." if shares else ""
-    return f"`{summary.experiment}` under **{summary.softmax}**: {said} {summary.epochs:,} epochs.{gradients}"
+    commit = summary.git.commit
+    origin = [
+        summary.machine.get("processor"),
+        (summary.started or "")[:10],
+        f"commit {commit[:8]}" if commit else None,
+    ]
+    where = ", ".join(filter(None, origin))
+    return (
+        f"`{summary.experiment}` under **{summary.softmax}**: {said} {summary.epochs:,} epochs.{gradients}"
+        f"{f' ({where}.)' if where else ''}"
+    )
 
 
 def _copy(path: Path, to: Path) -> None:
@@ -140,6 +150,7 @@ def main() -> None:
         look(arguments.main_task, arguments.out / "main_task")
         norms = gradient_figure(arguments.main_task)
         save_figure(norms, arguments.out / "main_task" / "gradient_norms.png")
+        write_text(arguments.out / "main_task" / "told.txt", f"- {told(arguments.main_task)}\n")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from lab.plotting.figures import count_axis, legend_below, literal, name_left, new_figure, panels, shade_before
-from lab.plotting.style import GUIDE, QKV, line_styles, styled
+from lab.plotting.style import GUIDE, QKV, line_styles, line_widths, styled
 from lab.runs.metrics import FILE as METRICS
 from lab.runs.metrics import read_metrics
 from lab.runs.summary import Eureka, Summary, read_summary
@@ -30,12 +30,13 @@ def accuracy_figure(runs: Mapping[str, Path], axis: str = "epoch", title: str = 
     figure, axes = new_figure(5.5, 3.4)
     told = {name: read_summary(folder) for name, folder in runs.items()}
     own = line_styles([summary.softmax if summary else name for name, summary in told.items()])
-    for (name, folder), style in zip(runs.items(), own, strict=True):
+    for (name, folder), style, width in zip(runs.items(), own, line_widths(len(runs)), strict=True):
         rows = [row for row in read_metrics(folder / METRICS) if "val/accuracy" in row]
         if not rows:
             raise ValueError(f"{folder} has no validation accuracy yet")
         epochs, accuracies = [row["epoch"] + 1 for row in rows], [100 * row["val/accuracy"] for row in rows]
-        axes.plot(epochs, accuracies, label=literal(name) + _told_of_moment(told[name]), **style.of_line)
+        label = literal(name) + _told_of_moment(told[name])
+        axes.plot(epochs, accuracies, label=label, linewidth=width, **style.of_line)
         mark_moments(axes, [summary.eureka] if (summary := told[name]) else [], style.color)
     known = [one for one in told.values() if one is not None]
     if len({(one.experiment, *(typed for typed in one.overrides if typed.startswith("data"))) for one in known}) == 1:

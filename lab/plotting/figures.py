@@ -200,13 +200,20 @@ def legend_below(figure: Figure) -> None:
 
 
 def same_axes(figures: Sequence[Figure]) -> None:
-    """Gives figures that lie side by side common axis limits, wide enough for all of them, panel by panel.
+    """Gives figures that lie side by side common axis limits and colour scales, wide enough for all, panel by panel.
 
     Figures with different numbers of panels are left as they are.
     """
     if len({len(figure.axes) for figure in figures}) > 1:
         return
     for together in zip(*(figure.axes for figure in figures), strict=True):
+        # Colours first: their bars are panels, too, and take the limits of what they explain.
+        for maps in zip(*([*axes.images, *axes.collections] for axes in together), strict=False):
+            scales = [one.get_clim() for one in maps]
+            if any(None in scale for scale in scales):
+                continue  # of one colour
+            for one in maps:
+                one.set_clim(min(low for low, _ in scales), max(high for _, high in scales))
         for get, put in (("get_xlim", "set_xlim"), ("get_ylim", "set_ylim")):
             limits = [getattr(axes, get)() for axes in together]
             for axes in together:

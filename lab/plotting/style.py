@@ -105,6 +105,11 @@ def line_style(softmax: str) -> LineStyle:
     return LineStyle(_COLORS[digest[0] % len(_COLORS)], _LINES[digest[1] % len(_LINES)])
 
 
+def line_widths(lines: int, last: float = 1.1) -> list[float]:
+    """Widths of lines in points, in the order of drawing, down to ``last``: of two that coincide, both are seen."""
+    return [float(width) for width in np.linspace(last if lines == 1 else 2.2 * last, last, lines)]
+
+
 def line_styles(softmaxes: Sequence[str]) -> list[LineStyle]:
     """Styles of the lines of one figure, by their softmax; all differ as long as there are enough styles.
 

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from lab.plotting.curves import gradient_panel, gradient_rows, guide, mark_moments, over_seeds
 from lab.plotting.figures import count_axis, legend_below, literal, name_left, new_figure, panels
-from lab.plotting.style import GUIDE, MAP, LineStyle, line_styles, styled
+from lab.plotting.style import GUIDE, MAP, LineStyle, line_styles, line_widths, styled
 from lab.report.middle import middle, points
 from lab.report.outcomes import change_times, times, undecided
 from lab.report.records import Record
@@ -183,9 +183,7 @@ def survival_figure(lines: Sequence[Waiting], confidence: float = 0.95, of: str 
         return None
     few = len(lines) <= _BANDS
     figure, axes = new_figure(6.5, 3.1 + (0.14 * len(lines) if few else 0))
-    # The last line is the thinnest: one that coincides with it shows on both of its sides.
-    widths = np.linspace(1.4 if len(lines) == 1 else 3.2, 1.4, len(lines))
-    for line, width in zip(lines, widths, strict=True):
+    for line, width in zip(lines, line_widths(len(lines), last=1.4), strict=True):
         curve, seeds = no_moment_yet(line.times, confidence), line.times
         epochs = np.concatenate([[0], curve.epochs, [curve.end]])
         share = np.concatenate([[1], curve.share, curve.share[-1:] if len(curve.share) else [1]])
@@ -332,22 +330,25 @@ def gradient_shares(settings: Sequence[Setting]) -> str:
     return f"Gradients before the moment (without one: over all steps), as a median share of W_V's: {'; '.join(told)}."
 
 
-def shares_of_v(folder: Path, moment: float | None) -> dict[str, float]:
-    """Median of the mean |gradient| of W_Q and of W_K in the first layer, as shares of W_V's at the same step.
+def shares_of_v(folder: Path, moment: float | None, layer: int = 0) -> dict[str, float]:
+    """Median of the mean |gradient| of W_Q and of W_K in a layer, as shares of W_V's at the same step.
 
     Args:
         folder: of a run.
         moment: step of its Eureka-moment: only steps before it count; None counts all.
+        layer: which one.
 
     Returns:
         "W_Q" and "W_K" -> share; nothing where fewer than three steps count, as no median can be told from those.
     """
-    rows = [row for row in gradient_rows(folder) if row["gradient/v/layer_0"] > 0]
+    rows = [row for row in gradient_rows(folder) if row[f"gradient/v/layer_{layer}"] > 0]
     before = [row for row in rows if moment is None or row["step"] < moment]
     if len(before) < _FEWEST_STEPS:
         return {}
     shares = {
-        f"W_{name.upper()}": [row[f"gradient/{name}/layer_0"] / row["gradient/v/layer_0"] for row in before]
+        f"W_{name.upper()}": [
+            row[f"gradient/{name}/layer_{layer}"] / row[f"gradient/v/layer_{layer}"] for row in before
+        ]
         for name in "qk"
     }
     return {name: float(np.nanmedian(own)) for name, own in shares.items() if np.isfinite(own).any()}

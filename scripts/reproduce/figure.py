@@ -18,6 +18,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from pkgutil import resolve_name
+from typing import Any
 
 import pandas as pd
 
@@ -62,6 +63,11 @@ def page_of(spec: FigureSpec, size: SizeName, out: Path) -> Path:
     return Path(spec.page) if spec.page else out / size / spec.name / "README.md"
 
 
+def drawing(name: str) -> Any:
+    """The function of ``drawings`` that a figure's file names: "training.gradient_norms"."""
+    return resolve_name(f"scripts.reproduce.drawings.{name.replace('.', ':')}")
+
+
 def draw(spec: FigureSpec, size: SizeName, runs: Sequence[Run], out: Path) -> None:
     """Draws a figure of finished runs and writes its page.
 
@@ -70,10 +76,13 @@ def draw(spec: FigureSpec, size: SizeName, runs: Sequence[Run], out: Path) -> No
     """
     own = spec.at(size)
     assert own is not None and spec.draw is not None
-    layout = resolve_name(f"scripts.reproduce.drawings.{spec.draw.replace('.', ':')}")
     page = page_of(spec, size, out)
-    picture = layout([Shown(run.name, run.label, run.folders) for run in runs], **own.options)
-    save_figure(picture, page.with_name("figure.png"))
+    shown = [Shown(run.name, run.label, run.folders) for run in runs]
+    save_figure(drawing(spec.draw)(shown, **own.options), page.with_name("figure.png"))
+    numbers = []
+    if spec.numbers is not None:
+        what, table = drawing(spec.numbers)(shown, **own.options)
+        numbers = [f"{what}:", table.to_markdown(index=False, disable_numparse=True)]
     text = [
         f"# {spec.heading}, {size}: {spec.title}",
         origin(),
@@ -82,6 +91,7 @@ def draw(spec: FigureSpec, size: SizeName, runs: Sequence[Run], out: Path) -> No
         *spec.notes,
         *own.notes,
         "![Figure](figure.png)",
+        *numbers,
         *([runs_table(runs).to_markdown(index=False, disable_numparse=True)] if runs else []),
         *([f"A Eureka-moment is the first validation above {threshold(runs)}."] if threshold(runs) else []),
     ]

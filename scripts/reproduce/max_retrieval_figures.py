@@ -19,6 +19,8 @@ from scripts.reproduce.max_retrieval_evaluation import SIZES, Points, batches
 # Coefficients of the published polynomial, highest power first.
 _POWERS = [row.cells["coefficient"].mean for row in load("softmax_is_not_enough/figure_5").rows]
 PUBLISHED = tuple(value for value in reversed(_POWERS) if value is not None)
+# Up to which theta Figure 5 is drawn.
+_HIGHEST_THETA = 1.5
 
 
 @styled()
@@ -64,13 +66,13 @@ def fit_figure(points: Points, own: Sequence[float]) -> Figure:
     figure, axes = new_figure(4.5, 3.2)
     entropies, betas = points.entropies, points.betas
     few = np.random.default_rng(0).permutation(len(betas))[:4000]
-    axes.scatter(
-        entropies[few], 1 / betas[few], s=2, alpha=0.2, color=GUIDE, label=r"best $\theta$ of a set", rasterized=True
-    )
+    beyond = int((1 / betas > _HIGHEST_THETA).sum())
+    label = r"best $\theta$ of a set" + (f" ({beyond:,} above {_HIGHEST_THETA} are not drawn)" if beyond else "")
+    axes.scatter(entropies[few], 1 / betas[few], s=2, alpha=0.2, color=GUIDE, label=label, rasterized=True)
     grid = np.linspace(0.5, float(entropies.max()), 300)
     for label, coefficients, line in (("published", PUBLISHED, "--"), ("refitted", own, "-")):
         beta = np.maximum(np.polyval(coefficients, grid), 1.0)
         axes.plot(grid, 1 / beta, line, color=line_style("adaptive_temperature").color, linewidth=1.8, label=label)
-    axes.set(xlabel=r"entropy H at $\theta$ = 1, in nats", ylabel=r"$\theta$", ylim=(0, 1.5))
+    axes.set(xlabel=r"entropy H at $\theta$ = 1, in nats", ylabel=r"$\theta$", ylim=(0, _HIGHEST_THETA))
     legend_below(figure)
     return figure

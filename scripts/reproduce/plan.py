@@ -95,6 +95,7 @@ class FigureSpec:
         shows: what the paper's figure shows, in our words.
         draw: its layout, a function of ``drawings``: "training.gradient_norms".
         options: arguments of the layout.
+        numbers: what tells the same in numbers, a function of ``drawings``: "numbers.gradient_shares".
         published, small: its runs; None where there is no such size.
         script: a script of its own that trains, draws and writes ``page``, in place of the layout and runs above.
         page: what that script writes, in this repository.
@@ -106,6 +107,7 @@ class FigureSpec:
     shows: str
     draw: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
+    numbers: str | None = None
     published: Size | None = None
     small: Size | None = None
     script: str | None = None

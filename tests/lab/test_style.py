@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from matplotlib.colors import LogNorm
 
 from lab.callbacks.diagnostics.attention_maps import GOT, AttentionMaps
 from lab.config.compose import CONFIGS
@@ -105,6 +106,22 @@ def test_figures_side_by_side_have_the_same_axes() -> None:
     same_axes(figures)
     limits = {(figure.axes[0].get_xlim(), figure.axes[0].get_ylim()) for figure in figures}
     assert len(limits) == 1 and next(iter(limits))[1][1] >= 5
+
+
+def test_figures_side_by_side_have_the_same_colours() -> None:
+    figures, meshes = [], []
+    for most in (10, 1000):
+        figure, axes = new_figure(2, 2)
+        meshes.append(axes.pcolormesh([[1, most]], norm=LogNorm(1, most)))
+        axes.fill_between([0, 1], [0, 1])
+        figure.colorbar(meshes[-1])
+        figures.append(figure)
+    same_axes(figures)
+    assert {mesh.get_clim() for mesh in meshes} == {(1, 1000)}
+    for figure in figures:
+        assert figure.axes[1].get_ylim() == pytest.approx((1, 1000))
+        # The bar is coloured to its end.
+        assert figure.axes[1].dataLim.intervaly == pytest.approx((1, 1000))
 
 
 @pytest.mark.pictures

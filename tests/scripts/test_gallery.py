@@ -7,6 +7,7 @@ from pathlib import Path
 from conftest import write_a_summary
 
 from lab.report.figures import shares_of_v
+from lab.runs.summary import Summary, load_summary, write_summary
 from scripts.gallery import told
 
 ROWS = ((1, 1.0, 2.0, 10.0), (2, 3.0, 4.0, 10.0), (3, 2.0, 3.0, 10.0), (4, 50.0, 60.0, 10.0))
@@ -30,9 +31,13 @@ def test_only_what_came_before_the_moment_is_told(tmp_path: Path) -> None:
 
 def test_without_a_moment_all_steps_count(tmp_path: Path) -> None:
     run = a_run(tmp_path / "run", happened=False)
+    summary = load_summary(run)
+    git = {"git": {"commit": "0123456789abcdef"}, "started": "2026-11-28T12:00:00+00:00"}
+    write_summary(run, Summary.model_validate(summary.model_dump() | git | {"machine": {"processor": "a chip"}}))
     assert told(run) == (
         "`reasoning` under **softmax**: no Eureka-moment in 2,000 epochs. "
-        "Gradients over all steps, as a median share of W_V's: W_Q 0.25 and W_K 0.35."
+        "Gradients over all steps, as a median share of W_V's: W_Q 0.25 and W_K 0.35. "
+        "(a chip, 2026-11-28, commit 01234567.)"
     )
 
 

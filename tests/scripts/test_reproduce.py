@@ -11,10 +11,10 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from pkgutil import resolve_name
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -41,7 +41,7 @@ from scripts.reproduce import (
     reasoning_setups,
     table,
 )
-from scripts.reproduce.drawings import maps, probes
+from scripts.reproduce.drawings import maps, numbers, probes
 from scripts.reproduce.drawings.runs import Shown
 from scripts.reproduce.kept import Kept, check_ended
 from scripts.reproduce.kept import summary_of as run_of
@@ -471,7 +471,7 @@ def test_every_figure_says_what_it_is_drawn_of() -> None:
         if spec.draw is None:
             assert (ROOT / str(spec.page)).exists()
             continue
-        assert callable(resolve_name(f"scripts.reproduce.drawings.{spec.draw.replace('.', ':')}"))
+        assert all(callable(figure.drawing(one)) for one in (spec.draw, spec.numbers) if one)
         for size in plan.SIZES:
             if spec.at(size) is not None:
                 runs = figure.runs_at(spec, size, [])
@@ -492,6 +492,7 @@ def test_figures_in_small(tmp_path: Path, script, monkeypatch) -> None:
         "trainer.max_epochs=20",
         "diagnostics.every_n_epochs=10",
         "callbacks.code_length.portions=[0.1,0.5]",
+        "callbacks.gradient_norms.every_n_steps=5",
     ]
     told = script("figure", "2", "19", *where, *tiny)
     assert re.search(r"2 settings: about \d+ (s|min) on", told) and told.count("$ python") == 2
@@ -500,14 +501,30 @@ def test_figures_in_small(tmp_path: Path, script, monkeypatch) -> None:
     assert made == ["eureka_19", "eureka_2", "softmax_3", "softmax_4"]
     page = (tmp_path / "out" / "small" / "eureka_2" / "README.md").read_text()
     assert page.count("| none ") == 2 and "softmax=norm_softmax data.numbers=4 trainer.max_epochs=20" in page
+    assert len(re.findall(r"\| (?:before|after) residual, (?:answer's token|all tokens) *\| \d+\.\d%", page)) == 8
     index = (tmp_path / "out" / "README.md").read_text()
     assert index.count("](small/") == 4 and "not made: `python -m scripts.reproduce.figure eureka:3" in index
     # The other layouts of the same runs.
     folders = [run.parent for run in sorted((tmp_path / "runs" / "reasoning").rglob("config.yaml"))]
     runs = [Shown("norm_softmax", f"run {number}", (folder,)) for number, folder in enumerate(folders)]
     for layout in ("accuracies", "accuracy_and_loss", "gradient_norms", "derivatives_by_region", "attention_scores"):
-        assert len(resolve_name(f"scripts.reproduce.drawings.training:{layout}")(runs).axes) >= 1
+        assert len(figure.drawing(f"training.{layout}")(runs).axes) >= 1
     assert len(probes.code_length(runs).axes) == 4 * 2
+    # And their numbers, from the first run's tables.
+    first = runs[0].folder / "diagnostics"
+    _, shares = numbers.score_shares(runs)
+    counts = pd.read_csv(first / "attention_scores.csv").filter(like="count_").sum()
+    assert shares["below 0.04"][0] == f"{counts['count_00'] / counts.sum():.1%}"
+    _, ratios = numbers.derivative_ratios(runs)
+    of_k = pd.read_csv(first / "attention_gradients.csv").query("of == 'k'").set_index("region")["derivative"]
+    looks = of_k["indicator"].to_numpy() / of_k["target"].to_numpy()
+    assert len(looks) > 1 and ratios["dZ/dK"][0] == f"{np.median(looks):.2f}"
+    _, lengths = numbers.code_lengths(runs)
+    late = pd.read_csv(first / "code_length.csv").query("step == step.max() and tokens == 'full'")
+    last = late.query("target == 'indicator_1' and quantity == 'attended'").iloc[0]
+    assert lengths["indicator_1"][2] == f"{last['bits'] / last['uniform']:.2f}"
+    _, gradients = numbers.gradient_shares(runs)
+    assert [float(one) > 0 for one in gradients["W_Q"]] == [True, True]
     with pytest.raises(LabError, match="norm_softmax has had no Eureka-moment"):
         maps.derivatives(runs, ["k"], "moment of norm_softmax")
 

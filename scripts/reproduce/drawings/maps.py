@@ -52,7 +52,7 @@ def derivatives(runs: Sequence[Shown], of: Sequence[str], epoch: int | str) -> F
         low, high = min(one.min() for one in maps), max(one.max() for one in maps)
         for panel, picture in zip(panels, maps, strict=True):
             image = panel.imshow(picture, vmin=low, vmax=high, interpolation="nearest")
-        figure.colorbar(image, ax=panels, shrink=0.8)
+        figure.colorbar(image, ax=panels, shrink=0.8, label="mean |derivative|")
     figure.suptitle(f"epoch {at}; each row has its own scale", fontsize=8)
     return figure
 

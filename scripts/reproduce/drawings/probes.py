@@ -14,8 +14,10 @@ from lab.plotting.figures import count_axis, grouped_bars, legend_below, name_le
 from lab.plotting.style import styled
 from scripts.reproduce.drawings.runs import Shown
 
-_TOKENS = {"answer": "answer's token", "mean": "mean of tokens", "full": "all tokens"}
-_QUANTITIES = {"attended": "before residual", "residual": "after residual"}
+TOKENS = {"answer": "answer's token", "mean": "mean of tokens", "full": "all tokens"}
+QUANTITIES = {"attended": "before residual", "residual": "after residual"}
+# Quantity and tokens of which code-lengths are drawn.
+REPRESENTATIONS = (("attended", "answer"), ("residual", "answer"), ("attended", "full"), ("residual", "full"))
 
 
 @styled()
@@ -44,19 +46,19 @@ def accuracy(
     rows = [(target, tokens) for target in targets for tokens in every]
     figure, axes = new_figure(4.6 * len(runs), 1.9 * len(rows) + 0.5, len(rows), len(runs), sharey=True)
     for column, run in enumerate(runs):
-        table = _last(run.table("linear_probes"))
+        table = last_look(run.table("linear_probes"))
         shown = sorted(table["layer"].unique()) if layers is None else list(layers)
         for row, (target, tokens) in enumerate(rows):
             own = table[(table["target"] == target) & (table["tokens"] == tokens)]
             if own.empty:
-                raise LabError(f"{run.folder} has no probe of {target} at {_TOKENS[tokens]}")
+                raise LabError(f"{run.folder} has no probe of {target} at {TOKENS[tokens]}")
             panel = axes[row, column]
-            bars = {_QUANTITIES.get(name, name.upper()): own[own["quantity"] == name] for name in quantities}
+            bars = {QUANTITIES.get(name, name.upper()): own[own["quantity"] == name] for name in quantities}
             grouped_bars(panel, shown, {name: 100 * one.set_index("layer")["accuracy"] for name, one in bars.items()})
             guide(panel, 100 * own["chance"].iloc[0], "--", "chance")
             panel.set_xticks(range(len(shown)), [f"layer {layer}" for layer in shown])
             panel.set(ylim=(0, 102))
-            panel.set_title(f"{run.label}: {target}, {_TOKENS[tokens]}")
+            panel.set_title(f"{run.label}: {target}, {TOKENS[tokens]}")
     name_left(axes.flat, "accuracy in %")
     legend_below(figure)
     return figure
@@ -76,17 +78,12 @@ def code_length(
         targets: latents.
         layers: those that are shown; none: all.
     """
-    places = [
-        ("attended", "answer"),
-        ("residual", "answer"),
-        ("attended", "full"),
-        ("residual", "full"),
-    ]
-    figure, axes = new_figure(3.4 * len(runs) + 0.6, 2.0 * len(places) + 0.6, len(places), len(runs), True, True)
+    down = len(REPRESENTATIONS)
+    figure, axes = new_figure(3.4 * len(runs) + 0.6, 2.0 * down + 0.6, down, len(runs), True, True)
     for column, run in enumerate(runs):
         table = run.table("code_length")
         shown = list(layers) or sorted(table["layer"].unique())
-        for row, (quantity, tokens) in enumerate(places):
+        for row, (quantity, tokens) in enumerate(REPRESENTATIONS):
             panel = axes[row, column]
             for target in targets:
                 for layer in shown:
@@ -96,7 +93,7 @@ def code_length(
                     label = f"{target}, layer {layer}"
                     panel.plot(own["epoch"], own["bits"] / own["uniform"], style, color=f"C{layer}", label=label)
             guide(panel, 1, "-", "uniform code")
-            panel.set_title(f"{run.label}: {_QUANTITIES[quantity]}, {_TOKENS[tokens]}")
+            panel.set_title(f"{run.label}: {QUANTITIES[quantity]}, {TOKENS[tokens]}")
             shade_before(panel, run.moment("epoch"))
             count_axis(panel, "epoch")
     name_left(axes.flat, "share of uniform code")
@@ -104,6 +101,6 @@ def code_length(
     return figure
 
 
-def _last(table: pd.DataFrame) -> Any:
+def last_look(table: pd.DataFrame) -> Any:
     """Rows of the last step at which the diagnostic ran."""
     return table[table["step"] == table["step"].max()]

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from lab.callbacks.diagnostics.attention_scores import all_counts, scores_panel
 from lab.plotting.curves import accuracy_figure, gradient_panel
 from lab.plotting.figures import count_axis, legend_below, name_left, panels, shade_before
-from lab.plotting.style import QKV, styled
+from lab.plotting.style import QKV, line_widths, styled
 from lab.runs.summary import load_summary
 from scripts.reproduce.drawings.runs import Shown, curves, layers_logged
 
@@ -24,13 +24,12 @@ def accuracies(runs: Sequence[Shown]) -> Figure:
 def accuracy_and_loss(runs: Sequence[Shown]) -> Figure:
     """Validation accuracy and training loss by epoch, one line per seed (Figures 1b and 17)."""
     figure, axes = panels(2, width=3.4, height=2.4)
-    for run in runs:
-        for folder in run.folders:
-            seed = load_summary(folder).seed
-            label = f"{run.label}, seed {seed}" if len(run.folders) > 1 else run.label
-            for panel, metric, factor in zip(axes, ("val/accuracy", "train/loss"), (100, 1), strict=True):
-                rows = curves(folder, metric)
-                panel.plot(rows["epoch"], factor * rows[metric], label=label)
+    every = [(run, folder) for run in runs for folder in run.folders]
+    for (run, folder), width in zip(every, line_widths(len(every)), strict=True):
+        label = f"{run.label}, seed {load_summary(folder).seed}" if len(run.folders) > 1 else run.label
+        for panel, metric, factor in zip(axes, ("val/accuracy", "train/loss"), (100, 1), strict=True):
+            rows = curves(folder, metric)
+            panel.plot(rows["epoch"], factor * rows[metric], label=label, linewidth=width)
     axes[0].set(ylabel="validation accuracy in %", ylim=(0, 102))
     axes[1].set(ylabel="training loss", ylim=(0, None))
     for panel in axes:
@@ -49,7 +48,7 @@ def gradient_norms(runs: Sequence[Shown], layers: Sequence[int] | None = None) -
     def draw(panel: Any, column: int, layer: int) -> None:
         gradient_panel(panel, rows[column], layer, runs[column].moment())
 
-    return _by_layer(runs, shown, draw)
+    return _by_layer(runs, shown, draw, "mean |gradient|")
 
 
 @styled()
@@ -67,7 +66,7 @@ def derivatives_by_region(runs: Sequence[Shown]) -> Figure:
         shade_before(panel, runs[column].moment())
         count_axis(panel, "step")
 
-    return _by_layer(runs, sorted(tables[0]["layer"].unique()), draw)
+    return _by_layer(runs, sorted(tables[0]["layer"].unique()), draw, "mean |derivative of Z|")
 
 
 @styled()
@@ -86,15 +85,17 @@ def attention_scores(runs: Sequence[Shown]) -> Figure:
     return figure
 
 
-def _by_layer(runs: Sequence[Shown], layers: Sequence[int], draw: Callable[[Any, int, int], None]) -> Figure:
-    """Figure with a row per layer and a column per run; ``draw(panel, column, layer)`` draws one panel."""
-    figure, axes = panels(len(layers) * len(runs), columns=len(runs), sharex=True)
+def _by_layer(
+    runs: Sequence[Shown], layers: Sequence[int], draw: Callable[[Any, int, int], None], quantity: str
+) -> Figure:
+    """Figure with a row per layer and a column per run, all on one scale; ``draw(panel, column, layer)`` draws one."""
+    figure, axes = panels(len(layers) * len(runs), columns=len(runs), sharex=True, sharey=True)
     places = [(layer, column) for layer in layers for column in range(len(runs))]
     for panel, (layer, column) in zip(axes, places, strict=True):
         draw(panel, column, layer)
         if layer == layers[0]:
             panel.set_title(runs[column].label)
         if column == 0:
-            panel.set_ylabel(f"layer {layer}")
+            panel.set_ylabel(f"{quantity}\nlayer {layer}")
     legend_below(figure)
     return figure
