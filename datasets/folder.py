@@ -6,6 +6,7 @@ import struct
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import torch
 import torchvision
 from PIL import Image
@@ -13,6 +14,9 @@ from torchvision.transforms.functional import pil_to_tensor
 
 from lab.datasets.sizes import Size
 from lab.datasets.sources import Images, Interpolation, Split
+
+# Endings of images that ImageFolder takes.
+_SUFFIXES = torchvision.datasets.folder.IMG_EXTENSIONS
 
 
 class FolderSource:
@@ -54,10 +58,7 @@ class FolderSource:
                 f"no {self.name} in {folder.absolute()}: put images there as <class>/<image>, "
                 f"name another folder{advice}"
             )
-        try:
-            found = torchvision.datasets.ImageFolder(str(folder))
-        except FileNotFoundError as error:
-            raise FileNotFoundError(f"{self.name} in {folder.absolute()}: {error}") from error
+        found = image_folder(folder, self.name)
         resize = torchvision.transforms.Resize((self.size, self.size), antialias=True)
         pixels = torch.empty(len(found), 3, self.size, self.size, dtype=torch.uint8)
         for index, (path, _) in enumerate(found.samples):
@@ -65,6 +66,46 @@ class FolderSource:
             pixels[index] = pil_to_tensor(image if image.size == (self.size, self.size) else resize(image))
         labels = torch.tensor(found.targets, dtype=torch.int64)
         return Images(pixels, labels, tuple(found.classes), self.interpolation)
+
+
+def image_folder(folder: Path, name: str) -> torchvision.datasets.ImageFolder:
+    """The images of a folder by their classes, each read as RGB of 8 bits a channel.
+
+    Args:
+        folder: holds ``<class>/<image>``.
+        name: what the images are called in messages.
+
+    Raises:
+        FileNotFoundError: if a class has no images, or there is no class.
+    """
+    try:
+        return torchvision.datasets.ImageFolder(str(folder), loader=rgb)
+    except FileNotFoundError as error:
+        packed, loose = sorted(folder.glob("*.tar")), sum(path.suffix.lower() in _SUFFIXES for path in folder.iterdir())
+        hint = f"; unpack {packed[0].name} and the like into folders of their names" if packed else ""
+        hint += f"; {loose:,} images there are in no class's folder" if loose else ""
+        raise FileNotFoundError(
+            f"{name} in {folder.absolute()}: {error} Put images there as <class>/<image>{hint}"
+        ) from error
+
+
+def rgb(path: str) -> Image.Image:
+    """The image in a file, in RGB of 8 bits a channel."""
+    with open(path, "rb") as file:
+        return in_8_bit(Image.open(file)).convert("RGB")
+
+
+def in_8_bit(image: Image.Image) -> Image.Image:
+    """The image, greys of 16 bit by their upper 8: Pillow would make all of them white that are above 255.
+
+    Raises:
+        ValueError: if it has 32 bits a pixel.
+    """
+    if image.mode.startswith("I;16"):
+        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    if image.mode in ("I", "F"):
+        raise ValueError(f"it has more than 16 bits a pixel (mode {image.mode}): save it with 8")
+    return image
 
 
 def read_image(load: Callable[[str], Image.Image], path: str) -> Image.Image:

@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-import torchvision
 from lightning.pytorch.utilities.seed import isolate_rng
 from PIL import Image
 from pydantic import NonNegativeFloat, PositiveInt
@@ -19,7 +18,7 @@ from timm.data.auto_augment import posterize
 from torch import Tensor
 from torchvision.transforms import ColorJitter
 
-from lab.datasets.folder import read_image
+from lab.datasets.folder import image_folder, read_image
 from lab.datasets.loading import Batch, DataModule, Drawn, StepLoader
 from lab.datasets.prior import prior_accuracy_over
 from lab.datasets.scenes import BOTTOM_LEFT, BOTTOM_RIGHT, TOP_LEFT, TOP_RIGHT, place_of, tile_regions, unnormalised
@@ -149,8 +148,12 @@ class ImageNetData(DataModule):
         return {"image_size": 2 * self.tile_size, "num_classes": len(self.class_names)}
 
     def setup(self, stage: str | None = None) -> None:
-        if self.scenes("val").class_names != self.class_names:
-            raise ValueError(f"{self.root}: train/ and val/ hold different classes")
+        if apart := sorted(set(self.scenes("val").class_names) ^ set(self.class_names)):
+            more = f" and {len(apart) - 3} more" if len(apart) > 3 else ""
+            raise ValueError(
+                f"{self.root.absolute()}: train/ and val/ must hold the same classes; only one of them holds "
+                f"{', '.join(apart[:3])}{more}"
+            )
 
     def draw_train(self, epoch: int, step: int) -> Batch:
         """One training batch of this process; a function of its place in training."""
@@ -223,7 +226,7 @@ class FolderScenes:
                 f"no images in {folder.absolute()}: name the folder that holds train/<class>/ and val/<class>/ "
                 "with data.root"
             )
-        self._files = torchvision.datasets.ImageFolder(str(folder))
+        self._files = image_folder(folder, "images")
         self.class_names = tuple(self._files.classes)
         if missing := [dog for dog in dogs if dog not in self.class_names]:
             raise FileNotFoundError(

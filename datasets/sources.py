@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import filecmp
 import inspect
 import os
+import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -186,12 +188,15 @@ def fetch_files(
             if is_there():
                 return
             found = []
+            for left in root.glob(f".{name}-*"):  # of a process that was killed
+                shutil.rmtree(left, ignore_errors=True)
             with TemporaryDirectory(prefix=f".{name}-", dir=root) as folder:
                 download(folder)
                 for file in sorted(path for path in Path(folder).rglob(keep) if path.is_file()):
                     target = root / file.relative_to(folder)
                     if target.exists():
-                        found.append(target)
+                        if not filecmp.cmp(file, target, shallow=False):
+                            found.append(target)
                         continue
                     target.parent.mkdir(parents=True, exist_ok=True)
                     os.replace(file, target)

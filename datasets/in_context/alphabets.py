@@ -17,11 +17,18 @@ from PIL import Image
 from torch import Tensor
 from torchvision.transforms.functional import pil_to_tensor
 
-from lab.datasets.folder import read_image
+from lab.datasets.folder import in_8_bit, read_image
 from lab.datasets.sources import fetch_files
 
 # Bytes that a drawing within a zip file may unpack to; Omniglot's have 300.
 _LARGEST = 2**24
+
+# Of Omniglot, and what can be done without them.
+_CHARACTERS, _DRAWINGS = 1623, 20
+_WAYS = (
+    "let the lab download it with data.alphabets.download=true, name the folder that holds omniglot-py with "
+    "data.alphabets.root, or take a folder of alphabets with data/alphabets=folder"
+)
 
 # Name of a file in messages, and what reads it.
 _File = tuple[str, Callable[[], bytes]]
@@ -89,7 +96,7 @@ class Alphabets:
             try:
                 archive = opened.enter_context(zipfile.ZipFile(path))
             except (zipfile.BadZipFile, OSError) as error:
-                raise ValueError(f"{path} cannot be read as a zip file: {error}") from error
+                raise ValueError(f"{path} cannot be read as a zip file ({error}): replace it") from error
             for member in archive.infolist():
                 parts = (path.stem, *PurePosixPath(member.filename).parts)
                 # macOS packs shadow copies of files into __MACOSX.
@@ -130,19 +137,22 @@ class TorchvisionAlphabets(Alphabets):
         """
         if self.download and not self._is_there():
             fetch_files(self.root.parent, "Omniglot", _download, self._is_there, "*.zip", "in torchvision's layout")
-        return super().load(size)
+        found = super().load(size)
+        if len(found.names) < _CHARACTERS or int(found.counts.min()) < _DRAWINGS:
+            raise ValueError(
+                f"Omniglot in {self.root.absolute()} is not whole: {int(found.counts.sum()):,} drawings of "
+                f"{len(found.names):,} characters, in place of {_DRAWINGS} of each of {_CHARACTERS:,}; move what is "
+                f"there away and {_WAYS}"
+            )
+        return found
 
     def _is_there(self) -> bool:
         # Each part is a zip file, or the folder that it was unpacked to; Omniglot's small sets do not count.
-        parts = ("images_background", "images_evaluation")
-        return all((self.root / f"{part}.zip").exists() or (self.root / part).exists() for part in parts)
+        unpacked = [self.root / part for part in ("images_background", "images_evaluation")]
+        return all(one.with_suffix(".zip").exists() or (one.is_dir() and any(one.iterdir())) for one in unpacked)
 
     def _missing(self) -> str:
-        return (
-            f"no Omniglot in {self.root.absolute()}: let the lab download it with data.alphabets.download=true, name "
-            "the folder that holds omniglot-py with data.alphabets.root, or take a folder of alphabets with "
-            "data/alphabets=folder"
-        )
+        return f"no Omniglot in {self.root.absolute()}: {_WAYS}"
 
 
 def _download(folder: str) -> None:
@@ -155,7 +165,7 @@ def _grey(read: Callable[[], bytes], size: int, _name: str) -> Image.Image:
         content = read()
     except (zipfile.BadZipFile, zlib.error, RuntimeError, NotImplementedError) as error:
         raise OSError(str(error)) from error
-    image: Image.Image = Image.open(io.BytesIO(content))
+    image = in_8_bit(Image.open(io.BytesIO(content)))
     if "A" in image.getbands() or "transparency" in image.info:
         # Transparent paper is white; convert("L") alone would show the colour below, mostly black.
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))

@@ -128,6 +128,9 @@ def _place_of_error(path: Path) -> str:
     return "at its end"
 
 
+_USE: dict[Split, str] = {"validation": "validate", "train": "train"}
+
+
 class HubCorpus:
     """A data set of the Hugging Face Hub, streamed: its first documents validate, those that follow train.
 
@@ -142,7 +145,8 @@ class HubCorpus:
         validation_documents: validation documents, counted likewise.
 
     Raises:
-        ValueError: when documents are asked for, if Hugging Face ``datasets`` is not installed or cannot read them.
+        ValueError: when documents are asked for, if Hugging Face ``datasets`` is not installed or cannot read them, or
+            if none of them holds text.
     """
 
     def __init__(
@@ -166,13 +170,21 @@ class HubCorpus:
         rows = (
             islice(stream, held_out) if split == "validation" else islice(stream, held_out, _end(held_out, documents))
         )
+        found = False
         for row in _told(rows, name):
             if column not in row:
                 raise ValueError(f"data.corpus.column={column} is no column of {name}; it has {', '.join(row)}")
             if not isinstance(row[column], str):
                 raise ValueError(f"data.corpus.column={column} of {name} holds no text, but {row[column]!r:.60}")
             if document := row[column].strip():
+                found = True
                 yield document
+        if not found:
+            places = f"the first {held_out:,}" if split == "validation" else f"those after the first {held_out:,}"
+            raise ValueError(
+                f"data.corpus.name={name} has no text among {places} documents, which {_USE[split]}: change "
+                f"data.corpus.validation_documents={held_out}"
+            )
 
     def _stream(self) -> Any:
         name, config, split, _, _ = self.source

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import shutil
-import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
 from lab.console import first_line, tell
@@ -68,7 +69,11 @@ def tokenised(corpus: Corpus, vocabulary: int) -> Tokens:
     name = hashlib.blake2b(repr((_VERSION, vocabulary, corpus.identity())).encode(), digest_size=16).hexdigest()
     folder = cache() / "text" / name
     if not folder.is_dir():
-        _make(corpus, vocabulary, folder)
+        with _writing(folder.parent):
+            folder.parent.mkdir(parents=True, exist_ok=True)
+        with _alone(folder.with_name(f".{name}.lock")):
+            if not folder.is_dir():
+                _make(corpus, vocabulary, folder)
     try:
         tokenizer = tokenizers.Tokenizer.from_file(str(folder / _TOKENIZER))
         streams = {split: np.load(folder / f"{split}.npy", mmap_mode="r") for split in _SPLITS}
@@ -79,31 +84,60 @@ def tokenised(corpus: Corpus, vocabulary: int) -> Tokens:
     return Tokens(tokenizer.get_vocab_size(), streams, tokenizer)
 
 
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """Says in one sentence that the cache cannot be written, if the block finds so."""
+    try:
+        yield
+    except Exception as error:  # ``tokenizers`` raises no narrower one
+        why = getattr(error, "strerror", None) or first_line(error)
+        raise ValueError(
+            f"{folder} cannot be written ({why}): set XDG_CACHE_HOME to another place for the cache"
+        ) from error
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Lets one process in at a time: runs that start together wait for the first one's tokens."""
+    lock = FileLock(path)
+    with _writing(path.parent):
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            tell("waiting for another run, which tokenises the corpus")
+            lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
 def _make(corpus: Corpus, vocabulary: int, folder: Path) -> None:
     """Trains the tokeniser and fills the folder of the cache, which appears whole or not at all."""
     from tokenizers.implementations import ByteLevelBPETokenizer
 
+    # Read before the training text is tokenised, which may take hours.
+    beginning = {"validation": corpus.documents("validation"), "train": islice(corpus.documents("train"), 1)}
+    for split, documents in beginning.items():
+        if not sum(1 for _ in documents):
+            raise ValueError(f"the {split} text of the corpus is empty")
     tell(f"a tokeniser is trained on the corpus once, and kept in {folder.parent}")
+    draft = folder.with_name(f".{folder.name}.unfinished")
+    shutil.rmtree(draft, ignore_errors=True)  # of a process that was killed
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    except OSError as error:
-        raise ValueError(
-            f"{folder.parent} cannot be written ({error.strerror}): set XDG_CACHE_HOME to another place for the cache"
-        ) from error
-    try:
+        with _writing(folder.parent):
+            draft.mkdir()
         tokenizer = ByteLevelBPETokenizer()
         tokenizer.train_from_iterator(
             corpus.documents("train"), vocab_size=vocabulary, special_tokens=list(SPECIAL), show_progress=False
         )
-        tokenizer.save(str(draft / _TOKENIZER))
+        with _writing(folder.parent):
+            tokenizer.save(str(draft / _TOKENIZER))
         dtype = np.uint16 if tokenizer.get_vocab_size() <= 2**16 else np.uint32
         for split in _SPLITS:
             _write(draft / f"{split}.npy", _parts(tokenizer, corpus.documents(split), dtype), dtype)
-        with suppress(OSError):  # another process may have been first
+        with _writing(folder.parent):
             draft.rename(folder)
-        if not folder.is_dir():
-            raise ValueError(f"{folder} cannot be written")
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 
@@ -115,14 +149,31 @@ def _parts(tokenizer: Any, documents: Iterator[str], dtype: type) -> Iterator[ND
 
 
 def _write(path: Path, parts: Iterator[NDArray[Any]], dtype: type) -> None:
-    """Writes an array part by part: a corpus may be larger than memory."""
-    raw = path.with_suffix(".raw")
-    with raw.open("wb") as file:
+    """Writes an array part by part: a corpus may be larger than memory.
+
+    Not through a memory map: writing to one on a full disk kills the process.
+    """
+
+    def write(content: bytes) -> None:
+        with _writing(path.parent.parent):
+            file.write(content)
+            file.flush()
+
+    length = 0
+    with path.open("wb") as file:
+        write(head := _head(dtype, 0))
         for part in parts:
-            part.tofile(file)
-    length = raw.stat().st_size // np.dtype(dtype).itemsize
-    stream = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=(length,))
-    if length:
-        stream[:] = np.memmap(raw, dtype, mode="r", shape=(length,))
-    stream.flush()
-    raw.unlink()
+            write(part.tobytes())
+            length += len(part)
+        # As long as the first: numpy leaves room for any length.
+        file.seek(0)
+        assert len(_head(dtype, length)) == len(head)
+        write(_head(dtype, length))
+
+
+def _head(dtype: type, length: int) -> bytes:
+    """The head of an npy file."""
+    head = io.BytesIO()
+    described = {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": (length,)}
+    np.lib.format.write_array_header_1_0(head, described)
+    return head.getvalue()

@@ -48,7 +48,9 @@ class Override:
     @property
     def is_what(self) -> bool:
         """True if it says what is run, and not where or how loudly."""
-        return self.key.replace("/", ".").split(".", 1)[0] not in NOT_WHAT
+        key = self.key.replace("/", ".")
+        fetches = key.startswith("data.") and key.endswith(".download")
+        return key.split(".", 1)[0] not in NOT_WHAT and not fetches
 
     def parsed(self) -> Any:
         """Returns the value as Hydra reads it: 3 for ``seed=3``."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from PIL import Image
 
 from lab.config.check import check_arguments
 from lab.console import LabError
+from lab.datasets.folder import read_image, rgb
 from lab.datasets.imagenet import ImageNetData
 from scripts.scenes import picture
 
@@ -133,6 +135,34 @@ def test_what_is_wrong_is_named(folder: Path, options: dict, error: type, words:
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"no images in .*nowhere.*data\.root"):
         plain(tmp_path / "nowhere").setup()
+
+
+def test_layouts_that_images_come_in_are_told_apart(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    other = (tmp_path / "val" / CLASSES[2]).rename(tmp_path / "val" / "cat")
+    with pytest.raises(ValueError, match="must hold the same classes; only one of them holds cat, n01558993"):
+        plain(tmp_path).setup()
+    for path in other.iterdir():
+        path.unlink()
+    with pytest.raises(FileNotFoundError, match=r"/val: Found no valid file for the classes cat.* as <class>/<image>$"):
+        plain(tmp_path).setup()
+    shutil.rmtree(tmp_path / "train")
+    (tmp_path / "train").mkdir()
+    (tmp_path / "train" / "n01440764.tar").touch()
+    with pytest.raises(FileNotFoundError, match=r"/train: .* as <class>/<image>; unpack n01440764\.tar and the like"):
+        plain(tmp_path).draw_train(0, 0)
+    (tmp_path / "train" / "n01440764.tar").rename(tmp_path / "train" / "ILSVRC2012_val_00000001.JPEG")
+    with pytest.raises(FileNotFoundError, match=r"<class>/<image>; 1 images there are in no class's folder"):
+        plain(tmp_path).draw_train(0, 0)
+
+
+def test_greys_of_more_than_8_bit(tmp_path: Path) -> None:
+    grey = np.linspace(0, 65535, 16).astype(np.uint16).reshape(4, 4)
+    Image.fromarray(grey).save(tmp_path / "16.png")
+    Image.fromarray(grey.astype(np.int32)).save(tmp_path / "32.tiff")
+    assert np.array_equal(np.asarray(read_image(rgb, str(tmp_path / "16.png")))[..., 0], grey >> 8)
+    with pytest.raises(ValueError, match=r"32\.tiff cannot be read as an image: it has more than 16 bits a pixel"):
+        read_image(rgb, str(tmp_path / "32.tiff"))
 
 
 @pytest.mark.pictures

@@ -6,6 +6,7 @@ import io
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torchvision
@@ -243,6 +244,15 @@ def test_transparent_paper_is_white(tmp_path: Path) -> None:
         assert pixels[2, 1] == 0 and (pixels == 255).sum() == 15
 
 
+def test_greys_of_16_bit_are_as_those_of_8(tmp_path: Path) -> None:
+    grey = np.linspace(0, 65535, 16).astype(np.uint16).reshape(4, 4)
+    for alphabet, drawn in (("A", grey), ("B", (grey >> 8).astype(np.uint8))):
+        (tmp_path / alphabet / "character01").mkdir(parents=True)
+        Image.fromarray(drawn).save(tmp_path / alphabet / "character01" / "1.png")
+    one, other = Alphabets(str(tmp_path)).load(4).pixels
+    assert torch.equal(one, other) and len(one.unique()) == 16
+
+
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
@@ -276,6 +286,10 @@ def test_omniglot_is_downloaded_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     module = torchvision.datasets.omniglot
     monkeypatch.setattr(module, "download_and_extract_archive", served)
     monkeypatch.setattr(module, "check_integrity", lambda path, md5: Path(path).exists())  # these are other files
+    with pytest.raises(ValueError, match=r"is not whole: 4 drawings of 4 characters, in place of 20 of each of 1,623"):
+        TorchvisionAlphabets(str(tmp_path), download=True).load(10)
+    monkeypatch.setattr(alphabets, "_CHARACTERS", 4)
+    monkeypatch.setattr(alphabets, "_DRAWINGS", 1)
     found = TorchvisionAlphabets(str(tmp_path), download=True).load(10)
     assert found.names == tuple(f"images_{part}/{n}" for part in ("background", "evaluation") for n in ("01", "02"))
     monkeypatch.setattr(torchvision.datasets.Omniglot, "download", lambda self: pytest.fail("downloads again"))
@@ -285,6 +299,9 @@ def test_omniglot_is_downloaded_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for path in (tmp_path / "omniglot-py").glob("*"):
         path.rename(path.with_name(path.stem + "_small1.zip"))
     assert not TorchvisionAlphabets(str(tmp_path))._is_there()
+    for part in ("background", "evaluation"):
+        (tmp_path / "omniglot-py" / f"images_{part}").mkdir()
+    assert not TorchvisionAlphabets(str(tmp_path))._is_there(), "empty folders hold nothing"
 
 
 @pytest.mark.real_data

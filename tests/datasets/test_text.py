@@ -5,12 +5,16 @@ from __future__ import annotations
 import math
 import os
 import re
+import resource
 import sys
+import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
@@ -114,7 +118,61 @@ def test_the_cache_goes_by_content(corpus: FolderCorpus, monkeypatch: pytest.Mon
     tokens.tokenised(corpus, 301)
     (corpus.folder / "train.txt").write_text("\n".join(LINES[::2]))
     tokens.tokenised(corpus, 300)
-    assert len(made) == 3 and not list((tokens.cache() / "text").glob(".*"))
+    assert len(made) == 3 and not list((tokens.cache() / "text").glob(".*.unfinished"))
+
+
+def test_runs_that_start_together_tokenise_once(
+    corpus: FolderCorpus, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made, make, begun = [], tokens._make, threading.Event()
+
+    def slow(*given: object) -> None:
+        begun.set()
+        time.sleep(0.3)
+        made.append(given)
+        make(*given)
+
+    monkeypatch.setattr(tokens, "_make", slow)
+    first = threading.Thread(target=tokens.tokenised, args=(corpus, 300))
+    first.start()
+    assert begun.wait(60)
+    found = tokens.tokenised(corpus, 300)
+    first.join()
+    assert len(made) == 1 and len(found.streams["train"]) > 100
+    assert "waiting for another run, which tokenises the corpus" in capsys.readouterr().err
+
+
+def test_tokens_are_in_an_ordinary_file_of_any_length(tmp_path: Path) -> None:
+    for count in (0, 3, 12345):
+        tokens._write(tmp_path / "x.npy", iter([np.arange(count, dtype=np.uint32)]), np.uint32)
+        assert np.load(tmp_path / "x.npy").tolist() == list(range(count))
+
+
+def test_a_full_disk_is_told_and_nothing_is_left(corpus: FolderCorpus) -> None:
+    (corpus.folder / "train.txt").write_text("\n".join(LINES * 100))
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # Too small for the tokeniser, then for the tokens.
+    for most in (1000, 40_000):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
+        try:
+            with pytest.raises(ValueError, match=r"text cannot be written \(.*\): set XDG_CACHE_HOME to another place"):
+                tokens.tokenised(corpus, 300)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+        assert not [path for path in (tokens.cache() / "text").iterdir() if path.suffix != ".lock"]
+    assert tokens.tokenised(corpus, 300).vocabulary == 300
+
+
+def test_the_validation_text_is_read_before_all_is_tokenised(
+    corpus: FolderCorpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokens, "_write", lambda *_: pytest.fail("is tokenised already"))
+    (corpus.folder / "valid.txt").write_text("caf\xe9", encoding="latin-1")
+    with pytest.raises(ValueError, match=r"valid\.txt is not text in UTF-8"):
+        tokens.tokenised(corpus, 300)
+    (corpus.folder / "valid.txt").write_text("\n \n")
+    with pytest.raises(ValueError, match="the validation text of the corpus is empty"):
+        tokens.tokenised(corpus, 300)
 
 
 def test_a_cache_that_cannot_be_read_or_written_is_told(
@@ -122,7 +180,7 @@ def test_a_cache_that_cannot_be_read_or_written_is_told(
 ) -> None:
     (corpus.folder / "folder.txt").mkdir()
     tokens.tokenised(corpus, 300)
-    (kept,) = (tokens.cache() / "text").iterdir()
+    (kept,) = (path for path in (tokens.cache() / "text").iterdir() if path.is_dir())
     whole = (kept / "train.npy").read_bytes()
     (kept / "train.npy").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(ValueError, match=rf"{kept} is damaged \(.*\): delete it, and it is made again"):
@@ -147,7 +205,7 @@ def test_what_cannot_be_read_is_told(corpus: FolderCorpus, monkeypatch: pytest.M
     assert next(corpus.documents("train")) == "fine"  # without its byte-order mark
     with pytest.raises(ValueError, match=r"train\.txt is not text in UTF-8: .* in line 9,001, at byte 72002"):
         tokens.tokenised(corpus, 300)
-    assert len(list((tokens.cache() / "text").iterdir())) == 1, "of what failed nothing is left"
+    assert sum(path.is_dir() for path in (tokens.cache() / "text").iterdir()) == 1, "of what failed nothing is left"
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(
         ValueError, match=r"needs tokenizers, which is not installed: pip install 'eureka-lab\[language\]'"
@@ -173,7 +231,8 @@ def test_the_hub_s_first_documents_validate(monkeypatch: pytest.MonkeyPatch) -> 
     corpus = HubCorpus("someone/something", documents=4, validation_documents=3)
     assert list(corpus.documents("validation")) == ["0", "1", "2"]
     assert list(corpus.documents("train")) == ["3", "4", "5", "6"]
-    assert not list(HubCorpus("someone/something", revision="v1").documents("train")), "all of it validates"
+    with pytest.raises(ValueError, match=r"no text among those after the first 1,000 documents.*validation_documents="):
+        next(HubCorpus("someone/something", revision="v1").documents("train"))
     assert read == ["first", "first", "v1"], "what is pushed in between changes nothing"
     with pytest.raises(ValueError, match=r"column=body is no column of someone/something; it has text"):
         next(HubCorpus("someone/something", column="body").documents("validation"))
