@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from subprocess import CalledProcessError
 from typing import Any, NoReturn
 
@@ -68,6 +70,23 @@ class Preemption(Checkpoint):
         if self.told in (signal.SIGINT, signal.SIGTERM):
             tell(f"{signal_name(self.told)}: the run had already finished")
             raise SystemExit(128 + self.told)
+
+    @contextmanager
+    def obeyed(self) -> Iterator[None]:
+        """Ends the program as it was told to where torch.compile fails in the block: its compiler got the signal, too.
+
+        Raises:
+            SystemExit: in place of the compiler's error, if Ctrl-C or SIGTERM came before it.
+        """
+        try:
+            yield
+        except Exception as error:
+            if self.told not in (signal.SIGINT, signal.SIGTERM) or not type(error).__module__.startswith("torch._"):
+                raise
+            tell(
+                f"{signal_name(self.told)}: ended while it compiled; the same command goes on from the last checkpoint"
+            )
+            raise SystemExit(128 + self.told) from error
 
     def _note(self, number: int, frame: Any) -> None:
         # SIGTERM follows at the time limit itself; the signal before it still counts, since it requeues the job.

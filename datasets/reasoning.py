@@ -9,6 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from lab.console import LabError
 from lab.datasets.loading import Batch, DataModule, StepLoader
 from lab.datasets.prior import prior_accuracy
 from lab.datasets.seeding import generator_of
@@ -117,6 +118,16 @@ class ReasoningData(DataModule):
         return {name: rows[place].expand(size, -1) for place, name in enumerate(parts)}
 
     def train_dataloader(self) -> StepLoader:
+        """One step an epoch.
+
+        Raises:
+            LabError: if several processes cannot have equal shares of the batch, whose mean would be another.
+        """
+        if self.batch_size % self.world_size:
+            raise LabError(
+                f"{self.world_size} processes cannot share {self.batch_size} training inputs evenly: give another "
+                "trainer.devices or data.train_share"
+            )
         return self.training_loader(steps=1)
 
     def val_dataloader(self) -> StepLoader:

@@ -174,11 +174,14 @@ _COMMANDS = {f"eureka-{name}" for name in ("train", "inspect", "report", "status
 MOST_THREADS = 1024
 
 
-def tell(text: str) -> None:
-    """Prints a line, or several, on stderr."""
+def tell(text: str, by_all: bool = False) -> None:
+    """Prints a line, or several, on stderr; of the processes of one run only rank 0 does, unless it is ``by_all``."""
     # Without Lightning there is one process; loading it just to print a line would take seconds.
     ranks = sys.modules.get("lightning.pytorch.utilities.rank_zero")
-    if ranks is None or not getattr(ranks.rank_zero_only, "rank", 0):
+    rank = getattr(ranks.rank_zero_only, "rank", 0) if ranks else 0
+    if by_all and rank:
+        text = f"process {rank}: {text}"
+    if by_all or not rank:
         print("\n".join(map(printable, text.split("\n"))), file=sys.stderr, flush=True)
 
 

@@ -43,7 +43,7 @@ def _main(config: DictConfig) -> float | None:
         if os.environ.get("HYDRA_FULL_ERROR"):
             raise
         cut_short = multirun and isinstance(error, Unfinished)
-        tell(str(error) if cut_short else f"error: {error}")
+        tell(str(error) if cut_short else f"error: {error}", by_all=True)
         if multirun:
             # The other runs of the sweep still run; it ends with status 1 once they are done. Only the sentence is sent
             # from another process: not every error can be.

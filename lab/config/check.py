@@ -57,6 +57,8 @@ PLAIN_VALUES: dict[str, Any] = {
 _OF_TRAINER = ("accelerator", "devices", "num_nodes", "precision", "max_epochs", "accumulate_grad_batches")
 
 # Options of NormSoftmax that an experiment may give defaults for (configs/softmax/norm_softmax.yaml).
+# Precisions of 16 bit that only a GPU has.
+HALF = ("16", "16-mixed")
 _NORM_SOFTMAX = ("statistic", "tau")
 
 
@@ -113,12 +115,17 @@ def check_complete(config: DictConfig) -> None:
     _check_trainer(plain["trainer"])
 
 
+def no_half_on_a_cpu(precision: object) -> str:
+    """The sentence that refuses a precision of :data:`HALF` where there is no GPU."""
+    return f"trainer.precision={precision} is for GPUs: on a CPU take bf16-mixed or 32-true"
+
+
 def _check_trainer(trainer: Mapping[str, Any]) -> None:
     """Raises LabError at an option of the trainer that would do nothing beside the others."""
     if trainer.get("gradient_clip_algorithm") and not trainer.get("gradient_clip_val"):
         raise LabError("trainer.gradient_clip_algorithm clips nothing by itself: give trainer.gradient_clip_val, too")
-    if trainer["accelerator"] == "cpu" and str(trainer["precision"]) in ("16", "16-mixed"):
-        raise LabError(f"trainer.precision={trainer['precision']} is for GPUs: on a CPU take bf16-mixed or 32-true")
+    if trainer["accelerator"] == "cpu" and str(trainer["precision"]) in HALF:
+        raise LabError(no_half_on_a_cpu(trainer["precision"]))
     for what in ("epochs", "steps"):
         least, most = (trainer.get(f"{end}_{what}") for end in ("min", "max"))
         if isinstance(least, int) and isinstance(most, int) and 0 < most < least:

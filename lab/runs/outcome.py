@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import torch.distributed as dist
 from hydra.errors import InstantiationException
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.exceptions import SIGTERMException
@@ -61,6 +62,16 @@ class Ending:
                     f"command again{self._last_state()}"
                 )
                 raise LabError(self.reason) from error
+            if _lost_another_process(error):
+                self.reason = (
+                    "another process of this run has ended: the reason stands above, unless it was killed, as for lack "
+                    "of memory"
+                )
+                raise LabError(self.reason) from error
+            if damaged := re.search(r"(\S+\.so): file too short", str(error)):
+                # The compiler was killed while it wrote it, and torch takes it for whole.
+                self.reason = f"{damaged[1]} in torch.compile's cache is damaged: delete it, and it is compiled again"
+                raise LabError(self.reason) from error
             if isinstance(error, Exception) and users_line_of(error):
                 self.reason = unexpected(error)
                 raise LabError(self.reason) from error
@@ -75,6 +86,16 @@ class Ending:
             return ""
         found = [{path.name for path in folder.glob("checkpoints/last-*.ckpt")} for folder in self.folders]
         return f", which goes on from {max(set.intersection(*found), default='the start')}"
+
+
+def _lost_another_process(error: BaseException) -> bool:
+    """Tells whether the connection between the processes that train one run broke."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return False
+    # NCCL has an error of its own; that of gloo is a RuntimeError which begins with a place in its sources.
+    return isinstance(error, dist.DistBackendError | dist.DistNetworkError) or (
+        isinstance(error, RuntimeError) and "gloo" in first_line(error)
+    )
 
 
 def _in_words(error: Exception) -> str:

@@ -21,7 +21,7 @@ from lab.callbacks.checkpoints import Checkpoints
 from lab.callbacks.diagnostics.base import Diagnostic, Keeper
 from lab.callbacks.eureka import EurekaMoment
 from lab.callbacks.preemption import Preemption
-from lab.config.check import takes
+from lab.config.check import HALF, no_half_on_a_cpu, takes
 from lab.config.command_line import composed
 from lab.console import LabError, blamed, tell
 from lab.datasets.contract import check_parts
@@ -32,7 +32,7 @@ from lab.runs.boards import check_installed
 from lab.runs.checkpoints import AtomicCheckpointIO
 from lab.runs.folder import CHECKPOINTS, Run
 from lab.runs.metrics_log import MetricsLog
-from lab.runs.spec import RunSpec
+from lab.runs.spec import RunSpec, device_count
 from lab.runs.tensorboard import hyperparameters
 from lab.training.module import TwoStepModule
 from lab.training.optim import OptimConfig
@@ -253,6 +253,15 @@ def build_trainer(spec: RunSpec, callbacks: Sequence[Callback], loggers: Sequenc
             raise LabError(f"these options of trainer do not work here: {error.__cause__}") from error
         raise
     assert isinstance(trainer, L.Trainer)
+    if str(spec.config.trainer.precision) in HALF and trainer.precision != "16-mixed":
+        # Lightning has taken bfloat16, since accelerator=auto has found no GPU.
+        raise LabError(no_half_on_a_cpu(spec.config.trainer.precision))
+    asked = device_count(spec.config.trainer)
+    if asked is not None and trainer.num_devices != asked:
+        raise LabError(
+            f"trainer.strategy={spec.config.trainer.strategy} trains on {trainer.num_devices}, not on "
+            f"trainer.devices={spec.config.trainer.devices}"
+        )
     return trainer
 
 

@@ -232,7 +232,7 @@ def _train_alone(opened: OpenRun) -> None:
             callbacks = [*guards, *watching, pruning, summary, *saving]
             trainer = build_trainer(spec, callbacks, build_loggers(spec, run, resume.step if resume else 0))
             tell(f"run folder: {run.folder}")
-            with named_rank_0():
+            with named_rank_0(), preemption.obeyed():
                 trainer.fit(module, datamodule=data, ckpt_path=resume.path if resume else None, weights_only=True)
             ending.status = "stopped" if trainer.interrupted or pruning.pruned else "finished"
     finally:

@@ -58,6 +58,11 @@ def end_a_finished_epoch(trainer: Trainer) -> None:
         loop.epoch_progress.increment_completed()
 
 
+def set_up_validation(trainer: Trainer) -> None:
+    """Makes the validation's loaders as training starts: Lightning does so only in the first epoch that validates."""
+    trainer.fit_loop.epoch_loop.val_loop.setup_data()
+
+
 def processor_has_bf16() -> bool:
     """Tells whether this processor has bfloat16 instructions; without, it emulates bfloat16, up to 200 times slower.
 

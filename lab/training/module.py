@@ -19,7 +19,7 @@ from lab.datasets.seeding import derived_seed
 from lab.models.parts import rules_of
 from lab.observation.gradients import SeededModule
 from lab.training.length import tell_of_length
-from lab.training.lightning_internals import attached_trainer, end_a_finished_epoch
+from lab.training.lightning_internals import attached_trainer, end_a_finished_epoch, set_up_validation
 from lab.training.metrics import LossAndAccuracy, WeightedMean
 from lab.training.optim import OptimConfig
 from lab.training.resume import note_data
@@ -86,6 +86,7 @@ class TwoStepModule(SeededModule):
 
     def on_train_start(self) -> None:
         end_a_finished_epoch(self.trainer)
+        set_up_validation(self.trainer)  # what is wrong with it is told before the first step
         tell_of_length(self.trainer, self.goes_by_epoch)
 
     @property

@@ -114,7 +114,8 @@ def _note(number: int, frame: Any) -> None:
 def end_with_rank_0() -> None:
     """Ends this process, on Linux, as soon as rank 0 has ended, if Lightning started it for another rank.
 
-    Only rank 0 saves. Without it, the others would wait in vain, or report that their connection is broken.
+    Only rank 0 saves. Without it, the others would wait in vain, or report that their connection is broken. Signals
+    that reach this process, too, are rank 0's to obey.
     """
     rank_0, rank = os.environ.get(RANK_0), os.environ.get("LOCAL_RANK", "0")
     if rank_0 is None or rank == "0":
@@ -123,6 +124,8 @@ def end_with_rank_0() -> None:
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != int(rank_0):
         os._exit(128 + signal.SIGKILL)  # it ended before
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def stopped(status: int) -> bool:

@@ -11,12 +11,19 @@ import pytest
 import torch
 from conftest import SMALL, TWO_PROCESSES, Process, held_by, newest, runs_in, summary_of
 
-from lab.callbacks.preemption import SIGNALS
+from lab.callbacks.preemption import SIGNALS, Preemption
 from lab.console import LabError
 from lab.runs.lock import HOLDER, Holder
 from lab.runs.metrics import read_metrics
 from lab.train import run as train_with
 from lab.training.module import TwoStepModule
+
+
+class CompilerError(RuntimeError):
+    """As torch.compile's."""
+
+
+CompilerError.__module__ = "torch._inductor.exc"
 
 COMMAND = (*SMALL, "threads=1", "logger=csv_only")
 
@@ -278,3 +285,20 @@ def test_a_run_whose_folder_was_taken_over_ends_without_writing(
     (run,) = runs_in(tmp_path)
     assert (run / "summary.json").read_text() == (run / "metrics.csv").read_text() == "theirs"
     assert '"pid": 1' in (run / HOLDER).read_text()
+
+
+@pytest.mark.parametrize(
+    ("number", "error", "ends"),
+    [
+        (signal.SIGTERM, CompilerError, SystemExit),
+        (signal.SIGTERM, RuntimeError, RuntimeError),
+        (None, CompilerError, CompilerError),
+    ],
+)
+def test_a_signal_that_ends_the_compiler_stops_the_run(number, error, ends) -> None:
+    """Its processes are in the same group: Ctrl-C reaches them, too."""
+    preemption = Preemption()
+    preemption.told = number
+    with pytest.raises(ends) as told, preemption.obeyed():
+        raise error("g++ was killed")
+    assert ends is not SystemExit or told.value.code == 128 + signal.SIGTERM

@@ -1,3 +1,4 @@
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -61,6 +62,15 @@ def test_processes_share_both_splits_and_have_one_fingerprint() -> None:
     for split, parts in zip(("train", "validation"), zip(*shares, strict=True), strict=True):
         together = {tuple(row) for part in parts for row in part["x"].tolist()}
         assert together == {tuple(row) for row in alone.batch(split)["x"].tolist()}
+
+
+def test_processes_have_equal_shares_of_the_training_batch() -> None:
+    """The mean over them is that of the whole batch only then."""
+    data = ReasoningData(numbers=3, train_share=0.36)
+    for processes, told in ((1, None), (2, "2 processes cannot share 29 training inputs evenly")):
+        data.trainer = SimpleNamespace(world_size=processes, global_rank=0)  # type: ignore[assignment]
+        with pytest.raises(LabError, match=told) if told else nullcontext():
+            assert len(data.train_dataloader()) == 1
 
 
 @pytest.mark.parametrize(

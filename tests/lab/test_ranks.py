@@ -13,14 +13,18 @@ from typing import Any
 
 import psutil
 import pytest
+import torch
 from lightning.pytorch.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
+from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
+from lab.console import LabError, tell
+from lab.runs.outcome import Ending
 from lab.training.processes import RANK_0
 from lab.training.ranks import OtherRanks, named_rank_0
 
 # Rank 0 starts rank 1 as Lightning does, by its own command with another LOCAL_RANK.
 RANKS = """
-import os, pathlib, subprocess, sys, time
+import os, pathlib, signal, subprocess, sys, time
 from lab.training.processes import end_with_rank_0
 from lab.training.processes import RANK_0
 if os.environ.get("LOCAL_RANK") is None:
@@ -28,6 +32,7 @@ if os.environ.get("LOCAL_RANK") is None:
     subprocess.Popen([sys.executable, *sys.argv], env={**os.environ, "LOCAL_RANK": "1"})
 else:
     end_with_rank_0()
+    os.kill(os.getpid(), signal.SIGTERM)  # as of a whole group
     pathlib.Path(sys.argv[1]).write_text(str(os.getpid()))
 time.sleep(60)
 """
@@ -59,3 +64,31 @@ def test_rank_0_is_named_while_it_trains_and_takes_the_others_along() -> None:
     assert other.wait(10) == -signal.SIGKILL
     trainer.strategy.launcher = None  # a single process
     OtherRanks().on_exception(trainer, None, RuntimeError())  # type: ignore[arg-type]
+
+
+def test_the_process_that_fails_says_why_and_the_others_that_it_has_ended(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(rank_zero_only, "rank", 1)
+    tell("nothing")
+    tell("error: no image", by_all=True)
+    assert capsys.readouterr().err == "process 1: error: no image\n"
+    lost = RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [::1]")
+    with pytest.raises(LabError, match="Connection closed"), Ending().told():  # of a single process
+        raise lost
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    with (
+        pytest.raises(LabError, match="another process of this run has ended: the reason stands above"),
+        Ending().told(),
+    ):
+        raise lost
+    with pytest.raises(LabError, match="another reason"), Ending().told():
+        raise RuntimeError("another reason")
+
+
+def test_a_file_that_the_compiler_left_unfinished_is_named() -> None:
+    with (
+        pytest.raises(LabError, match=r"^/tmp/xy/main\.so in torch\.compile's cache is damaged: delete"),
+        Ending().told(),
+    ):
+        raise RuntimeError("ImportError: /tmp/xy/main.so: file too short")

@@ -303,6 +303,16 @@ def test_the_best_loss_is_the_least(tmp_path: Path) -> None:
         ),
         (("trainer.max_time={seconds:0}",), r"trainer\.max_time.* must be longer than no time"),
         (("trainer.strategy=ddp_spawn",), r"trainer\.strategy='ddp_spawn' is wrong"),
+        (("trainer.accelerator=auto", "trainer.precision=16-mixed"), r"trainer\.precision=16-mixed is for GPUs: on a"),
+        (
+            ("trainer.strategy=single_device", "trainer.devices=2"),
+            r"trains on 1, not on trainer\.devices=2",
+        ),
+        (("+trainer.default_root_dir=mine",), r"trainer\.default_root_dir='mine' is wrong: it must be null"),
+        (
+            ("trainer.limit_val_batches=0.1", "trainer.check_val_every_n_epoch=2"),
+            r"check 0\.1 of the `val_dataloader` but 0\.1 \* 2 < 1",
+        ),
         (("optim=deit", "optim.name=adahessian"), "optim.name=adahessian needs second derivatives"),
         (
             ("+logger.mine={_target_: lightning.pytorch.loggers.CSVLogger, save_dir: .}",),

@@ -109,7 +109,8 @@ def _train_group(group: list[tuple[OpenRun, Path | None]]) -> None:
             with tempfile.TemporaryDirectory() as folder:
                 there = [checkpoint.content for checkpoint in own if checkpoint is not None]
                 resume = _joined_checkpoint(module.stack, there, Path(folder)) if there else None
-                trainer.fit(module, datamodule=SeedsData(seeds), ckpt_path=resume, weights_only=True)
+                with preemption.obeyed():
+                    trainer.fit(module, datamodule=SeedsData(seeds), ckpt_path=resume, weights_only=True)
             ending.status = "stopped" if trainer.interrupted or pruning.pruned else "finished"
     finally:
         preemption.put_back()
