@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from conftest import SMALL, newest, set_status, summary_of
+from conftest import SMALL, made_once, newest, set_status, summary_of
 from torch import nn
 
 from lab.attention.rules.learnable import LearnableTemperature
@@ -29,7 +30,7 @@ REASONING = (
     "model.layer_norm=false",
     "data.numbers=4",
     "trainer.precision=64-true",
-    "trainer.max_epochs=100",
+    "trainer.max_epochs=60",
     "callbacks.gradient_norms.every_n_steps=20",
     "checkpoints.every_n_steps=20",
 )
@@ -41,6 +42,10 @@ RESNET = (*(o for o in SMALL if not o.startswith("model.")), "trainer.precision=
 def together(folder: Path, *overrides: str) -> dict[int, Path]:
     """Trains seeds together below ``folder``; run folder by seed, without what was set aside."""
     train_with([*overrides, f"paths.runs={folder}", "threads=1", "logger=csv_only"])
+    return runs_below(folder)
+
+
+def runs_below(folder: Path) -> dict[int, Path]:
     found = [path.parent for path in folder.rglob("config.yaml") if "~" not in path.parent.name]
     return {int(run.name.split("=")[1]): run for run in found}
 
@@ -111,7 +116,26 @@ def test_each_seed_equals_its_single_run(setting: tuple[str, ...], tmp_path: Pat
     assert summary_of(batched[0])["seeds_together"] == 2
 
 
-STOPPING = (*REASONING, "callbacks.eureka.threshold=0.56", "callbacks.eureka.stop_after=10", "optim.lr=2e-2")
+STOP = ("callbacks.eureka.threshold=0.56", "callbacks.eureka.stop_after=10")
+STOPPING = (*REASONING, *STOP, "optim.lr=2e-2", "trainer.max_epochs=100")
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory) -> Path:
+    """Two seeds together, from start to end: tests that go on with them take a copy."""
+    return made_once(tmp_path_factory, "pair", lambda folder: together(folder, *REASONING, "seeds=2"))
+
+
+@pytest.fixture(scope="module")
+def singles(tmp_path_factory) -> Path:
+    """The seeds that stop early, each in its single run."""
+    return made_once(tmp_path_factory, "singles", lambda folder: one_by_one(folder, [0, 1, 2], *STOPPING))
+
+
+@pytest.fixture(scope="module")
+def stopping(tmp_path_factory) -> Path:
+    """The seeds that stop early, together."""
+    return made_once(tmp_path_factory, "stopping", lambda folder: together(folder, *STOPPING, "seeds=3"))
 
 
 @pytest.mark.parametrize(
@@ -119,14 +143,16 @@ STOPPING = (*REASONING, "callbacks.eureka.threshold=0.56", "callbacks.eureka.sto
     [([0, 1, 2], ()), ([0, 1], ("compile=true",))],
     ids=["eager", "compiled"],
 )
-def test_seeds_that_stop_early_drop_out_and_the_others_go_on(seeds, compiling, tmp_path: Path, monkeypatch) -> None:
+def test_seeds_that_stop_early_drop_out_and_the_others_go_on(
+    seeds, compiling, singles: Path, tmp_path: Path, monkeypatch
+) -> None:
     # Graphs and gradients as the compiler traces them, without the C++ of each: some forty kernels, two seconds each.
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
     monkeypatch.setenv("CXX", "true")
     drop, told = SeedsModule.drop, []
     monkeypatch.setattr(SeedsModule, "drop", lambda self, gone: (drop(self, gone), told.append(self.describe())))
     batched = together(tmp_path / "together", *STOPPING, *compiling, f"seeds={seeds}")
-    single = one_by_one(tmp_path / "single", seeds, *STOPPING)
+    single = {seed: run for seed, run in runs_below(singles).items() if seed in seeds}
     steps = [summary_of(run)["steps"] for run in single.values()]
     assert len(set(steps)) > 1, f"the test needs seeds that end at different steps, not {steps}"
     for seed in single:
@@ -136,13 +162,13 @@ def test_seeds_that_stop_early_drop_out_and_the_others_go_on(seeds, compiling, t
     assert left == f"{len(seeds) - ended} seeds of {len(seeds)}" and int(moments.split()[0]) >= ended
 
 
-def test_a_killed_group_goes_on_where_it_was(tmp_path: Path) -> None:
-    whole = together(tmp_path / "whole", *REASONING, "seeds=2")
-    again = together(tmp_path / "again", *REASONING, "seeds=2")
+def test_a_killed_group_goes_on_where_it_was(pair: Path, tmp_path: Path) -> None:
+    whole = runs_below(pair)
+    again = runs_below(shutil.copytree(pair, tmp_path / "again"))
     for run in again.values():
-        # As a kill after step 80 leaves it; one seed had not yet written that checkpoint's successor.
+        # As a kill after step 40 leaves it; one seed had not yet written that checkpoint's successor.
         checkpoints = sorted((run / "checkpoints").glob("last-*.ckpt"))
-        assert [path.name for path in checkpoints] == ["last-000000080.ckpt", "last-000000100.ckpt"]
+        assert [path.name for path in checkpoints] == ["last-000000040.ckpt", "last-000000060.ckpt"]
         if run.name == "seed=1":
             checkpoints[-1].unlink()
         set_status(run, "running")
@@ -154,7 +180,7 @@ def test_a_killed_group_goes_on_where_it_was(tmp_path: Path) -> None:
 def test_a_group_killed_at_its_first_checkpoint_begins_again_together(tmp_path: Path) -> None:
     once = (*REASONING, "trainer.precision=32-true", "checkpoints.every_n_steps=1000", "seeds=3")
     whole = together(tmp_path / "whole", *once)
-    again = together(tmp_path / "again", *once)
+    again = runs_below(shutil.copytree(tmp_path / "whole", tmp_path / "again"))
     for seed, run in again.items():
         if seed == 2:  # as a kill leaves it that came before its first checkpoint
             for path in (run / "checkpoints").iterdir():
@@ -186,10 +212,10 @@ def test_a_seed_that_comes_later_keeps_the_others_where_they_are(tmp_path: Path)
     ("every", "ended"), [(1, 0), (1000, 0), (1, 2)], ids=["with the others", "alone", "when the others have ended"]
 )
 def test_a_seed_killed_between_its_last_checkpoint_and_its_end_has_ended(
-    every: int, ended: int, tmp_path: Path, monkeypatch
+    every: int, ended: int, stopping: Path, tmp_path: Path, monkeypatch
 ) -> None:
     often = (*STOPPING, f"checkpoints.every_n_steps={every}", "seeds=3")
-    whole = together(tmp_path / "whole", *often)
+    whole = runs_below(stopping)
     finish, before = Seed.finish, iter(range(ended))
 
     def killed(seed: Seed, status: str) -> None:
@@ -225,7 +251,7 @@ def test_a_group_that_goes_on_has_what_is_left_of_its_time(tmp_path: Path) -> No
         sorted((run / "checkpoints").glob("last-*.ckpt"))[-1].unlink()
         set_status(run, "running")
     resumed = together(tmp_path, *REASONING, "seeds=2", limit)
-    assert {summary_of(run)["steps"] for run in resumed.values()} == {80}
+    assert {summary_of(run)["steps"] for run in resumed.values()} == {40}
 
 
 def test_seeds_save_at_the_same_steps_whatever_the_clock_says(tmp_path: Path) -> None:
@@ -237,9 +263,8 @@ def test_seeds_save_at_the_same_steps_whatever_the_clock_says(tmp_path: Path) ->
     assert steps[0] == steps[1] == steps[2]
 
 
-def test_a_seed_goes_on_alone_from_the_groups_checkpoint(tmp_path: Path) -> None:
-    group = together(tmp_path, *REASONING, "seeds=2")
-    run = group[1]
+def test_a_seed_goes_on_alone_from_the_groups_checkpoint(pair: Path, tmp_path: Path) -> None:
+    run = runs_below(shutil.copytree(pair, tmp_path, dirs_exist_ok=True))[1]
     before = weights(run)
     sorted((run / "checkpoints").glob("last-*.ckpt"))[-1].unlink()
     set_status(run, "running")
