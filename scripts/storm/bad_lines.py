@@ -292,7 +292,7 @@ run=nowhere diagnostics=[attention_maps] force=maybe | force
 run=nowhere diagnostics=[attention_maps] threads=0 | threads
 run=nowhere diagnostics=[attention_maps] threads=100000 | threads
 run=nowhere diagnostics=[attention_maps] threads=all | threads
-run=nowhere diagnostics=[attention_maps] device=foo | device=foo
+run=nowhere diagnostics=[attention_maps] device=foo | nowhere
 run=nowhere diagnostics=[attention_maps] out=/etc/hostname | nowhere
 run=nowhere diagnostics=[attention_maps] --config-dir elsewhere | elsewhere
 """

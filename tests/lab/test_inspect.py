@@ -162,6 +162,8 @@ def test_options_of_a_softmax_that_is_swapped_in(run: Path) -> None:
     assert json.loads((folder / "attention_entropy.json").read_text())["softmax"] == " ".join(typed)[len("softmax=") :]
     with pytest.raises(LabError, match=r"^softmax\.form=log_n needs softmax=<name>, the softmax to swap in$"):
         inspect(**look_arguments([f"run={run}", "diagnostics=[attention_entropy]", "softmax.form=log_n"]))
+    with pytest.raises(LabError, match=r"^device=foo cannot be used here: "):
+        inspect(**_without_threads(look_arguments([f"run={run}", "diagnostics=[attention_entropy]", "device=foo"])))
 
 
 @pytest.mark.parametrize(
