@@ -114,7 +114,7 @@ def test_mlflow(tmp_path: Path, monkeypatch) -> None:
     assert found.data.metrics["eureka/epoch"] == 2
     config = next(tmp_path.glob(f"board/artifacts/{known}/artifacts/config.yaml"))
     assert yaml.safe_load(config.read_text()) == yaml.safe_load((run / "config.yaml").read_text())
-    assert len(list(config.parent.glob("images/attention_scores~layers*.png"))) == 3
+    assert len(list(config.parent.glob("images/attention_scores?layers*.png"))) == 3
     go_on(run, *overrides)
     assert known_run(run, "mlflow") == known
     steps = [one.step for one in client.get_metric_history(known, "val/accuracy")]
