@@ -164,6 +164,11 @@ def duration(seconds: float) -> str:
     return f"{hours // 24} d {hours % 24} h"
 
 
+def counted(number: int, noun: str) -> str:
+    """A number of things: "1 run", "2 runs"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 # Seconds between two lines that tell a user at a terminal that work goes on.
 _SILENCE = 5.0
 

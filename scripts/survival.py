@@ -31,8 +31,8 @@ def figure(
         table: one row a run.
         by: column that names the line; the softmax is its first word.
         moment: column with the epoch of the moment, empty where there was none.
-        end: column with the last epoch at which the run was looked at; None is validated_epochs, or epochs where
-            the table has no such column.
+        end: column with the last epoch at which the run was looked at; None is watched_until, validated_epochs or
+            epochs, the first that the table has.
 
     From a report's table, repeated runs of a seed and runs in which no moment was looked for are left out; a setting
     with the same name in several experiments has a line for each experiment.
@@ -40,7 +40,7 @@ def figure(
     Raises:
         LabError: if there is no such column, a value of it is no epoch, or a moment comes after its run's end.
     """
-    end = end or ("validated_epochs" if "validated_epochs" in table else "epochs")
+    end = end or next((name for name in ("watched_until", "validated_epochs") if name in table), "epochs")
     _check_columns(table, by, moment, end)
     if "looked" in table:
         table = table[table["looked"].astype(bool)]
@@ -86,7 +86,8 @@ def main() -> None:
     parser.add_argument("--by", default="setting", help="column that names the lines")
     parser.add_argument("--moment", default="moment_epoch", help="column with the epoch of the moment")
     parser.add_argument(
-        "--end", help="column with the last epoch that a run was looked at (validated_epochs or epochs)"
+        "--end",
+        help="column with the last epoch of a look (watched_until, else validated_epochs, else epochs)",
     )
     parser.add_argument("--only", metavar="COLUMN=VALUE", help="rows with this value alone")
     arguments = parser.parse_args()

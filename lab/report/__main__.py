@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from lab.config.arguments import Parser
-from lab.console import LabError, refusals, tell
+from lab.console import LabError, counted, refusals, tell
 from lab.report.assemble import Report, assemble
 from lab.report.gather import folder_of_runs, gather
 from lab.report.published import load, names
@@ -108,7 +108,8 @@ def main() -> None:
             )
         except OSError as error:
             raise LabError(f"the report cannot be written: {error}") from error
-    tell(f"{len(found.runs)} runs of {len(found.settings)} settings: {out / 'index.html'}")
+    told = f"{counted(len(found.runs), 'run')} of {counted(len(found.settings), 'setting')}"
+    tell(f"{told}: {out / 'index.html'}")
 
 
 if __name__ == "__main__":

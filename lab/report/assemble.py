@@ -327,7 +327,7 @@ def compares(column: str) -> bool:
 def _ratio(found: Outcome) -> str:
     if found.exact is None or found.counts:
         return found.told_ratio()
-    return f"{str(found.ratio)[:-1]}; exact {found.exact.low:.0%} to {found.exact.high:.0%})"
+    return f"{str(found.ratio)[:-1]}; exact {found.exact.interval})"
 
 
 def _percent(found: Outcome) -> str:
@@ -353,7 +353,9 @@ def _difference(against: Against) -> str:
         return ""
     digits = _digits(against.setting)
     mean, low, high = (f"{value:+.{digits}f}" for value in against.watched)
-    return f"{mean} ({low} to {high}; {against.seeds} seeds)"
+    # Equal differences say nothing about their spread.
+    interval = f"{low} to {high}; " if against.watched[1] < against.watched[2] else "all "
+    return f"{mean} ({interval}{against.seeds} seeds)"
 
 
 def run_row(setting: Setting, run: Record, out: Path) -> dict[str, Any]:
@@ -373,6 +375,7 @@ def run_row(setting: Setting, run: Record, out: Path) -> dict[str, Any]:
         "watched_value": summary.watched,
         "epochs": run.epochs,
         "validated_epochs": run.validated_epochs,
+        "watched_until": run.watched_until,
         "samples": summary.samples,
         "wall_seconds": summary.wall_seconds,
         "counted": run in setting.runs and run.finished,

@@ -17,7 +17,7 @@ from lab.plotting.curves import gradient_panel, gradient_rows, guide, mark_momen
 from lab.plotting.figures import count_axis, legend_below, literal, name_left, new_figure, panels
 from lab.plotting.style import GUIDE, MAP, LineStyle, line_styles, line_widths, styled
 from lab.report.middle import middle, points
-from lab.report.outcomes import change_times, times, undecided
+from lab.report.outcomes import change_times, looked_at, times, undecided
 from lab.report.records import Record
 from lab.report.settings import Setting
 from lab.report.survival import Times, no_moment_yet
@@ -256,13 +256,13 @@ Rate = tuple[Any, ...]
 def rate_grid(settings: Sequence[Setting]) -> tuple[dict[str, dict[Rate, tuple[int, int]]], list[Rate]]:
     """Methods -> schedule (largest, smallest rate) -> (moments, seeds); and all schedules, largest first.
 
-    Only finished seeds that were watched for a moment count, and only settings without undecided ones. Where two
-    settings of one method have the same schedule, the second becomes a method of its own.
+    Only seeds that tell whether they have a moment count (:func:`looked_at`), and only settings without undecided ones.
+    Where two settings of one method have the same schedule, the second becomes a method of its own.
     """
     found: dict[str, dict[Rate, tuple[int, int]]] = {}
     for setting in settings:
         rate = tuple(setting.config.get(key) for key in _LEARNING_RATE)
-        looked = [run for run in setting.finished if run.watched_for]
+        looked = looked_at(setting.runs)
         numbers = all(isinstance(one, float | int | None) for one in rate) and rate[0] is not None
         if not looked or not numbers or undecided(setting.runs):
             continue

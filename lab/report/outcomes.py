@@ -38,12 +38,12 @@ class Outcome:
 
     Attributes:
         setting: the setting.
-        ratio, exact: Eureka-ratio over finished runs, with Wilson's interval and the exact one.
+        ratio, exact: Eureka-ratio over runs that finished or diverged, with Wilson's interval and the exact one.
         counts: text in place of the ratio, where some runs might still have had a moment (:func:`undecided`); else "".
         accuracy: final validation accuracy in % over finished runs with a Eureka-moment.
         plateau: the same over finished runs without one.
         watched: final value of another metric that was watched, over finished runs; None where it is the accuracy.
-        eureka_epoch: mean epoch over finished runs with a moment; misleads where not all have one.
+        eureka_epoch: mean epoch over these runs with a moment; misleads where not all have one.
         median: median epoch to the moment, runs without one counted as "later than their last validation".
         change_ratio, change_median: ratio and median epoch of the change point instead of the moment; no ratio where
             runs without one might still have one.
@@ -81,10 +81,11 @@ def outcome(
     """
     runs = setting.runs if runs is None else runs
     finished = [run for run in runs if run.finished]
-    looked = [run for run in finished if run.watched_for]
+    looked = looked_at(runs)
     moments = [run.moment for run in looked if run.moment is not None]
-    with_moment = [100 * run.accuracy for run in looked if run.moment is not None and run.accuracy is not None]
-    without = [100 * run.accuracy for run in looked if run.moment is None and run.accuracy is not None]
+    ended = [run for run in looked if run.finished]
+    with_moment = [100 * run.accuracy for run in ended if run.moment is not None and run.accuracy is not None]
+    without = [100 * run.accuracy for run in ended if run.moment is None and run.accuracy is not None]
     values = [] if setting.metric == "accuracy" else [value for _, value in _at_the_end(finished)]
     watched, changing = times(runs), change_times(runs)
     shown = [run for run in finished if _shows_changes(run)]
@@ -106,9 +107,14 @@ def outcome(
     )
 
 
+def looked_at(runs: Sequence[Record]) -> list[Record]:
+    """Runs that tell whether they have a moment: watched for one, and finished or diverged."""
+    return [run for run in runs if run.settled and run.watched_for]
+
+
 def times(runs: Sequence[Record]) -> Times | None:
     """Times to the Eureka-moment; unfinished runs count up to their last validation. None before any validation."""
-    return _times([(run.moment, run.validated_epochs) for run in runs if run.watched_for])
+    return _times([(run.moment, run.watched_until) for run in runs if run.watched_for])
 
 
 def change_times(runs: Sequence[Record]) -> Times | None:
@@ -131,8 +137,7 @@ def _shows_changes(run: Record) -> bool:
 
 
 def _times(runs: Sequence[tuple[int | None, int]]) -> Times | None:
-    # Of a run whose newest rows are lost, the summary may tell a moment after the last validation.
-    watched = [(moment, max(end, moment or 0)) for moment, end in runs if end > 0 or moment is not None]
+    watched = [(moment, end) for moment, end in runs if end > 0]
     return times_of([moment for moment, _ in watched], [end for _, end in watched]) if watched else None
 
 
@@ -203,7 +208,7 @@ def compare(outcomes: Sequence[Outcome], baseline: Setting, confidence: float = 
 
 
 def _fisher(one: Setting, other: Setting) -> float | None:
-    looked = [[run for run in s.finished if run.watched_for] for s in (one, other)]
+    looked = [looked_at(s.runs) for s in (one, other)]
     same = _moment_of(one) == _moment_of(other) and _length_of(one) == _length_of(other)
     if not all(looked) or not same or undecided(one.runs) or undecided(other.runs):
         return None
@@ -217,11 +222,7 @@ def still_waiting(runs: Sequence[Record]) -> list[Record]:
     Runs with a moment finish earlier there, so that a ratio of finished runs alone would be too high. A run that failed
     goes on, too (after a full disk, say), unless it diverged.
     """
-    return [
-        run
-        for run in runs
-        if run.stops_early and run.watched_for and run.moment is None and not (run.finished or run.summary.diverged)
-    ]
+    return [run for run in runs if run.stops_early and run.watched_for and run.moment is None and not run.settled]
 
 
 def undecided(runs: Sequence[Record]) -> list[Record]:
@@ -235,7 +236,7 @@ def undecided(runs: Sequence[Record]) -> list[Record]:
 
 def counts_alone(runs: Sequence[Record], unknown: Sequence[Record]) -> str:
     """Text in place of a ratio: how many runs had a moment, how many ended without, and which might have one yet."""
-    ended = [run for run in runs if run.finished and run.watched_for and not any(run is one for one in unknown)]
+    ended = [run for run in looked_at(runs) if not any(run is one for one in unknown)]
     with_moment = sum(run.moment is not None for run in ended)
     without = f", {len(ended) - with_moment} without" if with_moment < len(ended) else ""
     return f"{with_moment} with a moment{without}; not counted: {without_one(unknown)}"

@@ -13,6 +13,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from lab.console import counted
 from lab.report.against import MatchedRow, Measured
 from lab.report.assemble import Report, Section, compares, link, run_row
 from lab.report.settings import Setting
@@ -43,12 +44,13 @@ def page_values(
     pictures = room if pictures_mib is None else Room(int(pictures_mib * 2**20 * 4 / 3))
     roots = ", ".join(os.path.relpath(root) for root in report.roots)
     counts = ", ".join(f"{count} {status}" for status, count in sorted(report.counts.items()))
-    damaged = f"; {len(report.damaged)} folders cannot be read" if report.damaged else ""
+    damaged = f"; {counted(len(report.damaged), 'folder')} cannot be read" if report.damaged else ""
     return {
         "report": report,
         "authors": ", ".join(report.table.paper.authors) if report.table else "",
         "title": f"Runs in {roots}",
-        "told": f"{len(report.runs)} runs ({counts or 'none'}) of {len(report.settings)} settings{damaged}.",
+        "told": f"{counted(len(report.runs), 'run')} ({counts or 'none'}) of {counted(len(report.settings), 'setting')}"
+        f"{damaged}.",
         **provenance,
         "confidence": _percent(report.confidence),
         "rows": _table_rows(report.rows, ids),
@@ -203,7 +205,7 @@ def _setting(setting: Setting, ids: Mapping[int, str], out: Path) -> dict[str, A
     counts = Counter(run.status for run in setting.runs)
     told = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
     if setting.doubles:
-        told += f"; {len(setting.doubles)} further runs of the same seeds, not counted"
+        told += f"; {counted(len(setting.doubles), 'further run')} of the same seeds, not counted"
     runs = []
     for run in (*setting.runs, *setting.doubles):
         row = run_row(setting, run, out)
@@ -235,7 +237,7 @@ def _method(report: Report) -> list[str]:
     lines = [
         "A setting is a group of runs that differ only in their seed; a seed that was run twice counts once.",
         f"The Eureka-ratio is the share of finished seeds that have a Eureka-moment, with Wilson's {percent} interval "
-        "and the exact one (Clopper-Pearson). Runs that have not finished are not counted.",
+        "and the exact one (Clopper-Pearson). Seeds whose loss diverged count, others that have not finished do not.",
         "Means are over finished seeds, ± their standard deviation (the variance is divided by n, not n - 1), "
         f"with Student's {percent} interval.",
         "The mean Eureka-epoch is the mean over seeds with a Eureka-moment, as in the paper. It misleads if some seeds "
@@ -244,9 +246,9 @@ def _method(report: Report) -> list[str]:
         'a median "later than" the last epoch means that fewer than half of the seeds have had their moment.',
         "The change point is the steepest rise or fall between two plateaus of the watched metric, found without a "
         "threshold. Its ratio, median epoch and p are computed as those of the moment.",
-        "% of steps: the epochs that a setting needs to reach 95 % of the baseline's mean final accuracy, in % of the "
-        "epochs that the baseline needs. 95 %-ratio: the runs that reach it at any epoch, and those that are still "
-        "there at the last one (Table 4 of the paper).",
+        "% of steps: the epochs that a setting needs to reach 95 % of the baseline's mean final accuracy over its runs "
+        "with a Eureka-moment, in % of the epochs that the baseline needs; both are means over the runs that reach it. "
+        "95 %-ratio: the runs that reach it at any epoch, and those that are still there at the last one (Table 4).",
         "The p of a ratio is from Fisher's exact test, the p of a time from the log-rank test (by permutations below "
         "20 seeds). The difference of accuracies (or of another watched metric) and its p are from the t-test paired "
         "over equal seeds. "

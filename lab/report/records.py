@@ -96,6 +96,22 @@ class Record:
         return int(self._epochs_of_validations.max(initial=0)) if self.curves.size else self.epochs
 
     @property
+    def settled(self) -> bool:
+        """True if no moment can come any more: the run has finished, or its loss diverged."""
+        return self.finished or self.summary.diverged
+
+    @property
+    def watched_until(self) -> int:
+        """Last epoch at which it is known whether the moment has come: the last validation, or a moment after it.
+
+        A run that diverged before its moment would never have had one: it counts to the end of its training.
+        """
+        if self.summary.diverged and self.moment is None:
+            return max(self.validated_epochs, self.summary.max_epochs or 0)
+        # Of a run whose newest rows are lost, the summary may tell a moment after the last validation.
+        return max(self.validated_epochs, self.moment or 0)
+
+    @property
     def visible_epochs(self) -> int:
         """Epochs up to the last validation at which a change point would show; all epochs if there are no curves."""
         if not self.curves.size:

@@ -27,8 +27,15 @@ class Ratio:
     low: float
     high: float
 
+    @property
+    def interval(self) -> str:
+        """The interval in percent; in tenths where a bound would else be told as 0 % or 100 % that is neither."""
+        rounded = any(bound not in (0, 1) and round(bound, 2) in (0, 1) for bound in (self.low, self.high))
+        low, high = (f"{bound:.{1 if rounded else 0}%}" for bound in (self.low, self.high))
+        return f"{low} to {high}"
+
     def __str__(self) -> str:
-        return f"{self.count}/{self.seeds} ({self.low:.0%} to {self.high:.0%})"
+        return f"{self.count}/{self.seeds} ({self.interval})"
 
 
 def eureka_ratio(
@@ -317,7 +324,8 @@ def reach(runs: Sequence[Validations], baseline: Sequence[Validations], share: f
     finals = [run.accuracies[-1] for run in baseline if run.happened and run.accuracies]
     if not finals:
         return Reach(None, 0, len(runs))
-    goal = share * sum(finals) / len(finals)
+    # Accuracies are read as float32: a run that is exactly there is not to miss it by rounding.
+    goal = share * sum(finals) / len(finals) - 1e-6
 
     def epochs(of: Sequence[Validations]) -> list[float]:
         there = [[x for x, y in zip(run.epochs, run.accuracies, strict=True) if y >= goal] for run in of]

@@ -88,10 +88,12 @@ def no_moment_yet(times: Times, confidence: float = 0.95) -> Curve:
     share = np.asarray(survival.probabilities, dtype=np.float64)
     low = np.asarray(interval.low.probabilities, dtype=np.float64)
     high = np.asarray(interval.high.probabilities, dtype=np.float64)
-    # Where every seed has had its moment Greenwood's variance is NaN: low falls to 0, high keeps its last finite value.
-    # Elsewhere a bound that is NaN says nothing: 0 for low, 1 for high.
+    # Where every seed has had its moment Greenwood's variance is NaN: low falls to 0, high to the exact bound
+    # (Clopper-Pearson) of none that is left, or to its last finite value. Elsewhere a bound that is NaN says nothing: 0
+    # for low, 1 for high.
+    none_left = min(_last_finite(high), 1 - ((1 - confidence) / 2) ** (1 / len(times.moments)))
     low = np.where(np.isfinite(low), low, 0.0)
-    high = np.where(np.isfinite(high), high, np.where(share > 0, 1.0, _last_finite(high)))
+    high = np.where(share > 0, np.where(np.isfinite(high), high, 1.0), none_left)
     own = np.isin(epochs, times.moments)
     return Curve(epochs[own], share[own], low[own], high[own], end)
 
@@ -132,7 +134,7 @@ def median_time(times: Times, confidence: float = 0.95) -> Median:
     """Median time to the Eureka-moment and its interval: where the curve and its bounds fall to one half.
 
     Few runs have no interval: by chance alone all of n runs lie on one side of the median in 2 of 2^n cases, which is
-    more than 5 % below six runs.
+    more than 5 % below six runs. A run that was watched only before the first moment tells nothing of it.
 
     Source: Brookmeyer and Crowley 1982, with the interval taken from the curve's own bounds.
 
@@ -142,7 +144,8 @@ def median_time(times: Times, confidence: float = 0.95) -> Median:
     curve = no_moment_yet(times, confidence)
     middle, low, high = (_first_at_half(curve.epochs, bound) for bound in (curve.share, curve.low, curve.high))
     runs = len(times.moments) + len(times.ends)
-    if 0.5**runs > (1 - confidence) / 2:
+    telling = len(times.moments) + sum(end >= min(times.moments, default=0) for end in times.ends)
+    if 0.5**telling > (1 - confidence) / 2:
         low = high = math.nan
     unknown = sorted(times.ends)[runs // 2 :]
     return Median(middle, low, high, unknown[0] if unknown else curve.end)

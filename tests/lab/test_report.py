@@ -547,6 +547,21 @@ def test_an_experiment_that_is_no_name_is_an_unknown_one(write, tmp_path: Path) 
     assert [section.experiment for section in assemble([gather(tmp_path)]).sections] == ["[a,b]", "null"]
 
 
+def test_a_seed_that_diverged_counts_as_one_without_a_moment(write, tmp_path: Path) -> None:
+    for seed in range(10):
+        write(seed, 20 if seed < 5 else None, softmax="norm_softmax")
+        folder = write(seed, 20 if seed < 5 else None, **{} if seed < 5 else {"status": "failed", "epochs": 10})
+        if seed >= 5:
+            told = json.loads((folder / "summary.json").read_text()) | {"diverged": True}
+            (folder / "summary.json").write_text(json.dumps(told))
+    own = settings(gather(tmp_path).runs)
+    outcomes = [outcome(one) for one in own]
+    assert [str(one.ratio) for one in outcomes] == ["5/10 (24% to 76%)"] * 2
+    assert [one.accuracy.seeds for one in outcomes if one.accuracy] == [5, 5]
+    (against,) = compare(outcomes, own[0])
+    assert (against.ratio, against.time) == (1.0, 1.0)
+
+
 def test_a_seed_that_failed_at_once_does_not_speak_for_its_setting(write, tmp_path: Path) -> None:
     for seed in range(3):
         path = write(seed, 12) / "summary.json"
@@ -629,7 +644,7 @@ def test_a_loss_that_is_watched_is_told_and_compared_in_place_of_the_accuracy(wr
     report([tmp_path], out=tmp_path / "out")
     rows = {row["setting"]: row for row in csv.DictReader((tmp_path / "out/settings.csv").open())}
     assert rows["softmax"]["loss at the end"].startswith("4.600 ± 0.082 (")
-    assert rows["norm_softmax"]["loss, difference"] == "-0.250 (-0.250 to -0.250; 3 seeds)"
+    assert rows["norm_softmax"]["loss, difference"] == "-0.250 (all 3 seeds)"
     assert not {"accuracy, difference", "accuracy at the end"} & rows["softmax"].keys()
     runs = [row["watched_value"] for row in csv.DictReader((tmp_path / "out/runs.csv").open())]
     assert sorted(runs) == ["4.25", "4.35", "4.45", "4.5", "4.6", "4.7"]

@@ -6,9 +6,9 @@ import math
 import statistics
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from scipy.stats import fisher_exact, ttest_1samp, ttest_rel
@@ -16,7 +16,9 @@ from scipy.stats import fisher_exact, ttest_1samp, ttest_rel
 import lab.report.survival as report_survival
 from lab.console import LabError
 from lab.report.outcomes import times
+from lab.report.records import Record
 from lab.report.statistics import (
+    Reach,
     Validations,
     eureka_ratio,
     fisher,
@@ -27,6 +29,7 @@ from lab.report.statistics import (
     reach,
 )
 from lab.report.survival import Times, log_rank, median_time, no_moment_yet, times_of
+from lab.runs.summary import Summary
 from scripts import survival
 
 # Freireich et al. 1963, weeks of remission under 6-MP and placebo: the textbook example (Kleinbaum and Klein, ch. 2).
@@ -189,11 +192,41 @@ def test_edges_of_survival_that_rounding_and_ties_make() -> None:
 
 
 def test_a_median_s_interval_ends_no_earlier_than_it_begins() -> None:
-    assert str(median_time(Times((10.0, 20.0), (5.0,) * 4))) == "10 (10 to later than 10)"
     # Five runs lie on one side of the median by chance alone in 2 of 32 cases, which is more than 5 %.
-    assert str(median_time(Times((10.0, 20.0), (5.0,) * 3))) == "10 (too few seeds for an interval)"
-    assert str(median_time(Times((10.0, 20.0), (5.0,) * 3), 0.9)) == "10 (10 to later than 10)"
+    assert str(median_time(Times((10.0, 20.0, 30.0), (50.0,) * 2))) == "30 (too few seeds for an interval)"
+    assert str(median_time(Times((10.0, 20.0, 30.0), (50.0,) * 2), 0.9)) == "30 (10 to later than 50)"
+    # Runs that ended before any moment tell nothing of the median.
+    assert str(median_time(Times((10.0, 20.0), (5.0,) * 9))) == "10 (too few seeds for an interval)"
     assert str(median_time(Times((10.0,), (40.0,) * 2 + (50.0, 60.0, 70.0)))) == "later than 60 (10 to later than 60)"
+
+
+@pytest.mark.parametrize(
+    ("moments", "ends", "told"),
+    [
+        ((20.0,) * 1000, (), "20 (20 to 20)"),
+        ((20.0,) * 12, (), "20 (20 to 20)"),
+        ((20.0,) * 12, (40.0,), "20 (20 to 20)"),
+        ((10.0,) * 300 + (20.0,) * 700, (), "20 (20 to 20)"),
+        # The order statistics of six: 1 - 2 / 2^6 = 96.9 %.
+        (tuple(map(float, range(1, 7))), (), "3 (1 to 6)"),
+    ],
+)
+def test_a_median_s_interval_ends_where_the_last_seed_has_had_its_moment(
+    moments: tuple[float, ...], ends: tuple[float, ...], told: str
+) -> None:
+    assert str(median_time(Times(moments, ends))) == told
+
+
+def test_a_ratio_of_many_seeds_has_an_interval_that_shows() -> None:
+    assert str(eureka_ratio(0, 1000)) == "0/1000 (0.0% to 0.4%)"
+    assert str(eureka_ratio(1000, 1000)) == "1000/1000 (99.6% to 100.0%)"
+    assert str(eureka_ratio(5, 10)) == "5/10 (24% to 76%)"
+
+
+def test_a_run_exactly_at_the_goal_reaches_it() -> None:
+    """Curves are read as float32, in which 0.95 is less."""
+    baseline, run = Validations([10], [1.0], True), Validations([10], [float(np.float32(0.95))], True)
+    assert reach([run], [baseline]) == Reach(100.0, 1, 1, 1)
 
 
 def test_a_mean_has_students_interval_and_keeps_to_its_bounds() -> None:
@@ -228,8 +261,9 @@ def test_survival_of_a_table_takes_the_last_validation_where_it_is_told(monkeypa
     monkeypatch.setattr(survival, "survival_figure", drawn.extend)
     rows = pd.DataFrame({"setting": ["a"], "moment_epoch": [None], "epochs": [57], "validated_epochs": [50]})
     survival.figure(rows)
+    survival.figure(rows.assign(watched_until=60))  # of a run that diverged
     survival.figure(rows, end="epochs")
-    assert [line.times.ends for line in drawn] == [(50,), (57,)]
+    assert [line.times.ends for line in drawn] == [(50,), (60,), (57,)]
 
 
 @pytest.mark.parametrize(
@@ -326,8 +360,14 @@ def test_what_is_no_number_is_refused(call: Callable[..., object], given: tuple[
 
 
 def test_a_moment_later_than_the_rows_that_are_left_is_its_run_s_end() -> None:
-    lost: Any = SimpleNamespace(watched_for=True, moment=30, validated_epochs=10)
-    assert times([lost]) == Times((30,), ())
+    curves = np.array([[10.0], [np.nan], [np.nan], [0.5], [0.7]], dtype=np.float32)
+    eureka = {"happened": True, "epoch": 30, "step": 30, "threshold": 0.7}
+    summary = {"status": "finished", "seed": 0, "softmax": "softmax", "epochs": 40, "max_epochs": 40, "eureka": eureka}
+    assert times([Record(Path("a"), Summary(**summary), {}, curves)]) == Times((30,), ())
+    # A run that diverged would never have had one.
+    diverged = summary | {"status": "failed", "diverged": True, "eureka": {"happened": False, "threshold": 0.7}}
+    assert times([Record(Path("a"), Summary(**diverged), {}, curves)]) == Times((), (40,))
+    assert times([Record(Path("a"), Summary(**diverged | {"diverged": False}), {}, curves)]) == Times((), (10,))
 
 
 def test_values_that_are_not_finite_claim_nothing() -> None:

@@ -17,7 +17,7 @@ from lab.callbacks.guards import FiniteLoss, StillHeld
 from lab.callbacks.preemption import Preemption
 from lab.callbacks.pruning import Pruning
 from lab.callbacks.summary import RunSummary
-from lab.console import LabError, tell
+from lab.console import LabError, counted, tell
 from lab.datasets.loading import DataModule
 from lab.runs.checkpoints import Checkpoint, read_checkpoint, save_checkpoint
 from lab.runs.outcome import Ending
@@ -105,7 +105,7 @@ def _train_group(group: list[tuple[OpenRun, Path | None]]) -> None:
             trainer = build_trainer(spec, [*first, EachSeed(), *bars, pruning, EachSeedCheckpoints(), preemption], [])
             module.attach(trainer)
             listed = ", ".join(str(seed.number) for seed in seeds)
-            tell(f"{len(seeds)} seed{'s' * (len(seeds) > 1)} together ({listed}): {runs[0].run.folder.parent}")
+            tell(f"{counted(len(seeds), 'seed')} together ({listed}): {runs[0].run.folder.parent}")
             with tempfile.TemporaryDirectory() as folder:
                 there = [checkpoint.content for checkpoint in own if checkpoint is not None]
                 resume = _joined_checkpoint(module.stack, there, Path(folder)) if there else None
