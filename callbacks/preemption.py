@@ -83,9 +83,7 @@ class Preemption(Checkpoint):
         except Exception as error:
             if self.told not in (signal.SIGINT, signal.SIGTERM) or not type(error).__module__.startswith("torch._"):
                 raise
-            tell(
-                f"{signal_name(self.told)}: ended while it compiled; the same command goes on from the last checkpoint"
-            )
+            tell(f"{signal_name(self.told)}: ended while it compiled; the same command trains what is left")
             raise SystemExit(128 + self.told) from error
 
     def _note(self, number: int, frame: Any) -> None:
