@@ -19,6 +19,7 @@ from lab.report.assemble import Report, assemble
 from lab.report.gather import folder_of_runs, gather
 from lab.report.published import load, names
 from lab.report.write import check_out, write
+from lab.runs.folder import PROVENANCE
 from lab.runs.provenance import command_line, git_state, now
 
 
@@ -65,7 +66,9 @@ def report(
         for folder, why in part.damaged.items():
             tell(f"left out: {folder}: {why}")
     if not any(part.runs for part in gathered):
-        raise LabError(f"no runs below {', '.join(map(str, folders))}: a run is a folder with a summary.json")
+        lost = next((path.parent for folder in folders for path in folder.rglob(PROVENANCE)), None)
+        why = f"{lost} has lost its summary.json" if lost else "a run is a folder with a summary.json"
+        raise LabError(f"no runs below {', '.join(map(str, folders))}: {why}")
     found = assemble(gathered, table, baseline, confidence)
     made = {"made": now(), "command": command_line(), "commit": (git_state()["commit"] or "")[:12]}
     write(found, out, made, pictures_mib)

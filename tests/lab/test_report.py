@@ -1097,11 +1097,13 @@ def test_a_table_over_all_schedules_pools_them(write, tmp_path: Path) -> None:
         (["{runs}", "--baseline", "sotfmax"], "no setting is called 'sotfmax'"),
         (["{runs}", "--out", "{runs}/reasoning"], "holds something other than a report"),
         (["{empty}"], "no runs below"),
+        (["{empty}/of"], "empty/of/a_run has lost its summary.json"),
     ],
 )
 def test_bad_input_is_one_sentence(write, tmp_path: Path, arguments, told: str, monkeypatch, capsys) -> None:
     write(0, 12)
-    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "of" / "a_run").mkdir(parents=True)
+    (tmp_path / "empty" / "of" / "a_run" / "provenance.json").touch()
     filled = [a.format(runs=tmp_path, empty=tmp_path / "empty") for a in arguments]
     monkeypatch.setattr(sys, "argv", ["lab.report", *filled])
     with pytest.raises(SystemExit) as ended:
