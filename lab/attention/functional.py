@@ -155,6 +155,6 @@ def _checked(
     if mask.dtype != torch.bool:
         raise ValueError(f"a mask of attention is bool, True where a query may attend to a key; got {mask.dtype}")
     whole = (*q_BHND.shape[:-1], k_BHMD.shape[-2])
-    if mask.dim() > 4 or any(a not in (1, b) for a, b in zip(mask.shape[::-1], whole[::-1], strict=False)):
+    if mask.dim() > 4 or any(a not in (1, b) for a, b in zip(mask.shape, whole[4 - mask.dim() :], strict=True)):
         raise ValueError(f"a mask of attention {list(mask.shape)} does not broadcast to {list(whole)}")
     return torch.atleast_2d(mask)
