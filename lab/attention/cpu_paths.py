@@ -32,7 +32,7 @@ _KEYS_IN_BFLOAT16 = 256
 
 
 def _multiplies_bfloat16() -> bool:
-    """Tells if this CPU has instructions for products of bfloat16 numbers; torch 2.6 cannot tell: taken as no."""
+    """Tells if this CPU has instructions for products of bfloat16 numbers; torch 2.9 cannot tell: taken as no."""
     told = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
     return any(bool(told.get(name)) for name in ("avx512_bf16", "amx_bf16"))
 
