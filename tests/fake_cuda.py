@@ -98,7 +98,7 @@ def _waits(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> str | None
 def _asked_by() -> str:
     """The innermost line of this repository, else of whoever called."""
     frames = traceback.extract_stack()[:-2]
-    own = [frame for frame in frames if frame.filename.startswith(str(ROOT)) and "/site-packages/" not in frame.filename]
+    own = [frame for frame in frames if frame.filename.startswith(str(ROOT)) and "site-packages" not in frame.filename]
     last = (own or frames)[-1]
     return f"{last.filename.removeprefix(f'{ROOT}/')}:{last.lineno}: {last.line}"
 
