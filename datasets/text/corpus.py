@@ -128,9 +128,6 @@ def _place_of_error(path: Path) -> str:
     return "at its end"
 
 
-_USE: dict[Split, str] = {"validation": "validate", "train": "train"}
-
-
 class HubCorpus:
     """A data set of the Hugging Face Hub, streamed: its first documents validate, those that follow train.
 
@@ -180,10 +177,10 @@ class HubCorpus:
                 found = True
                 yield document
         if not found:
-            places = f"the first {held_out:,}" if split == "validation" else f"those after the first {held_out:,}"
+            first = f"the first {held_out:,} documents"
+            which = f"{first}, which validate" if split == "validation" else f"those after {first}, which train"
             raise ValueError(
-                f"data.corpus.name={name} has no text among {places} documents, which {_USE[split]}: change "
-                f"data.corpus.validation_documents={held_out}"
+                f"data.corpus.name={name} has no text among {which}: change data.corpus.validation_documents={held_out}"
             )
 
     def _stream(self) -> Any:

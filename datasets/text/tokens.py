@@ -159,16 +159,16 @@ def _write(path: Path, parts: Iterator[NDArray[Any]], dtype: type) -> None:
             file.write(content)
             file.flush()
 
-    length = 0
+    length, draft = 0, _head(dtype, 0)
     with path.open("wb") as file:
-        write(head := _head(dtype, 0))
+        write(draft)
         for part in parts:
             write(part.tobytes())
             length += len(part)
-        # As long as the first: numpy leaves room for any length.
+        head = _head(dtype, length)
+        assert len(head) == len(draft), "numpy leaves room for any length"
         file.seek(0)
-        assert len(_head(dtype, length)) == len(head)
-        write(_head(dtype, length))
+        write(head)
 
 
 def _head(dtype: type, length: int) -> bytes:

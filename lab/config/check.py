@@ -56,9 +56,10 @@ PLAIN_VALUES: dict[str, Any] = {
 # Options of the trainer that the lab reads, too, and that every run must therefore have.
 _OF_TRAINER = ("accelerator", "devices", "num_nodes", "precision", "max_epochs", "accumulate_grad_batches")
 
-# Options of NormSoftmax that an experiment may give defaults for (configs/softmax/norm_softmax.yaml).
 # Precisions of 16 bit that only a GPU has.
 HALF = ("16", "16-mixed")
+
+# Options of NormSoftmax that an experiment may give defaults for (configs/softmax/norm_softmax.yaml).
 _NORM_SOFTMAX = ("statistic", "tau")
 
 

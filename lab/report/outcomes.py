@@ -119,7 +119,7 @@ def times(runs: Sequence[Record]) -> Times | None:
 
 def change_times(runs: Sequence[Record]) -> Times | None:
     """Times to the change point, or to the last validation that could have shown one; None where no run could have."""
-    return _times([(run.change, run.visible_epochs) for run in runs if _shows_changes(run)])
+    return _times([(run.change, max(run.visible_epochs, run.change or 0)) for run in runs if _shows_changes(run)])
 
 
 def _shows_changes(run: Record) -> bool:

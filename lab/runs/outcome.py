@@ -52,33 +52,35 @@ class Ending:
         """
         try:
             yield
-        except (*MENDED, InstantiationException) as error:
-            self.reason = _in_words(error)
-            raise LabError(self.reason) from error
-        except BaseException as error:
-            if isinstance(error, OSError) and is_full(error):
-                self.reason = (
-                    f"the disk has no room for {error.filename or 'what is logged'}: make room and give the same "
-                    f"command again{self._last_state()}"
-                )
-                raise LabError(self.reason) from error
-            if _lost_another_process(error):
-                self.reason = (
-                    "another process of this run has ended: the reason stands above, unless it was killed, as for lack "
-                    "of memory"
-                )
-                raise LabError(self.reason) from error
-            if damaged := re.search(r"(\S+\.so): file too short", str(error)):
-                # The compiler was killed while it wrote it, and torch takes it for whole.
-                self.reason = f"{damaged[1]} in torch.compile's cache is damaged: delete it, and it is compiled again"
-                raise LabError(self.reason) from error
-            if isinstance(error, Exception) and users_line_of(error):
-                self.reason = unexpected(error)
-                raise LabError(self.reason) from error
-            stopped = isinstance(error, STOPPED)
-            self.status = "stopped" if stopped else "failed"
-            self.reason = None if stopped else f"{type(error).__name__}: {error}"
+        except STOPPED:
+            self.status, self.reason = "stopped", None
             raise
+        except BaseException as error:
+            self.status = "failed"
+            if (sentence := self._sentence(error)) is not None:
+                self.reason = sentence
+                raise LabError(sentence) from error
+            self.reason = f"{type(error).__name__}: {error}"
+            raise
+
+    def _sentence(self, error: BaseException) -> str | None:
+        """Says in one sentence what is wrong; None for an error that a user cannot fix."""
+        if isinstance(error, (*MENDED, InstantiationException)):
+            return _in_words(error)
+        if isinstance(error, OSError) and is_full(error):
+            return (
+                f"the disk has no room for {error.filename or 'what is logged'}: make room and give the same "
+                f"command again{self._last_state()}"
+            )
+        if _lost_another_process(error):
+            return (
+                "another process of this run has ended: the reason stands above, unless it was killed, as for lack of "
+                "memory"
+            )
+        if damaged := re.search(r"(\S+\.so): file too short", str(error)):
+            # The compiler was killed while it wrote it, and torch takes it for whole.
+            return f"{damaged[1]} in torch.compile's cache is damaged: delete it, and it is compiled again"
+        return unexpected(error) if isinstance(error, Exception) and users_line_of(error) else None
 
     def _last_state(self) -> str:
         """Says which checkpoint the runs will go on from: seeds that train together, from the newest that all have."""

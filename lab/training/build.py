@@ -253,14 +253,13 @@ def build_trainer(spec: RunSpec, callbacks: Sequence[Callback], loggers: Sequenc
             raise LabError(f"these options of trainer do not work here: {error.__cause__}") from error
         raise
     assert isinstance(trainer, L.Trainer)
-    if str(spec.config.trainer.precision) in HALF and trainer.precision != "16-mixed":
+    asked = spec.config.trainer
+    if str(asked.precision) in HALF and trainer.precision != "16-mixed":
         # Lightning has taken bfloat16, since accelerator=auto has found no GPU.
-        raise LabError(no_half_on_a_cpu(spec.config.trainer.precision))
-    asked = device_count(spec.config.trainer)
-    if asked is not None and trainer.num_devices != asked:
+        raise LabError(no_half_on_a_cpu(asked.precision))
+    if device_count(asked) not in (None, trainer.num_devices):
         raise LabError(
-            f"trainer.strategy={spec.config.trainer.strategy} trains on {trainer.num_devices}, not on "
-            f"trainer.devices={spec.config.trainer.devices}"
+            f"trainer.strategy={asked.strategy} trains on {trainer.num_devices}, not on trainer.devices={asked.devices}"
         )
     return trainer
 

@@ -444,6 +444,13 @@ def test_a_rule_that_cannot_be_stacked_is_refused_by_its_line(
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_validation_that_cannot_be_made_is_told_before_the_first_step(tmp_path: Path) -> None:
+    late = ("trainer.limit_val_batches=0.5", "trainer.check_val_every_n_epoch=10")
+    with pytest.raises(LabError, match=r"check 0\.5 of the `val_dataloader`"):
+        together(tmp_path / "runs", *REASONING, "seeds=2", *late)
+    assert not (tmp_path / "runs").exists()
+
+
 def test_sixteen_bits_are_too_few_for_the_softmaxes_of_seeds_as_for_one() -> None:
     models = [Reasoner(softmax=SoftmaxFactory(LearnableTemperature)) for _ in range(2)]
     stack = Stack(models)

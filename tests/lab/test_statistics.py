@@ -15,7 +15,7 @@ from scipy.stats import fisher_exact, ttest_1samp, ttest_rel
 
 import lab.report.survival as report_survival
 from lab.console import LabError
-from lab.report.outcomes import times
+from lab.report.outcomes import change_times, times
 from lab.report.records import Record
 from lab.report.statistics import (
     Reach,
@@ -361,9 +361,14 @@ def test_what_is_no_number_is_refused(call: Callable[..., object], given: tuple[
 
 def test_a_moment_later_than_the_rows_that_are_left_is_its_run_s_end() -> None:
     curves = np.array([[10.0], [np.nan], [np.nan], [0.5], [0.7]], dtype=np.float32)
-    eureka = {"happened": True, "epoch": 30, "step": 30, "threshold": 0.7}
+    eureka: dict[str, Any] = {"happened": True, "epoch": 30, "step": 30, "threshold": 0.7}
     summary = {"status": "finished", "seed": 0, "softmax": "softmax", "epochs": 40, "max_epochs": 40, "eureka": eureka}
     assert times([Record(Path("a"), Summary(**summary), {}, curves)]) == Times((30,), ())
+    later = np.tile(curves, 20)
+    later[0] = range(1, 21)
+    eureka |= {"changed": True, "change": {"epoch": 30, "step": 30, "before": 0.1, "after": 0.9, "strength": 0.9}}
+    changed = Record(Path("a"), Summary(**summary | {"eureka": eureka}), {}, later)
+    assert changed.visible_epochs < 30 and change_times([changed]) == Times((30,), ())
     # A run that diverged would never have had one.
     diverged = summary | {"status": "failed", "diverged": True, "eureka": {"happened": False, "threshold": 0.7}}
     assert times([Record(Path("a"), Summary(**diverged), {}, curves)]) == Times((), (40,))

@@ -27,7 +27,7 @@ from lab.runs.files import is_full
 from lab.runs.folder import Run
 from lab.runs.summary import Status
 from lab.training.length import tell_of_length
-from lab.training.lightning_internals import end_a_finished_epoch
+from lab.training.lightning_internals import end_a_finished_epoch, set_up_validation
 from lab.training.module import TwoStepModule
 from lab.training.seeds.stack import Stack, split_optimizer_state
 
@@ -267,6 +267,7 @@ class SeedsModule(L.LightningModule):
     def on_train_start(self) -> None:
         end_a_finished_epoch(self.trainer)
         if self.seeds:  # none is left where all stopped early, and the run was killed before it ended
+            set_up_validation(self.trainer)
             tell_of_length(self.trainer, self.seeds[0].module.goes_by_epoch)
 
     def training_step(self, batch: dict[int, Batch], batch_idx: int) -> Tensor:
