@@ -227,7 +227,10 @@ def told_to_end(
     alone = "import os, runpy; os.setpgrp(); runpy.run_module('lab.train', run_name='__main__', alter_sys=True)"
     process = Process("-c", alone, *words, folder=folder)
     try:
-        while not ready(process.pid) and process.poll() is None:
+        while process.poll() is None:
+            with suppress(FileNotFoundError):  # a folder that is taken back while it is looked through
+                if ready(process.pid):
+                    break
             time.sleep(0.05)
         (os.killpg if group else os.kill)(process.pid, number)
         _, said = process.communicate(60)
