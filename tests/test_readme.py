@@ -58,7 +58,7 @@ def test_training_commands_train(command: str, tmp_path: Path) -> None:
     overrides = shlex.split(command)[3:]
     assert problem_with([o for o in overrides if o != "-m"]) is None
     if any(o.startswith("+sweep=") for o in overrides):
-        return  # tests/lab/test_configs.py composes every run of it
+        return  # tests/lab/config/test_configs.py composes every run of it
     if "-m" in overrides:
         # One run of it; that all of them run is tested in test_sweep.py.
         overrides = [o.split(",")[0] for o in overrides if o != "-m" and not o.startswith("hydra/")]

@@ -1,4 +1,7 @@
-"""The only module that calls Hydra's private API; tests/lab/test_hydra_internals.py names what a new Hydra breaks."""
+"""The only module that calls Hydra's private API.
+
+What a new Hydra breaks is named by ``tests/lab/config/test_hydra_internals.py``.
+"""
 
 from __future__ import annotations
 

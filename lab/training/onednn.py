@@ -4,7 +4,8 @@ PyTorch multiplies float32 matrices with MKL, which uses AVX2 on AMD's processor
 half as fast there as it could be (results/benchmark). PyTorch includes oneDNN too, which uses the instructions that the
 processor has, but calls it for 16-bit products only. The results differ by rounding alone.
 
-Only this file uses PyTorch's private operator for oneDNN; ``tests/lab/test_onednn.py`` compares it with ``F.linear``.
+Only this file uses PyTorch's private operator for oneDNN. ``tests/lab/training/test_onednn.py`` compares it with
+``F.linear``.
 """
 
 from __future__ import annotations

@@ -182,8 +182,8 @@ class Miscounts(nn.Module):
 @pytest.mark.parametrize(
     ("fails", "words"),
     [
-        (_refuses, r"^row 17 is broken \(tests/lab/test_dry_run\.py, line \d+, `raise ValueError"),
-        (lambda: {}["gone"], r"^KeyError: 'gone' \(tests/lab/test_dry_run\.py, line \d+, `"),
+        (_refuses, r"^row 17 is broken \(tests/lab/training/test_dry_run\.py, line \d+, `raise ValueError"),
+        (lambda: {}["gone"], r"^KeyError: 'gone' \(tests/lab/training/test_dry_run\.py, line \d+, `"),
         (
             lambda: Path("gone.txt").read_text(),
             r"^FileNotFoundError: .*gone\.txt' \(.*test_dry_run\.py, line \d+, `",
@@ -195,7 +195,7 @@ class Miscounts(nn.Module):
         # Both are lines of the lab's, too: the user's own comes first.
         (
             lambda: Attention(8, 2, Fixed(2, 4))(torch.zeros(1, 3, 7)),
-            r"^RuntimeError: .*\(tests/lab/test_dry_run\.py, line \d+, `lambda: Attention",
+            r"^RuntimeError: .*\(tests/lab/training/test_dry_run\.py, line \d+, `lambda: Attention",
         ),
     ],
 )

@@ -388,7 +388,7 @@ def test_those_options_leave_other_softmaxes_alone(softmax: str) -> None:
 
 
 def test_configs_lie_beside_the_code() -> None:
-    assert Path(__file__).resolve().parents[2] / "configs" == CONFIGS.resolve()
+    assert Path(__file__).resolve().parents[3] / "configs" == CONFIGS.resolve()
 
 
 @pytest.mark.parametrize(
