@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import lightning as L
@@ -12,7 +13,7 @@ from lab.datasets.loading import data_of
 
 
 def tell_of_length(trainer: L.Trainer, by_epoch: bool) -> None:
-    """Prints what a user may not expect of ``trainer.max_steps`` and ``trainer.accumulate_grad_batches``.
+    """Prints what a user may not expect of the trainer's options on length and of its ``accumulate_grad_batches``.
 
     Args:
         trainer: one that begins to train.
@@ -37,6 +38,10 @@ def _unexpected(trainer: L.Trainer, by_epoch: bool) -> Iterator[str]:
             f"each of the {together} batches of a step counts alike, whatever its number of answers: for this data "
             "trainer.accumulate_grad_batches is no larger batch, in which each answer would"
         )
+    ends = min(epochs * steps if epochs > 0 else math.inf, last if last > 0 else math.inf)
+    for option, least in (("min_steps", trainer.min_steps or 0), ("min_epochs", (trainer.min_epochs or 0) * steps)):
+        if least > ends:
+            yield f"trainer.{option}={getattr(trainer, option)} does nothing: training ends before, after {ends} steps"
     if not 0 < last < epochs * steps:
         return
     if by_epoch:

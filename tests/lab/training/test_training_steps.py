@@ -78,15 +78,34 @@ def test_accumulated_batches_count_for_the_rate(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize(("ragged", "together", "told"), [(True, 4, True), (True, 1, False), (False, 4, False)])
 def test_accumulated_batches_of_unequal_answers_are_no_larger_batch(ragged, together, told, capsys) -> None:
-    trainer: Any = SimpleNamespace(
-        num_training_batches=8,
-        accumulate_grad_batches=together,
-        max_epochs=1,
-        max_steps=-1,
-        datamodule=SimpleNamespace(ragged=ragged),
-    )
+    trainer = _of_length(accumulate_grad_batches=together, datamodule=SimpleNamespace(ragged=ragged))
     tell_of_length(trainer, by_epoch=False)
     assert ("each of the 4 batches of a step counts alike" in capsys.readouterr().err) is told
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"min_steps": 24}, ""),
+        ({"min_steps": 25}, "trainer.min_steps=25 does nothing: training ends before, after 24 steps"),
+        ({"min_steps": 25, "max_epochs": -1}, ""),
+        ({"min_epochs": 3}, ""),
+        ({"min_epochs": 4}, "trainer.min_epochs=4 does nothing: training ends before, after 24 steps"),
+        ({"min_epochs": 2, "max_steps": 9}, "trainer.min_epochs=2 does nothing: training ends before, after 9 steps"),
+    ],
+)
+def test_a_least_length_above_the_greatest_is_told(options: dict[str, int], told: str, capsys) -> None:
+    tell_of_length(_of_length(**options), by_epoch=False)
+    said = capsys.readouterr().err
+    assert told in said
+    assert bool(told) is ("does nothing" in said)
+
+
+def _of_length(**options: Any) -> Any:
+    """A trainer of three epochs of eight steps, but for these options."""
+    usual = {"num_training_batches": 8, "accumulate_grad_batches": 1, "max_epochs": 3, "max_steps": -1}
+    none = dict.fromkeys(("min_epochs", "min_steps", "check_val_every_n_epoch", "datamodule"))
+    return SimpleNamespace(**{**usual, **none, **options})
 
 
 @pytest.mark.parametrize("ignored", [None, -100])
