@@ -1,0 +1,248 @@
+"""Pictures and charts of a report show what their runs have logged, and tell their settings apart."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from report_runs import EPOCHS
+
+from lab.report.__main__ import report
+from lab.report.assemble import assemble
+from lab.report.charts import survival_chart
+from lab.report.figures import (
+    _rate,
+    curves,
+    gradient_shares,
+    gradients,
+    guides,
+    line_styles_of,
+    panel_title,
+    rate_grid,
+    survival,
+    told_apart,
+)
+from lab.report.gather import gather
+from lab.report.settings import settings
+from lab.runs.summary import Eureka
+from scripts import curves as curves_script
+from scripts.curves import drawn as drawn_curves
+
+
+def test_panels_of_curves_share_their_axis_of_epochs(write, tmp_path: Path) -> None:
+    write(0, 3, softmax="norm_softmax", epochs=5)
+    write(0, None, epochs=EPOCHS)
+    for quantity in ("accuracy", "loss"):
+        picture = curves(settings(gather(tmp_path).runs), quantity, aligned=False)
+        assert picture is not None and len(picture.axes) == 2
+        assert len({panel.get_xlim() for panel in picture.axes}) == 1 and picture.axes[0].get_xlim()[1] >= EPOCHS
+
+
+def test_a_learning_rate_that_is_no_number_is_in_no_grid(write, tmp_path: Path) -> None:
+    for seed, rate in enumerate(("high", [1], 0.1)):
+        path = write(0, 12, f"optim.lr={seed + 1}") / "config.yaml"
+        path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"optim": {"lr": rate}}))
+    assert rate_grid(settings(gather(tmp_path).runs))[1] == [(0.1, None)]
+
+
+def test_a_run_in_which_nobody_looked_for_a_moment_is_in_no_grid(write, tmp_path: Path) -> None:
+    for seed, rate in enumerate(("1e-3", "2e-3", "1e-3")):
+        path = write(seed, 12, f"optim.lr={rate}") / "summary.json"
+        if seed == 2:
+            path.write_text(json.dumps(json.loads(path.read_text()) | {"eureka": {"happened": None}}))
+    grid, _ = rate_grid(settings(gather(tmp_path).runs))
+    assert [cell for cells in grid.values() for cell in cells.values()] == [(1, 1), (1, 1)]
+
+
+def test_settings_at_one_rate_are_rows_of_their_own(write, tmp_path: Path) -> None:
+    for after in (3, 5):
+        for seed in range(2):
+            moment = 12 if after == 3 else None
+            write(seed, moment, f"callbacks.eureka.stop_after={after}", "optim.lr=1e-3")
+            write(seed, moment, f"callbacks.eureka.stop_after={after}", "optim.lr=2e-3")
+    grid, rates = rate_grid(settings(gather(tmp_path).runs))
+    assert len(rates) == 2 and sorted(cell for cells in grid.values() for cell in cells.values()) == [
+        (0, 2), (0, 2), (2, 2), (2, 2),
+    ]  # fmt: skip
+
+
+def test_a_title_keeps_its_end_where_it_is_shortened() -> None:
+    text = "norm_softmax, data.train_share=0.4, model.hidden=256, optim.lr=0.002, softmax.tau=1.5 (3 seeds)"
+    shown = panel_title(text).split("\n")
+    assert len(shown) == 3 and shown[0].startswith("norm_softmax") and shown[1].startswith("… ")
+    assert shown[-1].endswith("softmax.tau=1.5 (3 seeds)")
+    assert panel_title("softmax (3 seeds)") == "softmax (3 seeds)"
+
+
+def test_curves_of_runs_tell_in_a_legend_that_fits_what_was_looked_for(write, tmp_path: Path) -> None:
+    folders = [write(0, 12, "optim.lr=1e-3"), write(0, None, "optim.lr=2e-3", status="stopped", epochs=20)]
+    folders += [write(0, None, "optim.lr=3e-3"), write(0, None, "optim.lr=4e-3", "callbacks.eureka.stop_after=3")]
+    (unwatched := folders[2] / "summary.json").write_text(
+        json.dumps(json.loads(unwatched.read_text()) | {"eureka": {"happened": None}})
+    )
+    folders.append(write(0, None, "+row=resnet9", experiment="main_task"))
+    figure = drawn_curves(folders, gradients=False)
+    labels = [text.get_text().replace("-\n", "-").replace("\n", " ") for text in figure.legends[0].get_texts()]
+    assert [label for label in labels if "optim.lr" in label] == [
+        "reasoning: softmax, seed 0, optim.lr=1e-3: Eureka-moment at epoch 12",
+        "reasoning: softmax, seed 0, optim.lr=2e-3: no Eureka-moment by epoch 20",
+        "reasoning: softmax, seed 0, optim.lr=3e-3",
+        "reasoning: softmax, seed 0, optim.lr=4e-3, callbacks.eureka.stop_after=3: no Eureka-moment",
+    ]
+    assert sum(label.startswith("main_task: resnet9, seed 0") for label in labels) == 1  # its row: it has no softmax
+    seeds = [write(seed, 12, "optim.lr=1e-3", root=tmp_path / "seeds") for seed in (0, 1)]
+    pair = ("softmax", "norm_softmax")
+    others = [write(0, 12, "optim.lr=2e-3", root=tmp_path / "seeds", softmax=one) for one in pair]
+    told = drawn_curves([*seeds, *others], gradients=False)
+    legend = [text.get_text().replace("\n", "") for text in told.legends[0].get_texts()]
+    # A run that no other shares its softmax with says what it was given of that, too.
+    for name in ("softmax, seed 1, optim.lr=1e-3", "norm_softmax, seed 0, optim.lr=2e-3"):
+        assert f"{name}: Eureka-moment at epoch 12" in legend
+    twins = drawn_curves([write(0, 12), write(0, 12, root=tmp_path / "again")], gradients=False)
+    paths = [text.get_text().replace("\n", "") for text in twins.legends[0].get_texts()[:2]]
+    assert paths[0] != paths[1] and not any(str(tmp_path) in label for label in (*labels, *paths))
+    figure.draw_without_rendering()
+    box, room = figure.legends[0].get_window_extent(), figure.bbox
+    assert room.x0 <= box.x0 and box.x1 <= room.x1
+
+
+def test_titles_keep_what_tells_their_settings_apart() -> None:
+    long = "callbacks.eureka.stop_after=200, optim.lr={}, optim.warmup_epochs=5, optim.weight_decay=0.5, softmax.tau={}"
+    names = ["softmax", *(f"softmax, {long.format(rate, tau)}" for rate in (0.1, 0.2) for tau in (1, 2))]
+    grid = [f"softmax, optim.lr={rate}, softmax.tau={tau}" for rate in (0.1, 0.2) for tau in (1, 2)]
+    assert told_apart(names) == ["softmax", *grid]
+    assert told_apart(grid) == grid, "nothing is left out of names that fit"
+
+
+def test_runs_with_some_gradients_alone_are_not_drawn(write, tmp_path: Path) -> None:
+    path = write(0, 12) / "metrics.csv"
+    path.write_text(path.read_text().replace("gradient/k/layer_0", "gradient/x/layer_0"))
+    own = settings(gather(tmp_path).runs)
+    assert gradients(own) is None and gradient_shares(own) == ""
+
+
+def test_a_run_of_one_validation_is_a_dot_and_has_no_median_gradient(write, tmp_path: Path) -> None:
+    write(0, None, epochs=1)
+    own = settings(gather(tmp_path).runs)
+    figure = curves(own, "accuracy", aligned=False)
+    assert figure is not None
+    assert [line.get_xydata().tolist() for line in figure.axes[0].lines if len(line.get_xydata()) == 1] == [[[1, 50]]]
+    assert gradients(own) is not None and gradient_shares(own) == ""
+
+
+def test_curves_say_in_one_sentence_what_they_cannot_draw(write, tmp_path: Path, monkeypatch, capsys) -> None:
+    folder, out = write(0, 12), tmp_path / "curves.png"
+    monkeypatch.setattr("sys.argv", ["curves", str(folder), "--out", str(out)])
+    curves_script.main()
+    assert out.exists()
+    monkeypatch.setattr("sys.argv", ["curves", str(tmp_path), "--out", str(out)])
+    with pytest.raises(SystemExit, match="1"):
+        curves_script.main()
+    assert f"{tmp_path} holds no run: name one below it, such as {folder}" in capsys.readouterr().err
+    monkeypatch.setattr("sys.argv", ["curves", str(folder), "--out", str(out)])
+    (folder / "metrics.csv").write_text("step,epoch,val/accuracy\n1,0\n")
+    with pytest.raises(SystemExit, match="1"):
+        curves_script.main()
+    assert "a line has 2 fields" in capsys.readouterr().err
+    monkeypatch.setattr("sys.argv", ["curves", str(folder), str(folder), "--out", str(out), "--gradients"])
+    with pytest.raises(SystemExit, match="2"):
+        curves_script.main()
+    assert "--gradients draws one run" in capsys.readouterr().err
+
+
+def test_survival_curves_that_coincide_are_all_seen(write, tmp_path: Path) -> None:
+    for softmax in ("softmax", "norm_softmax"):
+        write(0, None, softmax=softmax)
+    figure = survival(settings(gather(tmp_path).runs))
+    assert figure is not None
+    below, above = (line for line in figure.axes[0].lines if line.get_drawstyle() == "steps-post")
+    assert np.array_equal(below.get_xydata(), above.get_xydata())
+    assert below.get_linewidth() > above.get_linewidth() + 1
+
+
+def test_the_survival_bands_are_of_the_confidence_asked_for(write, tmp_path: Path) -> None:
+    for seed in range(5):
+        write(seed, 10 + seed if seed else None)
+    found = settings(gather(tmp_path).runs)
+
+    def width(confidence: float) -> float:
+        figure = survival(found, confidence)
+        assert figure is not None
+        band, *_ = figure.axes[0].collections
+        corners = band.get_paths()[0].vertices
+        return float(np.ptp(corners[:, 1]))
+
+    assert width(0.5) < width(0.95)
+
+
+def test_rates_are_written_with_the_digits_they_have() -> None:
+    assert [_rate((value, None)) for value in (1.5e-3, 2e-3, 2.4e-3, 1.0)] == ["1.5e-3", "2e-3", "2.4e-3", "1e0"]
+    assert _rate((1e-3, 1e-6)) == "1e-3 to 1e-6"
+
+
+def test_a_chart_says_nothing_of_an_interval_before_the_first_moment(write, tmp_path: Path) -> None:
+    for seed in range(3):
+        write(seed, None)
+        write(seed, 12 + seed, softmax="norm_softmax")
+    found = settings(gather(tmp_path).runs)
+    chart = survival_chart(found, 0.95, "Eureka-moment", line_styles_of(found))
+    assert chart is not None
+    never, soon = (
+        {name: unpacked(group["middle"][name]) for name in ("y", "low", "high")} for group in chart["groups"]
+    )
+    assert never["y"].tolist() == [1, 1] and np.isnan(never["low"]).all() and np.isnan(never["high"]).all()
+    assert soon["y"] == pytest.approx([1, 2 / 3, 1 / 3, 0, 0], abs=1e-3)
+    assert np.isnan(soon["low"]).tolist() == [True, False, False, False, False]
+
+
+def unpacked(values: dict) -> np.ndarray:
+    """Numbers of a chart, as its page reads them."""
+    numbers = np.frombuffer(base64.b64decode(values["data"]), "<u2").astype(float)
+    return np.where(numbers == 65535, np.nan, values["low"] + (values["high"] - values["low"]) * numbers / 65534)
+
+
+def test_the_plateau_is_drawn_in_curves_of_the_accuracy_that_it_is_of() -> None:
+    def drawn(*priors: float | None, metric: str = "val/accuracy") -> list[tuple[float, str, str]]:
+        told = [Eureka(metric=metric, threshold=0.7, prior_accuracy=prior, prior_loss=1.2) for prior in priors]
+        runs: Any = [SimpleNamespace(summary=SimpleNamespace(eureka=one)) for one in told]
+        return [guide for guide in guides(runs, "accuracy") if guide[1] == "--"]
+
+    assert drawn(0.55, 0.55, None) == [(0.55, "--", "plateau: the prior p(z) alone")]
+    assert drawn(0.55, 0.65) == [(pytest.approx(0.6), "--", "plateau: the prior p(z) alone, mean over seeds")]
+    assert not drawn(None) and not drawn(0.55, metric="val/accuracy_top_right")
+
+
+def test_curves_of_runs_of_one_task_have_its_plateau(write, tmp_path: Path) -> None:
+    folders = [write(0, 12, softmax="norm_softmax"), write(1, 12), write(1, 12, "data.numbers=5")]
+    for folder, prior in zip(folders, (0.55, 0.65, 0.3), strict=True):
+        told = json.loads((folder / "summary.json").read_text())
+        told["eureka"]["prior_accuracy"] = prior
+        (folder / "summary.json").write_text(json.dumps(told))
+
+    def plateaus(folders: list[Path]) -> list[str]:
+        legend = drawn_curves(folders, gradients=False).legends[0].get_texts()
+        return [label for text in legend if (label := text.get_text()).startswith("plateau")]
+
+    assert plateaus(folders[:1]) == ["plateau: the prior p(z) alone (55.0%)"]
+    assert plateaus(folders[:2]) == ["plateau: the prior p(z) alone, mean over seeds (60.0%)"]
+    assert plateaus(folders) == []
+
+
+def test_a_caption_says_in_numbers_what_its_runs_have_logged(write, tmp_path: Path) -> None:
+    write(0, 12)
+    swapped = write(0, None, softmax="norm_softmax") / "metrics.csv"  # W_K above W_V
+    swapped.write_text(swapped.read_text().replace(",1e-3,2e-3,3e-2,", ",6e-2,2e-3,3e-2,"))
+    (section,) = assemble([gather(tmp_path)]).sections
+    drawn = {drawing.name: drawing for drawing in section.drawings}
+    gradients = drawn["reasoning_gradients"]
+    assert gradients.says.endswith("of W_V's: softmax W_Q 0.067, W_K 0.033; norm_softmax W_Q 0.067, W_K 2.")
+    assert "much less" not in gradients.reading
+    _, out = report([tmp_path], pictures_mib=0)
+    for page in ("index.html", "report.md"):
+        assert "W_Q 0.067" in (out / page).read_text()
