@@ -33,9 +33,7 @@ def _plan(words: list[str]) -> tuple[Path, list[Path]]:
 
 def main() -> None:
     """Runs the command line."""
-    parser = Parser(
-        prog="python -m lab.status", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser(prog="python -m lab.status", description=__doc__)
     parser.add_argument("root", type=Path, nargs="?", help="a folder of runs; default: runs")
     parser.add_argument("--watch", type=float, metavar="SECONDS", help="show it again every so many seconds")
     parser.add_argument(

@@ -15,7 +15,6 @@ A model that does not tell places apart has 0 in both. The numbers are root mean
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,6 +22,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from lab.config.arguments import Parser
 from lab.config.compose import compose_config
 from lab.console import LabError, refusals
 from lab.datasets.scenes import compose
@@ -110,7 +110,7 @@ def table(settings: Sequence[str], runs: Sequence[str | Path], pairs: int, commo
 
 def main() -> None:
     """Prints the table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser = Parser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("settings", nargs="*", help='overrides of experiment=top_if_above, as one text: "" is as it is')
     parser.add_argument("--run", type=Path, action="append", default=[], help="a run folder; may be given again")
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="overrides of all settings")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections import Counter
 from collections.abc import Mapping
@@ -10,6 +9,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from lab.config.arguments import Parser
 from lab.console import LabError, refusals
 from lab.plotting.curves import accuracy_figure, gradient_figure
 from lab.plotting.figures import png, save_as_asked
@@ -73,7 +73,7 @@ def drawn(folders: list[Path], gradients: bool) -> Figure:
 
 def main() -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = Parser(description=__doc__)
     parser.add_argument("runs", nargs="+", type=Path, help="run folders (each holds a summary.json)")
     parser.add_argument("--out", type=png, required=True, help="PNG file to write; a PDF comes beside it")
     parser.add_argument("--gradients", action="store_true", help="gradient norms of one run, layer by layer")

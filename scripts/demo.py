@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
+from lab.config.arguments import Parser
 from lab.config.overrides import quoted
 from lab.console import refusals
 from lab.datasets.reasoning import PLATEAU
@@ -76,7 +76,7 @@ def tensorboard() -> str:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = Parser(description=__doc__)
     parser.add_argument("--runs", type=Path, default=Path("runs/demo"), help="folder of the two runs")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--epochs-after", type=int, default=300, help="epochs trained after the Eureka-moment")

@@ -8,7 +8,6 @@ the checkpoint of a run of the main task.
 
 from __future__ import annotations
 
-import argparse
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ import pandas as pd
 from hydra.utils import instantiate
 from matplotlib.figure import Figure
 
+from lab.config.arguments import Parser
 from lab.config.command_line import composed
 from lab.console import LabError, refusals
 from lab.plotting.curves import gradient_figure
@@ -130,7 +130,7 @@ def _copy(path: Path, to: Path) -> None:
 
 def main() -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__)
     parser.add_argument("--runs", type=Path, default=Path("runs/gallery"))
     parser.add_argument("--out", type=Path, default=Path("docs/pictures/gallery"))
     parser.add_argument("--epochs", type=positive, default=2000, help="of the reasoning task")

@@ -14,6 +14,7 @@ from pathlib import Path
 import nbformat
 from nbclient import NotebookClient
 
+from lab.config.arguments import Parser
 from lab.config.overrides import quoted
 from lab.console import LabError, refusals
 from lab.train import run
@@ -48,7 +49,7 @@ def main(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__)
     parser.add_argument("--folder", type=Path, default=Path(), help="folder that holds runs/; default: this one")
     with refusals():
         main(parser.parse_args())

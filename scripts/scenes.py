@@ -8,7 +8,6 @@ Without a folder of one's own, CIFAR-10's automobiles and birds stand in for Ima
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
 from lab.callbacks.diagnostics.sample_scenes import scenes_figure, titles_of
+from lab.config.arguments import Parser
 from lab.config.check import check
 from lab.config.command_line import composed
 from lab.config.overrides import last_of_each
@@ -163,7 +163,7 @@ DRAWN: dict[str, Callable[[Any, int], Figure]] = {
 
 def main() -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__)
     parser.add_argument("experiments", nargs="*", default=list(READY), help="all tasks by default")
     parser.add_argument("--out", type=Path, required=True, help="folder of the pictures")
     parser.add_argument("--count", type=int, default=6, help="scenes of each task")

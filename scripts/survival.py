@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from lab.config.arguments import Parser
 from lab.console import LabError, first_line, refusals
 from lab.plotting.figures import png, save_as_asked
 from lab.plotting.style import line_styles
@@ -48,7 +48,7 @@ def figure(
         table = table.assign(setting=table["setting"] + ", " + table["experiment"])
     table = table.assign(**{moment: _epochs(table, moment), end: _epochs(table, end, needed=True)})
     if (late := table[moment] > table[end]).any():
-        raise LabError(f"row {int(late.argmax()) + 1} has its moment ({moment}) after its last epoch ({end})")
+        raise LabError(f"row {table.index[late][0] + 1} has its moment ({moment}) after its last epoch ({end})")
     groups = list(table.fillna({by: "(empty)"}).groupby(by, sort=False))
     chosen = line_styles([re.split(r"[ ,]", str(name))[0] for name, _ in groups])
     lines = []
@@ -74,13 +74,13 @@ def _epochs(table: pd.DataFrame, column: str, needed: bool = False) -> pd.Series
     wrong = (found.isna() & (~empty | needed)) | (found < 0) | np.isinf(found)
     if wrong.any():
         value = "nothing" if empty[wrong.idxmax()] else repr(table[column][wrong.idxmax()])
-        raise LabError(f"column {column!r} must hold epochs, and row {int(wrong.argmax()) + 1} has {value}")
+        raise LabError(f"column {column!r} must hold epochs, and row {int(wrong.idxmax()) + 1} has {value}")
     return found
 
 
 def main() -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__)
     parser.add_argument("table", type=Path, help="CSV file with a row a run")
     parser.add_argument("--out", type=png, required=True, help="PNG file to write; a PDF comes beside it")
     parser.add_argument("--by", default="setting", help="column that names the lines")

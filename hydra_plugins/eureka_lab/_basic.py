@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,15 +11,16 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
+from lab.config.overrides import values_of
 from lab.sweeps.waiting import ends_as_told
 
 
 class BasicSweeper(Sweeper):
     """Sweeper that calls Hydra's own, but a sweep that fails or is told to end says so in the lab's words."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, max_batch_size: int | None = None, params: Mapping[str, str | None] | None = None) -> None:
         # Not a subclass: Hydra loads the module of its sweeper anew, and a class from before would not be its base.
-        self._hydras = basic_sweeper.BasicSweeper(**options)
+        self._hydras = basic_sweeper.BasicSweeper(max_batch_size, values_of(params))
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         from lab.sweeps.unfinished import TellingLauncher  # here: every run registers this class, few are sweeps
@@ -42,4 +44,4 @@ class Options:
 
     _target_: str = f"{BasicSweeper.__module__}.{BasicSweeper.__qualname__}"
     max_batch_size: int | None = None
-    params: dict[str, str] | None = None
+    params: dict[str, str | None] | None = None

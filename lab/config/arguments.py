@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from argparse import ArgumentParser
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -21,10 +21,15 @@ def tell_version(arguments: Sequence[str]) -> None:
 
 
 class Parser(ArgumentParser):
-    """Parser that says what is wrong with a command line, without printing the usage first; exit status 2."""
+    """Parser that says what is wrong with a command line, without printing the usage first; exit status 2.
 
-    def __init__(self, *given: Any, **options: Any) -> None:
-        super().__init__(*given, **options)
+    A description keeps its line breaks, and a module that was started by ``python -m`` is called so.
+    """
+
+    def __init__(self, prog: str | None = None, **options: Any) -> None:
+        spec = sys.modules["__main__"].__spec__
+        prog = prog or (f"python -m {spec.name.removesuffix('.__main__')}" if spec else None)
+        super().__init__(prog, **{"formatter_class": RawDescriptionHelpFormatter, **options})
         self.add_argument("--version", action="version", version=_VERSION)
 
     def error(self, message: str) -> NoReturn:

@@ -22,7 +22,7 @@ from lab.config.compose import CONFIGS, initialized
 from lab.config.explained import explained, flattened
 from lab.config.hydra_internals import argument_parser, keys_of, loader, options_of, search_path
 from lab.config.identity import NOT_WHAT
-from lab.config.overrides import parsed
+from lab.config.overrides import parsed, values_of
 from lab.config.suggestions import choices
 from lab.console import LabError, not_installed, refusals
 
@@ -127,7 +127,7 @@ def each_value(overrides: Sequence[str], config_dir: Path | None = None) -> Iter
         whole = _composed([_values(override)[0] for override in typed])
         _check_read(typed, whole)
         own = {override.key_or_group for override in typed}
-        params = {key: "null" if one is None else one for key, one in (whole.hydra.sweeper.params or {}).items()}
+        params = values_of(whole.hydra.sweeper.params)
         planned = parsed([f"{key}={one}" for key, one in params.items() if key.lstrip("+") not in own], loader())
         for override in (*planned, *typed):
             if override.is_sweep_override() and override.key_or_group.startswith("paths."):

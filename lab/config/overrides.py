@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -106,6 +106,11 @@ def parsed(texts: Sequence[str], loader: ConfigLoader | None = None) -> list[typ
                 f"{text!r} cannot be read: write name=value, a list as name=[1,2], and other signs in quotes"
             ) from error
     return found
+
+
+def values_of(params: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Values of ``hydra.sweeper.params`` as they would be typed: ``null`` where the file has none."""
+    return {key: "null" if value is None else value for key, value in (params or {}).items()}
 
 
 def quoted(value: str | Path) -> str:

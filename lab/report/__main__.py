@@ -7,7 +7,6 @@ python -m lab.report --tables
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -19,6 +18,7 @@ from lab.report.assemble import Report, assemble
 from lab.report.gather import folder_of_runs, gather
 from lab.report.published import load, names
 from lab.report.write import check_out, write
+from lab.runs.files import as_path
 from lab.runs.folder import PROVENANCE
 from lab.runs.provenance import command_line, git_state, now
 
@@ -57,7 +57,7 @@ def report(
         raise LabError(f"--pictures must be a number of MiB, 0 or more, got {pictures_mib}")
     table = load(against) if against else None
     name = "report" if against is None else f"report-{against.replace('/', '-')}"
-    out = Path(out) if out else folders[0] / name
+    out = as_path(out, "report(['runs'], out='somewhere')") if out else folders[0] / name
     check_out(out)
     left_out = {Path(folder).absolute() for folder in without}
     found_below = [gather(root) for root in folders]
@@ -77,9 +77,7 @@ def report(
 
 def main() -> None:
     """The command line."""
-    parser = Parser(
-        prog="python -m lab.report", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser(prog="python -m lab.report", description=__doc__)
     parser.add_argument("runs", type=Path, nargs="*", help="folders of runs")
     parser.add_argument(
         "--against", metavar="TABLE", help="published table to show beside the runs (--tables lists all)"

@@ -16,7 +16,7 @@ from lab.config.command_line import config_dir_of, each_value, parse_arguments
 from lab.config.compose import initialized
 from lab.config.explained import explained
 from lab.config.hydra_internals import Choices, compose_multirun, loader, split_into_jobs
-from lab.config.overrides import Override, last_of_each, parsed
+from lab.config.overrides import Override, last_of_each, parsed, values_of
 from lab.console import LabError, refusals
 from lab.runs.files import check_writable
 from lab.runs.provenance import command_line
@@ -140,7 +140,7 @@ def planned_runs(arguments: Sequence[str]) -> tuple[Path, list[Path]]:
 
 def jobs_of(config: DictConfig) -> Sequence[Sequence[str]]:
     """Splits a multirun into the overrides of each job, as Hydra's own sweeper does."""
-    params = [f"{key}={value}" for key, value in (config.hydra.sweeper.params or {}).items()]
+    params = [f"{key}={value}" for key, value in values_of(config.hydra.sweeper.params).items()]
     return split_into_jobs(parsed([*params, *config.hydra.overrides.task], loader()))
 
 

@@ -32,9 +32,9 @@ from optuna.trial import FrozenTrial, TrialState
 from lab.config.compose import CONFIGS
 from lab.config.hydra_internals import error_of, loader
 from lab.config.identity import NOT_WHAT
-from lab.config.overrides import is_whole, parsed, quoted
+from lab.config.overrides import is_whole, parsed, quoted, values_of
 from lab.config.suggestions import choices
-from lab.console import LabError, Unfinished, first_line, tell
+from lab.console import LabError, Unfinished, counted, first_line, tell
 from lab.runs.spec import runs_folder
 from lab.runs.study import PRUNED_AT, PRUNER, PRUNERS, SAMPLERS, chosen, storage_at
 from lab.sweeps.plan import FOLDER
@@ -83,7 +83,7 @@ def search(config: DictConfig, launch: Launch) -> None:
         if settings.sampler.name == "grid":
             asked = min(asked, _ask_for_all(study, swept, settings.sampler.get("seed")))
         if known:
-            done = f"{_finished(study)} of {_number(asked, 'trial')} done"
+            done = f"{_finished(study)} of {counted(asked, 'trial')} done"
             tell(f"going on with search {name}: {done}, {len(cut_short)} cut short")
         started = 0
         while (left := asked - _finished(study)) > 0:
@@ -109,7 +109,7 @@ def search(config: DictConfig, launch: Launch) -> None:
                 else:
                     tell(f"[{_finished(study)}/{asked}] {outcome} with {' '.join(values)}")
             if open_ones:
-                cut = _number(len(open_ones), "trial")
+                cut = counted(len(open_ones), "trial")
                 raise LabError(f"{cut} of search {name} did not come to an end: the same command goes on with them")
             end_if_told()
             started += len(jobs)
@@ -171,8 +171,7 @@ def _values(override: Override) -> list[Any]:
 
 def _typed(config: DictConfig) -> dict[str, Override]:
     """Overrides of the sweep and of the command line by key; a later one replaces an earlier one of the same key."""
-    given = config.hydra.sweeper.params or {}
-    params = [f"{key}={'null' if value is None else value}" for key, value in given.items()]
+    params = [f"{key}={value}" for key, value in values_of(config.hydra.sweeper.params).items()]
     every = parsed([*params, *config.hydra.overrides.task], loader())
     last = {(override.key_or_group, override.package): override for override in every}  # with or without + or ~
     return {override.get_key_element(): override for override in last.values()}
@@ -342,7 +341,7 @@ def _tell_of_best(study: optuna.Study, where: str) -> None:
     """
     states = [trial.state for trial in study.trials if trial.state.is_finished()]
     pruned = f", {states.count(TrialState.PRUNED)} pruned" if TrialState.PRUNED in states else ""
-    trials = _number(len(states), "trial")
+    trials = counted(len(states), "trial")
     tell(f"search {study.study_name}: {trials}, {states.count(TrialState.FAIL)} failed{pruned}; {where}")
     if TrialState.COMPLETE not in states:
         raise LabError(
@@ -364,7 +363,3 @@ def _last_reason(study: optuna.Study) -> str:
 
 def _finished(study: optuna.Study) -> int:
     return sum(trial.state.is_finished() for trial in study.trials)
-
-
-def _number(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"

@@ -72,7 +72,6 @@ def inspect(
     if not isinstance(data_options, Mapping | None):
         raise LabError(f"data_options are a dict, as {{'data.validation_size': 5000}}, got {data_options!r}")
     run = as_path(run, "inspect('runs/reasoning/softmax/seed=0', ['callbacks=[attention_entropy]'])")
-    out = None if out is None else Path(out)
     where = device_of(device)
     trained = read_trained(run, trust, checkpoint)
     config = trained.config

@@ -22,7 +22,7 @@ from lab.console import LabError, first_line, tables, tell
 from lab.datasets.loading import DataModule
 from lab.observation.observe import Findings, observe
 from lab.observation.subject import Subject
-from lab.runs.files import check_writable, write_json
+from lab.runs.files import as_path, check_writable, write_json
 from lab.runs.provenance import provenance
 
 # Larger tables are not printed; they are in the files.
@@ -93,7 +93,8 @@ class Looks:
         LabError: if there is no such diagnostic or option, or an earlier look would be overwritten.
     """
 
-    def __init__(self, callbacks: Sequence[str], folder: Path, force: bool = False) -> None:
+    def __init__(self, callbacks: Sequence[str], folder: str | Path, force: bool = False) -> None:
+        folder = as_path(folder, "inspect(..., out='looks')")
         if any(one.exists() and not one.is_dir() for one in (folder, *folder.parents)):
             raise LabError(f"out={folder} is a file: name a folder for tables and pictures")
         for typed in callbacks:

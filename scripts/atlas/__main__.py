@@ -15,6 +15,7 @@ import argparse
 import time
 from pathlib import Path
 
+from lab.config.arguments import Parser
 from lab.console import LabError, refusals
 from lab.plotting.figures import save_figure
 from lab.runs.files import write_text
@@ -91,9 +92,7 @@ def main(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        "python -m scripts.atlas", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser("python -m scripts.atlas", description=__doc__)
     parser.add_argument("--runs", type=Path, default=Path("runs/atlas"), help="folder of the runs")
     parser.add_argument("--out", type=Path, default=Path("results/atlas"), help="folder of the page")
     parser.add_argument("--only", nargs="+", choices=[*_KEYS, RETRIEVAL], help="train these columns alone")

@@ -14,6 +14,7 @@ from lab.report.outcomes import Against, Outcome, compare, times
 from scripts.atlas.columns import Cell, Column
 from scripts.atlas.cost import cost_of
 from scripts.atlas.rows import PLAIN, Row
+from scripts.reproduce.common import markdown
 
 
 def table(column: Column, cells: Sequence[Cell], costs: Path) -> pd.DataFrame:
@@ -81,6 +82,6 @@ def section(column: Column, cells: Sequence[Cell], costs: Path) -> list[str]:
         "(Holm). Accuracies at the end of a run are means over the seeds that had a moment, and over those that had "
         "none. The step's cost is the median ratio of CPU times of single seeds, not compiled, both softmaxes by turns "
         f"in one process. {told}",
-        table(column, cells, costs).to_markdown(index=False, disable_numparse=True),
+        markdown(table(column, cells, costs)),
         f"![Seeds without a moment yet]({column.key}.png)",
     ]

@@ -14,6 +14,7 @@ from lab.models.composed_softmax import softmax_config, softmax_factory
 from lab.report.statistics import mean_over_seeds
 from lab.training.load import read_trained
 from scripts.atlas.rows import PLAIN, Row, all_rows
+from scripts.reproduce.common import markdown
 from scripts.reproduce.max_retrieval import PAPER, by_seed, p_value, published
 from scripts.reproduce.max_retrieval_evaluation import SIZES, Evaluation
 from scripts.reproduce.seeds import Seeds
@@ -148,5 +149,5 @@ def section(plan: Retrieval, scores: pd.DataFrame) -> list[str]:
         f"Trained for 100,000 steps on sets of 5 to 16 items; {plan.sets:,} test sets of each size (fewer of the "
         'largest) and seed. Rows "at inference" are put on the trained plain softmax. Intervals are Student\'s over '
         f"seeds, p-values of paired t-tests over equal seeds against plain softmax, not corrected. {told}",
-        table(scores).to_markdown(disable_numparse=True),
+        markdown(table(scores), index=True),
     ]

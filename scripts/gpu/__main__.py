@@ -12,7 +12,6 @@ folder, pages and runs are packed into it after each step, in parts of 15 MiB; a
 
 from __future__ import annotations
 
-import argparse
 import os
 import shlex
 import signal
@@ -37,7 +36,7 @@ from lab.runs.walk import walk_runs
 from scripts.gpu.carry import CARRIED, SETS, unpack_images
 from scripts.gpu.packing import pack
 from scripts.gpu.steps import MOMENTS, RESUMABLE, ROOT, SHARES, START, Places, Step, steps
-from scripts.reproduce.common import origin
+from scripts.reproduce.common import markdown, origin
 
 # A step that is told to stop may save for so long, or for a quarter of its time if that is less; then it is killed.
 GRACE_SECONDS = 30.0
@@ -254,7 +253,7 @@ def page(plan: Sequence[Step], record: Record, places: Places, command: str) -> 
         [
             "# With a GPU: tests, speed, Eureka-moments of the main task, Table 1",
             origin(command),
-            pd.DataFrame(rows).to_markdown(index=False),
+            markdown(pd.DataFrame(rows)),
             "## The main task to its Eureka-moments",
             moments(places),
             "## Commands",
@@ -295,7 +294,7 @@ def moments(places: Places) -> str:
         f"One seed each, with {' '.join(START)}; a run ends at its moment. To reach: {EPOCHS} epochs in "
         f"{TARGET_SECONDS} s on an H200. Validations are not counted in images/s."
     )
-    return f"{pd.DataFrame(rows).to_markdown(index=False)}\n\n{told}"
+    return f"{markdown(pd.DataFrame(rows))}\n\n{told}"
 
 
 def prepare(rehearse: bool, only: Sequence[str]) -> str:
@@ -347,7 +346,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Raises:
         LabError: as :func:`prepare` does.
     """
-    parser = Parser("scripts/gpu/all.sh", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser("scripts/gpu/all.sh", description=__doc__)
     parser.add_argument("minutes", type=float, help="for all steps together")
     parser.add_argument("--dry-run", action="store_true", help="say what would be run, and run nothing")
     parser.add_argument("--rehearse", action="store_true", help="in small, on the processor")

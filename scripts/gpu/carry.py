@@ -10,7 +10,6 @@ are removed. .carry is ignored by git.
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import os
 import re
@@ -22,6 +21,7 @@ from collections.abc import Sequence
 from operator import methodcaller
 from pathlib import Path
 
+from lab.config.arguments import Parser
 from lab.console import LabError, refusals
 from lab.runs.files import write_atomically
 
@@ -111,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Raises:
         LabError: if a package or the images are not to be had, or all together is more than ``MOST_MIB``.
     """
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__)
     parser.add_argument("--python", default="3.12", help="version of Python there")
     options = parser.parse_args(arguments)
     data = os.environ.get("EUREKA_DATA")

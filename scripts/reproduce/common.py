@@ -11,7 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import pandas as pd
 
 from lab.config.overrides import quoted, read_override
 from lab.console import LabError, duration, handling
@@ -189,6 +191,17 @@ def refuse_keys(overrides: Sequence[str], instead: Mapping[str, str]) -> None:
 def tell_duration(what: str, seconds: float) -> None:
     """Prints in one line how long the rest takes on this machine."""
     print(f"{what}: about {duration(seconds)} on this machine; stop it at any time, the same command goes on.")
+
+
+def markdown(table: pd.DataFrame, index: bool = False, **options: Any) -> str:
+    """A table in Markdown; text that looks like a number stays as it is.
+
+    Args:
+        table: a row each.
+        index: whether its index is a column.
+        options: of tabulate.
+    """
+    return str(table.to_markdown(index=index, disable_numparse=True, **options))
 
 
 def sentences(out: Path) -> list[str]:

@@ -22,12 +22,13 @@ from typing import Any
 
 import pandas as pd
 
+from lab.config.arguments import Parser
 from lab.config.overrides import quoted
 from lab.console import LabError, refusals, tell
 from lab.plotting.figures import save_figure
 from lab.runs.files import write_text
 from lab.runs.summary import load_summary
-from scripts.reproduce.common import origin, refuse_keys, run_script, tell_duration, within
+from scripts.reproduce.common import markdown, origin, refuse_keys, run_script, tell_duration, within
 from scripts.reproduce.drawings.runs import Shown
 from scripts.reproduce.plan import (
     SIZES,
@@ -82,7 +83,7 @@ def draw(spec: FigureSpec, size: SizeName, runs: Sequence[Run], out: Path) -> No
     numbers = []
     if spec.numbers is not None:
         what, table = drawing(spec.numbers)(shown, **own.options)
-        numbers = [f"{what}:", table.to_markdown(index=False, disable_numparse=True)]
+        numbers = [f"{what}:", markdown(table)]
     text = [
         f"# {spec.heading}, {size}: {spec.title}",
         origin(),
@@ -92,7 +93,7 @@ def draw(spec: FigureSpec, size: SizeName, runs: Sequence[Run], out: Path) -> No
         *own.notes,
         "![Figure](figure.png)",
         *numbers,
-        *([runs_table(runs).to_markdown(index=False, disable_numparse=True)] if runs else []),
+        *([markdown(runs_table(runs))] if runs else []),
         *([f"A Eureka-moment is the first validation above {threshold(runs)}."] if threshold(runs) else []),
     ]
     write_text(page, "\n\n".join(text) + "\n")
@@ -142,7 +143,7 @@ def index(out: Path) -> str:
             else:
                 row[size] = f"not made: `python -m scripts.reproduce.figure {name} --size {size}`"
         rows.append(row)
-    table = pd.DataFrame(rows).to_markdown(index=False, disable_numparse=True)
+    table = markdown(pd.DataFrame(rows))
     words = "Figures with training behind them, of the papers and here. `small` is a version for two CPU cores."
     return f"# Figures of the papers\n\n{words}\n\n{table}\n"
 
@@ -222,7 +223,7 @@ def main(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__)
     parser.add_argument("words", nargs="*", help="figures, such as 4, eureka:4 or softmax:2, or all; then overrides")
     parser.add_argument("--size", choices=SIZES, default="published")
     parser.add_argument("--list", action="store_true", help="every figure: what stands, and how long the rest takes")

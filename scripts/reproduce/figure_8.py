@@ -17,6 +17,7 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
+from lab.config.arguments import Parser
 from lab.console import LabError, refusals
 from lab.datasets.reasoning import PLATEAU
 from lab.observation.slingshots import slingshots
@@ -29,7 +30,16 @@ from lab.runs.files import write_text
 from lab.runs.metrics import FILE as METRICS
 from lab.runs.metrics import read_metrics
 from lab.runs.summary import read_summary
-from scripts.reproduce.common import earliest, origin, positive, run_options, sentences, speed_of, tell_duration
+from scripts.reproduce.common import (
+    earliest,
+    markdown,
+    origin,
+    positive,
+    run_options,
+    sentences,
+    speed_of,
+    tell_duration,
+)
 from scripts.reproduce.kept import check_ended, ended
 from scripts.reproduce.seeds import Seeds
 
@@ -212,7 +222,7 @@ def page(plan: Plan, chosen: dict[str, str], out: Path) -> str:
     """The page of results, as far as they have come."""
     # Seeds at rates that a shorter grid chose stay on the page: without a moment on seed 0 the choice is luck.
     others = ratio_table(plan, [(name, lr) for name in chosen for lr in plan.grid if lr != chosen[name]])
-    also = ["## Rates not chosen of which there are finished seeds", others.to_markdown(index=False)]
+    also = ["## Rates not chosen of which there are finished seeds", markdown(others)]
     return "\n\n".join(
         [
             "# Figure 8 of Eureka-moments in Transformers: the reasoning task under three softmaxes",
@@ -223,14 +233,14 @@ def page(plan: Plan, chosen: dict[str, str], out: Path) -> str:
             "validation (every ten epochs) above 70 %, a slingshot a rise of the training loss above ten times its "
             "lowest value since then (A.17), of losses logged every ten epochs.",
             "![Accuracies of all seeds](figure_8.png)",
-            ratio_table(plan, chosen.items()).to_markdown(index=False),
+            markdown(ratio_table(plan, chosen.items())),
             f"The seeds of a row stand by their Eureka-epochs, those without one last. With {plan.seeds} seeds a ratio "
             "is told only roughly: the interval says how roughly.",
             *([told] if (told := by_luck(plan, chosen)) else []),
             *sentences(out),
             *(also if len(others) else []),
             "## The grid on seed 0, each trial until its Eureka-moment",
-            grid_table(plan).to_markdown(index=False),
+            markdown(grid_table(plan)),
         ]
     )
 
@@ -279,7 +289,7 @@ def main(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__)
     parser.add_argument("--runs", type=Path, default=Path("runs/figure_8"), help="folder of the runs")
     parser.add_argument("--out", type=Path, default=Path("results/figure_8"), help="folder of the page")
     parser.add_argument("--epochs", type=positive, default=10_000)

@@ -8,7 +8,6 @@ temperature rule that depends on the number of keys; rules with a trained length
 
 from __future__ import annotations
 
-import argparse
 import textwrap
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,12 +22,13 @@ from lab.attention.rule import TemperatureRule
 from lab.attention.rules.entropy_matched import EntropyMatched
 from lab.attention.rules.fixed import Fixed
 from lab.attention.rules.log_length import LogLength
+from lab.config.arguments import Parser
 from lab.console import LabError, refusals
 from lab.observation.dispersion import entropy
 from lab.plotting.figures import new_figure, save_figure
 from lab.plotting.style import line_styles, styled
 from lab.runs.files import write_text
-from scripts.reproduce.common import origin, positive
+from scripts.reproduce.common import markdown, origin, positive
 
 SIZES = (2, 5, 25, 1000)
 TRAINED = 25
@@ -104,7 +104,7 @@ def page(found: Mapping[str, Mapping[int, Tensor]], draws: int, seed: int) -> st
             f"Softmax of N(0, 1) logits, {draws:,} draws of each size (seed {seed}), mean and deviation over draws; "
             f"entropies in nats. All rules see the same logits; those with a trained length have {TRAINED} items. The "
             f"text tells the entropy of one draw: {told}.",
-            table(found).to_markdown(disable_numparse=True, stralign="right"),
+            markdown(table(found), index=True, stralign="right"),
             "entropy_matched takes logits for Gaussian, which is exact for many keys and little spread alone.",
             f"## One draw, its {SHOWN} largest weights",
             "![Weights](weights.png)",
@@ -129,7 +129,7 @@ def main(out: Path, draws: int, seed: int) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("results/fluke"), help="folder of the page")
     parser.add_argument("--draws", type=positive, default=1000, help="of each size")
     parser.add_argument("--seed", type=int, default=0)

@@ -21,6 +21,7 @@ from pathlib import Path
 import pandas as pd
 from omegaconf import DictConfig
 
+from lab.config.arguments import Parser
 from lab.console import LabError, refusals
 from lab.models.composed_softmax import refuse_schedule, softmax_config
 from lab.observation.dispersion import fit_beta
@@ -29,7 +30,7 @@ from lab.report.published import load
 from lab.report.statistics import mean_over_seeds, paired
 from lab.runs.files import write_text
 from lab.training.load import read_trained
-from scripts.reproduce.common import origin, positive, run_options, sentences, speed_of, tell_duration
+from scripts.reproduce.common import markdown, origin, positive, run_options, sentences, speed_of, tell_duration
 from scripts.reproduce.max_retrieval_evaluation import SIZES, Evaluation, Points, sets_of
 from scripts.reproduce.max_retrieval_figures import attention_figure, entropy_figure, fit_figure
 from scripts.reproduce.seeds import Seeds
@@ -228,7 +229,7 @@ def page(
             "seed is in [accuracies.csv](accuracies.csv).",
             *sentences(out),
             "## Table 1",
-            table(scores).to_markdown(disable_numparse=True, stralign="right"),
+            markdown(table(scores), index=True, stralign="right"),
             "Intervals are Student's over seeds. " + " ".join(beside_the_paper(scores)),
             "## Figures 2 and 6: attention over the 16 largest items of 32 sets (seed 0), as their number doubles",
             "![Attention](figure_2_and_6.png)",
@@ -269,7 +270,7 @@ def main(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__)
     parser.add_argument("what", nargs="?", choices=("all", "evaluate"), default="all")
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of the runs")
     parser.add_argument(

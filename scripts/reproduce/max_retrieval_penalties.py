@@ -20,12 +20,13 @@ import pandas as pd
 import torch
 
 from lab.attention.layers import MultiHead
+from lab.config.arguments import Parser
 from lab.console import LabError, refusals
 from lab.observation.attention_statistics import logit_spread
 from lab.report.statistics import mean_over_seeds
 from lab.runs.files import write_text
 from lab.runs.summary import Summary
-from scripts.reproduce.common import origin, positive, seconds_a_step, sentences, tell_duration, within
+from scripts.reproduce.common import markdown, origin, positive, seconds_a_step, sentences, tell_duration, within
 from scripts.reproduce.max_retrieval import (
     BASELINE,
     PAPER,
@@ -191,13 +192,13 @@ def page(plan: Plan) -> str:
         *sentences(plan.out),
     ]
     if scores:
-        text += [table(scores).to_markdown(disable_numparse=True, stralign="right")]
+        text += [markdown(table(scores), index=True, stralign="right")]
         text += [
             f"Intervals are Student's over {FIRST} seeds. The last column is the mean over all sizes of how far the "
             "mean over seeds is from the paper's, in percent points. Every number by seed is in "
             f"[{ACCURACIES}]({ACCURACIES}) and [{NORMS}]({NORMS})."
         ]
-        text += ["## Size of the logits", norms_table(sizes).to_markdown(disable_numparse=True, stralign="right")]
+        text += ["## Size of the logits", markdown(norms_table(sizes), index=True, stralign="right")]
         text += ["Means over seeds, and the smallest and the largest seed."]
     best = closest(scores) if len(scores) == len(PENALTIES) else None
     if best is not None and (plan.out / best / "README.md").exists():
@@ -243,7 +244,7 @@ def main(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__)
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of the runs")
     parser.add_argument("--out", type=Path, default=Path("results/max_retrieval_penalties"), help="folder of the page")
     parser.add_argument("--sets", type=positive, default=1000, help="test sets of each size")

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from lab.config.arguments import Parser
 from lab.console import refusals
 from lab.report.outcomes import times
 from lab.report.records import Record
@@ -30,6 +31,7 @@ from lab.runs.files import write_text
 from lab.runs.summary import Summary
 from scripts.reproduce.common import (
     earliest,
+    markdown,
     origin,
     positive,
     run_options,
@@ -263,11 +265,11 @@ def page(cells: Sequence[Cell], out: Path) -> str:
     ]
     for title, words, make in tables:
         rows = make(whole)
-        text += [f"## {title}", words, rows.to_markdown(index=False, disable_numparse=True)] if len(rows) else []
+        text += [f"## {title}", words, markdown(rows)] if len(rows) else []
     for setup, one in SETUPS.items():
         if len(rows := table(whole, setup)):
             typed = " ".join(one.overrides) or "nothing typed"
-            text += [f"## {setup} (`{typed}`)", rows.to_markdown(index=False, disable_numparse=True)]
+            text += [f"## {setup} (`{typed}`)", markdown(rows)]
     if whole:
         text += ["p-values of these tables are not corrected."]
     for title, some in (
@@ -319,7 +321,7 @@ def main(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__)
     parser.add_argument("--runs", type=Path, default=Path("runs/reasoning_setups"), help="folder of the runs")
     parser.add_argument("--out", type=Path, default=Path("results/reasoning_setups"), help="folder of the page")
     for option, choices, what in (

@@ -123,7 +123,7 @@ class Seeds:
             if one is not None and one.diverged and not one.finished:
                 print(f"diverged, not trained again: {self.folder(seed)}", flush=True)
         if missing and self.as_one:
-            train([*self.overrides, *self.as_one], self.runs)
+            train([*self.overrides, f"seeds=[{','.join(map(str, missing))}]"], self.runs)
         else:
             for seed in missing:  # all of them, even if one fails
                 train([*self.overrides, f"seed={seed}"], self.runs)

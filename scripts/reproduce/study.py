@@ -10,7 +10,6 @@ Stop it at any time: the same command goes on where it was. What has been run is
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -19,13 +18,14 @@ from pathlib import Path
 
 import pandas as pd
 
+from lab.config.arguments import Parser
 from lab.console import LabError, refusals
 from lab.report.__main__ import report
 from lab.report.settings import planned
 from lab.runs.files import write_text
 from lab.runs.summary import Summary, is_finished
 from lab.training.inspection import inspect
-from scripts.reproduce.common import origin, positive, run_options, sentences, train, within
+from scripts.reproduce.common import markdown, origin, positive, run_options, sentences, train, within
 from scripts.reproduce.kept import keep_run
 from scripts.reproduce.seeds import Seeds
 
@@ -166,7 +166,7 @@ def page(key: str, runs: Path, out: Path) -> str:
         columns = [name for name in map(str, own) if name.endswith(_SHOWN) and own[name].any()]
         typed = " ".join(part.overrides("..."))
         text += [f"## {part.experiment}", f"`python -m lab.train {typed} seed=...`"]
-        text.append(own[columns].to_markdown(index=False, disable_numparse=True))
+        text.append(markdown(own[columns]))
         for name in ("loss_by_epoch", "accuracy_by_epoch", "survival", "change_points", "temperatures"):
             file = Path("report") / "figures" / f"{part.experiment}_{name}.png"
             text += [f"![{name.replace('_', ' ')}]({file})"] if (out / file).exists() else []
@@ -203,7 +203,7 @@ def _looks(part: Part, runs: Path, out: Path) -> Iterator[str]:
 
 def main(typed: Sequence[str]) -> None:
     """Trains what is missing of a study, and writes its page."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__)
     parser.add_argument("study", choices=list(STUDIES))
     parser.add_argument("--runs", type=Path, help="folder of the runs; default: runs/<study>")
     parser.add_argument("--out", type=Path, help="folder of the page; default: results/<study>")

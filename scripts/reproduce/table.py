@@ -21,6 +21,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from lab.config.arguments import Parser
 from lab.config.overrides import last_of_each, quoted
 from lab.config.suggestions import choices
 from lab.console import LabError, refusals
@@ -31,7 +32,16 @@ from lab.report.published import names as published
 from lab.report.records import read_record
 from lab.report.settings import Setting, differences, planned
 from lab.runs.files import write_text
-from scripts.reproduce.common import check_minutes, origin, positive, refuse_keys, run_script, tell_duration, within
+from scripts.reproduce.common import (
+    check_minutes,
+    markdown,
+    origin,
+    positive,
+    refuse_keys,
+    run_script,
+    tell_duration,
+    within,
+)
 from scripts.reproduce.plan import SIZES, Listed, Run, SizeName, Speeds, families, how_many_there, listed
 
 SCHEDULES = tuple(row.overrides[0] for row in load("eureka/section_5_3").rows if row.overrides)
@@ -198,7 +208,7 @@ def page(table: Table, size: SizeName, rows: Sequence[tuple[Row, list[Run]]], ch
             f"# {table.number} of {table.paper.title}, {size}: {table.title}",
             origin(),
             *(["Rows and their names are the paper's; the task is another one. " + note] if note else []),
-            *([table_of_rows.to_markdown(index=False, disable_numparse=True)] if lines else []),
+            *([markdown(table_of_rows)] if lines else []),
             "Eureka-ratios have Wilson's interval, means Student's, both 95 %. Accuracies are those of the last epoch.",
             *([f"Not run: {'; '.join(missing)}."] if missing else []),
         ]
@@ -289,7 +299,7 @@ def main(arguments: argparse.Namespace) -> None:
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made = Parser(description=__doc__)
     made.add_argument(
         "words", nargs="*", help="a table, such as 4, eureka:4 or softmax:1 (default: 4), and overrides of every run"
     )

@@ -24,6 +24,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from lab.config.arguments import Parser
 from lab.console import refusals, tell
 from lab.runs.files import check_writable
 from scripts.process import Process
@@ -74,9 +75,7 @@ def storm(arguments: Sequence[str] | None = None) -> bool:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        "python -m scripts.storm", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser("python -m scripts.storm", description=__doc__)
     parser.add_argument("--seed", type=int, default=0, help="of all that is drawn")
     for name, one in STORMS.items():
         words = f"default {one.count}{', which are all' if one.table else ''}"

@@ -20,6 +20,7 @@ from lab.inspect import main
 from lab.runs.checkpoints import read_checkpoint, save_checkpoint
 from lab.runs.files import check_writable
 from lab.training.inspection import inspect
+from lab.training.looks import Looks
 
 
 @pytest.fixture(scope="module")
@@ -189,9 +190,13 @@ def _without_threads(parsed: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in parsed.items() if name != "threads"}
 
 
-def test_options_of_another_command_and_a_home_folder_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_of_another_command_and_a_home_folder_are_answered(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("HOME", "/somewhere")
     told = look_arguments(["run=~/runs/seed=0", "diagnostics=[attention_entropy]", "out=~/look"])
     assert (told["run"], told["out"]) == (Path("/somewhere/runs/seed=0"), Path("/somewhere/look"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert Looks(["callbacks=[attention_entropy]"], "~/look").folder == tmp_path / "look"
     with pytest.raises(LabError, match=r"set the option that names them there, such as data\.source\.digits\.root"):
         look_arguments(["run=here", "diagnostics=[attention_entropy]", "paths.data=there"])

@@ -61,6 +61,11 @@ def script(monkeypatch, capsys, trained_here):
     return told
 
 
+def test_numbers_of_a_page_stand_as_they_were_written() -> None:
+    page = common.markdown(pd.DataFrame({"rate": ["1e-4"], "p": ["1.00"], "id": ["007"]}))
+    assert page.splitlines()[-1].replace(" ", "") == "|1e-4|1.00|007|"
+
+
 def test_trainings_are_processes_of_their_own(tmp_path: Path, capfd) -> None:
     overrides = ["experiment=reasoning", "data.numbers=4", "trainer.max_epochs=2", "threads=1"]
     common.train([*overrides, "seed=1"], tmp_path)
@@ -72,14 +77,16 @@ def test_trainings_are_processes_of_their_own(tmp_path: Path, capfd) -> None:
     assert summary["command"].startswith("python -m lab.train experiment=reasoning")
 
 
-def test_a_seed_that_diverged_is_not_trained_again(tmp_path: Path, monkeypatch, capsys) -> None:
-    ends = Seeds(typed=("experiment=reasoning", "softmax=softmax"), seeds=(0, 1, 2), runs=tmp_path)
+@pytest.mark.parametrize(("together", "trained"), [(False, ["seed=1", "seed=2"]), (True, ["seeds=[1,2]"])])
+def test_a_seed_that_diverged_is_not_trained_again(together, trained, tmp_path: Path, monkeypatch, capsys) -> None:
+    typed = ("experiment=reasoning", "softmax=softmax")
+    ends = Seeds(typed=typed, seeds=(0, 1, 2), runs=tmp_path, together=together)
     for seed, told in enumerate(({"diverged": True}, {"diverged": False})):
         ends.folder(seed).mkdir(parents=True)
         write_summary(ends.folder(seed), Summary(status="failed", seed=seed, softmax="softmax", **told))
-    trained = []
-    monkeypatch.setattr("scripts.reproduce.seeds.train", lambda typed, runs: trained.append(typed[-1]))
-    assert not ends.train() and trained == ["seed=1", "seed=2"]
+    asked = []
+    monkeypatch.setattr("scripts.reproduce.seeds.train", lambda typed, runs: asked.append(typed[-1]))
+    assert not ends.train() and asked == trained
     assert capsys.readouterr().out == f"diverged, not trained again: {ends.folder(0)}\n"
 
 

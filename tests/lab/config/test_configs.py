@@ -19,6 +19,7 @@ from lab.config.check import check, check_arguments
 from lab.config.command_line import check_overrides, in_order
 from lab.config.compose import CONFIGS, compose_config, initialized
 from lab.config.hydra_internals import loader
+from lab.config.overrides import values_of
 from lab.console import LabError
 from lab.datasets.loading import DataModule
 from lab.training.optim import OptimConfig
@@ -321,7 +322,9 @@ def test_every_run_of_a_ready_sweep_fits(sweep: Path) -> None:
     """Each value of each swept key, beside the first values of the others."""
     with initialized():
         params = compose("train", [f"+sweep={sweep.stem}"], return_hydra_config=True).hydra.sweeper.params
-        swept = OverridesParser.create(loader()).parse_overrides([f"{key}={value}" for key, value in params.items()])
+        swept = OverridesParser.create(loader()).parse_overrides(
+            [f"{key}={value}" for key, value in values_of(params).items()]
+        )
         values = [
             [o.input_line]
             if not o.is_sweep_override()

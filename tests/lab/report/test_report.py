@@ -46,6 +46,12 @@ def test_what_a_stranger_wrote_is_text_and_stays_in_the_report(write, tmp_path: 
     assert "out \\| \\`a\\` &lt;script>" in text
 
 
+def test_a_report_may_lie_below_the_home_folder(write, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    write(0, 12, root=tmp_path / "runs")
+    assert report("~/runs", out="~/out")[1] == tmp_path / "out"
+
+
 @pytest.mark.parametrize("listed", ['["../mine.png", "figures/old.png", 5, "figures/away/mine.png"]', "{}", "[" * 9999])
 def test_a_list_of_files_that_came_with_a_report_deletes_nothing_elsewhere(write, tmp_path: Path, listed: str) -> None:
     write(0, 12, root=tmp_path / "runs")

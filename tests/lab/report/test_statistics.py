@@ -310,6 +310,14 @@ def test_a_table_whose_columns_hold_no_epochs_is_refused(column: str, values: li
         survival.figure(pd.DataFrame(whole | {column: values}))
     with pytest.raises(LabError, match=r"row 1 has its moment \(moment_epoch\) after its last epoch \(epochs\)"):
         survival.figure(pd.DataFrame(whole | {"epochs": [2, 9]}))
+    with pytest.raises(LabError, match="row 3 has its moment"):  # of the file, though a row was left out
+        rows = {
+            "setting": ["a", "a", "a"],
+            "moment_epoch": [3, 3, 3],
+            "epochs": [9, 9, 2],
+            "looked": [False, True, True],
+        }
+        survival.figure(pd.DataFrame(rows))
 
 
 @pytest.mark.parametrize(

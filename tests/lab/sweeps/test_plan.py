@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from conftest import lab_train, write_a_summary
 from hydra import compose
 from hydra.core.global_hydra import GlobalHydra
@@ -45,6 +46,18 @@ def test_a_plan_names_the_folders_of_its_runs(hydra) -> None:
     assert planned(config) == folders
     assert len(set(folders)) == 6
     assert folders[-1].startswith("digit_grouping/norm_softmax,") and folders[-1].endswith("/seed=3")
+
+
+def test_null_in_a_file_of_a_sweep_is_a_value(tmp_path: Path) -> None:
+    (tmp_path / "configs" / "sweep").mkdir(parents=True)
+    params = {"softmax.tau": None, "data.numbers": 4, "seed": "0,1"}
+    sweep = {"defaults": [{"override /experiment": "reasoning"}], "hydra": {"sweeper": {"params": params}}}
+    (tmp_path / "configs" / "sweep" / "own.yaml").write_text("# @package _global_\n" + yaml.safe_dump(sweep))
+    typed = ["--config-dir", "configs", "+sweep=own", "trainer.max_epochs=1", "threads=1", "logger=csv_only"]
+    made = lab_train("-m", *typed, folder=tmp_path)
+    assert made.returncode == 0, made.stderr
+    names = {path.parent.parent.name for path in tmp_path.rglob("summary.json")}
+    assert names == {"softmax,data.numbers=4,softmax.tau=null,trainer.max_epochs=1"}
 
 
 def test_seeds_trained_together_are_runs_of_their_own(hydra) -> None:
