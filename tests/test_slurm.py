@@ -19,7 +19,7 @@ from conftest import ROOT, Process, summary_of
 
 from lab.runs.lock import read_holder
 from lab.runs.metrics import read_metrics
-from lab.sweeps.status import gather
+from lab.sweeps.status import Gathering
 from lab.train import run as train_with
 
 # A wait ends as soon as what it waits for is there; this long it is only where something is wrong.
@@ -207,7 +207,7 @@ def test_a_job_that_waits_is_told_of_and_near_its_limit_saves_and_queues_itself_
     first = sweep(*setting, "+hydra.launcher.additional_parameters.hold=true")
     run = first.run("norm_softmax", 5)
     first.until(lambda: "maybe for ever" in first.said.read_text(), "the reason to be told")
-    (found,) = gather(tmp_path / "runs")
+    (found,) = Gathering(tmp_path / "runs").look()
     assert (found.status, found.folder) == ("queued", run), first.logs()
     job = found.reason.removeprefix("job ").removesuffix(": JobHeldUser")
     assert f"job {job} waits, maybe for ever: SLURM says JobHeldUser. Look at who holds it" in first.said.read_text()
@@ -225,6 +225,6 @@ def test_a_job_that_waits_is_told_of_and_near_its_limit_saves_and_queues_itself_
     assert "1 queued or running already, 0 to submit" in said or "1 finished" in said
     log = next(tmp_path.rglob("*_log.out")).read_text()
     assert "SIGUSR2: saved at step" in log and "going on from" in log, again.logs()
-    assert [run.status for run in gather(tmp_path / "runs")] == ["finished"]
+    assert [run.status for run in Gathering(tmp_path / "runs").look()] == ["finished"]
     assert summary_of(run)["slurm_job"] == job
     assert_like_undisturbed(run, "norm_softmax", 5, tmp_path / "whole")

@@ -30,7 +30,7 @@ def report(
     baseline: str | None = None,
     confidence: float = 0.95,
     pictures_mib: float | None = None,
-    without: str | Path | Collection[str | Path] = (),
+    without: Collection[Path] = (),
 ) -> tuple[Report, Path]:
     """Gathers the runs below ``roots`` and writes a report; returns the report and its folder.
 
@@ -41,13 +41,12 @@ def report(
         baseline: name of the setting that others are compared with; None for plain softmax.
         confidence: of all intervals.
         pictures_mib: most MiB that pictures of diagnostics may add to the page; None keeps the page below 3 MB.
-        without: run folders to leave out, or one.
+        without: run folders to leave out.
 
     Raises:
         LabError: for everything that a user can correct.
     """
     roots = [roots] if isinstance(roots, str | Path) else roots
-    without = [without] if isinstance(without, str | Path) else without
     if not isinstance(roots, Sequence) or not roots:
         raise LabError(f"a report needs folders of runs, as in report(['runs/main_task']), got {roots!r}")
     folders = [folder_of_runs(root, "python -m lab.report runs/main_task") for root in roots]
@@ -59,7 +58,7 @@ def report(
     name = "report" if against is None else f"report-{against.replace('/', '-')}"
     out = as_path(out, "report(['runs'], out='somewhere')") if out else folders[0] / name
     check_out(out)
-    left_out = {Path(folder).absolute() for folder in without}
+    left_out = {folder.absolute() for folder in without}
     found_below = [gather(root) for root in folders]
     gathered = [replace(one, runs=tuple(r for r in one.runs if r.folder not in left_out)) for one in found_below]
     for part in gathered:

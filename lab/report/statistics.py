@@ -308,24 +308,19 @@ class Validations:
     happened: bool
 
 
-def reach(runs: Sequence[Validations], baseline: Sequence[Validations], share: float = 0.95) -> Reach:
+def reach(runs: Sequence[Validations], baseline: Sequence[Validations]) -> Reach:
     """ "% of steps" and "95 %-ratio" of runs beside those of the baseline.
 
-    The goal is ``share`` of the baseline's mean final accuracy over its runs with a Eureka-moment; means are over the
-    runs that reach it.
+    The goal is 95 % of the baseline's mean final accuracy over its runs with a Eureka-moment; means are over the runs
+    that reach it.
 
     Source: Eureka-moments in Transformers, Table 4.
-
-    Raises:
-        ValueError: if the share is not one.
     """
-    if not 0 < share <= 1:
-        raise ValueError(f"a share of the baseline's accuracy is above 0 and at most 1, as 0.95 is, got {share}")
     finals = [run.accuracies[-1] for run in baseline if run.happened and run.accuracies]
     if not finals:
         return Reach(None, 0, len(runs))
     # Accuracies are read as float32: a run that is exactly there is not to miss it by rounding.
-    goal = share * sum(finals) / len(finals) - 1e-6
+    goal = 0.95 * sum(finals) / len(finals) - 1e-6
 
     def epochs(of: Sequence[Validations]) -> list[float]:
         there = [[x for x, y in zip(run.epochs, run.accuracies, strict=True) if y >= goal] for run in of]

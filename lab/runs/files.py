@@ -98,14 +98,14 @@ def read_file(path: Path, most: int) -> bytes:
         raise DamagedFile.unreadable(path, error) from error
 
 
-def read_json(path: Path, most: int = 4 * 2**20) -> Any:
+def read_json(path: Path) -> Any:
     """Reads JSON that anybody may have written.
 
     Raises:
         DamagedFile: if it cannot be read.
     """
     try:
-        return json.loads(read_file(path, most).decode())
+        return json.loads(read_file(path, 4 * 2**20).decode())
     except (ValueError, RecursionError) as error:
         raise DamagedFile.unreadable(path, error) from error
 

@@ -14,9 +14,12 @@ from lab.console import LabError, tell
 from lab.runs.files import DamagedFile, csv_text, write_text
 from lab.runs.metrics import read_metrics
 
+# Least time between two writes.
+_FLUSH_SECONDS = 10.0
+
 
 class MetricsLog(Logger):
-    """Logger with one row per step and one column per metric; rewritten atomically, at most every ``flush_seconds``.
+    """Logger with one row per step and one column per metric; rewritten atomically, at most every ten seconds.
 
     Lightning's own CSV logger opens a new folder for a resumed run and appends in place, so that a killed
     run leaves half a line. This one goes on with the rows that the run has logged before.
@@ -25,13 +28,11 @@ class MetricsLog(Logger):
         path: the file.
         resume_step: optimiser steps of the checkpoint that training goes on from. Rows from this step on were logged
             by a run that was killed; they are dropped, and training logs them again.
-        flush_seconds: least time between two writes.
     """
 
-    def __init__(self, path: Path, resume_step: int = 0, flush_seconds: float = 10.0) -> None:
+    def __init__(self, path: Path, resume_step: int = 0) -> None:
         super().__init__()
         self.path = path
-        self.flush_seconds = flush_seconds
         self._rows: dict[int, dict[str, Any]] = {}
         self._written = time.monotonic()
         if resume_step > 0:
@@ -50,7 +51,7 @@ class MetricsLog(Logger):
     @rank_zero_only
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
         self._rows.setdefault(step or 0, {"step": step or 0}).update({k: float(v) for k, v in metrics.items()})
-        if time.monotonic() - self._written > self.flush_seconds:
+        if time.monotonic() - self._written > _FLUSH_SECONDS:
             self.save()
 
     @rank_zero_only

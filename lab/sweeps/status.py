@@ -179,11 +179,6 @@ def _with_job(run: RunStatus, job: str, queue: dict[str, str | None] | None) -> 
     return replace(run, status="queued", reason=f"job {job}: {reason or 'pending'}", plans=())
 
 
-def gather(root: Path) -> list[RunStatus]:
-    """Looks once at all runs below a folder."""
-    return Gathering(root).look()
-
-
 def table(runs: list[RunStatus], root: Path, rows: int | None = None) -> Table:
     """The table of the first ``rows`` runs (None: of all), and how many there are of each status."""
     counts = Counter(run.status for run in runs)

@@ -44,7 +44,7 @@ def write_page(found: list[Cell], kept: Kept, plan: Retrieval, out: Path) -> Non
     ]
     for column in COLUMNS:
         own = [cell for cell in found if cell.column is column]
-        if (drawn := page.figure(column, own)) is not None:
+        if (drawn := page.figure(own)) is not None:
             save_figure(drawn, out / f"{column.key}.png", pdf=True)
         text += page.section(column, own, out / "costs.json")
     scores = plan.scores()

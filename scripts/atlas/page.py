@@ -62,7 +62,7 @@ def _p(value: float | None) -> str:
     return "" if value is None else f"{value:.2g}"
 
 
-def figure(column: Column, cells: Sequence[Cell]) -> Figure | None:
+def figure(cells: Sequence[Cell]) -> Figure | None:
     """Share of seeds that have no moment yet, over epochs: one line for each whole cell; None if no cell is whole."""
     found = {cell: own for cell in cells if (own := cell.outcome()) is not None}
     chosen = line_styles([cell.row.softmax for cell in found])

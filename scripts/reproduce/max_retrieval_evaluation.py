@@ -160,9 +160,10 @@ class Evaluation:
         open_sizes = [size for size in SIZES if fit or any(not self._find(r, size, sets) for r in rules.values())]
         return fit + sum(size * sets_of(size, sets) for size in open_sizes)
 
-    def seconds_per_item(self, rules: Mapping[str, DictConfig], size: int = 2048, sets: int = 64) -> float:
+    def seconds_per_item(self, rules: Mapping[str, DictConfig]) -> float:
         """Seconds per item on this machine, under all these softmaxes together."""
         models: dict[str, Any] = {name: self.trained.model(rule) for name, rule in rules.items()}
+        size, sets = 2048, 64
         start = time.perf_counter()
         accuracies(models, size, sets, self.seed)
         return (time.perf_counter() - start) / (size * sets)

@@ -21,10 +21,12 @@ _POWERS = [row.cells["coefficient"].mean for row in load("softmax_is_not_enough/
 PUBLISHED = tuple(value for value in reversed(_POWERS) if value is not None)
 # Up to which theta Figure 5 is drawn.
 _HIGHEST_THETA = 1.5
+# Items of a set whose attention is shown.
+_SHOWN = 16
 
 
 @styled()
-def attention_figure(softmaxes: Mapping[str, nn.Module], sets: int = 32, shown: int = 16) -> Figure:
+def attention_figure(softmaxes: Mapping[str, nn.Module], sets: int = 32) -> Figure:
     """Figures 2 and 6: attention over the 16 largest items of 32 sets, as the number of items doubles."""
     figure, panels = new_figure(7, 1.9 * len(softmaxes), len(softmaxes), len(SIZES))
     for row, (name, model) in zip(panels, softmaxes.items(), strict=True):
@@ -33,7 +35,7 @@ def attention_figure(softmaxes: Mapping[str, nn.Module], sets: int = 32, shown: 
             largest = []
             for batch in batches(size, sets, seed=0):
                 recorder.run(batch["x"])
-                order = batch["x"][0][..., 0].argsort(1)[:, -shown:]
+                order = batch["x"][0][..., 0].argsort(1)[:, -_SHOWN:]
                 largest.append(recorder[0]["weights"][:, 0, 0].gather(1, order))
             image = axes.imshow(
                 torch.cat(largest).numpy(), vmin=0, vmax=1, aspect="auto", interpolation="nearest", cmap=MAP
@@ -41,7 +43,7 @@ def attention_figure(softmaxes: Mapping[str, nn.Module], sets: int = 32, shown: 
             axes.grid(visible=False)
             axes.set(xticks=[], yticks=[], title=f"{size:,}")
         row[0].set_ylabel(name.replace("_", "\n"))
-    figure.supxlabel(f"the {shown} largest items of {sets} sets; above, items of a set")
+    figure.supxlabel(f"the {_SHOWN} largest items of {sets} sets; above, items of a set")
     figure.colorbar(image, ax=panels, label="attention", shrink=0.8)
     return figure
 

@@ -258,18 +258,18 @@ def listed(rows: Sequence[Listed]) -> Iterator[str]:
 
 
 @cache
-def families(path: Path = HERE / "settings.yaml") -> Mapping[str, Family]:
+def families() -> Mapping[str, Family]:
     """All families, by name.
 
     Raises:
         LabError: if the file is wrong.
     """
-    return read_typed(path, dict[str, Family])
+    return read_typed(HERE / "settings.yaml", dict[str, Family])
 
 
-def names(folder: Path = HERE / "figures") -> list[str]:
+def names() -> list[str]:
     """All figures, by paper and number: "eureka:1b", ..., "softmax:6"."""
-    found = [path.stem.replace("_", ":", 1) for path in folder.glob("*.yaml")]
+    found = [path.stem.replace("_", ":", 1) for path in (HERE / "figures").glob("*.yaml")]
     return sorted(found, key=lambda name: (name.split(":")[0], int(name.split(":")[1].rstrip("ab")), name))
 
 

@@ -16,7 +16,7 @@ from lab.status import main
 from lab.sweeps import jobs
 from lab.sweeps.plan import write_plan
 from lab.sweeps.record import planned_runs
-from lab.sweeps.status import Gathering, gather, status_of
+from lab.sweeps.status import Gathering, status_of
 
 
 def write(folder: Path, **summary: object) -> Path:
@@ -41,7 +41,7 @@ def runs(tmp_path: Path) -> Path:
 
 def test_a_run_is_running_only_while_somebody_holds_it(runs: Path) -> None:
     with FileLock(runs / "norm" / "seed=0" / ".lock"):
-        found = {str(run.folder.relative_to(runs)): run for run in gather(runs)}
+        found = {str(run.folder.relative_to(runs)): run for run in Gathering(runs).look()}
     assert [run.status for run in found.values()] == ["failed", "damaged", "running", "stopped", "finished"]
     running = found["norm/seed=0"]
     assert (running.moment, running.accuracy, running.seconds_left) == (12, 0.9, 1200.0)
@@ -151,7 +151,7 @@ def test_runs_whose_job_waits_are_queued(sweep: Path, monkeypatch) -> None:
         "softmax/seed=3": ("queued", "job 7_3: PartitionConfig"),
         "softmax/seed=4": ("missing", ""),
     }
-    (going_on,) = (run for run in gather(sweep) if run.reason == "job 7_1: BeginTime")
+    (going_on,) = (run for run in Gathering(sweep).look() if run.reason == "job 7_1: BeginTime")
     assert going_on.epochs == 100
     # A job that has ended is not mistaken for another one that SLURM has given its number.
     (sweep / ".sweeps" / "slurm" / "7_3" / "7_3_0_result.pkl").write_bytes(b"")
@@ -184,7 +184,7 @@ def test_without_an_answer_of_slurm_the_table_says_so(sweep: Path, monkeypatch) 
 
 def test_squeue_is_not_asked_where_no_run_has_a_job(runs: Path, monkeypatch) -> None:
     monkeypatch.setattr(slurm, "queued", lambda timeout: pytest.fail("asked"))
-    assert len(gather(runs)) == 5
+    assert len(Gathering(runs).look()) == 5
 
 
 def test_a_plan_lists_what_a_sweep_would_run(tmp_path: Path, monkeypatch, capsys) -> None:

@@ -163,5 +163,5 @@ def test_folders_that_lie_in_each_other_count_once(write, tmp_path: Path) -> Non
 
 def test_one_folder_may_be_given_as_it_is(write, tmp_path: Path) -> None:
     left, out = write(0, 12), write(1, 12)
-    found, _ = report(str(tmp_path), without=str(out))
+    found, _ = report(str(tmp_path), without=[out])
     assert [run.folder for run in found.runs] == [left]

@@ -19,7 +19,7 @@ from lab.runs.spec import RunSpec
 from lab.status import main
 from lab.sweeps.plan import read_plan, read_plans, write_plan
 from lab.sweeps.record import RecordPlan, jobs_of, planned
-from lab.sweeps.status import Gathering, gather
+from lab.sweeps.status import Gathering
 
 
 def multirun(*overrides: str):
@@ -131,7 +131,7 @@ def runs(tmp_path: Path) -> Path:
 
 
 def seen(root: Path) -> list[str]:
-    return [f"{run.status} {run.folder.relative_to(root)}" for run in gather(root)]
+    return [f"{run.status} {run.folder.relative_to(root)}" for run in Gathering(root).look()]
 
 
 def test_planned_runs_that_are_not_there_are_missing(runs: Path) -> None:
@@ -147,17 +147,21 @@ def test_a_planned_run_that_loads_is_running(runs: Path) -> None:
     folder = runs / "task" / "softmax" / "seed=1"
     lock = FolderLock(folder)
     lock.acquire()
-    assert [(run.reason, run.plans) for run in gather(folder)] == [("loading", ())]
+    assert [(run.reason, run.plans) for run in Gathering(folder).look()] == [("loading", ())]
     assert "running task/softmax/seed=1" in seen(runs)
     lock.release()
     assert "missing task/softmax/seed=1" in seen(runs)
 
 
 def test_a_plan_that_is_deleted_is_forgotten(runs: Path) -> None:
-    both = next(run for run in gather(runs) if run.folder.name == "seed=3")
+    both = next(run for run in Gathering(runs).look() if run.folder.name == "seed=3")
     assert len(both.plans) == 2
     next(plan for plan in both.plans if plan.command == "two").path.unlink()
-    assert [run.folder.name for run in gather(runs) if run.status == "missing"] == ["seed=0", "seed=1", "seed=3"]
+    assert [run.folder.name for run in Gathering(runs).look() if run.status == "missing"] == [
+        "seed=0",
+        "seed=1",
+        "seed=3",
+    ]
 
 
 def test_the_table_counts_them_and_names_the_file(runs: Path, monkeypatch, capsys) -> None:
@@ -198,4 +202,4 @@ def test_a_sweep_writes_its_plan_before_its_first_job(tmp_path: Path) -> None:
     assert set(plan.folders) == made and len(made) == 4
     assert plan.command.startswith("python -m lab.train -m experiment=reasoning")
     assert plan.path.stat().st_mtime <= min((folder / "config.yaml").stat().st_mtime for folder in made)
-    assert {run.status for run in gather(tmp_path / "runs")} == {"finished"}
+    assert {run.status for run in Gathering(tmp_path / "runs").look()} == {"finished"}

@@ -18,7 +18,7 @@ from hydra.types import RunMode
 from hydra_plugins.eureka_lab._search import SearchSweeper
 from lab.config.compose import CONFIGS
 from lab.console import LabError, Unfinished
-from lab.sweeps.status import gather
+from lab.sweeps.status import Gathering
 from lab.train import run
 
 optuna = pytest.importorskip("optuna", reason="Optuna is not installed: pip install -e '.[optuna]'")
@@ -59,8 +59,8 @@ def test_trials_are_runs_and_the_same_command_goes_on(tmp_path: Path) -> None:
     done, failed = trials(runs)
     assert (done.state.name, failed.state.name) == ("COMPLETE", "FAIL")
     # What is refused leaves nothing behind.
-    assert [run.status for run in gather(runs)] == ["finished"]
-    (finished,) = [run for run in gather(runs) if run.status == "finished"]
+    assert [run.status for run in Gathering(runs).look()] == ["finished"]
+    (finished,) = [run for run in Gathering(runs).look() if run.status == "finished"]
     assert done.value == pytest.approx(summary_of(finished.folder)["metrics"]["val/accuracy"])
     # Named by what was run, to the last digit: the same values are the same run.
     assert all(f"{key}={value}" in finished.folder.parent.name for key, value in done.params.items())
@@ -76,7 +76,7 @@ def test_trials_are_runs_and_the_same_command_goes_on(tmp_path: Path) -> None:
     assert third.number == cut_short.number and third.state.name == "COMPLETE"
     assert third.params == cut_short.params != fourth.params
     complete = [trial for trial in trials(runs) if trial.state.name == "COMPLETE"]
-    assert len(gather(runs)) == len(complete) and len(trials(runs)) == 4
+    assert len(Gathering(runs).look()) == len(complete) and len(trials(runs)) == 4
 
     finished_already = lab_train(*SMALL, "hydra.sweeper.n_trials=4", folder=tmp_path)
     assert "4 of 4 trials done" in finished_already.stderr and len(trials(runs)) == 4
@@ -392,8 +392,8 @@ def test_trials_in_other_processes_are_pruned(tmp_path: Path) -> None:
     done = lab_train(*searched, *pruner, *side_by_side, folder=tmp_path)
     assert "[3/3] pruned at epoch 10 with " in done.stderr and "3 trials, 0 failed, 2 pruned" in done.stderr
     assert [trial.state.name for trial in trials(tmp_path / "runs")] == ["COMPLETE", "PRUNED", "PRUNED"]
-    assert sorted(run.status for run in gather(tmp_path / "runs")) == ["finished", "stopped", "stopped"]
-    assert all("trial=" not in summary_of(run.folder)["command"] for run in gather(tmp_path / "runs"))
+    assert sorted(run.status for run in Gathering(tmp_path / "runs").look()) == ["finished", "stopped", "stopped"]
+    assert all("trial=" not in summary_of(run.folder)["command"] for run in Gathering(tmp_path / "runs").look())
 
 
 def test_ctrl_c_leaves_trials_side_by_side_to_the_same_command(tmp_path: Path) -> None:
@@ -409,4 +409,4 @@ def test_ctrl_c_leaves_trials_side_by_side_to_the_same_command(tmp_path: Path) -
     assert not any(words in said for words in ("Error executing job", "HYDRA_FULL_ERROR", "Traceback", "error: "))
     cut = trials(tmp_path / "runs")
     assert [trial.state.name for trial in cut] == ["RUNNING"] * 2
-    assert sorted(run.status for run in gather(tmp_path / "runs")) == ["stopped"] * 2
+    assert sorted(run.status for run in Gathering(tmp_path / "runs").look()) == ["stopped"] * 2
