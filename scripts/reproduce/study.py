@@ -20,7 +20,7 @@ import pandas as pd
 
 from lab.config.arguments import Parser
 from lab.console import LabError, refusals
-from lab.report.__main__ import report
+from lab.report.make import report
 from lab.report.settings import planned
 from lab.runs.files import write_text
 from lab.runs.summary import Summary, is_finished

@@ -32,8 +32,8 @@ from lab.callbacks.watch import Watch
 from lab.console import LabError, end_imports_quietly
 from lab.datasets.contract import check_data
 from lab.models.set_attention import SetAttention
-from lab.report.__main__ import report
 from lab.report.gather import gather
+from lab.report.make import report
 from lab.runs.summary import load_summary
 from lab.training.inspection import inspect
 from lab.training.load import read_trained

@@ -13,7 +13,6 @@ import pytest
 import yaml
 from report_runs import EPOCHS
 
-from lab.report.__main__ import report
 from lab.report.assemble import assemble
 from lab.report.charts import survival_chart
 from lab.report.figures import (
@@ -29,6 +28,7 @@ from lab.report.figures import (
     told_apart,
 )
 from lab.report.gather import gather
+from lab.report.make import report
 from lab.report.settings import settings
 from lab.runs.summary import Eureka
 from scripts import curves as curves_script

@@ -14,7 +14,6 @@ from report_runs import EPOCHS, changed_at, figure_8_beside
 
 from lab.console import LabError
 from lab.observation.change_point import change_point
-from lab.report.__main__ import report
 from lab.report.against import set_beside
 from lab.report.assemble import assemble, setting_row
 from lab.report.charts import curves_chart
@@ -26,6 +25,7 @@ from lab.report.figures import (
     rate_grid,
 )
 from lab.report.gather import gather
+from lab.report.make import report
 from lab.report.outcomes import baseline_of, change_times, compare, outcome, times
 from lab.report.published import Cell, Column, load
 from lab.report.settings import settings

@@ -11,7 +11,7 @@ import pytest
 
 from lab.bench.gathering import write_runs
 from lab.report import page as page_module
-from lab.report.__main__ import report
+from lab.report.make import report
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (it is in the extra dev)")
 

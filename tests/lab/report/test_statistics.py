@@ -165,7 +165,9 @@ def test_paired_ratios_are_mcnemars_with_newcombes_interval() -> None:
     with pytest.raises(ValueError, match="got none"):
         paired_ratios(one, {})
     # Newcombe 1998b, Table II: 36 pairs with both, 12 and 2 with one of them, none with neither.
-    published = paired_ratios({pair: pair < 48 for pair in range(50)}, {pair: not 36 <= pair < 48 for pair in range(50)})
+    published = paired_ratios(
+        {pair: pair < 48 for pair in range(50)}, {pair: not 36 <= pair < 48 for pair in range(50)}
+    )
     assert (published.gained, published.lost, published.difference) == (12, 2, pytest.approx(0.2))
     assert (published.low, published.high) == (pytest.approx(0.0569, abs=5e-5), pytest.approx(0.3404, abs=5e-5))
 
