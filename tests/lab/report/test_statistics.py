@@ -104,6 +104,7 @@ def test_runs_without_any_moment_are_censored_not_missing() -> None:
     assert median_time(always).epoch == 50
     every = no_moment_yet(always)
     assert every.share[-1] == 0 and every.low[-1] == 0
+    assert every.high[-1] == pytest.approx(1 - 0.025 ** (1 / 4))  # Clopper-Pearson of 0 of 4
     with pytest.raises(ValueError, match="one run or more"):
         Times((), ())
 
