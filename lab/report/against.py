@@ -275,17 +275,10 @@ def _ratio(cell: Cell | None, found: Outcome) -> Measured:
 def _mean(cell: Cell | None, mean: Mean | None, digits: int) -> Measured:
     if mean is None:
         return Measured(cell, "", None)
-    text = show_mean(mean, digits)
+    text = mean.told(digits)
     if cell is None or cell.mean is None or mean.low is None or mean.high is None:
         return Measured(cell, text, None)
     return Measured(cell, text, mean.low <= cell.mean <= mean.high)
-
-
-def show_mean(mean: Mean, digits: int) -> str:
-    """ "89.48 ± 1.10 (88.70 to 90.26)"; a single seed, and seeds without any spread, have no interval and say so."""
-    if mean.low is None:
-        return f"{mean.value:.{digits}f} ({'one seed' if mean.seeds == 1 else f'all {mean.seeds} seeds'})"
-    return f"{mean.value:.{digits}f} ± {mean.std:.{digits}f} ({mean.low:.{digits}f} to {mean.high:.{digits}f})"
 
 
 def _corrected(rows: Sequence[MatchedRow]) -> list[MatchedRow]:

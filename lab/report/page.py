@@ -15,7 +15,8 @@ from markupsafe import Markup
 
 from lab.console import counted
 from lab.report.against import MatchedRow, Measured
-from lab.report.assemble import Report, Section, compares, link, run_row
+from lab.report.assemble import Report, Section
+from lab.report.rows import compares, link, run_row
 from lab.report.settings import Setting
 
 # Most bytes of a page, so that it opens at once and can be mailed: charts, then figures, then pictures, while they fit.

@@ -128,6 +128,16 @@ class Mean:
     high: float | None
     seeds: int
 
+    def interval(self, digits: int) -> str:
+        """ "88.70 to 90.26"; empty where there is none."""
+        return "" if self.low is None else f"{self.low:.{digits}f} to {self.high:.{digits}f}"
+
+    def told(self, digits: int) -> str:
+        """ "89.48 ± 1.10 (88.70 to 90.26)"; a single seed, and seeds without any spread, say so instead."""
+        if self.low is None:
+            return f"{self.value:.{digits}f} ({'one seed' if self.seeds == 1 else f'all {self.seeds} seeds'})"
+        return f"{self.value:.{digits}f} ± {self.std:.{digits}f} ({self.interval(digits)})"
+
 
 def mean_over_seeds(
     values: Sequence[float], confidence: float = 0.95, bounds: tuple[float, float] = (-math.inf, math.inf)

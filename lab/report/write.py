@@ -14,9 +14,11 @@ from markupsafe import Markup, escape
 from lab.console import LabError, printable
 from lab.plotting.figures import save_figure
 from lab.report.against import MatchedRow
-from lab.report.assemble import Drawing, Report, run_row
+from lab.report.assemble import Report
+from lab.report.drawings import Drawing
 from lab.report.markdown import code, escaped
 from lab.report.page import page_values
+from lab.report.rows import run_row
 from lab.runs.files import DamagedFile, csv_text, lies_in, read_json, write_json, write_text
 
 # Two marks of a report's folder; a folder with other files and neither mark is never written into. One is enough, since

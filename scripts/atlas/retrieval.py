@@ -129,7 +129,7 @@ def table(scores: pd.DataFrame) -> pd.DataFrame:
         for size in SIZES:
             own, baseline = by_seed(scores, measure, size), by_seed(scores, PLAIN, size)
             mean = mean_over_seeds(list(own.values()), bounds=(0, 100))
-            half = "" if mean.low is None else f" ({mean.low:.1f} to {mean.high:.1f})"
+            half = f" ({mean.interval(1)})" if mean.interval(1) else ""
             common = len(own.keys() & baseline.keys())
             p = p_value(own, baseline) if measure != PLAIN and common > 1 else ""
             cells.append(f"{mean.value:.1f}{half}" + (p and f", p = {p}"))

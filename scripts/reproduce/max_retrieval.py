@@ -94,9 +94,7 @@ def table(scores: pd.DataFrame) -> pd.DataFrame:
     for measure in measures:
         means = [mean_over_seeds(list(by[measure][size].values()), bounds=(0, 100)) for size in SIZES]
         rows[f"{measure}, here"] = [f"{mean.value:.1f}" for mean in means]
-        rows[f"{measure}, 95 % interval"] = [
-            "" if mean.low is None else f"{mean.low:.1f} to {mean.high:.1f}" for mean in means
-        ]
+        rows[f"{measure}, 95 % interval"] = [mean.interval(1) for mean in means]
         if measure in ROWS:
             rows[f"{measure}, paper"] = [published(ROWS[measure], size) for size in SIZES]
     for measure in measures[1:]:

@@ -140,9 +140,9 @@ def table(scores: Scores) -> pd.DataFrame:
     rows = {"paper": [str(PAPER[ROWS[BASELINE]][f"size_{size}"]) for size in SIZES] + [""]}
     for name, found in scores.items():
         means = [mean_over_seeds(list(by_seed(found, BASELINE, size).values()), bounds=(0, 100)) for size in SIZES]
-        rows[name] = [
-            f"{one.value:.1f}" + ("" if one.low is None else f" ({one.low:.0f} to {one.high:.0f})") for one in means
-        ] + [f"{distance(found):.1f}"]
+        rows[name] = [f"{one.value:.1f}" + (f" ({one.interval(0)})" if one.interval(0) else "") for one in means] + [
+            f"{distance(found):.1f}"
+        ]
     columns = [*(f"{size:,}" for size in SIZES), "mean distance"]
     return pd.DataFrame(rows, index=columns).T.rename_axis("baseline, accuracy in %")
 

@@ -25,7 +25,7 @@ from lab.config.arguments import Parser
 from lab.config.overrides import last_of_each, quoted
 from lab.config.suggestions import choices
 from lab.console import LabError, refusals
-from lab.report.against import reason_of, show_mean, unlike
+from lab.report.against import reason_of, unlike
 from lab.report.outcomes import CADENCE, Outcome, outcome
 from lab.report.published import Row, Table, load
 from lab.report.published import names as published
@@ -185,8 +185,8 @@ def page(table: Table, size: SizeName, rows: Sequence[tuple[Row, list[Run]]], ch
             continue
         here = {
             "eureka_ratio": found.told_ratio() + (f", {failed} failed" if failed else ""),
-            "accuracy": show_mean(found.accuracy, 2) if found.accuracy else "-",
-            "eureka_epoch": show_mean(found.eureka_epoch, 1) if found.eureka_epoch else "-",
+            "accuracy": found.accuracy.told(2) if found.accuracy else "-",
+            "eureka_epoch": found.eureka_epoch.told(1) if found.eureka_epoch else "-",
         }
         line = {"row": name}
         for column, value in here.items():

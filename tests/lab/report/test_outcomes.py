@@ -15,7 +15,7 @@ from report_runs import EPOCHS, changed_at, figure_8_beside
 from lab.console import LabError
 from lab.observation.change_point import change_point
 from lab.report.against import set_beside
-from lab.report.assemble import assemble, setting_row
+from lab.report.assemble import assemble
 from lab.report.charts import curves_chart
 from lab.report.figures import (
     curves,
@@ -28,6 +28,7 @@ from lab.report.gather import gather
 from lab.report.make import report
 from lab.report.outcomes import baseline_of, change_times, compare, outcome, times
 from lab.report.published import Cell, Column, load
+from lab.report.rows import setting_row
 from lab.report.settings import settings
 
 

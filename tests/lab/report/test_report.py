@@ -16,7 +16,8 @@ from report_runs import changed_at
 from lab.console import LabError
 from lab.report import write as writing
 from lab.report.__main__ import main
-from lab.report.assemble import assemble, file_name
+from lab.report.assemble import assemble
+from lab.report.drawings import file_name
 from lab.report.gather import gather
 from lab.report.make import report
 from lab.report.outcomes import baseline_of, compare, outcome
