@@ -215,7 +215,7 @@ def tell_later(text: str, seconds: float = 3.0) -> threading.Timer:
 
 
 @contextmanager
-def patience(text: str) -> Iterator[None]:
+def noted_if_slow(text: str) -> Iterator[None]:
     """Runs the block; prints ``text`` on stderr if the block takes more than a few seconds."""
     timer = tell_later(text)
     try:
@@ -279,6 +279,6 @@ def _reader_has_gone() -> bool:
 
 def tables() -> Console:
     """Returns the console for tables; by default rich would fold output to a file or a pipe to 80 columns."""
-    from rich.console import Console  # here, since every command prints lines, but few tables
+    from rich.console import Console  # here: most commands print no table
 
     return Console() if sys.stdout.isatty() or "COLUMNS" in os.environ else Console(width=150)

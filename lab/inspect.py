@@ -32,7 +32,7 @@ import yaml
 from lab.config.arguments import tell_version
 from lab.config.compose import CONFIGS
 from lab.config.look_arguments import look_arguments
-from lab.console import import_from_here, patience, refusals
+from lab.console import import_from_here, noted_if_slow, refusals
 from lab.runs.stored_config import check_there
 from lab.training.memory import keep_freed_memory
 
@@ -58,21 +58,21 @@ def main() -> None:
     import_from_here()
     with refusals():
         # What was typed is checked before anything heavy is loaded.
-        told = look_arguments(sys.argv[1:])
-        if "run" in told:
-            check_there(told["run"])
+        options = look_arguments(sys.argv[1:])
+        if "run" in options:
+            check_there(options["run"])
         keep_freed_memory()
-        with patience("loading PyTorch"):
+        with noted_if_slow("loading PyTorch"):
             import torch
 
             from lab.runs.outcome import Ending
             from lab.training.inspect_model import inspect_model
             from lab.training.inspection import inspect
-        if (threads := told.pop("threads", None)) is not None:
+        if (threads := options.pop("threads", None)) is not None:
             torch.set_num_threads(threads)
-        told.setdefault("device", "cuda" if torch.cuda.is_available() else "cpu")
+        options.setdefault("device", "cuda" if torch.cuda.is_available() else "cpu")
         with Ending().told():
-            (inspect_model if "model" in told else inspect)(**told)
+            (inspect_model if "model" in options else inspect)(**options)
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ def main() -> None:
     """Runs the command line."""
     parser = Parser(prog="python -m lab.status", description=__doc__)
     parser.add_argument("root", type=Path, nargs="?", help="a folder of runs; default: runs")
-    parser.add_argument("--watch", type=float, metavar="SECONDS", help="show it again every so many seconds")
+    parser.add_argument("--watch", type=float, metavar="SECONDS", help="show the table again every SECONDS seconds")
     parser.add_argument(
         "--plan",
         nargs=argparse.REMAINDER,

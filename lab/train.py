@@ -18,7 +18,7 @@ from hydra_plugins.eureka_lab import offer
 from lab.config import command_line
 from lab.config.arguments import tell_version
 from lab.config.compose import CONFIGS
-from lab.console import LabError, Unfinished, import_from_here, patience, refusals, tell
+from lab.console import LabError, Unfinished, import_from_here, noted_if_slow, refusals, tell
 from lab.runs.spec import RunSpec
 from lab.runs.summary import Summary
 from lab.training.processes import end_with_rank_0, ended_with_parent
@@ -85,7 +85,7 @@ def main() -> None:
     with refusals():
         sys.argv[1:] = command_line.in_order(sys.argv[1:])
         offer(sys.argv[1:])
-        with patience("loading PyTorch"):  # to check an option, its class is imported
+        with noted_if_slow("loading PyTorch"):  # to check an option, its class is imported
             command_line.check_overrides(sys.argv[1:])
         _main()
 

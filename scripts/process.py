@@ -46,9 +46,9 @@ class Process:
         own = Path(tempfile.mkdtemp(dir=Process._said.name))
         self.out, self.err = files or (own / "out", own / "err")
         self.words, self.returncode, self._interpreter = words, None, interpreter
-        told = {**(environment or os.environ), "OMP_NUM_THREADS": "1"}
+        environment = {**(environment or os.environ), "OMP_NUM_THREADS": "1"}
         paths = {"folder": str(folder), "out": str(self.out), "err": str(self.err)}
-        self.pid: int = self._ask({"words": words, "environment": told, **paths})
+        self.pid: int = self._ask({"words": words, "environment": environment, **paths})
 
     def _ask(self, request: dict) -> Any:
         with self._asking:

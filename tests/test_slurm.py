@@ -23,7 +23,7 @@ from lab.sweeps.status import Gathering
 from lab.train import run as train_with
 
 # A wait ends as soon as what it waits for is there; this long it is only where something is wrong.
-PATIENCE = 600
+TIMEOUT = 600
 SMALL = ("experiment=reasoning", "data.numbers=4", "trainer.max_epochs=400", "logger=csv_only", "checkpoints.keep=3")
 LAUNCHER = (
     "hydra/launcher=submitit_slurm",
@@ -78,9 +78,9 @@ class Sweep:
         return holder.job
 
     def until(self, condition: Callable[[], object], what: str) -> None:
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while not condition():
-            assert time.monotonic() < deadline, f"waited {PATIENCE} s for {what}\n{self.logs()}"
+            assert time.monotonic() < deadline, f"waited {TIMEOUT} s for {what}\n{self.logs()}"
             time.sleep(0.1)
 
     def disturb(self, deeds: dict[Path, Callable[[Path], object]]) -> None:

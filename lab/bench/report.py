@@ -138,14 +138,14 @@ def number(value: float) -> str:
 
 def table_of(rows: Sequence[Row]) -> tuple[str, list[str], list[list[str]]]:
     """Title, head and cells of one group's table; values that all its rows share stand in the title alone."""
-    told = [name for name in COLUMNS if len({getattr(row, name) for row in rows}) > 1] or ["quantity"]
-    shared = [name for name in COLUMNS if name not in told and getattr(rows[0], name)]
+    varying = [name for name in COLUMNS if len({getattr(row, name) for row in rows}) > 1] or ["quantity"]
+    shared = [name for name in COLUMNS if name not in varying and getattr(rows[0], name)]
     words = [
         f"{name} {getattr(rows[0], name)}" if name in ("tokens", "batch") else getattr(rows[0], name) for name in shared
     ]
     title = ", ".join([TITLES[rows[0].group], *words])
-    head = [*told, "median", "quartiles", "unit", "peak MiB", "growth MiB"]
-    return title, head, [[*(_cell(getattr(row, name)) for name in told), *_numbers(row)] for row in rows]
+    head = [*varying, "median", "quartiles", "unit", "peak MiB", "growth MiB"]
+    return title, head, [[*(_cell(getattr(row, name)) for name in varying), *_numbers(row)] for row in rows]
 
 
 def _cell(value: object) -> str:

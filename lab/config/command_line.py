@@ -205,7 +205,9 @@ def _check_search_path(override: Override) -> None:
 
 
 def _check_read(typed: Sequence[Override], whole: DictConfig) -> None:
-    """Refuses keys that nothing reads, typed or from a file, and a sweep's file whose values no run's name would show.
+    """Refuses keys that nothing reads, and values that a sweep's file sets outside ``hydra.sweeper.params``.
+
+    The names of runs would lack such values.
 
     ``whole`` is the config that ``typed`` composes. Arguments of classes are compared with their signatures elsewhere.
 

@@ -28,7 +28,7 @@ def look_arguments(arguments: Sequence[str]) -> dict[str, Any]:
             "diagnostics=[attention_maps]"
         )
     own, other = ("model", "run") if "model" in names else ("run", "model")
-    told: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     overrides: list[str] = []
     of_softmax: list[str] = []
     of_data: dict[str, Any] = {}
@@ -49,16 +49,16 @@ def look_arguments(arguments: Sequence[str]) -> dict[str, Any]:
         if kind == "data":
             of_data[key] = one_value(argument)
         elif key in _OPTIONS["both"] or key in _OPTIONS[own]:
-            told[key] = {**_OPTIONS["both"], **_OPTIONS[own]}[key](key, _unquoted(argument, value))
+            options[key] = {**_OPTIONS["both"], **_OPTIONS[own]}[key](key, _unquoted(argument, value))
         elif key.startswith(("softmax.", "softmax/")):
             of_softmax.append(argument)
         else:
             name = argument.lstrip("+")
             plus = argument[: len(argument) - len(name)]
             overrides.append(argument if key == "hydra.searchpath" else f"{plus}callbacks.{name}")
-    named = ",".join(told.pop("diagnostics"))
-    told |= {"callbacks": [f"callbacks=[{named}]", *overrides], "softmax_options": of_softmax}
-    return {**told, "data_options": of_data} if own == "run" else told
+    named = ",".join(options.pop("diagnostics"))
+    options |= {"callbacks": [f"callbacks=[{named}]", *overrides], "softmax_options": of_softmax}
+    return {**options, "data_options": of_data} if own == "run" else options
 
 
 def _unquoted(argument: str, value: str) -> str:

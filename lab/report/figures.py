@@ -114,17 +114,17 @@ def title_of(runs: Sequence[Record], quantity: str) -> str:
 
 
 def other_title(runs: Sequence[Record], first: Sequence[Record], quantity: str) -> str:
-    """Metric that the curves of ``runs`` show, after a comma; "" where the axis, named for ``first``, says it."""
+    """Suffix ", <metric>" for a panel whose metric is not that of the shared axis (of ``first``); else ""."""
     own = title_of(runs, quantity)
     return "" if own == title_of(first, quantity) else f", {own}"
 
 
 def guides(runs: Sequence[Record], quantity: str) -> list[tuple[float, str, str]]:
     """Lines that curves of a quantity are compared with: height (a mean over seeds), line style, name in the legend."""
-    told = [run.summary.eureka for run in runs]
-    thresholds = [one.threshold for one in told if one.metric == one.drawn(quantity)]
+    moments = [run.summary.eureka for run in runs]
+    thresholds = [one.threshold for one in moments if one.metric == one.drawn(quantity)]
     # The accuracy or loss of a part of the answers has a plateau of its own, which is not known.
-    whole = [one for one in told if one.drawn(quantity) == f"val/{quantity}"]
+    whole = [one for one in moments if one.drawn(quantity) == f"val/{quantity}"]
     priors = [one.prior_accuracy if quantity == "accuracy" else one.prior_loss for one in whole]
     return [
         (height, line, name)

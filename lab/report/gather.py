@@ -158,15 +158,15 @@ def _read_index(root: Path) -> dict[str, tuple[Stamp, Record]]:
     """
     try:
         with np.load(root / INDEX, allow_pickle=False) as stored:
-            told, curves = json.loads(stored["text"].tobytes()), stored["curves"]
-        if told["version"] != VERSION:
+            index, curves = json.loads(stored["text"].tobytes()), stored["curves"]
+        if index["version"] != VERSION:
             return {}
         known: dict[str, tuple[Stamp, Record]] = {}
         start = 0
-        for row in told["runs"]:
+        for row in index["runs"]:
             own = curves[:, start : start + row["length"]]
             start += row["length"]
-            config = dict(told["configs"][row["config"]])
+            config = dict(index["configs"][row["config"]])
             if own.dtype != np.float32 or own.shape != (len(CURVES), row["length"]):
                 return {}
             record = Record(root / row["name"], Summary.model_validate(row["summary"]), config, own)

@@ -24,7 +24,7 @@ def report(
     baseline: str | None = None,
     confidence: float = 0.95,
     pictures_mib: float | None = None,
-    without: Collection[Path] = (),
+    without: Collection[str | Path] = (),
 ) -> tuple[Report, Path]:
     """Gathers the runs below ``roots`` and writes a report; returns the report and its folder.
 
@@ -52,7 +52,7 @@ def report(
     name = "report" if against is None else f"report-{against.replace('/', '-')}"
     out = as_path(out, "report(['runs'], out='somewhere')") if out else folders[0] / name
     check_out(out)
-    left_out = {folder.absolute() for folder in without}
+    left_out = {Path(folder).absolute() for folder in without}
     found_below = [gather(root) for root in folders]
     gathered = [replace(one, runs=tuple(r for r in one.runs if r.folder not in left_out)) for one in found_below]
     for part in gathered:

@@ -43,7 +43,7 @@ class Outcome:
         accuracy: final validation accuracy in % over finished runs with a Eureka-moment.
         plateau: the same over finished runs without one.
         watched: final value of another metric that was watched, over finished runs; None where it is the accuracy.
-        eureka_epoch: mean epoch over these runs with a moment; misleads where not all have one.
+        eureka_epoch: mean epoch of the moments; too low where some runs have none.
         median: median epoch to the moment, runs without one counted as "later than their last validation".
         change_ratio, change_median: ratio and median epoch of the change point instead of the moment; no ratio where
             runs without one might still have one.

@@ -33,7 +33,7 @@ from lab.runs.files import DamagedFile, read_json, remove_unfinished, write_json
 
 LOCK, LEASED, HOLDER = ".lock", ".lease", ".holder.json"
 # Seconds between two signs of life, and seconds without one after which a process elsewhere may take the folder over.
-BEAT, LEASE = 15.0, 60.0
+HEARTBEAT, LEASE = 15.0, 60.0
 # Seconds after which two processes that removed a silent holder's file at the same moment both have written their own:
 # the file of the later one remains.
 SETTLE = 2.0
@@ -82,7 +82,7 @@ class FolderLock:
     @property
     def lost(self) -> bool:
         """True once the folder is gone, or another process has taken it over because this one was silent too long."""
-        # The lease itself notices a missing file only at its next BEAT, and this process may write before then.
+        # The lease itself notices a missing file only at its next HEARTBEAT, and this process may write before then.
         gone = self._lease.is_locked and not (self.folder / LEASED).exists()
         return gone or self._lease.compromise is not None
 
@@ -237,7 +237,7 @@ def _flock(folder: Path) -> FileLock:
 
 def _lease(folder: Path) -> SoftFileLease:
     with undisturbed():
-        return SoftFileLease(folder / LEASED, lease_duration=LEASE, heartbeat_interval=BEAT, thread_local=False)
+        return SoftFileLease(folder / LEASED, lease_duration=LEASE, heartbeat_interval=HEARTBEAT, thread_local=False)
 
 
 def _read_record(folder: Path) -> Holder | None:

@@ -18,7 +18,7 @@ from lab.runs.files import one_line
 from lab.runs.stored_config import read_config
 
 # Seconds in which a server has to begin its first answer.
-_PATIENCE = 20.0
+_TIMEOUT = 20.0
 
 
 class MLflow(MLFlowLogger, Board):
@@ -114,7 +114,7 @@ def _check_answers(uri: str) -> None:
     import requests
 
     try:
-        requests.head(uri, timeout=_PATIENCE)
+        requests.head(uri, timeout=_TIMEOUT)
     except requests.exceptions.SSLError:
         return  # MLflow has options of its own for certificates
     except requests.exceptions.RequestException as error:

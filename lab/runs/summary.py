@@ -99,14 +99,14 @@ class Eureka(_Part):
 
 
 class Best(_Part):
-    """Tells the best validation accuracy and the epoch that had it."""
+    """Best validation accuracy, and its epoch."""
 
     accuracy: FiniteFloat
     epoch: Count
 
 
 class Git(_Part):
-    """Tells the commit that ran, and whether files differed from it."""
+    """Commit that ran, and whether files differed from it."""
 
     commit: str | None = None
     modified: bool = False
@@ -185,22 +185,22 @@ class Summary(_Part):
 
     @property
     def accuracy(self) -> float | None:
-        """Gives the newest validation accuracy, in [0, 1]; None before the first validation."""
+        """Newest validation accuracy, in [0, 1]; None before the first validation."""
         return self.metrics.get("val/accuracy")
 
     @property
     def watched(self) -> float | None:
-        """Gives the newest value of the metric that is watched for the moment; None before the first validation."""
+        """Newest value of the metric that is watched for the moment; None before the first validation."""
         return self.metrics.get(self.eureka.metric)
 
     @property
     def moment(self) -> int | None:
-        """Gives the epoch of the Eureka-moment; None without one."""
+        """Epoch of the Eureka-moment; None without one."""
         return self.eureka.epoch if self.eureka.happened else None
 
     @property
     def change(self) -> int | None:
-        """Gives the epoch of the change point of the metric that was watched; None without one."""
+        """Epoch of the change point of the metric that was watched; None without one."""
         return self.eureka.change.epoch if self.eureka.changed and self.eureka.change else None
 
     def __str__(self) -> str:

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 JOB = ".job.json"
 # Seconds between two looks at the results, and at the queue.
-LOOK, ASK = 2.0, 15.0
+RESULT_INTERVAL, QUEUE_INTERVAL = 2.0, 15.0
 # Seconds that a network file system may take to show the result of a job that has left the queue.
-PATIENCE = 20.0
+RESULT_TIMEOUT = 20.0
 # Seconds that SLURM may be silent, as while its controller restarts, before a sweep gives up.
-SILENCE = 60.0
+QUEUE_TIMEOUT = 60.0
 # Tells srun the CPUs per task, which it no longer takes from sbatch since SLURM 22.05.
 _CPUS_FOR_SRUN = 'if [ -n "$SLURM_CPUS_PER_TASK" ]; then export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"; fi'
 
@@ -127,8 +127,8 @@ def find(folders: Iterable[Path]) -> dict[Path, SlurmJob]:
     """Run folder -> its job that an earlier command has submitted and that is still queued or running.
 
     Raises:
-        LabError: if a submitted job has no result and SLURM does not say, for :data:`SILENCE` seconds, whether it is
-            still queued or running; at once where there is no ``squeue``.
+        LabError: if a submitted job has no result and SLURM does not say, for :data:`QUEUE_TIMEOUT` seconds, whether
+            it is still queued or running; at once where there is no ``squeue``.
     """
     noted = left_open(folders)
     if not noted:
@@ -136,12 +136,12 @@ def find(folders: Iterable[Path]) -> dict[Path, SlurmJob]:
     queue, asked = slurm.queued(), time.monotonic()
     while queue is None:
         # Not submitted again without an answer: a job that is still queued would then run twice.
-        if time.monotonic() - asked > SILENCE or shutil.which("squeue") is None:
+        if time.monotonic() - asked > QUEUE_TIMEOUT or shutil.which("squeue") is None:
             raise LabError(
                 f"squeue does not answer, so that job {next(iter(noted.values())).job_id} of an earlier command may "
                 "still be queued: try again once it does"
             )
-        time.sleep(LOOK)
+        time.sleep(RESULT_INTERVAL)
         queue = slurm.queued()
     return {folder: job for folder, job in noted.items() if job.job_id in queue}
 
@@ -188,11 +188,11 @@ def as_they_end(jobs: Mapping[int, SlurmJob]) -> Iterator[tuple[int, SlurmJob]]:
     asked = time.monotonic()
     while waiting:
         for number, job in list(waiting.items()):
-            if has_result(job) or time.monotonic() - gone.get(number, time.monotonic()) > PATIENCE:
+            if has_result(job) or time.monotonic() - gone.get(number, time.monotonic()) > RESULT_TIMEOUT:
                 yield number, waiting.pop(number)
         if waiting:
-            time.sleep(LOOK)
-        if time.monotonic() - asked > ASK and (queue := slurm.queued()) is not None:
+            time.sleep(RESULT_INTERVAL)
+        if time.monotonic() - asked > QUEUE_INTERVAL and (queue := slurm.queued()) is not None:
             asked = time.monotonic()
             gone = {n: gone.get(n, asked) for n, job in waiting.items() if job.job_id not in queue}
             _tell_of_stuck((job.job_id for job in waiting.values()), queue, said)

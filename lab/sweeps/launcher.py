@@ -82,9 +82,9 @@ class SlurmLauncher(submitit_launcher.SlurmLauncher):
         except LabError as error:
             tell(f"error: {error}")
             sys.exit(1)
-        except KeyboardInterrupt as told:
+        except KeyboardInterrupt as signalled:
             tell("\nThe jobs go on: python -m lab.status shows them, the same command waits for them again.")
-            sys.exit(128 + next(iter(told.args), signal.SIGINT))
+            sys.exit(128 + next(iter(signalled.args), signal.SIGINT))
 
     def _launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> list[JobReturn]:
         runs = self._runs(job_overrides, initial_job_idx)
@@ -212,9 +212,9 @@ class SlurmLauncher(submitit_launcher.SlurmLauncher):
             error: Exception = Unfinished(
                 f"job {job.job_id} was cancelled, killed or out of memory; the run's summary says {status}"
             )
-        except UncompletedJobError as told:
+        except UncompletedJobError as failure:
             # The traceback stands between two lines of hyphens; its last line names the error.
-            trace = str(told).split("-" * 22)
+            trace = str(failure).split("-" * 22)
             error = LabError(f"job {job.job_id} failed: {trace[len(trace) // 2].strip().splitlines()[-1]}")
         return JobReturn(overrides=run.overrides, status=JobStatus.FAILED, _return_value=error)
 

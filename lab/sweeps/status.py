@@ -37,7 +37,7 @@ COLORS = {
 # Statuses of runs that may have a SLURM job in the queue.
 OPEN = ("failed", "stopped", "missing")
 # Seconds that squeue may take before the table is shown without it.
-IMPATIENCE = 5.0
+STATUS_TIMEOUT = 5.0
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class Gathering:
         self._only = only
         self._known: dict[Path, tuple[tuple[int, int], RunStatus]] = {}
         self._queue: dict[str, str | None] | None = None
-        self._asked = -jobs.ASK
+        self._asked = -jobs.QUEUE_INTERVAL
 
     def look(self) -> list[RunStatus]:
         """All runs, those that need a look first; runs set aside by ``force=true`` are left out."""
@@ -138,8 +138,8 @@ class Gathering:
         if not noted:
             return runs
         # Not at every look, to spare the cluster's controller.
-        if time.monotonic() - self._asked >= jobs.ASK:
-            self._queue = slurm.queued(IMPATIENCE)
+        if time.monotonic() - self._asked >= jobs.QUEUE_INTERVAL:
+            self._queue = slurm.queued(STATUS_TIMEOUT)
             self._asked = time.monotonic()
         return [_with_job(run, noted[run.folder].job_id, self._queue) if run.folder in noted else run for run in runs]
 

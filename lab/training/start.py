@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import numpy as np
 from omegaconf import DictConfig
 
-from lab.console import LabError, patience
+from lab.console import LabError, noted_if_slow
 from lab.runs import slurm
 from lab.runs.spec import RunSpec, device_count
 from lab.runs.summary import Summary, is_finished, read_summary
@@ -74,7 +74,7 @@ def start(spec: RunSpec) -> list[Summary]:
     if spec.force or not all(is_finished(one.folder) for one in spec.each):
         _check_devices(spec.config.trainer)
     keep_freed_memory()
-    with patience("loading PyTorch"):
+    with noted_if_slow("loading PyTorch"):
         from lab.training.fit import train  # takes seconds: torch, Lightning, timm
     return train(spec)
 

@@ -1,6 +1,6 @@
 """The atlas: every softmax on every task small enough for two CPU cores, and what the results do and do not say.
 
-    python -m scripts.atlas --plan                       # what stands, what is missing
+    python -m scripts.atlas --plan                       # what is done, what is missing
     python -m scripts.atlas --minutes 120 --threads 1    # trains missing cells, writes the page after each
     python -m scripts.atlas --only reasoning
     python -m scripts.atlas --page                       # writes the page of what is there
@@ -111,7 +111,7 @@ if __name__ == "__main__":
         default=True,
         help="torch.compile, as all runs of results/atlas: needs a C++ compiler on a CPU",
     )
-    parser.add_argument("--plan", action="store_true", help="say what stands and what is missing; train nothing")
+    parser.add_argument("--plan", action="store_true", help="say what is done and what is missing; train nothing")
     parser.add_argument("--page", action="store_true", help="write the page of what is there; train nothing")
     with refusals():
         main(parser.parse_args())

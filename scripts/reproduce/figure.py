@@ -226,7 +226,7 @@ if __name__ == "__main__":
     parser = Parser(description=__doc__)
     parser.add_argument("words", nargs="*", help="figures, such as 4, eureka:4 or softmax:2, or all; then overrides")
     parser.add_argument("--size", choices=SIZES, default="published")
-    parser.add_argument("--list", action="store_true", help="every figure: what stands, and how long the rest takes")
+    parser.add_argument("--list", action="store_true", help="every figure: what is done, and how long the rest takes")
     parser.add_argument("--runs", type=Path, default=Path("runs/figures"), help="folder of the runs")
     parser.add_argument("--out", type=Path, default=Path("results/figures"), help="folder of the pages")
     parser.add_argument("--minutes", type=float, help="stop after so many; the same command goes on")

@@ -243,7 +243,7 @@ def how_many_there(runs: Sequence[Run]) -> str:
 
 
 def listed(rows: Sequence[Listed]) -> Iterator[str]:
-    """A line for each row: what stands. Then, for each with missing runs, how long these take.
+    """A line for each row: what is done. Then, for each with missing runs, how long these take.
 
     The time is measured, which takes minutes: each line is given as soon as it is known.
     """

@@ -1,4 +1,4 @@
-"""Studies small enough for two cores: language, learning in context, and the local learning coefficient.
+"""Studies small enough for two cores: language, in-context learning, and the local learning coefficient.
 
     python -m scripts.reproduce.study language --threads 1      # trains what is missing, then writes results/language
     python -m scripts.reproduce.study in_context --minutes 60
@@ -110,7 +110,7 @@ STUDIES = {
         ),
     ),
     "in_context": Study(
-        "Learning in context in small",
+        "In-context learning in small",
         "Omniglot's two small sets with turns and mirror images, 28 pixels, a small ResNet and two layers. "
         "The Eureka-moment is the first few-shot accuracy over the two labels of the sequence above 70 %; guessing "
         "gives 50 %.",

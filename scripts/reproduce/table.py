@@ -1,13 +1,13 @@
 """Reproduces every table of the papers with training behind it, each by one command.
 
-    python -m scripts.reproduce.table --list                          # what stands, and how long the rest takes
+    python -m scripts.reproduce.table --list                          # what is done, and how long the rest takes
     python -m scripts.reproduce.table 4 trainer=gpu compile=true      # of Eureka-moments in Transformers, as published
     python -m scripts.reproduce.table 7 --schedules trainer=gpu       # first chooses each row's schedule
     python -m scripts.reproduce.table 1 --size small --seeds 4        # its rows on the main task in small, on two cores
     python -m scripts.reproduce.table softmax:1                       # "softmax is not enough"
 
 Says how long it takes, then trains what is missing seed by seed, so that every row has first results early. Rows take
-the learning rates of the paper's headline runs where it names them, else the ViT's; ``--schedules`` runs all nine
+the learning rates of the published runs where they are known, else the ViT's; ``--schedules`` runs all nine
 schedules of Table 11 with four seeds each and takes the one with the highest Eureka-ratio, then accuracy (A.14).
 Stop it at any time: the same command goes on with what is missing; a run that fails does not end the others.
 """

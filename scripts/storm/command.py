@@ -11,7 +11,7 @@ from scripts.process import Process
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 # Seconds after which a command counts as hanging.
-PATIENCE = 120.0
+TIMEOUT = 120.0
 # Beginning of the last line of a traceback.
 _ERROR = re.compile(r"(\w+\.)*\w*(Error|Exception|Interrupt|Exit)\b")
 
@@ -36,7 +36,7 @@ def said_by(process: Process | subprocess.Popen[str]) -> Said:
     Raises:
         subprocess.TimeoutExpired: if it hangs.
     """
-    out, err = process.communicate(timeout=PATIENCE)
+    out, err = process.communicate(timeout=TIMEOUT)
     assert process.returncode is not None
     return Said(process.returncode, out, err)
 

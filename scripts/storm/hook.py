@@ -32,7 +32,7 @@ def watch(runs: str, events: str, number: int, when: str, signal: int) -> None:
             mine, count = count, count + 1
             os.write(seen, f"{name} {os.path.basename(rest[0] if name == 'replace' else path)}\n".encode())
             if mine == number and when != "after":
-                # This time the number may be that of a call on a path, with no open file to tear: it is only struck.
+                # Calls may come in another order than in the undisturbed run: where no file is open, none is torn.
                 if when.startswith("torn:") and isinstance(first, int):
                     os.ftruncate(first, int(os.fstat(first).st_size * float(when.removeprefix("torn:"))))
                 os.kill(os.getpid(), signal)

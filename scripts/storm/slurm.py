@@ -21,7 +21,7 @@ from scripts.storm.shapes import overrides
 
 _SHAPES = ("reasoning", "heat treatment")
 # Seconds: jobs wait for each other, and each one imports all libraries anew.
-_PATIENCE = 900.0
+_TIMEOUT = 900.0
 _LAUNCHER = (
     "hydra/launcher=submitit_slurm",
     "hydra.launcher.cpus_per_task=1",
@@ -57,15 +57,15 @@ def _carry_out(grounds: Grounds, drawn: random.Random, shape: str, deed: str, fo
     wait = drawn.random() * undisturbed.seconds / 2
     try:
         first = _start(shape, folder)
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + _TIMEOUT
         while not (held := _saved(folder)) and first.poll() is None and time.monotonic() < deadline:
             time.sleep(0.02)
         if held:
             time.sleep(wait)
             _disturb(held, deed)
-        first.wait(_PATIENCE)
+        first.wait(_TIMEOUT)
         again = _start(shape, folder)
-        again.wait(_PATIENCE)
+        again.wait(_TIMEOUT)
         said = again.err.read_text()
         if again.returncode or "Traceback" in said:
             return f"the same command afterwards: exit status {again.returncode}: {said.strip().splitlines()[-1]}"

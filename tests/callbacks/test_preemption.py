@@ -267,7 +267,7 @@ def test_a_run_whose_folder_was_taken_over_ends_without_writing(
     tmp_path: Path, undisturbed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another node believes this process dead; from then on the folder is the other's alone."""
-    monkeypatch.setattr("lab.runs.lock.BEAT", 0.01)
+    monkeypatch.setattr("lab.runs.lock.HEARTBEAT", 0.01)
     sound = TwoStepModule.on_before_optimizer_step
 
     def taken_over(self: TwoStepModule, *arguments: object) -> None:

@@ -21,7 +21,7 @@ from lab.callbacks.access import ends_with_this_epoch
 from lab.callbacks.pace import Pace
 from lab.callbacks.progress import Line
 from lab.callbacks.summary import RunSummary
-from lab.console import LabError, duration, patience, tell_later
+from lab.console import LabError, duration, noted_if_slow, tell_later
 from lab.runs.summary import load_summary
 
 REASONING = ("experiment=reasoning", "model.layer_norm=false", "data.numbers=4", "logger=csv_only")
@@ -128,7 +128,7 @@ def test_times_are_told_in_two_units_at_most() -> None:
 def test_what_takes_long_says_so_and_what_does_not_is_quiet(capsys: pytest.CaptureFixture[str]) -> None:
     tell_later("under way", seconds=0.01).join()
     assert capsys.readouterr().err == "under way\n"
-    with patience("never told"):
+    with noted_if_slow("never told"):
         pass
     assert capsys.readouterr().err == ""
 

@@ -149,7 +149,7 @@ def test_a_folder_that_is_not_there_is_answered(
 def test_a_folder_without_a_run_is_told_before_pytorch_is_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(f"{main.__module__}.patience", None)
+    monkeypatch.setattr(f"{main.__module__}.noted_if_slow", None)
     monkeypatch.setattr(sys, "argv", ["lab.inspect", f"run={tmp_path}", "diagnostics=[attention_maps]"])
     with pytest.raises(SystemExit):
         main()

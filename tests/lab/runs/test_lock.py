@@ -26,7 +26,7 @@ ELSEWHERE = Holder(token="theirs", host="node07", pid=4711, born=0.0, job="12_3"
 
 @pytest.fixture(autouse=True)
 def in_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lock, "BEAT", 0.05)
+    monkeypatch.setattr(lock, "HEARTBEAT", 0.05)
     monkeypatch.setattr(lock, "LEASE", 0.6)
     monkeypatch.setattr(lock, "SETTLE", 0.1)
 
@@ -104,7 +104,7 @@ def test_who_died_on_this_machine_is_replaced_at_once(
     tmp_path: Path, disk: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lock, "LEASE", 60.0)
-    monkeypatch.setattr(lock, "BEAT", 15.0)
+    monkeypatch.setattr(lock, "HEARTBEAT", 15.0)
     held_by(tmp_path, Holder("dead", socket.gethostname(), 2**22 + 1, 0.0, None))
     assert not is_held(tmp_path)
     before = time.monotonic()
@@ -213,7 +213,7 @@ def test_half_a_record_of_who_died_here_costs_no_lease(
     tmp_path: Path, disk: None, monkeypatch: pytest.MonkeyPatch, damaged: str, left: int
 ) -> None:
     monkeypatch.setattr(lock, "LEASE", 60.0)
-    monkeypatch.setattr(lock, "BEAT", 15.0)
+    monkeypatch.setattr(lock, "HEARTBEAT", 15.0)
     held_by(tmp_path, Holder("dead", socket.gethostname(), 2**22 + 1, 0.0, None))
     (tmp_path / damaged).write_bytes((tmp_path / damaged).read_bytes()[:left])
     before = time.monotonic()

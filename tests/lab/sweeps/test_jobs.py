@@ -149,7 +149,7 @@ def test_without_submitit_the_launcher_says_what_to_install(tmp_path: Path) -> N
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("LOOK", "ASK", "PATIENCE"):
+    for name in ("RESULT_INTERVAL", "QUEUE_INTERVAL", "RESULT_TIMEOUT"):
         monkeypatch.setattr(jobs, name, 0.02)
 
 
@@ -178,7 +178,7 @@ def test_jobs_are_followed_by_their_results_and_the_queue(tmp_path: Path, quick:
         return answers.pop(0)
 
     monkeypatch.setattr(slurm, "queued", queued)
-    monkeypatch.setattr(jobs, "PATIENCE", 0.1)
+    monkeypatch.setattr(jobs, "RESULT_TIMEOUT", 0.1)
     ended = [(number, jobs.has_result(job)) for number, job in jobs.as_they_end(every)]
     assert ended == [(2, True), (0, False), (1, True)]
 
@@ -220,7 +220,7 @@ def test_a_job_is_not_submitted_twice_while_slurm_does_not_answer(tmp_path: Path
     monkeypatch.setattr(slurm, "queued", lambda: answers.pop(0))
     assert list(jobs.find([run])) == [run]
     monkeypatch.setattr(slurm, "queued", lambda: None)
-    monkeypatch.setattr(jobs, "SILENCE", 0.1)
+    monkeypatch.setattr(jobs, "QUEUE_TIMEOUT", 0.1)
     with pytest.raises(LabError, match=r"squeue does not answer, so that job 9_4 of an earlier command may still"):
         jobs.find([run])
 
