@@ -79,20 +79,20 @@ class FiniteLoss(Callback):
 
     def on_before_optimizer_step(self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: Optimizer) -> None:
         if pl_module.device.type == "cpu" or trainer.global_step % self.every_n_steps == 0:
-            self._look()
+            self._check()
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._look()
+        self._check()
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._look()
+        self._check()
 
     def state_dict(self) -> dict[str, Any]:
         # Called for every checkpoint, also for those of seeds trained together, so none is saved after a bad loss.
-        self._look()
+        self._check()
         return {}
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         seen, self._losses = self._losses, []
         if not seen:
             return

@@ -24,6 +24,9 @@ from lab.runs.peak import forget_peak, peak_memory
 from lab.runs.provenance import now
 from lab.runs.summary import VERSION, Best, Eureka, Status, Summary, read_summary, write_summary
 
+# Least time between two writes while training.
+_EVERY_SECONDS = 30.0
+
 
 class RunSummary(Callback):
     """Writes the summary atomically at the start, while training and at the end, however the run ends.
@@ -31,13 +34,11 @@ class RunSummary(Callback):
     Args:
         folder: the run folder.
         what: the summary's fixed fields (experiment, softmax, seed, overrides, command, ...).
-        every_seconds: least time between two writes while training.
     """
 
-    def __init__(self, folder: Path, what: Summary, every_seconds: float = 30.0) -> None:
+    def __init__(self, folder: Path, what: Summary) -> None:
         self.folder = folder
         self.what = what.model_copy(update={"version": VERSION, "started": now()})
-        self.every_seconds = every_seconds
         self._seconds_before = 0.0
         self._clock: float | None = None  # None until training starts
         self._written = -math.inf
@@ -60,7 +61,7 @@ class RunSummary(Callback):
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        if time.monotonic() - self._written > self.every_seconds:
+        if time.monotonic() - self._written > _EVERY_SECONDS:
             self.write(trainer, "running")
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -90,8 +91,8 @@ class RunSummary(Callback):
 
     def _metrics(self, trainer: L.Trainer | None) -> dict[str, float]:
         """The newest value of every logged metric, including values from before an interruption."""
-        now = {name: float(value) for name, value in trainer.callback_metrics.items()} if trainer else {}
-        return dict(sorted({**self._restored, **now}.items()))
+        newest = {name: float(value) for name, value in trainer.callback_metrics.items()} if trainer else {}
+        return dict(sorted({**self._restored, **newest}.items()))
 
     @rank_zero_only
     def write(self, trainer: L.Trainer | None, status: Status, error: str | None = None) -> None:

@@ -147,7 +147,7 @@ class VisionData(DataModule):
         return prior_accuracy_over((draws["latents"], self.task.label(draws["latents"])) for draws in drawn)
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Batch:
-        return self.composed(batch) if "images" in batch else batch
+        return self.composed(batch)
 
     def composed(self, drawn: Drawn, normalise: bool = True) -> Batch:
         """The batch of draws, on the device that the draws are on."""

@@ -49,7 +49,7 @@ def arrangements(data: VisionData, pairs: int) -> Tensor:
     drawn = data.task.sample(bank, torch.arange(pairs), generator_of("columns", 0))
     tiles_P2 = torch.stack([drawn.latents["target_1_tile"], drawn.latents["target_2_tile"]], 1)
     images_P2 = drawn.images.gather(1, tiles_P2)
-    colors_P23 = drawn.colors.gather(1, tiles_P2.unsqueeze(-1).expand(-1, -1, 3))
+    colors_P23 = torch.take_along_dim(drawn.colors, tiles_P2.unsqueeze(-1), 1)
     scenes = []
     for top in (0, 1):
         for bottom in (0, 1):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -124,6 +126,20 @@ class Keeper(Callback):
             paths.append(self.draw(figure, f"{name}{suffix}", trainer, pdf))
         return paths
 
+    @contextmanager
+    def telling_faults(self) -> Iterator[None]:
+        """Runs a block that draws the picture over training; tells what fails, since training has ended well.
+
+        Raises:
+            LabError, OSError: as the block does.
+        """
+        try:
+            yield
+        except (LabError, OSError):
+            raise
+        except Exception as error:
+            tell(f"callbacks.{self.name} draws no picture over training: {unexpected(error)}")
+
     def draw(self, figure: Figure, name: str, trainer: L.Trainer | None = None, pdf: bool = False) -> Path:
         """Writes a picture below ``pictures``, and shows it on the boards; returns its PNG file.
 
@@ -159,18 +175,14 @@ class Keeper(Callback):
             self.take_back(trainer.global_step)
         if self.table.empty:
             return
-        try:
+        with self.telling_faults():
             picture = self.history(self.table, moment_step(trainer))
             if picture is not None:
                 self.draw(picture, "", trainer)
-        except (LabError, OSError):
-            raise
-        except Exception as error:  # training has ended well, and the table is written
-            tell(f"callbacks.{self.name} draws no picture over training: {unexpected(error)}")
 
 
-class OwnInputDiagnostic(Keeper, ABC):
-    """A diagnostic that shows a trained model (``lab.inspect``) inputs of its own choice instead of a probe set."""
+class CheckpointDiagnostic(Keeper, ABC):
+    """A diagnostic that looks at a checkpoint once (``lab.inspect``), at inputs that it draws itself."""
 
     @abstractmethod
     def look(self, subject: Subject) -> Findings:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from contextlib import suppress
 from functools import partial
 
 import lightning as L
@@ -14,18 +13,18 @@ from pydantic import PositiveInt
 from torch.optim import Optimizer
 
 from lab.callbacks.access import model_of
-from lab.callbacks.diagnostics.base import OwnInputDiagnostic
+from lab.callbacks.diagnostics.base import CheckpointDiagnostic
 from lab.callbacks.eureka import moment_step
 from lab.console import LabError
 from lab.models.parts import attention_layers_of
 from lab.observation.gradients import at_next_steps
 from lab.observation.observe import Findings
 from lab.observation.subject import Subject
-from lab.plotting.curves import gradient_figure
+from lab.plotting.curves import gradient_figure, gradient_rows
 from lab.plotting.figures import bars_by_layer, lines_by_layer
 
 
-class GradientNorms(OwnInputDiagnostic):
+class GradientNorms(CheckpointDiagnostic):
     """Logs ``gradient/<q|k|v>/layer_<i>``, the mean absolute gradient of each projection.
 
     They are read after the backward pass and unscaling, before the optimiser step, with one transfer to the host per
@@ -63,9 +62,9 @@ class GradientNorms(OwnInputDiagnostic):
             return
         for logger in trainer.loggers:
             logger.save()
-        # A model without attention has logged none.
-        with suppress(ValueError):
-            self.draw(gradient_figure(self.folder, moment=moment_step(trainer)), "", trainer)
+        if gradient_rows(self.folder):  # a model without attention has none
+            with self.telling_faults():
+                self.draw(gradient_figure(self.folder, moment=moment_step(trainer)), "", trainer)
 
     def look(self, subject: Subject) -> Findings:
         """Mean |gradient| of the next training steps at a checkpoint.

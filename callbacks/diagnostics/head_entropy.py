@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pydantic import Field, NonNegativeInt, PositiveInt
 from scipy import stats
 
-from lab.callbacks.diagnostics.base import NEEDS, OwnInputDiagnostic
+from lab.callbacks.diagnostics.base import NEEDS, CheckpointDiagnostic
 from lab.console import LabError, tell
 from lab.datasets.seeding import generator_of
 from lab.models.parts import observable
@@ -30,7 +30,7 @@ PROMPT = "What is the maximum in the following sequence: {seq}? The maximum is:"
 _PLACE = "{seq}"
 
 
-class HeadEntropy(OwnInputDiagnostic):
+class HeadEntropy(CheckpointDiagnostic):
     """Entropy of attention at the last token of a prompt, head by head, against the number of items in the prompt.
 
     Items are whole numbers, drawn uniformly from 0 to ``largest`` and separated by commas. Table: block, head, items,

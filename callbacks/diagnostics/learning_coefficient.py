@@ -11,7 +11,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
-from lab.callbacks.diagnostics.base import OwnInputDiagnostic
+from lab.callbacks.diagnostics.base import CheckpointDiagnostic
 from lab.callbacks.throughput import no_training
 from lab.console import LabError, tell
 from lab.datasets.loading import data_of
@@ -23,7 +23,7 @@ from lab.plotting.figures import count_axis, legend_below, new_figure, shade_bef
 from lab.plotting.style import GUIDE, styled
 
 
-class LearningCoefficient(OwnInputDiagnostic):
+class LearningCoefficient(CheckpointDiagnostic):
     """Local learning coefficient: n / ln n times the rise of the training loss under Langevin sampling.
 
     A model whose loss is flat in many directions has a low coefficient; it rises as the model learns a further step.

@@ -214,8 +214,6 @@ class InContextData(DataModule):
         return range(self._few_shot_batches - (-self.in_weights_size // batch_size))
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Batch:
-        if "images" not in batch:
-            return batch
         images, labels = batch["images"], batch["labels"]
         x = self._pixels_on(images.device).index_select(0, images.flatten()).unflatten(0, images.shape)
         return {

@@ -31,5 +31,5 @@ class NoPosition(MainTask):
             name: order.gather(1, value.unsqueeze(1)).squeeze(1) if name.endswith("_tile") else value
             for name, value in scenes.latents.items()
         }
-        colors = scenes.colors.gather(1, order.unsqueeze(-1).expand(-1, -1, 3))
+        colors = torch.take_along_dim(scenes.colors, order.unsqueeze(-1), 1)
         return replace(scenes, images=scenes.images.gather(1, order), colors=colors, latents=latents)

@@ -201,7 +201,7 @@ class MaskedLanguageData(TextData):
         }
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Batch:
-        return masked(**batch) if "score" in batch else batch
+        return masked(**batch)
 
 
 def masked(tokens: Tensor, score: Tensor, fate: Tensor, random: Tensor) -> Batch:

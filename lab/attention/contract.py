@@ -129,7 +129,7 @@ def check_rule(rule: object) -> None:
         rule.weighs_channels = True
 
 
-def take_findings(layer: nn.Module, checked: nn.Module) -> None:
+def copy_properties(layer: nn.Module, checked: nn.Module) -> None:
     """Copies to a rule or normaliser the properties that were found out for another one of its kind."""
     for name in (*_Dependence._fields, "shift_invariant"):
         if getattr(layer, name, ...) is None:

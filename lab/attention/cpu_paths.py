@@ -45,8 +45,8 @@ def attend(
 ) -> Tensor:
     """:func:`lab.attention.functional.attend` of tensors on a CPU, by the quickest path for their sizes.
 
-    - Softmax over 17 to 256 keys in bfloat16, on a CPU with instructions for it: :class:`Weights`; without a mask, the
-      rule's own ``weights_in_bfloat16`` where it has them.
+    - Softmax over 17 to 256 keys in bfloat16, on a CPU with instructions for it: :class:`SoftmaxIn16Bit`; without a
+      mask, the rule's own ``weights_in_bfloat16`` where it has them.
     - Everything else in float32 at least: the backward pass of the fused kernel is ten times slower in 16 bit
       (256 scenes, 4 heads, 17 tokens: 38 ms against 2.7 ms).
     """
@@ -128,7 +128,7 @@ def mix(weights_BHNM: Tensor, v_BHMD: Tensor) -> Tensor:
     return weights_BHNM @ v_BHMD
 
 
-class Weights(torch.autograd.Function):
+class SoftmaxIn16Bit(torch.autograd.Function):
     """softmax(q k^T) as a fused kernel computes it in 16 bit: in float32, then rounded for the product with v.
 
     Rescaled queries in float32 [B, H, N, D], keys in 16 bit [B, H, M, D] -> weights in 16 bit [B, H, N, M]. The
@@ -162,7 +162,7 @@ class Weights(torch.autograd.Function):
 # Under torch.compile over vmap (seeds side by side) Dynamo would trace into it and lose its backward pass.
 @torch.compiler.allow_in_graph
 def _weights(q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
-    return Weights.apply(q, k, mask)
+    return SoftmaxIn16Bit.apply(q, k, mask)
 
 
 def score_variance(q_BHND: Tensor, k_BHMD: Tensor, over: tuple[int, ...]) -> Tensor:

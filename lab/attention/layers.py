@@ -78,7 +78,7 @@ class MultiHead(nn.Module):
 
     @property
     def in_use(self) -> bool:
-        """True if the model asks this layer: it need not ask one that another library has copied."""
+        """False for a copy that the model does not call, as PEFT keeps one."""
         return True
 
     def attend(
@@ -91,7 +91,7 @@ class MultiHead(nn.Module):
         bias: Tensor | None = None,
         tap: Tap | None = None,
     ) -> Tensor:
-        """z_BHND under the layer's rule and normaliser; all that it is computed from goes to ``tap``, or to its own."""
+        """z_BHND under the layer's rule and normaliser; ``tap``, else the layer's own, keeps its parts."""
         tap = self.tap if tap is None else tap
         through = attend if tap is None else tap.attend
         return through(q_BHND, k_BHMD, v_BHMD, self.rule, mask, self.normaliser, dropout, bias)
@@ -249,7 +249,10 @@ class CrossAttention(MultiHead):
 
     @property
     def mixes_tokens(self) -> bool:
-        """True where a query may be moved to the basis of the tokens: no recorder listens, and only scores matter."""
+        """True where W_K and W_V may be applied to the query's side, so that tokens need no projection.
+
+        No recorder listens, and weights depend on scores alone.
+        """
         # Scores q k^T are the same in another basis, but other logits would change. The bias of values is added once,
         # which is right if weights add up to one. The bias of keys is left out: it shifts all logits of a query alike,
         # which must not matter.

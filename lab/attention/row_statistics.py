@@ -28,11 +28,6 @@ def row_extremes(q_BHND: Tensor, k_BHMD: Tensor, mask: Tensor | None = None) -> 
     return over_queries(_extremes, q_BHND, k_BHMD, mask)
 
 
-def row_mean(q_BHND: Tensor, k_BHMD: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Mean score of each row, [B, H, N, 1]; 0 in a row without keys."""
-    return over_queries(_mean, q_BHND, k_BHMD, mask)
-
-
 def row_absolute_deviation(
     q_BHND: Tensor, k_BHMD: Tensor, mask: Tensor | None = None, centre: Tensor | None = None
 ) -> Tensor:
@@ -66,10 +61,6 @@ def _extremes(q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
     if mask is not None:
         high, low = high.masked_fill(~mask, float("-inf")), low.masked_fill(~mask, float("inf"))
     return torch.cat([high.amax(-1, keepdim=True), low.amin(-1, keepdim=True)], -1)
-
-
-def _mean(q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
-    return _mean_of(q @ k.transpose(-2, -1), mask)
 
 
 def _absolute_deviation(q: Tensor, k: Tensor, mask: Tensor | None, *centre: Tensor) -> Tensor:

@@ -37,7 +37,7 @@ class Answering(Observable):
         """(tokens [B, N], places [B, M]) -> logits [B, M, num_classes] of the token after each place."""
         tokens_BN, places_BM = x
         states_BNW = self.model.base_model(tokens_BN).last_hidden_state
-        asked_BMW = states_BNW.gather(1, places_BM.unsqueeze(-1).expand(-1, -1, states_BNW.shape[-1]))
+        asked_BMW = torch.take_along_dim(states_BNW, places_BM.unsqueeze(-1), 1)
         # With a large vocabulary the logits take most of the memory, and the tokens of questions need none.
         return self.model.get_output_embeddings()(asked_BMW)[..., : self.num_classes]
 

@@ -103,7 +103,7 @@ class MaskedLanguageModel(LanguageModel):
         positions = torch.arange(tokens.shape[1], device=tokens.device).unsqueeze(0)
         states = model.roberta(tokens, position_ids=positions).last_hidden_state
         # Logits at the asked places only: the head is a third of the work, and 85 % of the tokens are not asked for.
-        return model.lm_head(states.gather(1, places.unsqueeze(-1).expand(-1, -1, states.shape[-1])))
+        return model.lm_head(torch.take_along_dim(states, places.unsqueeze(-1), 1))
 
 
 class CausalLanguageModel(LanguageModel):

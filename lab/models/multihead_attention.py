@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from lab.attention.layers import Tap
 from lab.console import LabError
 from lab.models.replaced_softmax import ReplacedSoftmax, wrapped_since
-from lab.models.sdpa_calls import CALL, names
+from lab.models.sdpa_calls import CALL, uses
 
 
 class OfMultiheadAttention(ReplacedSoftmax):
@@ -34,7 +34,7 @@ class OfMultiheadAttention(ReplacedSoftmax):
                         "forward pass; replace the softmax first"
                     )
                 found.append(module)
-            elif not names(module, CALL):
+            elif not uses(module, CALL):
                 raise LabError(
                     f"the softmax of {type(module).__name__} cannot be replaced: it changes the forward pass of "
                     f"nn.MultiheadAttention, which torch computes inside one call; write it with F.{CALL}"
@@ -136,7 +136,10 @@ class OfMultiheadAttention(ReplacedSoftmax):
         return (q, *(F.pad(x, (0, 0, 0, 1)) for x in (k, v))) if owner.add_zero_attn else (q, k, v)
 
     def _mask(self, attn_mask: Tensor | None, key_padding_mask: Tensor | None, further: int) -> Tensor | None:
-        """The mask of a call, bool or numbers to add, broadcastable to [B, H, N, M]; none hides ``further`` keys."""
+        """The mask of a call, bool or numbers to add, broadcastable to [B, H, N, M].
+
+        The ``further`` keys that the module itself appends are never hidden.
+        """
         parts = [] if key_padding_mask is None else [key_padding_mask[:, None, None]]
         if attn_mask is not None:
             parts.append(attn_mask if attn_mask.dim() == 2 else attn_mask.unflatten(0, (-1, self.num_heads)))

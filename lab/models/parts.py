@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor, nn
 
-from lab.attention.contract import check_constructor, check_rule, take_findings
+from lab.attention.contract import check_constructor, check_rule, copy_properties
 from lab.attention.layers import MultiHead
 from lab.attention.normaliser import Normaliser
 from lab.attention.normaliser_contract import check_normaliser, check_together
@@ -93,8 +93,8 @@ def make_softmaxes(
             rule.set_trained_length(trained_length)
         if made:
             rule.share(made[0].rule)
-            take_findings(rule, made[0].rule)
-            take_findings(normaliser, made[0].normaliser)
+            copy_properties(rule, made[0].rule)
+            copy_properties(normaliser, made[0].normaliser)
         else:
             check_rule(rule)
             check_normaliser(normaliser)

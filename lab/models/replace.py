@@ -20,8 +20,8 @@ from lab.console import LabError, tell
 from lab.models.composed_softmax import softmax_config, softmax_factory
 from lab.models.multihead_attention import OfMultiheadAttention
 from lab.models.parts import LayerSoftmax, Observable, RuleFactory, SoftmaxFactory, make_softmaxes
-from lab.models.replaced_softmax import NAME, ReplacedSoftmax, Shape, replaced_in
-from lab.models.sdpa_calls import OfSdpaCalls, names
+from lab.models.replaced_softmax import NAME, Heads, ReplacedSoftmax, replaced_in
+from lab.models.sdpa_calls import OfSdpaCalls, uses
 
 Model = TypeVar("Model", bound=nn.Module)
 # Options that name a part of the softmax, which has options of its own.
@@ -66,7 +66,7 @@ def replace_softmax(model: Model, softmax: str | SoftmaxFactory | RuleFactory = 
     makers: dict[tuple[int, int, int | None], Iterator[LayerSoftmax]] = {}
     made: list[ReplacedSoftmax] = []
     for way, module in _attention_modules(model):
-        shape = Shape(module)
+        shape = Heads(module)
         heads = (shape.heads, shape.head_dim)
         try:
             # Layers share parameters within a tower of one shape: only CLIP's text tower has a longest length.
@@ -178,7 +178,7 @@ def _check_whole(model: nn.Module, reached: Set[int]) -> None:
 def _has_a_softmax(module: nn.Module) -> bool:
     """Tells if a module works out a softmax: by a function, by a module made on the spot, or by one that it holds."""
     held = any(isinstance(child, nn.Softmax) for child in module.children())
-    return held or names(module, "softmax") or names(module, "Softmax")
+    return held or uses(module, "softmax") or uses(module, "Softmax")
 
 
 def _chosen(

@@ -43,7 +43,7 @@ _HIDDEN = -5000.0
 _LOW, _GAP = -50.0, 40.0
 
 
-class Shape:
+class Heads:
     """Heads of an attention module of another library, read from its attributes or its config.
 
     Raises:
@@ -66,7 +66,7 @@ class Shape:
         scales = [value for name in _SCALE if isinstance(value := getattr(module, name, None), float) and value > 0]
         # What scores are multiplied by before the softmax.
         self.scale = scales[0] if scales else 1 / math.sqrt(self.head_dim)
-        # What a module that asks for scores as they are has multiplied its queries by (OPT, Whisper); 1 if nothing.
+        # The factor that is in the queries already where a module calls attention with scale=1 (OPT, Whisper); else 1.
         self.of_queries = scales[0] if scales else 1.0
 
 
@@ -102,7 +102,7 @@ class ReplacedSoftmax(MultiHead):
     def __init__(
         self,
         owner: nn.Module,
-        shape: Shape,
+        shape: Heads,
         softmax: LayerSoftmax,
         own_scale: bool,
         schedule: HeatTreatment | None = None,

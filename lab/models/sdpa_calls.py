@@ -28,7 +28,7 @@ class OfSdpaCalls(ReplacedSoftmax):
 
     @staticmethod
     def found_in(model: nn.Module) -> list[nn.Module]:
-        return [module for module in model.modules() if names(module, CALL)]
+        return [module for module in model.modules() if uses(module, CALL)]
 
     @property
     def answered(self) -> list[str]:
@@ -148,7 +148,7 @@ def _answer(
     return z.to(torch.get_autocast_dtype(kind)) if z.dtype == torch.float32 and torch.is_autocast_enabled(kind) else z
 
 
-def names(module: nn.Module, function: str) -> bool:
+def uses(module: nn.Module, function: str) -> bool:
     """Tells if a method of a module's class, or of a base class, uses a function of this name."""
     return bool(_naming(module, function))
 

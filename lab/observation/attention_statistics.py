@@ -193,7 +193,7 @@ def entropy_slope(weights_BHNM: Tensor, logits_BHNM: Tensor) -> Tensor:
     return -(p * centred.square()).sum(-1)
 
 
-def rollout(shares: list[Tensor]) -> Tensor:
+def rollout(layers: list[Tensor]) -> Tensor:
     """Attention rollout, the share that tokens of the last layer draw from those of the first, [B, N, N]:
 
         product over layers of (mean over heads of A + I) / 2.
@@ -203,7 +203,7 @@ def rollout(shares: list[Tensor]) -> Tensor:
     Source: Abnar and Zuidema 2020, "Quantifying Attention Flow in Transformers", equation 1.
     """
     whole: Tensor | None = None
-    for layer in shares:
+    for layer in layers:
         mixed = layer.float().mean(1)
         mixed = (mixed + torch.eye(mixed.shape[-1], device=mixed.device)) / 2
         whole = mixed if whole is None else mixed @ whole

@@ -60,11 +60,11 @@ class TrainingState:
         return int(self.data.samples_per_batch) * self.accumulated
 
 
-class Ahead:
+class NextSteps:
     """A copy of a checkpoint that computes losses on the batches that a single process would train on next.
 
     It works in the run's precision and with its stochastic depth; temperatures are those of the checkpoint. The given
-    model is not changed; nor is the state of the random numbers, if the copy is made by :func:`ahead`.
+    model is not changed; nor is the state of the random numbers, if the copy is made by :func:`next_steps`.
 
     Args:
         trained: the checkpoint.
@@ -111,23 +111,23 @@ class Ahead:
 
 
 @contextmanager
-def ahead(trained: TrainingState) -> Iterator[Ahead]:
-    """Gives an :class:`Ahead`; random numbers may be drawn in the block, and their state is restored after it."""
+def next_steps(trained: TrainingState) -> Iterator[NextSteps]:
+    """Gives a :class:`NextSteps`; random numbers may be drawn in the block, and their state is restored after it."""
     device = next(trained.module.parameters()).device
     with own_random_numbers(device):
-        yield Ahead(trained)
+        yield NextSteps(trained)
 
 
 def at_next_steps(trained: TrainingState, steps: int, measure: Callable[[nn.Module], T]) -> list[T]:
     """Calls ``measure`` on the model with the gradient of each of the next training steps, all at the checkpoint.
 
-    A 16-bit loss is scaled as at the start of training. For all else see :class:`Ahead`.
+    A 16-bit loss is scaled as at the start of training. For all else see :class:`NextSteps`.
 
     Raises:
         LabError: if the data cannot be drawn by (epoch, batch).
     """
     found = []
-    with ahead(trained) as copied:
+    with next_steps(trained) as copied:
         module, precision = copied.module, copied.precision
         # With a learning rate of 0 only the scale of a 16-bit loss changes, which needs an optimiser for its updates.
         still = torch.optim.SGD(module.parameters(), lr=0.0)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from lab.console import LabError, not_installed
 from lab.datasets.seeding import derived_seed
-from lab.observation.gradients import TrainingState, ahead
+from lab.observation.gradients import TrainingState, next_steps
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def learning_coefficient(trained: TrainingState, sampling: Sampling) -> Coeffici
     """
     langevin = sampler_of_devinterp()
     steps = range(trained.step, trained.step + sampling.burn_in + sampling.draws)
-    with ahead(replace(trained, precision="32-true")) as copied:
+    with next_steps(replace(trained, precision="32-true")) as copied:
         samples = sampling.samples or copied.batches_an_epoch * trained.samples_per_step // trained.accumulated
         if samples < 2:
             raise LabError(f"learning_coefficient needs two training samples or more, got {samples}")

@@ -278,7 +278,7 @@ def read_layers(model: nn.Module, x: Any, what: Sequence[str], precision: Precis
     recorder = Recorder(model, what=what)
     with precision.forward_context():
         recorder.run(precision.convert_input(x))
-    return [recorder[layer] for layer in recorder.layers]
+    return list(recorder)
 
 
 def chunk_rows(model: nn.Module, one: Any, precision: Precision) -> int:

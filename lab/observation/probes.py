@@ -80,9 +80,7 @@ class Targets:
         return [float(torch.special.entr(share).sum()) / math.log(2) for share in shares]
 
 
-def probe_accuracy(
-    features_PND: Tensor, targets: Targets, held_out_share: float = 0.25, l2: float = 1.0, iterations: int = 200
-) -> Tensor:
+def probe_accuracy(features_PND: Tensor, targets: Targets, held_out_share: float = 0.25, l2: float = 1.0) -> Tensor:
     """Held-out accuracy of a logistic probe for every representation and target, [P, T].
 
     Fitted on the first scenes, judged on the last; features are standardised by the training part.
@@ -92,12 +90,11 @@ def probe_accuracy(
         targets: labels of the same n scenes.
         held_out_share: share of scenes that probes are judged on.
         l2: weight of ||W||^2 / 2 beside the summed log-loss (scikit-learn's 1 / C).
-        iterations: largest number of steps of :func:`fit`.
 
     Raises:
         ValueError: if a part would be empty, or features, targets or numbers are none that a probe could be fitted to.
     """
-    _check(features_PND, targets, l2, iterations)
+    _check(features_PND, targets, l2)
     size = features_PND.shape[1]
     cut = size - round(held_out_share * size)
     if not 0 < cut < size:
@@ -105,12 +102,12 @@ def probe_accuracy(
     train, held_out = slice(0, cut), slice(cut, size)
     accuracies = []
     for group in _groups(features_PND):
-        logits = predict(group, targets, train, held_out, l2, iterations)
+        logits = predict(group, targets, train, held_out, l2)
         accuracies.append(accuracy(logits, targets, held_out))
     return torch.cat(accuracies)
 
 
-def _check(features_PND: Tensor, targets: Targets, l2: float, iterations: int) -> None:
+def _check(features_PND: Tensor, targets: Targets, l2: float) -> None:
     if not isinstance(targets, Targets):
         raise ValueError(f"targets are made from labels by name, as Targets.of({{'label': y}}), got {_told(targets)}")
     real = isinstance(features_PND, Tensor) and features_PND.is_floating_point()
@@ -125,8 +122,6 @@ def _check(features_PND: Tensor, targets: Targets, l2: float, iterations: int) -
         raise ValueError("features hold NaN or infinity: leave out the representations that do")
     if not 0 < l2 < math.inf:
         raise ValueError(f"l2 is a number above 0, got {l2}")
-    if iterations < 1:
-        raise ValueError(f"iterations are 1 or more, got {iterations}")
 
 
 def _told(value: object) -> str:
@@ -142,9 +137,7 @@ def accuracy(logits_PNK: Tensor, targets: Targets, rows: slice) -> Tensor:
     return torch.stack(right, dim=1)
 
 
-def code_length(
-    features_PND: Tensor, targets: Targets, portions: Sequence[float], l2: float = 1.0, iterations: int = 2000
-) -> Tensor:
+def code_length(features_PND: Tensor, targets: Targets, portions: Sequence[float], l2: float = 1.0) -> Tensor:
     """Online code-length in bits, [P, T]: what it takes to send the labels to a receiver who has the features.
 
         L = t_1 log2 C - sum_i log2 p_i(y in (t_i, t_{i+1}]),
@@ -159,7 +152,7 @@ def code_length(
         ValueError: if the portions do not rise within (0, 1), or features, targets or numbers are none that a probe
             could be fitted to.
     """
-    _check(features_PND, targets, l2, iterations)
+    _check(features_PND, targets, l2)
     size = features_PND.shape[1]
     if not portions or any(not a < b for a, b in zip([0.0, *portions], [*portions, 1.0], strict=True)):
         raise ValueError(f"portions must rise between 0 and 1, got {list(portions)}")
@@ -176,7 +169,7 @@ def code_length(
             train, block = slice(0, start), slice(start, stop)
             # A right answer costs bits by how sure the probe is: fits that serve an accuracy are off by half of them.
             logits = predict_standardised(
-                group[:, train], group[:, block], targets.one_hot(train), targets, l2, iterations, tolerance=1e-6
+                group[:, train], group[:, block], targets.one_hot(train), targets, l2, iterations=2000, tolerance=1e-6
             )
             for index, columns in enumerate(targets.slices):
                 log_p = logits[..., columns].log_softmax(-1).cpu()

@@ -141,10 +141,6 @@ class Recorder:
         """Tensors of one layer after the other, as ``recorder[layer]`` gives them."""
         return (self[layer] for layer in self._layers)
 
-    def __len__(self) -> int:
-        """Number of layers that are read."""
-        return len(self._layers)
-
     @property
     def layers(self) -> tuple[int, ...]:
         """Indices of the layers that are read."""

@@ -98,7 +98,7 @@ def height_at(moment: Eureka, quantity: str) -> float | None:
 
 
 @styled()
-def gradient_figure(folder: Path, layers: Sequence[int] | None = None, moment: float | None = None) -> Figure:
+def gradient_figure(folder: Path, moment: float | None = None) -> Figure:
     """Mean |gradient| of W_Q, W_K and W_V over training, one panel per layer; the time before the moment in grey.
 
     ``moment`` is a step; None takes it from the run's summary.
@@ -111,12 +111,11 @@ def gradient_figure(folder: Path, layers: Sequence[int] | None = None, moment: f
     rows = gradient_rows(folder)
     if not rows:
         raise ValueError(f"{folder} has logged no gradient norms: run it with the callback gradient_norms")
-    found = sorted({int(key.rsplit("_", 1)[1]) for key in rows[0] if key.startswith("gradient/")})
-    shown = found if layers is None else list(layers)
+    layers = sorted({int(key.rsplit("_", 1)[1]) for key in rows[0] if key.startswith("gradient/")})
     if moment is None:
         moment = _eureka(folder).shown_step
-    figure, axes = panels(len(shown), sharex=True, sharey=True)
-    for panel, layer in zip(axes, shown, strict=True):
+    figure, axes = panels(len(layers), sharex=True, sharey=True)
+    for panel, layer in zip(axes, layers, strict=True):
         gradient_panel(panel, rows, layer, moment)
         panel.set_title(f"layer {layer}")
     name_left(axes, "mean |gradient|")

@@ -23,7 +23,7 @@ from lab.models.parts import OtherModel, attention_layers_of
 from lab.models.replace import replace_softmax, restore_softmax
 from lab.observation.subject import Subject
 from lab.runs.spec import folder_name
-from lab.training.looks import Looks, device_of, typed_softmax
+from lab.training.looks import Looks, device_named, typed_softmax
 from lab.training.next_token import as_trained
 
 # Defaults: tokens per input, and number of inputs.
@@ -76,7 +76,7 @@ def inspect_model(
             be overwritten.
     """
     typed = typed_softmax(softmax, softmax_options)
-    where = device_of(device)
+    where = device_named(device)
     looks = Looks(callbacks, out or Path("inspect") / folder_name(",".join([model, *typed])), force)
     elsewhere = [override for override in callbacks if override.startswith("hydra.searchpath=")]
     config = softmax_config(softmax or "softmax", *elsewhere, *softmax_options)

@@ -23,7 +23,7 @@ from lab.runs.files import as_path
 from lab.runs.spec import folder_name
 from lab.training.build import build_data, build_optim
 from lab.training.load import read_trained
-from lab.training.looks import Looks, device_of, typed_softmax
+from lab.training.looks import Looks, device_named, typed_softmax
 from lab.training.module import TwoStepModule
 from lab.training.optim import OptimConfig
 from lab.training.stored import made_of
@@ -72,7 +72,7 @@ def inspect(
     if not isinstance(data_options, Mapping | None):
         raise LabError(f"data_options are a dict, as {{'data.validation_size': 5000}}, got {data_options!r}")
     run = as_path(run, "inspect('runs/reasoning/softmax/seed=0', ['callbacks=[attention_entropy]'])")
-    where = device_of(device)
+    where = device_named(device)
     trained = read_trained(run, trust, checkpoint)
     config = trained.config
     OmegaConf.set_struct(config, True)

@@ -13,7 +13,7 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 from rich.table import Table
 
-from lab.callbacks.diagnostics.base import NEEDS, Diagnostic, OwnInputDiagnostic
+from lab.callbacks.diagnostics.base import NEEDS, CheckpointDiagnostic, Diagnostic
 from lab.config.check import check
 from lab.config.command_line import composed
 from lab.config.overrides import one_value, read_override
@@ -29,7 +29,7 @@ from lab.runs.provenance import provenance
 _MOST_ROWS, _MOST_COLUMNS = 30, 12
 
 
-def device_of(name: str) -> torch.device:
+def device_named(name: str) -> torch.device:
     """The device of this name.
 
     Raises:
@@ -113,14 +113,14 @@ class Looks:
         except InstantiationException as error:
             # The constructor's own message, without Hydra's.
             raise LabError(str(error.__cause__ or error)) from error
-        others = [str(name) for name, one in made.items() if not isinstance(one, Diagnostic | OwnInputDiagnostic)]
+        others = [str(name) for name, one in made.items() if not isinstance(one, Diagnostic | CheckpointDiagnostic)]
         if others:
             raise LabError(f"{others[0]} watches training and cannot look afterwards: leave it out of diagnostics=")
         if not made:
             raise LabError("no diagnostics: name some, as in diagnostics=[attention_entropy,linear_probes]")
         check_writable(folder, "out:")
         self.folder = folder
-        self.diagnostics: list[Diagnostic | OwnInputDiagnostic] = list(made.values())
+        self.diagnostics: list[Diagnostic | CheckpointDiagnostic] = list(made.values())
         plain: Any = OmegaConf.to_container(config.callbacks, resolve=True)
         self._options = dict(zip(self.names, plain.values(), strict=True))
         if len(self._options) < len(self.diagnostics):
@@ -153,17 +153,17 @@ class Looks:
 
     def found(
         self, subject: Subject, data: DataModule, device: torch.device, too_few: Callable[[int, int], None] | None
-    ) -> Iterator[tuple[Diagnostic | OwnInputDiagnostic, Findings]]:
+    ) -> Iterator[tuple[Diagnostic | CheckpointDiagnostic, Findings]]:
         """Findings of each diagnostic: those that share one pass over the data, then the others."""
         shared = [one for one in self.diagnostics if isinstance(one, Diagnostic)]
         if shared:
             yield from zip(shared, observe(subject.model, data, shared, device, too_few=too_few), strict=True)
         for one in self.diagnostics:
-            if isinstance(one, OwnInputDiagnostic):
+            if isinstance(one, CheckpointDiagnostic):
                 yield one, one.look(subject)
 
     def keep(
-        self, one: Diagnostic | OwnInputDiagnostic, findings: Findings, facts: dict[str, Any], step: int | None
+        self, one: Diagnostic | CheckpointDiagnostic, findings: Findings, facts: dict[str, Any], step: int | None
     ) -> None:
         """Writes table, arrays, pictures and a note of their origin; prints a small table and the file names."""
         one.keep(findings, epoch=None, step=step)

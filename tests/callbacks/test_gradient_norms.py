@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-from conftest import SMALL
+from conftest import SMALL, summary_of, train_in
 from lightning.fabric.plugins.precision import MixedPrecision
 from torch import nn
 
@@ -19,7 +19,7 @@ from lab.config.check import check_arguments
 from lab.console import LabError
 from lab.datasets.vision import VisionData
 from lab.models.compact_vit import CompactViT
-from lab.observation.gradients import TrainingState, ahead, at_next_steps
+from lab.observation.gradients import TrainingState, at_next_steps, next_steps
 from lab.train import run as train_with
 from lab.training.inspection import inspect
 from lab.training.module import TwoStepModule
@@ -145,7 +145,7 @@ def test_the_loss_of_16_bit_is_scaled_and_its_gradient_scaled_back(
 @pytest.mark.parametrize(("limit", "batches"), [(None, 8), (1.0, 8), (0.5, 4), (3, 3), (100, 8)])
 def test_the_next_step_knows_how_long_an_epoch_is(vision_data: VisionData, limit: float | None, batches: int) -> None:
     assert len(vision_data.train_dataloader()) == 8
-    with ahead(replace(small_trained(vision_data), limit=limit)) as copied:
+    with next_steps(replace(small_trained(vision_data), limit=limit)) as copied:
         assert copied.steps_an_epoch == batches
 
 
@@ -170,3 +170,13 @@ def test_the_model_and_random_numbers_are_left_alone(vision_data: VisionData) ->
     assert all(parameter.grad is None for parameter in trained.module.parameters())
     state = trained.module.state_dict()
     assert all(torch.equal(state[name], value) for name, value in weights.items())
+
+
+def test_a_picture_that_fails_is_told_and_ends_no_run(tmp_path: Path, monkeypatch, capsys) -> None:
+    def fails(folder: Path, moment: float | None) -> None:
+        raise ValueError("no room for a legend")
+
+    monkeypatch.setattr("lab.callbacks.diagnostics.gradient_norms.gradient_figure", fails)
+    folder = train_in(tmp_path, "experiment=reasoning", "data.numbers=4", "trainer.max_epochs=1", "logger=csv_only")
+    assert summary_of(folder)["status"] == "finished"
+    assert "callbacks.gradient_norms draws no picture over training: ValueError: no room" in capsys.readouterr().err

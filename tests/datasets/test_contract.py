@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 import torch
 
 from lab.console import LabError
-from lab.datasets.contract import check_data, check_parts
+from lab.datasets.contract import check_data, check_parts, same
 from lab.datasets.loading import Batch, DataModule
 from lab.datasets.seeding import generator_of
 
@@ -156,3 +157,19 @@ def test_parts_are_asked_for_before_anything_is_drawn() -> None:
 
     with pytest.raises(LabError, match=r"NotCalled does not call super\(\).__init__\(\)"):
         check_parts(NotCalled())
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "alike"),
+    [
+        (torch.tensor([math.nan, 1.0]), torch.tensor([math.nan, 1.0]), True),
+        (torch.tensor([math.nan]), torch.tensor([0.0]), False),
+        (torch.tensor([1]), torch.tensor([1.0]), False),
+        (torch.tensor([True]), torch.tensor([True]), True),
+        ({"split": "train"}, {"split": "test"}, False),
+        ([torch.ones(2), math.nan], [torch.ones(2), math.nan], True),
+        ((1,), (2,), False),
+    ],
+)
+def test_batches_are_the_same_where_all_their_numbers_are(one: object, other: object, alike: bool) -> None:
+    assert same(one, other) is alike

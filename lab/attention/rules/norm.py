@@ -7,10 +7,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from lab.attention.masks import Mask, written_out
+from lab.attention.masks import Mask, mean_key, written_out
 from lab.attention.norm_weights import norm_weights
 from lab.attention.precision import at_least_float32
-from lab.attention.row_statistics import row_absolute_deviation, row_extremes, row_mean
+from lab.attention.row_statistics import row_absolute_deviation, row_extremes
 from lab.attention.rule import Tau, TemperatureRule
 from lab.attention.score_variance import Over, rounding_variance, score_variance
 
@@ -97,7 +97,8 @@ class NormSoftmax(TemperatureRule):
         """The statistics that need the scores themselves, chunk by chunk, [B, H, N or 1, 1]."""
         block = self.over == "block"
         if self.statistic == "mad":
-            centre = _mean_over_rows(row_mean(q_BHND, k_BHMD, mask), k_BHMD, mask) if block else None
+            row_mean_BHN1 = (q_BHND * mean_key(k_BHMD, mask)).sum(-1, keepdim=True)
+            centre = _mean_over_rows(row_mean_BHN1, k_BHMD, mask) if block else None
             deviation = row_absolute_deviation(q_BHND, k_BHMD, mask, centre)
             return _mean_over_rows(deviation, k_BHMD, mask) if block else deviation
         high, low = row_extremes(q_BHND, k_BHMD, mask).split(1, dim=-1)

@@ -207,7 +207,6 @@ def test_what_says_nothing_is_left_out_and_what_cannot_be_fitted_refused() -> No
         ({"targets": torch.ones(SIZE).long()}, rf"as Targets.of\(.*\), got \[{SIZE}\] torch.int64"),
         ({"l2": 0.0}, "l2 is a number above 0, got 0"),
         ({"l2": math.nan}, "l2 is a number above 0, got nan"),
-        ({"iterations": 0}, "iterations are 1 or more, got 0"),
     ],
 )
 def test_what_no_probe_can_be_fitted_to_is_refused(

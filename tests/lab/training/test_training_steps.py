@@ -195,7 +195,7 @@ def test_an_infinite_loss_ends_a_run() -> None:
     guard._trainer = trainer
     guard._losses = [(1, 0, torch.tensor(math.inf))]
     with pytest.raises(LabError, match="the loss is inf at step 1"):
-        guard._look()
+        guard._check()
 
 
 def test_data_that_differ_by_more_than_rounding_are_other_data() -> None:
