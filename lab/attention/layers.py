@@ -5,6 +5,9 @@ Shapes: B batch, H heads, N queries, M keys, D head dimension, W = H D width.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch.nn.functional as F
 from torch import Tensor, distributed, nn
 
@@ -107,15 +110,23 @@ class MultiHead(nn.Module):
 
     def projections(self) -> dict[str, Tensor]:
         """W_Q, W_K and W_V by "q", "k", "v", each with a row for every channel of every head; {} if unknown."""
+        return self.of_projections(lambda linear: linear.weight)
+
+    def projection_biases(self) -> dict[str, Tensor]:
+        """Biases of the projections, likewise; {} where there are none."""
+        return self.of_projections(lambda linear: linear.bias)
+
+    def projection_gradients(self) -> dict[str, Tensor]:
+        """Gradients of W_Q, W_K and W_V, likewise; {} before a backward pass."""
+        return self.of_projections(lambda linear: linear.weight.grad)
+
+    def of_projections(self, of: Callable[[Any], Tensor | None]) -> dict[str, Tensor]:
+        """Parts of the linear layers that project to queries, keys and values, by "q", "k", "v"; views.
+
+        Args:
+            of: gives the part of a layer, rows first; where it gives None there are none.
+        """
         return {}
-
-    def projection_biases(self) -> dict[str, Tensor] | None:
-        """Biases of the projections; None where there are none."""
-        return None
-
-    def projection_gradients(self) -> dict[str, Tensor] | None:
-        """Gradients of W_Q, W_K and W_V; None before a backward pass."""
-        return None
 
     def keep(self, queries: Tensor, tokens: Tensor, attended: Tensor) -> Tensor:
         """Returns ``attended``; leaves it in the tap, with the inputs of the queries and of the keys (``tokens``)."""
@@ -203,18 +214,9 @@ class Attention(MultiHead):
     def _output(self, z_BHND: Tensor) -> Tensor:
         return self.proj_drop(self.proj(z_BHND.transpose(1, 2).flatten(2)))
 
-    def projections(self) -> dict[str, Tensor]:
-        """W_Q, W_K and W_V as views of the fused weight, each [W, W], by "q", "k", "v"."""
-        return dict(zip("qkv", self.qkv.weight.chunk(3), strict=True))
-
-    def projection_biases(self) -> dict[str, Tensor] | None:
-        """Biases of the projections, each [W]; None where there are none."""
-        return None if self.qkv.bias is None else dict(zip("qkv", self.qkv.bias.chunk(3), strict=True))
-
-    def projection_gradients(self) -> dict[str, Tensor] | None:
-        """Gradients of W_Q, W_K and W_V as views; None before a backward pass."""
-        gradient = self.qkv.weight.grad
-        return None if gradient is None else dict(zip("qkv", gradient.chunk(3), strict=True))
+    def of_projections(self, of: Callable[[Any], Tensor | None]) -> dict[str, Tensor]:
+        whole = of(self.qkv)
+        return {} if whole is None else dict(zip("qkv", whole.chunk(3), strict=True))
 
 
 def _in_processes() -> bool:
@@ -260,15 +262,6 @@ class CrossAttention(MultiHead):
         scores = rule.weighs_channels is False and normaliser.takes_temperature
         return self.tap is None and scores and normaliser.total == "one" and normaliser.shift_invariant is True
 
-    def projections(self) -> dict[str, Tensor]:
-        """W_Q, W_K and W_V, each [W, W], by "q", "k", "v"."""
-        return {"q": self.query.weight, "k": self.key.weight, "v": self.value.weight}
-
-    def projection_biases(self) -> dict[str, Tensor] | None:
-        """Biases of the projections, each [W]."""
-        return {"q": self.query.bias, "k": self.key.bias, "v": self.value.bias}
-
-    def projection_gradients(self) -> dict[str, Tensor] | None:
-        """Gradients of W_Q, W_K and W_V; None before a backward pass."""
-        gradients = {name: weight.grad for name, weight in self.projections().items() if weight.grad is not None}
-        return gradients if len(gradients) == 3 else None
+    def of_projections(self, of: Callable[[Any], Tensor | None]) -> dict[str, Tensor]:
+        found = {"q": of(self.query), "k": of(self.key), "v": of(self.value)}
+        return {name: part for name, part in found.items() if part is not None}

@@ -63,13 +63,16 @@ class OfMultiheadAttention(ReplacedSoftmax):
     def projections(self) -> dict[str, Tensor]:
         return dict(zip("qkv", self._weights(), strict=True))
 
-    def projection_gradients(self) -> dict[str, Tensor] | None:
+    def projection_biases(self) -> dict[str, Tensor]:
+        owner: Any = self.owner
+        return {} if owner.in_proj_bias is None else dict(zip("qkv", owner.in_proj_bias.chunk(3), strict=True))
+
+    def projection_gradients(self) -> dict[str, Tensor]:
         owner: Any = self.owner
         if owner.in_proj_weight is not None:
             whole = owner.in_proj_weight.grad
-            return None if whole is None else dict(zip("qkv", whole.chunk(3), strict=True))
-        found = {name: part.grad for name, part in self.projections().items() if part.grad is not None}
-        return found or None
+            return {} if whole is None else dict(zip("qkv", whole.chunk(3), strict=True))
+        return {name: part.grad for name, part in self.projections().items() if part.grad is not None}
 
     def _weights(self) -> tuple[Tensor, ...]:
         """W_Q, W_K and W_V, [W, W], [W, width of keys] and [W, width of values]."""

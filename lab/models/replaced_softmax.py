@@ -182,36 +182,29 @@ class ReplacedSoftmax(MultiHead):
         new.__setstate__(copy.deepcopy(self.__dict__, memo))
         return new
 
-    def projections(self) -> dict[str, Tensor]:
-        return dict(self._parts(lambda linear: linear.weight) or {})
-
-    def projection_gradients(self) -> dict[str, Tensor] | None:
-        return self._parts(lambda linear: linear.weight.grad)
-
-    def _parts(self, of: Callable[[Any], Tensor | None]) -> dict[str, Tensor] | None:
-        """Result of ``of`` for the owner's projections, by "q", "k", "v"; None where they are not known."""
+    def of_projections(self, of: Callable[[Any], Tensor | None]) -> dict[str, Tensor]:
         for names in _PROJECTIONS:
             linears = [getattr(self.owner, name, None) for name in names]
             if all(isinstance(linear, nn.Module) for linear in linears):
                 found = [_rows(linear, of) for linear in linears]
-                return {name: part for name, part in zip("qkv", found, strict=True) if part is not None} or None
+                return {name: part for name, part in zip("qkv", found, strict=True) if part is not None}
         for name in _FUSED:
             # With a q_attn beside it (GPT-2's cross-attention), it projects keys and values only.
             if isinstance(getattr(self.owner, name, None), nn.Module) and not hasattr(self.owner, "q_attn"):
                 rows = _rows(getattr(self.owner, name), of)
-                return None if rows is None else self._cut(rows, name in _BY_HEAD)
-        return None
+                return {} if rows is None else self._cut(rows, name in _BY_HEAD)
+        return {}
 
-    def _cut(self, rows: Tensor, by_head: bool) -> dict[str, Tensor] | None:
-        """Rows of a fused projection by "q", "k", "v"; None where their number does not tell which are which."""
+    def _cut(self, rows: Tensor, by_head: bool) -> dict[str, Tensor]:
+        """Rows of a fused projection by "q", "k", "v"; {} where their number does not tell which are which."""
         H, D = self.num_heads, self.head_dim
         of_keys, odd = divmod(len(rows) - H * D, 2)
         if odd or of_keys <= 0 or of_keys % D:
-            return None
+            return {}
         if by_head and of_keys == H * D:
             rows = rows.unflatten(0, (H, 3, D)).transpose(0, 1).flatten(0, 2)
         elif by_head and of_keys != D:
-            return None
+            return {}
         return dict(zip("qkv", rows.split([H * D, of_keys, of_keys]), strict=True))
 
     def of_call(

@@ -136,7 +136,7 @@ def spread_bound(layer: MultiHead, queries_BNW: Tensor, tokens_BMW: Tensor, beta
         return torch.full_like(queries_BNW[:, None, :, 0], math.nan, dtype=torch.float32)
     sigma: dict[str, Tensor] = {}
     norms: dict[str, Tensor] = {}
-    biases = layer.projection_biases() or {}
+    biases = layer.projection_biases()
     for name, x in (("q", queries_BNW), ("k", tokens_BMW)):
         weight = layer.projections()[name].detach().float()
         squared = x.float().square().sum(-1)

@@ -50,7 +50,7 @@ class GradScaling:
 
     @torch.no_grad()
     def __call__(self, model: nn.Module) -> None:
-        """Scales the gradients of ``model`` in place; layers without a gradient are passed over.
+        """Scales the gradients of ``model`` in place; layers without all three gradients are passed over.
 
         Raises:
             LabError: as :meth:`check`.
@@ -58,7 +58,7 @@ class GradScaling:
         self.check(model)
         for layer in attention_layers_of(model):
             gradients = layer.projection_gradients()
-            if gradients is not None:
+            if len(gradients) == 3:
                 self._scale(gradients, layer.num_heads)
 
     def _scale(self, gradients: dict[str, Tensor], heads: int) -> None:

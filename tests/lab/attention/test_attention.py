@@ -126,10 +126,9 @@ def test_the_last_token_alone_is_the_last_of_all(rule) -> None:
 
 def test_projections_are_views_of_the_weight() -> None:
     layer = Attention(32, 4, Fixed(4, 8))
-    assert layer.projection_gradients() is None
+    assert layer.projection_gradients() == {} == layer.projection_biases()
     layer(torch.randn(2, 20, 32)).square().sum().backward()
     parts, gradients = layer.projections(), layer.projection_gradients()
-    assert gradients is not None
     torch.testing.assert_close(torch.cat([parts[n] for n in "qkv"]), layer.qkv.weight)
     torch.testing.assert_close(torch.cat([gradients[n] for n in "qkv"]), layer.qkv.weight.grad)
 

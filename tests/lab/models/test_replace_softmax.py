@@ -398,7 +398,7 @@ def test_a_fused_projection_is_cut_into_what_it_holds(config: Any, rows: list[in
             model(torch.arange(6).unsqueeze(0))
         recorder[0][name].square().sum().backward()
         gradients = own.projection_gradients()
-        assert gradients is not None and [other for other in "qkv" if gradients[other].any()] == [name]
+        assert [other for other in "qkv" if gradients[other].any()] == [name]
 
 
 def test_a_schedule_moves_tau() -> None:

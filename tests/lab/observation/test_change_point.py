@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lab.observation.change_point import change_point
+from lab.observation.change_point import change_point, last_visible
 
 EPOCHS = np.arange(300)
 
@@ -94,3 +94,24 @@ def test_an_accuracy_rises() -> None:
 def test_a_long_curve_is_thinned_not_lost() -> None:
     found = change_point(np.repeat(4 + 2.0 * (EPOCHS < 100), 50))
     assert found is not None and found.index == pytest.approx(5000, abs=15)
+
+
+@pytest.mark.parametrize(("step", "found"), [(7.2, False), (7.3, True)])
+def test_a_step_is_more_than_six_standard_errors_of_the_noise(step: float, found: bool) -> None:
+    curve = np.tile([1.0, -1.0], 6) + np.repeat([step, 0.0], 6)
+    error = 2 / 0.6745 / 2**0.5 * (2 / 6) ** 0.5  # neighbours differ by 2; plateaus have six values
+    assert (change_point(curve) is not None) is found is (step > 6 * error)
+
+
+@pytest.mark.parametrize("values", [12, 13, 40, 1000, 1001, 2003])
+def test_the_last_visible_step_is_the_last_that_is_found(values: int) -> None:
+    last = last_visible(values)
+    assert last is not None
+    at_last = change_point(np.where(np.arange(values) < last, 1.0, 0.0))
+    assert at_last is not None and at_last.index == last
+    every = -(-values // 1000)  # a longer curve is thinned
+    assert change_point(np.where(np.arange(values) < last + every, 1.0, 0.0)) is None
+
+
+def test_a_curve_of_less_than_two_plateaus_has_no_visible_step() -> None:
+    assert last_visible(11) is None and last_visible(12) == 6
