@@ -185,12 +185,11 @@ class ImageNetData(DataModule):
 
     def _validation_place(self, index: int) -> tuple[Tensor, int]:
         """Walk and seed of a validation batch."""
-        start = index * self.batch_size
-        walk = torch.arange(start, min(start + self.batch_size, self.validation_size))
+        samples = self.validation_samples(index, self.batch_size)
         # Files lie sorted by class: a walk in their order would see some classes only.
-        size = len(self.scenes("val"))
-        order = self._validation_shuffle.order(size, "imagenet walk", self.validation_seed)
-        return order[walk % size], derived_seed("imagenet val", self.validation_seed, index)
+        place = (samples.start, len(samples), len(self.scenes("val")))
+        walk = self._validation_shuffle.walk(*place, "imagenet walk", self.validation_seed)
+        return walk, derived_seed("imagenet val", self.validation_seed, index)
 
     def train_dataloader(self) -> StepLoader:
         return self.training_loader(self.steps_of(self.epoch_size or len(self.scenes("train"))), self.workers)

@@ -246,6 +246,10 @@ class DataModule(L.LightningDataModule, ABC):
         """Numbers of all batches of the fixed set, cut into batches of ``batch_size``."""
         return range(-(-self.validation_size // batch_size))
 
+    def validation_samples(self, index: int, batch_size: int) -> range:
+        """Numbers of the samples of validation batch ``index``; the last batch may be smaller."""
+        return range(self.validation_size)[index * batch_size : (index + 1) * batch_size]
+
     def train_dataloader(self) -> StepLoader:
         return self.training_loader(self.steps_of(self.epoch_size))
 

@@ -86,10 +86,9 @@ class MaxRetrievalData(DataModule):
 
     def draw_validation(self, index: int) -> Batch:
         """Validation batch ``index`` of the fixed set."""
-        start = index * self.batch_size
-        size = min(self.batch_size, self.validation_size - start)
+        sets = len(self.validation_samples(index, self.batch_size))
         generator = generator_of("max_retrieval validation", self.validation_seed, index)
-        return self.draw(self.validation_items, size, generator)
+        return self.draw(self.validation_items, sets, generator)
 
     def draw(self, items: int, sets: int, generator: torch.Generator) -> Batch:
         """``sets`` sets of ``items`` items each."""

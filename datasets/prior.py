@@ -1,10 +1,12 @@
-"""The plateau: the accuracy on a two-step task of a model that has not learnt the first step."""
+"""The plateau: accuracy or loss of a model that has not learnt the first step."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 
@@ -43,3 +45,14 @@ def prior_accuracy(latents: Mapping[str, Tensor], labels: Tensor) -> float | Non
         label_of[target[told]] = labels[told]
         reached.append((label_of[target] == labels).double().mean().item())
     return max(reached)
+
+
+def unigram_loss(counts: NDArray[np.float64], answers: Sequence[int] | NDArray[np.int64]) -> float:
+    """Mean -log p(answer) in nats of a model that knows only how often each token is an answer.
+
+    Args:
+        counts: how often each token of the vocabulary is an answer in training.
+        answers: tokens of the answers that are judged, [n].
+    """
+    surprise = -np.log(np.maximum(counts, 1.0) / counts.sum())
+    return float(surprise[answers].mean())

@@ -37,3 +37,11 @@ class Shuffle:
     def walk(self, start: int, count: int, size: int, *parts: int | str) -> Tensor:
         """Numbers [count] int64 of :meth:`order` from the place ``start`` on; after its end it begins anew."""
         return self.order(size, *parts)[torch.arange(start, start + count) % size]
+
+    def endless(self, places: Tensor, size: int, *parts: int | str) -> Tensor:
+        """Numbers [B] int64 at these places of a walk without an end, which has an order of its own for each turn."""
+        found = torch.empty_like(places)
+        for turn in (places // size).unique().tolist():
+            mine = places // size == turn
+            found[mine] = self.order(size, *parts, turn)[places[mine] % size]
+        return found

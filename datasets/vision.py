@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any, TypedDict
+from typing import Any
 
 import torch
 from pydantic import PositiveInt
@@ -18,15 +18,6 @@ from lab.datasets.sizes import BatchSize, Samples, Size
 from lab.datasets.sources import Source, Split
 from lab.datasets.tasks.check import check_definition, check_scenes
 from lab.datasets.tasks.task import Task
-
-
-class Draws(TypedDict):
-    """The random draws of a batch of scenes, small to transfer: see :class:`~lab.datasets.scenes.Scenes`."""
-
-    split: Split
-    images: Tensor
-    colors: Tensor
-    latents: dict[str, Tensor]
 
 
 class VisionData(DataModule):
@@ -121,7 +112,7 @@ class VisionData(DataModule):
     def val_dataloader(self) -> StepLoader:
         return self.validation_loader(self.validation_batch_size)
 
-    def draw_train(self, epoch: int, step: int) -> Draws:
+    def draw_train(self, epoch: int, step: int) -> Drawn:
         """The draws of one training batch of this process; a pure function of its place in training."""
         size = self.bank("train").size(self.task.label_source)
         start = (step * self.world_size + self.rank) * self.batch_size
@@ -131,15 +122,15 @@ class VisionData(DataModule):
         walk = walk[skipped : skipped + self.batch_size]
         return self._draw("train", walk, generator_of("train", self.seed, epoch, step, self.rank))
 
-    def draw_validation(self, index: int) -> Draws:
+    def draw_validation(self, index: int) -> Drawn:
         """The draws of validation batch ``index`` of the fixed set, whatever the number of processes."""
-        start = index * self.validation_batch_size
-        walk = torch.arange(start, min(start + self.validation_batch_size, self.validation_size))
+        samples = self.validation_samples(index, self.validation_batch_size)
+        walk = torch.tensor(samples)
         bank, source = self.bank("test"), self.task.label_source
         if bank.is_sorted(source):
             # As files in class folders are: a walk in their order would show some classes only.
-            size = bank.size(source)
-            walk = self._validation_shuffle.order(size, "validation walk", self.validation_seed)[walk % size]
+            place = (samples.start, len(samples), bank.size(source))
+            walk = self._validation_shuffle.walk(*place, "validation walk", self.validation_seed)
         return self._draw("test", walk, generator_of("validation", self.validation_seed, index))
 
     def prior_accuracy(self) -> float | None:
@@ -159,9 +150,10 @@ class VisionData(DataModule):
         """Places of the parts of the scenes: name -> bool [B, 2, 2] over the four tiles."""
         return tile_regions(batch["latents"])
 
-    def _draw(self, split: Split, walk: Tensor, generator: torch.Generator) -> Draws:
+    def _draw(self, split: Split, walk: Tensor, generator: torch.Generator) -> Drawn:
+        """The split, and what describes the scenes (:class:`~lab.datasets.scenes.Scenes`): small to transfer."""
         scenes = self.task.sample(self.bank(split), walk, generator)
-        return {"split": split, "images": scenes.images, "colors": scenes.colors, "latents": scenes.latents}
+        return {"split": split, **vars(scenes)}
 
     def _pixels_on(self, split: Split, device: torch.device) -> Tensor:
         key = (split, device)

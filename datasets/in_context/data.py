@@ -195,9 +195,7 @@ class InContextData(DataModule):
     def draw_validation(self, index: int) -> Drawn:
         """The draws of validation batch ``index``: first come all few-shot batches, then those without support."""
         generator = generator_of("in_context validation", self.validation_seed, index)
-        start = index * self.validation_batch_size
-        if start < self.validation_size:
-            size = min(self.validation_batch_size, self.validation_size - start)
+        if size := len(self.validation_samples(index, self.validation_batch_size)):
             shots = few_shot(size, self.holdout, self.pairs, self.few_shot_ways, generator)
             targets = {f"target_{way + 1}": label for way, label in enumerate(shots.shown.unbind(1))}
             return self._drawn(shots.classes, shots.labels, {**targets, "target_location": shots.asked}, generator)

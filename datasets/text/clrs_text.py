@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from lab.datasets.loading import IGNORED, Batch, DataModule
+from lab.datasets.prior import unigram_loss
 from lab.datasets.seeding import generator_of
 from lab.datasets.sizes import BatchSize, Samples
 from lab.datasets.text.problems import Problem, Problems
@@ -165,8 +166,7 @@ class ClrsTextData(DataModule):
         asked = [token for batch in self._validation[0] for _, tokens, question in batch for token in tokens[question:]]
         # Counts one more of each token in answers only: over all of a large vocabulary it would outweigh the counts.
         counts[np.union1d(counts.nonzero()[0], asked)] += 1.0
-        surprise = -np.log(np.maximum(counts, 1.0) / counts.sum())
-        return float(surprise[asked].mean())
+        return unigram_loss(counts, asked)
 
     def draw_train(self, epoch: int, step: int) -> Batch:
         """One training batch of this process; a pure function of its place in training."""

@@ -14,6 +14,7 @@ from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from lab.datasets.loading import Batch, DataModule, Drawn
+from lab.datasets.prior import unigram_loss
 from lab.datasets.seeding import Shuffle, generator_of
 from lab.datasets.sizes import BatchSize, Samples
 from lab.datasets.text.corpus import Corpus, Split
@@ -115,10 +116,9 @@ class TextData(DataModule):
         for start in range(0, len(stream), _COUNTED):  # in parts, since bincount takes eight bytes a token
             counts += np.bincount(stream[start : start + _COUNTED], minlength=self.tokens.vocabulary)
         counts[list(self.never_asked)] = 0.0
-        surprise = -np.log(np.maximum(counts, 1.0) / counts.sum())
         batches = map(self.draw_validation, self.validation_batches(self.batch_size))
         asked = torch.cat([self.on_after_batch_transfer(batch, 0)["y"].flatten() for batch in batches])
-        return float(surprise[asked.numpy()].mean())
+        return unigram_loss(counts, asked.numpy())
 
     @abstractmethod
     def drawn(self, tokens: Tensor, generator: torch.Generator) -> Drawn:
@@ -133,17 +133,12 @@ class TextData(DataModule):
         """The draws of one training batch of this process; a pure function of its place in training."""
         first = epoch * self.steps_of(self.epoch_size) + step
         walk = (first * self.world_size + self.rank) * self.batch_size + torch.arange(self.batch_size)
-        size = self.blocks("train")
-        places = torch.empty_like(walk)
-        for turn in (walk // size).unique().tolist():
-            mine = walk // size == turn
-            places[mine] = self._shuffle.order(size, "text order", self.seed, turn)[walk[mine] % size]
+        places = self._shuffle.endless(walk, self.blocks("train"), "text order", self.seed)
         return self.drawn(self.block_at("train", places), generator_of("text", self.seed, epoch, step, self.rank))
 
     def draw_validation(self, index: int) -> Drawn:
         """The draws of validation batch ``index`` of the fixed set, whatever the number of processes."""
-        start = index * self.batch_size
-        places = torch.arange(start, min(start + self.batch_size, self.validation_size))
+        places = torch.tensor(self.validation_samples(index, self.batch_size))
         generator = generator_of("text validation", self.validation_seed, index)
         return self.drawn(self.block_at("validation", places), generator)
 

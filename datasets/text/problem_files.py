@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from array import array
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -60,9 +60,8 @@ class FolderProblems(Problems):
 
     def training(self, seed: int, numbers: Sequence[int]) -> list[Problem]:
         index = self._train
-        turns = [divmod(number, len(index)) for number in numbers]
-        order = partial(self._shuffle.order, len(index), "problems order", seed)
-        return [index.read(int(order(turn)[place])) for turn, place in turns]
+        places = self._shuffle.endless(torch.tensor(numbers), len(index), "problems order", seed)
+        return [index.read(place) for place in places.tolist()]
 
     def validation(self, seed: int, most: int) -> list[list[Problem]]:
         index = self._validation
