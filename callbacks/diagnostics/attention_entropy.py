@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from lab.callbacks.diagnostics.base import Diagnostic
-from lab.observation.attention_statistics import keys_seen, share_of_log, weight_entropy
+from lab.observation.attention_statistics import items_seen, share_of_log, weight_entropy
 from lab.observation.observe import Chunk, Findings, head_rows, layers_over_scenes
 from lab.plotting.figures import bars_by_layer, lines_by_layer
 
@@ -36,8 +36,7 @@ class AttentionEntropy(Diagnostic):
         for normaliser, layer in zip(chunk.normalisers, chunk.layers, strict=True):
             weights, total = layer["weights"], normaliser.total
             entropy_BHN = weight_entropy(weights, total)
-            # Under a sink, the weight that goes to no key counts as one more item.
-            items_BHN = keys_seen(layer["logits"]) + (total == "at most one")
+            items_BHN = items_seen(layer["logits"], total)
             # With a single item, as for the first token of a causal model, attention cannot spread.
             share_BHN = torch.where(items_BHN > 1, share_of_log(entropy_BHN, items_BHN), torch.nan)
             # A sum that is always 1, as under softmax, is left out of the table.

@@ -19,7 +19,7 @@ from lab.callbacks.diagnostics.base import NEEDS, CheckpointDiagnostic
 from lab.console import LabError, tell
 from lab.datasets.seeding import generator_of
 from lab.models.parts import observable
-from lab.observation.attention_statistics import keys_seen, weight_entropy
+from lab.observation.attention_statistics import items_seen, weight_entropy
 from lab.observation.observe import Findings
 from lab.observation.recorder import Recorder
 from lab.observation.subject import Subject
@@ -117,8 +117,7 @@ class HeadEntropy(CheckpointDiagnostic):
                     recorder.run(torch.tensor([prompt], device=device))
                     seen = {name: value[:, :, -1:] for name, value in recorder[self.block].items()}
                     entropies.append(weight_entropy(seen["weights"], total).flatten().cpu().numpy())
-                    # Under a sink, the weight that goes to no key counts as one more key.
-                    logs.append(np.log(float(keys_seen(seen["logits"]).max()) + (total == "at most one")))
+                    logs.append(np.log(float(items_seen(seen["logits"], total).max())))
         entropy_KSH = np.stack(entropies).reshape(self.draws, len(sizes), -1)
         return self._found(sizes, entropy_KSH, tokens[:, fits], np.array(logs).reshape(self.draws, -1))
 

@@ -9,7 +9,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from lab.callbacks.diagnostics.probe import Probe
-from lab.observation.probes import Targets, probe_accuracy
+from lab.observation.probes import Targets, held_out_split, probe_accuracy
 from lab.observation.representations import OF_BLOCKS, OF_HEADS, Quantity
 
 
@@ -64,9 +64,5 @@ class LinearProbes(Probe):
         return probe_accuracy(features_PND, targets, self.held_out_share, self.l2)
 
     def baselines(self, targets: Targets) -> dict[str, list[float]]:
-        size = targets.labels.shape[1]
-        cut = size - round(self.held_out_share * size)
-        return {
-            "chance": [1 / classes for classes in targets.classes],
-            "majority": targets.majority(slice(0, cut), slice(cut, size)),
-        }
+        split = held_out_split(targets.labels.shape[1], self.held_out_share)
+        return {"chance": [1 / classes for classes in targets.classes], "majority": targets.majority(*split)}

@@ -53,6 +53,16 @@ def keys_seen(logits_BHNM: Tensor) -> Tensor:
     return (~logits_BHNM.isneginf()).sum(-1).clamp_min(1)
 
 
+def items_seen(logits_BHNM: Tensor, total: str) -> Tensor:
+    """Counts what the weight of every row can go to, [B, H, N]: its keys, and under a sink one item more.
+
+    Args:
+        logits_BHNM: of the rows.
+        total: what weights add up to, as a normaliser's ``total`` says.
+    """
+    return keys_seen(logits_BHNM) + (total == "at most one")
+
+
 def share_of_log(entropy: Tensor, items: Tensor) -> Tensor:
     """Entropy as a share of log n, the entropy of uniform weights; 0 for a single item, which leaves no choice."""
     return torch.where(items > 1, entropy / _log(items.clamp_min(2), entropy), 0.0)

@@ -95,16 +95,24 @@ def probe_accuracy(features_PND: Tensor, targets: Targets, held_out_share: float
         ValueError: if a part would be empty, or features, targets or numbers are none that a probe could be fitted to.
     """
     _check(features_PND, targets, l2)
-    size = features_PND.shape[1]
-    cut = size - round(held_out_share * size)
-    if not 0 < cut < size:
-        raise ValueError(f"{size} scenes with a held-out share of {held_out_share} leave one part empty")
-    train, held_out = slice(0, cut), slice(cut, size)
+    train, held_out = held_out_split(features_PND.shape[1], held_out_share)
     accuracies = []
     for group in _groups(features_PND):
         logits = predict(group, targets, train, held_out, l2)
         accuracies.append(accuracy(logits, targets, held_out))
     return torch.cat(accuracies)
+
+
+def held_out_split(scenes: int, share: float) -> tuple[slice, slice]:
+    """The scenes that a probe is fitted on, and the last ones, which are held out.
+
+    Raises:
+        ValueError: if one part would be empty.
+    """
+    cut = scenes - round(share * scenes)
+    if not 0 < cut < scenes:
+        raise ValueError(f"{scenes} scenes with a held-out share of {share} leave one part empty")
+    return slice(0, cut), slice(cut, scenes)
 
 
 def _check(features_PND: Tensor, targets: Targets, l2: float) -> None:
