@@ -19,12 +19,15 @@ import pandas as pd
 import pytest
 import torch
 from conftest import ROOT, SMALL, problem_with, summary_of
+from matplotlib.figure import Figure
 from omegaconf import OmegaConf
 
 from lab.config.compose import CONFIGS
 from lab.config.overrides import read_override
 from lab.console import LabError
 from lab.models.set_attention import SetAttention
+from lab.plotting.figures import lay_out
+from lab.plotting.style import styled
 from lab.runs.spec import RunSpec
 from lab.runs.summary import Summary, write_summary
 from lab.train import run as train
@@ -765,3 +768,26 @@ def test_test_sets_differ_by_seed_and_are_fewer_when_large() -> None:
 def test_temperatures_are_not_fitted_on_test_sets() -> None:
     test, fit = (next(max_retrieval_evaluation.batches(32, 4, 0, what))["x"][0] for what in ("test", "fit"))
     assert not (test[:, :, None, 0] == fit[:, None, :, 0]).any()
+
+
+@pytest.mark.parametrize("labels", [["NormSoftmax"], ["ViT", "ViT τ = 1", "ViT + HT", "NormSoftmax"]])
+@pytest.mark.pictures
+def test_names_of_rows_are_not_cut_off(labels: list[str], tmp_path: Path) -> None:
+    runs = []
+    for label in labels:
+        folder = tmp_path / label / "diagnostics" / "attention_gradients"
+        folder.mkdir(parents=True)
+        maps_LN = np.linspace(0.001, 0.1987, 10).reshape(2, 5)
+        np.savez(folder / "epoch_00020.npz", q=maps_LN, k=3 * maps_LN, v=9 * maps_LN)
+        runs.append(Shown("norm_softmax", label, (tmp_path / label,)))
+    assert is_whole(maps.derivatives(runs, ["q", "k", "v"], 20))
+
+
+def is_whole(drawn: Figure) -> bool:
+    """Tells whether nothing of a figure lies outside of it."""
+    lay_out(drawn)
+    with styled():
+        drawn.canvas.draw()
+        box = drawn.get_tightbbox()  # in inches
+    width, height = drawn.get_size_inches()
+    return box.x0 >= 0 and box.y0 >= 0 and box.x1 <= width and box.y1 <= height

@@ -85,7 +85,8 @@ def _on_grid(values: NDArray[Any]) -> NDArray[Any]:
 
 def _maps(pictures: dict[str, list[NDArray[Any]]]) -> tuple[Figure, Any]:
     across = max(len(maps) for maps in pictures.values())
-    figure, axes = new_figure(1.6 * across + 1.4, 1.6 * len(pictures) + 0.6, len(pictures), across)
+    # Room for names on the left and a colour bar on the right: where it is short, the layout cuts names off.
+    figure, axes = new_figure(1.6 * across + 1.9, 1.6 * len(pictures) + 0.6, len(pictures), across)
     for panels, name in zip(axes, pictures, strict=True):
         panels[0].set_ylabel(name, fontsize=9)
         for panel in panels:
