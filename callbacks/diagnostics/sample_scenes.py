@@ -65,7 +65,7 @@ def scenes_figure(pictures_BCHW: Tensor, titles: Sequence[str], columns: int = 4
     rows = -(-len(titles) // columns)
     wrapped = [_wrapped(title) for title in titles]
     lines = max(title.count("\n") + 1 for title in wrapped)
-    figure, axes = new_figure(1.2 * columns, (1.25 + 0.13 * lines) * rows, rows, columns)
+    figure, axes = new_figure(1.2 * columns, (1.25 + 0.15 * lines) * rows, rows, columns)
     for axis in axes.flat:
         axis.set_axis_off()
     for axis, picture, title in zip(axes.flat, pictures_BCHW, wrapped, strict=False):
