@@ -118,8 +118,7 @@ def quoted(value: str | Path) -> str:
     text = str(value)
     if re.fullmatch(r"[\w./-]+", text, re.ASCII) and _parser().parse_override(f"key={text}").value() == text:
         return text
-    # Backslashes are doubled only in front of a quote.
-    return "'" + re.sub(r"(\\*)('|$)", lambda end: 2 * end[1] + ("\\'" if end[2] else ""), text) + "'"
+    return str(types.QuotedString(text, types.Quote.single).with_quotes())
 
 
 def is_whole(value: object, least: float = -math.inf) -> TypeGuard[int]:

@@ -200,7 +200,7 @@ def run_all(
         tell(f"{step.name}: at most {seconds / 60:.1f} minutes")
         before = record.done[step.name].seconds if step.name in record.done else 0.0
         status, took, said = run_step(step, seconds, places.results)
-        typed = shlex.join(["python", *step.words]).replace(f"{ROOT}/", "")
+        typed = _typed(step.words)
         record.keep(step.name, Done(status, round(before + took, 3), typed, device, now(), said))
         tell(f"{step.name}: {status} after {took:.0f} s{f': {said}' if said else ''}")
         for words in step.afterwards if status != "stopped" else ():
@@ -228,7 +228,12 @@ def _draw(step: Step, words: Sequence[str], seconds: float) -> None:
             said = [f"it ended with {done.returncode}", *done.stderr.strip().splitlines()]
             why = said[-1] if done.returncode else ""
     if why:
-        tell(f"{step.name}: {shlex.join(['python', *words])} was not drawn: {why}".replace(f"{ROOT}/", ""))
+        tell(f"{step.name}: {_typed(words)} was not drawn: {why}")
+
+
+def _typed(words: Sequence[str]) -> str:
+    """A command as it would be typed in the repository."""
+    return shlex.join(["python", *words]).replace(f"{ROOT}/", "")
 
 
 def page(plan: Sequence[Step], record: Record, places: Places, command: str) -> str:
@@ -265,7 +270,7 @@ def page(plan: Sequence[Step], record: Record, places: Places, command: str) -> 
 
 def moments(places: Places) -> str:
     """Table of the runs that end at their moment, beside the paper's, with the time that 300 epochs would take."""
-    published = {str(row.overrides): row.cells for row in load("eureka/table_1").rows if row.group == "Main dataset"}
+    published = {row.overrides: row.cells for row in load("eureka/table_1").rows if row.group == "Main dataset"}
     rows: list[dict[str, Any]] = []
     for found in walk_runs(places.runs / "moments"):
         summary = read_summary(found.path)
@@ -273,7 +278,7 @@ def moments(places: Places) -> str:
         if summary is None or not own:
             continue
         row = MOMENTS[own[0]][1]
-        theirs = next(cells for overrides, cells in published.items() if f"'+row={row}'" in overrides)
+        theirs = published[(f"+row={row}",)]
         speed = summary.samples_per_second
         rows.append(
             {
@@ -365,7 +370,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for step in chosen:
             has = f"{step.stage} has {share(step.stage, left, seconds) / 60:.1f} minutes, and what is left before it"
             known = has if step in left else "done already"
-            print(f"{step.name}: {known}\n    {shlex.join(['python', *step.words]).replace(f'{ROOT}/', '')}")
+            print(f"{step.name}: {known}\n    {_typed(step.words)}")
         return 0
     words = " ".join(sys.argv[1:] if arguments is None else arguments)
     # SIGTERM acts as Ctrl-C, which ends the running step, too: otherwise it would train on without the kit.
