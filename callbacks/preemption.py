@@ -13,7 +13,7 @@ import lightning as L
 from lightning.pytorch.callbacks import Checkpoint
 
 from lab.callbacks.access import ends_with_this_epoch, goes_on_after
-from lab.console import hears, signal_name, tell
+from lab.console import first_line, hears, signal_name, tell
 
 # Ctrl-C is SIGINT. SLURM sends SIGTERM to a job that it ends and, before the time limit, the signal that
 # sbatch --signal names: SIGUSR2 under submitit.
@@ -29,12 +29,16 @@ class Preemption(Checkpoint):
 
     As a ``Checkpoint`` it is called after all other callbacks; in their list it belongs after ``Checkpoints``.
 
+    Args:
+        force: the run was begun by ``force=true``, which would begin it anew.
+
     Attributes:
         told: the signal that this process got; None before one.
         leaving: the signal that rank 0 got, by which all processes end; None before one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, force: bool = False) -> None:
+        self._same = "the same command without force=true" if force else "the same command"
         self.told: int | None = None
         self.leaving: int | None = None
         # Handlers from before Lightning's own, which would save in the middle of a step and into another folder.
@@ -96,7 +100,7 @@ class Preemption(Checkpoint):
 
     def _leave(self, trainer: L.Trainer) -> NoReturn:
         assert self.leaving is not None
-        tell(f"{signal_name(self.leaving)}: saved at step {trainer.global_step}, from where the same command goes on")
+        tell(f"{signal_name(self.leaving)}: saved at step {trainer.global_step}, from where {self._same} goes on")
         if not trainer.is_global_zero:
             raise SystemExit(0)  # a failure status would have rank 0 killed before it is done
         before = self._before[signal.Signals(self.leaving)]
@@ -107,4 +111,8 @@ class Preemption(Checkpoint):
                 # SLURM ends all processes of a job that it queues again, often before scontrol, which asked, is done.
                 if error.returncode >= 0:
                     raise
+            except RuntimeError as error:  # submitit's: hydra.launcher.max_num_timeout is reached
+                if "not requeued" not in str(error):
+                    raise
+                tell(first_line(error))
         raise SystemExit(128 + self.leaving)

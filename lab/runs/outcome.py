@@ -12,7 +12,7 @@ from hydra.errors import InstantiationException
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from lab.console import LabError, first_line, raised_on_purpose, unexpected, users_line_of
+from lab.console import LabError, Unfinished, first_line, raised_on_purpose, unexpected, users_line_of
 from lab.runs.files import is_full
 from lab.runs.summary import Status
 
@@ -59,7 +59,8 @@ class Ending:
             self.status = "failed"
             if (sentence := self._sentence(error)) is not None:
                 self.reason = sentence
-                raise LabError(sentence) from error
+                unfinished = isinstance(error, Unfinished) or (isinstance(error, OSError) and is_full(error))
+                raise (Unfinished if unfinished else LabError)(sentence) from error
             self.reason = f"{type(error).__name__}: {error}"
             raise
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import optuna
 from optuna import pruners, samplers
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
-from optuna.storages.journal import JournalFileBackend
+from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
+from sqlalchemy import make_url
 
 from lab.config.check import check_arguments
 from lab.config.suggestions import choices
@@ -52,6 +55,35 @@ def chosen(what: str, classes: Mapping[str, type[Any]], options: Mapping[str, An
 def storage_at(where: str) -> BaseStorage:
     """The storage at a database's URL, or in a file, which several machines may share."""
     return RDBStorage(where) if "://" in where else JournalStorage(JournalFileBackend(where))
+
+
+def shown(where: str) -> str:
+    """A storage as text that others may read: a database's URL without its password."""
+    return make_url(where).render_as_string(hide_password=True) if "://" in where else where
+
+
+def without_half_line(where: str) -> bool:
+    """Cuts a last line off a study's file that a full disk or a crash has left unfinished; tells whether there was one.
+
+    Optuna passes over such a line as it reads, but would write on behind it, and both lines would be lost.
+    """
+    path = Path(where)
+    if "://" in where or not path.is_file() or not _half_line(path):
+        return False
+    lock = JournalFileSymlinkLock(where)
+    lock.acquire()
+    try:
+        if half := _half_line(path):  # and not a line that was just being written
+            os.truncate(path, path.stat().st_size - half)
+        return bool(half)
+    finally:
+        lock.release()
+
+
+def _half_line(path: Path) -> int:
+    """Bytes behind the last end of a line."""
+    content = path.read_bytes()
+    return len(content) - (content.rfind(b"\n") + 1)
 
 
 class RunningTrial:

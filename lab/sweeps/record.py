@@ -40,12 +40,12 @@ class RecordPlan(Callback):
             check_writable(runs / FOLDER, "paths.runs:")
         if not _is_plain(config):
             return
-        try:
-            names = planned(config)
-        except (HydraException, LabError):
-            # The sweep itself is about to fail for the same reason, and will report it.
-            return
         with refusals():
+            try:
+                names = planned(config)
+            except HydraException:
+                # The sweep itself is about to fail for the same reason, and will report it.
+                return
             check_apart(names)
         write_plan(runs, names, command_line())
 

@@ -32,11 +32,11 @@ from optuna.trial import FrozenTrial, TrialState
 from lab.config.compose import CONFIGS
 from lab.config.hydra_internals import error_of, loader
 from lab.config.identity import NOT_WHAT
-from lab.config.overrides import is_whole, parsed, quoted, values_of
+from lab.config.overrides import is_whole, parsed, quoted, read_override, values_of
 from lab.config.suggestions import choices
 from lab.console import LabError, Unfinished, counted, first_line, tell
 from lab.runs.spec import runs_folder
-from lab.runs.study import PRUNED_AT, PRUNER, PRUNERS, SAMPLERS, chosen, storage_at
+from lab.runs.study import PRUNED_AT, PRUNER, PRUNERS, SAMPLERS, chosen, shown, storage_at, without_half_line
 from lab.sweeps.plan import FOLDER
 from lab.sweeps.waiting import end_if_told
 
@@ -73,7 +73,7 @@ def search(config: DictConfig, launch: Launch) -> None:
         raise LabError("a search needs something to search: a key with an interval(), a choice() or a range()")
     space = {key: distribution(override) for key, override in swept.items()}
     name = str(settings.study_name or study_name(config))
-    with _held(runs / FOLDER, name):
+    with _held(runs / FOLDER, name), _written(name):
         where = settings.storage or str(runs / FOLDER / f"{name}.journal")
         study = _opened(name, where, settings)
         _check_same_search(study, [one for one in _what(config) if one.partition("=")[0] not in swept])
@@ -85,19 +85,28 @@ def search(config: DictConfig, launch: Launch) -> None:
         if known:
             done = f"{_finished(study)} of {counted(asked, 'trial')} done"
             tell(f"going on with search {name}: {done}, {len(cut_short)} cut short")
+        # A trial that was cut short goes on: force=true would begin it anew.
+        without_force = [one for one in fixed if read_override(one).key != "force"]
+        pruned = settings.pruner.name != "none"
         started = 0
         while (left := asked - _finished(study)) > 0:
             size = min(left, settings.n_jobs)
             again, cut_short = cut_short[:size], cut_short[size:]
-            new = [study.ask(space) for _ in range(size - len(again))]
+            new = _asked(study, space, size - len(again), pruned)
             batch = {trial.number: tuple(_overrides(trial.params)) for trial in (*again, *new)}
+            if not batch:
+                continue
             # Two trials with the same values would be two processes in one run folder: only the first is run.
             first: dict[tuple[str, ...], int] = {}
             for number, values in batch.items():
                 first.setdefault(values, number)
-            pruned = settings.pruner.name != "none"
+            going_on = {trial.number for trial in again}
             jobs = [
-                [*values, *fixed, *([reference(name, number, where)] if pruned else [])]
+                [
+                    *values,
+                    *(without_force if number in going_on else fixed),
+                    *([reference(name, number, where)] if pruned else []),
+                ]
                 for values, number in first.items()
             ]
             ends = dict(zip(first, launch(jobs, started), strict=True))
@@ -209,8 +218,14 @@ def _check_same_search(study: optuna.Study, fixed: Sequence[str]) -> None:
 
 
 def _check_same_space(study: optuna.Study, space: Mapping[str, BaseDistribution]) -> None:
-    """Raises LabError if earlier trials drew a key from values that Optuna cannot combine with those searched now."""
+    """Raises LabError if earlier trials had other keys, or values that Optuna cannot combine with those of now."""
     for trial in study.trials:
+        whole = trial.state in (TrialState.COMPLETE, TrialState.PRUNED)
+        if unlike := sorted(trial.params.keys() ^ space.keys() if whole else trial.params.keys() - space.keys()):
+            raise LabError(
+                f"study {study.study_name} has searched {', '.join(sorted(trial.params))}, and this search differs in "
+                f"{', '.join(unlike)}: give another hydra.sweeper.study_name, or none"
+            )
         for key in trial.distributions.keys() & space.keys():
             try:
                 check_distribution_compatibility(trial.distributions[key], space[key])
@@ -222,12 +237,29 @@ def _check_same_space(study: optuna.Study, space: Mapping[str, BaseDistribution]
 
 
 def _cut_short(study: optuna.Study, space: Mapping[str, BaseDistribution]) -> list[FrozenTrial]:
-    """Trials that were begun and never ended; one whose values were not all drawn is marked as failed and left out."""
-    found = [trial for trial in study.trials if trial.state == TrialState.RUNNING]
-    for trial in found:
-        if trial.params.keys() != space.keys():
+    """Trials that were begun and never ended; marks those that were pruned, or whose values were not all drawn."""
+    left = []
+    for trial in study.get_trials(states=[TrialState.RUNNING]):
+        if PRUNED_AT in trial.user_attrs:  # the search had ended before its job told it so
+            study.tell(trial.number, state=TrialState.PRUNED)
+        elif trial.params.keys() != space.keys():
             study.tell(trial.number, state=TrialState.FAIL)
-    return [trial for trial in found if trial.params.keys() == space.keys()]
+        else:
+            left.append(trial)
+    return left
+
+
+@contextmanager
+def _written(name: str) -> Iterator[None]:
+    """Says in one sentence that a study could not be written in the block, as on a full disk.
+
+    Raises:
+        Unfinished: in place of the error of the operating system.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise Unfinished(f"study {name} cannot be written ({error}): the same command goes on with it") from error
 
 
 @contextmanager
@@ -264,12 +296,14 @@ def _opened(name: str, where: str, settings: DictConfig) -> optuna.Study:
     """
     wanted = str(settings.direction)
     try:
+        if without_half_line(where):
+            tell(f"study {name}: its last line was not whole, as after a full disk, and is left out")
         study = optuna.create_study(
             study_name=name, storage=storage_at(where), direction=settings.direction, load_if_exists=True
         )
         known = study.trials
     except Exception as error:  # the errors of a database or of somebody else's file cannot be listed
-        raise LabError(f"study {name} at {where} cannot be opened: {first_line(error)}") from error
+        raise LabError(f"study {name} at {shown(where)} cannot be opened: {first_line(error)}") from error
     if known and study.direction.name.lower() != wanted:
         raise LabError(
             f"hydra.sweeper.direction={wanted}, but study {name} has {study.direction.name.lower()}: give another "
@@ -308,6 +342,25 @@ def _overrides(params: Mapping[str, Any]) -> list[str]:
     return [f"{key}={value}" for key, value in params.items()]
 
 
+def _asked(study: optuna.Study, space: Mapping[str, BaseDistribution], count: int, pruned: bool) -> list[optuna.Trial]:
+    """Asks for new trials; with a pruner, one whose values it gave up before is given up at once and left out.
+
+    Its run would go on from where it was given up, and could score.
+    """
+    new = []
+    for _ in range(count):
+        trial = study.ask(dict(space))
+        given_up = study.get_trials(deepcopy=False, states=[TrialState.PRUNED]) if pruned else []
+        before = next((one for one in given_up if one.params == trial.params), None)
+        if before is None or before.last_step is None:
+            new.append(trial)
+            continue
+        trial.report(before.intermediate_values[before.last_step], before.last_step)
+        study.tell(trial.number, state=TrialState.PRUNED)
+        tell(f"pruned at epoch {before.last_step}, as before, with {' '.join(_overrides(trial.params))}")
+    return new
+
+
 def _note(study: optuna.Study, number: int, trained: int, end: JobReturn) -> str | None:
     """Writes into the study how a trial ended and returns that in words; None if it was cut short and stays open.
 
@@ -342,7 +395,7 @@ def _tell_of_best(study: optuna.Study, where: str) -> None:
     states = [trial.state for trial in study.trials if trial.state.is_finished()]
     pruned = f", {states.count(TrialState.PRUNED)} pruned" if TrialState.PRUNED in states else ""
     trials = counted(len(states), "trial")
-    tell(f"search {study.study_name}: {trials}, {states.count(TrialState.FAIL)} failed{pruned}; {where}")
+    tell(f"search {study.study_name}: {trials}, {states.count(TrialState.FAIL)} failed{pruned}; {shown(where)}")
     if TrialState.COMPLETE not in states:
         raise LabError(
             f"none of {trials} of {study.study_name} has a score, so none is the best ({_last_reason(study)}). These "

@@ -23,7 +23,7 @@ from lab.callbacks.preemption import Preemption
 from lab.callbacks.pruning import Pruning
 from lab.callbacks.summary import RunSummary
 from lab.config.check import check
-from lab.console import LabError, tell
+from lab.console import LabError, Unfinished, tell
 from lab.runs import slurm
 from lab.runs.folder import Run
 from lab.runs.outcome import STOPPED, Ending
@@ -188,7 +188,7 @@ def _writable(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise LabError(f"{folder} cannot be written: {error}; name another folder with paths.runs") from error
+        raise Unfinished(f"{folder} cannot be written: {error}; name another folder with paths.runs") from error
 
 
 def _tell_if_code_changed(run: Run, now: Mapping[str, str]) -> None:
@@ -212,7 +212,7 @@ def _train_alone(opened: OpenRun) -> None:
     config = spec.config
     summary = RunSummary(run.folder, opened.fixed)
     trainer: L.Trainer | None = None
-    ending, preemption = Ending(run.folder), Preemption()
+    ending, preemption = Ending(run.folder), Preemption(spec.force)
     try:
         with ending.told():
             resume = None if spec.force else run.newest_checkpoint()

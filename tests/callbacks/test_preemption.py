@@ -184,6 +184,30 @@ def test_scontrol_may_die_by_the_requeue_that_it_asked_for(told, tmp_path: Path,
     assert newest(runs_in(tmp_path)[0])["global_step"] == 6
 
 
+def test_a_run_that_submitit_does_not_queue_again_has_stopped_and_not_failed(told, tmp_path: Path, capfd) -> None:
+    utils = pytest.importorskip("submitit.core.utils")
+
+    def refuse(number: int, frame: object) -> None:
+        raise utils.UncompletedJobError("Job not requeued because: timed-out too many times.")
+
+    before = signal.signal(signal.SIGUSR2, refuse)
+    try:
+        told(signal.SIGUSR2, 5)
+        with pytest.raises(SystemExit):
+            train_in(tmp_path)
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+    assert summary_of(runs_in(tmp_path)[0])["status"] == "stopped"
+    assert "Job not requeued because: timed-out too many times" in capfd.readouterr().err
+
+
+def test_a_run_begun_anew_by_force_says_how_it_goes_on(told, tmp_path: Path, capfd) -> None:
+    told(signal.SIGTERM, 5)
+    with pytest.raises(SystemExit):
+        train_in(tmp_path, "force=true")
+    assert "from where the same command without force=true goes on" in capfd.readouterr().err
+
+
 def test_a_limit_that_is_near_is_not_forgotten_when_it_is_reached(told, tmp_path: Path) -> None:
     """SIGUSR2, then SIGTERM before the run has come to save: the job is queued again all the same."""
     called = []

@@ -13,7 +13,7 @@ import torch
 from conftest import newest, runs_in, summary_of
 
 from lab.callbacks.eureka import EurekaMoment
-from lab.console import LabError
+from lab.console import LabError, Unfinished
 from lab.runs.metrics import read_metrics
 from lab.train import run as train_with
 
@@ -56,7 +56,7 @@ def test_a_full_disk_is_one_sentence_and_no_step_is_lost(seeds: str, tmp_path: P
     with monkeypatch.context() as patched:
         fill_up(patched, "last-000000020.ckpt")
         words = r"no room for .*/seed=0/.*: make room .* goes on from last-000000010\.ckpt$"
-        with pytest.raises(LabError, match=words):
+        with pytest.raises(Unfinished, match=words):  # a search goes on with it
             trained(tmp_path / "again", f"seeds={seeds}")
     assert {signal.getsignal(number) for number in (signal.SIGUSR1, signal.SIGUSR2)} == {signal.SIG_DFL}
     for run in runs_in(tmp_path / "again"):

@@ -87,7 +87,7 @@ def _train_group(group: list[tuple[OpenRun, Path | None]]) -> None:
     runs = [one for one, _ in group]
     ending = Ending(*(one.run.folder for one in runs))
     module: SeedsModule | None = None
-    preemption = Preemption()
+    preemption = Preemption(runs[0].spec.force)
     try:
         with ending.told():
             own = [read_checkpoint(path) if path else None for _, path in group]

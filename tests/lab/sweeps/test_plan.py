@@ -48,6 +48,13 @@ def test_a_plan_names_the_folders_of_its_runs(hydra) -> None:
     assert folders[-1].startswith("digit_grouping/norm_softmax,") and folders[-1].endswith("/seed=3")
 
 
+def test_a_seed_that_is_none_of_seeds_is_told_before_any_run(tmp_path: Path) -> None:
+    typed = ["experiment=reasoning", "data.numbers=4", "trainer.max_epochs=1", "threads=1", "seeds=[4,5]", "seed=0,1"]
+    refused = lab_train("-m", *typed, folder=tmp_path, check=False)
+    assert refused.returncode == 1 and "Traceback" not in refused.stderr
+    assert "error: seed=1 is not one of seeds=[4, 5]" in refused.stderr and not list(tmp_path.rglob("config.yaml"))
+
+
 def test_null_in_a_file_of_a_sweep_is_a_value(tmp_path: Path) -> None:
     (tmp_path / "configs" / "sweep").mkdir(parents=True)
     params = {"softmax.tau": None, "data.numbers": 4, "seed": "0,1"}
@@ -68,7 +75,9 @@ def test_seeds_trained_together_are_runs_of_their_own(hydra) -> None:
 
 
 def test_a_sweep_that_cannot_be_split_has_no_plan(hydra, tmp_path: Path) -> None:
-    for wrong in ("seeds=[1,1],[2]", "optim.lr=interval(0.1,1)", "softmax=softmax,none_such", "data=missing,more"):
+    with pytest.raises(SystemExit):
+        RecordPlan().on_multirun_start(multirun("seeds=[1,1],[2]", f"paths.runs={tmp_path}"))
+    for wrong in ("optim.lr=interval(0.1,1)", "softmax=softmax,none_such", "data=missing,more"):
         RecordPlan().on_multirun_start(multirun(wrong, f"paths.runs={tmp_path}"))
     assert not list(tmp_path.rglob("plan-*"))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -23,7 +24,7 @@ from lab.train import run
 
 optuna = pytest.importorskip("optuna", reason="Optuna is not installed: pip install -e '.[optuna]'")
 
-from lab.runs.study import RunningTrial, storage_at  # noqa: E402
+from lab.runs.study import RunningTrial, shown, storage_at  # noqa: E402
 from lab.sweeps import search  # noqa: E402
 
 # Under the sampler's seed the second trial's share leaves no input to train on, which is refused.
@@ -230,6 +231,7 @@ def test_a_named_study_keeps_to_what_it_began_with(multirun, tmp_path: Path) -> 
     others = {
         "hydra.sweeper.direction=minimize": "hydra.sweeper.direction=minimize, but study mine has maximize",
         "softmax=softmax,norm_softmax,hard": "study mine has searched other values of softmax",
+        "data.numbers=4,5": "study mine has searched .*, and this search differs in data.numbers: give another",
         "optim.weight_decay=0.5": "study mine has begun with other values than these .optim.weight_decay=0.5",
         "experiment=main_task_small": "experiment=main_task_small, experiment=reasoning",
     }
@@ -276,6 +278,76 @@ def test_what_was_cut_short_goes_on_with_its_values(multirun, tmp_path: Path) ->
     search.search(multirun(*here), launcher.launch)
     assert launcher.batches[0][0]["optim.lr"] == str(cut.params["optim.lr"])
     assert [trial.state.name for trial in trials(tmp_path)] == ["COMPLETE", "COMPLETE"]
+
+
+def test_a_trial_that_goes_on_is_not_begun_anew(multirun, tmp_path: Path) -> None:
+    here = (f"paths.runs={tmp_path}", "hydra.sweeper.n_trials=2", "force=true")
+
+    def cut_short(jobs: Sequence[Sequence[str]], first: int) -> list[JobReturn]:
+        return [JobReturn(overrides=job, status=JobStatus.FAILED, _return_value=Unfinished("cut")) for job in jobs]
+
+    with pytest.raises(LabError, match="did not come to an end"):
+        search.search(multirun(*here), cut_short)
+    launcher = Launcher()
+    search.search(multirun(*here), launcher.launch)
+    assert ["force" in job for batch in launcher.batches for job in batch] == [False, True]
+
+
+def test_a_half_line_of_a_study_is_left_out(multirun, tmp_path: Path, capsys) -> None:
+    named = ("hydra.sweeper.study_name=mine", f"paths.runs={tmp_path}", "softmax=softmax,norm_softmax")
+    search.search(multirun(*named, "hydra.sweeper.n_trials=2"), Launcher().launch)
+    path = tmp_path / ".sweeps" / "mine.journal"
+    path.write_bytes(path.read_bytes()[:-20])  # as a full disk leaves it
+    capsys.readouterr()
+    search.search(multirun(*named, "hydra.sweeper.n_trials=3"), Launcher().launch)
+    assert "study mine: its last line was not whole" in capsys.readouterr().err
+    search.search(multirun(*named, "hydra.sweeper.n_trials=4"), Launcher().launch)
+    study = optuna.load_study(study_name="mine", storage=storage_at(str(path)))
+    assert [trial.state.name for trial in study.trials] == ["COMPLETE"] * 4
+    assert "not whole" not in capsys.readouterr().err
+
+
+def test_a_study_that_cannot_be_written_ends_the_search_in_a_sentence(multirun, tmp_path: Path, monkeypatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(search, "_note", full)
+    with pytest.raises(Unfinished, match=r"study search-\w+ cannot be written \(.*No space left.*same command goes on"):
+        search.search(multirun(f"paths.runs={tmp_path}", "hydra.sweeper.n_trials=1"), Launcher().launch)
+    assert [trial.state.name for trial in trials(tmp_path)] == ["RUNNING"]
+
+
+def test_what_a_pruner_gave_up_is_not_trained_on(multirun, tmp_path: Path, capsys) -> None:
+    pruner = ("hydra.sweeper.pruner.name=threshold", "+hydra.sweeper.pruner.lower=0.99")
+    named = ("hydra.sweeper.study_name=mine", f"paths.runs={tmp_path}", "optim.weight_decay=1", "softmax.tau=1")
+    where, few = str(tmp_path / ".sweeps" / "mine.journal"), "optim.lr=choice(0.1,0.2)"
+    trained: list[str] = []
+
+    def below(jobs: Sequence[Sequence[str]], first: int) -> list[JobReturn]:
+        (job,) = jobs
+        trained.append(next(one for one in job if one.startswith("optim.lr")))
+        (trial,) = optuna.load_study(study_name="mine", storage=storage_at(where)).get_trials(
+            states=[optuna.trial.TrialState.RUNNING]
+        )
+        reference = {"study": "mine", "number": trial.number, "storage": where}
+        assert RunningTrial(reference).is_pruned(10, 0.5)
+        if len(trained) == 1:
+            raise KeyboardInterrupt  # before it could note how the trial ended
+        return [JobReturn(overrides=job, status=JobStatus.COMPLETED, _return_value=None)]
+
+    with pytest.raises(KeyboardInterrupt):
+        search.search(multirun(few, *named, *pruner, "hydra.sweeper.n_trials=6"), below)
+    with pytest.raises(LabError, match="all were pruned"):
+        search.search(multirun(few, *named, *pruner, "hydra.sweeper.n_trials=6"), below)
+    assert sorted(trained) == ["optim.lr=0.1", "optim.lr=0.2"]
+    assert "pruned at epoch 10, as before, with optim.lr=0." in capsys.readouterr().err
+    study = optuna.load_study(study_name="mine", storage=storage_at(where))
+    assert [(trial.state.name, trial.value, trial.last_step) for trial in study.trials] == [("PRUNED", 0.5, 10)] * 6
+
+
+def test_a_database_is_told_without_its_password() -> None:
+    assert shown("mysql://me:secret@host/studies") == "mysql://me:***@host/studies"
+    assert shown("/a:b@c/it.journal") == "/a:b@c/it.journal"
 
 
 @pytest.mark.parametrize(
