@@ -39,8 +39,7 @@ Drawn = Mapping[str, Any]
 class StepSampler(Sampler[tuple[int, int]]):
     """Yields (epoch, step) for one epoch, from the step that training has reached.
 
-    Lightning calls ``set_epoch``. The first step is asked for lazily, at the first ``next``: when a run is
-    resumed, Lightning opens the iterator before it knows how far the epoch had come.
+    Lightning calls ``set_epoch``. The first step is asked for at the first ``next`` (see :class:`StepLoader`).
     """
 
     def __init__(self, steps: int, first_step: Callable[[], int] = lambda: 0) -> None:
@@ -91,6 +90,17 @@ class StepLoader(DataLoader):
             num_workers=workers,
             persistent_workers=workers > 0,
         )
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        """Opens the epoch at the first ``next``, when its number and the step that it had come to are known.
+
+        Once open, worker processes draw ahead; Lightning opens the epoch of a resumed run before it knows either.
+        """
+
+        def opened() -> Iterator[Any]:
+            yield from super(StepLoader, self).__iter__()
+
+        return opened()
 
     def state_dict(self) -> dict[str, Any]:
         return {}

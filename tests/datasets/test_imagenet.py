@@ -8,13 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import lab_train
+from conftest import assert_same_weights, lab_train, newest, runs_in, set_status, train_in
 from PIL import Image
 
 from lab.config.check import check_arguments
 from lab.console import LabError
 from lab.datasets.folder import read_image, rgb
 from lab.datasets.imagenet import ImageNetData
+from lab.datasets.loading import StepLoader
 from scripts.scenes import picture
 
 DOGS = ("n02085620", "n02086240")
@@ -185,3 +186,36 @@ def test_it_trains_from_the_command_line_with_loader_processes(folder: Path, tmp
     )
     assert "finished" in done.stderr
     assert list(tmp_path.rglob("pictures/scenes.png"))
+
+
+def _place(epoch: int, step: int) -> torch.Tensor:
+    return torch.tensor([epoch, step])
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_an_epoch_is_opened_before_its_place_is_known(workers: int) -> None:
+    reached = [5]  # the end of the epoch before, as Lightning has it when it opens the epoch of a resumed run
+    loader = StepLoader(_place, 5, lambda: reached[0], workers)
+    batches = iter(loader)
+    loader.sampler.set_epoch(2)  # type: ignore[attr-defined]
+    reached[0] = 3
+    assert [one.tolist() for one in batches] == [[2, 3], [2, 4]]
+
+
+@pytest.mark.slow
+def test_a_run_with_loader_processes_goes_on_with_its_own_batches(folder: Path, tmp_path: Path) -> None:
+    small = ["data.tile_size=16", "data.batch_size=6", "data.epoch_size=24", "data.validation_size=12"]
+    model = ["model.depth=1", "model.heads=2", "model.head_dim=8", "model.patch_size=8", "trainer.max_epochs=3"]
+    more = ["checkpoints.every_n_steps=2", "checkpoints.keep=9", "trainer=cpu", f"data.root={folder}", "data.workers=1"]
+    typed = ["experiment=imagenet100", *small, *model, *more, f"data.dogs=[{','.join(DOGS)}]", "logger=csv_only"]
+    whole = train_in(tmp_path / "whole", *typed)
+    for step in (4, 6):  # at the end of the first epoch, and within the second
+        folder_of = tmp_path / str(step)
+        shutil.copytree(tmp_path / "whole", folder_of)
+        (run,) = runs_in(folder_of)
+        for path in (run / "checkpoints").glob("last-*.ckpt"):
+            if int(path.stem.removeprefix("last-")) > step:
+                path.unlink()
+        set_status(run, "stopped")
+        train_in(folder_of, *typed)
+        assert_same_weights(newest(run), newest(whole))
