@@ -25,7 +25,7 @@ _KNOWN = (
     "post_softmax_scale",
 )  # fmt: skip
 _LINES = ("-", "--", ":", "-.")
-_MARKERS = ("", "o", "s", "^", "D", "v", "P", "X")
+MARKERS = ("", "o", "s", "^", "D", "v", "P", "X")
 
 # Colours of all else (heads, regions, matrices): Tol's "bright" scheme, so that no colour means two things.
 _OTHERS = ("#4477AA", "#EE6677", "#228833", "#CCBB44", "#AA3377", "#66CCEE", "#777777")
@@ -125,7 +125,7 @@ def line_styles(softmaxes: Sequence[str]) -> list[LineStyle]:
         own = line_style(softmax)
         first = _LINES.index(own.line)
         lines = _LINES[first:] + _LINES[:first]
-        every = (LineStyle(own.color, line, marker) for marker in _MARKERS for line in lines)
+        every = (LineStyle(own.color, line, marker) for marker in MARKERS for line in lines)
         style = next((one for one in every if one not in taken), own)
         taken.add(style)
         found.append(style)

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from lab.console import printable
 from lab.plotting.curves import height_at
-from lab.plotting.style import LineStyle
+from lab.plotting.style import MARKERS, LineStyle
 from lab.report.figures import Event, Waiting, guides, other_title, title_of, validated, waiting
 from lab.report.middle import middle, points
 from lab.report.records import Record
@@ -29,7 +29,7 @@ _FEWEST = 60
 # Number that stands for "nothing was logged".
 _NONE = 65_535
 _SCALE = {"accuracy": 100, "loss": 1}
-_DASHES = {"-": [], "--": [6, 4], ":": [2, 3], "-.": [7, 3, 2, 3]}
+_DASHES: dict[str, list[float]] = {"-": [], "--": [6, 4], ":": [2, 3], "-.": [7, 3, 2, 3]}
 
 
 def curves_chart(settings: Sequence[Setting], quantity: Quantity, styles: Mapping[Setting, LineStyle]) -> Chart | None:
@@ -68,11 +68,7 @@ def curves_chart(settings: Sequence[Setting], quantity: Quantity, styles: Mappin
                 "stars": [[epoch, scale * height] for epoch, height in heights if height is not None],
             }
         )
-    # All settings share one axis, so a guide that is true for only some of them would be read as true for all.
-    guided = [guides(own, quantity) for runs in chosen.values() if (own := [run for run in runs if run.watched_for])]
-    found = [one for one in guided[0] if all(one in own for own in guided)] if guided else []
-    lines = [{"y": scale * y, "name": name, "dash": _DASHES[line]} for y, line, name in found]
-    return _chart("epoch", title_of(first, quantity), groups, lines)
+    return _chart("epoch", title_of(first, quantity), groups, _guides(chosen, quantity))
 
 
 def aligned_chart(
@@ -95,7 +91,14 @@ def aligned_chart(
     if not groups:
         return None
     y = title_of(next(iter(chosen.values())), quantity)
-    return {**_chart("epochs since the Eureka-moment", y, groups, []), "of": of}
+    return {**_chart("epochs since the Eureka-moment", y, groups, _guides(chosen, quantity)), "of": of}
+
+
+def _guides(chosen: Mapping[Setting, Sequence[Record]], quantity: Quantity) -> list[dict[str, Any]]:
+    """Lines that curves are compared with, those that all settings share: they have one axis for all."""
+    guided = [guides(own, quantity) for runs in chosen.values() if (own := [run for run in runs if run.watched_for])]
+    found = [one for one in guided[0] if all(one in own for own in guided)] if guided else []
+    return [{"y": _SCALE[quantity] * y, "name": name, "dash": _DASHES[line]} for y, line, name in found]
 
 
 def _chart(x: str, y: str, groups: list[dict[str, Any]], guides: list[dict[str, Any]]) -> Chart:
@@ -154,18 +157,27 @@ def _steps(line: Waiting, confidence: float) -> dict[str, Any]:
 
 
 def _named(who: Setting | Waiting, style: LineStyle, further: str = "") -> dict[str, Any]:
-    return {"name": printable(who.name + further), "color": style.color, "dash": _DASHES[style.line]}
+    return {"name": printable(who.name + further), "color": style.color, "dash": _dash(style)}
+
+
+def _dash(style: LineStyle) -> list[float]:
+    """Dashes of a line; a marker becomes so many dots behind each dash, since a browser's charts have no markers."""
+    dots = MARKERS.index(style.marker)
+    return [*(_DASHES[style.line] or ([12, 3] if dots else [])), *([1.5, 3] * dots)]
 
 
 def packed(values: ArrayLike) -> dict[str, Any]:
     """Numbers as base64 text, scaled to two bytes each between the lowest and the highest; NaN is kept.
 
-    >>> packed([0.0, 1.0])["low"], packed([0.0, 1.0])["high"]
-    (0.0, 1.0)
+    >>> packed([1.0, 2.0])["low"], packed([1.0, 2.0])["high"]
+    (1.0, 2.0)
     """
     own = np.asarray(values, dtype=np.float64)
     there = np.isfinite(own)
     low, high = (float(own[there].min()), float(own[there].max())) if there.any() else (0.0, 0.0)
+    # A spike would leave too few steps for all other values: such a curve takes four bytes a number.
+    if there.any() and high - low > 1e-4 * (_NONE - 1) * np.median(np.abs(own[there])):
+        return {"wide": True, "data": base64.b64encode(np.where(there, own, np.nan).astype("<f4").tobytes()).decode()}
     share = (own - low) / (high - low) if high > low else np.zeros_like(own)
     numbers = np.where(there, np.round(np.nan_to_num(share) * (_NONE - 1)), _NONE).astype("<u2")
     return {"low": low, "high": high, "data": base64.b64encode(numbers.tobytes()).decode()}

@@ -21,8 +21,8 @@ from lab.report.settings import Setting
 
 # Most bytes of a page, so that it opens at once and can be mailed: charts, then figures, then pictures, while they fit.
 _PAGE = 3_000_000
-# Bytes of the rest of the page: its style and scripts, and the lines of one run.
-_FRAME, _RUN = 120_000, 700
+# Bytes of the rest of the page: its style and scripts, and the lines of one setting and of one run.
+_FRAME, _SETTING, _RUN = 120_000, 2_000, 700
 _UPLOT = Path(__file__).parent / "templates" / "uplot"
 
 
@@ -39,7 +39,7 @@ def page_values(
         pictures_mib: most MiB that pictures of diagnostics may add to the page; None keeps the page below 3 MB.
     """
     ids = {id(setting): f"setting-{number}" for number, setting in enumerate(report.settings, start=1)}
-    room = Room(_PAGE - _FRAME - _RUN * len(report.runs))
+    room = Room(_PAGE - _FRAME - _SETTING * len(report.settings) - _RUN * len(report.runs))
     charts = _charts(report, room)
     figures = {name: {**one, "source": _source(one["path"], out, room)} for name, one in drawn.items()}
     pictures = room if pictures_mib is None else Room(int(pictures_mib * 2**20 * 4 / 3))

@@ -9,12 +9,19 @@
     probe.style.color = `var(${name})`;
     return getComputedStyle(probe).color;
   }
-  const number = value => Math.abs(value) >= 1000 ? Math.round(value).toLocaleString("en") : String(+value.toPrecision(4));
+  const number = value => Math.abs(value) >= 1e6 ? value.toExponential(2)
+    : Math.abs(value) >= 1000 ? Math.round(value).toLocaleString("en") : String(+value.toPrecision(4));
 
-  // {low, high, data}: two bytes a number (lab/report/charts.py, packed).
-  function unpacked({low, high, data}) {
+  // {low, high, data}: two bytes a number; {wide, data}: four (lab/report/charts.py, packed).
+  function unpacked({low, high, data, wide}) {
     const bytes = Uint8Array.from(atob(data), c => c.charCodeAt(0));
     const view = new DataView(bytes.buffer), step = (high - low) / (NONE - 1);
+    if (wide) {
+      return Array.from({length: bytes.length / 4}, (_, i) => {
+        const n = view.getFloat32(4 * i, true);
+        return isNaN(n) ? null : n;
+      });
+    }
     return Array.from({length: bytes.length / 2}, (_, i) => {
       const n = view.getUint16(2 * i, true);
       return n === NONE ? null : low + step * n;
@@ -47,6 +54,16 @@
     if (className) made.className = className;
     parent.append(made);
     return made;
+  }
+
+  // A short line of these dashes, beside a name.
+  function swatch(parent, dash) {
+    const drawn = document.createElementNS("http://www.w3.org/2000/svg", "svg"), line = document.createElementNS(drawn.namespaceURI, "path");
+    for (const [key, value] of Object.entries({width: 34, height: 6, "aria-hidden": "true"})) drawn.setAttribute(key, value);
+    for (const [key, value] of Object.entries({d: "M0 3H34", "stroke-width": 2.5, "stroke-dasharray": dash.join(" ")})) line.setAttribute(key, value);
+    drawn.append(line);
+    parent.append(drawn);
+    return line;
   }
 
   function star(context, x, y, radius) {
@@ -128,6 +145,11 @@
         context.beginPath(); context.moveTo(left, y); context.lineTo(left + width, y); context.stroke();
       }
       context.setLineDash([]);
+      if (spec.of) {  // aligned by the moment
+        const [x] = px(0, 0);
+        context.strokeStyle = css("--soft");
+        context.beginPath(); context.moveTo(x, top); context.lineTo(x, top + height); context.stroke();
+      }
       for (const group of groups.filter(one => one.on)) {
         context.fillStyle = ink(group.color); context.strokeStyle = css("--paper");
         for (const [x, y] of group.stars) star(context, ...px(x, y), 6 * ratio);
@@ -144,8 +166,13 @@
     // Stars and bars at both ends of the axis are drawn whole.
     const roomy = (low, high) => { const room = 0.012 * (high - low || 1); return [low - room, high + room]; };
 
+    // Room for the longest number beside the axis.
+    const wide = (_, texts) => Math.max(50, 20 + 7 * Math.max(...(texts || [""]).map(text => String(text ?? "").length)));
+
     const bar = element("div", place, "", "bar");
     const canvas = element("div", place, "", "canvas");
+    canvas.setAttribute("role", "img");
+    canvas.setAttribute("aria-label", place.closest("figure").querySelector("img").alt);
     const legend = element("ul", place, "", "legend");
     const size = () => ({width: canvas.clientWidth, height: Math.max(280, Math.min(380, Math.round(canvas.clientWidth * 0.5)))});
     const data = tables.length > 1 ? uPlot.join(tables) : tables[0];
@@ -155,10 +182,11 @@
       // No line across at the pointer: it looks like a threshold.
       cursor: {y: false, drag: {x: true, y: true, uni: 20}, points: {show: false}},
       scales: {x: {time: false, range: (_, low, high) => zoomed ? [low, high] : roomy(low, high)}, y: spec.range ? {range: (_, low, high) => zoomed ? [low, high] : spec.range} : {}},
-      axes: [{...axis, label: spec.x, size: 32}, {...axis, label: spec.y, size: 50}],
+      axes: [{...axis, label: spec.x, size: 32}, {...axis, label: spec.y, size: wide}],
       hooks: {draw: [marks], setCursor: [told], setSelect: [() => { zoomed = true; }]},
     }, data, canvas);
-    u.over.addEventListener("dblclick", () => { zoomed = false; });
+    // Before uPlot's own listener, which scales anew.
+    u.over.addEventListener("dblclick", () => { zoomed = false; }, true);
     const finger = event => {
       const box = u.over.getBoundingClientRect(), {clientX, clientY} = event.touches[0];
       u.setCursor({left: clientX - box.left, top: clientY - box.top});
@@ -167,9 +195,13 @@
     u.over.addEventListener("touchmove", finger, {passive: true});
 
     function refresh() {
-      u.batch(() => series.slice(1).forEach((one, i) => {
-        if (u.series[i + 1].show !== visible(one)) u.setSeries(i + 1, {show: visible(one)});
-      }));
+      const {min, max} = u.scales.y;
+      u.batch(() => {
+        series.slice(1).forEach((one, i) => {
+          if (u.series[i + 1].show !== visible(one)) u.setSeries(i + 1, {show: visible(one)});
+        });
+        if (zoomed) u.setScale("y", {min, max});
+      });
       entries.forEach(([button, group]) => button.setAttribute("aria-pressed", group.on));
     }
     function button(parent, text, press, pressed) {
@@ -199,27 +231,27 @@
       button(bar, "none", () => { groups.forEach(group => { group.on = false; }); refresh(); });
     }
     button(bar, "whole range", () => { zoomed = false; u.setData(data); });
-    const where = element("output", bar, "drag to zoom");
+    const hint = matchMedia("(pointer: coarse)").matches ? "touch for values" : "drag to zoom";
+    const where = element("output", bar, hint);
 
     entries = groups.map(group => {
       const item = element("li", legend);
       const made = button(item, "", () => { group.on = !group.on; refresh(); }, group.on);
-      const swatch = element("i", made);
-      const paint = () => { swatch.style.borderTopColor = ink(group.color); };
-      swatch.style.borderTopStyle = group.dash.length ? (group.dash[0] < 4 ? "dotted" : "dashed") : "solid";
+      const stroke = swatch(made, group.dash);
+      const paint = () => { stroke.setAttribute("stroke", ink(group.color)); };
       paint();
       element("span", made, group.name);
-      return [made, group, element("output", item), paint];
+      return [made, group, element("span", item, "", "value"), paint];
     });
     for (const guide of spec.guides) {
       const item = element("li", legend, "", "guide");
-      element("i", item).style.borderTopStyle = guide.dash[0] < 4 ? "dotted" : "dashed";
+      swatch(item, guide.dash).setAttribute("stroke", "currentColor");
       element("span", item, `${guide.name} (${number(guide.y)})`);
     }
     function told() {
       const {left, idx} = u.cursor;
       const x = !(left >= 0) || idx === null ? null : spec.steps ? Math.max(0, Math.floor(u.posToVal(left, "x"))) : u.data[0][idx];
-      where.textContent = x === null ? "drag to zoom" : `${spec.x} ${number(x)}`;
+      where.textContent = x === null ? hint : `${spec.x} ${number(x)}`;
       for (const [, group, output] of entries) {
         output.textContent = x !== null && group.on ? value(group, x) : "";
       }

@@ -13,8 +13,9 @@ import pytest
 import yaml
 from report_runs import EPOCHS
 
+from lab.plotting.style import line_styles
 from lab.report.assemble import assemble
-from lab.report.charts import survival_chart
+from lab.report.charts import _dash, packed, survival_chart
 from lab.report.figures import (
     _rate,
     curves,
@@ -201,8 +202,22 @@ def test_a_chart_says_nothing_of_an_interval_before_the_first_moment(write, tmp_
     assert np.isnan(soon["low"]).tolist() == [True, False, False, False, False]
 
 
+@pytest.mark.parametrize("spike", [0.9, 4321.0, 2.5e12])
+def test_a_spike_takes_no_digits_from_the_other_values_of_a_chart(spike: float) -> None:
+    values = np.linspace(0.2, 0.7, 200)
+    values[50], values[60] = spike, np.nan
+    assert unpacked(packed(values)) == pytest.approx(values, rel=1e-4, abs=0, nan_ok=True)
+
+
+def test_settings_of_one_softmax_have_lines_that_differ() -> None:
+    found = [_dash(style) for style in line_styles(["softmax"] * 12)]
+    assert len({tuple(dash) for dash in found}) == 12 and found[0] == []
+
+
 def unpacked(values: dict) -> np.ndarray:
     """Numbers of a chart, as its page reads them."""
+    if values.get("wide"):
+        return np.frombuffer(base64.b64decode(values["data"]), "<f4").astype(float)
     numbers = np.frombuffer(base64.b64decode(values["data"]), "<u2").astype(float)
     return np.where(numbers == 65535, np.nan, values["low"] + (values["high"] - values["low"]) * numbers / 65534)
 

@@ -94,7 +94,7 @@ def test_a_chart_tells_its_values_and_switches_and_zooms(browser: Any, page_file
     assert not figure.locator("img").is_visible()
     over.hover(position={"x": 200, "y": 50})
     first = figure.locator(".legend li:has(button)").first
-    page.wait_for_function("e => /^[\\d.]+ \\(/.test(e.textContent)", arg=first.locator("output").element_handle())
+    page.wait_for_function("e => /^[\\d.]+ \\(/.test(e.textContent)", arg=first.locator(".value").element_handle())
     assert figure.locator(".bar output").inner_text().startswith("epoch ")
     drawn = "e => e.querySelector('canvas').toDataURL()"
     before = figure.evaluate(drawn)
@@ -104,6 +104,16 @@ def test_a_chart_tells_its_values_and_switches_and_zooms(browser: Any, page_file
     switched = figure.evaluate(drawn)
     over.drag_to(over, source_position={"x": 100, "y": 60}, target_position={"x": 300, "y": 160})
     page.wait_for_function(f"([e, was]) => ({drawn})(e) !== was", arg=[figure.element_handle(), switched])
+    # A setting that is switched on and off again leaves the zoom as it is; a double click shows the whole range.
+    same = f"([e, was]) => ({drawn})(e) === was"
+    zoomed = figure.evaluate(drawn)
+    first.locator("button").click()
+    page.wait_for_function(f"([e, was]) => ({drawn})(e) !== was", arg=[figure.element_handle(), zoomed])
+    first.locator("button").click()
+    page.wait_for_function(same, arg=[figure.element_handle(), zoomed], timeout=5000)
+    over.dblclick(position={"x": 50, "y": 50})
+    page.wait_for_function(same, arg=[figure.element_handle(), switched], timeout=5000)
+    assert figure.locator("[role=img]").get_attribute("aria-label").startswith("Accuracy of all seeds")
     # The page is dark where the browser is, and where its reader wishes it.
     paper = "getComputedStyle(document.body).backgroundColor"
     assert page.evaluate(paper) == "rgb(255, 255, 255)"
