@@ -73,15 +73,16 @@ def search(config: DictConfig, launch: Launch) -> None:
         raise LabError("a search needs something to search: a key with an interval(), a choice() or a range()")
     space = {key: distribution(override) for key, override in swept.items()}
     name = str(settings.study_name or study_name(config))
-    with _held(runs / FOLDER, name), _written(name):
+    with _held(runs / FOLDER, name):
         where = settings.storage or str(runs / FOLDER / f"{name}.journal")
-        study = _opened(name, where, settings)
-        _check_same_search(study, [one for one in _what(config) if one.partition("=")[0] not in swept])
-        _check_same_space(study, space)
-        cut_short = _cut_short(study, space)
-        asked, known = settings.n_trials, len(study.trials)
-        if settings.sampler.name == "grid":
-            asked = min(asked, _ask_for_all(study, swept, settings.sampler.get("seed")))
+        with _written(name):
+            study = _opened(name, where, settings)
+            _check_same_search(study, [one for one in _what(config) if one.partition("=")[0] not in swept])
+            _check_same_space(study, space)
+            cut_short = _cut_short(study, space)
+            asked, known = settings.n_trials, len(study.trials)
+            if settings.sampler.name == "grid":
+                asked = min(asked, _ask_for_all(study, swept, settings.sampler.get("seed")))
         if known:
             done = f"{_finished(study)} of {counted(asked, 'trial')} done"
             tell(f"going on with search {name}: {done}, {len(cut_short)} cut short")
@@ -92,7 +93,8 @@ def search(config: DictConfig, launch: Launch) -> None:
         while (left := asked - _finished(study)) > 0:
             size = min(left, settings.n_jobs)
             again, cut_short = cut_short[:size], cut_short[size:]
-            new = _asked(study, space, size - len(again), pruned)
+            with _written(name):
+                new = _asked(study, space, size - len(again), pruned)
             batch = {trial.number: tuple(_overrides(trial.params)) for trial in (*again, *new)}
             if not batch:
                 continue
@@ -110,15 +112,16 @@ def search(config: DictConfig, launch: Launch) -> None:
                 for values, number in first.items()
             ]
             ends = dict(zip(first, launch(jobs, started), strict=True))
-            open_ones = []
+            open_ones = 0
             for number, values in batch.items():
-                outcome = _note(study, number, first[values], ends[values])
+                with _written(name):
+                    outcome = _note(study, number, first[values], ends[values])
                 if outcome is None:
-                    open_ones.append(number)
+                    open_ones += 1
                 else:
                     tell(f"[{_finished(study)}/{asked}] {outcome} with {' '.join(values)}")
             if open_ones:
-                cut = counted(len(open_ones), "trial")
+                cut = counted(open_ones, "trial")
                 raise LabError(f"{cut} of search {name} did not come to an end: the same command goes on with them")
             end_if_told()
             started += len(jobs)
