@@ -13,6 +13,7 @@ from hydra.core.plugins import Plugins
 from hydra_plugins.eureka_lab._basic import BasicSweeper, Options
 from hydra_plugins.eureka_lab._search import SearchSweeper
 from lab.config.compose import CONFIGS
+from lab.config.hydra_internals import forget_composed
 from lab.console import not_installed, tell
 
 
@@ -24,6 +25,7 @@ def offer(arguments: list[str]) -> None:
     Hydra finds plugins by itself, but not in packages that are installed with ``pip install -e``. The submitit
     plugin's own name, ``hydra/launcher=submitit_slurm``, then also means ``configs/hydra/launcher/slurm.yaml``.
     """
+    forget_composed()
     plugins = Plugins.instance()
     plugins.register(SearchSweeper)
     plugins.register(BasicSweeper)

@@ -150,6 +150,11 @@ class _KeepingLoader(ConfigLoaderImpl):
         return config
 
 
+def forget_composed() -> None:
+    """Composes each choice of configs anew, after a config was stored in Hydra's ``ConfigStore``."""
+    _KeepingLoader._kept.clear()
+
+
 class Choices:
     """Tells which configs some overrides choose, without composing them, which takes four times as long."""
 

@@ -9,6 +9,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 from hydra._internal.callbacks import Callbacks
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn, JobStatus
@@ -122,6 +123,18 @@ def test_a_choice_that_was_kept_is_what_hydra_composes(values: list[str]) -> Non
     wanted, first, again = found(False), found(True), found(True)
     assert first == wanted
     assert again == wanted
+
+
+def test_what_was_composed_before_the_sweepers_were_offered_is_composed_anew() -> None:
+    def sweeper() -> str:
+        with initialized():
+            return compose("train", ["experiment=reasoning"], return_hydra_config=True).hydra.sweeper._target_
+
+    ConfigStore.instance().store(group="hydra/sweeper", name="basic", node={"_target_": "another", "params": None})
+    hydra_internals.forget_composed()
+    assert sweeper() == "another"
+    offer([])
+    assert sweeper().startswith("hydra_plugins.eureka_lab")
 
 
 def test_a_choice_is_composed_once_until_a_file_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
