@@ -122,7 +122,7 @@ def search(config: DictConfig, launch: Launch) -> None:
                     tell(f"[{_finished(study)}/{asked}] {outcome} with {' '.join(values)}")
             if open_ones:
                 cut = counted(open_ones, "trial")
-                raise LabError(f"{cut} of search {name} did not come to an end: the same command goes on with them")
+                raise LabError(f"{cut} of search {name} did not come to an end: the same command goes on")
             end_if_told()
             started += len(jobs)
     _tell_of_best(study, where)
