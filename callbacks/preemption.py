@@ -14,6 +14,7 @@ from lightning.pytorch.callbacks import Checkpoint
 
 from lab.callbacks.access import ends_with_this_epoch, goes_on_after
 from lab.console import first_line, hears, signal_name, tell
+from lab.runs import slurm
 
 # Ctrl-C is SIGINT. SLURM sends SIGTERM to a job that it ends and, before the time limit, the signal that
 # sbatch --signal names: SIGUSR2 under submitit.
@@ -112,7 +113,7 @@ class Preemption(Checkpoint):
                 if error.returncode >= 0:
                     raise
             except RuntimeError as error:  # submitit's: hydra.launcher.max_num_timeout is reached
-                if "not requeued" not in str(error):
+                if slurm.NOT_QUEUED_AGAIN not in str(error):
                     raise
                 tell(first_line(error))
         raise SystemExit(128 + self.leaving)

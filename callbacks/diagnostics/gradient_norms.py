@@ -20,7 +20,7 @@ from lab.models.parts import attention_layers_of
 from lab.observation.gradients import at_next_steps
 from lab.observation.observe import Findings
 from lab.observation.subject import Subject
-from lab.plotting.curves import gradient_figure, gradient_rows
+from lab.plotting.curves import gradient_rows, gradients_figure
 from lab.plotting.figures import bars_by_layer, lines_by_layer
 
 
@@ -62,9 +62,9 @@ class GradientNorms(CheckpointDiagnostic):
             return
         for logger in trainer.loggers:
             logger.save()
-        if gradient_rows(self.folder):  # a model without attention has none
+        if rows := gradient_rows(self.folder):  # a model without attention has none
             with self.telling_faults():
-                self.draw(gradient_figure(self.folder, moment=moment_step(trainer)), "", trainer)
+                self.draw(gradients_figure(rows, moment_step(trainer)), "", trainer)
 
     def look(self, subject: Subject) -> Findings:
         """Mean |gradient| of the next training steps at a checkpoint.

@@ -97,13 +97,8 @@ def height_at(moment: Eureka, quantity: str) -> float | None:
     return moment.accuracy if moment.drawn(quantity) == "val/accuracy" else None
 
 
-@styled()
-def gradient_figure(folder: Path, moment: float | None = None) -> Figure:
-    """Mean |gradient| of W_Q, W_K and W_V over training, one panel per layer; the time before the moment in grey.
-
-    ``moment`` is a step; None takes it from the run's summary.
-
-    Source: Eureka-moments in Transformers, Figures 4 and 14.
+def gradient_figure(folder: Path) -> Figure:
+    """:func:`gradients_figure` of a run's metrics and of the moment in its summary.
 
     Raises:
         ValueError: if the run has logged no gradient norms.
@@ -111,9 +106,20 @@ def gradient_figure(folder: Path, moment: float | None = None) -> Figure:
     rows = gradient_rows(folder)
     if not rows:
         raise ValueError(f"{folder} has logged no gradient norms: run it with the callback gradient_norms")
+    return gradients_figure(rows, _eureka(folder).shown_step)
+
+
+@styled()
+def gradients_figure(rows: Sequence[Mapping[str, float]], moment: float | None) -> Figure:
+    """Mean |gradient| of W_Q, W_K and W_V over training, one panel per layer; the time before the moment in grey.
+
+    Args:
+        rows: of ``metrics.csv``, those with gradients, one or more.
+        moment: step of the Eureka-moment.
+
+    Source: Eureka-moments in Transformers, Figures 4 and 14.
+    """
     layers = sorted({int(key.rsplit("_", 1)[1]) for key in rows[0] if key.startswith("gradient/")})
-    if moment is None:
-        moment = _eureka(folder).shown_step
     figure, axes = panels(len(layers), sharex=True, sharey=True)
     for panel, layer in zip(axes, layers, strict=True):
         gradient_panel(panel, rows, layer, moment)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 
+# What submitit's errors say of a job that has reached its time limit once too often.
+NOT_QUEUED_AGAIN = "not requeued because"
+
 
 def job() -> str | None:
     """The job as SLURM's commands name it: ``12``, or ``12_3`` for a task of an array."""

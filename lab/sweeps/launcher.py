@@ -216,7 +216,7 @@ class SlurmLauncher(submitit_launcher.SlurmLauncher):
             # The traceback stands between two lines of hyphens; its last line names the error.
             trace = str(failure).split("-" * 22)
             why = trace[len(trace) // 2].strip().splitlines()[-1]
-            saved = "not requeued because" in why  # SLURM's time limit came before the run had begun to train
+            saved = slurm.NOT_QUEUED_AGAIN in why  # SLURM's time limit came before the run had begun to train
             error = (Unfinished if saved else LabError)(f"job {job.job_id} failed: {why}")
         return JobReturn(overrides=run.overrides, status=JobStatus.FAILED, _return_value=error)
 

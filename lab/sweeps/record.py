@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from hydra.core.override_parser import types
 from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
@@ -140,8 +141,13 @@ def planned_runs(arguments: Sequence[str]) -> tuple[Path, list[Path]]:
 
 def jobs_of(config: DictConfig) -> Sequence[Sequence[str]]:
     """Splits a multirun into the overrides of each job, as Hydra's own sweeper does."""
+    return split_into_jobs(overrides_of(config))
+
+
+def overrides_of(config: DictConfig) -> list[types.Override]:
+    """Overrides of a multirun: first those of its sweep's file, then those that were typed."""
     params = [f"{key}={value}" for key, value in values_of(config.hydra.sweeper.params).items()]
-    return split_into_jobs(parsed([*params, *config.hydra.overrides.task], loader()))
+    return parsed([*params, *config.hydra.overrides.task], loader())
 
 
 def _is_plain(config: DictConfig) -> bool:

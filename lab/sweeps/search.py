@@ -6,7 +6,6 @@ goes on where it was.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import random
 import re
@@ -17,27 +16,21 @@ from typing import Any
 
 import optuna
 from filelock import FileLock, Timeout
-from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
+from hydra.core.override_parser.types import Override
 from hydra.core.utils import JobReturn
 from omegaconf import DictConfig, OmegaConf
-from optuna.distributions import (
-    BaseDistribution,
-    CategoricalDistribution,
-    FloatDistribution,
-    IntDistribution,
-    check_distribution_compatibility,
-)
+from optuna.distributions import BaseDistribution, check_distribution_compatibility
 from optuna.trial import FrozenTrial, TrialState
 
 from lab.config.compose import CONFIGS
-from lab.config.hydra_internals import error_of, loader
-from lab.config.identity import NOT_WHAT
-from lab.config.overrides import is_whole, parsed, quoted, read_override, values_of
+from lab.config.hydra_internals import error_of
+from lab.config.overrides import is_whole, quoted, read_override
 from lab.config.suggestions import choices
 from lab.console import LabError, Unfinished, counted, first_line, tell
 from lab.runs.spec import runs_folder
 from lab.runs.study import PRUNED_AT, PRUNER, PRUNERS, SAMPLERS, chosen, shown, storage_at, without_half_line
 from lab.sweeps.plan import FOLDER
+from lab.sweeps.search_space import all_values, by_key, distribution, study_name, what_is_searched
 from lab.sweeps.waiting import end_if_told
 
 # User attribute of a study: why the trial that failed last did so.
@@ -66,7 +59,7 @@ def search(config: DictConfig, launch: Launch) -> None:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     settings, runs = config.hydra.sweeper, runs_folder(config)
     _check_options(settings)
-    typed = _typed(config)
+    typed = by_key(config)
     swept = {key: override for key, override in typed.items() if override.is_sweep_override()}
     fixed = [str(override.input_line) for key, override in typed.items() if key not in swept]
     if not swept:
@@ -77,7 +70,7 @@ def search(config: DictConfig, launch: Launch) -> None:
         where = settings.storage or str(runs / FOLDER / f"{name}.journal")
         with _written(name):
             study = _opened(name, where, settings)
-            _check_same_search(study, [one for one in _what(config) if one.partition("=")[0] not in swept])
+            _check_same_search(study, [one for one in what_is_searched(config) if one.partition("=")[0] not in swept])
             _check_same_space(study, space)
             cut_short = _cut_short(study, space)
             asked, known = settings.n_trials, len(study.trials)
@@ -128,65 +121,9 @@ def search(config: DictConfig, launch: Launch) -> None:
     _tell_of_best(study, where)
 
 
-def study_name(config: DictConfig) -> str:
-    """``search-<digest>``: equal for the same search space and settings, in any order and with any number of trials."""
-    what = [*_what(config), str(config.hydra.sweeper.direction)]
-    return f"search-{hashlib.blake2b(chr(10).join(what).encode(), digest_size=6).hexdigest()}"
-
-
-def _what(config: DictConfig) -> list[str]:
-    """Returns what is searched, as "key=value" in order: without keys that only say where and how runs are trained."""
-    said = {key: config.hydra.runtime.choices.get(key) for key in ("experiment", "softmax")}
-    typed = _typed(config).items()
-    said |= {key: "deleted" if override.is_delete() else override.get_value_string() for key, override in typed}
-    # seeds= counts, though it names no run: the mean over several seeds is another objective.
-    tops = {key: key.lstrip("+~").split(".")[0].split("/")[0] for key in said}
-    return sorted(f"{key}={said[key]}" for key, top in tops.items() if top == "seeds" or top not in NOT_WHAT)
-
-
-def distribution(override: Override) -> BaseDistribution:
-    """Optuna's distribution of the values that Hydra's grammar gives in an override.
-
-    ``interval()`` is continuous, ``int(interval())`` whole numbers, with ``tag(log, ...)`` on a logarithmic scale;
-    ``range()`` its numbers in their order; ``choice()``, ``a,b`` and ``glob()`` any of the values, without an order.
-
-    Raises:
-        LabError: if the range is empty or its ends are in the wrong order.
-    """
-    value = override.value()
-    try:
-        if isinstance(value, IntervalSweep):
-            low, high, step = value.start, value.end, None
-        elif isinstance(value, RangeSweep):
-            numbers = _values(override)
-            low, high, step = min(numbers), max(numbers), abs(value.step)
-        else:
-            return CategoricalDistribution(_values(override))
-        assert low is not None and high is not None
-        log = "log" in value.tags
-        if isinstance(low, int) and isinstance(high, int):
-            return IntDistribution(low, high, log=log, step=int(step or 1))
-        return FloatDistribution(low, high, log=log, step=step)
-    except ValueError as error:
-        raise LabError(f"{override.input_line} is no range to search in: {error}") from error
-
-
 def reference(study: str, number: int, storage: str) -> str:
     """The override by which a run knows its trial (:class:`lab.runs.study.RunningTrial`)."""
     return f"trial={{study:{quoted(study)},number:{number},storage:{quoted(storage)}}}"
-
-
-def _values(override: Override) -> list[Any]:
-    """All values of an override: numbers of a range; of a choice, as they are typed."""
-    return list(override.sweep_iterator() if override.is_range_sweep() else override.sweep_string_iterator())
-
-
-def _typed(config: DictConfig) -> dict[str, Override]:
-    """Overrides of the sweep and of the command line by key; a later one replaces an earlier one of the same key."""
-    params = [f"{key}={value}" for key, value in values_of(config.hydra.sweeper.params).items()]
-    every = parsed([*params, *config.hydra.overrides.task], loader())
-    last = {(override.key_or_group, override.package): override for override in every}  # with or without + or ~
-    return {override.get_key_element(): override for override in last.values()}
 
 
 def _check_options(settings: DictConfig) -> None:
@@ -333,7 +270,7 @@ def _ask_for_all(study: optuna.Study, swept: Mapping[str, Override], seed: int |
     """
     if endless := [str(override.input_line) for override in swept.values() if override.is_interval_sweep()]:
         raise LabError(f"a grid needs values to choose from, choice() or range(), and not {', '.join(endless)}")
-    points = list(itertools.product(*map(_values, swept.values())))
+    points = list(itertools.product(*map(all_values, swept.values())))
     random.Random(seed).shuffle(points)
     for point in points:
         study.enqueue_trial(dict(zip(swept, point, strict=True)), skip_if_exists=True)

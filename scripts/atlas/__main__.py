@@ -92,7 +92,7 @@ def main(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    parser = Parser("python -m scripts.atlas", description=__doc__)
+    parser = Parser(description=__doc__)
     parser.add_argument("--runs", type=Path, default=Path("runs/atlas"), help="folder of the runs")
     parser.add_argument("--out", type=Path, default=Path("results/atlas"), help="folder of the page")
     parser.add_argument("--only", nargs="+", choices=[*_KEYS, RETRIEVAL], help="train these columns alone")

@@ -75,7 +75,7 @@ def storm(arguments: Sequence[str] | None = None) -> bool:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = Parser("python -m scripts.storm", description=__doc__)
+    parser = Parser(description=__doc__)
     parser.add_argument("--seed", type=int, default=0, help="of all that is drawn")
     for name, one in STORMS.items():
         words = f"default {one.count}{', which are all' if one.table else ''}"

@@ -173,10 +173,10 @@ def test_the_model_and_random_numbers_are_left_alone(vision_data: VisionData) ->
 
 
 def test_a_picture_that_fails_is_told_and_ends_no_run(tmp_path: Path, monkeypatch, capsys) -> None:
-    def fails(folder: Path, moment: float | None) -> None:
+    def fails(rows: object, moment: float | None) -> None:
         raise ValueError("no room for a legend")
 
-    monkeypatch.setattr("lab.callbacks.diagnostics.gradient_norms.gradient_figure", fails)
+    monkeypatch.setattr("lab.callbacks.diagnostics.gradient_norms.gradients_figure", fails)
     folder = train_in(tmp_path, "experiment=reasoning", "data.numbers=4", "trainer.max_epochs=1", "logger=csv_only")
     assert summary_of(folder)["status"] == "finished"
     assert "callbacks.gradient_norms draws no picture over training: ValueError: no room" in capsys.readouterr().err

@@ -12,7 +12,7 @@ import torch
 from conftest import SMALL, TWO_PROCESSES, Process, held_by, newest, runs_in, summary_of
 
 from lab.callbacks.preemption import SIGNALS, Preemption
-from lab.console import LabError
+from lab.console import LabError, handling
 from lab.runs.lock import HOLDER, Holder
 from lab.runs.metrics import read_metrics
 from lab.train import run as train_with
@@ -158,14 +158,11 @@ def test_submitit_queues_the_job_again_once_it_is_saved(told, tmp_path: Path) ->
         called.append((number, newest(runs_in(tmp_path)[0])["global_step"]))
         raise SystemExit(-1)
 
-    before = signal.signal(signal.SIGUSR2, requeue)
-    try:
+    with handling(requeue, signal.SIGUSR2):
         told(signal.SIGUSR2, 5)
         with pytest.raises(SystemExit) as left:
             train_in(tmp_path)
         assert signal.getsignal(signal.SIGUSR2) is requeue
-    finally:
-        signal.signal(signal.SIGUSR2, before)
     assert left.value.code == -1
     assert called == [(signal.SIGUSR2, 6)]
     assert summary_of(runs_in(tmp_path)[0])["status"] == "stopped"
@@ -174,13 +171,10 @@ def test_submitit_queues_the_job_again_once_it_is_saved(told, tmp_path: Path) ->
 @pytest.mark.parametrize(("dies", "ends"), [("kill -TERM $$", SystemExit), ("exit 1", LabError)])
 def test_scontrol_may_die_by_the_requeue_that_it_asked_for(told, tmp_path: Path, dies: str, ends: type) -> None:
     """SLURM ends scontrol with the job; a result of the run would then say that a job that is queued has ended."""
-    before = signal.signal(signal.SIGUSR2, lambda number, frame: subprocess.check_call(["sh", "-c", dies]))
-    try:
+    with handling(lambda number, frame: subprocess.check_call(["sh", "-c", dies]), signal.SIGUSR2):
         told(signal.SIGUSR2, 5)
         with pytest.raises(ends):
             train_in(tmp_path)
-    finally:
-        signal.signal(signal.SIGUSR2, before)
     assert newest(runs_in(tmp_path)[0])["global_step"] == 6
 
 
@@ -190,13 +184,10 @@ def test_a_run_that_submitit_does_not_queue_again_has_stopped_and_not_failed(tol
     def refuse(number: int, frame: object) -> None:
         raise utils.UncompletedJobError("Job not requeued because: timed-out too many times.")
 
-    before = signal.signal(signal.SIGUSR2, refuse)
-    try:
+    with handling(refuse, signal.SIGUSR2):
         told(signal.SIGUSR2, 5)
         with pytest.raises(SystemExit):
             train_in(tmp_path)
-    finally:
-        signal.signal(signal.SIGUSR2, before)
     assert summary_of(runs_in(tmp_path)[0])["status"] == "stopped"
     assert "Job not requeued because: timed-out too many times" in capfd.readouterr().err
 
@@ -211,14 +202,11 @@ def test_a_run_begun_anew_by_force_says_how_it_goes_on(told, tmp_path: Path, cap
 def test_a_limit_that_is_near_is_not_forgotten_when_it_is_reached(told, tmp_path: Path) -> None:
     """SIGUSR2, then SIGTERM before the run has come to save: the job is queued again all the same."""
     called = []
-    before = signal.signal(signal.SIGUSR2, lambda number, frame: called.append(number))
-    try:
+    with handling(lambda number, frame: called.append(number), signal.SIGUSR2):
         told(signal.SIGTERM, 5, "on_before_optimizer_step")
         told(signal.SIGUSR2, 5, "training_step")
         with pytest.raises(SystemExit):
             train_in(tmp_path)
-    finally:
-        signal.signal(signal.SIGUSR2, before)
     assert called == [signal.SIGUSR2]
 
 

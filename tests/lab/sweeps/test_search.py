@@ -25,7 +25,7 @@ from lab.train import run
 optuna = pytest.importorskip("optuna", reason="Optuna is not installed: pip install -e '.[optuna]'")
 
 from lab.runs.study import RunningTrial, shown, storage_at  # noqa: E402
-from lab.sweeps import search  # noqa: E402
+from lab.sweeps import search, search_space  # noqa: E402
 
 # Under the sampler's seed the second trial's share leaves no input to train on, which is refused.
 SMALL = (
@@ -110,7 +110,7 @@ def multirun() -> Iterator[Any]:
 
 
 def test_a_study_is_named_by_what_is_searched(multirun) -> None:
-    name = search.study_name(multirun())
+    name = search_space.study_name(multirun())
     same = (
         "hydra.sweeper.n_trials=7",
         "threads=2",
@@ -118,8 +118,8 @@ def test_a_study_is_named_by_what_is_searched(multirun) -> None:
         "checkpoints.keep=3",
         "experiment=reasoning",
     )
-    assert search.study_name(multirun(*same)) == name
-    assert search.study_name(multirun("softmax.tau=1", "seed=3")) == search.study_name(
+    assert search_space.study_name(multirun(*same)) == name
+    assert search_space.study_name(multirun("softmax.tau=1", "seed=3")) == search_space.study_name(
         multirun("seed=3", "softmax.tau=1")
     )
     others = [
@@ -131,13 +131,13 @@ def test_a_study_is_named_by_what_is_searched(multirun) -> None:
         "~callbacks.progress",
         "hydra.sweeper.direction=minimize",
     ]
-    assert len({name, *(search.study_name(multirun(other)) for other in others)}) == 1 + len(others)
+    assert len({name, *(search_space.study_name(multirun(other)) for other in others)}) == 1 + len(others)
 
 
 def test_a_value_with_pluses_takes_the_place_of_what_would_be_searched(multirun) -> None:
-    typed = search._typed(multirun("++optim.lr=0.01"))
+    typed = search_space.by_key(multirun("++optim.lr=0.01"))
     assert "optim.lr" not in typed and not typed["++optim.lr"].is_sweep_override()
-    assert search._typed(multirun())["optim.lr"].is_sweep_override()
+    assert search_space.by_key(multirun())["optim.lr"].is_sweep_override()
 
 
 class Launcher:
@@ -404,7 +404,7 @@ def test_hydras_grammar_says_what_is_searched() -> None:
         "x=null,'a b'": d.CategoricalDistribution(["null", "'a b'"]),
     }
     parser = OverridesParser.create()
-    assert {text: search.distribution(parser.parse_override(text)) for text in expected} == expected
+    assert {text: search_space.distribution(parser.parse_override(text)) for text in expected} == expected
 
 
 @pytest.fixture
