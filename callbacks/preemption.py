@@ -13,8 +13,9 @@ import lightning as L
 from lightning.pytorch.callbacks import Checkpoint
 
 from lab.callbacks.access import ends_with_this_epoch, goes_on_after
-from lab.console import first_line, hears, signal_name, tell
+from lab.console import first_line, tell
 from lab.runs import slurm
+from lab.signals import hears, put_back, signal_name
 
 # Ctrl-C is SIGINT. SLURM sends SIGTERM to a job that it ends and, before the time limit, the signal that
 # sbatch --signal names: SIGUSR2 under submitit.
@@ -62,9 +63,7 @@ class Preemption(Checkpoint):
 
     def put_back(self) -> None:
         """Sets the handlers from before the run again: Lightning does not where a logger fails at the end."""
-        for number in filter(hears, SIGNALS):
-            if (handler := self._before[number]) is not None:
-                signal.signal(number, handler)
+        put_back({number: handler for number, handler in self._before.items() if hears(number) and handler is not None})
 
     def end_if_told(self) -> None:
         """Ends the program if a run finished although a signal told it to end: no other run may begin.

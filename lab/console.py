@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from itertools import takewhile
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -121,34 +121,6 @@ def blamed(what: str) -> Iterator[None]:
 def not_installed(package: str, extra: str) -> str:
     """The end of a message that asks for a package: which one is missing, and the extra of the lab that brings it."""
     return f"{package}, which is not installed: pip install 'eureka-lab[{extra}]'"
-
-
-def signal_name(number: int) -> str:
-    """Name of a signal as a person knows it: "Ctrl-C", "SIGTERM"."""
-    return "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
-
-
-def hears(number: int) -> bool:
-    """Tells whether a signal handler may be set here: in the main thread of a process that does not ignore the signal.
-
-    A process in the background of a shell ignores Ctrl-C, which is meant for the one in the foreground. A handler that
-    another library has set in C (None to Python) stays, too: Python could not set it again.
-    """
-    main = threading.current_thread() is threading.main_thread()
-    return main and signal.getsignal(number) not in (signal.SIG_IGN, None)
-
-
-@contextmanager
-def handling(handler: Callable[[int, Any], object], *signals: int) -> Iterator[None]:
-    """Sets a handler within the block for those of the signals that this process hears, and the earlier ones after."""
-    before = {number: signal.getsignal(number) for number in signals if hears(number)}
-    for number in before:
-        signal.signal(number, handler)
-    try:
-        yield
-    finally:
-        for number, earlier in before.items():
-            signal.signal(number, earlier)
 
 
 def duration(seconds: float) -> str:

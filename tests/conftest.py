@@ -382,6 +382,18 @@ def modules_of_their_own() -> Iterator[None]:
         del sys.modules[name]
 
 
+@pytest.fixture(autouse=True)
+def handlers_as_before() -> Iterator[None]:
+    """A test that leaves another handler of a signal fails, and not one that comes after it."""
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM)
+    before = [signal.getsignal(number) for number in signals]
+    yield
+    after = [signal.getsignal(number) for number in signals]
+    for number, handler in zip(signals, before, strict=True):
+        signal.signal(number, handler)
+    assert after == before
+
+
 def small_gpt2(folder: Path) -> None:
     """Saves a GPT-2 of two layers with random weights, and a tokenizer of single bytes and a few words."""
     tokenizers = pytest.importorskip("tokenizers.implementations", reason="the extra language is not installed")

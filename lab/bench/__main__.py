@@ -20,8 +20,9 @@ from lab.bench.cases import PRECISIONS, SOFTMAXES, Case, Row, cases
 from lab.bench.report import number, save, set_aside, show
 from lab.bench.timing import matrix_product_gflops
 from lab.bench.worker import measure_apart
-from lab.console import handling, tables
+from lab.console import tables
 from lab.runs import provenance
+from lab.signals import handling
 
 
 def run(plan: Sequence[Case], console: Console) -> tuple[list[Row], bool]:

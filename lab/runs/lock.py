@@ -27,9 +27,10 @@ import psutil
 from filelock import FileLock, LeaseSettingsMismatch, SoftFileLease, Timeout
 from pydantic import TypeAdapter, ValidationError
 
-from lab.console import Unfinished, handling, tell
+from lab.console import Unfinished, tell
 from lab.runs import slurm
 from lab.runs.files import DamagedFile, read_json, remove_unfinished, write_json
+from lab.signals import handling
 
 LOCK, LEASED, HOLDER = ".lock", ".lease", ".holder.json"
 # Seconds between two signs of life, and seconds without one after which a process elsewhere may take the folder over.

@@ -27,10 +27,11 @@ from submitit.slurm.slurm import SlurmJob
 
 from lab.config.hydra_internals import error_of
 from lab.config.overrides import Override, is_whole, last_of_each
-from lab.console import LabError, Unfinished, first_line, handling, tell
+from lab.console import LabError, Unfinished, first_line, tell
 from lab.runs import slurm
 from lab.runs.spec import RunSpec, runs_folder
 from lab.runs.summary import is_finished, read_summary
+from lab.signals import handling
 from lab.sweeps import jobs
 
 # Parameters that submitit knows for every kind of cluster; the names of all others need the prefix slurm_.

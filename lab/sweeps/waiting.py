@@ -12,7 +12,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from lab.console import handling, signal_name
+from lab.signals import handling, signal_name
 
 # The signal that told this sweep to end; None before one.
 _told: int | None = None

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
-from lab.console import handling, signal_name
 from lab.runs.files import is_full
+from lab.signals import handling, signal_name
 
 # Python's own handlers. Others stay: a launcher's, or that of a shell that starts a process in the background.
 _OWN = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO, Any
 
-from lab.console import Unfinished, handling, hears
+from lab.console import Unfinished
+from lab.signals import handling, hears
 
 # Variable that names the process of rank 0 to those that Lightning starts for the other ranks.
 RANK_0 = "EUREKA_RANK_0"
@@ -80,15 +81,17 @@ def ended_with_parent() -> Iterator[None]:
     _set_handlers(_end_run)
     threading.Thread(target=watch, daemon=True).start()
     try:
-        yield
+        try:
+            yield
+        finally:
+            # A signal may still end this worker's run here, which is no end of the worker either.
+            done.set()
+            _set_handlers(_note)
     except SystemExit as end:
         if not (isinstance(end.code, int) and stopped(end.code)):
             raise
         _told = True
         raise Unfinished("told to end: the same command goes on with it") from None
-    finally:
-        done.set()
-        _set_handlers(_note)
 
 
 def _set_handlers(handler: Callable[[int, Any], object]) -> None:

@@ -33,6 +33,7 @@ from lab.runs.files import DamagedFile, check_writable, read_json, write_json, w
 from lab.runs.provenance import now
 from lab.runs.summary import read_summary
 from lab.runs.walk import walk_runs
+from lab.signals import handling
 from scripts.gpu.carry import CARRIED, SETS, unpack_images
 from scripts.gpu.packing import pack
 from scripts.gpu.steps import MOMENTS, RESUMABLE, ROOT, SHARES, START, Places, Step, steps
@@ -373,14 +374,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{step.name}: {known}\n    {_typed(step.words)}")
         return 0
     words = " ".join(sys.argv[1:] if arguments is None else arguments)
-    # SIGTERM acts as Ctrl-C, which ends the running step, too: otherwise it would train on without the kit.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     began, out = float(os.environ.get("EUREKA_GPU_BEGAN", time.time())), os.environ.get("OUT")
     packed = Path(out) if out else None
     if packed is not None:
         check_writable(packed, "OUT")
     device, typed = prepare(options.rehearse, only), f"scripts/gpu/all.sh {words}"
-    record = run_all(plan, options.minutes, places, device, typed, only, began, packed)
+    # SIGTERM acts as Ctrl-C, which ends the running step, too: otherwise it would train on without the kit.
+    with handling(signal.default_int_handler, signal.SIGTERM):
+        record = run_all(plan, options.minutes, places, device, typed, only, began, packed)
     print(f"written: {places.results / 'README.md'}")
     if packed is not None:
         print(f"packed: {', '.join(map(str, pack(places, packed)))}")

@@ -16,10 +16,11 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from lab.config.overrides import quoted, read_override
-from lab.console import LabError, duration, handling
+from lab.console import LabError, duration
 from lab.runs.provenance import command_line, git_state, machine, now, versions
 from lab.runs.summary import Summary, read_summary
 from lab.runs.walk import walk_runs
+from lab.signals import handling
 from lab.training.processes import stopped, train_apart
 
 

@@ -12,9 +12,10 @@ import torch
 from conftest import SMALL, TWO_PROCESSES, Process, held_by, newest, runs_in, summary_of
 
 from lab.callbacks.preemption import SIGNALS, Preemption
-from lab.console import LabError, handling
+from lab.console import LabError
 from lab.runs.lock import HOLDER, Holder
 from lab.runs.metrics import read_metrics
+from lab.signals import handling
 from lab.train import run as train_with
 from lab.training.module import TwoStepModule
 

@@ -21,8 +21,9 @@ from omegaconf import OmegaConf
 from submitit.slurm.slurm import SlurmJob
 
 from lab.config.compose import CONFIGS, compose_config
-from lab.console import LabError, Unfinished, signal_name
+from lab.console import LabError, Unfinished
 from lab.runs import slurm
+from lab.signals import signal_name
 from lab.sweeps import jobs
 from lab.sweeps.launcher import SlurmLauncher, _Run
 from lab.train import run as train_with

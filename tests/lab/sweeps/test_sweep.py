@@ -16,7 +16,8 @@ import pytest
 from conftest import ROOT, runs_in, summary_of, told_to_end
 from omegaconf import OmegaConf
 
-from lab.console import Unfinished, signal_name
+from lab.console import Unfinished
+from lab.signals import signal_name
 from lab.sweeps import waiting
 from lab.sweeps.waiting import ends_as_told
 from lab.train import main
@@ -114,6 +115,12 @@ def test_a_worker_ends_its_run_as_told_and_begins_no_other(monkeypatch, number: 
         with processes.ended_with_parent():
             pass
         os.kill(os.getpid(), number)
+        with pytest.raises(Unfinished, match="not begun"), processes.ended_with_parent():
+            pass
+        # At the very end of a run.
+        monkeypatch.setattr(processes, "_told", False)
+        with pytest.raises(Unfinished, match="told to end"), processes.ended_with_parent():
+            monkeypatch.setattr(processes, "_set_handlers", lambda handler: os.kill(os.getpid(), number))
         with pytest.raises(Unfinished, match="not begun"), processes.ended_with_parent():
             pass
     finally:

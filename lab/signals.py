@@ -1,0 +1,49 @@
+"""Signals: their names, which of them this process hears, and handlers for a while."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+
+def signal_name(number: int) -> str:
+    """Name of a signal as a person knows it: "Ctrl-C", "SIGTERM"."""
+    return "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+
+
+def hears(number: int) -> bool:
+    """Tells whether a signal handler may be set here: in the main thread of a process that does not ignore the signal.
+
+    A process in the background of a shell ignores Ctrl-C, which is meant for the one in the foreground. A handler that
+    another library has set in C (None to Python) stays, too: Python could not set it again.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    return main and signal.getsignal(number) not in (signal.SIG_IGN, None)
+
+
+@contextmanager
+def handling(handler: Callable[[int, Any], object], *signals: int) -> Iterator[None]:
+    """Sets a handler within the block for those of the signals that this process hears, and the earlier ones after."""
+    before = {number: signal.getsignal(number) for number in signals if hears(number)}
+    try:
+        _set(dict.fromkeys(before, handler))
+        yield
+    finally:
+        put_back(before)
+
+
+def put_back(handlers: Mapping[int, Any]) -> None:
+    """Sets earlier handlers again, by signal: all of them, even if a signal comes meanwhile and one of them raises."""
+    try:
+        _set(handlers)
+    except BaseException:
+        _set(handlers)
+        raise
+
+
+def _set(handlers: Mapping[int, Any]) -> None:
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
