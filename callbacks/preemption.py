@@ -94,7 +94,7 @@ class Preemption(Checkpoint):
         # SIGTERM follows at the time limit itself; the signal before it still counts, since it requeues the job.
         self.told = self.told or number
         if number == signal.SIGINT:
-            signal.signal(number, signal.default_int_handler)
+            signal.signal(number, _end_at_once)
             # Not through Python's buffers: the signal may have interrupted a write to them.
             os.write(2, b"\nCtrl-C: the run saves before it goes; Ctrl-C again ends it at once\n")
 
@@ -116,3 +116,8 @@ class Preemption(Checkpoint):
                     raise
                 tell(first_line(error))
         raise SystemExit(128 + self.leaving)
+
+
+def _end_at_once(number: int, frame: Any) -> NoReturn:
+    # Not KeyboardInterrupt, which Lightning turns into exit status 1, as of an error.
+    raise SystemExit(128 + number)

@@ -37,11 +37,32 @@ def handling(handler: Callable[[int, Any], object], *signals: int) -> Iterator[N
 
 def put_back(handlers: Mapping[int, Any]) -> None:
     """Sets earlier handlers again, by signal: all of them, even if a signal comes meanwhile and one of them raises."""
+    surely(lambda: _set(handlers))
+
+
+def surely(puts_back: Callable[[], object]) -> None:
+    """Calls what puts a state back, and calls it again if a signal has broken it off by an error, which is raised then.
+
+    Args:
+        puts_back: that may be called twice.
+    """
     try:
-        _set(handlers)
+        puts_back()
     except BaseException:
-        _set(handlers)
+        puts_back()
         raise
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Delays Ctrl-C and SIGTERM to the end of the block: raised within, they would leave half of what it does."""
+    came: list[int] = []
+    try:
+        with handling(lambda number, _: came.append(number), signal.SIGINT, signal.SIGTERM):
+            yield
+    finally:
+        for one in came:
+            signal.raise_signal(one)
 
 
 def _set(handlers: Mapping[int, Any]) -> None:

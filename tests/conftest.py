@@ -385,7 +385,7 @@ def modules_of_their_own() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def handlers_as_before() -> Iterator[None]:
     """A test that leaves another handler of a signal fails, and not one that comes after it."""
-    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM)
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
     before = [signal.getsignal(number) for number in signals]
     yield
     after = [signal.getsignal(number) for number in signals]

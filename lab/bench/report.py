@@ -13,6 +13,7 @@ from rich.table import Table
 
 from lab.bench.cases import BATCH_SIZES, Row
 from lab.runs.files import csv_text, write_json, write_text
+from lab.signals import undisturbed
 
 TITLES = {
     "compose": "Composition of 56x56 scenes",
@@ -195,8 +196,9 @@ def set_aside(stem: Path) -> Path | None:
     number = 1
     while any(stem.with_name(f"{stem.name}~{number}{suffix}").exists() for suffix in SUFFIXES):
         number += 1
-    for path in files:
-        path.rename(stem.with_name(f"{stem.name}~{number}{path.suffix}"))
+    with undisturbed():  # half of it would leave one table under two names
+        for path in files:
+            path.rename(stem.with_name(f"{stem.name}~{number}{path.suffix}"))
     return stem.with_name(f"{stem.name}~{number}")
 
 

@@ -22,6 +22,7 @@ from lab.models.multihead_attention import OfMultiheadAttention
 from lab.models.parts import LayerSoftmax, Observable, RuleFactory, SoftmaxFactory, make_softmaxes
 from lab.models.replaced_softmax import NAME, Heads, ReplacedSoftmax, replaced_in
 from lab.models.sdpa_calls import OfSdpaCalls, uses
+from lab.signals import undisturbed
 
 Model = TypeVar("Model", bound=nn.Module)
 # Options that name a part of the softmax, which has options of its own.
@@ -85,10 +86,11 @@ def replace_softmax(model: Model, softmax: str | SoftmaxFactory | RuleFactory = 
         own = way(module, shape, one, own_scale, schedule)
         _like(next(module.parameters(), next(model.parameters(), None)), own)
         made.append(own)
-    restore_softmax(model)
-    for own, before in zip(made, [own.state_before() for own in made], strict=True):
-        own.install(before)
-    heat(model, 0.0)
+    with undisturbed():  # Ctrl-C would leave some modules changed, and others half
+        restore_softmax(model)
+        for own, before in zip(made, [own.state_before() for own in made], strict=True):
+            own.install(before)
+        heat(model, 0.0)
     if hasattr(model, "peft_config") and any(True for own in made for _ in own.parameters()):
         tell(
             f"{type(model).__name__}.save_pretrained leaves out what the new softmax learns: call replace_softmax "
@@ -104,8 +106,9 @@ def restore_softmax(model: Model) -> Model:
         LabError: if something was put around the forward pass of its attention since; the model is then left as it was.
     """
     _check_restorable(model)
-    for own in replaced_in(model):
-        own.uninstall()
+    with undisturbed():
+        for own in replaced_in(model):
+            own.uninstall()
     return model
 
 

@@ -85,14 +85,17 @@ class Answered:
         under_way = [] if compiling else vars(_LOCAL).setdefault("under_way", [])
         if any(one is softmax for one in under_way):
             return method(*own, **kwargs)
-        under_way.append(softmax)
+        depth = len(under_way)
         calls: list[None] = []
         answers = _Answers(softmax, torch.is_grad_enabled(), calls)
         try:
+            under_way.append(softmax)
             with answers:
                 out = method(*own, **kwargs)
         finally:
-            under_way.pop()
+            del under_way[depth:]
+            if not compiling:
+                answers.over = True
         if self.name == "forward" and not calls and (self.alone or not compiling):
             raise LabError(
                 f"{type(module).__name__} has used its own softmax, without a call of F.{CALL}: choose its fused "
@@ -113,9 +116,11 @@ class _Answers(TorchFunctionMode):
     def __init__(self, softmax: OfSdpaCalls, with_gradients: bool, calls: list[None]) -> None:
         super().__init__()
         self.softmax, self.with_gradients, self.calls = softmax, with_gradients, calls
+        # Torch keeps answering after the block where Ctrl-C came as it was left.
+        self.over = False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is F.scaled_dot_product_attention:
+        if func is F.scaled_dot_product_attention and not self.over:
             self.calls.append(None)
             return _answer(self.softmax, self.with_gradients, *args, **(kwargs or {}))
         if func is Tensor.unflatten:  # before torch 2.14, Dynamo cannot trace the super() in it

@@ -8,10 +8,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from lab.attention.layers import Tap
 from lab.console import LabError
 from lab.models.parts import OtherModel, observable
+from lab.signals import surely
 
 QUANTITIES = ("queries", "tokens", "q", "k", "v", "mask", "bias", "logits", "weights", "z", "attended", "residual")
 # Only the explicit path has these; it holds N x N matrices.
@@ -83,16 +85,22 @@ class Recorder:
         if any(layer.tap is not None for layer in self._layers.values()):
             raise RuntimeError("another recorder listens to these layers: leave its block first")
         taps = {index: Tap(not _EXPLICIT.isdisjoint(self.what)) for index in self._layers}
-        for index, layer in self._layers.items():
-            layer.tap = taps[index]
-        hooks = [self._streams[i].register_forward_pre_hook(_keep_stream(taps[i])) for i in self._streams]
-        try:
-            yield self
-        finally:
+        hooks: list[RemovableHandle] = []
+
+        def off() -> None:
             for hook in hooks:
                 hook.remove()
             for layer in self._layers.values():
                 layer.tap = None
+
+        try:
+            for index, layer in self._layers.items():
+                layer.tap = taps[index]
+            for index, reader in self._streams.items():
+                hooks.append(reader.register_forward_pre_hook(_keep_stream(taps[index])))
+            yield self
+        finally:
+            surely(off)
             self._seen = {
                 index: {
                     name: tensor if self.keep_graph else tensor.detach()
@@ -156,12 +164,16 @@ def own_random_numbers(device: torch.device) -> AbstractContextManager[None]:
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Puts the model in eval mode within the block; after it, every module has its earlier training flag."""
     training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        yield
-    finally:
+
+    def back() -> None:
         for module in training:
             module.training = True
+
+    try:
+        model.eval()
+        yield
+    finally:
+        surely(back)
 
 
 def _keep_stream(tap: Tap) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:

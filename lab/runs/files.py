@@ -126,15 +126,15 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], Any], make_folder: 
     if make_folder:
         path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_UNFINISHED}")
-    unfinished = draft.open("xb")
     try:
-        with unfinished as file:
+        with draft.open("xb") as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())
         draft.replace(path)
     except BaseException as error:
-        draft.unlink(missing_ok=True)
+        with suppress(OSError):  # of a folder that cannot be written, which is told
+            draft.unlink()
         if isinstance(error, OSError) and error.filename is None:
             error.filename = str(path)
         raise

@@ -24,7 +24,7 @@ from omegaconf import DictConfig, OmegaConf
 from lab.config.identity import identity
 from lab.console import LabError, tell
 from lab.runs.files import DamagedFile, read_json, remove_unfinished, write_json, write_text
-from lab.runs.lock import FolderLock, undisturbed
+from lab.runs.lock import FolderLock
 from lab.runs.metrics import FILE as METRICS
 from lab.runs.spec import identity_of
 from lab.runs.stored_config import FILE as CONFIG
@@ -32,6 +32,7 @@ from lab.runs.stored_config import read_config
 from lab.runs.summary import FILE as SUMMARY
 from lab.runs.summary import RESERVE, Summary, give_room_back, read_summary, reserve_room
 from lab.runs.walk import free_place_aside
+from lab.signals import undisturbed
 
 if TYPE_CHECKING:
     from lab.runs.checkpoints import Checkpoint
@@ -178,15 +179,16 @@ class Run:
         """
         if self.begun or self.lost or not (self._empty or self._aside):
             return
-        for path in self._content():
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-        give_room_back(self.folder)
-        self._remove_unfinished()  # a signal may have interrupted a write
-        if self._aside is not None:
-            for path in self._aside.iterdir():
-                shutil.move(path, self.folder / path.name)
-            self._aside.rmdir()
-        self._leave()
+        with undisturbed():  # a second signal would leave the run before in two folders
+            for path in self._content():
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+            give_room_back(self.folder)
+            self._remove_unfinished()  # a signal may have interrupted a write
+            if self._aside is not None:
+                for path in self._aside.iterdir():
+                    shutil.move(path, self.folder / path.name)
+                self._aside.rmdir()
+            self._leave()
 
     def _leave(self) -> None:
         """Lets go of the folder, and removes it if this process has made it and it is empty."""

@@ -15,11 +15,9 @@ two processes do so at the same moment, the later one gets the folder.
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -30,7 +28,7 @@ from pydantic import TypeAdapter, ValidationError
 from lab.console import Unfinished, tell
 from lab.runs import slurm
 from lab.runs.files import DamagedFile, read_json, remove_unfinished, write_json
-from lab.signals import handling
+from lab.signals import undisturbed
 
 LOCK, LEASED, HOLDER = ".lock", ".lease", ".holder.json"
 # Seconds between two signs of life, and seconds without one after which a process elsewhere may take the folder over.
@@ -215,18 +213,6 @@ def is_held(folder: Path) -> bool:
     with suppress(OSError):
         return _now(folder) - (folder / LEASED).stat().st_mtime < 2 * LEASE
     return False
-
-
-@contextmanager
-def undisturbed() -> Iterator[None]:
-    """Delays Ctrl-C and SIGTERM to the end of the block: raised within, they would leave a lock half taken."""
-    came: list[int] = []
-    try:
-        with handling(lambda number, _: came.append(number), signal.SIGINT, signal.SIGTERM):
-            yield
-    finally:
-        for one in came:
-            signal.raise_signal(one)
 
 
 def _flock(folder: Path) -> FileLock:

@@ -43,8 +43,11 @@ def full_disk_told_once() -> Iterator[None]:
 
 
 def _end(number: int, frame: Any) -> NoReturn:
-    # scancel reaches a job twice, through srun as well: the second must not break off what the first ends.
-    signal.signal(number, signal.SIG_IGN)
+    # Of several signals the first counts, and the others must not break off what it ends: scancel reaches a job twice,
+    # through srun as well, and a script that gets Ctrl-C sends SIGTERM to the training that has had it, too.
+    for one in _OWN:
+        if signal.getsignal(one) is _end:
+            signal.signal(one, signal.SIG_IGN)
     # Not through Python's buffers: the signal may have interrupted a write to them.
     os.write(2, f"\n{signal_name(number)}: ended\n".encode())
     raise SystemExit(128 + number)

@@ -20,8 +20,8 @@ def flushed_denormals() -> Iterator[None]:
     permanently for threads that it starts within the block. Does nothing on a processor that does not support it.
     """
     before = bool((torch.full((1,), 1e-38) * 1e-3 == 0).item())
-    torch.set_flush_denormal(True)
     try:
+        torch.set_flush_denormal(True)
         yield
     finally:
         torch.set_flush_denormal(before)

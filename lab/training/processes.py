@@ -78,13 +78,13 @@ def ended_with_parent() -> Iterator[None]:
                 done.wait()
                 os._exit(128 + signal.SIGTERM)
 
-    _set_handlers(_end_run)
-    threading.Thread(target=watch, daemon=True).start()
     try:
+        # Where a run begins and ends, too, a signal must not end this worker.
         try:
+            _set_handlers(_end_run)
+            threading.Thread(target=watch, daemon=True).start()
             yield
         finally:
-            # A signal may still end this worker's run here, which is no end of the worker either.
             done.set()
             _set_handlers(_note)
     except SystemExit as end:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import lightning as L
 
+from lab.signals import surely
 from lab.training.lightning_internals import end_other_ranks
 from lab.training.processes import RANK_0
 
@@ -15,11 +16,11 @@ from lab.training.processes import RANK_0
 @contextmanager
 def named_rank_0() -> Iterator[None]:
     """Tells the processes that Lightning starts within the block which process is rank 0."""
-    os.environ[RANK_0] = str(os.getpid())
     try:
+        os.environ[RANK_0] = str(os.getpid())
         yield
     finally:
-        os.environ.pop(RANK_0, None)
+        surely(lambda: os.environ.pop(RANK_0, None))
 
 
 class OtherRanks(L.Callback):

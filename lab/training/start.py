@@ -15,6 +15,7 @@ from lab.console import LabError, noted_if_slow
 from lab.runs import slurm
 from lab.runs.spec import RunSpec, device_count
 from lab.runs.summary import Summary, is_finished, read_summary
+from lab.signals import surely
 from lab.training.memory import keep_freed_memory
 from lab.training.processes import stopped, train_apart
 
@@ -51,9 +52,8 @@ def _generators_kept() -> Iterator[None]:
     python, numpy, torch = random.getstate(), np.random.get_state(), sys.modules.get("torch")
     of_torch = (torch.get_rng_state(), torch.get_num_threads()) if torch else None
     noted = {name: os.environ.get(name) for name in ("PL_GLOBAL_SEED", "PL_SEED_WORKERS")}
-    try:
-        yield
-    finally:
+
+    def back() -> None:
         random.setstate(python)
         np.random.set_state(numpy)
         if torch and of_torch:
@@ -62,6 +62,11 @@ def _generators_kept() -> Iterator[None]:
         for name, value in noted.items():
             os.environ.pop(name, None)
             os.environ.update({name: value} if value is not None else {})
+
+    try:
+        yield
+    finally:
+        surely(back)
 
 
 def start(spec: RunSpec) -> list[Summary]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
+import signal
 import sys
 import warnings
 from collections.abc import Callable
@@ -31,7 +32,8 @@ from lab.attention.rules.norm import NormSoftmax
 from lab.models.parts import OtherModel, SoftmaxFactory
 from lab.models.reasoner import Reasoner
 from lab.models.replace import heat
-from lab.models.replaced_softmax import NAME, _hidden_from, replaced_in
+from lab.models.replaced_softmax import NAME, ReplacedSoftmax, _hidden_from, replaced_in
+from lab.models.sdpa_calls import _Answers
 from lab.observation.recorder import Recorder, evaluating
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install -e '.[language]'")
@@ -1131,3 +1133,53 @@ def test_heads_of_attention_that_widens_are_those_of_its_output() -> None:
     model, x = Widening(), torch.randn(3, 7, 16, generator=torch.Generator().manual_seed(0))
     own = model(x)
     torch.testing.assert_close(lab.replace_softmax(model, "softmax")(x), own)
+
+
+@pytest.mark.parametrize("put", [lab.replace_softmax, lab.restore_softmax])
+def test_ctrl_c_leaves_no_model_half_changed(put: Callable[[nn.Module], object], monkeypatch) -> None:
+    """In a notebook, work goes on after it."""
+    model = MODELS["BERT"]()
+    own = model.config._attn_implementation
+
+    def told(self: ReplacedSoftmax, *arguments: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+        sound(self, *arguments)
+
+    name = "install" if put is lab.replace_softmax else "uninstall"
+    if name == "uninstall":
+        lab.replace_softmax(model)
+    sound = getattr(ReplacedSoftmax, name)
+    monkeypatch.setattr(ReplacedSoftmax, name, told)
+    with pytest.raises(KeyboardInterrupt):
+        put(model)
+    assert len(replaced_in(model)) == (2 if name == "install" else 0)
+    monkeypatch.undo()
+    lab.restore_softmax(model)
+    assert model.config._attn_implementation == own
+
+
+@pytest.mark.parametrize("moment", ["__init__", "__enter__", "__exit__"])
+def test_a_softmax_answers_after_ctrl_c_in_a_forward_pass(moment: str, monkeypatch) -> None:
+    """Else the module's own would answer from then on, without a word, or the lab's in modules that it is not in."""
+    torch.manual_seed(0)
+    model, x = Renamed().eval(), torch.randn(2, 5, 32)
+    untouched = copy.deepcopy(model)
+    own = untouched(x)
+    lab.replace_softmax(model, "softmax", tau=0.3)
+    before = model(x)
+    sound = getattr(_Answers, moment)
+
+    def told(self: _Answers, *arguments: object) -> None:
+        if moment == "__enter__":
+            sound(self, *arguments)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(_Answers, moment, told)
+        with pytest.raises(KeyboardInterrupt):
+            model(x)
+    try:
+        assert torch.equal(model(x), before) and torch.equal(untouched(x), own)
+    finally:
+        while torch._C._len_torch_function_stack():
+            torch._C._pop_torch_function_stack()

@@ -145,6 +145,35 @@ def test_an_error_inside_switches_it_off() -> None:
     assert model.training
 
 
+@pytest.mark.parametrize("where", ["eval", "hook", "tap"])
+def test_ctrl_c_at_any_moment_leaves_the_model_as_it_was(where: str, monkeypatch) -> None:
+    """In a notebook, work goes on after it: no module may stay in eval mode, and no recorder listening."""
+    model = vit().train()
+    recorder = Recorder(model, what=("residual",))
+    came = []
+
+    def told(self: object, *arguments: object) -> None:
+        came.append(where)
+        if len(came) == 2:
+            raise KeyboardInterrupt
+
+    class Removable:
+        remove = told
+
+    with monkeypatch.context() as patched:
+        if where == "eval":
+            patched.setattr(CompactViT, "eval", lambda self: (nn.Module.eval(self), told(self), told(self)))
+        elif where == "hook":
+            patched.setattr(CompactViT, "forward", lambda self, x: (told(self), told(self)))
+        else:
+            # While it puts everything back.
+            patched.setattr(nn.Module, "register_forward_pre_hook", lambda self, hook: Removable())
+        with pytest.raises(KeyboardInterrupt):
+            recorder.run(batch(model))
+    assert all(module.training for module in model.modules())
+    Recorder(model).run(batch(model))
+
+
 def test_two_recorders_do_not_take_each_others_layers() -> None:
     model = vit().eval()
     first, second, other = Recorder(model, [0]), Recorder(model, [0, 1]), Recorder(model, [1])

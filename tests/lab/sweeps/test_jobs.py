@@ -437,14 +437,19 @@ def test_a_job_hears_sigterm_while_it_loads(monkeypatch) -> None:
         signal.signal(signal.SIGTERM, before)
 
 
-def test_scancel_that_comes_twice_ends_a_job_once(capfd) -> None:
-    with pytest.raises(SystemExit, match="143"), ended_by_signals():
+@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM], ids=signal_name)
+def test_a_second_signal_does_not_break_off_what_the_first_ends(first: signal.Signals, capfd) -> None:
+    """scancel comes twice, and SIGTERM of a script that trains after its Ctrl-C."""
+    ended = []
+    with pytest.raises(SystemExit, match=str(128 + first)), ended_by_signals():
         try:
-            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(first)
         finally:
             signal.raise_signal(signal.SIGTERM)
-    assert capfd.readouterr().err == "\nSIGTERM: ended\n"
+            ended.append(True)
+    assert ended and capfd.readouterr().err == f"\n{signal_name(first)}: ended\n"
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_a_job_that_is_queued_again_begins_anew_only_once(tmp_path: Path, monkeypatch, capsys) -> None:

@@ -117,7 +117,12 @@ def test_a_worker_ends_its_run_as_told_and_begins_no_other(monkeypatch, number: 
         os.kill(os.getpid(), number)
         with pytest.raises(Unfinished, match="not begun"), processes.ended_with_parent():
             pass
-        # At the very end of a run.
+        # At the very beginning of a run, and at its very end.
+        monkeypatch.setattr(processes, "_told", False)
+        with monkeypatch.context() as patched, pytest.raises(Unfinished, match="told to end"):
+            patched.setattr(processes.threading.Thread, "start", lambda self: os.kill(os.getpid(), number))
+            with processes.ended_with_parent():
+                pytest.fail("the run has begun")
         monkeypatch.setattr(processes, "_told", False)
         with pytest.raises(Unfinished, match="told to end"), processes.ended_with_parent():
             monkeypatch.setattr(processes, "_set_handlers", lambda handler: os.kill(os.getpid(), number))

@@ -166,12 +166,13 @@ def test_a_run_that_cannot_be_set_aside_whole_stays_where_it_is(tmp_path: Path, 
         signal.raise_signal(signal.SIGINT)
         sound(path, to)
 
-    # Ctrl-C in the midst of it is heard after it: nothing is lost, and the run is moved back.
+    # Ctrl-C in the midst of it is heard after it: nothing is lost, and the run is moved back, as one again.
     monkeypatch.setattr(shutil, "move", told)
     with pytest.raises(KeyboardInterrupt):
         run.set_aside()
-    monkeypatch.setattr(shutil, "move", sound)
-    run.take_back()
+    with pytest.raises(KeyboardInterrupt):
+        run.take_back()
+    assert not (tmp_path / "r~1").exists()
     assert sorted(path.name for path in run.folder.glob("[!.]*")) == ["config.yaml", "metrics.csv", "provenance.json"]
 
 
