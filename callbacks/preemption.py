@@ -47,6 +47,7 @@ class Preemption(Checkpoint):
         self._before = {number: signal.getsignal(number) for number in SIGNALS}
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._process = os.getpid()
         for number in filter(hears, SIGNALS):
             signal.signal(number, self._note)
 
@@ -95,6 +96,8 @@ class Preemption(Checkpoint):
         self.told = self.told or number
         if number == signal.SIGINT:
             signal.signal(number, _end_at_once)
+            if os.getpid() != self._process:
+                return  # a process that loads data, forked from this one, which the terminal tells, too
             # Not through Python's buffers: the signal may have interrupted a write to them.
             os.write(2, b"\nCtrl-C: the run saves before it goes; Ctrl-C again ends it at once\n")
 

@@ -12,7 +12,7 @@ from lightning.pytorch.loggers import MLFlowLogger
 from lightning.pytorch.utilities import rank_zero_only
 from matplotlib.figure import Figure
 
-from lab.console import LabError
+from lab.console import LabError, first_line
 from lab.runs.boards import Board, keep_run, known_run, title
 from lab.runs.files import one_line
 from lab.runs.stored_config import read_config
@@ -58,7 +58,10 @@ class MLflow(MLFlowLogger, Board):
         if (uri := tracking_uri or own or "").startswith("http"):
             _check_answers(uri)
         if local := not (tracking_uri or own):
-            place.mkdir(parents=True, exist_ok=True)
+            try:
+                place.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise LabError(f"logger.mlflow.save_dir={save_dir} cannot be made: {one_line(error)}") from error
         from mlflow.exceptions import MlflowException
 
         try:
@@ -73,6 +76,8 @@ class MLflow(MLFlowLogger, Board):
             self._begin()
         except MlflowException as error:
             raise LabError(f"logger=mlflow: {one_line(error)}") from error
+        except _database_errors() as error:
+            raise LabError(f"logger=mlflow: {first_line(error)}") from error
 
     @rank_zero_only
     def _begin(self) -> None:
@@ -122,3 +127,12 @@ def _check_answers(uri: str) -> None:
         while reason.__context__ is not None:
             reason = reason.__context__
         raise LabError(f"logger=mlflow: {uri} does not answer ({one_line(reason)})") from error
+
+
+def _database_errors() -> tuple[type[Exception], ...]:
+    """Errors of a database, which MLflow passes on; none where it has no SQLAlchemy, and asks a server."""
+    try:
+        from sqlalchemy.exc import SQLAlchemyError
+    except ImportError:
+        return ()
+    return (SQLAlchemyError,)

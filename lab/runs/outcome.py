@@ -78,6 +78,11 @@ class Ending:
                 "another process of this run has ended: the reason stands above, unless it was killed, as for lack of "
                 "memory"
             )
+        if lost := re.search(r"DataLoader worker .*(killed by signal: [\w ]+|exited unexpectedly)", str(error)):
+            return (
+                f"a process that loads data was lost ({lost[1]}), as for lack of memory or of room in /dev/shm: lower "
+                f"data.workers or data.batch_size, and give the same command again{self._last_state()}"
+            )
         if damaged := re.search(r"(\S+\.so): file too short", str(error)):
             # The compiler was killed while it wrote it, and torch takes it for whole.
             return f"{damaged[1]} in torch.compile's cache is damaged: delete it, and it is compiled again"

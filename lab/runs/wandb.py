@@ -11,7 +11,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from lab.console import LabError
+from lab.console import LabError, noted_if_slow
 from lab.runs.boards import Board, keep_run, known_run, title
 from lab.runs.files import one_line
 from lab.runs.stored_config import read_config
@@ -64,7 +64,8 @@ class WeightsAndBiases(WandbLogger, Board):
         from wandb.errors import Error
 
         try:
-            self._begin()
+            with noted_if_slow("waiting for W&B (up to WANDB_INIT_TIMEOUT seconds, 90 if not set)"):
+                self._begin()
         except Error as error:
             raise LabError(
                 f"logger=wandb: {one_line(error)}; `wandb login` logs in, logger.wandb.mode=offline needs no login"

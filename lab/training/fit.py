@@ -47,7 +47,7 @@ from lab.training.machine import cpp_compiler, flushed_denormals, tune_compiler
 from lab.training.onednn import use_onednn
 from lab.training.open_run import OpenRun
 from lab.training.ranks import OtherRanks, named_rank_0
-from lab.training.resume import check_resumable
+from lab.training.resume import check_processes, check_resumable
 from lab.training.seeds.train import check_trainer, train_together
 
 
@@ -231,6 +231,8 @@ def _train_alone(opened: OpenRun) -> None:
             guards = [OtherRanks(), StillHeld(run), DryRun(module), FiniteLoss()]
             callbacks = [*guards, *watching, pruning, summary, *saving]
             trainer = build_trainer(spec, callbacks, build_loggers(spec, run, resume.step if resume else 0))
+            if resume is not None:
+                check_processes(resume, trainer.world_size)
             tell(f"run folder: {run.folder}")
             with named_rank_0(), preemption.obeyed():
                 trainer.fit(module, datamodule=data, ckpt_path=resume.path if resume else None, weights_only=True)

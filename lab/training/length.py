@@ -33,10 +33,12 @@ def _unexpected(trainer: L.Trainer, by_epoch: bool) -> Iterator[str]:
             f"the last step of each epoch has {over} of {together} batches, and {over}/{together} of the gradient: an "
             f"epoch of {batches} batches is no multiple of trainer.accumulate_grad_batches={together}"
         )
-    if together > 1 and getattr(data_of(trainer), "ragged", False):
+    if (parts := together * trainer.world_size) > 1 and getattr(data_of(trainer), "ragged", False):
+        options = {"trainer.accumulate_grad_batches": together, "several processes": trainer.world_size}
+        several = " or ".join(name for name, number in options.items() if number > 1)
         yield (
-            f"each of the {together} batches of a step counts alike, whatever its number of answers: for this data "
-            "trainer.accumulate_grad_batches is no larger batch, in which each answer would"
+            f"each of the {parts} batches of a step counts alike, whatever its number of answers: for this data "
+            f"{several} make no larger batch, in which each answer would"
         )
     ends = min(epochs * steps if epochs > 0 else math.inf, last if last > 0 else math.inf)
     for option, least in (("min_steps", trainer.min_steps or 0), ("min_epochs", (trainer.min_epochs or 0) * steps)):

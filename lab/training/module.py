@@ -22,7 +22,7 @@ from lab.training.length import tell_of_length
 from lab.training.lightning_internals import attached_trainer, end_a_finished_epoch, set_up_validation
 from lab.training.metrics import LossAndAccuracy, WeightedMean
 from lab.training.optim import OptimConfig
-from lab.training.resume import note_data
+from lab.training.resume import note_circumstances
 
 
 class TwoStepModule(SeededModule):
@@ -191,7 +191,7 @@ class TwoStepModule(SeededModule):
         self.log_dict(values, sync_dist=False)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        note_data(checkpoint, data_of(self.trainer))
+        note_circumstances(checkpoint, data_of(self.trainer), self.trainer.world_size)
         if self.trainer.world_size > 1:
             gather = self.trainer.strategy.all_gather
             _change_sums(checkpoint["state_dict"], lambda value: gather(value).sum(0))

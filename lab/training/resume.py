@@ -17,11 +17,13 @@ _NEEDED = ("state_dict", "optimizer_states", "callbacks", "loops")
 
 # Key of the data's fingerprint in a checkpoint; missing if a version without fingerprints wrote it.
 _FINGERPRINT = "data_fingerprint"
+# Key of the number of processes that train the run; missing likewise.
+_PROCESSES = "processes"
 
 
-def note_data(checkpoint: dict[str, Any], data: DataModule) -> None:
-    """Writes the fingerprint of the data into a checkpoint, to tell later which data it was trained on."""
-    checkpoint[_FINGERPRINT] = data.fingerprint
+def note_circumstances(checkpoint: dict[str, Any], data: DataModule, processes: int) -> None:
+    """Writes into a checkpoint what training has to find again: the fingerprint of the data and how many processes."""
+    checkpoint.update({_FINGERPRINT: data.fingerprint, _PROCESSES: processes})
 
 
 def fingerprint_in(checkpoint: Mapping[str, Any]) -> Tensor | None:
@@ -71,4 +73,19 @@ def check_resumable(checkpoint: Checkpoint, module: nn.Module, data: DataModule,
             f"{checkpoint.path} was trained on other data than this run finds: put the old data back "
             "(paths.data says where the lab's own lie), or name another paths.runs for the new; "
             "force=true starts anew and keeps the old run beside it"
+        )
+
+
+def check_processes(checkpoint: Checkpoint, now: int) -> None:
+    """Checks that as many processes go on with a run as have begun it: each takes its part of every batch and epoch.
+
+    Raises:
+        LabError: if not, as where ``trainer.devices=auto`` finds another number of GPUs.
+    """
+    before = checkpoint.content.get(_PROCESSES, now)
+    if before != now:
+        raise LabError(
+            f"{checkpoint.path} was trained by {before} processes, and {now} would go on with other batches: give it "
+            f"{before} devices in all (trainer.devices, trainer.num_nodes); force=true starts anew and keeps the old "
+            "run beside it"
         )

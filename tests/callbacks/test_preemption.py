@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import time
@@ -258,6 +259,19 @@ def test_a_run_kept_beyond_its_moment_by_least_epochs_can_be_told_to_go(told, tm
     assert newest(run)["global_step"] == 25
     train_with([*EARLY, *kept, f"paths.runs={tmp_path}"])
     assert summary_of(run)["steps"] == 40
+
+
+@pytest.mark.parametrize("forked", [False, True])
+def test_ctrl_c_is_told_once_and_not_by_processes_that_load_data(forked: bool, monkeypatch, capfd) -> None:
+    preemption = Preemption()
+    with handling(signal.default_int_handler, *SIGNALS):
+        preemption.on_train_start(None, None)
+        if forked:
+            monkeypatch.setattr(os, "getpid", lambda: -1)
+        signal.raise_signal(signal.SIGINT)
+        assert capfd.readouterr().err.count("Ctrl-C") == (0 if forked else 2)
+        with pytest.raises(SystemExit, match="130"):
+            signal.raise_signal(signal.SIGINT)
 
 
 def test_processes_save_and_leave_together(tmp_path: Path) -> None:

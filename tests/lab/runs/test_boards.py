@@ -106,6 +106,13 @@ def test_mlflow(tmp_path: Path, monkeypatch) -> None:
     short = (*SHORT, PASSED, "logger=mlflow", "checkpoints.every_n_steps=2")
     overrides = (*short, f"logger.mlflow.save_dir={tmp_path / 'board'}", f"paths.runs={tmp_path / 'runs'}")
     run = train_in(tmp_path / "runs", *overrides)
+    (damaged := tmp_path / "damaged.db").write_text("no database")
+    with pytest.raises(LabError, match=r"^logger=mlflow: .*file is not a database"):
+        train_with([*short, f"logger.mlflow.tracking_uri=sqlite:///{damaged}", f"paths.runs={tmp_path / 'none'}"])
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)  # MLflow has set it to the store before
+    with pytest.raises(LabError, match=r"^logger\.mlflow\.save_dir=.*damaged\.db/x cannot be made"):
+        train_with([*short, f"logger.mlflow.save_dir={damaged}/x", f"paths.runs={tmp_path / 'none'}"])
+    assert not (tmp_path / "none").exists()
     client = MlflowClient(f"sqlite:///{tmp_path / 'board' / 'mlflow.db'}")
     known = str(known_run(run, "mlflow"))
     found = client.get_run(known)
@@ -128,7 +135,7 @@ def test_mlflow(tmp_path: Path, monkeypatch) -> None:
     there = [*short, f"logger.mlflow.save_dir={tmp_path / 'store'}", f"paths.runs={moved}", "threads=1"]
     run = moved / run.relative_to(tmp_path / "runs")
     set_status(run, "running")
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)  # MLflow has set it to the store before
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     with pytest.raises(
         LabError, match=rf"^logger=mlflow: .*artifacts lie in file://{tmp_path}/board/artifacts/{known}/"
     ):

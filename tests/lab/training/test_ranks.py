@@ -86,6 +86,26 @@ def test_the_process_that_fails_says_why_and_the_others_that_it_has_ended(
         raise RuntimeError("another reason")
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("DataLoader worker (pid 12) is killed by signal: Killed. ", "killed by signal: Killed"),
+        (
+            "DataLoader worker (pid 12) is killed by signal: Bus error. It is possible that dataloader's workers are "
+            "out of shared memory. Please try to raise your shared memory limit.",
+            "killed by signal: Bus error",
+        ),
+        ("DataLoader worker (pid(s) 12, 13) exited unexpectedly", "exited unexpectedly"),
+    ],
+)
+def test_a_lost_loader_process_is_told_with_what_to_do(words: str, told: str) -> None:
+    with (
+        pytest.raises(LabError, match=rf"^a process that loads data was lost \({told}\), .* lower data\.workers"),
+        Ending().told(),
+    ):
+        raise RuntimeError(words)
+
+
 def test_a_file_that_the_compiler_left_unfinished_is_named() -> None:
     with (
         pytest.raises(LabError, match=r"^/tmp/xy/main\.so in torch\.compile's cache is damaged: delete"),

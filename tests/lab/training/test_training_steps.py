@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from conftest import set_status
 from torch import nn
 
 from lab.attention.layers import Attention
@@ -23,8 +24,9 @@ from lab.callbacks.guards import FiniteLoss
 from lab.callbacks.summary import RunSummary
 from lab.callbacks.throughput import Throughput
 from lab.console import LabError
-from lab.runs.checkpoints import Checkpoint
+from lab.runs.checkpoints import Checkpoint, save_checkpoint
 from lab.runs.summary import Summary
+from lab.train import run
 from lab.training.length import tell_of_length
 from lab.training.metrics import LossAndAccuracy
 from lab.training.module import TwoStepModule
@@ -76,11 +78,39 @@ def test_accumulated_batches_count_for_the_rate(monkeypatch: pytest.MonkeyPatch)
     assert optimizer.param_groups[0]["lr"] == pytest.approx(5e-4)
 
 
-@pytest.mark.parametrize(("ragged", "together", "told"), [(True, 4, True), (True, 1, False), (False, 4, False)])
-def test_accumulated_batches_of_unequal_answers_are_no_larger_batch(ragged, together, told, capsys) -> None:
-    trainer = _of_length(accumulate_grad_batches=together, datamodule=SimpleNamespace(ragged=ragged))
-    tell_of_length(trainer, by_epoch=False)
-    assert ("each of the 4 batches of a step counts alike" in capsys.readouterr().err) is told
+@pytest.mark.parametrize(
+    ("ragged", "together", "processes", "told"),
+    [
+        (True, 4, 1, "trainer.accumulate_grad_batches make"),
+        (True, 1, 4, "several processes make"),
+        (True, 2, 2, "trainer.accumulate_grad_batches or several processes make"),
+        (True, 1, 1, None),
+        (False, 4, 1, None),
+        (False, 1, 4, None),
+    ],
+)
+def test_batches_of_unequal_answers_are_no_larger_batch_together(ragged, together, processes, told, capsys) -> None:
+    options = {"accumulate_grad_batches": together, "world_size": processes}
+    tell_of_length(_of_length(**options, datamodule=SimpleNamespace(ragged=ragged)), by_epoch=False)
+    said = capsys.readouterr().err
+    assert ("each of the 4 batches of a step counts alike" in said) is (told is not None) is (str(told) in said)
+
+
+def test_a_run_goes_on_with_as_many_processes_as_have_begun_it(tmp_path: Path) -> None:
+    """Each takes its part of a batch and of an epoch: another number would train on other batches, without a word."""
+    command = ["experiment=reasoning", "data.numbers=4", "checkpoints.every_n_steps=1", "logger=csv_only", "threads=1"]
+    begun = [*command, "trainer.max_epochs=4", f"paths.runs={tmp_path}"]
+    run(begun)
+    (folder,) = (path.parent for path in tmp_path.rglob("summary.json"))
+    newest = max(folder.glob("checkpoints/last-*.ckpt"))
+    content = torch.load(newest, weights_only=True)
+    assert content["processes"] == 1
+    save_checkpoint({**content, "processes": 2}, newest)
+    set_status(folder, "running")
+    with pytest.raises(LabError, match=r"last-\d+\.ckpt was trained by 2 processes, and 1 would go on"):
+        run(begun)
+    save_checkpoint({**content, "processes": 1}, newest)
+    run(begun)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +133,7 @@ def test_a_least_length_above_the_greatest_is_told(options: dict[str, int], told
 
 def _of_length(**options: Any) -> Any:
     """A trainer of three epochs of eight steps, but for these options."""
-    usual = {"num_training_batches": 8, "accumulate_grad_batches": 1, "max_epochs": 3, "max_steps": -1}
+    usual = {"num_training_batches": 8, "accumulate_grad_batches": 1, "max_epochs": 3, "max_steps": -1, "world_size": 1}
     none = dict.fromkeys(("min_epochs", "min_steps", "check_val_every_n_epoch", "datamodule"))
     return SimpleNamespace(**{**usual, **none, **options})
 
