@@ -53,6 +53,8 @@ class Throughput(Callback):
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
+        if self._started is None and not trainer.is_last_batch and (batch_idx + 1) % trainer.accumulate_grad_batches:
+            return  # the first window begins with a step
         steps = trainer.global_step - self._from_step
         if self._started is not None and steps < self.every_n_steps:
             return

@@ -33,12 +33,12 @@ _PLACE = "{seq}"
 class HeadEntropy(CheckpointDiagnostic):
     """Entropy of attention at the last token of a prompt, head by head, against the number of items in the prompt.
 
-    Items are whole numbers, drawn uniformly from 0 to ``largest`` and separated by commas. Table: block, head, items,
-    tokens (of the prompt, mean over draws), entropy in nats (mean over draws), low and high (its 95 % interval by
-    Student's t; empty for one draw), log_n (log of the number of keys that the token may see: the entropy of uniform
-    attention). Arrays: ``entropy`` [draws, sizes, heads], ``tokens`` [draws, sizes]. Where weights do not add up to
-    one, entropy is as in ``attention_entropy``. Sizes whose prompts are longer than the model takes are left out, with
-    a note.
+    Items are whole numbers, drawn uniformly from 0 to ``largest`` and separated by commas. Table: block, head,
+    items, tokens (of the prompt, mean over draws), entropy in nats (mean over draws), low and high (its 95 %
+    interval by Student's t, within 0 and log_n; empty for one draw), log_n (log of the number of keys that the
+    token may see: the entropy of uniform attention). Arrays: ``entropy`` [draws, sizes, heads], ``tokens`` [draws,
+    sizes]. Where weights do not add up to one, entropy is as in ``attention_entropy``. Sizes whose prompts are
+    longer than the model takes are left out, with a note.
 
     Source: "softmax is not enough", Figure 3 (prompt, sizes 2^0 to 2^9, first block of Gemma 2B). The paper states
     neither the items nor the query; here the query is the last token.

@@ -65,7 +65,8 @@ def change_point(values: Sequence[float], rises: bool = False) -> ChangePoint | 
     there = np.flatnonzero(np.isfinite(given))
     if len(there) < 2 * SHORTEST_PLATEAU:
         return None
-    there, curve = _thinned(there, -given[there] if rises else given[there])
+    whole, every = -given[there] if rises else given[there], _thinning(len(there))
+    curve = np.median(whole[: len(whole) // every * every].reshape(-1, every), axis=1)
     # The median of |difference| of two normal values is 0.6745 times the standard deviation sqrt(2) sigma.
     noise = float(np.median(np.abs(np.diff(curve)))) / 0.6745 / 2**0.5
     found = [_steepest(curve, width, noise) for width in _widths(len(curve) // 2)]
@@ -73,8 +74,9 @@ def change_point(values: Sequence[float], rises: bool = False) -> ChangePoint | 
     if best is None:
         return None
     _, place, before, after, strength = best
+    first = place if every == 1 else _between_two(whole, (place - 1) * every, (place + 1) * every, (before + after) / 2)
     sign = -1.0 if rises else 1.0
-    return ChangePoint(int(there[place]), sign * before, sign * after, strength)
+    return ChangePoint(int(there[first]), sign * before, sign * after, strength)
 
 
 def last_visible(values: int) -> int | None:
@@ -93,10 +95,10 @@ def _thinning(values: int) -> int:
     return -(-values // _LONGEST)
 
 
-def _thinned(places: NDArray[np.intp], curve: NDArray[np.float64]) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-    every = _thinning(len(curve))
-    whole = len(curve) - len(curve) % every
-    return places[:whole:every], np.median(curve[:whole].reshape(-1, every), axis=1) if every > 1 else curve
+def _between_two(curve: NDArray[np.float64], start: int, end: int, middle: float) -> int:
+    """Index from ``start`` to ``end`` at which the curve, by least squares, falls through the middle of two levels."""
+    excess = np.cumsum(curve[start:end] - middle)
+    return start + int(np.argmax(excess)) + 1 if excess.max() > 0 else start
 
 
 def _widths(longest: int) -> list[int]:

@@ -29,7 +29,8 @@ class OptimConfig:
 
     Args:
         name: an optimiser of ``timm.optim``.
-        lr: maximum learning rate; for ``lr_reference_batch`` samples a step, where that is set.
+        lr: learning rate at which a schedule starts, if there is no warm-up (``linear`` and ``cosine`` have come down
+            a little where a warm-up ends); for ``lr_reference_batch`` samples a step, where that is set.
         lr_reference_batch: the learning rate is scaled by (samples per step) / ``lr_reference_batch``; None: unscaled.
         min_lr: learning rate at the schedule's end.
         warmup_lr: learning rate at the start of the linear warm-up.
@@ -37,8 +38,8 @@ class OptimConfig:
         warmup_steps: length of the warm-up in steps, W, for ``inverse_sqrt`` only.
         schedule: a schedule of ``timm.scheduler`` that goes by epochs, or a ``linear`` decay; ``none`` keeps ``lr``
             after the warm-up; ``inverse_sqrt`` goes by steps t: ``lr`` sqrt(W / t) after the warm-up; ``rsqrt`` does so
-            by epochs, and falls to ``min_lr`` linearly over the last fifth of those after the warm-up.
-        weight_decay: decoupled weight decay.
+            by epochs, times a factor that takes it to ``min_lr`` over the last fifth of those after the warm-up.
+        weight_decay: of the weights themselves (decoupled) under ``adamw`` and ``lion``, else a term of the gradient.
         decay_matrices_only: no decay on biases, norms and what the model's ``no_weight_decay`` names; False: on all but
             what rules and normalisers learn.
         label_smoothing: of the training loss, in [0, 1).

@@ -26,6 +26,17 @@ def test_a_step_is_found_where_it_is() -> None:
     assert found is not None and (found.index, found.before, found.after, found.strength) == (37, 6, 4, 1)
 
 
+@pytest.mark.parametrize("rises", [False, True])
+@pytest.mark.parametrize(
+    ("size", "at"), [(2001, 999), (2500, 1000), (2500, 1001), (3000, 1234), (5000, 2004), (5000, 1007)]
+)
+def test_a_step_of_a_long_curve_is_found_to_the_value(size: int, at: int, rises: bool) -> None:
+    """Though the search sees medians of neighbours alone."""
+    curve = (np.arange(size) < at) + 0.1 * noise(size)
+    found = change_point(-curve if rises else curve, rises)
+    assert found is not None and found.index == at
+
+
 @pytest.mark.parametrize("spread", [0.05, 0.7])
 def test_a_drop_is_found_under_noise(spread: float) -> None:
     found = change_point(4 + 2 * drop(160, over=4) + spread * noise())

@@ -193,7 +193,8 @@ def test_the_time_before_an_interruption_counts(tmp_path: Path) -> None:
     assert summary._seconds == 100 and moment.wall_seconds is not None and moment.wall_seconds >= 100
 
 
-def test_validations_do_not_count_as_training_time(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("together", [1, 2])
+def test_validations_do_not_count_as_training_time(together: int, monkeypatch: pytest.MonkeyPatch) -> None:
     now, logged = 0.0, []
     monkeypatch.setattr(throughput, "time", SimpleNamespace(perf_counter=lambda: now))
     callback = Throughput(every_n_steps=2)
@@ -201,20 +202,21 @@ def test_validations_do_not_count_as_training_time(monkeypatch: pytest.MonkeyPat
     trainer: Any = SimpleNamespace(
         global_step=0,
         current_epoch=0,
-        accumulate_grad_batches=1,
-        num_training_batches=10,
+        accumulate_grad_batches=together,
+        num_training_batches=20,
+        is_last_batch=False,
         datamodule=SimpleNamespace(samples_per_batch=16),
         loggers=[logger],
     )
     nothing: Any = None
-    for step in range(1, 8):
+    for batch in range(7 * together):
         now += 1
-        trainer.global_step = step
-        if step == 2:
+        trainer.global_step = (batch + 1) // together
+        if batch == 2:
             callback.on_validation_start(trainer, nothing)
             now += 100
             callback.on_validation_end(trainer, nothing)
-        callback.on_train_batch_end(trainer, nothing, nothing, nothing, 0)
+        callback.on_train_batch_end(trainer, nothing, nothing, nothing, batch)
     assert logged == [16.0] * 3
 
 
