@@ -319,12 +319,12 @@ class Layer(nn.Module):
     def __init__(self, name: str, seed: int = 0) -> None:
         super().__init__()
         torch.manual_seed(seed)
-        self.inner, self.normaliser = nn.Linear(12, 36), made(name)
+        self.inner, self.rule, self.normaliser = nn.Linear(12, 36), Fixed(3, 4), made(name)
         self.double()
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         q, k, v = self.inner(x).unflatten(-1, (3, 3, 4)).permute(2, 0, 3, 1, 4)
-        return attend(q, k, v, Fixed(3, 4).double(), mask, self.normaliser)
+        return attend(q, k, v, self.rule, mask, self.normaliser)
 
 
 @pytest.mark.parametrize("mask", [None, torch.ones(6, 6, dtype=torch.bool).tril(-1)], ids=["unmasked", "causal"])

@@ -53,10 +53,12 @@ def test_the_model_follows_its_equations() -> None:
     model = SetAttention().double()
     items, query = torch.rand(4, 9, 11).double(), torch.rand(4, 1).double()
     h, q = model.items(items), model.query(query)
-    scores = torch.einsum("bd,bnd->bn", model.attention.query(q), model.attention.key(h)) / 128**0.5
+    tau = model.attention.rule.tau
+    assert float(tau) == pytest.approx(128**0.5, rel=1e-7)  # as float32 has it
+    scores = torch.einsum("bd,bnd->bn", model.attention.query(q), model.attention.key(h)) / tau
     z = torch.einsum("bn,bnd->bd", scores.softmax(-1), model.attention.value(h))
     wanted = model.head(model.attention.proj(z))
-    torch.testing.assert_close(model((items, query)), wanted, rtol=0, atol=1e-10)
+    torch.testing.assert_close(model((items, query)), wanted, rtol=0, atol=1e-13)
     assert sum(p.numel() for p in model.parameters()) == (11 * 128 + 128) + 8 * (128 * 128 + 128) - (
         128 * 128 + 128
     ) + (128 + 128) + (128 * 10 + 10)
