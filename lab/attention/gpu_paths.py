@@ -28,15 +28,15 @@ def by_blocks(q_BHND: Tensor, k_BHMD: Tensor, v_BHMD: Tensor, mask: Tensor) -> T
     N, M = q_BHND.shape[-2], k_BHMD.shape[-2]
     rows = mask[(None,) * (4 - mask.dim())]
     mask_BHNM = rows.expand(*rows.shape[:2], N, M)
-    batch, heads = mask_BHNM.shape[:2]
+    sizes = mask_BHNM.shape
+    # None: the same blocks for all of the batch, or for all heads.
+    batch, heads = (size if size > 1 else None for size in sizes[:2])
 
     def allowed(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         # Tensors alone: torch 2.10 cannot map an index that has a number, too.
-        return mask_BHNM[b % batch, h % heads, i, j]
+        return mask_BHNM[b % sizes[0], h % sizes[1], i, j]
 
-    # None: the same blocks for all of the batch, or for all heads.
-    each = (size if size > 1 else None for size in (batch, heads))
-    blocks = create_block_mask(allowed, *each, N, M, device=str(q_BHND.device))
+    blocks = create_block_mask(allowed, batch, heads, N, M, device=str(q_BHND.device))
     kernel = flex_attention if torch.compiler.is_compiling() or q_BHND.device.type == "cpu" else _compiled()
     return kernel(q_BHND, k_BHMD, v_BHMD, block_mask=blocks, scale=1.0)
 
