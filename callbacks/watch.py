@@ -16,7 +16,7 @@ from lab.callbacks.diagnostics.base import Diagnostic, Keeper
 from lab.callbacks.diagnostics.gradient_norms import GradientNorms, norms_by_layer
 from lab.config.overrides import is_whole
 from lab.console import LabError, tell
-from lab.models.parts import attention_layers_of
+from lab.models.observable import attention_layers_of
 from lab.models.replace import heat
 from lab.models.replaced_softmax import replaced_in
 from lab.observation.look import look

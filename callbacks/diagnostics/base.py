@@ -22,7 +22,7 @@ from lab.callbacks.eureka import moment_step
 from lab.callbacks.throughput import no_training
 from lab.console import LabError, blamed, tell, unexpected
 from lab.datasets.loading import data_of
-from lab.models.parts import attention_layers_of
+from lab.models.observable import attention_layers_of
 from lab.observation.observe import Chunk, Findings, observe
 from lab.observation.subject import Subject
 from lab.plotting.figures import save_figure

@@ -16,7 +16,7 @@ from lab.callbacks.access import model_of
 from lab.callbacks.diagnostics.base import CheckpointDiagnostic
 from lab.callbacks.eureka import moment_step
 from lab.console import LabError
-from lab.models.parts import attention_layers_of
+from lab.models.observable import attention_layers_of
 from lab.observation.gradients import at_next_steps
 from lab.observation.observe import Findings
 from lab.observation.subject import Subject

@@ -18,7 +18,7 @@ from scipy import stats
 from lab.callbacks.diagnostics.base import NEEDS, CheckpointDiagnostic
 from lab.console import LabError, tell
 from lab.datasets.seeding import generator_of
-from lab.models.parts import observable
+from lab.models.observable import observable
 from lab.observation.attention_statistics import items_seen, weight_entropy
 from lab.observation.observe import Findings
 from lab.observation.recorder import Recorder

@@ -7,7 +7,7 @@ from lightning.pytorch.callbacks import Callback
 from pydantic import PositiveInt
 
 from lab.callbacks.access import model_of
-from lab.models.parts import normalisers_of, rules_of
+from lab.models.observable import normalisers_of, rules_of
 
 
 class Temperatures(Callback):

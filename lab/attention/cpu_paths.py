@@ -1,9 +1,6 @@
-"""Quicker paths to the same numbers: code for speed alone, above all on a CPU.
+"""Quicker paths on a CPU to the same numbers; results differ from those of the plain paths by rounding alone.
 
-:func:`attend` chooses between them on a CPU. :func:`last_token` and :func:`one_query` save a layer work, on any
-device, where rule and normaliser allow it. Results differ from those of the plain paths by rounding alone.
-
-Shapes: B batch, H heads, N queries, M keys, D head dimension, W = H D width.
+Shapes: B batch, H heads, N queries, M keys, D head dimension.
 """
 
 from __future__ import annotations
@@ -11,15 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from lab.attention.masks import Causal, Mask, fully_masked_rows, written_out
+from lab.attention.masks import Mask, fully_masked_rows, written_out
 from lab.attention.precision import at_least_float32
 from lab.attention.rule import inverse_temperature
 
 if TYPE_CHECKING:
-    from lab.attention.layers import Attention, CrossAttention
     from lab.attention.normaliser import Normaliser
     from lab.attention.rule import TemperatureRule
 
@@ -69,48 +64,17 @@ def attend(
         return normaliser.attend((q * beta).to(v.dtype), rule.keys(k), v, mask).to(dtype)
 
 
-def fused(
-    q_BHND: Tensor,
-    k_BHMD: Tensor,
-    v_BHMD: Tensor,
-    mask: Mask = None,
-    dropout: float = 0.0,
-    bias: Tensor | None = None,
-) -> Tensor:
-    """softmax(q k^T + bias) v by the fused kernel; on a CPU with few keys, and without mask and bias, written out."""
-    if bias is not None:
-        allowed = written_out(mask)
-        added = bias if allowed is None else bias.masked_fill(~allowed, float("-inf"))
-        return _kernel(q_BHND, k_BHMD, v_BHMD, added.to(q_BHND.dtype), dropout)
-    # The kernel's own causal mask assumes that the queries are the first tokens, not the last: right only for N = M.
-    is_causal = isinstance(mask, Causal) and mask.queries == mask.keys
-    if q_BHND.device.type != "cpu" or mask is not None or dropout or k_BHMD.shape[-2] > _FEW_KEYS:
-        given = None if is_causal else written_out(mask)
-        return _kernel(q_BHND, k_BHMD, v_BHMD, given, dropout, is_causal)
+def few_keys(q_BHND: Tensor, k_BHMD: Tensor) -> bool:
+    """Tells if writing out softmax(q k^T) v is quicker than the fused kernel."""
+    return q_BHND.device.type == "cpu" and k_BHMD.shape[-2] <= _FEW_KEYS
+
+
+def softmax_of_few_keys(q_BHND: Tensor, k_BHMD: Tensor, v_BHMD: Tensor) -> Tensor:
+    """softmax(q k^T) v, written out, [B, H, N, D]."""
     if not _is_narrow(q_BHND):
         return (q_BHND @ k_BHMD.transpose(-2, -1)).softmax(-1) @ v_BHMD
     weights_HMB = _narrow_scores(q_BHND, k_BHMD).softmax(1)
     return _samples_first((weights_HMB.unsqueeze(2) * _samples_last(v_BHMD)).sum(1).unsqueeze(1))
-
-
-def _kernel(
-    q_BHND: Tensor,
-    k_BHMD: Tensor,
-    v_BHMD: Tensor,
-    given: Tensor | None,
-    dropout: float = 0.0,
-    is_causal: bool = False,
-) -> Tensor:
-    """The fused kernel, under a mask of bool or a bias; z is 0 for a query that may attend to nothing."""
-    z = F.scaled_dot_product_attention(q_BHND, k_BHMD, v_BHMD, given, dropout, is_causal, scale=1.0)
-    if given is None or _gives_fully_masked_rows_zero(z.device):
-        return z
-    return z.masked_fill(fully_masked_rows(given if given.dtype == torch.bool else given > float("-inf")), 0.0)
-
-
-def _gives_fully_masked_rows_zero(device: torch.device) -> bool:
-    """False on a GPU: cuDNN's kernel, the one for 16 bit there, gives a query without keys other numbers."""
-    return device.type == "cpu"
 
 
 def scores(q_BHND: Tensor, k_BHMD: Tensor) -> Tensor:
@@ -199,29 +163,3 @@ def _samples_last(x: Tensor) -> Tensor:
 def _samples_first(x: Tensor) -> Tensor:
     """[H, N, M, B] -> [B, H, N, M], a view."""
     return x.permute(3, 0, 1, 2)
-
-
-def last_token(layer: Attention, x: Tensor) -> Tensor:
-    """The last token of ``layer(x)``, [B, N, W] -> [B, 1, W], without computing the other queries.
-
-    Only for a layer that ``reads_one_query``, where the row of a query does not depend on the other queries.
-    """
-    return layer.attend_projected(layer.project("q", x[:, -1:]), layer.project("k", x), layer.project("v", x))
-
-
-def one_query(layer: CrossAttention, query: Tensor, tokens: Tensor) -> Tensor:
-    """``layer(query, tokens)`` for a single query, [B, 1, W] and [B, M, W] -> [B, 1, W], without projecting tokens.
-
-    The query is moved to the basis of the tokens: q^T (W_K x) = (W_K^T q)^T x. W_V is applied last, and the bias of the
-    values is added once, since weights add up to one. The bias of the keys is left out: it adds one number to all
-    scores of the query, which changes no weight of a ``shift_invariant`` normaliser, and no beta of a rule with
-    ``weighs_channels = False``.
-    """
-    B, _, W = query.shape
-    H, D = layer.num_heads, layer.head_dim
-    q_BHD = layer.query(query).view(B, H, D)
-    q_BH1W = torch.einsum("bhd,hdw->bhw", q_BHD, layer.key.weight.view(H, D, W)).unsqueeze(2)
-    shared_BHMW = tokens.unsqueeze(1).expand(B, H, -1, W)
-    mixed_BHW = layer.attend(q_BH1W, shared_BHMW, shared_BHMW).squeeze(2)
-    z_BHD = torch.einsum("bhw,hdw->bhd", mixed_BHW, layer.value.weight.view(H, D, W)) + layer.value.bias.view(H, D)
-    return layer.proj(z_BHD.reshape(B, 1, W))

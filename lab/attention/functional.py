@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lab.attention import cpu_paths
+from lab.attention import cpu_paths, fused
 from lab.attention.masks import Causal, Mask, written_out
 from lab.attention.normaliser import Normaliser, check_biased, check_causal, check_masked, masked
 from lab.attention.normalisers.softmax import Softmax
@@ -80,7 +80,7 @@ def attend(
     with torch.autocast(q_BHND.device.type, enabled=False):
         q, k = (beta * q_BHND).to(v_BHMD.dtype), rule.keys(k_BHMD)
         if beyond_scores:
-            return cpu_paths.fused(q, k, v_BHMD, mask, dropout, bias)
+            return fused.attend(q, k, v_BHMD, mask, dropout, bias)
         return normaliser.attend(q, k, v_BHMD, mask)
 
 

@@ -11,12 +11,12 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, distributed, nn
 
-from lab.attention import cpu_paths
 from lab.attention.functional import attend, attend_explicit
 from lab.attention.masks import Causal, Mask, both, rows_of, written_out
 from lab.attention.normaliser import Normaliser, check_causal
 from lab.attention.normalisers.softmax import Softmax
 from lab.attention.rule import TemperatureRule
+from lab.attention.single_query import last_token, one_query
 
 
 class Tap(dict[str, Tensor]):
@@ -187,7 +187,7 @@ class Attention(MultiHead):
 
     def last(self, x: Tensor) -> Tensor:
         """The last token of :meth:`forward`, [B, N, W] -> [B, 1, W], for a model whose answer is read there."""
-        return cpu_paths.last_token(self, x) if self.reads_one_query else self(x)[:, -1:]
+        return last_token(self, x) if self.reads_one_query else self(x)[:, -1:]
 
     @property
     def reads_one_query(self) -> bool:
@@ -243,7 +243,7 @@ class CrossAttention(MultiHead):
     def forward(self, queries: Tensor, tokens: Tensor) -> Tensor:
         """queries [B, N, W], tokens [B, M, W] -> [B, N, W]."""
         if queries.shape[1] == 1 and self.mixes_tokens:
-            mixed = cpu_paths.one_query(self, queries, tokens)
+            mixed = one_query(self, queries, tokens)
             # DDP waits for a gradient of every parameter, and ``mixed`` does not depend on the bias of keys.
             return mixed + 0 * self.key.bias.sum() if _in_processes() else mixed
         q, k, v = (self.heads_of(x) for x in (self.query(queries), self.key(tokens), self.value(tokens)))

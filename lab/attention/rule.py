@@ -49,7 +49,7 @@ class TemperatureRule(nn.Module):
         couples_queries: True where the temperature of one query depends on other queries, or on its place among them.
         weighs_channels: True where beta differs between the channels of a query, or depends on more than the
             differences between the scores q k^T of each query, or where keys are rescaled. Then q and k may not be
-            moved to another basis (:func:`lab.attention.cpu_paths.one_query` does so).
+            moved to another basis (:func:`lab.attention.single_query.one_query` does so).
         reads_masked_keys: True where beta changes with keys that the mask hides: a causal model would see later tokens.
         assumes_softmax: True where beta is computed from the weights that softmax would give; such a rule can be used
             only with normalisers whose weights are shares.

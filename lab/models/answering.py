@@ -13,8 +13,9 @@ from lab.datasets.loading import IGNORED
 from lab.datasets.sizes import Size
 from lab.datasets.text.corpus import library
 from lab.models.language import CausalLanguageModel, Dropout
-from lab.models.parts import Observable, RuleFactory, SoftmaxFactory
+from lab.models.observable import Observable
 from lab.models.replace import replace_softmax
+from lab.models.softmaxes import RuleFactory, SoftmaxFactory
 
 # Shapes: B problems, N tokens of the longest problem, M tokens of the longest answer, V of the vocabulary, W width.
 

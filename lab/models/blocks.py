@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from lab.attention.layers import Attention
 from lab.attention.normaliser import check_causal
-from lab.models.parts import Observable
+from lab.models.observable import Observable
 
 
 class Block(nn.Module):

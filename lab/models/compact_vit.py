@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from lab.attention.layers import Attention
 from lab.datasets.sizes import Size
 from lab.models.blocks import OfBlocks
-from lab.models.parts import LayerSoftmax, RuleFactory, SoftmaxFactory, make_softmaxes
+from lab.models.softmaxes import LayerSoftmax, RuleFactory, SoftmaxFactory, make_softmaxes
 
 
 class LinearPatchEmbed(PatchEmbed):

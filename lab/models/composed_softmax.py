@@ -12,7 +12,7 @@ from lab.config.check import check, check_partial
 from lab.config.command_line import composed
 from lab.config.overrides import one_value
 from lab.console import LabError
-from lab.models.parts import SoftmaxFactory
+from lab.models.softmaxes import SoftmaxFactory
 
 
 def softmax_config(name: str, *overrides: str) -> DictConfig:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from lab.attention.layers import Attention
 from lab.datasets.sizes import Size
 from lab.models.blocks import Block, OfBlocks, last_token
-from lab.models.parts import RuleFactory, SoftmaxFactory, make_softmaxes
+from lab.models.softmaxes import RuleFactory, SoftmaxFactory, make_softmaxes
 
 BLOCKS: dict[str, type[BasicBlock] | type[Bottleneck]] = {"basic": BasicBlock, "bottleneck": Bottleneck}
 

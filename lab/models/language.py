@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from lab.datasets.sizes import Size
 from lab.datasets.text.corpus import library
 from lab.datasets.text.tokens import END, START
-from lab.models.parts import Observable, RuleFactory, SoftmaxFactory
+from lab.models.observable import Observable
 from lab.models.replace import replace_softmax
+from lab.models.softmaxes import RuleFactory, SoftmaxFactory
 
 Dropout = Annotated[float, Field(ge=0, lt=1)]
 

@@ -19,9 +19,10 @@ from lab.attention.schedule import HeatTreatment
 from lab.console import LabError, tell
 from lab.models.composed_softmax import softmax_config, softmax_factory
 from lab.models.multihead_attention import OfMultiheadAttention
-from lab.models.parts import LayerSoftmax, Observable, RuleFactory, SoftmaxFactory, make_softmaxes
+from lab.models.observable import Observable
 from lab.models.replaced_softmax import NAME, Heads, ReplacedSoftmax, replaced_in
 from lab.models.sdpa_calls import OfSdpaCalls, uses
+from lab.models.softmaxes import LayerSoftmax, RuleFactory, SoftmaxFactory, make_softmaxes
 from lab.signals import undisturbed
 
 Model = TypeVar("Model", bound=nn.Module)

@@ -20,7 +20,7 @@ from lab.attention.normaliser import Normaliser, check_biased, check_causal
 from lab.attention.rule import TemperatureRule
 from lab.attention.schedule import HeatTreatment
 from lab.console import LabError
-from lab.models.parts import LayerSoftmax
+from lab.models.softmaxes import LayerSoftmax
 
 # Name of the new softmax as a submodule of its attention module: state dicts hold its parameters under this name.
 NAME = "eureka_softmax"

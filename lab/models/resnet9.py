@@ -6,7 +6,7 @@ from timm.layers import ConvNormAct
 from torch import Tensor, nn
 
 from lab.datasets.sizes import Size
-from lab.models.parts import Observable
+from lab.models.observable import Observable
 
 
 class Residual(nn.Module):

@@ -6,7 +6,8 @@ from torch import Tensor, nn
 
 from lab.attention.layers import CrossAttention
 from lab.datasets.sizes import Size
-from lab.models.parts import Observable, RuleFactory, SoftmaxFactory, make_softmaxes
+from lab.models.observable import Observable
+from lab.models.softmaxes import RuleFactory, SoftmaxFactory, make_softmaxes
 
 
 class SetAttention(Observable):

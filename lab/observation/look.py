@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from lab.console import LabError, blamed
 from lab.datasets.loading import parts_of
-from lab.models.parts import attention_layers_of, observable
+from lab.models.observable import attention_layers_of, observable
 from lab.observation.observe import (
     Chunk,
     Findings,

@@ -25,7 +25,7 @@ from lab.attention.normaliser import Normaliser
 from lab.attention.rule import TemperatureRule
 from lab.console import LabError, blamed
 from lab.datasets.loading import Batch, DataModule
-from lab.models.parts import Observable, attention_layers_of, observable
+from lab.models.observable import Observable, attention_layers_of, observable
 from lab.observation.attention_statistics import shares
 from lab.observation.recorder import Recorder, evaluating, own_random_numbers
 

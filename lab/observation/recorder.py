@@ -12,7 +12,7 @@ from torch.utils.hooks import RemovableHandle
 
 from lab.attention.layers import Tap
 from lab.console import LabError
-from lab.models.parts import OtherModel, observable
+from lab.models.observable import OtherModel, observable
 from lab.signals import surely
 
 QUANTITIES = ("queries", "tokens", "q", "k", "v", "mask", "bias", "logits", "weights", "z", "attended", "residual")

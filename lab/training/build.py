@@ -27,7 +27,7 @@ from lab.console import LabError, blamed, tell
 from lab.datasets.contract import check_parts
 from lab.datasets.loading import IGNORED, DataModule
 from lab.models.composed_softmax import softmax_factory
-from lab.models.parts import normalisers_of, rules_of
+from lab.models.observable import normalisers_of, rules_of
 from lab.runs.boards import check_installed
 from lab.runs.checkpoints import AtomicCheckpointIO
 from lab.runs.folder import CHECKPOINTS, Run
@@ -182,7 +182,7 @@ def build_model(model: DictConfig, softmax: DictConfig, facts: dict[str, int]) -
         if not plain and not factory.made:
             raise LabError(
                 f"{model._target_} takes a softmax and makes no rule of it, so softmax= would be ignored: let it make "
-                "one for every layer, with lab.models.parts.make_softmaxes(softmax, ...)"
+                "one for every layer, with lab.models.softmaxes.make_softmaxes(softmax, ...)"
             )
         return made
     if not plain:

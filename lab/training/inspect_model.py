@@ -19,7 +19,7 @@ from lab.datasets.given import GivenData
 from lab.datasets.seeding import generator_of
 from lab.models.composed_softmax import refuse_schedule, softmax_config, softmax_factory
 from lab.models.libraries.named import NamedModel, named_model
-from lab.models.parts import OtherModel, attention_layers_of
+from lab.models.observable import OtherModel, attention_layers_of
 from lab.models.replace import replace_softmax, restore_softmax
 from lab.observation.subject import Subject
 from lab.runs.spec import folder_name

@@ -16,7 +16,7 @@ from lab.attention.schedule import TauSchedule
 from lab.console import blamed, name_of
 from lab.datasets.loading import Batch, data_of
 from lab.datasets.seeding import derived_seed
-from lab.models.parts import rules_of
+from lab.models.observable import rules_of
 from lab.observation.gradients import SeededModule
 from lab.training.length import tell_of_length
 from lab.training.lightning_internals import attached_trainer, end_a_finished_epoch, set_up_validation

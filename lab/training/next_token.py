@@ -7,7 +7,7 @@ from torch import Tensor
 
 from lab.datasets.given import GivenData
 from lab.datasets.loading import Batch
-from lab.models.parts import OtherModel
+from lab.models.observable import OtherModel
 from lab.observation.gradients import SeededModule, TrainingState
 
 

@@ -18,7 +18,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
-from lab.models.parts import observable
+from lab.models.observable import observable
 
 
 @dataclass(frozen=True)

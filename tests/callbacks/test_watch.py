@@ -30,8 +30,8 @@ from lab.callbacks.diagnostics.softmax_jacobian import SoftmaxJacobian
 from lab.callbacks.diagnostics.temperature_in_use import TemperatureInUse
 from lab.callbacks.watch import Watch
 from lab.console import LabError
-from lab.models.parts import SoftmaxFactory
 from lab.models.replaced_softmax import replaced_in
+from lab.models.softmaxes import SoftmaxFactory
 from lab.observation.attention_statistics import sink_value_norms, softmax_jacobian
 from lab.observation.observe import Findings
 

@@ -18,7 +18,7 @@ from lab.console import LabError
 from lab.models import in_context
 from lab.models.composed_softmax import softmax_config, softmax_factory
 from lab.models.in_context import InContextTransformer, sinusoids
-from lab.models.parts import SoftmaxFactory
+from lab.models.softmaxes import SoftmaxFactory
 from lab.observation.recorder import Recorder
 from lab.train import run
 from lab.training.inspection import inspect

@@ -12,7 +12,7 @@ from lab.attention.normalisers.softmax import Softmax
 from lab.attention.rules.norm import NormSoftmax
 from lab.console import LabError
 from lab.models.language import CausalLanguageModel, MaskedLanguageModel
-from lab.models.parts import observable
+from lab.models.observable import observable
 from lab.train import run
 from lab.training.stored import load_config
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from pydantic import PositiveFloat
 from torch import Tensor, nn
 
-from lab.attention import cpu_paths
+from lab.attention import fused
 from lab.attention.masks import key_counts
 from lab.attention.normaliser import Normaliser
 
@@ -79,7 +79,7 @@ class PlusOne(Normaliser):
             q_BHND, k, v = F.pad(q_BHND, (0, empty)), F.pad(k, (0, empty)), F.pad(v, (0, 1 + empty))
         if mask is not None:
             mask = F.pad(mask.expand(*mask.shape[:-1], k_BHMD.shape[-2]), (1, 0), value=True)
-        return cpu_paths.fused(q_BHND, k, v, mask)[..., :D]
+        return fused.attend(q_BHND, k, v, mask)[..., :D]
 
     def quantities(self) -> dict[str, Tensor]:
         if self.theta is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from lab.attention import cpu_paths
+from lab.attention import fused
 from lab.attention.masks import Mask, fully_masked_rows
 from lab.attention.normaliser import Normaliser, Total
 
@@ -26,7 +26,7 @@ class Softmax(Normaliser):
         return softmax(logits_BHNM, mask)
 
     def attend(self, q_BHND: Tensor, k_BHMD: Tensor, v_BHMD: Tensor, mask: Mask = None) -> Tensor:
-        return cpu_paths.fused(q_BHND, k_BHMD, v_BHMD, mask)
+        return fused.attend(q_BHND, k_BHMD, v_BHMD, mask)
 
 
 def softmax(logits_BHNM: Tensor, mask: Tensor | None) -> Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from lab.console import LabError, first_line, tell
 from lab.datasets.text.corpus import library
 from lab.models.libraries.named import UNREADABLE, NamedModel
-from lab.models.parts import Picture
+from lab.models.observable import Picture
 
 T = TypeVar("T")
 

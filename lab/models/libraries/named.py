@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from lab.config.suggestions import choices
 from lab.console import LabError
-from lab.models.parts import Picture
+from lab.models.observable import Picture
 
 # Errors of reading what others have written: a file may be missing, damaged, or of another kind.
 UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError, RuntimeError)

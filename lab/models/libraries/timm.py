@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from lab.console import LabError, first_line
 from lab.models.libraries.named import UNREADABLE, NamedModel
-from lab.models.parts import Picture
+from lab.models.observable import Picture
 
 
 class Named(NamedModel):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lab.console import LabError
-from lab.models.parts import attention_layers_of
+from lab.models.observable import attention_layers_of
 from lab.models.replaced_softmax import ReplacedSoftmax
 
 

@@ -7,6 +7,7 @@ import torch
 from conftest import needs_compiler
 
 from lab.attention import cpu_paths
+from lab.attention import fused as fused_path
 from lab.attention.contract import check_rule
 from lab.attention.functional import attend, attend_explicit
 from lab.attention.layers import Attention
@@ -492,14 +493,14 @@ def test_a_gpu_gives_the_numbers_of_the_cpu(name, mask, dtype) -> None:
 
 @pytest.mark.parametrize("biased", [False, True])
 def test_a_query_without_keys_has_z_of_0_whatever_the_kernel_gives_it(biased, monkeypatch) -> None:
-    kernel = cpu_paths.F.scaled_dot_product_attention
+    kernel = fused_path.F.scaled_dot_product_attention
 
     def as_cudnn(q, k, v, mask, *rest, **named):
-        empty = cpu_paths.fully_masked_rows(mask if mask.dtype == torch.bool else mask > float("-inf"))
+        empty = fused_path.fully_masked_rows(mask if mask.dtype == torch.bool else mask > float("-inf"))
         return torch.where(empty, v.mean(-2, keepdim=True), kernel(q, k, v, mask, *rest, **named))
 
-    monkeypatch.setattr(cpu_paths.F, "scaled_dot_product_attention", as_cudnn)
-    monkeypatch.setattr(cpu_paths, "_gives_fully_masked_rows_zero", lambda device: False)
+    monkeypatch.setattr(fused_path.F, "scaled_dot_product_attention", as_cudnn)
+    monkeypatch.setattr(fused_path, "_gives_fully_masked_rows_zero", lambda device: False)
     q, k, v = tensors(torch.float64)
     allowed = (torch.arange(24) != 4).unsqueeze(-1).expand(24, 24)
     bias = torch.randn(24, 24, dtype=torch.float64) if biased else None

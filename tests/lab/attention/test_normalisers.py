@@ -308,7 +308,7 @@ def test_a_sink_of_another_size_leaves_channels_that_fused_kernels_of_a_gpu_take
             return v
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("lab.attention.cpu_paths.fused", fused)
+            patch.setattr("lab.attention.fused.attend", fused)
             assert sink.attend(q, k, v).shape[-1] == dim
         assert len(set(seen)) == 1 and seen[0] % 8 == 0
 

@@ -35,9 +35,10 @@ from lab.config.compose import CONFIGS, compose_config
 from lab.console import LabError
 from lab.inspect import main as look
 from lab.models.compact_vit import CompactViT
-from lab.models.parts import make_softmaxes, rules_of
+from lab.models.observable import rules_of
 from lab.models.reasoner import Reasoner
 from lab.models.set_attention import SetAttention
+from lab.models.softmaxes import make_softmaxes
 from lab.observation.recorder import Recorder
 from lab.report.gather import gather
 from lab.report.settings import settings

@@ -26,8 +26,8 @@ from lab.config.check import check
 from lab.config.compose import CONFIGS, compose_config
 from lab.console import LabError
 from lab.models.compact_vit import CompactViT
-from lab.models.parts import SoftmaxFactory
 from lab.models.reasoner import Reasoner
+from lab.models.softmaxes import SoftmaxFactory
 
 # Table 3 of Eureka-moments in Transformers: heads, dimension of a head, depth, MLP ratio.
 TABLE_3 = {

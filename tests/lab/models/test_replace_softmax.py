@@ -29,11 +29,12 @@ from lab.attention.normalisers.softmax import Softmax
 from lab.attention.rules.fixed import Fixed
 from lab.attention.rules.learnable import LearnableTemperature
 from lab.attention.rules.norm import NormSoftmax
-from lab.models.parts import OtherModel, SoftmaxFactory
+from lab.models.observable import OtherModel
 from lab.models.reasoner import Reasoner
 from lab.models.replace import heat
 from lab.models.replaced_softmax import NAME, ReplacedSoftmax, _hidden_from, replaced_in
 from lab.models.sdpa_calls import _Answers
+from lab.models.softmaxes import SoftmaxFactory
 from lab.observation.recorder import Recorder, evaluating
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install -e '.[language]'")

@@ -21,9 +21,10 @@ from lab.datasets.max_retrieval import MaxRetrievalData
 from lab.datasets.reasoning import reasoning_table
 from lab.models.compact_vit import CompactViT
 from lab.models.composed_softmax import softmax_factory
-from lab.models.parts import Observable, SoftmaxFactory
+from lab.models.observable import Observable
 from lab.models.reasoner import Reasoner
 from lab.models.set_attention import SetAttention
+from lab.models.softmaxes import SoftmaxFactory
 from lab.observation.recorder import Recorder
 from lab.runs.outcome import Ending
 from lab.training.build import build_model, build_model_and_data

@@ -17,7 +17,7 @@ from lab.attention.rules.adaptive import AdaptiveTemperature
 from lab.attention.rules.fixed import Fixed
 from lab.attention.rules.learnable import LearnableTemperature
 from lab.attention.rules.norm import NormSoftmax
-from lab.models.parts import Observable
+from lab.models.observable import Observable
 from lab.observation.attention_statistics import (
     dispersion_bound,
     entropy_slope,

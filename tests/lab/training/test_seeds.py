@@ -16,8 +16,8 @@ from torch import nn
 from lab.attention.rules.learnable import LearnableTemperature
 from lab.callbacks.summary import RunSummary
 from lab.console import LabError
-from lab.models.parts import SoftmaxFactory
 from lab.models.reasoner import Reasoner
+from lab.models.softmaxes import SoftmaxFactory
 from lab.runs.checkpoints import read_checkpoint, save_checkpoint
 from lab.runs.metrics import read_metrics
 from lab.train import run as train_with
