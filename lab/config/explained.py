@@ -20,6 +20,20 @@ def explained(error: Exception, overrides: Sequence[str]) -> str:
     if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
         group, _, name = error.missing_cfg_file.rpartition("/")
         return f"{group}={name} does not exist; {choices(name, error.options)}"
+    if of_file := _wrong_defaults_list(text, overrides):
+        return of_file
+    if twice := re.search(r"Multiple values for (\S+)\. ", text):
+        return f"+{twice[1]}= would add a second {twice[1]}: write {twice[1]}=, without the plus"
+    if (wrong := re.search(r"Could not override '([^']+)'", text)) is None:
+        return flattened(text)
+    key = wrong[1]
+    if options := options_of(key):
+        return _wrong_group(key, options, overrides)
+    return _wrong_option(key, overrides) or flattened(text)
+
+
+def _wrong_defaults_list(text: str, overrides: Sequence[str]) -> str | None:
+    """Says what is wrong in the defaults list of a config, where Hydra's message is of one."""
     if missing := re.search(r"Could not load '([^']+)/([^'/]+)'", text):
         group, name = missing.groups()  # one of a list, for which Hydra does not report the options
         return f"{group}={name} does not exist; {choices(name, options_of(group))}"
@@ -35,25 +49,25 @@ def explained(error: Exception, overrides: Sequence[str]) -> str:
         group, package = within[1], within[2].split(".")[0]
         file = next((one.replace("=", "/") for one in overrides if one.startswith(f"{package}=")), f"{package}/")
         return f"{file}.yaml overrides {group}: '# @package _global_' has to be its first line"
-    if twice := re.search(r"Multiple values for (\S+)\. ", text):
-        return f"+{twice[1]}= would add a second {twice[1]}: write {twice[1]}=, without the plus"
-    wrong = re.search(r"Could not override '([^']+)'", text)
-    if wrong is None:
-        return flattened(text)
-    key = wrong.group(1)
-    value = next((o.split("=", 1)[1] for o in overrides if o.startswith(f"{key}=")), "")
-    options = options_of(key)
-    if options and not any(o.startswith(f"{key}=") for o in overrides):
+    return None
+
+
+def _wrong_group(key: str, options: Sequence[str], overrides: Sequence[str]) -> str:
+    """Says why nothing can be chosen from a group of configs as it was asked for."""
+    if (value := _given(key, overrides)) is None:
         by = ", ".join(o for o in overrides if o.startswith("+") and not o.startswith(f"+{key}=")) or "a config"
         return f"{by} sets {key}=, of which nothing is chosen here: leave it out, or choose configs that have {key}"
-    if options:
-        # A group from which nothing is chosen by default.
-        group = key.rpartition("/")[0]
-        if group and (having := _that_choose(key, group)):
-            return f"{key}= belongs to {group}={' or '.join(having)}, and another {group}= is chosen here"
-        if value in options:
-            return f"{key}= is not in the config yet, so add it with a plus: +{key}={value}"
-        return f"{key}={value} does not exist; {choices(value, options)}, to be added with a plus: +{key}="
+    # A group from which nothing is chosen by default.
+    group = key.rpartition("/")[0]
+    if group and (having := _that_choose(key, group)):
+        return f"{key}= belongs to {group}={' or '.join(having)}, and another {group}= is chosen here"
+    if value in options:
+        return f"{key}= is not in the config yet, so add it with a plus: +{key}={value}"
+    return f"{key}={value} does not exist; {choices(value, options)}, to be added with a plus: +{key}="
+
+
+def _wrong_option(key: str, overrides: Sequence[str]) -> str | None:
+    """Says which options there are instead; None where nothing composes without it either."""
     named = {o: o.split("=")[0] for o in overrides}
     groups = [o for o, own in named.items() if own == "hydra.searchpath" or ("." not in own and own != key)]
     for kept in (groups, []):
@@ -66,7 +80,12 @@ def explained(error: Exception, overrides: Sequence[str]) -> str:
             return f"{key} is an option of a launcher, and none is chosen: add hydra/launcher=, one of {listed}"
         OmegaConf.set_struct(config, False)
         return explain_key(config, key)
-    return flattened(text)
+    return None
+
+
+def _given(key: str, overrides: Sequence[str]) -> str | None:
+    """The value given to a key on the command line."""
+    return next((o.split("=", 1)[1] for o in overrides if o.startswith(f"{key}=")), None)
 
 
 def _that_choose(part: str, group: str) -> list[str]:
