@@ -3,7 +3,7 @@
 #
 #   scripts/gpu/all.sh MINUTES [--dry-run] [--rehearse] [--only STAGE ...]
 #
-# Stop it at any time: the same command goes on with what is missing. What it does: scripts/gpu/__main__.py. Where
+# Stop it at any time: the same command goes on with what is missing. What it does: scripts/gpu. Where
 # Python packages are missing, it takes those that `python -m scripts.gpu.carry` has put into .carry/wheels.
 set -euo pipefail
 export EUREKA_GPU_BEGAN=${EUREKA_GPU_BEGAN:-$(date +%s)} # the minutes count from here

@@ -21,14 +21,15 @@ from conftest import ROOT, problem_with
 from lab.bench.arguments import parse
 from lab.console import LabError
 from scripts.gpu import __main__ as kit
-from scripts.gpu import packing
+from scripts.gpu import packing, running
 from scripts.gpu.carry import pack_images, pins, unpack_images
+from scripts.gpu.record import Record
 from scripts.gpu.steps import SHARES, Places, Step, steps
 
 
 @pytest.fixture
 def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Places:
-    for module in (kit, packing):
+    for module in (kit, running, packing):
         monkeypatch.setattr(module, "ROOT", tmp_path)
     return Places(tmp_path / "results", tmp_path / "runs")
 
@@ -61,9 +62,9 @@ def test_every_command_of_the_plan_is_one_that_there_is(rehearse: bool, tmp_path
 
 
 def test_a_step_that_fails_or_lasts_does_not_stop_the_others(places: Places, monkeypatch, capsys) -> None:
-    monkeypatch.setattr(kit, "GRACE_SECONDS", 0.3)
-    monkeypatch.setattr(kit, "RESERVE_SECONDS", 0.0)
-    monkeypatch.setattr(kit, "share", lambda stage, left, seconds: 1.5 if stage == "speed" else seconds)
+    monkeypatch.setattr(running, "GRACE_SECONDS", 0.3)
+    monkeypatch.setattr(running, "RESERVE_SECONDS", 0.0)
+    monkeypatch.setattr(running, "share", lambda stage, left, seconds: 1.5 if stage == "speed" else seconds)
     deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
     plan = [
         step("fails", "raise SystemExit('there is a | here')", "tests"),
@@ -71,7 +72,7 @@ def test_a_step_that_fails_or_lasts_does_not_stop_the_others(places: Places, mon
         step("works", "print('all is well')", "moments"),
     ]
     began = time.monotonic()
-    record = kit.run_all(plan, 1, places, "a stand-in", "scripts/gpu/all.sh 1")
+    record = running.run_all(plan, 1, places, "a stand-in", "scripts/gpu/all.sh 1")
     assert time.monotonic() - began < 20
     assert [record.done[one.name].status for one in plan] == ["failed", "cut off", "done"]
     assert record.done["fails"].said == "there is a | here" and record.done["works"].said == "all is well"
@@ -88,7 +89,7 @@ def test_a_step_that_fails_or_lasts_does_not_stop_the_others(places: Places, mon
     # Again: what is done is not run, what is not goes on, and the time of both tries counts.
     before = record.done["fails"].seconds
     plan = [step("fails", "print('mended')", "tests"), plan[2]]
-    again = kit.run_all(plan, 1, places, "a stand-in", "scripts/gpu/all.sh 1")
+    again = running.run_all(plan, 1, places, "a stand-in", "scripts/gpu/all.sh 1")
     assert again.done["fails"].status == "done" and again.done["fails"].seconds > before
     assert capsys.readouterr().err.count("works: at most") == 1
 
@@ -114,7 +115,7 @@ def test_told_to_go_the_kit_ends_its_step(places: Places, tmp_path: Path, monkey
         kit.main(["5"])
     with pytest.raises(ProcessLookupError):
         os.kill(int(there.read_text()), 0)
-    record = kit.Record(places.results)
+    record = Record(places.results)
     assert record.done["lasts"].status == "stopped" and record.done["lasts"].seconds > 0
     assert not record.is_done("lasts")
     assert "| stopped " in (places.results / "README.md").read_text()
@@ -140,33 +141,33 @@ def test_minutes_hold_the_start_the_end_and_what_is_drawn(places: Places, tmp_pa
     """A step that saves when it is told to go, and a slow picture after it."""
     out = tmp_path / "out"
     out.mkdir()
-    monkeypatch.setattr(kit, "RESERVE_SECONDS", 2.0)
+    monkeypatch.setattr(running, "RESERVE_SECONDS", 2.0)
     saves = "import signal, time\nsignal.signal(signal.SIGTERM, lambda *_: (time.sleep(1), exit(143)))\ntime.sleep(60)"
     last = replace(step("saves", saves, "table_1"), afterwards=(("-c", "import time; time.sleep(60)"),))
     began = time.monotonic()
-    kit.run_all([step("works", "print()"), last], 0.4, places, "a", "b", began=time.time() - 10, out=out)
+    running.run_all([step("works", "print()"), last], 0.4, places, "a", "b", began=time.time() - 10, out=out)
     assert time.monotonic() - began < 14.5 and list(out.glob("gpu.tar.gz.*"))
     assert "was not drawn: it took more than" in capsys.readouterr().err
 
 
 def test_no_time_left_is_told_and_leaves_a_page(places: Places, capsys) -> None:
-    kit.run_all([step("waits", "print()")], 0.1, places, "a stand-in", "scripts/gpu/all.sh 0.1")
+    running.run_all([step("waits", "print()")], 0.1, places, "a stand-in", "scripts/gpu/all.sh 0.1")
     assert "waits: no time is left" in capsys.readouterr().err
     assert "not begun" in (places.results / "README.md").read_text()
 
 
 def test_time_goes_by_stage_and_what_is_left_over_goes_on() -> None:
     plan = [step("a", "", "tests"), step("b", ""), step("c", ""), step("d", "", "moments"), step("e", "", "table_1")]
-    assert kit.share("tests", plan, 100) == pytest.approx(100 * SHARES["tests"])
-    assert kit.share("speed", plan[1:], 90) == pytest.approx(90 * SHARES["speed"] / (1 - SHARES["tests"]))
-    assert kit.share("table_1", plan[4:], 55) == 55
+    assert running.share("tests", plan, 100) == pytest.approx(100 * SHARES["tests"])
+    assert running.share("speed", plan[1:], 90) == pytest.approx(90 * SHARES["speed"] / (1 - SHARES["tests"]))
+    assert running.share("table_1", plan[4:], 55) == 55
     both = [step("d", "", "moments"), step("e", "", "moments")]
-    assert kit.part(both[0], both, 90) == 45  # they go on where they were
-    assert kit.part(plan[1], plan[1:], 90) == 90
+    assert running.part(both[0], both, 90) == 45  # they go on where they were
+    assert running.part(plan[1], plan[1:], 90) == 90
 
 
 def test_steps_that_are_cut_off_leave_the_later_stages_their_time(places: Places, monkeypatch) -> None:
-    monkeypatch.setattr(kit, "RESERVE_SECONDS", 0.0)
+    monkeypatch.setattr(running, "RESERVE_SECONDS", 0.0)
     given: dict[str, float] = {}
     clock = 1000.0
 
@@ -176,10 +177,10 @@ def test_steps_that_are_cut_off_leave_the_later_stages_their_time(places: Places
         clock += seconds
         return "cut off", seconds, ""
 
-    monkeypatch.setattr(kit, "run_step", cut_off)
-    monkeypatch.setattr(kit.time, "monotonic", lambda: clock)
+    monkeypatch.setattr(running, "run_step", cut_off)
+    monkeypatch.setattr(running.time, "monotonic", lambda: clock)
     plan = [*(step(f"speed_{number}", "") for number in range(3)), step("moment", "", "moments")]
-    kit.run_all(plan, 10, places, "a stand-in", "scripts/gpu/all.sh 10")
+    running.run_all(plan, 10, places, "a stand-in", "scripts/gpu/all.sh 10")
     assert sum(seconds for name, seconds in given.items() if name != "moment") == pytest.approx(600 * 0.3 / 0.65)
     assert given["moment"] == pytest.approx(600 * 0.35 / 0.65)
 
@@ -188,7 +189,7 @@ def test_a_damaged_record_is_named(places: Places) -> None:
     places.results.mkdir()
     (places.results / "steps.json").write_text('{"a": 1}')
     with pytest.raises(LabError, match=r"steps\.json is no record of steps"):
-        kit.Record(places.results)
+        Record(places.results)
 
 
 def test_without_a_gpu_one_sentence_tells_what_can_be_done(monkeypatch) -> None:
@@ -211,7 +212,7 @@ def test_what_comes_back_is_packed_in_parts(places: Places, tmp_path: Path, monk
             (run / "checkpoints" / f"last-{number:09d}.ckpt").write_bytes(bytes(range(256)) * 2)
     out = tmp_path / "out"
     out.mkdir()
-    parts = kit.pack(places, out)
+    parts = packing.pack(places, out)
     (tmp_path / "joined").write_bytes(b"".join(part.read_bytes() for part in parts))
     with tarfile.open(tmp_path / "joined") as archive:
         checkpoints = [name for name in archive.getnames() if name.endswith(".ckpt")]
@@ -221,7 +222,7 @@ def test_what_comes_back_is_packed_in_parts(places: Places, tmp_path: Path, monk
     # One that is more than may come back stays, and the rest comes; earlier parts are gone.
     newest = places.runs / "moments" / "half" / "seed=0" / "checkpoints" / "last-000000002.ckpt"
     newest.write_bytes(random.Random(0).randbytes(6 * 2**10))
-    assert kit.pack(places, out) == sorted(out.iterdir())
+    assert packing.pack(places, out) == sorted(out.iterdir())
     (tmp_path / "joined").write_bytes(b"".join(part.read_bytes() for part in sorted(out.iterdir())))
     with tarfile.open(tmp_path / "joined") as archive:
         assert not [name for name in archive.getnames() if name.endswith(".ckpt")] and archive.getnames()
