@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-import tempfile
+import secrets
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -11,10 +12,20 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from lab.console import LabError
+
+# Seconds after which a file that is still being written is taken for one of a killed process.
+_LONGEST_WRITE = 3600.0
+
 
 def cache() -> Path:
     """The lab's folder in the user's cache (XDG_CACHE_HOME, or ``~/.cache``)."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "eureka-lab"
+    if given := os.environ.get("XDG_CACHE_HOME"):
+        return Path(given) / "eureka-lab"
+    try:
+        return Path.home() / ".cache" / "eureka-lab"
+    except RuntimeError as error:  # a container's user without a home
+        raise LabError("there is no home folder for the lab's cache: set XDG_CACHE_HOME to a folder") from error
 
 
 def read_arrays(path: Path) -> dict[str, NDArray[np.generic]] | None:
@@ -28,12 +39,15 @@ def read_arrays(path: Path) -> dict[str, NDArray[np.generic]] | None:
 
 def write_arrays(path: Path, arrays: Mapping[str, NDArray[np.generic]]) -> None:
     """Writes arrays with checksums; the file appears whole or not at all, and a failure to write is ignored."""
+    draft = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, draft = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+        for old in path.parent.glob(f".{path.name}-*"):
+            if time.time() - old.stat().st_mtime > _LONGEST_WRITE:
+                old.unlink()  # of a process that was killed
         try:
-            with os.fdopen(handle, "wb") as file:
+            with draft.open("xb") as file:
                 np.savez(file, **arrays)  # type: ignore[arg-type]
-            os.replace(draft, path)
+            draft.replace(path)
         finally:
-            Path(draft).unlink(missing_ok=True)
+            draft.unlink(missing_ok=True)

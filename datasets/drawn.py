@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -140,7 +141,7 @@ class DrawnDigits:
                 if len(images.labels) == size:
                     return images
         what = f"{size:,} {self.kind} to {split} on"
-        if path.exists():
+        if os.path.exists(path):  # False where it may not be looked at
             tell(f"{path} cannot be read: drawing {what} again")
         else:
             tell(f"drawing {what}, once: they are kept in {path.parent}")

@@ -222,17 +222,26 @@ def refusals() -> Iterator[None]:
     """Wraps a command: a LabError ends the program with the error's sentence and exit status 1, Ctrl-C with 130.
 
     If the reader of the command's output has gone (``| head``), the program ends silently with 141, as in shells. With
-    ``HYDRA_FULL_ERROR=1`` a LabError is left to Python, which shows the whole chain of its causes.
+    ``HYDRA_FULL_ERROR=1`` a LabError is left to Python, which shows the whole chain of its causes. Output that was
+    closed (``>&-``) goes nowhere.
     """
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  (it takes the place of the closed one)
     try:
         yield
         sys.stdout.flush()
     except BrokenPipeError:
         if not _reader_has_gone():
             raise
-        # Python flushes stdout once more as it exits, which must not fail again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _write_no_more()
         sys.exit(128 + signal.SIGPIPE)
+    except OSError as error:
+        if _takes_output():
+            raise
+        _write_no_more()
+        tell(f"error: the output cannot be written: {error.strerror or error}")
+        sys.exit(1)
     except LabError as error:
         if os.environ.get("HYDRA_FULL_ERROR"):
             raise
@@ -241,6 +250,20 @@ def refusals() -> Iterator[None]:
     except KeyboardInterrupt:
         tell("\nCtrl-C: ended")
         sys.exit(128 + signal.SIGINT)
+
+
+def _write_no_more() -> None:
+    """Lets what is left of stdout go nowhere: Python flushes it once more as it exits, which must not fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _takes_output() -> bool:
+    """Tells whether stdout can be written; ends its line."""
+    try:
+        print(flush=True)
+    except OSError:
+        return False
+    return True
 
 
 def _reader_has_gone() -> bool:
@@ -253,4 +276,8 @@ def tables() -> Console:
     """Returns the console for tables; by default rich would fold output to a file or a pipe to 80 columns."""
     from rich.console import Console  # here: most commands print no table
 
-    return Console() if sys.stdout.isatty() or "COLUMNS" in os.environ else Console(width=150)
+    class Tables(Console):
+        def on_broken_pipe(self) -> None:
+            raise  # to refusals; rich would end with status 1
+
+    return Tables() if sys.stdout.isatty() or "COLUMNS" in os.environ else Tables(width=150)

@@ -49,6 +49,7 @@ def _looks(path: Path) -> bool:
     return own.get("folder") == "${paths.run}" and str(own["_target_"]).startswith("lab.callbacks.diagnostics.")
 
 
+@refusals()
 def main() -> None:
     """Runs the command line."""
     if any(argument in ("--help", "-h") for argument in sys.argv[1:]):
@@ -56,23 +57,22 @@ def main() -> None:
         return
     tell_version(sys.argv[1:])
     import_from_here()
-    with refusals():
-        # What was typed is checked before anything heavy is loaded.
-        options = look_arguments(sys.argv[1:])
-        if "run" in options:
-            check_there(options["run"])
-        keep_freed_memory()
-        with noted_if_slow("loading PyTorch"):
-            import torch
+    # What was typed is checked before anything heavy is loaded.
+    options = look_arguments(sys.argv[1:])
+    if "run" in options:
+        check_there(options["run"])
+    keep_freed_memory()
+    with noted_if_slow("loading PyTorch"):
+        import torch
 
-            from lab.runs.outcome import Ending
-            from lab.training.inspect_model import inspect_model
-            from lab.training.inspection import inspect
-        if (threads := options.pop("threads", None)) is not None:
-            torch.set_num_threads(threads)
-        options.setdefault("device", "cuda" if torch.cuda.is_available() else "cpu")
-        with Ending().told():
-            (inspect_model if "model" in options else inspect)(**options)
+        from lab.runs.outcome import Ending
+        from lab.training.inspect_model import inspect_model
+        from lab.training.inspection import inspect
+    if (threads := options.pop("threads", None)) is not None:
+        torch.set_num_threads(threads)
+    options.setdefault("device", "cuda" if torch.cuda.is_available() else "cpu")
+    with Ending().told():
+        (inspect_model if "model" in options else inspect)(**options)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from rich.live import Live
 from rich.text import Text
 
 from lab.config.arguments import Parser
-from lab.console import refusals, tables, tell
+from lab.console import LabError, refusals, tables
 from lab.sweeps.status import Gathering, notes, table
 
 
@@ -31,6 +31,7 @@ def _plan(words: list[str]) -> tuple[Path, list[Path]]:
     return planned_runs(words)
 
 
+@refusals()
 def main() -> None:
     """Runs the command line."""
     parser = Parser(prog="python -m lab.status", description=__doc__)
@@ -51,22 +52,19 @@ def main() -> None:
             parser.error(
                 f"{arguments.root} cannot be given with --plan: name the folder of planned runs with paths.runs="
             )
-        with refusals():
-            arguments.root, only = _plan(arguments.plan)
+        arguments.root, only = _plan(arguments.plan)
     elif arguments.root is None:
         arguments.root = Path("runs")
     if arguments.plan is None and not os.path.isdir(arguments.root):
-        tell(f"error: {arguments.root} is no folder: name one that holds runs, as in python -m lab.status runs")
-        sys.exit(1)
+        raise LabError(f"{arguments.root} is no folder: name one that holds runs, as in python -m lab.status runs")
     if arguments.watch is not None and not 0 < arguments.watch <= 86_400:
         parser.error(f"--watch takes a positive number of seconds, a day at most, got {arguments.watch:g}")
     gathering = Gathering(arguments.root, only)
-    with refusals():
-        if arguments.watch is None:
-            _show(gathering, arguments.root)
-        else:
-            with suppress(KeyboardInterrupt):
-                _watch(gathering, arguments.root, arguments.watch)
+    if arguments.watch is None:
+        _show(gathering, arguments.root)
+    else:
+        with suppress(KeyboardInterrupt):
+            _watch(gathering, arguments.root, arguments.watch)
 
 
 def _show(gathering: Gathering, root: Path) -> None:

@@ -78,16 +78,16 @@ def _search_path() -> list[str]:
     return [*(f"--config-dir={folder}" for folder in folders), *typed]
 
 
+@refusals()
 def main() -> None:
     """Runs the command line."""
     tell_version(sys.argv[1:])
     import_from_here()
-    with refusals():
-        sys.argv[1:] = command_line.in_order(sys.argv[1:])
-        offer(sys.argv[1:])
-        with noted_if_slow("loading PyTorch"):  # to check an option, its class is imported
-            command_line.check_overrides(sys.argv[1:])
-        _main()
+    sys.argv[1:] = command_line.in_order(sys.argv[1:])
+    offer(sys.argv[1:])
+    with noted_if_slow("loading PyTorch"):  # to check an option, its class is imported
+        command_line.check_overrides(sys.argv[1:])
+    _main()
 
 
 if __name__ == "__main__":

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import shutil
+import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,10 +27,10 @@ SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 START, END, MASK = (SPECIAL.index(token) for token in ("<s>", "</s>", "<mask>"))
 
 # Part of the cache's key: raised whenever the kept files change.
-_VERSION = 2
+_VERSION = 3
 # Documents that are tokenised at once, side by side on all cores.
 _AT_ONCE = 1000
-_TOKENIZER = "tokenizer.json"
+_TOKENIZER, _SUMS = "tokenizer.json", "sums.json"
 _SPLITS: tuple[Split, ...] = ("train", "validation")
 
 
@@ -68,15 +70,20 @@ def tokenised(corpus: Corpus, vocabulary: int) -> Tokens:
     tokenizers = library("tokenizers")
     name = hashlib.blake2b(repr((_VERSION, vocabulary, corpus.identity())).encode(), digest_size=16).hexdigest()
     folder = cache() / "text" / name
-    if not folder.is_dir():
-        with _writing(folder.parent):
-            folder.parent.mkdir(parents=True, exist_ok=True)
+    with _writing(folder.parent):
+        there = folder.is_dir()
+        folder.parent.mkdir(parents=True, exist_ok=True)
+    if not there:
         with _alone(folder.with_name(f".{name}.lock")):
             if not folder.is_dir():
                 _make(corpus, vocabulary, folder)
     try:
         tokenizer = tokenizers.Tokenizer.from_file(str(folder / _TOKENIZER))
         streams = {split: np.load(folder / f"{split}.npy", mmap_mode="r") for split in _SPLITS}
+        sums = json.loads((folder / _SUMS).read_text())
+        for split, stream in streams.items():
+            if zlib.crc32(stream) != sums[split]:
+                raise ValueError(f"{split}.npy is not what was written")
     except Exception as error:  # the two libraries raise many kinds for a damaged file
         raise ValueError(
             f"{folder} is damaged ({first_line(error)}): delete it, and it is made again from the corpus"
@@ -134,9 +141,12 @@ def _make(corpus: Corpus, vocabulary: int, folder: Path) -> None:
         with _writing(folder.parent):
             tokenizer.save(str(draft / _TOKENIZER))
         dtype = np.uint16 if tokenizer.get_vocab_size() <= 2**16 else np.uint32
-        for split in _SPLITS:
-            _write(draft / f"{split}.npy", _parts(tokenizer, corpus.documents(split), dtype), dtype)
+        sums = {
+            split: _write(draft / f"{split}.npy", _parts(tokenizer, corpus.documents(split), dtype), dtype)
+            for split in _SPLITS
+        }
         with _writing(folder.parent):
+            (draft / _SUMS).write_text(json.dumps(sums))
             draft.rename(folder)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
@@ -148,8 +158,8 @@ def _parts(tokenizer: Any, documents: Iterator[str], dtype: type) -> Iterator[ND
         yield np.concatenate([np.array([*one.ids, END], dtype) for one in encoded])
 
 
-def _write(path: Path, parts: Iterator[NDArray[Any]], dtype: type) -> None:
-    """Writes an array part by part: a corpus may be larger than memory.
+def _write(path: Path, parts: Iterator[NDArray[Any]], dtype: type) -> int:
+    """Writes an array part by part, as a corpus may be larger than memory; returns the checksum of its numbers.
 
     Not through a memory map: writing to one on a full disk kills the process.
     """
@@ -159,16 +169,17 @@ def _write(path: Path, parts: Iterator[NDArray[Any]], dtype: type) -> None:
             file.write(content)
             file.flush()
 
-    length, draft = 0, _head(dtype, 0)
+    length, checksum, draft = 0, 0, _head(dtype, 0)
     with path.open("wb") as file:
         write(draft)
         for part in parts:
             write(part.tobytes())
-            length += len(part)
+            length, checksum = length + len(part), zlib.crc32(part.data, checksum)
         head = _head(dtype, length)
         assert len(head) == len(draft), "numpy leaves room for any length"
         file.seek(0)
         write(head)
+    return checksum
 
 
 def _head(dtype: type, length: int) -> bytes:

@@ -99,7 +99,7 @@ class Answered:
         if self.name == "forward" and not calls and (self.alone or not compiling):
             raise LabError(
                 f"{type(module).__name__} has used its own softmax, without a call of F.{CALL}: choose its fused "
-                "attention"
+                "attention (of Hugging Face: restore_softmax, model.set_attn_implementation('sdpa'), replace_softmax)"
             )
         return out
 

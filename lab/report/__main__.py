@@ -15,6 +15,7 @@ from lab.report.make import report
 from lab.report.published import load, names
 
 
+@refusals()
 def main() -> None:
     """The command line."""
     parser = Parser(prog="python -m lab.report", description=__doc__)
@@ -37,18 +38,17 @@ def main() -> None:
         return
     if not arguments.runs:
         parser.error("name a folder of runs, as in python -m lab.report runs/main_task")
-    with refusals():
-        try:
-            found, out = report(
-                arguments.runs,
-                arguments.against,
-                arguments.out,
-                arguments.baseline,
-                arguments.confidence,
-                arguments.pictures,
-            )
-        except OSError as error:
-            raise LabError(f"the report cannot be written: {error}") from error
+    try:
+        found, out = report(
+            arguments.runs,
+            arguments.against,
+            arguments.out,
+            arguments.baseline,
+            arguments.confidence,
+            arguments.pictures,
+        )
+    except OSError as error:
+        raise LabError(f"the report cannot be written: {error}") from error
     told = f"{counted(len(found.runs), 'run')} of {counted(len(found.settings), 'setting')}"
     tell(f"{told}: {out / 'index.html'}")
 

@@ -59,14 +59,16 @@ def gather(root: str | Path, processes: int | None = None) -> Gathered:
     root = folder_of_runs(root, "gather('runs/reasoning')").absolute()
     if processes is not None and processes < 1:
         raise LabError(f"processes are 1 or more, got {processes}")
-    stamps = {str(found.path.relative_to(root)): _stamp(found.entries) for found in walk_runs(root)}
+    left_out: dict[Path, str] = {}
+    found = walk_runs(root, left_out=lambda folder, why: left_out.update({folder: f"{folder.name} {why}"}))
+    stamps = {str(one.path.relative_to(root)): _stamp(one.entries) for one in found}
     known = _read_index(root)
     fresh = {name: known[name][1] for name, stamp in stamps.items() if name in known and known[name][0] == stamp}
     new = [name for name in stamps if name not in fresh]
     read = dict(zip(new, _read_all([root / name for name in new], processes), strict=True))
     records = fresh | {name: one for name, one in read.items() if isinstance(one, Record)}
     # Not in the index, so that it is tried again: its rights, or the lab, may change and its files not.
-    damaged = {root / name: why for name, why in sorted(read.items()) if isinstance(why, str)}
+    damaged = left_out | {root / name: why for name, why in sorted(read.items()) if isinstance(why, str)}
     if len(records) > len(fresh) or known.keys() - records.keys():
         # A read-only folder gets no index: all its runs are read each time.
         with suppress(OSError):

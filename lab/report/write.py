@@ -19,7 +19,16 @@ from lab.report.drawings import Drawing
 from lab.report.markdown import code, escaped
 from lab.report.page import page_values
 from lab.report.rows import run_row
-from lab.runs.files import DamagedFile, csv_text, lies_in, read_json, write_json, write_text
+from lab.runs.files import (
+    DamagedFile,
+    csv_text,
+    is_unfinished,
+    lies_in,
+    read_json,
+    remove_unfinished,
+    write_json,
+    write_text,
+)
 
 # Two marks of a report's folder; a folder with other files and neither mark is never written into. One is enough, since
 # a repository that keeps a report may leave out the HTML page.
@@ -47,6 +56,8 @@ def write(report: Report, out: Path, provenance: Mapping[str, Any], pictures_mib
         LabError: if ``out`` holds something else.
     """
     check_out(out)
+    for folder in (out, out / "figures"):
+        remove_unfinished(folder, "*")  # of a report that was killed
     before = _made_before(out)
     if not (out / MARK).exists():
         # Written first, so that the folder of an interrupted report is known as one and may be written again.
@@ -133,7 +144,7 @@ def check_out(out: Path) -> None:
     )
     if (out / "figures").is_symlink():
         raise LabError(f"{out / 'figures'} is a link: remove it, as figures are written into the report's own folder")
-    if any(out.iterdir()) and not ours:
+    if not ours and any(not is_unfinished(one) for one in out.iterdir()):
         raise LabError(f"{out} holds something other than a report: name a new folder after --out")
 
 

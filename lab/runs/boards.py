@@ -6,7 +6,10 @@ of one's own derives from one of Lightning's loggers and from :class:`Board`.
 
 from __future__ import annotations
 
+import math
 import re
+import time
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,11 +19,13 @@ from lightning.pytorch.loggers import Logger
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from lab.console import LabError, not_installed
+from lab.console import LabError, duration, first_line, not_installed, tell
 from lab.runs.files import DamagedFile, read_json, write_json
 
 # Name of a board -> identifier of the folder's run there, which a resumed run goes on with.
 FILE = "boards.json"
+# Seconds for which a board that no longer answers is left alone.
+LEFT_ALONE = 300.0
 # Tag of the threshold of a metric that has no tag of its own for it: this, and the metric's name.
 THRESHOLD_OF = "eureka/threshold_of/"
 
@@ -32,9 +37,34 @@ class Board(Logger):
 
     Attributes:
         package: the package that the board needs, which is also the name of the lab's extra; None: no other package.
+        lost: whether the board has not answered at some time.
     """
 
     package: ClassVar[str | None] = None
+    lost = False
+    _left_alone_until = -math.inf
+
+    def unreachable(self) -> tuple[type[Exception], ...]:
+        """Errors which say that the board, which answered as the run began, can no longer be reached."""
+        return ()
+
+    def send(self, sends: Callable[[], object]) -> None:
+        """Calls what sends something to the board; one that no longer answers is told of once, and left alone a while.
+
+        The run goes on: all that the board misses is in the run's own files.
+        """
+        if time.monotonic() < self._left_alone_until:
+            return
+        try:
+            sends()
+        except self.unreachable() as error:
+            self._left_alone_until = time.monotonic() + LEFT_ALONE
+            if not self.lost:
+                self.lost = True
+                tell(
+                    f"logger={self.package}: the board no longer answers ({first_line(error)}): it misses what comes "
+                    f"now, which is in the run folder, and is tried again every {duration(LEFT_ALONE)}"
+                )
 
     def show_figure(self, tag: str, figure: Figure, step: int) -> None:
         """Takes a finished figure."""

@@ -12,6 +12,7 @@ import stat
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -93,7 +94,8 @@ def read_file(path: Path, most: int) -> bytes:
                 raise DamagedFile(path, "cannot be read: it is no plain file")
             if found.st_size > most:
                 raise DamagedFile(path, f"cannot be read: it has {found.st_size:,} bytes, and {most:,} are the most")
-            return file.read(most)
+            # Not ``most``: Python makes room for as much as is asked for. One more byte tells if the file has grown.
+            return file.read(min(most, found.st_size + 1))
     except OSError as error:
         raise DamagedFile.unreadable(path, error) from error
 
@@ -135,6 +137,8 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], Any], make_folder: 
     except BaseException as error:
         with suppress(OSError):  # of a folder that cannot be written, which is told
             draft.unlink()
+        if isinstance(error, OSError) and not path.parent.is_dir():
+            raise LabError(f"{path.parent} is gone: it was deleted or moved while {path.name} was written") from error
         if isinstance(error, OSError) and error.filename is None:
             error.filename = str(path)
         raise
@@ -143,6 +147,11 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], Any], make_folder: 
 def is_full(error: BaseException) -> bool:
     """Tells whether an error says that the disk, or the user's quota of it, is full."""
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def is_unfinished(path: Path) -> bool:
+    """Tells whether a file is one that a killed write has left behind."""
+    return fnmatch(path.name, f".*.????????{_UNFINISHED}")
 
 
 def remove_unfinished(folder: Path, name: str = "[!.]*") -> None:

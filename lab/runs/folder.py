@@ -195,7 +195,8 @@ class Run:
         self._lock.release(remove=bool(self._made))
         with suppress(OSError):  # another process may be using the folder by now
             for path in self._made:
-                path.rmdir()
+                with suppress(FileNotFoundError):  # a signal came before it was made
+                    path.rmdir()
 
     def _remove_unfinished(self) -> None:
         """Removes temporary files that killed writes left in the folder, also those of the run's hidden files."""

@@ -118,11 +118,14 @@ class FolderLock:
             remove: leave no file of the lock behind.
         """
         with undisturbed():
+            # In a folder that can no longer be written, files of the lock stay, and no error hides that of the run.
             if self._lease.is_locked:
                 if (holder := _read_record(self.folder)) and holder.token == self._lease.token:
-                    (self.folder / HOLDER).unlink(missing_ok=True)
-                self._lease.release()
-            if remove:
+                    with suppress(OSError):
+                        (self.folder / HOLDER).unlink(missing_ok=True)
+                with suppress(OSError):
+                    self._lease.release()
+            if remove and self.folder.is_dir():  # which filelock would make
                 with suppress(Timeout, OSError):  # a signal may have come before the flock was taken
                     self._flock.acquire(timeout=0)
                 if self._flock.is_locked:  # a process that waits for it then makes a new one
@@ -197,6 +200,8 @@ def read_holder(folder: Path) -> Holder | None:
 
 def is_held(folder: Path) -> bool:
     """Tells whether any process holds a folder; one killed on another machine counts for two LEASEs more."""
+    if not folder.is_dir():
+        return False  # filelock would make it
     kernel = True
     try:
         with undisturbed(), _flock(folder).acquire(blocking=False):

@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from lightning.pytorch.loggers import MLFlowLogger
 from lightning.pytorch.utilities import rank_zero_only
@@ -62,13 +64,16 @@ class MLflow(MLFlowLogger, Board):
                 place.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise LabError(f"logger.mlflow.save_dir={save_dir} cannot be made: {one_line(error)}") from error
+        # By itself, MLflow tries for minutes at every call, while the run stands still.
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", f"{_TIMEOUT:.0f}")
         from mlflow.exceptions import MlflowException
 
         try:
             super().__init__(
                 experiment_name=experiment,
                 run_name=title(self._folder),
-                tracking_uri=tracking_uri or own or f"sqlite:///{place / 'mlflow.db'}",
+                tracking_uri=tracking_uri or own or f"sqlite:///{quote(str(place / 'mlflow.db'))}",
                 artifact_location=(place / "artifacts").as_uri() if local else None,
                 tags={"folder": where, "mlflow.note.content": f"run folder: {where}"},
                 run_id=known,
@@ -103,6 +108,21 @@ class MLflow(MLFlowLogger, Board):
         if not self._goes_on:
             super().log_hyperparams(params)
 
+    def unreachable(self) -> tuple[type[Exception], ...]:
+        from mlflow.exceptions import MlflowException
+
+        return (MlflowException, OSError, *_database_errors())
+
+    @rank_zero_only
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        log = super().log_metrics
+        self.send(lambda: log(metrics, step))
+
+    @rank_zero_only
+    def finalize(self, status: str = "success") -> None:
+        end = super().finalize
+        self.send(lambda: end(status))
+
     @rank_zero_only
     def show_figure(self, tag: str, figure: Figure, step: int) -> None:
         from PIL import Image
@@ -110,7 +130,8 @@ class MLflow(MLFlowLogger, Board):
         file = io.BytesIO()
         figure.savefig(file, format="png", dpi=110)
         file.seek(0)
-        self.experiment.log_image(self.run_id, Image.open(file), key=re.sub(r"[^\w./ -]", "_", tag), step=step)
+        key = re.sub(r"[^\w./ -]", "_", tag)
+        self.send(lambda: self.experiment.log_image(self.run_id, Image.open(file), key=key, step=step))
 
 
 @rank_zero_only

@@ -73,6 +73,8 @@ class Ending:
                 f"the disk has no room for {error.filename or 'what is logged'}: make room and give the same "
                 f"command again{self._last_state()}"
             )
+        if isinstance(error, OSError) and error.filename and not users_line_of(error):
+            return f"{error.filename}: {error.strerror or first_line(error)}{self._last_state()}"
         if _lost_another_process(error):
             return (
                 "another process of this run has ended: the reason stands above, unless it was killed, as for lack of "

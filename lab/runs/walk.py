@@ -29,31 +29,45 @@ class FoundRun:
     entries: Mapping[str, os.DirEntry[str]]
 
 
-def walk_runs(root: Path, passing: Callable[[Path], object] | None = None) -> Iterator[FoundRun]:
+def walk_runs(
+    root: Path,
+    passing: Callable[[Path], object] | None = None,
+    left_out: Callable[[Path, str], object] | None = None,
+) -> Iterator[FoundRun]:
     """Finds the run folders below ``root`` (or ``root`` itself); runs set aside by ``force=true`` are left out.
-
-    Links are not followed, and a folder that may not be read is passed over.
 
     Args:
         root: where to look.
         passing: called with every folder on the way that is no run.
+        left_out: called with every folder that may hold runs and is not looked into, and why: a link, which is not
+            followed, or one that may not be read.
     """
+    leave_out = left_out or (lambda folder, why: None)
     waiting = [root]
     while waiting:
         folder = waiting.pop()
-        with suppress(OSError), os.scandir(folder) as entries:
-            inside = {entry.name: entry for entry in entries}
-            if FILE in inside:
-                if not was_set_aside(folder):
-                    yield FoundRun(folder, inside)
+        try:
+            with os.scandir(folder) as entries:
+                inside = {entry.name: entry for entry in entries}
+        except (FileNotFoundError, NotADirectoryError):  # moved away meanwhile
+            continue
+        except OSError as error:
+            leave_out(folder, f"cannot be read: {error.strerror}")
+            continue
+        if FILE in inside:
+            if not was_set_aside(folder):
+                yield FoundRun(folder, inside)
+            continue
+        if passing is not None:
+            passing(folder)
+        for entry in inside.values():
+            if entry.name in _SKIP:
                 continue
-            if passing is not None:
-                passing(folder)
-            waiting += [
-                Path(entry.path)
-                for entry in inside.values()
-                if entry.name not in _SKIP and entry.is_dir(follow_symlinks=False)
-            ]
+            with suppress(OSError):
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(Path(entry.path))
+                elif entry.is_dir():
+                    leave_out(Path(entry.path), "is a link, which is not followed: name what it points to")
 
 
 def instead_of(folder: Path, missing: str) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -78,9 +80,19 @@ class WeightsAndBiases(WandbLogger, Board):
         given = {"folder": str(self._folder.absolute()), "config": read_config(self._folder)}
         self.experiment.config.update(given, allow_val_change=True)
 
+    def unreachable(self) -> tuple[type[Exception], ...]:
+        from wandb.errors import Error
+
+        return (Error, ConnectionError)
+
+    @rank_zero_only
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        log = super().log_metrics
+        self.send(lambda: log(metrics, step))
+
     @rank_zero_only
     def show_figure(self, tag: str, figure: Figure, step: int) -> None:
-        self.log_image(tag, [figure], step)
+        self.send(lambda: self.log_image(tag, [figure], step))
 
     @rank_zero_only
     def show_histogram(self, tag: str, values: Tensor, step: int) -> None:
@@ -94,5 +106,11 @@ class WeightsAndBiases(WandbLogger, Board):
     @rank_zero_only
     def finalize(self, status: str) -> None:
         super().finalize(status)
-        if self._experiment is not None:
-            self._experiment.finish(exit_code=0 if status == "success" else 1)
+        if (run := self._experiment) is not None:
+            self.send(lambda: run.finish(exit_code=0 if status == "success" else 1))
+            if self.lost:
+                import wandb
+
+                # Its process may be gone, of which W&B would complain as this one ends.
+                with suppress(*self.unreachable(), AssertionError):
+                    wandb.teardown()

@@ -31,7 +31,7 @@ from lab.console import LabError, Unfinished, first_line, tell
 from lab.runs import slurm
 from lab.runs.spec import RunSpec, runs_folder
 from lab.runs.summary import is_finished, read_summary
-from lab.signals import handling
+from lab.signals import handling, undisturbed
 from lab.sweeps import jobs
 
 # Parameters that submitit knows for every kind of cluster; the names of all others need the prefix slurm_.
@@ -182,10 +182,12 @@ class SlurmLauncher(submitit_launcher.SlurmLauncher):
         submitted: dict[int, SlurmJob] = {}
         while left := [run for run in runs if run.number not in submitted]:
             alike = [run for run in left if run.asks == left[0].asks]
-            for run, job in zip(alike, self._submit_array(alike), strict=True):
-                for folder in run.folders:
-                    jobs.note(folder, job, run.overrides)
-                submitted[run.number] = job
+            # A job that is submitted but not noted would be submitted again by the same command.
+            with undisturbed():
+                for run, job in zip(alike, self._submit_array(alike), strict=True):
+                    for folder in run.folders:
+                        jobs.note(folder, job, run.overrides)
+                    submitted[run.number] = job
         return submitted
 
     def _submit_array(self, runs: list[_Run]) -> list[SlurmJob]:

@@ -120,8 +120,13 @@ class Gathering:
         here = Path(os.path.abspath(self.root))
         # Plans lie in the folder of all runs, of which root may be a subfolder.
         plans = [plan for parent in here.parents for plan in read_plans(parent / FOLDER)]
-        found = walk_runs(here, passing=lambda folder: plans.extend(read_plans(folder / FOLDER)))
-        runs = {one.path: self._status(one.path) for one in found}
+        runs: dict[Path, RunStatus] = {}
+        for one in walk_runs(
+            here,
+            passing=lambda folder: plans.extend(read_plans(folder / FOLDER)),
+            left_out=lambda folder, why: runs.update({folder: RunStatus(folder, "damaged", reason=why)}),
+        ):
+            runs[one.path] = self._status(one.path)
         missing: dict[Path, tuple[Plan, ...]] = {}
         for plan in plans:
             for path in plan.folders:

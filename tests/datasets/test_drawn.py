@@ -1,5 +1,7 @@
+import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -7,6 +9,7 @@ from lab.config.check import check_arguments
 from lab.config.compose import compose_config
 from lab.console import LabError
 from lab.datasets import drawn as drawing
+from lab.datasets.cache import cache, write_arrays
 from lab.datasets.drawn import DrawnDigits, DrawnGarments
 
 KINDS = [DrawnDigits, DrawnGarments]
@@ -108,3 +111,27 @@ def test_debug_fast_draws_few() -> None:
     few = compose_config(["experiment=main_task", "data/source=drawn", "debug=fast"]).data.source
     many = compose_config(["experiment=main_task", "data/source=drawn"]).data.source
     assert few.garments.train_size <= 1000 and few.digits.test_size <= 1000 < many.digits.test_size
+
+
+def test_kept_arrays_are_for_all_and_old_drafts_do_not_stay(tmp_path: Path) -> None:
+    (old := tmp_path / ".x.npz-0a1b2c3d").touch()
+    os.utime(old, (0, 0))
+    (new := tmp_path / ".x.npz-4e5f6a7b").touch()
+    before = os.umask(0o022)
+    try:
+        write_arrays(tmp_path / "x.npz", {"a": np.arange(3)})
+    finally:
+        os.umask(before)
+    assert (tmp_path / "x.npz").stat().st_mode & 0o777 == 0o644
+    assert sorted(tmp_path.iterdir()) == [new, tmp_path / "x.npz"]
+
+
+def test_without_a_home_the_cache_asks_for_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+
+    def nowhere() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", nowhere)
+    with pytest.raises(LabError, match="set XDG_CACHE_HOME"):
+        cache()

@@ -121,6 +121,17 @@ def test_the_cache_goes_by_content(corpus: FolderCorpus, monkeypatch: pytest.Mon
     assert len(made) == 3 and not list((tokens.cache() / "text").glob(".*.unfinished"))
 
 
+@pytest.mark.parametrize("split", ["train", "validation"])
+def test_a_token_that_has_changed_on_disk_is_found(corpus: FolderCorpus, split: str) -> None:
+    tokens.tokenised(corpus, 300)
+    (path,) = (tokens.cache() / "text").glob(f"*/{split}.npy")
+    content = bytearray(path.read_bytes())
+    content[-4] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=rf"is damaged \({split}\.npy is not what was written\): delete it"):
+        tokens.tokenised(corpus, 300)
+
+
 def test_runs_that_start_together_tokenise_once(
     corpus: FolderCorpus, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

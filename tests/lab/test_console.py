@@ -1,4 +1,4 @@
-"""Commands whose reader goes away, as under ``| head``."""
+"""Commands whose output goes nowhere: its reader goes away, as under ``| head``, it is closed, or its disk is full."""
 
 import subprocess
 import sys
@@ -19,6 +19,7 @@ with refusals():
     [
         ("print('a line')", 141, ""),  # written at the end alone
         ("print('a line', flush=True)", 141, ""),
+        ("from lab.console import tables; tables().print('a line')", 141, ""),
         ("os.write(3, b'to somebody else')", 1, "BrokenPipeError"),
     ],
 )
@@ -38,3 +39,18 @@ def test_a_command_whose_reader_has_gone_ends_silently(what: str, status: int, t
     _, errors = process.communicate("begin\n")
     assert process.returncode == status
     assert told in errors if told else not errors
+
+
+@pytest.mark.parametrize(
+    ("to", "status", "told"),
+    [
+        (">&-", 0, ""),
+        (">&- 2>&-", 0, ""),
+        (">/dev/full", 1, "error: the output cannot be written: No space left on device\n"),
+    ],
+)
+def test_output_that_is_closed_or_full_is_no_traceback(to: str, status: int, told: str) -> None:
+    script = [sys.executable, "-c", COMMAND.format(what="print('a line'); from lab.console import tables; tables()")]
+    shell = ["sh", "-c", f'exec "$@" {to}', "sh", *script]
+    done = subprocess.run(shell, input="begin\n", capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (status, "", told)

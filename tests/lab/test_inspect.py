@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 from conftest import train_in
 
+from lab.callbacks.diagnostics.attention_entropy import AttentionEntropy
 from lab.config.look_arguments import look_arguments
 from lab.config.overrides import read_override
 from lab.console import LabError
@@ -200,3 +201,19 @@ def test_options_of_another_command_and_a_home_folder_are_answered(
     assert Looks(["callbacks=[attention_entropy]"], "~/look").folder == tmp_path / "look"
     with pytest.raises(LabError, match=r"set the option that names them there, such as data\.source\.digits\.root"):
         look_arguments(["run=here", "diagnostics=[attention_entropy]", "paths.data=there"])
+
+
+@pytest.mark.parametrize("within", ["keep", "draw_found"])
+def test_a_look_that_is_broken_off_counts_as_none(run: Path, tmp_path: Path, within: str, monkeypatch) -> None:
+    def ended(self: Any, *_: Any, **__: Any) -> None:
+        whole(self, *_, **__)
+        raise KeyboardInterrupt
+
+    whole = getattr(AttentionEntropy, within)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(AttentionEntropy, within, ended)
+        inspect(run, ["callbacks=[attention_entropy]"], out=tmp_path)
+    inspect(run, ["callbacks=[attention_entropy]"], out=tmp_path)
+    assert (tmp_path / "attention_entropy.json").exists()
+    with pytest.raises(LabError, match="holds a look of attention_entropy already"):
+        inspect(run, ["callbacks=[attention_entropy]"], out=tmp_path)

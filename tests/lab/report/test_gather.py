@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ from lab.report.make import report
 from lab.report.outcomes import outcome
 from lab.report.settings import settings
 from lab.runs.files import DamagedFile
+from lab.sweeps.status import Gathering
 
 
 def test_curves_and_the_rest_are_what_the_folder_says(write, tmp_path: Path) -> None:
@@ -119,6 +122,27 @@ def test_damaged_runs_are_named_and_left_out(write, tmp_path: Path, capsys) -> N
     assert f"left out: {folder}" in capsys.readouterr().err
     for name in ("index.html", "report.md"):
         assert "summary.json cannot be read" in (out / name).read_text()
+
+
+def test_folders_that_are_not_looked_into_are_named(write, tmp_path: Path, monkeypatch) -> None:
+    closed, scandir = [write(seed, 12) for seed in range(3)][1], os.scandir
+    (tmp_path / "linked").symlink_to(closed.parent)
+
+    def scan(folder: Path) -> Any:
+        if Path(folder) == closed:
+            raise PermissionError(13, "Permission denied", str(folder))
+        return scandir(folder)
+
+    monkeypatch.setattr(os, "scandir", scan)
+    found = gather(tmp_path)
+    assert [run.seed for run in found.runs] == [0, 2]
+    assert found.damaged == {
+        closed: "seed=1 cannot be read: Permission denied",
+        tmp_path / "linked": "linked is a link, which is not followed: name what it points to",
+    }
+    told = {run.folder: (run.status, run.reason) for run in Gathering(tmp_path).look()}
+    assert told[closed] == ("damaged", "cannot be read: Permission denied")
+    assert told[tmp_path / "linked"][0] == "damaged" and len(told) == 4
 
 
 def test_an_index_that_came_with_a_folder_is_not_believed(write, tmp_path: Path) -> None:

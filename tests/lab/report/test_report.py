@@ -117,6 +117,16 @@ def test_a_report_that_is_broken_off_is_written_anew(write, tmp_path: Path, monk
     assert (out / "figures" / "reasoning_survival.png").exists()
 
 
+def test_what_a_killed_report_was_writing_is_no_obstacle_and_does_not_stay(write, tmp_path: Path) -> None:
+    write(0, 12)
+    (out := tmp_path / "out").mkdir()
+    (out / ".index.html.0a1b2c3d.unfinished").touch()
+    report([tmp_path], out=out, pictures_mib=0)
+    (out / "figures" / ".x.png.0a1b2c3d.unfinished").touch()
+    report([tmp_path], out=out, pictures_mib=0)
+    assert not list(out.rglob("*.unfinished")) and (out / "report.md").exists()
+
+
 def test_what_a_report_no_longer_has_is_removed_and_nothing_else(write, tmp_path: Path) -> None:
     write(0, 12)
     write(0, 12, experiment="main_task")

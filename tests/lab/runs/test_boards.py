@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -13,7 +14,7 @@ from conftest import ROOT, newest, set_status, summary_of, train_in
 from lightning.pytorch.loggers import Logger
 
 from lab.console import LabError
-from lab.runs.boards import FILE, check_installed, keep_run, known_run
+from lab.runs.boards import FILE, LEFT_ALONE, Board, check_installed, keep_run, known_run
 from lab.train import run as train_with
 
 LOOKS = (
@@ -152,3 +153,71 @@ def test_mlflow(tmp_path: Path, monkeypatch) -> None:
     set_status(run, "running")
     with pytest.raises(LabError, match=r"^logger=mlflow: .*not found"):
         train_with(there)
+
+
+class Gone(Board):
+    """A board that answers once, and again when it is back."""
+
+    package = "gone"
+    back = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.taken: list[int] = []
+
+    def unreachable(self) -> tuple[type[Exception], ...]:
+        return (ConnectionError,)
+
+    @property
+    def name(self) -> str:
+        return "gone"
+
+    @property
+    def version(self) -> int:
+        return 0
+
+    def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    def log_metrics(self, metrics: Any, step: int | None = None) -> None:
+        self.send(lambda: self._take(step or 0))
+
+    def _take(self, step: int) -> None:
+        if self.taken and not self.back:
+            raise ConnectionResetError("Connection lost")
+        self.taken.append(step)
+
+
+def test_a_board_that_no_longer_answers_does_not_end_the_run(monkeypatch, capsys) -> None:
+    board, clock = Gone(), 0.0
+    monkeypatch.setattr("lab.runs.boards.time.monotonic", lambda: clock)
+    for step in range(4):
+        board.log_metrics({}, step)
+    clock = LEFT_ALONE + 1
+    board.log_metrics({}, 4)
+    assert board.taken == [0] and board.lost
+    board.back = True
+    board.log_metrics({}, 5)
+    assert board.taken == [0], "it is left alone again"
+    clock *= 3
+    board.log_metrics({}, 6)
+    assert board.taken == [0, 6]
+    (told,) = capsys.readouterr().err.splitlines()
+    assert told.startswith("logger=gone: the board no longer answers (Connection lost): ")
+
+
+def test_a_lost_store_of_mlflow_does_not_end_the_run(tmp_path: Path, monkeypatch, capsys) -> None:
+    pytest.importorskip("mlflow", reason="mlflow is not installed: pip install 'eureka-lab[mlflow]'")
+    from lab.runs.mlflow import MLflow
+
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    log, there = MLflow.log_metrics, f"logger.mlflow.save_dir={tmp_path / 'a?%41b'}"
+
+    def lose(board: MLflow, metrics: Any, step: int | None = None) -> None:
+        (tmp_path / "a?%41b" / "mlflow.db").write_text("no database")
+        log(board, metrics, step)
+
+    monkeypatch.setattr(MLflow, "log_metrics", lose)
+    run = train_in(tmp_path / "runs", *SHORT, "logger=mlflow", there)
+    assert summary_of(run)["status"] == "finished"
+    assert capsys.readouterr().err.count("logger=mlflow: the board no longer answers (") == 1

@@ -1,6 +1,7 @@
 import json
 import math
 import re
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lab.console import LabError
-from lab.runs.files import write_atomically, write_json
+from lab.runs.files import read_file, write_atomically, write_json
 from lab.runs.folder import Run
 from lab.runs.lock import HOLDER
 from lab.runs.metrics import read_metrics, read_metrics_table
@@ -145,3 +146,21 @@ def test_an_accuracy_over_no_samples_has_no_value(tmp_path: Path, value: str) ->
 def test_a_log_that_is_gone_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     MetricsLog(tmp_path / "metrics.csv", resume_step=3)
     assert "metrics.csv is missing: what was logged before is lost" in capsys.readouterr().err
+
+
+def test_a_small_file_takes_little_memory_whatever_may_be_read(tmp_path: Path) -> None:
+    (path := tmp_path / "metrics.csv").write_text("step,loss\n1,2\n")
+    tracemalloc.start()
+    try:
+        assert read_file(path, 2**30) == path.read_bytes()
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_folder_that_is_deleted_while_it_is_written_is_told(tmp_path: Path) -> None:
+    (folder := tmp_path / "run").mkdir()
+    with pytest.raises(LabError, match=r"run is gone: it was deleted or moved while metrics\.csv was written$"):
+        write_atomically(folder / "metrics.csv", lambda file: folder.rename(tmp_path / "moved"), make_folder=False)
+    with pytest.raises(LabError, match=r"run is gone"):
+        write_atomically(folder / "metrics.csv", lambda file: file.write(b"1"), make_folder=False)

@@ -294,3 +294,22 @@ def test_a_signal_waits_until_filelock_has_made_a_lock(kind: str, tmp_path: Path
     with pytest.raises(KeyboardInterrupt):
         FolderLock(tmp_path)
     assert len(made) == 1
+
+
+def test_to_ask_for_the_holder_of_a_folder_makes_none(tmp_path: Path) -> None:
+    assert not is_held(tmp_path / "runs" / "one")
+    FolderLock(tmp_path / "runs" / "one").release(remove=True)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_can_no_longer_be_written_is_let_go_of(tmp_path: Path, monkeypatch) -> None:
+    lock = FolderLock(tmp_path / "run")
+    lock.acquire()
+
+    def refuse(path: Path, missing_ok: bool = False) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", refuse)
+        lock.release()
+    assert not is_held(tmp_path / "run")

@@ -23,9 +23,9 @@ from submitit.slurm.slurm import SlurmJob
 from lab.config.compose import CONFIGS, compose_config
 from lab.console import LabError, Unfinished
 from lab.runs import slurm
-from lab.signals import signal_name
+from lab.signals import handling, signal_name
 from lab.sweeps import jobs
-from lab.sweeps.launcher import SlurmLauncher, _Run
+from lab.sweeps.launcher import SlurmLauncher, _leave, _Run
 from lab.train import run as train_with
 from lab.training.ending import ended_by_signals
 
@@ -311,6 +311,22 @@ def test_every_seed_of_a_run_notes_its_job(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(SlurmLauncher, "_submit_array", lambda *_: [job_in(tmp_path / "logs", 0)])
     SlurmLauncher()._submit([run])
     assert [job.job_id for job in jobs.left_open(run.folders).values()] == ["9_0", "9_0"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_waits_until_every_submitted_job_is_noted(tmp_path: Path, monkeypatch, number: int) -> None:
+    noted = []
+
+    def note(folder: Path, job: SlurmJob, overrides: list[str]) -> None:
+        signal.raise_signal(number)
+        noted.append(folder)
+
+    monkeypatch.setattr(SlurmLauncher, "_submit_array", lambda self, runs: [job_in(tmp_path, r.number) for r in runs])
+    monkeypatch.setattr(jobs, "note", note)
+    runs = [run_of(tmp_path, number) for number in range(3)]
+    with pytest.raises(KeyboardInterrupt), handling(_leave, number):
+        SlurmLauncher()._submit(runs)
+    assert noted == [folder for run in runs for folder in run.folders]
 
 
 def test_how_a_job_ended_is_told_in_one_sentence(tmp_path: Path) -> None:
