@@ -46,6 +46,8 @@ class Process:
         own = Path(tempfile.mkdtemp(dir=Process._said.name))
         self.out, self.err = files or (own / "out", own / "err")
         self.words, self.returncode, self._interpreter = words, None, interpreter
+        for path in (self.out, self.err):
+            path.touch()  # the process may be killed before it opens them
         environment = {**(environment or os.environ), "OMP_NUM_THREADS": "1"}
         paths = {"folder": str(folder), "out": str(self.out), "err": str(self.err)}
         self.pid: int = self._ask({"words": words, "environment": environment, **paths})

@@ -67,7 +67,7 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "mine" / "softmax").mkdir(parents=True)
     (tmp_path / "mine" / "softmax" / "range_softmax.yaml").write_text(blocks("yaml")[0])
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "my_rules", raising=False)
+    monkeypatch.delitem(sys.modules, "range_softmax", raising=False)
     return tmp_path
 
 
@@ -93,7 +93,7 @@ def test_the_commands_of_the_page_train_and_their_runs_can_be_looked_into(
         f"run={run}",
         "diagnostics=[temperature_in_use]",
         "softmax=range_softmax",
-        "trust=my_rules",
+        "trust=range_softmax",
         "out=look",
     ]
     monkeypatch.setattr(sys, "argv", ["lab.inspect", *words])
@@ -102,7 +102,7 @@ def test_the_commands_of_the_page_train_and_their_runs_can_be_looked_into(
 
 
 def test_seeds_train_together_under_the_rule_of_the_page(mine: Path) -> None:
-    overrides = ["experiment=reasoning", "softmax._target_=my_rules.RangeSoftmax", "data.numbers=4"]
+    overrides = ["experiment=reasoning", "softmax._target_=range_softmax.RangeSoftmax", "data.numbers=4"]
     summaries = train_with([*overrides, "trainer.max_epochs=3", "seeds=2", f"paths.runs={mine}", "threads=1"])
     assert [own.status for own in summaries] == ["finished", "finished"]
     # Everywhere by the name of the class, and not as the plain softmax whose place it takes.
@@ -113,23 +113,23 @@ def test_seeds_train_together_under_the_rule_of_the_page(mine: Path) -> None:
 
 
 def test_a_rule_that_was_changed_since_its_run_is_told(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    typed = ["experiment=reasoning", "softmax._target_=my_rules.RangeSoftmax", "data.numbers=4", "logger=csv_only"]
+    typed = ["experiment=reasoning", "softmax._target_=range_softmax.RangeSoftmax", "data.numbers=4", "logger=csv_only"]
     typed += ["trainer.max_epochs=3", f"paths.runs={mine}", "threads=1"]
     train_with(typed)
     train_with(typed)
-    assert "my_rules" not in capsys.readouterr().err
-    with (mine / "my_rules.py").open("a") as file:
+    assert "range_softmax" not in capsys.readouterr().err
+    with (mine / "range_softmax.py").open("a") as file:
         file.write("# changed\n")
     train_with(typed)
     told = capsys.readouterr().err
-    assert "my_rules changed since" in told and "force=true runs it anew" in told and "finished already" in told
-    targets = ("my_rules.RangeSoftmax", "timm.VGG", "lab.datasets.vision.VisionData", "gone.Away")
-    assert set(own_code({f"{name}._target_": name for name in targets})) == {"my_rules"}
+    assert "range_softmax changed since" in told and "force=true runs it anew" in told and "finished already" in told
+    targets = ("range_softmax.RangeSoftmax", "timm.VGG", "lab.datasets.vision.VisionData", "gone.Away")
+    assert set(own_code({f"{name}._target_": name for name in targets})) == {"range_softmax"}
 
 
 @pytest.mark.parametrize("masked", [False, True])
 def test_the_rule_of_the_page_is_its_equation(mine: Path, masked: bool) -> None:
-    from my_rules import RangeSoftmax  # type: ignore[import-not-found]
+    from range_softmax import RangeSoftmax  # type: ignore[import-not-found]
 
     rule = RangeSoftmax(4, 16, tau=3.0, fraction=0.5)
     check_rule(rule)
@@ -146,7 +146,7 @@ def test_the_rule_of_the_page_is_its_equation(mine: Path, masked: bool) -> None:
 
 @pytest.mark.parametrize("depth", [1, 3])
 def test_the_rule_of_the_page_is_taken_by_models_of_any_depth(mine: Path, depth: int) -> None:
-    model: Any = built("my_rules.RangeSoftmax", model={**VIT, "depth": depth}, fraction=0.5)
+    model: Any = built("range_softmax.RangeSoftmax", model={**VIT, "depth": depth}, fraction=0.5)
     assert [rule.fraction for rule in model.rules()] == [0.5] * depth
     assert model(torch.randn(2, 3, 8, 8)).isfinite().all()
 
