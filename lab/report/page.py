@@ -45,7 +45,7 @@ def page_values(
     pictures = room if pictures_mib is None else Room(int(pictures_mib * 2**20 * 4 / 3))
     roots = ", ".join(os.path.relpath(root) for root in report.roots)
     counts = ", ".join(f"{count} {status}" for status, count in sorted(report.counts.items()))
-    damaged = f"; {counted(len(report.damaged), 'folder')} cannot be read" if report.damaged else ""
+    damaged = f"; {counted(len(report.damaged), 'folder')} left out" if report.damaged else ""
     return {
         "report": report,
         "authors": ", ".join(report.table.paper.authors) if report.table else "",
