@@ -24,7 +24,7 @@ from lab.runs.files import DamagedFile, read_json, write_json
 
 # Name of a board -> identifier of the folder's run there, which a resumed run goes on with.
 FILE = "boards.json"
-# Seconds for which a board that no longer answers is left alone.
+# Seconds for which a board that takes nothing is left alone.
 LEFT_ALONE = 300.0
 # Tag of the threshold of a metric that has no tag of its own for it: this, and the metric's name.
 THRESHOLD_OF = "eureka/threshold_of/"
@@ -37,7 +37,7 @@ class Board(Logger):
 
     Attributes:
         package: the package that the board needs, which is also the name of the lab's extra; None: no other package.
-        lost: whether the board has not answered at some time.
+        lost: whether something could not be sent to the board.
     """
 
     package: ClassVar[str | None] = None
@@ -45,11 +45,11 @@ class Board(Logger):
     _left_alone_until = -math.inf
 
     def unreachable(self) -> tuple[type[Exception], ...]:
-        """Errors which say that the board, which answered as the run began, can no longer be reached."""
+        """Errors which say that the board, which answered as the run began, no longer takes what is logged."""
         return ()
 
     def send(self, sends: Callable[[], object]) -> None:
-        """Calls what sends something to the board; one that no longer answers is told of once, and left alone a while.
+        """Calls what sends something to the board; one that no longer takes it is told of once, and left alone a while.
 
         The run goes on: all that the board misses is in the run's own files.
         """
@@ -62,7 +62,7 @@ class Board(Logger):
             if not self.lost:
                 self.lost = True
                 tell(
-                    f"logger={self.package}: the board no longer answers ({first_line(error)}): it misses what comes "
+                    f"logger={self.package} no longer takes what is logged ({first_line(error)}): it misses what comes "
                     f"now, which is in the run folder, and is tried again every {duration(LEFT_ALONE)}"
                 )
 

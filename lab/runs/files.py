@@ -137,7 +137,7 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], Any], make_folder: 
     except BaseException as error:
         with suppress(OSError):  # of a folder that cannot be written, which is told
             draft.unlink()
-        if isinstance(error, OSError) and not path.parent.is_dir():
+        if isinstance(error, OSError) and not os.path.isdir(path.parent):
             raise LabError(f"{path.parent} is gone: it was deleted or moved while {path.name} was written") from error
         if isinstance(error, OSError) and error.filename is None:
             error.filename = str(path)

@@ -125,7 +125,7 @@ class FolderLock:
                         (self.folder / HOLDER).unlink(missing_ok=True)
                 with suppress(OSError):
                     self._lease.release()
-            if remove and self.folder.is_dir():  # which filelock would make
+            if remove and os.path.isdir(self.folder):  # which filelock would make
                 with suppress(Timeout, OSError):  # a signal may have come before the flock was taken
                     self._flock.acquire(timeout=0)
                 if self._flock.is_locked:  # a process that waits for it then makes a new one
@@ -200,7 +200,7 @@ def read_holder(folder: Path) -> Holder | None:
 
 def is_held(folder: Path) -> bool:
     """Tells whether any process holds a folder; one killed on another machine counts for two LEASEs more."""
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         return False  # filelock would make it
     kernel = True
     try:

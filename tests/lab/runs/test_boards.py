@@ -203,7 +203,7 @@ def test_a_board_that_no_longer_answers_does_not_end_the_run(monkeypatch, capsys
     board.log_metrics({}, 6)
     assert board.taken == [0, 6]
     (told,) = capsys.readouterr().err.splitlines()
-    assert told.startswith("logger=gone: the board no longer answers (Connection lost): ")
+    assert told.startswith("logger=gone no longer takes what is logged (Connection lost): ")
 
 
 def test_a_lost_store_of_mlflow_does_not_end_the_run(tmp_path: Path, monkeypatch, capsys) -> None:
@@ -220,4 +220,4 @@ def test_a_lost_store_of_mlflow_does_not_end_the_run(tmp_path: Path, monkeypatch
     monkeypatch.setattr(MLflow, "log_metrics", lose)
     run = train_in(tmp_path / "runs", *SHORT, "logger=mlflow", there)
     assert summary_of(run)["status"] == "finished"
-    assert capsys.readouterr().err.count("logger=mlflow: the board no longer answers (") == 1
+    assert capsys.readouterr().err.count("logger=mlflow no longer takes what is logged (") == 1
