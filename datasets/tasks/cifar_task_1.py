@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from lab.datasets.scenes import BLUE, RED, WHITE, ImageBank, Scenes, tint
-from lab.datasets.tasks.task import Task, check_counts, choose
+from lab.datasets.tasks.task import MatchTask, check_counts
 
 DIGITS = 10
 
 
-class CifarTask1(Task):
+class CifarTask1(MatchTask):
     """Two CIFAR-10 images as indicators, a digit and a garment (red or blue) as targets, on shuffled tiles.
 
     z = [indicator_1 = indicator_2]; y = the digit if z else the garment. Nothing is told by position.
@@ -37,13 +37,13 @@ class CifarTask1(Task):
         if len(set(indicators)) < 2:
             raise ValueError(f"data.task.indicators needs at least two different classes, got {list(indicators)}")
         self.indicators = tuple(indicators)
-        self.separate_labels = separate_labels
+        self.second_label = DIGITS if separate_labels else 0
 
     def label_names(self, class_names: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
         digits, garments = class_names["digits"], class_names["garments"]
         check_counts("digits", digits, "garments", garments)
         check_counts("digits", digits, "labels of a target", range(DIGITS))
-        if self.separate_labels:
+        if self.second_label:
             return (*digits, *garments)
         return tuple(f"{digit} / {garment}" for digit, garment in zip(digits, garments, strict=True))
 
@@ -79,8 +79,3 @@ class CifarTask1(Task):
         images = torch.empty_like(parts).scatter(1, tiles, parts)
         palette = torch.tensor([WHITE, RED, BLUE])
         return Scenes(images, tint(palette, torch.empty_like(choice).scatter(1, tiles, choice), generator), latents)
-
-    def label(self, latents: dict[str, Tensor]) -> Tensor:
-        different = latents["indicator_1"] != latents["indicator_2"]
-        garment = latents["target_2"] + (DIGITS if self.separate_labels else 0)
-        return choose(latents["target_1"], garment, different.long())

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lab.datasets.scenes import BOTTOM_LEFT, BOTTOM_RIGHT, TOP_LEFT, TOP_RIGHT, ImageBank, Scenes, tint
-from lab.datasets.tasks.task import Task, check_counts, choose, on_tiles
+from lab.datasets.tasks.task import MatchTask, check_counts, on_tiles
 
 # The ten colours that A.9 names; it gives no numbers.
 COLORS = {
@@ -26,7 +26,7 @@ COLORS = {
 }
 
 
-class ColorOrFashion(Task):
+class ColorOrFashion(MatchTask):
     """Digits 1 and 2 as indicators, garments as targets, every tile in one of ten colours.
 
     z = [indicator_1 = indicator_2]; y = garment top-right if z else colour of the garment top-right. So both
@@ -50,12 +50,12 @@ class ColorOrFashion(Task):
         if len(set(digits)) < 2:
             raise ValueError(f"data.task.digits needs at least two different digit classes, got {list(digits)}")
         self.digits = tuple(digits)
-        self.separate_labels = separate_labels
+        self.second_label = len(COLORS) if separate_labels else 0
 
     def label_names(self, class_names: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
         garments = class_names["garments"]
         check_counts("garments", garments, "colours", COLORS)
-        if self.separate_labels:
+        if self.second_label:
             return (*garments, *COLORS)
         return tuple(f"{garment} / {color}" for garment, color in zip(garments, COLORS, strict=True))
 
@@ -78,8 +78,3 @@ class ColorOrFashion(Task):
             **on_tiles(size, indicator_1=TOP_LEFT, indicator_2=BOTTOM_RIGHT, target_1=TOP_RIGHT, target_2=TOP_RIGHT),
         }
         return Scenes(images, tint(torch.tensor(list(COLORS.values())), color, generator), latents)
-
-    def label(self, latents: dict[str, Tensor]) -> Tensor:
-        different = latents["indicator_1"] != latents["indicator_2"]
-        color = latents["target_2"] + (len(COLORS) if self.separate_labels else 0)
-        return choose(latents["target_1"], color, different.long())

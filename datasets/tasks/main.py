@@ -19,10 +19,10 @@ from lab.datasets.scenes import (
     Scenes,
     tint,
 )
-from lab.datasets.tasks.task import Probability, Task, choose, on_tiles
+from lab.datasets.tasks.task import MatchTask, Probability, on_tiles
 
 
-class MainTask(Task):
+class MainTask(MatchTask):
     """Indicators top-left and bottom-right (digits 1 and 2, blue or red), garments on the other two tiles.
 
     z = [indicator_1 == indicator_2]; y = target_1 if z else target_2.
@@ -72,14 +72,6 @@ class MainTask(Task):
         }
         images = torch.stack([first, top_right, bottom_left, second], dim=1)
         return Scenes(images, tint(palette, choice, generator), latents)
-
-    def label(self, latents: dict[str, Tensor]) -> Tensor:
-        match = self.match(latents["indicator_1"], latents["indicator_2"])
-        return choose(latents["target_1"], latents["target_2"], (~match).long())
-
-    def match(self, first: Tensor, second: Tensor) -> Tensor:
-        """True where two indicator classes count as the same; all [B]."""
-        return first == second
 
     def _second_indicator(self, bank: ImageBank, first: Tensor, generator: torch.Generator) -> Tensor:
         free = bank.draw("digits", [len(first)], generator, self.digits)

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from lab.datasets.scenes import BLUE, BOTTOM_LEFT, BOTTOM_RIGHT, RED, TOP_LEFT, TOP_RIGHT, ImageBank, Scenes, tint
-from lab.datasets.tasks.task import Task, choose, on_tiles
+from lab.datasets.tasks.task import MatchTask, on_tiles
 
 
-class SameColor(Task):
+class SameColor(MatchTask):
     """Four digits of all classes, each blue or red with probability 1/2.
 
     z = [colour of top-left = colour of bottom-right]; y = digit top-right if z else digit bottom-left. The
@@ -38,7 +38,3 @@ class SameColor(Task):
             **on_tiles(size, indicator_1=TOP_LEFT, indicator_2=BOTTOM_RIGHT, target_1=TOP_RIGHT, target_2=BOTTOM_LEFT),
         }
         return Scenes(images, tint(torch.tensor([RED, BLUE]), color, generator), latents)
-
-    def label(self, latents: dict[str, Tensor]) -> Tensor:
-        different = latents["indicator_1"] != latents["indicator_2"]
-        return choose(latents["target_1"], latents["target_2"], different.long())

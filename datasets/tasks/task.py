@@ -54,6 +54,21 @@ class Task:
         raise NotImplementedError
 
 
+class MatchTask(Task):
+    """z = do the two indicators match? y = ``target_1`` if they do, else ``target_2``."""
+
+    # Added to the second target where its labels are not those of the first.
+    second_label = 0
+
+    def label(self, latents: dict[str, Tensor]) -> Tensor:
+        match = self.match(latents["indicator_1"], latents["indicator_2"])
+        return choose(latents["target_1"], latents["target_2"] + self.second_label, (~match).long())
+
+    def match(self, first: Tensor, second: Tensor) -> Tensor:
+        """True where two indicators count as the same; all [B]."""
+        return first == second
+
+
 def check_counts(one: str, names: Collection[Any], other: str, others: Collection[Any]) -> None:
     """Raises ValueError unless two kinds of answers, which share labels or are numbered in turn, are equally many."""
     if len(names) != len(others):

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from lab.datasets.scenes import WHITE, ImageBank, Scenes, tint
-from lab.datasets.tasks.task import Task, choose, coin
+from lab.datasets.tasks.task import MatchTask, coin
 
 
-class TopIfAbove(Task):
+class TopIfAbove(MatchTask):
     """One garment in each row, in a random column; the other two tiles are black.
 
     z = [same column]; y = the top garment if z else the bottom one. The indicators of this task are places:
@@ -44,7 +44,3 @@ class TopIfAbove(Task):
         }
         # A factor of 0 leaves a tile black, without noise.
         return Scenes(images, white * shown.unsqueeze(-1), latents)
-
-    def label(self, latents: dict[str, Tensor]) -> Tensor:
-        apart = latents["indicator_1"] != latents["indicator_2"]
-        return choose(latents["target_1"], latents["target_2"], apart.long())
