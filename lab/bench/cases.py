@@ -11,7 +11,6 @@ from importlib.util import find_spec
 from itertools import product
 from typing import Any
 
-GROUPS = ("compose", "train", "ratio", "attention", "replace", "seeds", "diagnostics", "probes", "gather", "windows")
 # Groups that are measured on a GPU alone.
 ON_A_GPU = ("windows",)
 SOFTMAXES = ("softmax", "norm_softmax", "learnable_temperature", "adaptive_temperature")
@@ -25,33 +24,22 @@ MODES = ("eager", "compile")
 TOKENS = (17, 65, 197, 577, 1025)
 # Sequence lengths of local attention: the compact ViT's, then longer ones, for which windows are made.
 WINDOWED = (197, 1025, 4097)
+# Group -> samples a step, and with --quick.
 BATCH_SIZES = {
-    "compose": 512,
-    "train": 64,
-    "ratio": 64,
-    "attention": 16,
-    "replace": 8,
-    "seeds": 4392,
-    "diagnostics": 64,
-    "probes": 20_000,
-    "gather": 1000,
-    "windows": 16,
+    "compose": (512, 256),
+    "train": (64, 8),
+    "ratio": (64, 8),
+    "attention": (16, 4),
+    "replace": (8, 2),
+    "seeds": (4392, 4392),
+    "diagnostics": (64, 8),
+    "probes": (20_000, 1000),
+    "gather": (1000, 100),
+    "windows": (16, 4),
 }
+GROUPS = tuple(BATCH_SIZES)
 # Groups whose batch size is given by the task.
 FIXED_SIZE = ("seeds",)
-# Smaller batches, for --quick.
-QUICK_BATCH_SIZES = {
-    "compose": 256,
-    "train": 8,
-    "ratio": 8,
-    "attention": 4,
-    "replace": 2,
-    "seeds": 4392,
-    "diagnostics": 8,
-    "probes": 1000,
-    "gather": 100,
-    "windows": 4,
-}
 
 
 @dataclass(frozen=True)
@@ -141,12 +129,16 @@ def cases(
     for group in groups:
         if group in ON_A_GPU and device != "cuda":
             continue
-        own = (QUICK_BATCH_SIZES if quick else BATCH_SIZES)[group]
-        size = own if batch is None or group in FIXED_SIZE else batch
+        size = size_of(group, quick) if batch is None or group in FIXED_SIZE else batch
         for setting in _settings(group, quick, precisions):
             if setting.get("softmax", softmaxes[0]) not in softmaxes:
                 continue
             yield Case(group, **setting, batch=size, device=device, threads=threads, seconds=seconds, quick=quick)
+
+
+def size_of(group: str, quick: bool = False) -> int:
+    """A group's own batch size."""
+    return BATCH_SIZES[group][quick]
 
 
 def heeding(key: str) -> list[str]:

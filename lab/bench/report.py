@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from lab.bench.cases import BATCH_SIZES, Row
+from lab.bench.cases import Row, size_of
 from lab.runs.files import csv_text, write_json, write_text
 from lab.signals import undisturbed
 
@@ -67,21 +67,19 @@ def targets(rows: Sequence[Row], device: str) -> list[Target]:
             for row in rows
             if row.group == group and row.quantity.startswith(begin) and row.median is not None
             if precision in ("", row.precision)
-            if (row.softmax == "norm_softmax" if seeds else row.batch == BATCH_SIZES[group])
+            if (row.softmax == "norm_softmax" if seeds else row.batch == size_of(group))
         ]
         return (min(found) if seeds else max(found)) if found else None
 
     return [
         _target("composed samples/s", median("compose", "composition"), at_least=50_000),
-        _target(
-            f"trained images/s, best setting, batch {BATCH_SIZES['train']}", median("train", "training"), at_least=55
-        ),
+        _target(f"trained images/s, best setting, batch {size_of('train')}", median("train", "training"), at_least=55),
         *(
             _target(f"its linear layers / matrix product in %, {name}, likewise", median("train", "its", name), share)
             for name, share in (("float32", 75), ("bfloat16", 60))
         ),
         _target(
-            f"NormSoftmax step / softmax step, worst setting, batch {BATCH_SIZES['ratio']}",
+            f"NormSoftmax step / softmax step, worst setting, batch {size_of('ratio')}",
             median("ratio"),
             at_most=1.10,
         ),
