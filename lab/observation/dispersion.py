@@ -16,7 +16,8 @@ def entropy(logits_Bn: Tensor, beta_B: Tensor | float = 1.0) -> Tensor:
 
     Source: "softmax is not enough", Proposition 3.2.
     """
-    return torch.special.entr((logits_Bn * _column(beta_B, logits_Bn)).softmax(-1)).sum(-1)
+    beta = beta_B.unsqueeze(-1).to(logits_Bn.dtype) if isinstance(beta_B, Tensor) else beta_B
+    return torch.special.entr((logits_Bn * beta).softmax(-1)).sum(-1)
 
 
 def best_inverse_temperature(logits_Bn: Tensor, wanted_B: Tensor, largest: float = 1e4) -> Tensor:
@@ -54,7 +55,3 @@ def fit_beta(entropies: NDArray[np.float64], betas: NDArray[np.float64], degree:
     if len(entropies) <= degree + 1:
         raise ValueError(f"{len(entropies)} points are too few for a polynomial of degree {degree}")
     return [float(value) for value in np.polyfit(entropies, betas, degree)]
-
-
-def _column(beta: Tensor | float, like: Tensor) -> Tensor | float:
-    return beta.unsqueeze(-1).to(like.dtype) if isinstance(beta, Tensor) else beta

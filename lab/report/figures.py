@@ -233,7 +233,8 @@ def learning_rates(settings: Sequence[Setting]) -> Figure | None:
     if len(rates) < 2:
         return None
     labels = [panel_title(name, 40) for name in told_apart(list(grid), 40)]
-    figure, axes = new_figure(2.4 + 0.6 * len(rates), 1.1 + (0.14 + 0.16 * _most_lines(labels)) * len(grid))
+    lines = max(label.count("\n") + 1 for label in labels)
+    figure, axes = new_figure(2.4 + 0.6 * len(rates), 1.1 + (0.14 + 0.16 * lines) * len(grid))
     axes.grid(visible=False)
     shares = np.full((len(grid), len(rates)), np.nan)
     for row, cells in enumerate(grid.values()):
@@ -375,10 +376,6 @@ def panel_title(text: str, width: int = 34) -> str:
     if len(lines) > _LINES:
         lines = [lines[0], f"… {lines[-2]}", lines[-1]]
     return "\n".join(map(literal, lines))
-
-
-def _most_lines(labels: Sequence[str]) -> int:
-    return max(label.count("\n") + 1 for label in labels)
 
 
 def in_parts(settings: Sequence[Setting], draw: Callable[[Sequence[Setting]], Figure | None]) -> list[Figure]:

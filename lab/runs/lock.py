@@ -105,7 +105,8 @@ class FolderLock:
             with undisturbed():
                 remove_unfinished(self.folder, HOLDER)
                 token = self._lease.token or ""
-                mine = Holder(token, socket.gethostname(), os.getpid(), _born(), slurm.job())
+                born = psutil.Process().create_time()
+                mine = Holder(token, socket.gethostname(), os.getpid(), born, slurm.job())
                 write_json(self.folder / HOLDER, asdict(mine))
         except BaseException:
             self.release()
@@ -243,10 +244,6 @@ def _named_host(folder: Path) -> str | None:
     """Names the machine of the holder from its lease or, if that is unreadable, from its record."""
     owner, holder = _lease(folder).owner, _read_record(folder)
     return owner.hostname if owner is not None else holder.host if holder is not None else None
-
-
-def _born() -> float:
-    return float(psutil.Process().create_time())
 
 
 def _sign(folder: Path) -> tuple[int, int] | None:

@@ -186,7 +186,7 @@ def run_name(experiment: str, softmax: str, seed: int, overrides: Iterable[str])
     typed = last_of_each(overrides).values()
     name = softmax_name(softmax, overrides)
     # In normal form, not as typed: a run has the same name by itself and in a sweep.
-    rest = [_in_a_name(one) for one in typed if _names_a_run(one)]
+    rest = [_in_a_name(one) for one in typed if one.is_what and one.key not in _IN_THE_NAME]
     # The softmax config that gives a class of one's own its options is part of the name only if it was typed.
     rest += [one.written for one in typed if one.key == "softmax" and name != softmax]
     return f"{experiment}/{folder_name(','.join([name, *sorted(rest)]))}/seed={seed}"
@@ -233,11 +233,6 @@ def device_count(trainer: DictConfig) -> int | None:
     if isinstance(devices, Sequence) and not isinstance(devices, str):
         return len(devices)
     return int(devices) if str(devices).isdigit() else None
-
-
-def _names_a_run(override: Override) -> bool:
-    """Tells whether an override is part of a run's name; the softmax itself stands there anyway."""
-    return override.is_what and override.key not in _IN_THE_NAME
 
 
 def identity_of(config: DictConfig) -> dict[str, Any]:

@@ -78,10 +78,6 @@ def _side_by_side(
     return found.unflatten(1, x.shape[1:-1]), 0
 
 
-def _keep(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs[:2])
-
-
 def _backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
     x, weight = ctx.saved_tensors
     of_x, of_weight, of_bias = ctx.needs_input_grad
@@ -133,4 +129,4 @@ def _backward_over_rows(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, .
 over_rows.register_autograd(
     _backward_over_rows, setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs)
 )
-product.register_autograd(_backward, setup_context=_keep)
+product.register_autograd(_backward, setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs[:2]))

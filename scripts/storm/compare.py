@@ -58,14 +58,6 @@ def _files(run: Path) -> dict[str, Path]:
     return {name: path for name, path in files.items() if ".tfevents." not in name and name not in _HIDDEN}
 
 
-def _checkpoint(path: Path) -> dict[str, Any]:
-    return read_checkpoint(path).content
-
-
-def _json(path: Path) -> Any:
-    return json.loads(path.read_text())
-
-
 def _rows(path: Path) -> list[dict[str, str]]:
     """Returns the rows as text, without those that hold nothing but times."""
     with path.open(newline="") as file:
@@ -76,7 +68,11 @@ def _rows(path: Path) -> list[dict[str, str]]:
     return [row for row in rows if row.keys() - {"step", "epoch"}]
 
 
-_READ: dict[str, Callable[[Path], Any]] = {".ckpt": _checkpoint, ".csv": _rows, ".json": _json}
+_READ: dict[str, Callable[[Path], Any]] = {
+    ".ckpt": lambda path: read_checkpoint(path).content,
+    ".csv": _rows,
+    ".json": lambda path: json.loads(path.read_text()),
+}
 
 
 def unlike(mine: Any, theirs: Any, where: str) -> Iterator[str]:
