@@ -11,11 +11,10 @@ from omegaconf import DictConfig
 
 from lab.console import LabError
 from lab.models.composed_softmax import softmax_config, softmax_factory
-from lab.report.statistics import mean_over_seeds
 from lab.training.load import read_trained
 from scripts.atlas.rows import PLAIN, Row, all_rows
 from scripts.reproduce.common import markdown
-from scripts.reproduce.max_retrieval import PAPER, by_seed, p_value, published
+from scripts.reproduce.max_retrieval import PAPER, by_seed, mean_told, p_value, published
 from scripts.reproduce.max_retrieval_evaluation import SIZES, Evaluation
 from scripts.reproduce.seeds import Seeds
 
@@ -128,11 +127,9 @@ def table(scores: pd.DataFrame) -> pd.DataFrame:
         cells = []
         for size in SIZES:
             own, baseline = by_seed(scores, measure, size), by_seed(scores, PLAIN, size)
-            mean = mean_over_seeds(list(own.values()), bounds=(0, 100))
-            half = f" ({mean.interval(1)})" if mean.interval(1) else ""
             common = len(own.keys() & baseline.keys())
             p = p_value(own, baseline) if measure != PLAIN and common > 1 else ""
-            cells.append(f"{mean.value:.1f}{half}" + (p and f", p = {p}"))
+            cells.append(mean_told(scores, measure, size, 1) + (p and f", p = {p}"))
         rows[f"{measure} [{len(by_seed(scores, measure, SIZES[0]))} seeds]"] = cells
     rows |= {f"{row}, paper": [published(row, size) for size in SIZES] for row in PAPER if row != "p-value"}
     return pd.DataFrame(rows, index=[f"{size:,}" for size in SIZES]).T.rename_axis("accuracy in %")

@@ -80,6 +80,12 @@ def by_seed(scores: pd.DataFrame, measure: str, size: int) -> dict[int, float]:
     return dict(zip(own["seed"].tolist(), (100 * own["accuracy"]).tolist(), strict=True))
 
 
+def mean_told(scores: pd.DataFrame, measure: str, size: int, digits: int) -> str:
+    """Mean accuracy over seeds, with an interval of so many digits where there is one: "89.5 (88.7 to 90.3)"."""
+    mean = mean_over_seeds(list(by_seed(scores, measure, size).values()), bounds=(0, 100))
+    return f"{mean.value:.1f}" + ("" if mean.low is None else f" ({mean.interval(digits)})")
+
+
 def p_value(one: Mapping[int, float], other: Mapping[int, float]) -> str:
     """P-value of a paired t-test over seeds; "" where there is none."""
     found = paired(one, other).p if len(one) > 1 else None

@@ -23,7 +23,6 @@ from lab.attention.layers import MultiHead
 from lab.config.arguments import Parser
 from lab.console import LabError, refusals
 from lab.observation.attention_statistics import logit_spread
-from lab.report.statistics import mean_over_seeds
 from lab.runs.files import write_text
 from lab.runs.summary import Summary
 from scripts.reproduce.common import markdown, origin, positive, seconds_a_step, sentences, tell_duration, within
@@ -37,6 +36,8 @@ from scripts.reproduce.max_retrieval import (
     by_seed,
     evaluate,
     evaluations,
+    mean_told,
+    published,
     seeds_of,
 )
 from scripts.reproduce.max_retrieval_evaluation import SIZES, Evaluation, batches, logits_and_largest, sets_of
@@ -137,12 +138,9 @@ def closest(scores: Scores) -> str:
 
 def table(scores: Scores) -> pd.DataFrame:
     """The baseline under each penalty beside the paper's: mean over seeds and Student's interval at every size."""
-    rows = {"paper": [str(PAPER[ROWS[BASELINE]][f"size_{size}"]) for size in SIZES] + [""]}
+    rows = {"paper": [*(published(ROWS[BASELINE], size) for size in SIZES), ""]}
     for name, found in scores.items():
-        means = [mean_over_seeds(list(by_seed(found, BASELINE, size).values()), bounds=(0, 100)) for size in SIZES]
-        rows[name] = [f"{one.value:.1f}" + (f" ({one.interval(0)})" if one.interval(0) else "") for one in means] + [
-            f"{distance(found):.1f}"
-        ]
+        rows[name] = [*(mean_told(found, BASELINE, size, 0) for size in SIZES), f"{distance(found):.1f}"]
     columns = [*(f"{size:,}" for size in SIZES), "mean distance"]
     return pd.DataFrame(rows, index=columns).T.rename_axis("baseline, accuracy in %")
 
