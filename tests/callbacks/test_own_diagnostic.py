@@ -141,7 +141,7 @@ class NoCallback:
     ("target", "words"),
     [
         ("NotCalled", r"callbacks.own: .*NotCalled does not call super\(\).__init__ with its folder and cadence"),
-        ("Half", "Half cannot be made: TypeError: Can't instantiate abstract class Half .* conclude"),
+        ("Half", "Half cannot be made: TypeError: Can't instantiate abstract class Half .*conclude"),
         ("NoCallback", "NoCallback is no callback: derive it from Lightning's Callback"),
     ],
 )
