@@ -43,8 +43,9 @@ def write_arrays(path: Path, arrays: Mapping[str, NDArray[np.generic]]) -> None:
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         for old in path.parent.glob(f".{path.name}-*"):
-            if time.time() - old.stat().st_mtime > _LONGEST_WRITE:
-                old.unlink()  # of a process that was killed
+            with suppress(OSError):  # of another user
+                if time.time() - old.stat().st_mtime > _LONGEST_WRITE:
+                    old.unlink()  # of a process that was killed
         try:
             with draft.open("xb") as file:
                 np.savez(file, **arrays)  # type: ignore[arg-type]

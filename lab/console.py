@@ -237,7 +237,7 @@ def refusals() -> Iterator[None]:
         _write_no_more()
         sys.exit(128 + signal.SIGPIPE)
     except OSError as error:
-        if _takes_output():
+        if error.filename is not None or not _output_fails_by(error.errno):
             raise
         _write_no_more()
         tell(f"error: the output cannot be written: {error.strerror or error}")
@@ -257,13 +257,13 @@ def _write_no_more() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _takes_output() -> bool:
-    """Tells whether stdout can be written; ends its line."""
+def _output_fails_by(number: int | None) -> bool:
+    """Tells whether to write to stdout, here the end of a line, is this error."""
     try:
         print(flush=True)
-    except OSError:
-        return False
-    return True
+    except OSError as error:
+        return error.errno == number
+    return False
 
 
 def _reader_has_gone() -> bool:

@@ -42,7 +42,8 @@ def load_runs(*folders: str | Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     ``metrics`` has one row for each step at which a run logged: folder, epoch and step, counted from 1 as in ``runs``,
     and a column for each metric, such as ``val/accuracy``, NaN where it was not logged.
 
-    Runs that cannot be read are left out and named on stderr. Runs that ``force=true`` set aside are left out silently.
+    Runs that cannot be read, and links to folders, are left out and named on stderr. Runs that ``force=true`` set aside
+    are left out silently.
 
     Args:
         folders: folders of runs, or run folders.

@@ -36,7 +36,7 @@ class Gathered:
     Attributes:
         root: the folder.
         runs: sorted by folder.
-        damaged: folder -> why it could not be read.
+        damaged: folder -> why it was left out.
         read: number of folders that had to be read; the others were in the index.
     """
 

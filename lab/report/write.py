@@ -37,6 +37,8 @@ _GENERATOR = '<meta name="generator" content="Eureka Lab">'
 _MARKDOWN_MARK = ("report.md", "<!-- generator: Eureka Lab -->")
 # Lists the files that a report has made; the next report deletes those that it does not make itself.
 _MADE = ".made.json"
+# Seconds after which a file that is still being written is taken for one of a killed process.
+_LONGEST_WRITE = 3600.0
 
 
 def write(report: Report, out: Path, provenance: Mapping[str, Any], pictures_mib: float | None = None) -> list[Path]:
@@ -57,7 +59,7 @@ def write(report: Report, out: Path, provenance: Mapping[str, Any], pictures_mib
     """
     check_out(out)
     for folder in (out, out / "figures"):
-        remove_unfinished(folder, "*")  # of a report that was killed
+        remove_unfinished(folder, "*", _LONGEST_WRITE)  # of a report that was killed
     before = _made_before(out)
     if not (out / MARK).exists():
         # Written first, so that the folder of an interrupted report is known as one and may be written again.

@@ -37,33 +37,37 @@ class Board(Logger):
 
     Attributes:
         package: the package that the board needs, which is also the name of the lab's extra; None: no other package.
-        lost: whether something could not be sent to the board.
+        error: why the board did not take what was sent to it last; None where it did.
     """
 
     package: ClassVar[str | None] = None
-    lost = False
+    error: Exception | None = None
     _left_alone_until = -math.inf
+    _told = False
 
-    def unreachable(self) -> tuple[type[Exception], ...]:
-        """Errors which say that the board, which answered as the run began, no longer takes what is logged."""
-        return ()
-
-    def send(self, sends: Callable[[], object]) -> None:
+    def send(self, sends: Callable[[], object], at_last: bool = False) -> None:
         """Calls what sends something to the board; one that no longer takes it is told of once, and left alone a while.
 
-        The run goes on: all that the board misses is in the run's own files.
+        The run goes on, whatever the error: all that the board misses is in the run's own files.
+
+        Args:
+            sends: is called, with the board's own package.
+            at_last: send it also to a board that is left alone, as nothing will come after.
         """
-        if time.monotonic() < self._left_alone_until:
+        if time.monotonic() < self._left_alone_until and not at_last:
             return
         try:
             sends()
-        except self.unreachable() as error:
+            self.error = None
+        except Exception as error:
+            self.error = error
             self._left_alone_until = time.monotonic() + LEFT_ALONE
-            if not self.lost:
-                self.lost = True
+            if not self._told:
+                self._told = True
                 tell(
-                    f"logger={self.package} no longer takes what is logged ({first_line(error)}): it misses what comes "
-                    f"now, which is in the run folder, and is tried again every {duration(LEFT_ALONE)}"
+                    f"logger={self.package or type(self).__name__} no longer takes what is logged "
+                    f"({first_line(error)}): it misses what comes now, which is in the run folder, and is tried again "
+                    f"every {duration(LEFT_ALONE)}"
                 )
 
     def show_figure(self, tag: str, figure: Figure, step: int) -> None:

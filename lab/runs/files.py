@@ -10,6 +10,7 @@ import os
 import secrets
 import stat
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatch
@@ -154,15 +155,18 @@ def is_unfinished(path: Path) -> bool:
     return fnmatch(path.name, f".*.????????{_UNFINISHED}")
 
 
-def remove_unfinished(folder: Path, name: str = "[!.]*") -> None:
+def remove_unfinished(folder: Path, name: str = "[!.]*", seconds: float = 0.0) -> None:
     """Removes temporary files that killed writes left behind; only for the one process that writes these files.
 
     Args:
         folder: where they are.
         name: pattern of the files' names; by default all but hidden files, which not only a run's holder writes.
+        seconds: removes only those that are older, where other processes may be writing.
     """
     for path in folder.glob(f".{name}.????????{_UNFINISHED}"):
-        path.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            if not seconds or time.time() - path.stat().st_mtime > seconds:
+                path.unlink()
 
 
 def write_text(path: Path, text: str, make_folder: bool = True) -> None:

@@ -108,11 +108,6 @@ class MLflow(MLFlowLogger, Board):
         if not self._goes_on:
             super().log_hyperparams(params)
 
-    def unreachable(self) -> tuple[type[Exception], ...]:
-        from mlflow.exceptions import MlflowException
-
-        return (MlflowException, OSError, *_database_errors())
-
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         log = super().log_metrics
@@ -121,7 +116,7 @@ class MLflow(MLFlowLogger, Board):
     @rank_zero_only
     def finalize(self, status: str = "success") -> None:
         end = super().finalize
-        self.send(lambda: end(status))
+        self.send(lambda: end(status), at_last=True)
 
     @rank_zero_only
     def show_figure(self, tag: str, figure: Figure, step: int) -> None:

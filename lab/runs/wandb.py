@@ -80,11 +80,6 @@ class WeightsAndBiases(WandbLogger, Board):
         given = {"folder": str(self._folder.absolute()), "config": read_config(self._folder)}
         self.experiment.config.update(given, allow_val_change=True)
 
-    def unreachable(self) -> tuple[type[Exception], ...]:
-        from wandb.errors import Error
-
-        return (Error, ConnectionError)
-
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         log = super().log_metrics
@@ -107,10 +102,10 @@ class WeightsAndBiases(WandbLogger, Board):
     def finalize(self, status: str) -> None:
         super().finalize(status)
         if (run := self._experiment) is not None:
-            self.send(lambda: run.finish(exit_code=0 if status == "success" else 1))
-            if self.lost:
+            self.send(lambda: run.finish(exit_code=0 if status == "success" else 1), at_last=True)
+            if isinstance(self.error, ConnectionError):
                 import wandb
 
-                # Its process may be gone, of which W&B would complain as this one ends.
-                with suppress(*self.unreachable(), AssertionError):
+                # Its process, that of all W&B runs here, is gone, of which W&B would complain as this one ends.
+                with suppress(Exception):
                     wandb.teardown()

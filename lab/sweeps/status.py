@@ -23,7 +23,7 @@ from lab.sweeps import jobs
 from lab.sweeps.plan import FOLDER, Plan, read_plans
 
 # From statuses that need attention to those that do not.
-ORDER = ("failed", "damaged", "running", "queued", "stopped", "missing", "finished")
+ORDER = ("failed", "damaged", "running", "queued", "stopped", "missing", "left out", "finished")
 COLORS = {
     "failed": "red",
     "damaged": "red",
@@ -31,6 +31,7 @@ COLORS = {
     "queued": "blue",
     "stopped": "yellow",
     "missing": "magenta",
+    "left out": "yellow",
     "finished": "green",
 }
 
@@ -47,7 +48,8 @@ class RunStatus:
     Attributes:
         folder: of the run.
         status: one of ORDER; "damaged" where the summary cannot be read, "missing" where a sweep planned a run that
-            has not begun, "queued" where a SLURM job that is to run it waits.
+            has not begun, "queued" where a SLURM job that is to run it waits, "left out" of a folder that is not looked
+            into.
         epochs, max_epochs: trained and to be trained.
         accuracy: last validation accuracy; None before there is one.
         moment: epoch of the Eureka-moment; None without.
@@ -124,7 +126,7 @@ class Gathering:
         for one in walk_runs(
             here,
             passing=lambda folder: plans.extend(read_plans(folder / FOLDER)),
-            left_out=lambda folder, why: runs.update({folder: RunStatus(folder, "damaged", reason=why)}),
+            left_out=lambda folder, why: runs.update({folder: RunStatus(folder, "left out", reason=why)}),
         ):
             runs[one.path] = self._status(one.path)
         missing: dict[Path, tuple[Plan, ...]] = {}

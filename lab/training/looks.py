@@ -166,19 +166,16 @@ class Looks:
         self, one: Diagnostic | CheckpointDiagnostic, findings: Findings, facts: dict[str, Any], step: int | None
     ) -> None:
         """Writes table, arrays, pictures and a note of their origin; prints a small table and the file names."""
+        pictures = one.draw_found(findings, pdf=True)
+        arrays = one.keep_arrays(findings, "arrays")
+        # Last, with the note: a look that is broken off has neither, and does not count.
+        one.keep(findings, epoch=None, step=step)
         note = self.folder / f"{one.name}.json"
-        note.unlink(missing_ok=True)
-        try:
-            one.keep(findings, epoch=None, step=step)
-            written = [one.path] if findings.rows else []
-            arrays = one.keep_arrays(findings, "arrays")
-            written += [] if arrays is None else [arrays]
-            for picture in one.draw_found(findings, pdf=True):
-                written += [picture, picture.with_suffix(".pdf")]
-            write_json(note, {**facts, "options": self._options[one.name], **provenance()})
-        except BaseException:
-            one.path.unlink(missing_ok=True)  # a look that was broken off counts as none
-            raise
+        write_json(note, {**facts, "options": self._options[one.name], **provenance()})
+        written = [one.path] if findings.rows else []
+        written += [] if arrays is None else [arrays]
+        for picture in pictures:
+            written += [picture, picture.with_suffix(".pdf")]
         _show(one.name, findings)
         for path in [*written, note]:
             tell(f"written: {path}")

@@ -126,6 +126,21 @@ def test_kept_arrays_are_for_all_and_old_drafts_do_not_stay(tmp_path: Path) -> N
     assert sorted(tmp_path.iterdir()) == [new, tmp_path / "x.npz"]
 
 
+def test_a_draft_that_may_not_be_removed_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (old := tmp_path / ".x.npz-0a1b2c3d").touch()
+    os.utime(old, (0, 0))
+    unlink = Path.unlink
+
+    def refuse(path: Path, missing_ok: bool = False) -> None:
+        if path == old:
+            raise PermissionError(1, "Operation not permitted", str(path))
+        unlink(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    write_arrays(tmp_path / "x.npz", {"a": np.arange(3)})
+    assert (tmp_path / "x.npz").exists()
+
+
 def test_without_a_home_the_cache_asks_for_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
 

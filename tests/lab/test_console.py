@@ -41,6 +41,13 @@ def test_a_command_whose_reader_has_gone_ends_silently(what: str, status: int, t
     assert told in errors if told else not errors
 
 
+def test_an_error_of_another_file_is_not_blamed_on_the_output() -> None:
+    script = [sys.executable, "-c", COMMAND.format(what="open('/nowhere/at/all')")]
+    shell = ["sh", "-c", 'exec "$@" >/dev/full', "sh", *script]
+    done = subprocess.run(shell, input="begin\n", capture_output=True, text=True, check=False)
+    assert "No such file or directory: '/nowhere/at/all'" in done.stderr and "output" not in done.stderr
+
+
 @pytest.mark.parametrize(
     ("to", "status", "told"),
     [

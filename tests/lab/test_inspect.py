@@ -203,17 +203,24 @@ def test_options_of_another_command_and_a_home_folder_are_answered(
         look_arguments(["run=here", "diagnostics=[attention_entropy]", "paths.data=there"])
 
 
-@pytest.mark.parametrize("within", ["keep", "draw_found"])
-def test_a_look_that_is_broken_off_counts_as_none(run: Path, tmp_path: Path, within: str, monkeypatch) -> None:
+@pytest.mark.parametrize("within", ["draw_found", "keep_arrays", "keep"])
+def test_a_look_that_is_broken_off_counts_as_none_and_takes_nothing(
+    run: Path, tmp_path: Path, within: str, monkeypatch
+) -> None:
     def ended(self: Any, *_: Any, **__: Any) -> None:
-        whole(self, *_, **__)
         raise KeyboardInterrupt
 
-    whole = getattr(AttentionEntropy, within)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(AttentionEntropy, within, ended)
         inspect(run, ["callbacks=[attention_entropy]"], out=tmp_path)
     inspect(run, ["callbacks=[attention_entropy]"], out=tmp_path)
-    assert (tmp_path / "attention_entropy.json").exists()
+    kept = {path: path.read_bytes() for path in tmp_path.rglob("*.csv")} | {
+        path: path.read_bytes() for path in tmp_path.rglob("*.json")
+    }
+    assert len(kept) == 2
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(AttentionEntropy, within, ended)
+        inspect(run, ["callbacks=[attention_entropy]"], out=tmp_path, force=True)
+    assert all(path.read_bytes() == content for path, content in kept.items())
     with pytest.raises(LabError, match="holds a look of attention_entropy already"):
         inspect(run, ["callbacks=[attention_entropy]"], out=tmp_path)

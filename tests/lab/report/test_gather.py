@@ -141,8 +141,8 @@ def test_folders_that_are_not_looked_into_are_named(write, tmp_path: Path, monke
         tmp_path / "linked": "linked is a link, which is not followed: name what it points to",
     }
     told = {run.folder: (run.status, run.reason) for run in Gathering(tmp_path).look()}
-    assert told[closed] == ("damaged", "cannot be read: Permission denied")
-    assert told[tmp_path / "linked"][0] == "damaged" and len(told) == 4
+    assert told[closed] == ("left out", "cannot be read: Permission denied")
+    assert told[tmp_path / "linked"][0] == "left out" and len(told) == 4
 
 
 def test_an_index_that_came_with_a_folder_is_not_believed(write, tmp_path: Path) -> None:

@@ -165,9 +165,6 @@ class Gone(Board):
         super().__init__()
         self.taken: list[int] = []
 
-    def unreachable(self) -> tuple[type[Exception], ...]:
-        return (ConnectionError,)
-
     @property
     def name(self) -> str:
         return "gone"
@@ -195,15 +192,44 @@ def test_a_board_that_no_longer_answers_does_not_end_the_run(monkeypatch, capsys
         board.log_metrics({}, step)
     clock = LEFT_ALONE + 1
     board.log_metrics({}, 4)
-    assert board.taken == [0] and board.lost
+    assert board.taken == [0] and isinstance(board.error, ConnectionResetError)
     board.back = True
     board.log_metrics({}, 5)
     assert board.taken == [0], "it is left alone again"
     clock *= 3
     board.log_metrics({}, 6)
-    assert board.taken == [0, 6]
+    assert board.taken == [0, 6] and board.error is None
+    board.back = False
+    board.log_metrics({}, 7)
+    board.back = True
+    board.log_metrics({}, 8)
+    board.send(lambda: board._take(9), at_last=True)
+    assert board.taken == [0, 6, 9]
     (told,) = capsys.readouterr().err.splitlines()
     assert told.startswith("logger=gone no longer takes what is logged (Connection lost): ")
+
+
+@pytest.mark.parametrize("error", [ConnectionResetError("Connection lost"), ValueError("not taken")])
+def test_a_board_of_wandb_that_is_lost_ends_alone(tmp_path: Path, monkeypatch, error: Exception) -> None:
+    wandb = pytest.importorskip("wandb", reason="wandb is not installed: pip install 'eureka-lab[wandb]'")
+    from lab.runs.wandb import WeightsAndBiases
+
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    ended = []
+    monkeypatch.setattr(wandb, "teardown", lambda: ended.append(True))
+    (tmp_path / "config.yaml").write_text("seed: 0\n")
+    board = WeightsAndBiases(str(tmp_path), mode="disabled")
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(board.experiment, "log", fail)
+    board.log_metrics({"loss": 1.0}, 1)
+    assert board.error is error
+    monkeypatch.undo() if isinstance(error, ValueError) else monkeypatch.setattr(board.experiment, "finish", fail)
+    monkeypatch.setattr(wandb, "teardown", lambda: ended.append(True))
+    board.finalize("success")
+    assert bool(ended) == isinstance(error, ConnectionError), "its process, and so all its runs, are gone"
 
 
 def test_a_lost_store_of_mlflow_does_not_end_the_run(tmp_path: Path, monkeypatch, capsys) -> None:
