@@ -54,7 +54,8 @@ def _wrong_defaults_list(text: str, overrides: Sequence[str]) -> str | None:
 
 def _wrong_group(key: str, options: Sequence[str], overrides: Sequence[str]) -> str:
     """Says why nothing can be chosen from a group of configs as it was asked for."""
-    if (value := _given(key, overrides)) is None:
+    value = next((o.split("=", 1)[1] for o in overrides if o.startswith(f"{key}=")), None)
+    if value is None:
         by = ", ".join(o for o in overrides if o.startswith("+") and not o.startswith(f"+{key}=")) or "a config"
         return f"{by} sets {key}=, of which nothing is chosen here: leave it out, or choose configs that have {key}"
     # A group from which nothing is chosen by default.
@@ -81,11 +82,6 @@ def _wrong_option(key: str, overrides: Sequence[str]) -> str | None:
         OmegaConf.set_struct(config, False)
         return explain_key(config, key)
     return None
-
-
-def _given(key: str, overrides: Sequence[str]) -> str | None:
-    """The value given to a key on the command line."""
-    return next((o.split("=", 1)[1] for o in overrides if o.startswith(f"{key}=")), None)
 
 
 def _that_choose(part: str, group: str) -> list[str]:

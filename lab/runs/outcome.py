@@ -74,7 +74,10 @@ class Ending:
                 f"command again{self._last_state()}"
             )
         if isinstance(error, OSError) and error.filename and not users_line_of(error):
-            return f"{error.filename}: {error.strerror or first_line(error)}{self._last_state()}"
+            return (
+                f"{error.filename} cannot be read or written ({error.strerror or first_line(error)}): mend this and "
+                f"give the same command again{self._last_state()}"
+            )
         if _lost_another_process(error):
             return (
                 "another process of this run has ended: the reason stands above, unless it was killed, as for lack of "

@@ -87,7 +87,7 @@ class WeightsAndBiases(WandbLogger, Board):
 
     @rank_zero_only
     def show_figure(self, tag: str, figure: Figure, step: int) -> None:
-        self.send(lambda: self.log_image(tag, [figure], step))
+        self.log_image(tag, [figure], step)
 
     @rank_zero_only
     def show_histogram(self, tag: str, values: Tensor, step: int) -> None:

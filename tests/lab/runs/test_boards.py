@@ -226,8 +226,8 @@ def test_a_board_of_wandb_that_is_lost_ends_alone(tmp_path: Path, monkeypatch, e
     monkeypatch.setattr(board.experiment, "log", fail)
     board.log_metrics({"loss": 1.0}, 1)
     assert board.error is error
-    monkeypatch.undo() if isinstance(error, ValueError) else monkeypatch.setattr(board.experiment, "finish", fail)
-    monkeypatch.setattr(wandb, "teardown", lambda: ended.append(True))
+    if isinstance(error, ConnectionError):
+        monkeypatch.setattr(board.experiment, "finish", fail)
     board.finalize("success")
     assert bool(ended) == isinstance(error, ConnectionError), "its process, and so all its runs, are gone"
 

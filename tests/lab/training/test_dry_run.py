@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import errno
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -213,6 +214,18 @@ def test_an_error_of_other_code_alone_keeps_its_traceback(monkeypatch: pytest.Mo
     with pytest.raises(KeyError, match="gone"), ending.told():
         {}["gone"]
     assert ending.reason == "KeyError: 'gone'"
+
+
+def test_an_error_of_a_file_names_the_file_and_what_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outcome, "users_line_of", lambda _: None)
+    (checkpoint := tmp_path / "checkpoints" / "last-000000010.ckpt").parent.mkdir()
+    checkpoint.touch()
+    words = (
+        r"^metrics\.csv cannot be read or written \(File too large\): mend this and give the same command again, which "
+        r"goes on from last-000000010\.ckpt$"
+    )
+    with pytest.raises(LabError, match=words), Ending(tmp_path).told():
+        raise OSError(errno.EFBIG, "File too large", "metrics.csv")
 
 
 @pytest.mark.parametrize(
