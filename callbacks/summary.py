@@ -18,8 +18,8 @@ from lab.callbacks.eureka import EurekaMoment, find_moment
 from lab.callbacks.guards import FiniteLoss
 from lab.callbacks.progress import EurekaProgress
 from lab.callbacks.throughput import Throughput, samples_seen
+from lab.files import is_full
 from lab.runs.boards import boards
-from lab.runs.files import is_full
 from lab.runs.peak import forget_peak, peak_memory
 from lab.runs.provenance import now
 from lab.runs.summary import VERSION, Best, Eureka, Status, Summary, read_summary, write_summary

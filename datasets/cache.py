@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -13,9 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lab.console import LabError
-
-# Seconds after which a file that is still being written is taken for one of a killed process.
-_LONGEST_WRITE = 3600.0
+from lab.files import LONGEST_WRITE, remove_unfinished, write_atomically
 
 
 def cache() -> Path:
@@ -39,16 +35,6 @@ def read_arrays(path: Path) -> dict[str, NDArray[np.generic]] | None:
 
 def write_arrays(path: Path, arrays: Mapping[str, NDArray[np.generic]]) -> None:
     """Writes arrays with checksums; the file appears whole or not at all, and a failure to write is ignored."""
-    draft = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
-    with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        for old in path.parent.glob(f".{path.name}-*"):
-            with suppress(OSError):  # of another user
-                if time.time() - old.stat().st_mtime > _LONGEST_WRITE:
-                    old.unlink()  # of a process that was killed
-        try:
-            with draft.open("xb") as file:
-                np.savez(file, **arrays)  # type: ignore[arg-type]
-            draft.replace(path)
-        finally:
-            draft.unlink(missing_ok=True)
+    with suppress(OSError, LabError):
+        remove_unfinished(path.parent, path.name, LONGEST_WRITE)
+        write_atomically(path, lambda file: np.savez(file, **arrays))  # type: ignore[arg-type]

@@ -29,8 +29,8 @@ from lab.datasets.scenes import compose
 from lab.datasets.seeding import generator_of
 from lab.datasets.tasks.top_if_above import TopIfAbove
 from lab.datasets.vision import VisionData
+from lab.files import write_text
 from lab.observation.recorder import evaluating
-from lab.runs.files import write_text
 from lab.training.build import build_model_and_data
 from lab.training.load import read_trained
 

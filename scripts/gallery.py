@@ -19,10 +19,10 @@ from matplotlib.figure import Figure
 from lab.config.arguments import Parser
 from lab.config.command_line import composed
 from lab.console import LabError, refusals
+from lab.files import write_atomically, write_text
 from lab.plotting.curves import gradient_figure
 from lab.plotting.figures import same_axes, save_figure
 from lab.report.figures import shares_of_v
-from lab.runs.files import write_atomically, write_text
 from lab.runs.summary import load_summary
 from lab.training.inspection import inspect
 from scripts.reproduce.common import positive, run_options

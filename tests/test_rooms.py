@@ -43,9 +43,9 @@ def test_no_room_imports_upwards() -> None:
         ("datasets/tasks/main.py", "lab.attention.rule", "lab.datasets is not allowed to import lab.attention"),
         ("callbacks/eureka.py", "lab.training.fit", "lab.callbacks is not allowed to import lab.training"),
         ("callbacks/diagnostics/base.py", "scripts.curves", "lab is not allowed to import scripts"),
-        ("lab/runs/files.py", "lab.callbacks.eureka", "lab.runs is not allowed to import lab.callbacks"),
+        ("lab/runs/folder.py", "lab.callbacks.eureka", "lab.runs is not allowed to import lab.callbacks"),
         ("lab/config/identity.py", "hydra_plugins.eureka_lab", "lab.config is not allowed to import lab.sweeps"),
-        ("hydra_plugins/eureka_lab/__init__.py", "lab.runs.files", "is not allowed to import lab.runs"),
+        ("hydra_plugins/eureka_lab/__init__.py", "lab.runs.folder", "is not allowed to import lab.runs"),
     ],
 )
 def test_an_import_upwards_is_named(copy: Path, file: str, imported: str, told: str) -> None:

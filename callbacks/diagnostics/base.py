@@ -22,12 +22,12 @@ from lab.callbacks.eureka import moment_step
 from lab.callbacks.throughput import no_training
 from lab.console import LabError, blamed, tell, unexpected
 from lab.datasets.loading import data_of
+from lab.files import DamagedFile, write_atomically, write_text
 from lab.models.observable import attention_layers_of
 from lab.observation.observe import Chunk, Findings, observe
 from lab.observation.subject import Subject
 from lab.plotting.figures import save_figure
 from lab.runs.boards import Board, boards
-from lab.runs.files import DamagedFile, write_atomically, write_text
 
 # What a diagnostic may need beside a model and its input, and the words for it in messages.
 NEEDS = {

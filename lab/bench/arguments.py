@@ -13,7 +13,7 @@ from lab.bench.report import number
 from lab.config.arguments import Parser
 from lab.console import MOST_THREADS, LabError
 from lab.datasets.sizes import MOST_SAMPLES
-from lab.runs.files import check_writable
+from lab.files import check_writable
 
 # bfloat16 below this share of float32's speed is emulated, since the processor has no 16-bit arithmetic: a table of
 # that takes a day and tells nothing.

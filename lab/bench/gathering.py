@@ -12,8 +12,8 @@ from omegaconf import OmegaConf
 
 from lab.bench.cases import Case
 from lab.config.compose import compose_config
+from lab.files import csv_text
 from lab.report.gather import INDEX, gather
-from lab.runs.files import csv_text
 from lab.runs.metrics import FILE as METRICS
 from lab.runs.summary import Eureka, Summary, write_summary
 

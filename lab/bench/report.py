@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from lab.bench.cases import Row, size_of
-from lab.runs.files import csv_text, write_json, write_text
+from lab.files import csv_text, write_json, write_text
 from lab.signals import undisturbed
 
 TITLES = {

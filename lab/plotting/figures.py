@@ -20,8 +20,8 @@ from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 from PIL import Image
 
 from lab.console import LabError, printable
+from lab.files import write_atomically
 from lab.plotting.style import GUIDE, MAP, styled
-from lab.runs.files import write_atomically
 
 # Dots per inch of files: sharp on a screen with twice the usual resolution, small enough for a page.
 DPI = 150

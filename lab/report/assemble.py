@@ -13,6 +13,7 @@ from typing import Any
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
+from lab.files import lies_in
 from lab.report.against import MatchedRow, set_beside
 from lab.report.drawings import Drawing, drawings_of
 from lab.report.gather import Gathered
@@ -21,7 +22,6 @@ from lab.report.published import Table
 from lab.report.records import Record
 from lab.report.rows import setting_row
 from lab.report.settings import Setting, planned, settings
-from lab.runs.files import lies_in
 
 
 @dataclass(frozen=True)

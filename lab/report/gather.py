@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from lab.console import LabError
+from lab.files import DamagedFile, as_path, write_atomically
 from lab.report.records import CURVES, FILES, Record, read_record
-from lab.runs.files import DamagedFile, as_path, write_atomically
 from lab.runs.summary import Summary, as_it_is_now
 from lab.runs.walk import walk_runs
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from lab.console import LabError, tell
+from lab.files import as_path
 from lab.report.assemble import Report, assemble
 from lab.report.gather import folder_of_runs, gather
 from lab.report.published import load
 from lab.report.write import check_out, write
-from lab.runs.files import as_path
 from lab.runs.folder import PROVENANCE
 from lab.runs.provenance import command_line, git_state, now
 

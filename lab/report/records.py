@@ -15,8 +15,8 @@ from lab.config.compose import CONFIGS
 from lab.config.identity import flatten, identity
 from lab.config.overrides import read_override
 from lab.console import LabError
+from lab.files import DamagedFile
 from lab.observation.change_point import last_visible
-from lab.runs.files import DamagedFile
 from lab.runs.metrics import FILE as METRICS
 from lab.runs.metrics import read_metrics_table
 from lab.runs.stored_config import FILE as CONFIG

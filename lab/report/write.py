@@ -12,14 +12,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from lab.console import LabError, printable
-from lab.plotting.figures import save_figure
-from lab.report.against import MatchedRow
-from lab.report.assemble import Report
-from lab.report.drawings import Drawing
-from lab.report.markdown import code, escaped
-from lab.report.page import page_values
-from lab.report.rows import run_row
-from lab.runs.files import (
+from lab.files import (
+    LONGEST_WRITE,
     DamagedFile,
     csv_text,
     is_unfinished,
@@ -29,6 +23,13 @@ from lab.runs.files import (
     write_json,
     write_text,
 )
+from lab.plotting.figures import save_figure
+from lab.report.against import MatchedRow
+from lab.report.assemble import Report
+from lab.report.drawings import Drawing
+from lab.report.markdown import code, escaped
+from lab.report.page import page_values
+from lab.report.rows import run_row
 
 # Two marks of a report's folder; a folder with other files and neither mark is never written into. One is enough, since
 # a repository that keeps a report may leave out the HTML page.
@@ -37,8 +38,6 @@ _GENERATOR = '<meta name="generator" content="Eureka Lab">'
 _MARKDOWN_MARK = ("report.md", "<!-- generator: Eureka Lab -->")
 # Lists the files that a report has made; the next report deletes those that it does not make itself.
 _MADE = ".made.json"
-# Seconds after which a file that is still being written is taken for one of a killed process.
-_LONGEST_WRITE = 3600.0
 
 
 def write(report: Report, out: Path, provenance: Mapping[str, Any], pictures_mib: float | None = None) -> list[Path]:
@@ -59,7 +58,7 @@ def write(report: Report, out: Path, provenance: Mapping[str, Any], pictures_mib
     """
     check_out(out)
     for folder in (out, out / "figures"):
-        remove_unfinished(folder, "*", _LONGEST_WRITE)  # of a report that was killed
+        remove_unfinished(folder, "*", LONGEST_WRITE)  # of a report that was killed
     before = _made_before(out)
     if not (out / MARK).exists():
         # Written first, so that the folder of an interrupted report is known as one and may be written again.

@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from lab.console import LabError, duration, first_line, not_installed, tell
-from lab.runs.files import DamagedFile, read_json, write_json
+from lab.files import DamagedFile, read_json, write_json
 
 # Name of a board -> identifier of the folder's run there, which a resumed run goes on with.
 FILE = "boards.json"

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from lightning.fabric.plugins import TorchCheckpointIO
 
-from lab.runs.files import one_line, write_atomically
+from lab.files import one_line, write_atomically
 
 _DIGEST_BYTES = hashlib.sha256().digest_size
 

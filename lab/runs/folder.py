@@ -23,7 +23,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from lab.config.identity import identity
 from lab.console import LabError, tell
-from lab.runs.files import DamagedFile, read_json, remove_unfinished, write_json, write_text
+from lab.files import DamagedFile, read_json, remove_unfinished, write_json, write_text
 from lab.runs.lock import FolderLock
 from lab.runs.metrics import FILE as METRICS
 from lab.runs.spec import identity_of

@@ -26,8 +26,8 @@ from filelock import FileLock, LeaseSettingsMismatch, SoftFileLease, Timeout
 from pydantic import TypeAdapter, ValidationError
 
 from lab.console import Unfinished, tell
+from lab.files import DamagedFile, read_json, remove_unfinished, write_json
 from lab.runs import slurm
-from lab.runs.files import DamagedFile, read_json, remove_unfinished, write_json
 from lab.signals import undisturbed
 
 LOCK, LEASED, HOLDER = ".lock", ".lease", ".holder.json"

@@ -7,7 +7,7 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lab.runs.files import DamagedFile, read_file
+from lab.files import DamagedFile, read_file
 
 if TYPE_CHECKING:
     import pandas as pd

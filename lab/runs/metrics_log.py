@@ -11,7 +11,7 @@ from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
 from lab.console import LabError, tell
-from lab.runs.files import DamagedFile, csv_text, write_text
+from lab.files import DamagedFile, csv_text, write_text
 from lab.runs.metrics import read_metrics
 
 # Least time between two writes.

@@ -15,8 +15,8 @@ from lightning.pytorch.utilities import rank_zero_only
 from matplotlib.figure import Figure
 
 from lab.console import LabError, first_line
+from lab.files import one_line
 from lab.runs.boards import Board, keep_run, known_run, title
-from lab.runs.files import one_line
 from lab.runs.stored_config import read_config
 
 # Seconds in which a server has to begin its first answer.

@@ -13,7 +13,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from lab.console import LabError, Unfinished, first_line, raised_on_purpose, unexpected, users_line_of
-from lab.runs.files import is_full
+from lab.files import is_full
 from lab.runs.summary import Status
 
 # Errors that a user can fix, and whose messages say how.

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from lab.console import LabError
-from lab.runs.files import DamagedFile, read_file
+from lab.files import DamagedFile, read_file
 from lab.runs.walk import instead_of
 
 FILE = "config.yaml"

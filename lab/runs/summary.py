@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
 
-from lab.runs.files import DamagedFile, as_path, read_json, write_atomically, write_json
+from lab.files import DamagedFile, as_path, read_json, write_atomically, write_json
 from lab.runs.lock import is_held
 from lab.runs.metric_names import falls, is_accuracy, value_told
 

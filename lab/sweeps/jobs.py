@@ -16,8 +16,8 @@ from omegaconf import DictConfig
 
 from lab.config.overrides import is_whole
 from lab.console import LabError, tell
+from lab.files import DamagedFile, read_json, write_json
 from lab.runs import slurm
-from lab.runs.files import DamagedFile, read_json, write_json
 from lab.runs.spec import device_count
 from lab.sweeps.plan import FOLDER
 

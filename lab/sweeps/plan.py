@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.runs.files import DamagedFile, read_json, write_json
+from lab.files import DamagedFile, read_json, write_json
 
 FOLDER = ".sweeps"
 

@@ -19,7 +19,7 @@ from lab.config.explained import explained
 from lab.config.hydra_internals import Choices, compose_multirun, loader, split_into_jobs
 from lab.config.overrides import Override, last_of_each, parsed, values_of
 from lab.console import LabError, refusals
-from lab.runs.files import check_writable
+from lab.files import check_writable
 from lab.runs.provenance import command_line
 from lab.runs.spec import run_name, runs_folder, seeds_of
 from lab.sweeps.plan import FOLDER, write_plan

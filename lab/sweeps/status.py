@@ -14,8 +14,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from lab.console import duration, printable
+from lab.files import DamagedFile
 from lab.runs import slurm
-from lab.runs.files import DamagedFile
 from lab.runs.lock import LOCK, is_held
 from lab.runs.summary import FILE, as_it_is_now, load_summary
 from lab.runs.walk import walk_runs

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
-from lab.runs.files import is_full
+from lab.files import is_full
 from lab.signals import handling, signal_name
 
 # Python's own handlers. Others stay: a launcher's, or that of a shell that starts a process in the background.

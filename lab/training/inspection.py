@@ -16,10 +16,10 @@ from lab.config.suggestions import explain_key
 from lab.console import LabError, tell
 from lab.datasets.loading import DataModule
 from lab.datasets.text.data import CausalLanguageData
+from lab.files import as_path
 from lab.models.composed_softmax import softmax_config
 from lab.observation.gradients import TrainingState
 from lab.observation.subject import Subject
-from lab.runs.files import as_path
 from lab.runs.spec import folder_name
 from lab.training.build import build_data, build_optim
 from lab.training.load import read_trained

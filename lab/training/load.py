@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from lab.console import LabError
 from lab.datasets.loading import DataModule
+from lab.files import as_path
 from lab.models.composed_softmax import refuse_schedule, softmax_config
-from lab.runs.files import as_path
 from lab.runs.folder import Run
 from lab.training.build import build_data, build_model
 from lab.training.resume import fingerprint_in, of_same_data

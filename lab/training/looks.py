@@ -20,9 +20,9 @@ from lab.config.overrides import one_value, read_override
 from lab.config.suggestions import choices
 from lab.console import LabError, first_line, tables, tell
 from lab.datasets.loading import DataModule
+from lab.files import as_path, check_writable, write_json
 from lab.observation.observe import Findings, observe
 from lab.observation.subject import Subject
-from lab.runs.files import as_path, check_writable, write_json
 from lab.runs.provenance import provenance
 
 # Larger tables are not printed; they are in the files.

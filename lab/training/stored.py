@@ -27,8 +27,8 @@ from lab.datasets.text.corpus import FolderCorpus
 from lab.datasets.text.drawn_problems import DrawnProblems
 from lab.datasets.text.problem_files import FolderProblems
 from lab.datasets.text.tokenizers import ByteTokenizer
+from lab.files import DamagedFile, one_line
 from lab.models.answering import PretrainedAnsweringModel
-from lab.runs.files import DamagedFile, one_line
 from lab.runs.stored_config import FILE, check_there, read_config
 from lab.training.optim import OptimConfig
 
@@ -123,7 +123,7 @@ def _may_be_made(name: str, where: str, kinds: tuple[type, ...], trust: Sequence
             found = resolve_name(name)
         except Exception as error:
             raise LabError(f"{where}={name} cannot be imported: {one_line(error)}") from error
-        # Where it was defined counts: a name of the lab may lead to other modules, as lab.runs.files.os.
+        # Where it was defined counts: a name of the lab may lead to other modules, as lab.files.os.
         home = str(getattr(found, "__module__", ""))
         of_the_lab = _lies_in(home, ["lab"]) and inspect.isclass(found) and issubclass(found, kinds)
         of_the_lab = of_the_lab and not issubclass(found, _FETCHING)

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from lab.config.arguments import Parser
 from lab.console import LabError, refusals
+from lab.files import write_text
 from lab.plotting.figures import save_figure
-from lab.runs.files import write_text
 from scripts.atlas import page, retrieval
 from scripts.atlas.columns import COLUMNS, Cell, cells
 from scripts.atlas.retrieval import TRAINED, Retrieval

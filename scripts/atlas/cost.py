@@ -10,7 +10,7 @@ from statistics import median
 import torch
 
 from lab.config.compose import compose_config
-from lab.runs.files import read_json, write_json
+from lab.files import read_json, write_json
 from lab.training.build import build_model_and_data
 from scripts.atlas.columns import Column
 from scripts.atlas.rows import PLAIN, Row

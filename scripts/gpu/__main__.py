@@ -23,7 +23,7 @@ from typing import get_args
 from lab.config.arguments import Parser
 from lab.console import LabError, refusals
 from lab.datasets.sources import Split, TorchvisionSource
-from lab.runs.files import check_writable
+from lab.files import check_writable
 from lab.signals import handling
 from scripts.gpu.carry import CARRIED, SETS, unpack_images
 from scripts.gpu.packing import pack

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from lab.config.arguments import Parser
 from lab.console import LabError, refusals
-from lab.runs.files import write_atomically
+from lab.files import write_atomically
 
 ROOT = Path(__file__).resolve().parents[2]
 CARRIED = ROOT / ".carry"

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from lab.console import LabError
-from lab.runs.files import DamagedFile, read_json, write_json
+from lab.files import DamagedFile, read_json, write_json
 
 
 @dataclass

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lab.console import tell
-from lab.runs.files import write_text
+from lab.files import write_text
 from lab.runs.provenance import now
 from scripts.gpu.packing import pack
 from scripts.gpu.page import page

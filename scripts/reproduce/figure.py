@@ -25,8 +25,8 @@ import pandas as pd
 from lab.config.arguments import Parser
 from lab.config.overrides import quoted
 from lab.console import LabError, refusals, tell
+from lab.files import write_text
 from lab.plotting.figures import save_figure
-from lab.runs.files import write_text
 from lab.runs.summary import load_summary
 from scripts.reproduce.common import markdown, origin, refuse_keys, run_script, tell_duration, within
 from scripts.reproduce.drawings.runs import Shown

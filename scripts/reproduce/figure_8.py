@@ -20,13 +20,13 @@ from matplotlib.figure import Figure
 from lab.config.arguments import Parser
 from lab.console import LabError, refusals
 from lab.datasets.reasoning import PLATEAU
+from lab.files import write_text
 from lab.observation.slingshots import slingshots
 from lab.plotting.curves import guide
 from lab.plotting.figures import count_axis, legend_below, name_left, panels, save_figure
 from lab.plotting.style import GUIDE, line_style, styled
 from lab.report.published import load
 from lab.report.statistics import eureka_ratio, fisher
-from lab.runs.files import write_text
 from lab.runs.metrics import FILE as METRICS
 from lab.runs.metrics import read_metrics
 from lab.runs.summary import read_summary

@@ -24,10 +24,10 @@ from lab.attention.rules.fixed import Fixed
 from lab.attention.rules.log_length import LogLength
 from lab.config.arguments import Parser
 from lab.console import LabError, refusals
+from lab.files import write_text
 from lab.observation.dispersion import entropy
 from lab.plotting.figures import new_figure, save_figure
 from lab.plotting.style import line_styles, styled
-from lab.runs.files import write_text
 from scripts.reproduce.common import markdown, origin, positive
 
 SIZES = (2, 5, 25, 1000)

@@ -13,8 +13,8 @@ from filelock import FileLock
 from omegaconf import DictConfig
 
 from lab.console import LabError
+from lab.files import DamagedFile, read_file, write_text
 from lab.report.records import CURVES, FILES, Record, what_is_run
-from lab.runs.files import DamagedFile, read_file, write_text
 from lab.runs.folder import Run
 from lab.runs.spec import RunSpec
 from lab.runs.stored_config import read_config

@@ -23,12 +23,12 @@ from omegaconf import DictConfig
 
 from lab.config.arguments import Parser
 from lab.console import LabError, refusals
+from lab.files import write_text
 from lab.models.composed_softmax import refuse_schedule, softmax_config
 from lab.observation.dispersion import fit_beta
 from lab.plotting.figures import save_figure
 from lab.report.published import load
 from lab.report.statistics import mean_over_seeds, paired
-from lab.runs.files import write_text
 from lab.training.load import read_trained
 from scripts.reproduce.common import markdown, origin, positive, run_options, sentences, speed_of, tell_duration
 from scripts.reproduce.max_retrieval_evaluation import SIZES, Evaluation, Points, sets_of

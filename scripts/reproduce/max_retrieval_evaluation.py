@@ -20,10 +20,10 @@ from torch import Tensor, nn
 
 from lab.datasets.max_retrieval import Batch, MaxRetrievalData
 from lab.datasets.seeding import generator_of
+from lab.files import write_atomically, write_text
 from lab.models.set_attention import SetAttention
 from lab.observation.dispersion import best_inverse_temperature, entropy
 from lab.observation.recorder import Recorder
-from lab.runs.files import write_atomically, write_text
 from lab.training.load import Trained
 
 SIZES = tuple(2**power for power in range(4, 15))

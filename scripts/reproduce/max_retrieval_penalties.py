@@ -22,8 +22,8 @@ import torch
 from lab.attention.layers import MultiHead
 from lab.config.arguments import Parser
 from lab.console import LabError, refusals
+from lab.files import write_text
 from lab.observation.attention_statistics import logit_spread
-from lab.runs.files import write_text
 from lab.runs.summary import Summary
 from scripts.reproduce.common import markdown, origin, positive, seconds_a_step, sentences, tell_duration, within
 from scripts.reproduce.max_retrieval import (

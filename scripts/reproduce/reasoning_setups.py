@@ -23,11 +23,11 @@ import pandas as pd
 
 from lab.config.arguments import Parser
 from lab.console import refusals
+from lab.files import write_text
 from lab.report.outcomes import times
 from lab.report.records import Record
 from lab.report.statistics import eureka_ratio, fisher, holm, paired_ratios
 from lab.report.survival import log_rank, median_time
-from lab.runs.files import write_text
 from lab.runs.summary import Summary
 from scripts.reproduce.common import (
     earliest,

@@ -20,9 +20,9 @@ import pandas as pd
 
 from lab.config.arguments import Parser
 from lab.console import LabError, refusals
+from lab.files import write_text
 from lab.report.make import report
 from lab.report.settings import planned
-from lab.runs.files import write_text
 from lab.runs.summary import Summary, is_finished
 from lab.training.inspection import inspect
 from scripts.reproduce.common import markdown, origin, positive, run_options, sentences, train, within

@@ -25,13 +25,13 @@ from lab.config.arguments import Parser
 from lab.config.overrides import last_of_each, quoted
 from lab.config.suggestions import choices
 from lab.console import LabError, refusals
+from lab.files import write_text
 from lab.report.against import reason_of, unlike
 from lab.report.outcomes import CADENCE, Outcome, outcome
 from lab.report.published import Row, Table, load
 from lab.report.published import names as published
 from lab.report.records import read_record
 from lab.report.settings import Setting, differences, planned
-from lab.runs.files import write_text
 from scripts.reproduce.common import (
     check_minutes,
     markdown,

@@ -26,7 +26,7 @@ from pathlib import Path
 
 from lab.config.arguments import Parser
 from lab.console import refusals, tell
-from lab.runs.files import check_writable
+from lab.files import check_writable
 from scripts.process import Process
 from scripts.reproduce.common import positive
 from scripts.storm import damage, disk, flips, hostile, kills, lines, signals, slurm

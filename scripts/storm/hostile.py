@@ -116,7 +116,7 @@ ATTACKS: dict[str, Callable[[Path, Path], None]] = {
     "data: torch.load": _target("data", "torch.load", f="{pickle}", weights_only=False),
     "model: os.mkdir": _target("model", "os.mkdir", path="{made}"),
     "model: builtins.exec": _target("model", "builtins.exec", _args_=["__import__('os').mkdir('{made}')"]),
-    "softmax: lab.runs.files.write_text": _target("softmax", "lab.runs.files.write_text", path="{made}", text="x"),
+    "softmax: lab.files.write_text": _target("softmax", "lab.files.write_text", path="{made}", text="x"),
     "softmax: subprocess.run": _target("softmax", "subprocess.run", args=["mkdir", "{made}"]),
     "optim: pandas.read_pickle": _target("optim", "pandas.read_pickle", filepath_or_buffer="{pickle}"),
     "callbacks: os.mkdir": _target("callbacks.eureka", "os.mkdir", path="{made}"),

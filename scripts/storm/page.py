@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from lab.runs.files import write_text
+from lab.files import write_text
 from scripts.reproduce.common import origin
 from scripts.storm.case import Outcome, Storm
 from scripts.storm.record import Record

@@ -114,9 +114,9 @@ def test_debug_fast_draws_few() -> None:
 
 
 def test_kept_arrays_are_for_all_and_old_drafts_do_not_stay(tmp_path: Path) -> None:
-    (old := tmp_path / ".x.npz-0a1b2c3d").touch()
+    (old := tmp_path / ".x.npz.0a1b2c3d.unfinished").touch()
     os.utime(old, (0, 0))
-    (new := tmp_path / ".x.npz-4e5f6a7b").touch()
+    (new := tmp_path / ".x.npz.4e5f6a7b.unfinished").touch()
     before = os.umask(0o022)
     try:
         write_arrays(tmp_path / "x.npz", {"a": np.arange(3)})
@@ -127,7 +127,7 @@ def test_kept_arrays_are_for_all_and_old_drafts_do_not_stay(tmp_path: Path) -> N
 
 
 def test_a_draft_that_may_not_be_removed_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (old := tmp_path / ".x.npz-0a1b2c3d").touch()
+    (old := tmp_path / ".x.npz.0a1b2c3d.unfinished").touch()
     os.utime(old, (0, 0))
     unlink = Path.unlink
 

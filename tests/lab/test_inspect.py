@@ -17,9 +17,9 @@ from lab.callbacks.diagnostics.attention_entropy import AttentionEntropy
 from lab.config.look_arguments import look_arguments
 from lab.config.overrides import read_override
 from lab.console import LabError
+from lab.files import check_writable
 from lab.inspect import main
 from lab.runs.checkpoints import read_checkpoint, save_checkpoint
-from lab.runs.files import check_writable
 from lab.training.inspection import inspect
 from lab.training.looks import Looks
 

@@ -23,7 +23,7 @@ from lab.callbacks.progress import loss_told, metric_told
 from lab.callbacks.summary import RunSummary
 from lab.console import LabError
 from lab.datasets.loading import Batch, DataModule, StepLoader, step_reached
-from lab.runs.files import is_full
+from lab.files import is_full
 from lab.runs.folder import Run
 from lab.runs.summary import Status
 from lab.training.length import tell_of_length

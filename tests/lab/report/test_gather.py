@@ -14,13 +14,13 @@ from filelock import FileLock
 from report_runs import EPOCHS
 
 from lab.bench.gathering import write_runs
+from lab.files import DamagedFile
 from lab.report import gather as gathering
 from lab.report.assemble import assemble
 from lab.report.gather import INDEX, gather
 from lab.report.make import report
 from lab.report.outcomes import outcome
 from lab.report.settings import settings
-from lab.runs.files import DamagedFile
 from lab.sweeps.status import Gathering
 
 

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from lab.console import LabError
+from lab.files import DamagedFile
 from lab.inspect import main
-from lab.runs.files import DamagedFile
 from lab.runs.folder import Run
 from lab.runs.stored_config import read_config
 from lab.training.load import read_trained
@@ -51,8 +51,8 @@ def change(run: Path, part: str, **changes: Any) -> None:
     [
         ("data", {"_target_": "pandas.read_pickle", "filepath_or_buffer": "x"}, "data._target_=pandas.read_pickle"),
         ("data", {"_target_": "torch.load", "f": "x", "weights_only": False}, "data._target_=torch.load"),
-        ("data", {"_target_": "lab.runs.files.write_text", "path": "touched", "text": ""}, "lab.runs.files.write_text"),
-        ("data", {"_target_": "lab.runs.files.os.mkdir", "path": "touched"}, "lab.runs.files.os.mkdir"),
+        ("data", {"_target_": "lab.files.write_text", "path": "touched", "text": ""}, "lab.files.write_text"),
+        ("data", {"_target_": "lab.files.os.mkdir", "path": "touched"}, "lab.files.os.mkdir"),
         ("data", {"_target_": "builtins.eval", "_args_": ["open('touched', 'w')"]}, "builtins.eval"),
         ("data", {"_target_": ["os.mkdir"], "path": "touched"}, r"_target_=\['os.mkdir'\]"),
         ("data", {"_target_": "lab.attention.rules.fixed.Fixed", "heads": 1, "head_dim": 1}, "rules.fixed.Fixed"),

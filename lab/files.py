@@ -1,4 +1,4 @@
-"""Files of a run folder: written atomically, so that a reader never sees half of one; read as data, of bounded size."""
+"""Files: written atomically, so that a reader never sees half of one; read as data, of bounded size."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from typing import Any, BinaryIO
 from lab.console import LabError
 
 _UNFINISHED = ".unfinished"
+# Seconds after which a temporary file is taken for one of a killed process.
+LONGEST_WRITE = 3600.0
 
 
 class DamagedFile(LabError):
@@ -164,7 +166,7 @@ def remove_unfinished(folder: Path, name: str = "[!.]*", seconds: float = 0.0) -
         seconds: removes only those that are older, where other processes may be writing.
     """
     for path in folder.glob(f".{name}.????????{_UNFINISHED}"):
-        with suppress(FileNotFoundError):
+        with suppress(OSError):  # gone meanwhile, or another user's
             if not seconds or time.time() - path.stat().st_mtime > seconds:
                 path.unlink()
 

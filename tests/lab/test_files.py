@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lab.console import LabError
-from lab.runs.files import read_file, write_atomically, write_json
+from lab.files import read_file, write_atomically, write_json
 from lab.runs.folder import Run
 from lab.runs.lock import HOLDER
 from lab.runs.metrics import read_metrics, read_metrics_table
@@ -34,7 +34,7 @@ def test_a_failed_write_leaves_the_old_content_and_nothing_else(tmp_path: Path) 
 def test_what_killed_writes_have_left_is_removed_by_the_next_holder(tmp_path: Path) -> None:
     (tmp_path / "checkpoints").mkdir()
     places = [tmp_path / "config.yaml", tmp_path / "checkpoints" / "best.ckpt", tmp_path / HOLDER]
-    code = "import os; from pathlib import Path; from lab.runs.files import write_atomically\n"
+    code = "import os; from pathlib import Path; from lab.files import write_atomically\n"
     for path in places:
         killed = f"write_atomically(Path({str(path)!r}), lambda file: os.kill(os.getpid(), 9))"
         python("-c", code + killed, folder=tmp_path, check=False)
