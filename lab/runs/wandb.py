@@ -14,12 +14,14 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from lab.console import LabError, noted_if_slow
+from lab.files import one_line
 from lab.runs.boards import Board, keep_run, known_run, title
-from lab.runs.files import one_line
 from lab.runs.stored_config import read_config
 
 # Most characters of a run's name, and of its group, that W&B takes.
 _LONGEST = 128
+# What Lightning's logger calls the step.
+_STEP = "trainer/global_step"
 
 
 class WeightsAndBiases(WandbLogger, Board):
@@ -48,37 +50,15 @@ class WeightsAndBiases(WandbLogger, Board):
         entity: str | None = None,
         mode: Literal["online", "offline", "shared", "disabled"] | None = None,
     ) -> None:
-        self._folder = Path(folder)
-        known = known_run(self._folder, self.package)
-        name = title(self._folder)
-        super().__init__(
-            name=name[-_LONGEST:],
-            group=name.rpartition("/")[0][:_LONGEST],
-            save_dir=folder,
-            id=known or secrets.token_hex(4),
-            project=project,
-            entity=entity,
-            mode=mode,
-            notes=f"run folder: {self._folder.absolute()}",
-            # One process may have several W&B runs: in a sweep, or for seeds that train together.
-            reinit="create_new",
-        )
-        from wandb.errors import Error
-
-        try:
-            with noted_if_slow("waiting for W&B (up to WANDB_INIT_TIMEOUT seconds, 90 if not set)"):
-                self._begin()
-        except Error as error:
-            raise LabError(
-                f"logger=wandb: {one_line(error)}; `wandb login` logs in, logger.wandb.mode=offline needs no login"
-            ) from error
-
-    @rank_zero_only
-    def _begin(self) -> None:
-        """Notes the W&B run in the folder, then starts or reopens it: a kill in between leaves no second run."""
-        keep_run(self._folder, self.package, str(self.version))
-        given = {"folder": str(self._folder.absolute()), "config": read_config(self._folder)}
-        self.experiment.config.update(given, allow_val_change=True)
+        name = title(Path(folder))
+        named: dict[str, Any] = {
+            "name": name[-_LONGEST:],
+            "id": known_run(Path(folder), self.package) or secrets.token_hex(4),
+            "project": project,
+            "dir": folder,
+        }
+        run = _begin(Path(folder), **named, group=name.rpartition("/")[0][:_LONGEST], entity=entity, mode=mode)
+        super().__init__(**named, experiment=run)
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
@@ -101,11 +81,39 @@ class WeightsAndBiases(WandbLogger, Board):
     @rank_zero_only
     def finalize(self, status: str) -> None:
         super().finalize(status)
-        if (run := self._experiment) is not None:
-            self.send(lambda: run.finish(exit_code=0 if status == "success" else 1), at_last=True)
-            if isinstance(self.error, ConnectionError):
-                import wandb
+        self.send(lambda: self.experiment.finish(exit_code=0 if status == "success" else 1), at_last=True)
+        if isinstance(self.error, ConnectionError):
+            import wandb
 
-                # Its process, that of all W&B runs here, is gone, of which W&B would complain as this one ends.
-                with suppress(Exception):
-                    wandb.teardown()
+            # Its process, that of all W&B runs here, is gone, of which W&B would complain as this one ends.
+            with suppress(Exception):
+                wandb.teardown()
+
+
+@rank_zero_only
+def _begin(folder: Path, **given: Any) -> Any:
+    """Notes the W&B run in the folder, then starts or reopens it: a kill in between leaves no second run.
+
+    Not left to Lightning, which would go on in a run that the user has open, and end it.
+
+    Args:
+        folder: the run folder.
+        given: arguments of ``wandb.init``.
+
+    Returns:
+        The W&B run; None in other processes than the first.
+    """
+    import wandb
+
+    keep_run(folder, WeightsAndBiases.package, given["id"])
+    try:
+        with noted_if_slow("waiting for W&B (up to WANDB_INIT_TIMEOUT seconds, 90 if not set)"):
+            # create_new: one process may have several runs, in a sweep or for seeds that train together.
+            run = wandb.init(**given, notes=f"run folder: {folder.absolute()}", resume="allow", reinit="create_new")
+    except wandb.errors.Error as error:
+        raise LabError(
+            f"logger=wandb: {one_line(error)}; `wandb login` logs in, logger.wandb.mode=offline needs no login"
+        ) from error
+    run.config.update({"folder": str(folder.absolute()), "config": read_config(folder)}, allow_val_change=True)
+    run.define_metric("*", step_metric=_STEP, step_sync=True)
+    return run

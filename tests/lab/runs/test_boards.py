@@ -79,7 +79,7 @@ def test_the_identifier_of_a_run_on_a_board_is_data(tmp_path: Path) -> None:
 
 
 def test_weights_and_biases(tmp_path: Path, monkeypatch) -> None:
-    pytest.importorskip("wandb", reason="wandb is not installed: pip install 'eureka-lab[wandb]'")
+    wandb = pytest.importorskip("wandb", reason="wandb is not installed: pip install 'eureka-lab[wandb]'")
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
     overrides = (*SHORT, PASSED, "logger=wandb", "checkpoints.every_n_steps=2", f"paths.runs={tmp_path}")
@@ -94,9 +94,12 @@ def test_weights_and_biases(tmp_path: Path, monkeypatch) -> None:
     for word in ("val/accuracy", "eureka/epoch", "attention_scores/layers", str(run), "reasoning/softmax"):
         assert word.encode() in kept
     assert list(run.glob("wandb/offline-run-*/files/media/images/attention_scores/*.png"))
-    # Seeds that train together are runs of their own.
-    train_with([*overrides, "seeds=[1,2]", "threads=1"])
-    assert len({known_run(run.with_name(f"seed={seed}"), "wandb") for seed in (0, 1, 2)}) == 3
+    # Seeds that train together are runs of their own, and so is one that the user has open, in a notebook.
+    with wandb.init(dir=tmp_path) as mine:
+        train_with([*overrides, "seeds=[1,2]", "threads=1"])
+        assert wandb.run is mine and mine.step == 0
+        mine.log({"mine": 1.0})
+    assert len({mine.id, *(known_run(run.with_name(f"seed={seed}"), "wandb") for seed in (0, 1, 2))}) == 4
 
 
 def test_mlflow(tmp_path: Path, monkeypatch) -> None:
