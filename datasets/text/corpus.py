@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import Field, PositiveInt
 
-from lab.console import first_line, not_installed, tell
+from lab.console import first_line, tell
+from lab.datasets.text.library import library
 
 Split = Literal["train", "validation"]
 Pattern = Annotated[str, Field(min_length=1)]
@@ -223,18 +223,3 @@ def _told(rows: Iterator[Any], name: str) -> Iterator[Any]:
 
 def _unread(name: str, error: Exception) -> ValueError:
     return ValueError(f"data.corpus.name={name} cannot be read from the Hugging Face Hub: {first_line(error)}")
-
-
-def library(name: str) -> Any:
-    """Imports a library of the extra ``language``.
-
-    Raises:
-        ValueError: if it is not installed.
-    """
-    try:
-        found = import_module(name)
-        if found.__file__ is None:  # without ``datasets``, the lab's folder of that name is found
-            raise ImportError(name)
-    except ImportError as error:
-        raise ValueError(f"this needs {not_installed(name, 'language')}") from error
-    return found

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from lab.console import first_line
-from lab.datasets.text.corpus import library
+from lab.datasets.text.library import library
 from lab.datasets.text.tokens import END, SPECIAL, START
 
 

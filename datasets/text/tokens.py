@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from lab.console import first_line, tell
 from lab.datasets.cache import cache
-from lab.datasets.text.corpus import Corpus, Split, library
+from lab.datasets.text.corpus import Corpus, Split
+from lab.datasets.text.library import library
 
 # As RoBERTa has them, in the order of their numbers.
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from lab.console import first_line
 from lab.datasets.loading import IGNORED
 from lab.datasets.sizes import Size
-from lab.datasets.text.corpus import library
+from lab.datasets.text.library import library
 from lab.models.language import CausalLanguageModel, Dropout
 from lab.models.observable import Observable
 from lab.models.replace import replace_softmax

@@ -13,7 +13,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from lab.datasets.sizes import Size
-from lab.datasets.text.corpus import library
+from lab.datasets.text.library import library
 from lab.datasets.text.tokens import END, START
 from lab.models.observable import Observable
 from lab.models.replace import replace_softmax

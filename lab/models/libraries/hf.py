@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from lab.console import LabError, first_line, tell
-from lab.datasets.text.corpus import library
+from lab.datasets.text.library import library
 from lab.models.libraries.named import UNREADABLE, NamedModel
 from lab.models.observable import Picture
 

@@ -1,0 +1,23 @@
+"""Libraries of the extra ``language``, which the lab does without where none of them is asked for."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from lab.console import not_installed
+
+
+def library(name: str) -> Any:
+    """Imports a library of the extra ``language``.
+
+    Raises:
+        ValueError: if it is not installed.
+    """
+    try:
+        found = import_module(name)
+        if found.__file__ is None:  # without ``datasets``, the lab's folder of that name is found
+            raise ImportError(name)
+    except ImportError as error:
+        raise ValueError(f"this needs {not_installed(name, 'language')}") from error
+    return found
