@@ -423,10 +423,13 @@ def test_an_interrupted_run_is_stopped_and_can_go_on(tmp_path: Path) -> None:
 def test_a_run_that_is_ended_before_it_trains_leaves_nothing(
     tmp_path: Path, number: signal.Signals, monkeypatch
 ) -> None:
-    """As its data are read, which takes long."""
+    """As its data are read, which takes long.
+
+    In small pieces, as real data are: a signal in the moment before one long sleep would be heard only after it.
+    """
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "slow.py").write_text(
-        "import time\n\nclass Slow:\n    def load(self, split: str):\n        time.sleep(300)\n"
+        "import time\n\nclass Slow:\n    def load(self, split: str):\n        while True: time.sleep(0.01)\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "data"))
     # So few are drawn in no time, and nothing says that they are kept.
