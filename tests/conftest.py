@@ -185,6 +185,11 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_unconfigure() -> None:
+    """Undoes it: PyTorch's libraries complain at the end of what was never collected."""
+    gc.unfreeze()
+
+
 def lab_train(*overrides: str, folder: Path, check: bool = True) -> subprocess.CompletedProcess:
     """``python -m lab.train`` in ``folder``, as a user types it."""
     return python("-m", "lab.train", *overrides, folder=folder, check=check)
