@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 
 def signal_name(number: int) -> str:
@@ -33,6 +34,42 @@ def handling(handler: Callable[[int, Any], object], *signals: int) -> Iterator[N
         yield
     finally:
         put_back(before)
+
+
+class Ended(SystemExit):
+    """The end of the program by a signal, with exit status 128 + signal, as a handler raises it."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(128 + number)
+        self.number = number
+
+
+@contextmanager
+def ended_surely() -> Iterator[None]:
+    """Raises an :class:`Ended` again, within the block, where Python has swallowed it.
+
+    An error that a signal's handler raises is lost where the signal comes within a finaliser, such as that of a
+    process that has run git, or within another function that only the interpreter calls.
+    """
+    before = sys.unraisablehook
+
+    def again(lost: sys.UnraisableHookArgs) -> None:
+        if not isinstance(ended := lost.exc_value, Ended):
+            return before(lost)
+
+        def end(number: int, frame: Any) -> NoReturn:
+            raise ended
+
+        signal.signal(ended.number, end)
+        # By a thread, a moment later: raised in this function, it would be lost as well.
+        main = threading.main_thread().ident
+        threading.Timer(0.01, signal.pthread_kill, [main, ended.number]).start()
+
+    sys.unraisablehook = again
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
 
 
 def put_back(handlers: Mapping[int, Any]) -> None:

@@ -52,6 +52,7 @@ from lab.datasets.drawn import DrawnDigits, DrawnGarments
 from lab.datasets.tasks.main import MainTask
 from lab.datasets.vision import VisionData
 from lab.runs import lock
+from lab.runs.folder import Run
 from lab.runs.lock import Holder
 from lab.runs.summary import FILE, read_summary
 from lab.training.machine import cpp_compiler
@@ -188,6 +189,13 @@ def pytest_collection_finish() -> None:
 def pytest_unconfigure() -> None:
     """Undoes it: PyTorch's libraries complain at the end of what was never collected."""
     gc.unfreeze()
+
+
+def held(folder: Path) -> Run:
+    """A run folder that this process holds."""
+    run = Run(folder)
+    run.hold()
+    return run
 
 
 def lab_train(*overrides: str, folder: Path, check: bool = True) -> subprocess.CompletedProcess:

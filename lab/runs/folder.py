@@ -42,7 +42,7 @@ PROVENANCE, CHECKPOINTS = "provenance.json", "checkpoints"
 
 
 class Run:
-    """Holds a run folder for this process.
+    """A run folder, which this process holds from :meth:`hold` to :meth:`release`.
 
     Args:
         folder: where the run lives.
@@ -50,9 +50,6 @@ class Run:
 
     Attributes:
         begun: whether this process has trained; set by the code that trains.
-
-    Raises:
-        LabError: if another process holds the folder.
     """
 
     def __init__(self, folder: Path, primary: bool = True) -> None:
@@ -66,16 +63,24 @@ class Run:
         self._made = [path for path in (folder, *folder.parents) if not path.exists()]
         self._aside: Path | None = None
         self._empty = False
-        if primary:
-            try:
-                self._lock.acquire()
-                for place in (self.checkpoints, self.pictures):
-                    remove_unfinished(place)
-                self._remove_unfinished()
-                self._empty = not self._content()
-            except BaseException:  # a signal, too: the caller has no Run yet whose take_back() it could call
-                self._leave()
-                raise
+
+    def hold(self) -> None:
+        """Holds the folder for this process, if it writes, and removes what killed writes have left in it.
+
+        Raises:
+            LabError: if another process holds the folder.
+        """
+        if not self.primary:
+            return
+        try:
+            self._lock.acquire()
+            for place in (self.checkpoints, self.pictures):
+                remove_unfinished(place)
+            self._remove_unfinished()
+            self._empty = not self._content()
+        except BaseException:  # a signal, too
+            self._leave()
+            raise
 
     def release(self) -> None:
         """Lets other processes have the folder."""
@@ -192,6 +197,7 @@ class Run:
 
     def _leave(self) -> None:
         """Lets go of the folder, and removes it if this process has made it and it is empty."""
+        self._empty = False
         self._lock.release(remove=bool(self._made))
         with suppress(OSError):  # another process may be using the folder by now
             for path in self._made:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from lab.files import is_full
-from lab.signals import handling, signal_name
+from lab.signals import Ended, ended_surely, handling, signal_name
 
 # Python's own handlers. Others stay: a launcher's, or that of a shell that starts a process in the background.
 _OWN = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
@@ -22,7 +22,8 @@ _OWN = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DF
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
     """Makes Ctrl-C and SIGTERM end the program, within the block, with one line and exit status 128 + signal."""
-    with handling(_end, *(number for number, own in _OWN.items() if signal.getsignal(number) == own)):
+    own = (number for number, handler in _OWN.items() if signal.getsignal(number) == handler)
+    with handling(_end, *own), ended_surely():
         yield
 
 
@@ -50,4 +51,4 @@ def _end(number: int, frame: Any) -> NoReturn:
             signal.signal(one, signal.SIG_IGN)
     # Not through Python's buffers: the signal may have interrupted a write to them.
     os.write(2, f"\n{signal_name(number)}: ended\n".encode())
-    raise SystemExit(128 + number)
+    raise Ended(number)

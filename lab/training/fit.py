@@ -123,9 +123,10 @@ def _tell_if_logged_otherwise(run: Run, config: DictConfig) -> None:
 @contextmanager
 def _opened(spec: RunSpec) -> Iterator[OpenRun | Summary]:
     """Holds the run folder of one seed within the block; yields its summary if nothing is left to train."""
-    with _writable(spec.folder):
-        run = Run(spec.folder, primary=process_rank() == 0)
+    run = Run(spec.folder, primary=process_rank() == 0)
     try:
+        with _writable(spec.folder):
+            run.hold()
         if spec.force and slurm.restarts() and run.read_provenance().get("slurm_job") == slurm.job():
             spec = spec.changed(force=False)  # this job has started the run anew already, before it was requeued
         # Read before anything is set aside: seeds that began together start anew together. All processes read the same
@@ -142,7 +143,7 @@ def _opened(spec: RunSpec) -> Iterator[OpenRun | Summary]:
             yield before
             return
         yield OpenRun(spec, run, _identified(run, spec, code, before))
-    except (LabError, *STOPPED):
+    except (LabError, GeneratorExit, *STOPPED):  # GeneratorExit: a signal came before the block began
         run.take_back()
         raise
     finally:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import IO, Any
 
 from lab.console import Unfinished
-from lab.signals import handling, hears
+from lab.signals import Ended, ended_surely, handling, hears
 
 # Variable that names the process of rank 0 to those that Lightning starts for the other ranks.
 RANK_0 = "EUREKA_RANK_0"
@@ -83,7 +83,8 @@ def ended_with_parent() -> Iterator[None]:
         try:
             _set_handlers(_end_run)
             threading.Thread(target=watch, daemon=True).start()
-            yield
+            with ended_surely():
+                yield
         finally:
             done.set()
             _set_handlers(_note)
@@ -106,7 +107,7 @@ def _end_run(number: int, frame: Any) -> None:
     global _told
     if not _told:
         _told = True
-        raise SystemExit(128 + number)
+        raise Ended(number)
 
 
 def _note(number: int, frame: Any) -> None:

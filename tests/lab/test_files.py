@@ -5,13 +5,12 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from conftest import python
+from conftest import held, python
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lab.console import LabError
 from lab.files import read_file, write_atomically, write_json
-from lab.runs.folder import Run
 from lab.runs.lock import HOLDER
 from lab.runs.metrics import read_metrics, read_metrics_table
 from lab.runs.metrics_log import MetricsLog
@@ -41,7 +40,7 @@ def test_what_killed_writes_have_left_is_removed_by_the_next_holder(tmp_path: Pa
     of_others = tmp_path / "..job.json.abcdefgh.unfinished"
     of_others.touch()
     assert len(list(tmp_path.rglob("*.unfinished"))) == 4
-    run = Run(tmp_path)
+    run = held(tmp_path)
     run.release()
     assert list(tmp_path.rglob("*.unfinished")) == [of_others], "which its launcher is writing"
 

@@ -14,7 +14,7 @@ from types import FrameType
 
 import filelock
 import pytest
-from conftest import held_by, summary_of, write_a_summary
+from conftest import held, held_by, summary_of, write_a_summary
 
 from lab.console import LabError
 from lab.runs import lock
@@ -233,7 +233,7 @@ def test_the_status_of_a_run_on_another_node(tmp_path: Path) -> None:
 
 
 def test_force_leaves_the_holder_where_it_is(tmp_path: Path) -> None:
-    run = Run(tmp_path / "r")
+    run = held(tmp_path / "r")
     assert run.set_aside() is None
     (run.folder / "metrics.csv").write_text("old")
     assert run.set_aside() is not None
@@ -246,16 +246,17 @@ def test_a_signal_at_any_moment_of_taking_a_folder_leaves_nothing(tmp_path: Path
 
     def end(number: int, frame: FrameType | None) -> None:
         while frame is not None:
-            if frame.f_code is Run.__init__.__code__:
+            if frame.f_code is Run.hold.__code__:
                 raise KeyboardInterrupt
             frame = frame.f_back
 
     def taken_and_left(after: float | None) -> bool:
         """Tells whether the signal came before the folder was taken."""
+        run = Run(tmp_path / "runs" / "one")
         if after is not None:
             signal.setitimer(signal.ITIMER_REAL, after)
         try:
-            run = Run(tmp_path / "runs" / "one")
+            run.hold()
         except KeyboardInterrupt:
             return True
         finally:

@@ -468,6 +468,20 @@ def test_a_second_signal_does_not_break_off_what_the_first_ends(first: signal.Si
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+def test_a_signal_within_a_finaliser_ends_the_program_too(capfd) -> None:
+    """Python swallows what is raised there; the program would go on, and be deaf to further signals."""
+
+    class Finalised:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(SystemExit, match=str(128 + signal.SIGINT)), ended_by_signals():
+        Finalised()
+        time.sleep(60)
+    assert capfd.readouterr().err == "\nCtrl-C: ended\n"
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
 def test_a_job_that_is_queued_again_begins_anew_only_once(tmp_path: Path, monkeypatch, capsys) -> None:
     """force=true, and SLURM starts the same job a second time: what it has begun is not set aside by itself."""
     command = ["experiment=reasoning", "data.numbers=4", "trainer.max_epochs=3", "logger=csv_only", "threads=1"]

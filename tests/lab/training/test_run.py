@@ -9,7 +9,7 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
-from conftest import summary_of, write_a_summary
+from conftest import held, summary_of, write_a_summary
 from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
 from omegaconf import OmegaConf
@@ -113,15 +113,15 @@ def test_names_are_folders_even_when_long_or_odd() -> None:
 
 
 def test_two_processes_cannot_hold_one_folder(tmp_path: Path) -> None:
-    run = Run(tmp_path / "r")
+    run = held(tmp_path / "r")
     with pytest.raises(LabError, match="another process is running in"):
-        Run(tmp_path / "r")
+        held(tmp_path / "r")
     run.release()
-    Run(tmp_path / "r").release()
+    held(tmp_path / "r").release()
 
 
 def test_another_configuration_is_refused(tmp_path: Path) -> None:
-    run = Run(tmp_path / "r")
+    run = held(tmp_path / "r")
     config = OmegaConf.create({"optim": {"lr": 0.1}, "paths": {"runs": "a"}, "force": False})
     run.identify(config, {})
     run.identify(OmegaConf.create({"optim": {"lr": 0.1}, "paths": {"runs": "b"}, "force": True}), {})
@@ -131,7 +131,7 @@ def test_another_configuration_is_refused(tmp_path: Path) -> None:
 
 
 def test_force_keeps_the_run_before(tmp_path: Path) -> None:
-    run = Run(tmp_path / "r")
+    run = held(tmp_path / "r")
     assert run.set_aside() is None
     for number in (1, 2):
         (run.folder / "metrics.csv").write_text(f"old {number}")
@@ -146,7 +146,7 @@ def test_a_run_that_cannot_be_set_aside_whole_stays_where_it_is(tmp_path: Path, 
     (tmp_path / "r").mkdir()
     for name in ("config.yaml", "metrics.csv", "provenance.json"):
         (tmp_path / "r" / name).write_text(name)
-    run = Run(tmp_path / "r")
+    run = held(tmp_path / "r")
     sound, moves = shutil.move, iter(range(9))
 
     def move(path: Path, to: Path) -> None:
@@ -190,7 +190,7 @@ def test_curves_of_accuracy_and_loss_are_of_the_watched_metric_where_it_is_one(m
 
 
 def test_a_killed_run_reads_as_stopped(tmp_path: Path) -> None:
-    run = Run(tmp_path / "r")
+    run = held(tmp_path / "r")
     write_a_summary(run.folder, "running")
     assert summary_of(run.folder)["status"] == "running"
     run.release()
@@ -314,13 +314,13 @@ def test_what_the_machine_lacks_is_no_damage(tmp_path: Path, monkeypatch) -> Non
 
 def test_half_a_reserve_of_a_killed_run_goes(tmp_path: Path) -> None:
     (tmp_path / "..reserve.abcdefgh.unfinished").touch()
-    Run(tmp_path).release()
+    held(tmp_path).release()
     assert not list(tmp_path.glob("*.unfinished"))
 
 
 @pytest.mark.parametrize("name", ["summary.json", "config.yaml", "provenance.json", "metrics.csv"])
 def test_a_folder_where_a_file_would_be_is_refused(tmp_path: Path, name: str) -> None:
-    run = Run(tmp_path)
+    run = held(tmp_path)
     (tmp_path / name).mkdir()
     with pytest.raises(LabError, match=f"{name} is a folder"):
         run.identify(OmegaConf.create({}), {})
