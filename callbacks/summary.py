@@ -18,6 +18,7 @@ from lab.callbacks.eureka import EurekaMoment, find_moment
 from lab.callbacks.guards import FiniteLoss
 from lab.callbacks.progress import EurekaProgress
 from lab.callbacks.throughput import Throughput, samples_seen
+from lab.console import LabError, first_line
 from lab.files import is_full
 from lab.runs.boards import boards
 from lab.runs.peak import forget_peak, peak_memory
@@ -110,10 +111,15 @@ class RunSummary(Callback):
             told["error"] = error
         try:
             write_summary(self.folder, self.what.model_copy(update=told))
-        except OSError as full:
-            # Even the reserved disk space is used up; the error that ended the run is still reported.
-            if status == "running" or not is_full(full):
+        except (OSError, LabError) as lost:
+            if status == "running":
                 raise
+            # What ended the run is told, and no second error in its place, as of a folder that cannot be written.
+            if status == "finished" and not is_full(lost):
+                raise LabError(
+                    f"the run has come to its end, but its summary cannot be written ({first_line(lost)}): mend this "
+                    "and give the same command again"
+                ) from lost
 
     def _progress(self, trainer: L.Trainer) -> dict[str, Any]:
         callbacks = callbacks_of(trainer)

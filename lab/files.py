@@ -71,7 +71,7 @@ def check_writable(folder: Path, option: str) -> None:
     Raises:
         LabError: if a file cannot be made there.
     """
-    missing = [one for one in (folder, *folder.parents) if not one.exists()]
+    missing = [one for one in (folder, *folder.parents) if not os.path.exists(one)]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()

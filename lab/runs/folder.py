@@ -13,6 +13,7 @@ A folder is named by what was run, not by the clock, so that the same command fi
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -60,7 +61,7 @@ class Run:
         self.metrics = folder / METRICS
         self.begun = False
         self._lock = FolderLock(folder)
-        self._made = [path for path in (folder, *folder.parents) if not path.exists()]
+        self._made = [path for path in (folder, *folder.parents) if not os.path.exists(path)]
         self._aside: Path | None = None
         self._empty = False
 

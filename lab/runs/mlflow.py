@@ -106,7 +106,8 @@ class MLflow(MLFlowLogger, Board):
     def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
         # A resumed run has the same hyper-parameters, and MLflow takes them only once.
         if not self._goes_on:
-            super().log_hyperparams(params)
+            log = super().log_hyperparams
+            self.send(lambda: log(params))
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:

@@ -66,18 +66,19 @@ class Ending:
 
     def _sentence(self, error: BaseException) -> str | None:
         """Says in one sentence what is wrong; None for an error that a user cannot fix."""
-        if isinstance(error, (*MENDED, InstantiationException)):
-            return _in_words(error)
         if isinstance(error, OSError) and is_full(error):
             return (
                 f"the disk has no room for {error.filename or 'what is logged'}: make room and give the same "
                 f"command again{self._last_state()}"
             )
-        if isinstance(error, OSError) and error.filename and not users_line_of(error):
+        # An error of the operating system; those that the lab raises itself have no number.
+        if isinstance(error, OSError) and error.errno and error.filename and not users_line_of(error):
             return (
                 f"{error.filename} cannot be read or written ({error.strerror or first_line(error)}): mend this and "
                 f"give the same command again{self._last_state()}"
             )
+        if isinstance(error, (*MENDED, InstantiationException)):
+            return _in_words(error)
         if _lost_another_process(error):
             return (
                 "another process of this run has ended: the reason stands above, unless it was killed, as for lack of "

@@ -232,9 +232,9 @@ def load_summary(folder: str | Path) -> Summary:
         LabError: if ``folder`` is no path.
     """
     folder = as_path(folder, "load_summary('runs/reasoning/softmax/seed=0')")
-    if folder.is_file():
+    if os.path.isfile(folder):  # False, too, of a name that is too long for the file system
         raise DamagedFile(folder, "is a file: give the run folder that it lies in")
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         raise DamagedFile(folder, "holds no run: there is no such folder")
     path = folder / FILE
     # Not with pydantic's own JSON parser: NaN must be told apart from a number.

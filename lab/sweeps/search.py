@@ -10,6 +10,7 @@ import itertools
 import random
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -104,7 +105,13 @@ def search(config: DictConfig, launch: Launch) -> None:
                 ]
                 for values, number in first.items()
             ]
-            ends = dict(zip(first, launch(jobs, started), strict=True))
+            try:
+                ends = dict(zip(first, launch(jobs, started), strict=True))
+            except BrokenProcessPool as error:  # of joblib, which ends all processes where one was killed
+                raise LabError(
+                    f"a process of search {name} was killed, as for lack of memory, and those beside it were ended: "
+                    "the same command goes on"
+                ) from error
             open_ones = 0
             for number, values in batch.items():
                 with _written(name):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from concurrent.futures.process import BrokenProcessPool
+from typing import NoReturn
 
 from hydra.core.utils import JobReturn
 from hydra.plugins.launcher import Launcher
@@ -12,6 +14,8 @@ from omegaconf import DictConfig
 
 from lab.config.hydra_internals import error_of
 from lab.console import LabError, tell
+from lab.runs.spec import runs_folder
+from lab.runs.summary import is_finished
 from lab.sweeps.record import names_of
 from lab.sweeps.waiting import end_if_told
 
@@ -33,20 +37,30 @@ class TellingLauncher:
         """Returns the results; those with an error that is no :class:`LabError` are left to Hydra, which shows it.
 
         Raises:
-            SystemExit: if a run has failed or was cut short, for a reason that it has told itself.
+            SystemExit: if a run has failed or was cut short, for a reason that it has told itself, or if a process was
+                killed.
         """
-        results = self._launcher.launch(job_overrides, initial_job_idx=initial_job_idx)
+        try:
+            results = self._launcher.launch(job_overrides, initial_job_idx=initial_job_idx)
+        except BrokenProcessPool:  # of joblib, which ends all processes where one was killed
+            end_if_told()
+            names = names_of(self._config, job_overrides)
+            runs = runs_folder(self._config)
+            left = [of_seeds for of_seeds in names if not all(is_finished(runs / name) for name in of_seeds)]
+            tell("a process of this sweep was killed, as for lack of memory, and those beside it were ended")
+            self._end(left, len(names))
         end_if_told()
         errors = [error_of(one) for one in results]
         broken = [jobs for jobs, error in zip(job_overrides, errors, strict=True) if error]
         unexpected = any(error and not isinstance(error, LabError) for error in errors)
         if not broken or unexpected or os.environ.get("HYDRA_FULL_ERROR"):
             return results
-        names = ", ".join(map(_name, names_of(self._config, broken)))
-        tell(
-            f"error: {len(broken)} of {len(results)} runs did not finish: {names}. The same command runs what is "
-            "missing."
-        )
+        self._end(names_of(self._config, broken), len(results))
+
+    def _end(self, broken: Sequence[Sequence[str]], jobs: int) -> NoReturn:
+        """Names the runs of jobs that did not finish, and ends the program."""
+        names = ", ".join(map(_name, broken))
+        tell(f"error: {len(broken)} of {jobs} runs did not finish: {names}. The same command runs what is missing.")
         sys.exit(1)
 
 

@@ -219,9 +219,12 @@ def build_checkpoints(config: DictConfig, run: Run, preemption: Preemption) -> C
 
 
 def build_loggers(spec: RunSpec, run: Run, resume_step: int) -> list[Logger]:
-    """Makes the logger of ``metrics.csv`` and those that the config names, and logs the run's hyperparameters."""
+    """Makes the logger of ``metrics.csv`` and those that the config names, and logs the run's hyperparameters.
+
+    The latter only in the first process of a run, which alone logs: several would make the same database at once.
+    """
     loggers: list[Logger] = [MetricsLog(run.metrics, resume_step)]
-    for make in instantiate(spec.config.logger).values():
+    for make in instantiate(spec.config.logger).values() if run.primary else ():
         if make is not None:
             # A resumed run logs the steps after its last checkpoint again: a logger that can purge its old rows does.
             takes_back = resume_step and "purge_step" in inspect.signature(make).parameters

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import signal
 import subprocess
 import sys
@@ -574,6 +575,29 @@ def test_devices_that_are_not_there_are_told_before_anything_is_built(
     with pytest.raises(LabError, match=words):
         train_with([*SMALL, *overrides, f"paths.runs={tmp_path}"])
     assert not list(tmp_path.rglob("*"))
+
+
+def test_processes_that_would_each_train_alone_in_one_folder_are_refused(tmp_path: Path, monkeypatch) -> None:
+    """torchrun has started two, and the trainer knows of one."""
+    for name, value in {"LOCAL_RANK": "1", "WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    words = (
+        r"^2 processes were started, as by torchrun, and trainer\.devices=1 on 1 node needs 1: give trainer=ddp, and "
+    )
+    with pytest.raises(LabError, match=words):
+        train_in(tmp_path, *SMALL)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_of_runs_whose_name_is_too_long_is_told(tmp_path: Path, monkeypatch, capsys) -> None:
+    long = f"paths.runs={tmp_path / ('x' * 300)}"
+    with pytest.raises(LabError, match=r"cannot be written: .*File name too long.*; name another folder with paths"):
+        train_with(["experiment=reasoning", long])
+    monkeypatch.setattr(sys, "argv", ["lab.train", "-m", "experiment=reasoning", "seed=0,1", long])
+    with pytest.raises(SystemExit, match="1"):
+        lab.train.main()
+    assert re.fullmatch(r"error: paths\.runs: .* cannot be written: File name too long\n", capsys.readouterr().err)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_machine_without_a_gpu_knows_what_one_has_finished(tmp_path: Path, monkeypatch) -> None:

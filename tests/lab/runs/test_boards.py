@@ -15,7 +15,10 @@ from lightning.pytorch.loggers import Logger
 
 from lab.console import LabError
 from lab.runs.boards import FILE, LEFT_ALONE, Board, check_installed, keep_run, known_run
+from lab.runs.folder import Run
+from lab.runs.spec import RunSpec
 from lab.train import run as train_with
+from lab.training.build import build_loggers
 
 LOOKS = (
     "callbacks=[reasoning,attention_scores]",
@@ -246,7 +249,18 @@ def test_a_lost_store_of_mlflow_does_not_end_the_run(tmp_path: Path, monkeypatch
         (tmp_path / "a?%41b" / "mlflow.db").write_text("no database")
         log(board, metrics, step)
 
+    def refuse(*_: Any) -> None:
+        raise ValueError("500")
+
     monkeypatch.setattr(MLflow, "log_metrics", lose)
+    monkeypatch.setattr(MLflow.__base__, "log_hyperparams", refuse)
     run = train_in(tmp_path / "runs", *SHORT, "logger=mlflow", there)
     assert summary_of(run)["status"] == "finished"
-    assert capsys.readouterr().err.count("logger=mlflow no longer takes what is logged (") == 1
+    assert capsys.readouterr().err.count("logger=mlflow no longer takes what is logged (500)") == 1
+
+
+def test_only_the_first_process_of_a_run_makes_its_boards(tmp_path: Path) -> None:
+    """Two at once would make the same tables of a database."""
+    spec = RunSpec.compose([*SHORT, f"paths.runs={tmp_path}"])
+    kinds = [len(build_loggers(spec, Run(spec.folder, primary), 0)) for primary in (True, False)]
+    assert kinds == [2, 1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import signal
 from collections.abc import Iterator, Sequence
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
@@ -175,6 +176,15 @@ def test_two_processes_do_not_search_the_same(multirun, tmp_path: Path, monkeypa
     search.search(multirun(here, few), launch_while_others_search)
     assert [batch[0]["softmax"] for batch in launcher.batches] == ["norm_softmax"]
     search.search(multirun(here, few), launcher.launch)
+
+
+def test_a_killed_process_of_a_search_is_told(multirun, tmp_path: Path) -> None:
+    def launch(*_: Any) -> None:
+        raise BrokenProcessPool("The exit codes of the workers are {SIGKILL(-9)}")
+
+    with pytest.raises(LabError, match=r"^a process of search search-\w+ was killed, .*: the same command goes on$"):
+        search.search(multirun(f"paths.runs={tmp_path}"), launch)
+    assert [trial.state.name for trial in trials(tmp_path)] == ["RUNNING"], "and so goes on"
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "random", "cmaes", "nsgaii"])

@@ -7,9 +7,12 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
@@ -21,6 +24,7 @@ from lab.signals import signal_name
 from lab.sweeps import waiting
 from lab.sweeps.waiting import ends_as_told
 from lab.train import main
+from lab.train import run as train_with
 from lab.training import processes
 from lab.training.start import share_of_threads
 
@@ -68,6 +72,26 @@ def test_runs_side_by_side_fail_alone_and_save_upon_ctrl_c(tmp_path: Path, monke
         assert again.count("error: data.train_share must leave inputs for training and validation") == 2
         assert again.count("error: 2 of 4 runs did not finish: reasoning/softmax,callbacks=eureka,data.numbers=4,") == 1
         assert not any(words in again for words in HYDRAS_WORDS)
+
+
+def test_a_killed_process_of_a_sweep_is_told_with_what_is_left(tmp_path: Path, monkeypatch, capsys) -> None:
+    """joblib ends the others, and raises this."""
+
+    def launch(*_: Any, **__: Any) -> None:
+        raise BrokenProcessPool("The exit codes of the workers are {SIGKILL(-9)}")
+
+    monkeypatch.chdir(tmp_path)
+    short = [*SWEEP[1:-1], "trainer.max_epochs=1"]
+    train_with([*short, "threads=1"])
+    monkeypatch.setattr(import_module("hydra_plugins.hydra_joblib_launcher._core"), "launch", launch)
+    monkeypatch.setattr(sys, "argv", ["lab.train", "-m", *short, "seed=0,1", "hydra/launcher=joblib", "threads=1"])
+    capsys.readouterr()
+    with pytest.raises(SystemExit, match="1"):
+        main()
+    told, last = capsys.readouterr().err.splitlines()
+    assert told == "a process of this sweep was killed, as for lack of memory, and those beside it were ended"
+    name = "reasoning/softmax,callbacks=eureka,data.numbers=4,trainer.max_epochs=1/seed=1"
+    assert last == f"error: 1 of 2 runs did not finish: {name}. The same command runs what is missing."
 
 
 @pytest.mark.parametrize("begun", [False, True], ids=["before its runs begin", "while they train"])

@@ -1,3 +1,4 @@
+import errno
 import json
 import os
 import shutil
@@ -26,6 +27,7 @@ from lab.runs.checkpoints import (
     save_checkpoint,
 )
 from lab.runs.folder import Run
+from lab.runs.outcome import Ending
 from lab.runs.spec import RunSpec, run_name
 from lab.runs.summary import Eureka, Summary
 from lab.runs.walk import walk_runs
@@ -219,6 +221,22 @@ def test_a_start_that_fails_does_not_take_back_what_a_run_had_come_to(tmp_path: 
     after = json.loads((tmp_path / "summary.json").read_text())
     assert {name: after[name] for name in before} == {**before, "status": "failed"}
     assert after["error"] == "no MNIST there"
+
+
+def test_a_folder_that_cannot_be_written_hides_no_error_that_ended_the_run(tmp_path: Path, monkeypatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted", str(tmp_path / "summary.json"))
+
+    monkeypatch.setattr("lab.callbacks.summary.write_summary", refuse)
+    monkeypatch.setattr("lab.runs.outcome.users_line_of", lambda _: None)  # for which it takes this test
+    summary = RunSummary(tmp_path, Summary(status="running", seed=0, softmax="softmax"))
+    for status in ("failed", "stopped"):
+        summary.write(None, status)
+    with pytest.raises(LabError, match=r"come to its end, but its summary cannot be written \(.*summary\.json"):
+        summary.write(None, "finished")
+    words = r"^.*summary\.json cannot be read or written \(Operation not permitted\): mend this and give the same "
+    with pytest.raises(LabError, match=words), Ending(tmp_path).told():
+        summary.write(None, "running")
 
 
 def test_the_newest_checkpoints_are_kept_and_a_damaged_one_ahead_is_none_of_them(tmp_path: Path) -> None:
