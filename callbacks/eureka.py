@@ -134,7 +134,9 @@ class EurekaMoment(Callback):
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         check_metric("callbacks.eureka.metric", self.metric, pl_module, of="val/")
         self.prior_accuracy = data_of(trainer).prior_accuracy()
-        self.prior_loss = data_of(trainer).prior_loss()
+        # Data tell it of cross-entropy; the module's settings (OptimConfig) say if its loss is another one.
+        own_loss = getattr(getattr(pl_module, "optim", None), "own_loss", False)
+        self.prior_loss = None if own_loss else data_of(trainer).prior_loss()
         for part, highest in (("prior_accuracy", 1.0), ("prior_loss", math.inf)):
             value: object = getattr(self, part)
             if value is not None and not (isinstance(value, int | float) and 0 <= value <= highest):

@@ -115,8 +115,11 @@ def _check_form(data: DataModule, batch: object, where: str) -> None:
     if not isinstance(latents, Mapping):
         raise LabError(f"latents of {where} must be a dict, name -> [B], and are {_told(latents)}")
     for name, values in latents.items():
-        if not isinstance(values, Tensor) or values.shape[:1] != y.shape[:1]:
-            raise LabError(f"latent {name} of {where} must have one value for each of {len(y)}, and is {_told(values)}")
+        if not isinstance(values, Tensor) or values.shape not in (y.shape[:1], y.shape):
+            raise LabError(
+                f"latent {name} of {where} must have one value for each of {len(y)} samples, or, as y, one for each "
+                f"answer, and is {_told(values)}"
+            )
     if data.locations and type(data).scored is DataModule.scored:
         _check_locations(data, y, latents, where)
 

@@ -34,7 +34,8 @@ def prior_accuracy(latents: Mapping[str, Tensor], labels: Tensor) -> float | Non
         labels: [B] int64.
 
     Returns:
-        The accuracy in [0, 1] over these scenes; None where the task has no two targets.
+        The accuracy in [0, 1] over these scenes; None where the task has no two targets, or where the label is not
+        decided by the target that counts: then these latents do not say what can be read off the others.
     """
     if not {"target_1", "target_2", "target_location"} <= latents.keys():
         return None
@@ -43,6 +44,8 @@ def prior_accuracy(latents: Mapping[str, Tensor], labels: Tensor) -> float | Non
         told = latents["target_location"] == len(reached)
         label_of = torch.full((int(target.max()) + 1,), -1, dtype=labels.dtype)
         label_of[target[told]] = labels[told]
+        if not torch.equal(label_of[target[told]], labels[told]):
+            return None
         reached.append((label_of[target] == labels).double().mean().item())
     return max(reached)
 

@@ -123,7 +123,7 @@ class Keeper(Callback):
                 raise LabError(
                     f"{type(self).__name__}: the figure {name} is a {type(figure).__name__}: return Matplotlib's figure"
                 )
-            paths.append(self.draw(figure, f"{name}{suffix}", trainer, pdf))
+            paths.append(self.draw(figure, name, trainer, pdf, suffix))
         return paths
 
     @contextmanager
@@ -140,19 +140,27 @@ class Keeper(Callback):
         except Exception as error:
             tell(f"callbacks.{self.name} draws no picture over training: {unexpected(error)}")
 
-    def draw(self, figure: Figure, name: str, trainer: L.Trainer | None = None, pdf: bool = False) -> Path:
+    def draw(
+        self, figure: Figure, name: str, trainer: L.Trainer | None = None, pdf: bool = False, suffix: str = ""
+    ) -> Path:
         """Writes a picture below ``pictures``, and shows it on the boards; returns its PNG file.
 
         Args:
             figure: the picture.
-            name: name of its file in the diagnostic's folder; "" for the one picture over training.
+            name: its name, also on the boards; "" for the one picture over training.
             trainer: the trainer, whose boards show the picture; None shows it on none.
             pdf: writes a PDF beside it, for a paper.
+            suffix: added to the name of its file in the diagnostic's folder.
+
+        Raises:
+            TypeError: if it is no picture.
         """
-        path = self.folder / "pictures" / (f"{self.name}/{name}.png" if name else f"{self.name}.png")
+        if not isinstance(figure, Figure):
+            raise TypeError(f"a picture is a {type(figure).__name__}: return Matplotlib's figure")
+        path = self.folder / "pictures" / (f"{self.name}/{name}{suffix}.png" if name else f"{self.name}.png")
         save_figure(figure, path, pdf=pdf)
         if trainer is not None:
-            tag = f"{self.name}/{name.split('_epoch_')[0]}" if name else self.name
+            tag = f"{self.name}/{name}" if name else self.name
             for board in boards(trainer):
                 # At the step of the epoch's other metrics, so that a resumed run keeps it where it keeps them.
                 board.show_figure(tag, figure, max(0, trainer.global_step - 1))

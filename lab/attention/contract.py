@@ -110,7 +110,7 @@ def check_rule(rule: object) -> None:
     if rule.takes_causal and rule.reads_masked_keys is None:
         rule.reads_masked_keys = False  # it knows about masks
     H, D = rule.heads, rule.head_dim
-    # Sizes that differ from each other and from H and D, so that a wrong axis cannot fit by chance.
+    # Sizes that differ from each other and from H and D, so that a wrong axis cannot fit by chance (H and D may agree).
     B, N, M = [size for size in (2, 3, 5, 7, 11) if size not in (H, D)][:3]
     with torch.no_grad(), torch.random.fork_rng(devices=[]), torch.device("cpu"):
         tried = copy.deepcopy(rule).cpu().float()
@@ -244,5 +244,10 @@ def _beta_of(rule: TemperatureRule, q_BHND: Tensor, k_BHMD: Tensor, mask: Tensor
         raise ValueError(
             f"{where} returns {list(beta.shape)} for {shapes}: it must be broadcastable to the queries, as is "
             f"{[*q_BHND.shape[:-1], 1]}, one number per query"
+        )
+    if beta.dim() == 1 and len(beta) > 1 and rule.heads == rule.head_dim:
+        raise ValueError(
+            f"{where} returns {list(beta.shape)}, and there are as many heads as channels: return "
+            f"[{rule.heads}, 1, 1], one number per head, or [1, 1, {rule.head_dim}], one per channel"
         )
     return beta

@@ -47,8 +47,9 @@ def explain_key(config: DictConfig, key: str) -> str:
     for depth, part in enumerate(parts):
         if not isinstance(node, DictConfig) or part not in node:
             where = ".".join(parts[:depth]) or "the config"
-            valid = [str(k) for k in node if k not in HYDRA_KEYS] if isinstance(node, DictConfig) else []
-            if depth == len(parts) - 1 and _takes(node, part):
+            listed = [str(k) for k in node if k not in HYDRA_KEYS] if isinstance(node, DictConfig) else []
+            valid = sorted({*listed, *_taken_by(node)})
+            if depth == len(parts) - 1 and part in valid:
                 return f"{key} is not in the config yet, so add it with a plus: +{key}="
             # An option elsewhere with exactly this name is a better hint than a neighbour with a similar name.
             elsewhere = _elsewhere(config, key)
@@ -57,14 +58,15 @@ def explain_key(config: DictConfig, key: str) -> str:
     return f"{key} exists"
 
 
-def _takes(node: Any, name: str) -> bool:
-    """Tells if the class or function that a config names takes an argument that the config does not list."""
+def _taken_by(node: Any) -> list[str]:
+    """Arguments of the class or function that a config names, which the config need not list."""
     if not isinstance(node, DictConfig) or "_target_" not in node:
-        return False
+        return []
     try:
-        return name in inspect.signature(get_object(str(node._target_))).parameters
+        taken = inspect.signature(get_object(str(node._target_))).parameters.values()
     except Exception:  # what cannot be imported is told where it is checked
-        return False
+        return []
+    return [one.name for one in taken if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
 
 
 def _elsewhere(config: DictConfig, key: str) -> str | None:

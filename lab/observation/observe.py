@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from numbers import Number
+from pathlib import PurePath
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,7 +24,7 @@ from torch import Tensor, nn
 
 from lab.attention.normaliser import Normaliser
 from lab.attention.rule import TemperatureRule
-from lab.console import LabError, blamed
+from lab.console import LabError, blamed, name_of
 from lab.datasets.loading import Batch, DataModule
 from lab.models.observable import Observable, attention_layers_of, observable
 from lab.observation.attention_statistics import shares
@@ -210,11 +211,16 @@ def conclusion(observer: Observer, seen: list[Any]) -> Findings:
     parts: dict[str, tuple[Iterable[Any], Callable[[Any], bool]]] = {
         "rows are dicts, column -> value": (found.rows, lambda row: isinstance(row, Mapping)),
         "scalars are single numbers": (found.scalars.values(), _is_number),
+        "values in rows are single": (_values(found.rows), _is_single),
+        "histograms are tensors": (found.histograms.values(), lambda value: isinstance(value, Tensor)),
+        "arrays hold numbers, as many in each row": (found.arrays.values(), _is_array),
         "figures are functions that make a figure": (found.figures.values(), callable),
+        "names of figures are names of files": (found.figures, _is_file_name),
     }
     for words, (values, holds) in parts.items():
         if wrong := [value for value in values if not holds(value)]:
-            raise LabError(f"{type(observer).__name__}.conclude: {words}, and one is a {type(wrong[0]).__name__}")
+            told = repr(wrong[0]) if isinstance(wrong[0], str) else f"a {type(wrong[0]).__name__}"
+            raise LabError(f"{type(observer).__name__}.conclude: {words}, and one is {told}")
     # A tensor would be written as its text.
     rows = [
         {column: value.item() if _is_scalar(value) else value for column, value in row.items()} for row in found.rows
@@ -228,6 +234,28 @@ def _is_scalar(value: Any) -> bool:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, Number | np.generic) or _is_scalar(value)
+
+
+def _values(rows: Iterable[Any]) -> Iterator[Any]:
+    return (value for row in rows if isinstance(row, Mapping) for value in row.values())
+
+
+def _is_single(value: Any) -> bool:
+    """Tells whether a value fits into one field of a table."""
+    several = isinstance(value, Tensor | np.ndarray | Mapping | Sequence) and not isinstance(value, str)
+    return _is_scalar(value) or not several
+
+
+def _is_array(value: Any) -> bool:
+    try:
+        return np.asarray(value).dtype != object
+    except (TypeError, ValueError):  # rows of several lengths
+        return False
+
+
+def _is_file_name(name: object) -> bool:
+    """Tells whether a name leads to a file below the folder that it is written into."""
+    return isinstance(name, str) and not PurePath(name).is_absolute() and ".." not in PurePath(name).parts
 
 
 def device_of(model: nn.Module) -> torch.device:
@@ -295,7 +323,12 @@ def _read(model: nn.Module, data: DataModule, batch: Batch, what: Sequence[str],
     layers = read_layers(model, batch["x"], what, precision) if what else []
     plain = observable(model)
     assert plain is not None
-    regions = data.regions(batch)
+    where = f"{name_of(type(data))}.regions"
+    with blamed(f"{where} fails"):
+        regions = data.regions(batch)
+    for name, region in regions.items():
+        if region.dtype != torch.bool:
+            raise LabError(f"{where}: {name} must be a tensor of bool, and is one of {region.dtype}")
     on_tokens = with_kinds({name: plain.on_tokens(region) for name, region in regions.items()})
     return Chunk(batch, on_tokens, layers, plain, data.latent_names, partial(data.token_names, batch))
 

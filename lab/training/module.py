@@ -6,12 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from lab.attention.precision import at_least_float32
 from lab.attention.schedule import TauSchedule
 from lab.console import blamed, name_of
 from lab.datasets.loading import Batch, data_of
@@ -127,7 +125,7 @@ class TwoStepModule(SeededModule):
         """Loss of a training batch from the model's logits [B, classes] and the labels [B]."""
         if self.optim.loss_precision == "float64":
             logits = logits.double()
-        return _cross_entropy(logits, target, self.optim.label_smoothing)
+        return self.optim.loss(logits, target, self.optim.label_smoothing)
 
     def observe_training(self, logits: Tensor, loss: Tensor, batch: Batch) -> None:
         """Adds the model's logits for a training batch to the epoch's metrics."""
@@ -171,7 +169,7 @@ class TwoStepModule(SeededModule):
         """Adds the model's logits for a validation batch to the metrics."""
         for name, (answers, target, counted) in data_of(self.trainer).scored(logits, batch).items():
             if not name:
-                loss = _cross_entropy(answers, target)
+                loss = self.optim.loss(answers, target)
                 self.validation_metrics.update(logits=answers, target=target, loss=loss)
                 continue
             accuracy = self.further_accuracies[self.accuracies.index(name)]
@@ -234,9 +232,3 @@ class TwoStepModule(SeededModule):
 def _change_sums(state: dict[str, Tensor], change: Callable[[Tensor], Tensor]) -> None:
     """Changes the sums of this epoch's training metrics in a state dict."""
     state |= {name: change(value) for name, value in state.items() if name.startswith("train_metrics.")}
-
-
-def _cross_entropy(logits: Tensor, target: Tensor, label_smoothing: float = 0.0) -> Tensor:
-    """Mean cross-entropy over all answers of a batch, in float32 or, for float64 logits, in float64."""
-    precise = at_least_float32(logits)[0]
-    return F.cross_entropy(precise.flatten(0, -2), target.flatten(), label_smoothing=label_smoothing)

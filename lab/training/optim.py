@@ -7,18 +7,26 @@ import inspect
 import math
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
+import torch.nn.functional as F
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from timm.optim import create_optimizer_v2, get_optimizer_class, list_optimizers, param_groups_weight_decay
 from timm.scheduler import create_scheduler_v2
 from timm.scheduler.scheduler import Scheduler
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
+from lab.attention.precision import at_least_float32
+from lab.console import LabError, name_of
 from lab.models.observable import observable
+
+# Optimisers of timm that update each number by itself, so that models in one tensor do not affect each other.
+_ELEMENTWISE = ("adam", "adamw", "nadam", "nadamw", "radam", "adamax", "sgd", "nesterov", "momentum", "rmsprop", "lion")
+# Options of optimisers that are elementwise without them, and what they take over all numbers of a parameter.
+_OF_A_PARAMETER = {"caution": "mean", "clipping_threshold": "root mean square"}
 
 
 @dataclass(frozen=True)
@@ -47,10 +55,16 @@ class OptimConfig:
             that of the logits, float32 at least.
         options: passed to the optimiser (betas, eps, ...).
 
+    Attributes:
+        elementwise: set True by a subclass with an :meth:`optimizer` of its own that updates each number by itself, so
+            that the seeds of ``seeds=`` can share its tensors.
+
     Raises:
         ValueError: if there is no such optimiser, it does not take these options, or the warm-up is not given in the
             schedule's unit (epochs or steps).
     """
+
+    elementwise: ClassVar[bool] = False
 
     lr: PositiveFloat
     name: str = "adamw"
@@ -123,7 +137,15 @@ class OptimConfig:
         return param_groups_weight_decay(model, self.weight_decay, no_weight_decay_list=spared)
 
     def optimizer(self, groups: list[dict[str, Any]], samples_per_step: int, may_fuse: bool = True) -> Optimizer:
-        """The optimiser of these parameter groups; one kernel updates all of a parameter where it ``may_fuse``."""
+        """The optimiser of these parameter groups; one kernel updates all of a parameter where it ``may_fuse``.
+
+        A subclass with an optimiser of its own overrides this.
+
+        Args:
+            groups: as in ``torch.optim``, each with its ``weight_decay``.
+            samples_per_step: for :meth:`scaled_lr`, the learning rate.
+            may_fuse: False where gradients are unscaled or clipped before the step.
+        """
         lr = self.scaled_lr(samples_per_step)
         options = dict(self.options)
         if not may_fuse:
@@ -138,6 +160,49 @@ class OptimConfig:
                 f"optim.options {self.options} do not fit optim.name={self.name}: {why}; "
                 "~optim.options leaves them all out, ~optim.options.<name> one of them"
             ) from error
+
+    def loss(self, logits: Tensor, target: Tensor, label_smoothing: float = 0.0) -> Tensor:
+        """Mean cross-entropy over all answers of a batch, in float32 or, for float64 logits, in float64.
+
+        A subclass with a loss of its own overrides this. Labels are classes under any loss: accuracies need them.
+
+        Args:
+            logits: [B, classes] or [B, answers, classes].
+            target: [B] or [B, answers] int64; :data:`lab.datasets.loading.IGNORED` where nothing is asked.
+            label_smoothing: in [0, 1); 0 in validation.
+        """
+        precise = at_least_float32(logits)[0]
+        return F.cross_entropy(precise.flatten(0, -2), target.flatten(), label_smoothing=label_smoothing)
+
+    @property
+    def own_loss(self) -> bool:
+        """True if a subclass has a loss of its own in place of cross-entropy."""
+        return type(self).loss is not OptimConfig.loss
+
+    def check_elementwise(self) -> None:
+        """Refuses an optimiser whose update of a number depends on others: it would mix seeds that share tensors.
+
+        Raises:
+            LabError: if it is one, or may be one.
+        """
+        if self.elementwise:
+            return
+        if type(self).optimizer is not OptimConfig.optimizer:
+            raise LabError(
+                f"seeds needs an optimiser that updates each number independently: if that of {name_of(type(self))} "
+                "does, write elementwise = True in the class, else run seeds one by one"
+            )
+        if self.name.lower() not in _ELEMENTWISE:
+            raise LabError(
+                f"seeds needs an optimiser that updates each number independently ({', '.join(_ELEMENTWISE)}), not "
+                f"{self.name}"
+            )
+        for option, what in _OF_A_PARAMETER.items():
+            if self.options.get(option):
+                raise LabError(
+                    f"optim.options.{option} uses the {what} over a parameter, which under seeds= would mix models: "
+                    "leave it out, or run seeds one by one"
+                )
 
     def scheduler(self, optimizer: Optimizer, epochs: int) -> Scheduler | LRScheduler | None:
         """The learning-rate schedule, timm's by epoch or torch's by step; None where the rate is constant.

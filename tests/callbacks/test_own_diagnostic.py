@@ -19,6 +19,7 @@ from lab.console import LabError
 from lab.inspect import main as look
 from lab.observation.observe import Chunk, Findings
 from lab.observation.recorder import QUANTITIES
+from lab.runs.tensorboard import TensorBoard
 
 PAGE = (ROOT / "docs" / "diagnostics.md").read_text()
 
@@ -84,12 +85,14 @@ class Sharpest(Diagnostic):
         return self.picture(table)
 
 
-def train_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str = "Sharpest") -> Path:
+def train_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str = "Sharpest", logger: str = "csv_only"
+) -> Path:
     (tmp_path / "mine" / "callbacks").mkdir(parents=True)
     config = f"own:\n  _target_: {__name__}.{target}\n  folder: ${{paths.run}}\n"
     (tmp_path / "mine" / "callbacks" / "own.yaml").write_text(config)
     short = ["experiment=reasoning", "callbacks=[reasoning,own]", "trainer.max_epochs=2", "data.numbers=4"]
-    return train_in(tmp_path / "runs", f"hydra.searchpath=[file://{tmp_path}/mine]", *short, "logger=csv_only")
+    return train_in(tmp_path / "runs", f"hydra.searchpath=[file://{tmp_path}/mine]", *short, f"logger={logger}")
 
 
 @pytest.mark.parametrize("picture", [lambda table: table["lagest"], lambda table: "no figure"])
@@ -107,7 +110,11 @@ def test_a_picture_over_training_that_fails_fails_no_run(
     [
         ({"rows": [[1.0]]}, "rows are dicts, column -> value, and one is a list"),
         ({"scalars": {"a": torch.zeros(3)}}, "scalars are single numbers, and one is a Tensor"),
-        ({"scalars": {"a": "high"}}, "scalars are single numbers, and one is a str"),
+        ({"scalars": {"a": "high"}}, "scalars are single numbers, and one is 'high'"),
+        ({"rows": [{"a": torch.zeros(3)}]}, "values in rows are single, and one is a Tensor"),
+        ({"histograms": {"a": [1.0]}}, "histograms are tensors, and one is a list"),
+        ({"arrays": {"a": [1, [2, 3]]}}, "arrays hold numbers, as many in each row, and one is a list"),
+        ({"figures": {"../a": Figure}}, "names of figures are names of files, and one is '../a'"),
         ({"figures": {"a": Figure()}}, "figures are functions that make a figure, and one is a Figure"),
     ],
 )
@@ -117,6 +124,30 @@ def test_findings_of_another_form_are_refused(
     monkeypatch.setattr(Sharpest, "finding", Findings(**parts))
     with pytest.raises(LabError, match=f"Sharpest.conclude: {words}"):
         train_with(tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("regions", "words"),
+    [
+        (lambda self, batch: {}["nope"], "ReasoningData.regions fails: KeyError: 'nope'"),
+        (lambda self, batch: {"a": batch["x"].float()}, "regions: a must be a tensor of bool, and is one of torch.fl"),
+    ],
+)
+def test_regions_that_are_none_are_told_with_who_gives_them(
+    regions: Any, words: str, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setattr("lab.datasets.reasoning.ReasoningData.regions", regions)
+    with pytest.raises(LabError, match=words):
+        train_with(tmp_path, monkeypatch)
+
+
+def test_a_picture_keeps_its_name_on_the_boards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+    monkeypatch.setattr(TensorBoard, "show_figure", lambda self, tag, figure, step: shown.append(tag))
+    figures = {"loss_epoch_mean": Figure, "loss_epoch_wise": Figure}
+    monkeypatch.setattr(Sharpest, "finding", Findings(figures=figures))
+    train_with(tmp_path, monkeypatch, logger="tensorboard")
+    assert {tag for tag in shown if tag.startswith("sharpest")} == {f"sharpest/{name}" for name in figures}
 
 
 def test_a_tensor_in_a_row_is_written_as_its_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

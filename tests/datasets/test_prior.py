@@ -29,6 +29,13 @@ def test_a_class_never_seen_at_a_location_tells_nothing() -> None:
     assert prior_accuracy(latents, torch.tensor([0, 1])) == 0.5
 
 
+def test_a_label_that_the_target_does_not_decide_has_no_known_plateau() -> None:
+    """An operator, say, that the model sees and the latents do not tell."""
+    latents = {name: torch.tensor([1, 1, 2]) for name in ("target_1", "target_2")}
+    latents["target_location"] = torch.zeros(3, dtype=torch.int64)
+    assert prior_accuracy(latents, torch.tensor([4, 5, 0])) is None
+
+
 def test_of_three_targets_the_best_counts() -> None:
     latents = {f"target_{n}": torch.arange(6) + n for n in (1, 2, 3)}
     latents["target_location"] = torch.tensor([0, 1, 1, 2, 2, 2])

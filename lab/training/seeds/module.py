@@ -21,7 +21,7 @@ from torch.utils.data import default_collate
 from lab.callbacks.eureka import find_moment, watched_metric
 from lab.callbacks.progress import loss_told, metric_told
 from lab.callbacks.summary import RunSummary
-from lab.console import LabError
+from lab.console import counted
 from lab.datasets.loading import Batch, DataModule, StepLoader, step_reached
 from lab.files import is_full
 from lab.runs.folder import Run
@@ -30,9 +30,6 @@ from lab.training.length import tell_of_length
 from lab.training.lightning_internals import end_a_finished_epoch, set_up_validation
 from lab.training.module import TwoStepModule
 from lab.training.seeds.stack import Stack, split_optimizer_state
-
-# Optimisers of timm that update each number by itself, so that models in one tensor do not affect each other.
-ELEMENTWISE = ("adam", "adamw", "nadam", "nadamw", "radam", "adamax", "sgd", "nesterov", "momentum", "rmsprop", "lion")
 
 
 class OneSeed(TwoStepModule):
@@ -148,10 +145,6 @@ class SeedTrainer:
             self._real.save_checkpoint(filepath, weights_only)
 
 
-# Options of optimisers that are elementwise without them, and what they take over all numbers of a parameter.
-_OF_A_PARAMETER = {"caution": "mean", "clipping_threshold": "root mean square"}
-
-
 class SeedsModule(L.LightningModule):
     """Trains the modules of many seeds in one batched pass; loss, metrics and schedules are each module's own.
 
@@ -167,18 +160,7 @@ class SeedsModule(L.LightningModule):
 
     def __init__(self, seeds: list[Seed], compile: bool = False) -> None:
         super().__init__()
-        optim = seeds[0].module.optim
-        if optim.name.lower() not in ELEMENTWISE:
-            raise LabError(
-                f"seeds needs an optimiser that updates each number independently ({', '.join(ELEMENTWISE)}), not "
-                f"{optim.name}"
-            )
-        for option, what in _OF_A_PARAMETER.items():
-            if optim.options.get(option):
-                raise LabError(
-                    f"optim.options.{option} uses the {what} over a parameter, which under seeds= would mix models: "
-                    "leave it out, or run seeds one by one"
-                )
+        seeds[0].module.optim.check_elementwise()
         self.seeds = seeds
         self.stack = Stack([seed.module.model for seed in seeds])
         loss = seeds[0].module.loss
@@ -320,7 +302,7 @@ class SeedsModule(L.LightningModule):
         losses = [float(seed.loss.detach()) for seed in self.seeds if hasattr(seed, "loss")]
         moments = [*self._ended, *(_had_moment(seed) for seed in self.seeds)]
         return [
-            f"{len(self.seeds)} seeds" + (f" of {len(moments)}" if self._ended else ""),
+            counted(len(self.seeds), "seed") + (f" of {len(moments)}" if self._ended else ""),
             *([loss_told(sum(losses) / len(losses))] if losses else []),
             metric_told(metric, min(values), max(values)) if values else "not validated yet",
             f"{sum(moments)} had their Eureka-moment",

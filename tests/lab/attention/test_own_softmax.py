@@ -295,6 +295,15 @@ def test_a_beta_that_is_none_is_answered_in_one_sentence(beta: Any, words: str) 
     assert "test_own_softmax.Rule.inverse_temperature" in str(told.value) and "\n" not in str(told.value)
 
 
+def test_a_number_per_head_is_not_taken_for_one_per_channel_where_there_are_as_many() -> None:
+    """As in the reasoning model: four heads of four channels."""
+    words = re.escape("returns [4], and there are as many heads as channels: return [4, 1, 1], one number per head, or")
+    with pytest.raises(ValueError, match=words):
+        check_rule(Rule(4, 4, beta=lambda q, k: torch.linspace(0.5, 1, 4)))
+    for shape in ((4, 1, 1), (1, 1, 4)):
+        check_rule(Rule(4, 4, beta=lambda q, k, shape=shape: torch.linspace(0.5, 1, 4).view(shape)))
+
+
 def by_length(q: Tensor, k: Tensor) -> Tensor:
     return 1 / q.norm(dim=-1, keepdim=True)
 

@@ -110,6 +110,11 @@ def test_a_search_without_optuna_says_what_to_install(monkeypatch: pytest.Monkey
         # Added, not overridden; and the other way round.
         ("softmax.normaliser.bias=1", ["softmax.normaliser has no 'bias'"]),
         ("callbacks.eureka.plateau=1", ["callbacks.eureka has no 'plateau'"]),
+        # An option that the config does not list, but its class takes.
+        (
+            "callbacks=attention_entropy callbacks.attention_entropy.scnes=3",
+            ["did you mean 'scenes'", "every_n_epochs, folder, pictures_every_n_epochs, scenes"],
+        ),
         ("trainer.profiler=simple", ["trainer.profiler is not in the config yet", "+trainer.profiler="]),
         ("sweep=table_1", ["+sweep=table_1"]),
         ("row=vit", ["+row=vit"]),

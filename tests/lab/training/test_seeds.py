@@ -15,7 +15,7 @@ from torch import nn
 
 from lab.attention.rules.learnable import LearnableTemperature
 from lab.callbacks.summary import RunSummary
-from lab.console import LabError
+from lab.console import LabError, counted
 from lab.models.reasoner import Reasoner
 from lab.models.softmaxes import SoftmaxFactory
 from lab.runs.checkpoints import read_checkpoint, save_checkpoint
@@ -159,7 +159,7 @@ def test_seeds_that_stop_early_drop_out_and_the_others_go_on(
         assert_same_run(batched[seed], single[seed], named=not compiling)
     left, *_, moments = next(words for words in told if " of " in words[0])
     ended = steps.count(min(steps))
-    assert left == f"{len(seeds) - ended} seeds of {len(seeds)}" and int(moments.split()[0]) >= ended
+    assert left == f"{counted(len(seeds) - ended, 'seed')} of {len(seeds)}" and int(moments.split()[0]) >= ended
 
 
 def test_a_killed_group_goes_on_where_it_was(pair: Path, tmp_path: Path) -> None:
@@ -375,6 +375,56 @@ def test_what_a_callback_logs_is_its_seeds_own(tmp_path: Path, monkeypatch: pyte
         together(tmp_path / "saves", *REASONING, mine[0].replace("Tell", "Saves"), "seeds=2")
     for seed, run in runs.items():
         assert [row["my/seed"] for row in read_metrics(run / "metrics.csv") if "my/seed" in row] == [seed, seed]
+
+
+MY_OPTIMISER = """
+import torch
+from lab.training.optim import OptimConfig
+
+class NormedGradient(torch.optim.SGD):
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.grad /= p.grad.norm() + 1e-6
+        return super().step(closure)
+
+class Normed(OptimConfig):
+    def optimizer(self, groups, samples_per_step, may_fuse=True):
+        return NormedGradient(groups, lr=self.scaled_lr(samples_per_step))
+
+class Plain(OptimConfig):
+    elementwise = True
+
+    def optimizer(self, groups, samples_per_step, may_fuse=True):
+        return torch.optim.SGD(groups, lr=self.scaled_lr(samples_per_step))
+
+class Squares(OptimConfig):
+    def loss(self, logits, target, label_smoothing=0.0):
+        return (logits.softmax(-1) - torch.nn.functional.one_hot(target, logits.shape[-1])).square().sum(-1).mean()
+"""
+
+
+@pytest.fixture
+def my_optimiser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_optimiser.py").write_text(MY_OPTIMISER)
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+def test_an_optimiser_of_ones_own_does_not_mix_seeds(my_optimiser, tmp_path: Path) -> None:
+    """Unless its class says that it updates each number by itself, nobody knows."""
+    own = "optim._target_=my_optimiser."
+    with pytest.raises(LabError, match=r"if that of my_optimiser\.Normed does, write elementwise = True in the class"):
+        together(tmp_path, *REASONING, f"{own}Normed", "seeds=2")
+    few = (*REASONING, f"{own}Plain", "trainer.max_epochs=20")
+    assert_same_run(together(tmp_path / "two", *few, "seeds=2")[1], one_by_one(tmp_path / "one", [1], *few)[1])
+
+
+def test_a_loss_of_ones_own_is_that_of_training_and_validation(my_optimiser, tmp_path: Path) -> None:
+    """About 1 - 1/4 for a model that guesses among four; cross-entropy would be about log 4."""
+    for seed, run in together(tmp_path, *REASONING, "optim._target_=my_optimiser.Squares", "seeds=2").items():
+        rows = read_metrics(run / "metrics.csv")
+        for name in ("train/loss", "val/loss"):
+            assert 0.5 < next(row[name] for row in rows if name in row) < 1.0, (seed, name)
 
 
 @pytest.mark.parametrize(
