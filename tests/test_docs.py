@@ -81,7 +81,8 @@ def test_every_diagnostic_stands_in_the_table() -> None:
 def test_every_experiment_and_softmax_stands_in_the_tables() -> None:
     for page, group in (("tasks", "experiment"), ("softmax", "softmax")):
         text = (ROOT / "docs" / f"{page}.md").read_text()
-        assert not [path.stem for path in (CONFIGS / group).glob("*.yaml") if f"`{path.stem}`" not in text]
+        missing = [path.stem for path in (CONFIGS / group).glob("*.yaml") if f"`{path.stem}`" not in text]
+        assert not missing, f"docs/{page}.md needs a row for each {group}"
 
 
 def test_every_option_of_the_slurm_launcher_stands_in_the_table() -> None:

@@ -79,6 +79,6 @@ def test_the_commands_of_the_page_work(study: Path) -> None:
     (planned,) = (text for line, text in said.items() if "--plan" in line)
     # Five seeds of two softmaxes, of which those of one have been trained by then.
     assert "5 missing, 5 finished" in planned
-    assert "13 finished" in said["python -m lab.status runs"]
+    assert "15 finished" in said["python -m lab.status runs"]
     report = next((study / "runs" / "short_reasoning").rglob("report.md")).read_text()
     assert "length_scaled" in report and "norm_softmax" in report
