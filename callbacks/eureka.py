@@ -146,9 +146,10 @@ class EurekaMoment(Callback):
                 )
         if self.plateau_share is not None:
             if self.plateau is None:
+                whose = "a loss of your own" if own_loss and self.metric == "val/loss" else "this data"
                 raise LabError(
                     f"callbacks.eureka.plateau_share={self.plateau_share} needs the plateau of {self.metric}, which "
-                    "this data does not tell: give callbacks.eureka.threshold, and set plateau_share to null"
+                    f"{whose} does not tell: give callbacks.eureka.threshold, and set plateau_share to null"
                 )
             self.threshold = self.plateau_share * self.plateau
             if self.threshold >= 1 and is_accuracy(self.metric):

@@ -15,7 +15,7 @@ from lightning.pytorch.callbacks import Checkpoint
 from lab.callbacks.access import ends_with_this_epoch, goes_on_after
 from lab.console import first_line, tell
 from lab.runs import slurm
-from lab.signals import hears, put_back, signal_name
+from lab.signals import Ended, hears, put_back, signal_name
 
 # Ctrl-C is SIGINT. SLURM sends SIGTERM to a job that it ends and, before the time limit, the signal that
 # sbatch --signal names: SIGUSR2 under submitit.
@@ -123,4 +123,4 @@ class Preemption(Checkpoint):
 
 def _end_at_once(number: int, frame: Any) -> NoReturn:
     # Not KeyboardInterrupt, which Lightning turns into exit status 1, as of an error.
-    raise SystemExit(128 + number)
+    raise Ended(number)

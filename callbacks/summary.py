@@ -18,7 +18,7 @@ from lab.callbacks.eureka import EurekaMoment, find_moment
 from lab.callbacks.guards import FiniteLoss
 from lab.callbacks.progress import EurekaProgress
 from lab.callbacks.throughput import Throughput, samples_seen
-from lab.console import LabError, first_line
+from lab.console import LabError, Unfinished, first_line, tell
 from lab.files import is_full
 from lab.runs.boards import boards
 from lab.runs.peak import forget_peak, peak_memory
@@ -116,10 +116,11 @@ class RunSummary(Callback):
                 raise
             # What ended the run is told, and no second error in its place, as of a folder that cannot be written.
             if status == "finished" and not is_full(lost):
-                raise LabError(
+                raise Unfinished(
                     f"the run has come to its end, but its summary cannot be written ({first_line(lost)}): mend this "
                     "and give the same command again"
                 ) from lost
+            tell(f"{self.folder}: its summary cannot be written ({first_line(lost)})")
 
     def _progress(self, trainer: L.Trainer) -> dict[str, Any]:
         callbacks = callbacks_of(trainer)

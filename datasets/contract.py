@@ -113,7 +113,7 @@ def _check_form(data: DataModule, batch: object, where: str) -> None:
             f"num_classes={classes}: labels are 0 to {classes - 1}"
         )
     if not isinstance(latents, Mapping):
-        raise LabError(f"latents of {where} must be a dict, name -> [B], and are {_told(latents)}")
+        raise LabError(f"latents of {where} must be a dict, name -> tensor, and are {_told(latents)}")
     for name, values in latents.items():
         if not isinstance(values, Tensor) or values.shape not in (y.shape[:1], y.shape):
             raise LabError(

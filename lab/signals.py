@@ -43,33 +43,46 @@ class Ended(SystemExit):
         super().__init__(128 + number)
         self.number = number
 
+    def __reduce__(self) -> tuple[type[Ended], tuple[int]]:
+        return Ended, (self.number,)
+
 
 @contextmanager
 def ended_surely() -> Iterator[None]:
-    """Raises an :class:`Ended` again, within the block, where Python has swallowed it.
+    """Raises an :class:`Ended` again, within the block or at its end, where Python has swallowed it.
 
     An error that a signal's handler raises is lost where the signal comes within a finaliser, such as that of a
     process that has run git, or within another function that only the interpreter calls.
     """
     before = sys.unraisablehook
+    # What was swallowed -> the handler in whose place ``end`` stands, and the thread that will call it.
+    waiting: dict[Ended, tuple[Any, threading.Timer]] = {}
+
+    def end(number: int, frame: Any) -> NoReturn:
+        ended = next(one for one in waiting if one.number == number)
+        signal.signal(number, waiting.pop(ended)[0])
+        raise ended
 
     def again(lost: sys.UnraisableHookArgs) -> None:
         if not isinstance(ended := lost.exc_value, Ended):
             return before(lost)
-
-        def end(number: int, frame: Any) -> NoReturn:
-            raise ended
-
-        signal.signal(ended.number, end)
         # By a thread, a moment later: raised in this function, it would be lost as well.
-        main = threading.main_thread().ident
-        threading.Timer(0.01, signal.pthread_kill, [main, ended.number]).start()
+        later = threading.Timer(0.01, signal.pthread_kill, [threading.main_thread().ident, ended.number])
+        waiting[ended] = signal.signal(ended.number, end), later
+        later.start()
 
     sys.unraisablehook = again
     try:
         yield
+        if waiting:
+            raise next(iter(waiting))
     finally:
-        sys.unraisablehook = before
+        for ended, (handler, later) in list(waiting.items()):
+            later.cancel()
+            later.join()
+            signal.signal(ended.number, handler)
+        if sys.unraisablehook is again:
+            sys.unraisablehook = before
 
 
 def put_back(handlers: Mapping[int, Any]) -> None:

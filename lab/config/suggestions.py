@@ -48,8 +48,10 @@ def explain_key(config: DictConfig, key: str) -> str:
         if not isinstance(node, DictConfig) or part not in node:
             where = ".".join(parts[:depth]) or "the config"
             listed = [str(k) for k in node if k not in HYDRA_KEYS] if isinstance(node, DictConfig) else []
-            valid = sorted({*listed, *_taken_by(node)})
-            if depth == len(parts) - 1 and part in valid:
+            taken = _taken_by(node)
+            # Of other classes, the lab gives some arguments itself: of a rule its heads, of a model its softmax.
+            valid = sorted({*listed, *(taken if parts[0] == "callbacks" else [])})
+            if depth == len(parts) - 1 and part in taken:
                 return f"{key} is not in the config yet, so add it with a plus: +{key}="
             # An option elsewhere with exactly this name is a better hint than a neighbour with a similar name.
             elsewhere = _elsewhere(config, key)

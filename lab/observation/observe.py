@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from numbers import Number
@@ -213,7 +213,7 @@ def conclusion(observer: Observer, seen: list[Any]) -> Findings:
         "scalars are single numbers": (found.scalars.values(), _is_number),
         "values in rows are single": (_values(found.rows), _is_single),
         "histograms are tensors": (found.histograms.values(), lambda value: isinstance(value, Tensor)),
-        "arrays hold numbers, as many in each row": (found.arrays.values(), _is_array),
+        "arrays are numbers that numpy can save": (found.arrays.values(), _is_array),
         "figures are functions that make a figure": (found.figures.values(), callable),
         "names of figures are names of files": (found.figures, _is_file_name),
     }
@@ -242,20 +242,20 @@ def _values(rows: Iterable[Any]) -> Iterator[Any]:
 
 def _is_single(value: Any) -> bool:
     """Tells whether a value fits into one field of a table."""
-    several = isinstance(value, Tensor | np.ndarray | Mapping | Sequence) and not isinstance(value, str)
+    several = isinstance(value, Tensor | np.ndarray | Mapping | Set | Sequence) and not isinstance(value, str)
     return _is_scalar(value) or not several
 
 
 def _is_array(value: Any) -> bool:
     try:
-        return np.asarray(value).dtype != object
-    except (TypeError, ValueError):  # rows of several lengths
+        return np.asarray(value).dtype.kind in "biufc"
+    except (TypeError, ValueError, RuntimeError):  # rows of several lengths; tensors that numpy cannot read
         return False
 
 
 def _is_file_name(name: object) -> bool:
     """Tells whether a name leads to a file below the folder that it is written into."""
-    return isinstance(name, str) and not PurePath(name).is_absolute() and ".." not in PurePath(name).parts
+    return isinstance(name, str) and PurePath(name).name != "" and not {"/", ".."} & set(PurePath(name).parts)
 
 
 def device_of(model: nn.Module) -> torch.device:
@@ -325,10 +325,13 @@ def _read(model: nn.Module, data: DataModule, batch: Batch, what: Sequence[str],
     assert plain is not None
     where = f"{name_of(type(data))}.regions"
     with blamed(f"{where} fails"):
-        regions = data.regions(batch)
+        regions: object = data.regions(batch)
+    if not isinstance(regions, Mapping):
+        raise LabError(f"{where} must return a dict, name -> tensor of bool, and returned {type(regions).__name__}")
     for name, region in regions.items():
-        if region.dtype != torch.bool:
-            raise LabError(f"{where}: {name} must be a tensor of bool, and is one of {region.dtype}")
+        if not isinstance(region, Tensor) or region.dtype != torch.bool:
+            what = f"one of {region.dtype}" if isinstance(region, Tensor) else f"a {type(region).__name__}"
+            raise LabError(f"{where}: {name} must be a tensor of bool, and is {what}")
     on_tokens = with_kinds({name: plain.on_tokens(region) for name, region in regions.items()})
     return Chunk(batch, on_tokens, layers, plain, data.latent_names, partial(data.token_names, batch))
 

@@ -59,7 +59,7 @@ class Ending:
             self.status = "failed"
             if (sentence := self._sentence(error)) is not None:
                 self.reason = sentence
-                unfinished = isinstance(error, Unfinished) or (isinstance(error, OSError) and is_full(error))
+                unfinished = isinstance(error, Unfinished) or is_full(error) or _of_the_system(error)
                 raise (Unfinished if unfinished else LabError)(sentence) from error
             self.reason = f"{type(error).__name__}: {error}"
             raise
@@ -71,8 +71,7 @@ class Ending:
                 f"the disk has no room for {error.filename or 'what is logged'}: make room and give the same "
                 f"command again{self._last_state()}"
             )
-        # An error of the operating system; those that the lab raises itself have no number.
-        if isinstance(error, OSError) and error.errno and error.filename and not users_line_of(error):
+        if isinstance(error, OSError) and _of_the_system(error):
             return (
                 f"{error.filename} cannot be read or written ({error.strerror or first_line(error)}): mend this and "
                 f"give the same command again{self._last_state()}"
@@ -100,6 +99,11 @@ class Ending:
             return ""
         found = [{path.name for path in folder.glob("checkpoints/last-*.ckpt")} for folder in self.folders]
         return f", which goes on from {max(set.intersection(*found), default='the start')}"
+
+
+def _of_the_system(error: BaseException) -> bool:
+    """Tells whether the operating system refused a file; errors that the lab or a user raises have no number."""
+    return isinstance(error, OSError) and bool(error.errno and error.filename) and not users_line_of(error)
 
 
 def _lost_another_process(error: BaseException) -> bool:

@@ -55,10 +55,10 @@ class WeightsAndBiases(WandbLogger, Board):
             "name": name[-_LONGEST:],
             "id": known_run(Path(folder), self.package) or secrets.token_hex(4),
             "project": project,
-            "dir": folder,
         }
-        run = _begin(Path(folder), **named, group=name.rpartition("/")[0][:_LONGEST], entity=entity, mode=mode)
-        super().__init__(**named, experiment=run)
+        group = name.rpartition("/")[0][:_LONGEST]
+        run = _begin(Path(folder), **named, dir=folder, group=group, entity=entity, mode=mode)
+        super().__init__(**named, save_dir=folder, experiment=run)
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
@@ -110,10 +110,11 @@ def _begin(folder: Path, **given: Any) -> Any:
         with noted_if_slow("waiting for W&B (up to WANDB_INIT_TIMEOUT seconds, 90 if not set)"):
             # create_new: one process may have several runs, in a sweep or for seeds that train together.
             run = wandb.init(**given, notes=f"run folder: {folder.absolute()}", resume="allow", reinit="create_new")
+            run.config.update({"folder": str(folder.absolute()), "config": read_config(folder)}, allow_val_change=True)
+            run.define_metric(_STEP)
+            run.define_metric("*", step_metric=_STEP, step_sync=True)
     except wandb.errors.Error as error:
         raise LabError(
             f"logger=wandb: {one_line(error)}; `wandb login` logs in, logger.wandb.mode=offline needs no login"
         ) from error
-    run.config.update({"folder": str(folder.absolute()), "config": read_config(folder)}, allow_val_change=True)
-    run.define_metric("*", step_metric=_STEP, step_sync=True)
     return run

@@ -32,6 +32,7 @@ from lab.runs.spec import runs_folder
 from lab.runs.study import PRUNED_AT, PRUNER, PRUNERS, SAMPLERS, chosen, shown, storage_at, without_half_line
 from lab.sweeps.plan import FOLDER
 from lab.sweeps.search_space import all_values, by_key, distribution, study_name, what_is_searched
+from lab.sweeps.unfinished import lost_process
 from lab.sweeps.waiting import end_if_told
 
 # User attribute of a study: why the trial that failed last did so.
@@ -107,11 +108,8 @@ def search(config: DictConfig, launch: Launch) -> None:
             ]
             try:
                 ends = dict(zip(first, launch(jobs, started), strict=True))
-            except BrokenProcessPool as error:  # of joblib, which ends all processes where one was killed
-                raise LabError(
-                    f"a process of search {name} was killed, as for lack of memory, and those beside it were ended: "
-                    "the same command goes on"
-                ) from error
+            except BrokenProcessPool as error:  # of joblib, which ends all processes where one was lost
+                raise LabError(f"{lost_process(f'search {name}', error)}: the same command goes on") from error
             open_ones = 0
             for number, values in batch.items():
                 with _written(name):

@@ -13,7 +13,7 @@ from hydra.plugins.launcher import Launcher
 from omegaconf import DictConfig
 
 from lab.config.hydra_internals import error_of
-from lab.console import LabError, tell
+from lab.console import LabError, first_line, tell
 from lab.runs.spec import runs_folder
 from lab.runs.summary import is_finished
 from lab.sweeps.record import names_of
@@ -42,13 +42,13 @@ class TellingLauncher:
         """
         try:
             results = self._launcher.launch(job_overrides, initial_job_idx=initial_job_idx)
-        except BrokenProcessPool:  # of joblib, which ends all processes where one was killed
+        except BrokenProcessPool as error:  # of joblib, which ends all processes where one was lost
             end_if_told()
-            names = names_of(self._config, job_overrides)
-            runs = runs_folder(self._config)
-            left = [of_seeds for of_seeds in names if not all(is_finished(runs / name) for name in of_seeds)]
-            tell("a process of this sweep was killed, as for lack of memory, and those beside it were ended")
-            self._end(left, len(names))
+            names, runs = names_of(self._config, job_overrides), runs_folder(self._config)
+            # Under force, what is finished may be the run before.
+            done = (not self._config.force and all(is_finished(runs / name) for name in of_seeds) for of_seeds in names)
+            tell(lost_process("this sweep", error))
+            self._end([of_seeds for of_seeds, is_done in zip(names, done, strict=True) if not is_done], len(names))
         end_if_told()
         errors = [error_of(one) for one in results]
         broken = [jobs for jobs, error in zip(job_overrides, errors, strict=True) if error]
@@ -62,6 +62,12 @@ class TellingLauncher:
         names = ", ".join(map(_name, broken))
         tell(f"error: {len(broken)} of {jobs} runs did not finish: {names}. The same command runs what is missing.")
         sys.exit(1)
+
+
+def lost_process(of: str, error: BrokenProcessPool) -> str:
+    """Says that a process of a sweep or a search was lost, and why, as joblib tells it."""
+    why = first_line(error).partition(". ")[0]
+    return f"a process of {of} was lost ({why}; lack of memory, for one), and those beside it were ended"
 
 
 def _name(of_seeds: Sequence[str]) -> str:

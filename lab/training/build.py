@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -221,7 +222,7 @@ def build_checkpoints(config: DictConfig, run: Run, preemption: Preemption) -> C
 def build_loggers(spec: RunSpec, run: Run, resume_step: int) -> list[Logger]:
     """Makes the logger of ``metrics.csv`` and those that the config names, and logs the run's hyperparameters.
 
-    The latter only in the first process of a run, which alone logs: several would make the same database at once.
+    Those of the config only in the first process of a run, which alone logs: several would make one database at once.
     """
     loggers: list[Logger] = [MetricsLog(run.metrics, resume_step)]
     for make in instantiate(spec.config.logger).values() if run.primary else ():
@@ -238,7 +239,8 @@ def build_trainer(spec: RunSpec, callbacks: Sequence[Callback], loggers: Sequenc
     """Makes Lightning's trainer; prints a note if no callback of the config looks for a Eureka-moment.
 
     Raises:
-        LabError: if Lightning cannot make it of these options on this machine.
+        LabError: if Lightning cannot make it of these options on this machine, or if several processes were started
+            that would each train alone.
     """
     _tell_if_nobody_looks(spec)
     # Plain Python values: Lightning needs max_time as a dict, and a DictConfig is not one.
@@ -263,6 +265,12 @@ def build_trainer(spec: RunSpec, callbacks: Sequence[Callback], loggers: Sequenc
     if device_count(asked) not in (None, trainer.num_devices):
         raise LabError(
             f"trainer.strategy={asked.strategy} trains on {trainer.num_devices}, not on trainer.devices={asked.devices}"
+        )
+    started = os.environ.get("WORLD_SIZE", "1") if "LOCAL_RANK" in os.environ else "1"
+    if trainer.world_size == 1 and started != "1":
+        raise LabError(
+            f"{started} processes were started, as by torchrun, and each would train alone in this one folder: give "
+            "trainer=ddp and trainer.devices, or start it without torchrun"
         )
     return trainer
 

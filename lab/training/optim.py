@@ -105,7 +105,7 @@ class OptimConfig:
         if self.schedule == "rsqrt" and not self.warmup_epochs:
             raise ValueError("optim.schedule=rsqrt falls from the end of the warm-up on: give optim.warmup_epochs")
         # Tried on a dummy weight, so that a wrong option is reported before a model is built.
-        tried = self.optimizer([{"params": [nn.Parameter(torch.zeros(2, 2))]}], samples_per_step=1)
+        tried = self.optimizer([{"params": [nn.Parameter(torch.zeros(2, 2))], "weight_decay": 0.0}], samples_per_step=1)
         if getattr(tried, "is_second_order", False):
             raise ValueError(f"optim.name={self.name} needs second derivatives, which a training step does not keep")
 
@@ -185,9 +185,9 @@ class OptimConfig:
         Raises:
             LabError: if it is one, or may be one.
         """
-        if self.elementwise:
-            return
         if type(self).optimizer is not OptimConfig.optimizer:
+            if self.elementwise:
+                return
             raise LabError(
                 f"seeds needs an optimiser that updates each number independently: if that of {name_of(type(self))} "
                 "does, write elementwise = True in the class, else run seeds one by one"

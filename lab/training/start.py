@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import numpy as np
 from omegaconf import DictConfig
 
-from lab.console import LabError, counted, noted_if_slow
+from lab.console import LabError, noted_if_slow
 from lab.runs import slurm
 from lab.runs.spec import RunSpec, device_count
 from lab.runs.summary import Summary, is_finished, read_summary
@@ -130,7 +130,7 @@ def _check_devices(trainer: DictConfig) -> None:
 
     Raises:
         LabError: if the trainer asks for GPUs, and this machine has none, or has fewer; for more processes than this
-            machine has cores; for another number than were started already; or for nodes whose processes nobody starts.
+            machine has cores; or for nodes whose processes nobody starts.
     """
     # NODE_RANK and MASTER_ADDR: somebody starts a process on each node by hand.
     alone = slurm.job() is None and not {"LOCAL_RANK", "NODE_RANK", "MASTER_ADDR"} & set(os.environ)
@@ -140,13 +140,6 @@ def _check_devices(trainer: DictConfig) -> None:
             "has to start: leave it out, or submit the run with hydra/launcher=submitit_slurm"
         )
     accelerator, devices, asked = trainer.accelerator, trainer.devices, device_count(trainer) or 1
-    started = os.environ.get("WORLD_SIZE", "")
-    if "LOCAL_RANK" in os.environ and started.isdigit() and asked * trainer.num_nodes != int(started):
-        raise LabError(
-            f"{started} processes were started, as by torchrun, and trainer.devices={devices} on "
-            f"{counted(trainer.num_nodes, 'node')} needs {asked * trainer.num_nodes}: give trainer=ddp, and "
-            "trainer.devices times trainer.num_nodes that are as many, or start the run without torchrun"
-        )
     # LOCAL_RANK: torchrun has started the processes already, and each may see only its own GPU.
     if accelerator == "cpu":
         cores = max(2, os.cpu_count() or 1)

@@ -113,8 +113,9 @@ def test_a_picture_over_training_that_fails_fails_no_run(
         ({"scalars": {"a": "high"}}, "scalars are single numbers, and one is 'high'"),
         ({"rows": [{"a": torch.zeros(3)}]}, "values in rows are single, and one is a Tensor"),
         ({"histograms": {"a": [1.0]}}, "histograms are tensors, and one is a list"),
-        ({"arrays": {"a": [1, [2, 3]]}}, "arrays hold numbers, as many in each row, and one is a list"),
+        ({"arrays": {"a": [1, [2, 3]]}}, "arrays are numbers that numpy can save, and one is a list"),
         ({"figures": {"../a": Figure}}, "names of figures are names of files, and one is '../a'"),
+        ({"figures": {"": Figure}}, "names of figures are names of files, and one is ''"),
         ({"figures": {"a": Figure()}}, "figures are functions that make a figure, and one is a Figure"),
     ],
 )
@@ -130,6 +131,11 @@ def test_findings_of_another_form_are_refused(
     ("regions", "words"),
     [
         (lambda self, batch: {}["nope"], "ReasoningData.regions fails: KeyError: 'nope'"),
+        (
+            lambda self, batch: None,
+            "regions must return a dict, name -> tensor of bool, and returned NoneT",
+        ),
+        (lambda self, batch: {"a": [True]}, "regions: a must be a tensor of bool, and is a list"),
         (lambda self, batch: {"a": batch["x"].float()}, "regions: a must be a tensor of bool, and is one of torch.fl"),
     ],
 )

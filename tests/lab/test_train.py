@@ -37,6 +37,7 @@ from lab.callbacks.checkpoints import Checkpoints
 from lab.console import LabError
 from lab.runs.checkpoints import AtomicCheckpointIO
 from lab.runs.metrics import read_metrics
+from lab.runs.spec import RunSpec
 from lab.runs.summary import Eureka, Summary, read_summary
 from lab.train import run as train_with
 from lab.training import fit
@@ -581,11 +582,17 @@ def test_processes_that_would_each_train_alone_in_one_folder_are_refused(tmp_pat
     """torchrun has started two, and the trainer knows of one."""
     for name, value in {"LOCAL_RANK": "1", "WORLD_SIZE": "2"}.items():
         monkeypatch.setenv(name, value)
-    words = (
-        r"^2 processes were started, as by torchrun, and trainer\.devices=1 on 1 node needs 1: give trainer=ddp, and "
-    )
-    with pytest.raises(LabError, match=words):
-        train_in(tmp_path, *SMALL)
+    for devices in (1, "auto"):
+        with pytest.raises(LabError, match=r"^2 processes were started, as by torchrun, and each would"):
+            train_in(tmp_path, *SMALL, f"trainer.devices={devices}")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_run_that_a_signal_ends_before_its_block_begins_is_taken_back(tmp_path: Path) -> None:
+    opening = fit._opened(RunSpec.compose([*SMALL, f"paths.runs={tmp_path}"]))
+    opening.__enter__()
+    assert len(list(tmp_path.rglob("config.yaml"))) == 1
+    del opening
     assert not list(tmp_path.iterdir())
 
 
@@ -594,7 +601,7 @@ def test_a_folder_of_runs_whose_name_is_too_long_is_told(tmp_path: Path, monkeyp
     with pytest.raises(LabError, match=r"cannot be written: .*File name too long.*; name another folder with paths"):
         train_with(["experiment=reasoning", long])
     monkeypatch.setattr(sys, "argv", ["lab.train", "-m", "experiment=reasoning", "seed=0,1", long])
-    with pytest.raises(SystemExit, match="1"):
+    with pytest.raises(SystemExit, match=r"^1$"):
         lab.train.main()
     assert re.fullmatch(r"error: paths\.runs: .* cannot be written: File name too long\n", capsys.readouterr().err)
     assert not list(tmp_path.iterdir())

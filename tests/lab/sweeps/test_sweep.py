@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from importlib import import_module
@@ -65,7 +66,7 @@ def test_runs_side_by_side_fail_alone_and_save_upon_ctrl_c(tmp_path: Path, monke
     same = ("trainer.max_epochs=10", "seed=0,1", "threads=1", "checkpoints.every_minutes=60")
     for launcher in ((), ("hydra/launcher=joblib", "hydra.launcher.n_jobs=1")):
         monkeypatch.setattr(sys, "argv", ["lab.train", *SWEEP, *same, *launcher])
-        with pytest.raises(SystemExit, match="1"):
+        with pytest.raises(SystemExit, match=r"^1$"):
             main()
         again = capsys.readouterr().err
         assert again.count("finished already") == 2
@@ -74,11 +75,14 @@ def test_runs_side_by_side_fail_alone_and_save_upon_ctrl_c(tmp_path: Path, monke
         assert not any(words in again for words in HYDRAS_WORDS)
 
 
+LOST = "A worker process managed by the executor was unexpectedly terminated"
+
+
 def test_a_killed_process_of_a_sweep_is_told_with_what_is_left(tmp_path: Path, monkeypatch, capsys) -> None:
     """joblib ends the others, and raises this."""
 
     def launch(*_: Any, **__: Any) -> None:
-        raise BrokenProcessPool("The exit codes of the workers are {SIGKILL(-9)}")
+        raise BrokenProcessPool(f"{LOST}. This could be caused by a segmentation fault")
 
     monkeypatch.chdir(tmp_path)
     short = [*SWEEP[1:-1], "trainer.max_epochs=1"]
@@ -86,10 +90,10 @@ def test_a_killed_process_of_a_sweep_is_told_with_what_is_left(tmp_path: Path, m
     monkeypatch.setattr(import_module("hydra_plugins.hydra_joblib_launcher._core"), "launch", launch)
     monkeypatch.setattr(sys, "argv", ["lab.train", "-m", *short, "seed=0,1", "hydra/launcher=joblib", "threads=1"])
     capsys.readouterr()
-    with pytest.raises(SystemExit, match="1"):
+    with pytest.raises(SystemExit, match=r"^1$"):
         main()
     told, last = capsys.readouterr().err.splitlines()
-    assert told == "a process of this sweep was killed, as for lack of memory, and those beside it were ended"
+    assert told == f"a process of this sweep was lost ({LOST}; lack of memory, for one), and those beside it were ended"
     name = "reasoning/softmax,callbacks=eureka,data.numbers=4,trainer.max_epochs=1/seed=1"
     assert last == f"error: 1 of 2 runs did not finish: {name}. The same command runs what is missing."
 
@@ -117,6 +121,10 @@ def workers_of(sweep: int) -> list[psutil.Process]:
     return []
 
 
+class Lost:
+    """Something that goes while others know of it."""
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=signal_name)
 def test_a_worker_ends_its_run_as_told_and_begins_no_other(monkeypatch, number: int) -> None:
     own = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
@@ -141,6 +149,13 @@ def test_a_worker_ends_its_run_as_told_and_begins_no_other(monkeypatch, number: 
         os.kill(os.getpid(), number)
         with pytest.raises(Unfinished, match="not begun"), processes.ended_with_parent():
             pass
+        # Within a finaliser, in which Python swallows what is raised; the sweep's own comes later.
+        monkeypatch.setattr(processes, "_told", False)
+        with pytest.raises(Unfinished, match="told to end"), processes.ended_with_parent():
+            kept = weakref.ref(lost := Lost(), lambda _: os.kill(os.getpid(), number))
+            del lost
+            time.sleep(60 if kept() is None else 0)
+        os.kill(os.getpid(), signal.SIGTERM)
         # At the very beginning of a run, and at its very end.
         monkeypatch.setattr(processes, "_told", False)
         with monkeypatch.context() as patched, pytest.raises(Unfinished, match="told to end"):
