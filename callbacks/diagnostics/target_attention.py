@@ -40,8 +40,8 @@ class TargetAttention(Diagnostic):
 
     def see(self, chunk: Chunk) -> tuple[list[Tensor], Tensor]:
         latents = chunk.batch["latents"]
-        count = sum(name.removeprefix("target_").isdigit() for name in latents)
-        names = [f"target_{number}" for number in range(1, max(count, 2) + 1)]
+        count = max(2, sum(name.removeprefix("target_").isdigit() for name in latents))
+        names = [f"target_{number}" for number in range(1, count + 1)]
         missing = [f"latent {name}" for name in ("target_location", *names) if name not in latents]
         missing += [f"place of {name}" for name in names if name not in chunk.regions]
         if missing:
