@@ -55,12 +55,12 @@ def ended_surely() -> Iterator[None]:
     process that has run git, or within another function that only the interpreter calls.
     """
     before = sys.unraisablehook
-    # What was swallowed -> the handler in whose place ``end`` stands, and the thread that will call it.
-    waiting: dict[Ended, tuple[Any, threading.Timer]] = {}
+    # Signal -> what was swallowed, the handler in whose place ``end`` stands, and the thread that will call it.
+    waiting: dict[int, tuple[Ended, Any, threading.Timer]] = {}
 
     def end(number: int, frame: Any) -> NoReturn:
-        ended = next(one for one in waiting if one.number == number)
-        signal.signal(number, waiting.pop(ended)[0])
+        ended, handler, _ = waiting.pop(number)
+        signal.signal(number, handler)
         raise ended
 
     def again(lost: sys.UnraisableHookArgs) -> None:
@@ -68,19 +68,19 @@ def ended_surely() -> Iterator[None]:
             return before(lost)
         # By a thread, a moment later: raised in this function, it would be lost as well.
         later = threading.Timer(0.01, signal.pthread_kill, [threading.main_thread().ident, ended.number])
-        waiting[ended] = signal.signal(ended.number, end), later
+        waiting[ended.number] = ended, signal.signal(ended.number, end), later
         later.start()
 
     sys.unraisablehook = again
     try:
         yield
-        if waiting:
-            raise next(iter(waiting))
+        for ended, *_ in waiting.values():
+            raise ended
     finally:
-        for ended, (handler, later) in list(waiting.items()):
+        for number, (_, handler, later) in list(waiting.items()):
             later.cancel()
             later.join()
-            signal.signal(ended.number, handler)
+            signal.signal(number, handler)
         if sys.unraisablehook is again:
             sys.unraisablehook = before
 

@@ -211,7 +211,7 @@ def conclusion(observer: Observer, seen: list[Any]) -> Findings:
     parts: dict[str, tuple[Iterable[Any], Callable[[Any], bool]]] = {
         "rows are dicts, column -> value": (found.rows, lambda row: isinstance(row, Mapping)),
         "scalars are single numbers": (found.scalars.values(), _is_number),
-        "values in rows are single": (_values(found.rows), _is_single),
+        "values in rows are single": ((value for row in found.rows for value in row.values()), _is_single),
         "histograms are tensors": (found.histograms.values(), lambda value: isinstance(value, Tensor)),
         "arrays are numbers that numpy can save": (found.arrays.values(), _is_array),
         "figures are functions that make a figure": (found.figures.values(), callable),
@@ -234,10 +234,6 @@ def _is_scalar(value: Any) -> bool:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, Number | np.generic) or _is_scalar(value)
-
-
-def _values(rows: Iterable[Any]) -> Iterator[Any]:
-    return (value for row in rows if isinstance(row, Mapping) for value in row.values())
 
 
 def _is_single(value: Any) -> bool:
@@ -323,6 +319,16 @@ def _read(model: nn.Module, data: DataModule, batch: Batch, what: Sequence[str],
     layers = read_layers(model, batch["x"], what, precision) if what else []
     plain = observable(model)
     assert plain is not None
+    on_tokens = with_kinds({name: plain.on_tokens(region) for name, region in _regions(data, batch).items()})
+    return Chunk(batch, on_tokens, layers, plain, data.latent_names, partial(data.token_names, batch))
+
+
+def _regions(data: DataModule, batch: Batch) -> Mapping[str, Tensor]:
+    """The regions of a batch.
+
+    Raises:
+        LabError: if the data fail to give them, or give something else; says which.
+    """
     where = f"{name_of(type(data))}.regions"
     with blamed(f"{where} fails"):
         regions: object = data.regions(batch)
@@ -330,10 +336,9 @@ def _read(model: nn.Module, data: DataModule, batch: Batch, what: Sequence[str],
         raise LabError(f"{where} must return a dict, name -> tensor of bool, and returned {type(regions).__name__}")
     for name, region in regions.items():
         if not isinstance(region, Tensor) or region.dtype != torch.bool:
-            what = f"one of {region.dtype}" if isinstance(region, Tensor) else f"a {type(region).__name__}"
-            raise LabError(f"{where}: {name} must be a tensor of bool, and is {what}")
-    on_tokens = with_kinds({name: plain.on_tokens(region) for name, region in regions.items()})
-    return Chunk(batch, on_tokens, layers, plain, data.latent_names, partial(data.token_names, batch))
+            got = f"one of {region.dtype}" if isinstance(region, Tensor) else f"a {type(region).__name__}"
+            raise LabError(f"{where}: {name} must be a tensor of bool, and is {got}")
+    return regions
 
 
 def with_kinds(regions: Mapping[str, Tensor]) -> dict[str, Tensor]:

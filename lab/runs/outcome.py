@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeGuard
 
 import torch.distributed as dist
 from hydra.errors import InstantiationException
@@ -71,7 +72,7 @@ class Ending:
                 f"the disk has no room for {error.filename or 'what is logged'}: make room and give the same "
                 f"command again{self._last_state()}"
             )
-        if isinstance(error, OSError) and _of_the_system(error):
+        if _of_the_system(error):
             return (
                 f"{error.filename} cannot be read or written ({error.strerror or first_line(error)}): mend this and "
                 f"give the same command again{self._last_state()}"
@@ -101,7 +102,7 @@ class Ending:
         return f", which goes on from {max(set.intersection(*found), default='the start')}"
 
 
-def _of_the_system(error: BaseException) -> bool:
+def _of_the_system(error: BaseException) -> TypeGuard[OSError]:
     """Tells whether the operating system refused a file; errors that the lab or a user raises have no number."""
     return isinstance(error, OSError) and bool(error.errno and error.filename) and not users_line_of(error)
 

@@ -50,14 +50,15 @@ class WeightsAndBiases(WandbLogger, Board):
         entity: str | None = None,
         mode: Literal["online", "offline", "shared", "disabled"] | None = None,
     ) -> None:
-        name = title(Path(folder))
+        place = Path(folder)
+        name = title(place)
         named: dict[str, Any] = {
             "name": name[-_LONGEST:],
-            "id": known_run(Path(folder), self.package) or secrets.token_hex(4),
+            "id": known_run(place, self.package) or secrets.token_hex(4),
             "project": project,
         }
         group = name.rpartition("/")[0][:_LONGEST]
-        run = _begin(Path(folder), **named, dir=folder, group=group, entity=entity, mode=mode)
+        run = _begin(place, **named, dir=folder, group=group, entity=entity, mode=mode)
         super().__init__(**named, save_dir=folder, experiment=run)
 
     @rank_zero_only

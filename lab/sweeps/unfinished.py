@@ -44,11 +44,9 @@ class TellingLauncher:
             results = self._launcher.launch(job_overrides, initial_job_idx=initial_job_idx)
         except BrokenProcessPool as error:  # of joblib, which ends all processes where one was lost
             end_if_told()
-            names, runs = names_of(self._config, job_overrides), runs_folder(self._config)
-            # Under force, what is finished may be the run before.
-            done = (not self._config.force and all(is_finished(runs / name) for name in of_seeds) for of_seeds in names)
             tell(lost_process("this sweep", error))
-            self._end([of_seeds for of_seeds, is_done in zip(names, done, strict=True) if not is_done], len(names))
+            names = names_of(self._config, job_overrides)
+            self._end([of_seeds for of_seeds in names if not self._is_done(of_seeds)], len(names))
         end_if_told()
         errors = [error_of(one) for one in results]
         broken = [jobs for jobs, error in zip(job_overrides, errors, strict=True) if error]
@@ -56,6 +54,11 @@ class TellingLauncher:
         if not broken or unexpected or os.environ.get("HYDRA_FULL_ERROR"):
             return results
         self._end(names_of(self._config, broken), len(results))
+
+    def _is_done(self, of_seeds: Sequence[str]) -> bool:
+        """Tells whether all runs of a job have finished; under force nobody knows, as it may be the runs before."""
+        runs = runs_folder(self._config)
+        return not self._config.force and all(is_finished(runs / name) for name in of_seeds)
 
     def _end(self, broken: Sequence[Sequence[str]], jobs: int) -> NoReturn:
         """Names the runs of jobs that did not finish, and ends the program."""

@@ -139,9 +139,7 @@ def test_findings_of_another_form_are_refused(
         (lambda self, batch: {"a": batch["x"].float()}, "regions: a must be a tensor of bool, and is one of torch.fl"),
     ],
 )
-def test_regions_that_are_none_are_told_with_who_gives_them(
-    regions: Any, words: str, tmp_path: Path, monkeypatch
-) -> None:
+def test_wrong_regions_are_told_with_who_gives_them(regions: Any, words: str, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr("lab.datasets.reasoning.ReasoningData.regions", regions)
     with pytest.raises(LabError, match=words):
         train_with(tmp_path, monkeypatch)
