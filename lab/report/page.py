@@ -250,8 +250,8 @@ def _method(report: Report) -> list[str]:
         "% of steps: the epochs that a setting needs to reach 95 % of the baseline's mean final accuracy over its runs "
         "with a Eureka-moment, in % of the epochs that the baseline needs; both are means over the runs that reach it. "
         "95 %-ratio: the runs that reach it at any epoch, and those that are still there at the last one (Table 4).",
-        "The p of a ratio is from Fisher's exact test, the p of a time from the log-rank test (by permutations below "
-        "20 seeds). The difference of accuracies (or of another watched metric) and its p are from the t-test paired "
+        "The p of a ratio is from Fisher's exact test, the p of a time from the log-rank test (by permutations). "
+        "The difference of accuracies (or of another watched metric) and its p are from the t-test paired "
         "over equal seeds. "
         "Each p compares a setting with the baseline and is corrected for the number of settings (Holm).",
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -107,9 +108,22 @@ class Record:
         A run that diverged before its moment would never have had one: it counts to the end of its training.
         """
         if self.summary.diverged and self.moment is None:
-            return max(self.validated_epochs, self.summary.max_epochs or 0)
+            return max(self.validated_epochs, self._last_epoch)
         # Of a run whose newest rows are lost, the summary may tell a moment after the last validation.
         return max(self.validated_epochs, self.moment or 0)
+
+    @property
+    def _last_epoch(self) -> int:
+        """Epoch at which max_epochs or max_steps would have ended the training; 0 where it is not known.
+
+        Steps become epochs by those that were trained, of which the last may be part of an epoch: then it is too early
+        by that part.
+        """
+        epochs, steps = self.summary.max_epochs or -1, self.config.get("trainer.max_steps")
+        ends = [epochs] if epochs > 0 else []
+        if isinstance(steps, int) and steps > 0:
+            ends.append(math.ceil(steps * self.epochs / max(1, self.summary.steps)))
+        return min(ends, default=0)
 
     @property
     def visible_epochs(self) -> int:

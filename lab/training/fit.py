@@ -29,7 +29,7 @@ from lab.runs.folder import Run
 from lab.runs.outcome import STOPPED, Ending
 from lab.runs.own_code import own_code
 from lab.runs.provenance import provenance
-from lab.runs.spec import RunSpec, identity_of
+from lab.runs.spec import RunSpec, device_count, identity_of
 from lab.runs.stored_config import read_config
 from lab.runs.summary import Summary
 from lab.training.build import (
@@ -42,7 +42,7 @@ from lab.training.build import (
 )
 from lab.training.dry_run import DryRun
 from lab.training.ending import ended_by_signals, full_disk_told_once
-from lab.training.lightning_internals import process_rank, processor_has_bf16
+from lab.training.lightning_internals import process_rank, processor_has_bf16, train_as_rank_0
 from lab.training.machine import cpp_compiler, flushed_denormals, tune_compiler
 from lab.training.onednn import use_onednn
 from lab.training.open_run import OpenRun
@@ -75,8 +75,11 @@ def train(spec: RunSpec) -> list[Summary]:
 
 
 def _prepare_process(spec: RunSpec) -> None:
-    """Prepares this process for any training: warnings, threads, and notes on slow settings."""
+    """Prepares this process for any training: its rank, warnings, threads, and notes on slow settings."""
     trainer = spec.config.trainer
+    if device_count(trainer) == 1 and trainer.num_nodes == 1:
+        # A rank in its environment is among processes that train runs of their own: tasks of srun, a seed each, say.
+        train_as_rank_0()
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     logging.getLogger("lightning.pytorch.profilers").setLevel(logging.INFO)  # what trainer.profiler= has found
     warnings.filterwarnings("ignore", module="lightning")

@@ -25,6 +25,11 @@ def process_rank() -> int:
     return int(getattr(rank_zero_only, "rank", 0) or 0)
 
 
+def train_as_rank_0() -> None:
+    """Makes this process rank 0 of the run that it trains, whatever rank its environment names."""
+    rank_zero_only.rank = 0
+
+
 def attached_trainer(module: LightningModule) -> Trainer | None:
     """Trainer of ``module``; None if it has none, where Lightning would raise an exception."""
     try:
