@@ -14,7 +14,7 @@ from lab.report.outcomes import Against, Outcome, compare, times
 from scripts.atlas.columns import Cell, Column
 from scripts.atlas.cost import cost_of
 from scripts.atlas.rows import PLAIN, Row
-from scripts.reproduce.common import markdown
+from scripts.reproduce.common import FAVOURED, markdown, ratio_of_others
 
 
 def table(column: Column, cells: Sequence[Cell], costs: Path) -> pd.DataFrame:
@@ -33,6 +33,7 @@ def table(column: Column, cells: Sequence[Cell], costs: Path) -> pd.DataFrame:
                 "softmax": str(cell.row),
                 **({"rate": cell.rate} if column.rates else {}),
                 "Eureka-ratio (95 % Wilson)": f"{own.told_ratio()}{f', {cell.failed} failed' if cell.failed else ''}",
+                **({"without seed 0": _without_seed_0(own)} if column.rates else {}),
                 "median epoch of the moment (Kaplan-Meier)": str(own.median) if own.median else "",
                 "accuracy with a moment": f"{own.accuracy.value:.1f} %" if own.accuracy else "",
                 "accuracy without": f"{own.plateau.value:.1f} %" if own.plateau else "",
@@ -42,6 +43,10 @@ def table(column: Column, cells: Sequence[Cell], costs: Path) -> pd.DataFrame:
             }
         )
     return pd.DataFrame(rows).fillna("")
+
+
+def _without_seed_0(own: Outcome) -> str:
+    return ratio_of_others({run.seed: run.moment is not None for run in own.setting.runs}, {0})
 
 
 def _cost(column: Column, row: Row, kept: Path) -> float | None:
@@ -81,7 +86,7 @@ def section(column: Column, cells: Sequence[Cell], costs: Path) -> list[str]:
         f"{column.seeds} seeds; {column.said}. p-values are against plain softmax, each corrected over the column "
         "(Holm). Accuracies at the end of a run are means over the seeds that had a moment, and over those that had "
         "none. The step's cost is the median ratio of CPU times of single seeds, not compiled, both softmaxes by turns "
-        f"in one process. {told}",
+        f"in one process. {f'{FAVOURED} ' if column.rates else ''}{told}",
         markdown(table(column, cells, costs)),
         f"![Seeds without a moment yet]({column.key}.png)",
     ]

@@ -7,7 +7,7 @@ import signal
 import sys
 import tempfile
 from argparse import ArgumentTypeError
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
@@ -17,6 +17,7 @@ import pandas as pd
 
 from lab.config.overrides import quoted, read_override
 from lab.console import LabError, duration
+from lab.report.statistics import eureka_ratio
 from lab.runs.provenance import command_line, git_state, machine, now, versions
 from lab.runs.summary import Summary, read_summary
 from lab.runs.walk import walk_runs
@@ -80,6 +81,24 @@ def earliest(summaries: Mapping[str, Summary]) -> str:
         return moment, -summary.best.accuracy if summary.best else 0.0
 
     return min(summaries, key=rank)
+
+
+# Says what the column of :func:`ratio_of_others` is for.
+FAVOURED = (
+    "A seed that chose a setting favours it, and most of all a setting that rarely has a moment: so the ratio of the "
+    "seeds that chose nothing stands beside that of all."
+)
+
+
+def ratio_of_others(had: Mapping[int, bool], chose: Collection[int]) -> str:
+    """Eureka-ratio with its interval of the seeds that did not choose their setting; "-" where all did.
+
+    Args:
+        had: seed -> whether it had a moment.
+        chose: seeds whose trials chose the setting.
+    """
+    others = [moment for seed, moment in had.items() if seed not in chose]
+    return str(eureka_ratio(sum(others), len(others))) if others else "-"
 
 
 class Speed(NamedTuple):

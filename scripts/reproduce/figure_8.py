@@ -31,10 +31,12 @@ from lab.runs.metrics import FILE as METRICS
 from lab.runs.metrics import read_metrics
 from lab.runs.summary import read_summary
 from scripts.reproduce.common import (
+    FAVOURED,
     earliest,
     markdown,
     origin,
     positive,
+    ratio_of_others,
     run_options,
     sentences,
     speed_of,
@@ -132,10 +134,11 @@ def grid_table(plan: Plan) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def ratio_table(plan: Plan, rates: Iterable[tuple[str, str]]) -> pd.DataFrame:
+def ratio_table(plan: Plan, rates: Iterable[tuple[str, str]], chosen: bool = True) -> pd.DataFrame:
     """Eureka-ratios with their intervals beside the paper's, for pairs of a softmax and a rate.
 
-    They are of the seeds that have ended; one that diverged counts as one without a moment, and is told.
+    Where the rates are ``chosen``, the ratio without seed 0, which chose them, stands beside. All are of the seeds that
+    have ended; one that diverged counts as one without a moment, and is told.
     """
     rows = []
     for name, lr in rates:
@@ -152,12 +155,14 @@ def ratio_table(plan: Plan, rates: Iterable[tuple[str, str]]) -> pd.DataFrame:
         moments = [summary.moment for summary in summaries if summary.moment is not None]
         finals = [f"{summary.accuracy:.1%}" for summary in summaries if summary.accuracy is not None]
         p = fisher((len(moments), len(summaries)), (theirs.count, theirs.of))
+        others = ratio_of_others({one.seed: one.moment is not None for one in summaries}, {0})
         rows.append(
             {
                 "softmax": name,
                 "learning rate": lr,
                 "Eureka-ratio (95 % Wilson)": str(eureka_ratio(len(moments), len(summaries)))
                 + (f", {failed} failed" if failed else ""),
+                **({"without seed 0": others} if chosen and len(plan.grid) > 1 else {}),
                 "paper": str(theirs),
                 "p (Fisher, same ratio as the paper's)": f"{p:.2f}",
                 "Eureka-epochs": ", ".join(f"{moment:,}" for moment in moments) or "-",
@@ -221,7 +226,7 @@ def by_luck(plan: Plan, chosen: Iterable[str]) -> str:
 def page(plan: Plan, chosen: dict[str, str], out: Path) -> str:
     """The page of results, as far as they have come."""
     # Seeds at rates that a shorter grid chose stay on the page: without a moment on seed 0 the choice is luck.
-    others = ratio_table(plan, [(name, lr) for name in chosen for lr in plan.grid if lr != chosen[name]])
+    others = ratio_table(plan, [(name, lr) for name in chosen for lr in plan.grid if lr != chosen[name]], False)
     also = ["## Rates not chosen of which there are finished seeds", markdown(others)]
     return "\n\n".join(
         [
@@ -235,7 +240,7 @@ def page(plan: Plan, chosen: dict[str, str], out: Path) -> str:
             "![Accuracies of all seeds](figure_8.png)",
             markdown(ratio_table(plan, chosen.items())),
             f"The seeds of a row stand by their Eureka-epochs, those without one last. With {plan.seeds} seeds a ratio "
-            "is told only roughly: the interval says how roughly.",
+            "is told only roughly: the interval says how roughly." + (f" {FAVOURED}" if len(plan.grid) > 1 else ""),
             *([told] if (told := by_luck(plan, chosen)) else []),
             *sentences(out),
             *(also if len(others) else []),

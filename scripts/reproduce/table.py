@@ -33,10 +33,12 @@ from lab.report.published import names as published
 from lab.report.records import read_record
 from lab.report.settings import Setting, differences, planned
 from scripts.reproduce.common import (
+    FAVOURED,
     check_minutes,
     markdown,
     origin,
     positive,
+    ratio_of_others,
     refuse_keys,
     run_script,
     tell_duration,
@@ -197,6 +199,8 @@ def page(table: Table, size: SizeName, rows: Sequence[tuple[Row, list[Run]]], ch
             _not_as(table, (*(row_overrides(table, row, size) or ()), *filter(None, [chosen.get(name)])), found)
         )
         if chosen:
+            had = {run.seed: run.moment is not None for run in found.setting.runs if run.settled}
+            line["Eureka-ratio of seeds that did not choose"] = ratio_of_others(had, range(SCHEDULE_SEEDS))
             line["schedule"] = chosen.get(name, "").removeprefix("optim/lr=")
         lines.append(line)
     table_of_rows = pd.DataFrame(lines)
@@ -209,7 +213,8 @@ def page(table: Table, size: SizeName, rows: Sequence[tuple[Row, list[Run]]], ch
             origin(),
             *(["Rows and their names are the paper's; the task is another one. " + note] if note else []),
             *([markdown(table_of_rows)] if lines else []),
-            "Eureka-ratios have Wilson's interval, means Student's, both 95 %. Accuracies are those of the last epoch.",
+            "Eureka-ratios have Wilson's interval, means Student's, both 95 %. Accuracies are those of the last epoch."
+            + (f" {FAVOURED}" if chosen else ""),
             *([f"Not run: {'; '.join(missing)}."] if missing else []),
         ]
     )

@@ -31,6 +31,7 @@ from conftest import (
     write_a_summary,
 )
 from hydra.utils import get_class
+from lightning.pytorch.utilities import rank_zero_only
 
 import lab.train
 from lab.callbacks.checkpoints import Checkpoints

@@ -257,8 +257,12 @@ def test_figure_8_counts_a_seed_that_diverged_as_one_without_a_moment(told_by, m
     told_by(summary)
     monkeypatch.setattr(figure_8, "slingshots_of", lambda folder: 0)
     plan = figure_8.Plan(Path("runs"), 100, 3, ("1e-3",), ())
-    told = figure_8.ratio_table(plan, [("Softmax", "1e-3")]).iloc[0]["Eureka-ratio (95 % Wilson)"]
+    rows = figure_8.ratio_table(plan, [("Softmax", "1e-3")])
+    told = rows.iloc[0]["Eureka-ratio (95 % Wilson)"]
     assert told.startswith("1/3 (") and told.endswith(", 1 failed")
+    assert "without seed 0" not in rows  # one rate: nothing was chosen
+    several = replace(plan, grid=("1e-3", "2e-3"))
+    assert figure_8.ratio_table(several, [("Softmax", "1e-3")])["without seed 0"][0].startswith("0/2 (")
 
 
 def test_figure_8_keeps_rates_on_its_page_that_a_larger_grid_did_not_choose(told_by, tmp_path: Path) -> None:
@@ -349,6 +353,9 @@ def test_a_table_in_small(tmp_path: Path, monkeypatch, one_thread) -> None:
     assert [line.split("seed=")[1] for line in begun] == list("0011")
     page = (tmp_path / "out" / "published" / "eureka_table_4" / "README.md").read_text()
     assert "0/2 (0% to 66%)" in page and "| 7/10" in page and "Not run: ViT + HT" in page
+    runs = table.runs_of_row(whole, rows[0], "published", 2, [*small, f"paths.runs={tmp_path}"])
+    chosen = table.page(whole, "published", [(rows[0], runs)], {table.name_of(rows[0]): table.SCHEDULES[0]})
+    assert "Eureka-ratio of seeds that did not choose" in chosen and common.FAVOURED in chosen
     begun.clear()
     status["+row=vit_heat_treatment"] = 130
     with pytest.raises(SystemExit) as left:
@@ -602,6 +609,15 @@ def test_factors_are_compared_seed_by_seed_and_set_ups_with_the_paper() -> None:
     assert rows.loc["layer_norm", "Softmax (paper 3/5)"].endswith("at 2e-3 alone: in")
     assert rows.loc["no_layer_norm", "NormSoftmax (paper 5/5)"].endswith(": out")
     assert set(rows["all three in"]) == {"not known"}
+    (one, runs), *_ = whole.items()
+    chosen = reasoning_setups.agreement({**whole, replace(one, rate="5e-3"): runs}).set_index("set-up")
+    assert " at 2e-3 of 2e-3, 5e-3 (without seed 0 7/9 (" in chosen.loc["layer_norm", "Softmax (paper 3/5)"]
+
+
+def test_seeds_that_chose_are_left_out_of_a_ratio_of_their_own() -> None:
+    had = {0: True, 1: True, 2: False, 3: True}
+    assert common.ratio_of_others(had, {0}).startswith("2/3 (")
+    assert common.ratio_of_others(had, range(4)) == "-"
 
 
 def _baseline(shift: float) -> pd.DataFrame:
