@@ -259,7 +259,7 @@ def page(cells: Sequence[Cell], out: Path) -> str:
         (
             "Does a set-up agree with the paper?",
             "The rate is chosen as in the paper, by seed 0 alone, among the rates that are run. In: the paper's ratio "
-            "lies in the interval, which is wide. Its own few seeds leave as much open: of settings that are equal to the "
+            "lies in the interval, which is wide. Its own few seeds leave as much open: of settings equal to the "
             "paper's, too, more than one in twenty is out." + (f" {FAVOURED}" if chosen else ""),
             agreement,
         ),
