@@ -190,8 +190,8 @@ def survival_figure(lines: Sequence[Waiting], confidence: float = 0.95, of: str 
         label = f"{line.name} ({len(seeds.moments)} of {len(seeds.moments) + len(seeds.ends)} had one)"
         axes.step(epochs, share, where="post", label=panel_title(label, 90), linewidth=width, **line.style.of_line)
         if few and len(curve.share):
-            low = np.concatenate([[1], curve.low, curve.low[-1:]])
-            high = np.concatenate([[1], curve.high, curve.high[-1:]])
+            # Before the first event the interval of Kaplan and Meier has no width: it says nothing.
+            low, high = (np.concatenate([[np.nan], bound, bound[-1:]]) for bound in (curve.low, curve.high))
             axes.fill_between(epochs, low, high, step="post", color=line.style.color, alpha=0.12, linewidth=0)
         if seeds.ends:
             at = np.searchsorted(epochs, seeds.ends, side="right") - 1
