@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from lab.callbacks.diagnostics.base import Diagnostic
-from lab.observation.attention_statistics import items_seen, share_of_log, weight_entropy
+from lab.observation.attention_statistics import blind, items_seen, share_of_log, weight_entropy
 from lab.observation.observe import Chunk, Findings, head_rows, layers_over_scenes
 from lab.plotting.figures import bars_by_layer, lines_by_layer
 
@@ -20,7 +20,8 @@ class AttentionEntropy(Diagnostic):
     """Entropy of the attention weights per layer and head, in nats and as a share of log n.
 
     Table: layer, head, entropy, share. A share of 1 is uniform attention, which starves W_Q and W_K of gradient.
-    n is the number of keys that a query may see. Queries that see a single key have no choice, and no share.
+    n is the number of keys that a query may see. Queries that see a single key have no choice, and no share; those that
+    see none are left out.
 
     Where weights need not add up to one, a column ``sum`` has their sum, as the mean over rows. If they add up to at
     most one (a sink), the weight that goes to no key counts as one more item, in the entropy and in n. If they may have
@@ -35,12 +36,14 @@ class AttentionEntropy(Diagnostic):
         values = []
         for normaliser, layer in zip(chunk.normalisers, chunk.layers, strict=True):
             weights, total = layer["weights"], normaliser.total
-            entropy_BHN = weight_entropy(weights, total)
+            sees_BHN = ~blind(layer["logits"])
+            entropy_BHN = torch.where(sees_BHN, weight_entropy(weights, total), torch.nan)
             items_BHN = items_seen(layer["logits"], total)
             # With a single item, as for the first token of a causal model, attention cannot spread.
             share_BHN = torch.where(items_BHN > 1, share_of_log(entropy_BHN, items_BHN), torch.nan)
+            sums_BHN = torch.where(sees_BHN, weights.float().sum(-1), torch.nan)
             # A sum that is always 1, as under softmax, is left out of the table.
-            columns = [entropy_BHN, share_BHN, *([] if total == "one" else [weights.float().sum(-1)])]
+            columns = [entropy_BHN, share_BHN, *([] if total == "one" else [sums_BHN])]
             values.append(torch.stack([column.nanmean(-1) for column in columns], dim=1).cpu())
         return values
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from lab.callbacks.diagnostics.base import Diagnostic
 from lab.observation.attention_statistics import (
+    blind,
     dispersion_bound,
     entropy_slope,
     keys_seen,
@@ -103,7 +104,7 @@ class LogitSpread(Diagnostic):
                 entropy_slope(weights, logits) if is_softmax and "bias" not in layer else undefined,
             )
             # A query that may attend to nothing has neither logits nor weights.
-            blind_BHN = logits.isneginf().all(-1)
+            blind_BHN = blind(logits)
             told = [column.masked_fill(blind_BHN, math.nan).nanmean(-1).double() for column in columns]
             values.append(torch.stack(told, dim=1).cpu())
         return values

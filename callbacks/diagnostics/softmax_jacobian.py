@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from lab.callbacks.diagnostics.base import Diagnostic
-from lab.observation.attention_statistics import softmax_jacobian
+from lab.observation.attention_statistics import blind, softmax_jacobian
 from lab.observation.observe import Chunk, Findings, head_rows, layers_over_scenes
 from lab.plotting.figures import bars_by_layer, lines_by_layer
 
@@ -20,19 +20,19 @@ from lab.plotting.figures import bars_by_layer, lines_by_layer
 class SoftmaxJacobian(Diagnostic):
     """The norm of the softmax Jacobian per layer and head: how much gradient gets through to the logits.
 
-    Table: layer, head, jacobian (Frobenius norm of diag(w) - w w^T, mean over scenes and queries). It falls where
-    attention is uniform and where it is one-hot. The column is left empty, and a note says so once, under normalisers
-    whose weights are no exponentials over their sum.
+    Table: layer, head, jacobian (Frobenius norm of diag(w) - w w^T, mean over scenes and the queries that see a key).
+    It falls where attention is uniform and where it is one-hot. The column is left empty, and a note says so once,
+    under normalisers whose weights are no exponentials over their sum.
 
     Source: Eureka-moments in Transformers, A.11.
     """
 
-    reads = ("weights",)
+    reads = ("logits", "weights")
 
     def see(self, chunk: Chunk) -> list[Tensor]:
         values = []
         for normaliser, layer in zip(chunk.normalisers, chunk.layers, strict=True):
-            norm_BH = softmax_jacobian(layer["weights"]).mean(-1)
+            norm_BH = softmax_jacobian(layer["weights"]).masked_fill(blind(layer["logits"]), math.nan).nanmean(-1)
             values.append((norm_BH if normaliser.exponential else torch.full_like(norm_BH, math.nan)).cpu())
         return values
 

@@ -48,6 +48,11 @@ def weight_entropy(weights_BHNM: Tensor, total: Total = "one") -> Tensor:
     return entropy + torch.special.entr(null_mass(weights_BHNM)) if total == "at most one" else entropy
 
 
+def blind(logits_BHNM: Tensor) -> Tensor:
+    """Tells the rows whose query may attend to no key at all, [B, H, N]; they say nothing of attention."""
+    return logits_BHNM.isneginf().all(-1)
+
+
 def keys_seen(logits_BHNM: Tensor) -> Tensor:
     """Counts the keys n of every row, those whose logits are not masked, [B, H, N]; 1 where there are none."""
     return (~logits_BHNM.isneginf()).sum(-1).clamp_min(1)

@@ -36,7 +36,11 @@ class WeightedMean(Metric):
 
     def update(self, value: Tensor, weight: Tensor | float = 1.0) -> None:
         """Adds numbers of any shape; ``weight`` is one number for all, or has their shape (such as a mask)."""
-        self.mean_value += (value.to(self.mean_value.dtype) * weight).sum()
+        weighted = value.to(self.mean_value.dtype) * weight
+        if isinstance(weight, Tensor):
+            # The mean of no labels is NaN, and counts for nothing.
+            weighted = weighted.masked_fill(weight == 0, 0.0)
+        self.mean_value += weighted.sum()
         self.weight += weight.sum() if isinstance(weight, Tensor) else weight * value.numel()
 
     def compute(self) -> Tensor:

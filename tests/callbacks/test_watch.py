@@ -481,18 +481,21 @@ def test_derivatives_are_those_of_attention_with_the_bias_of_its_model(tmp_path:
     assert [row["derivative"] for row in found.rows] == pytest.approx(expected, rel=1e-4)
 
 
-def test_a_query_that_sees_nothing_is_left_out_of_the_spread(tmp_path: Path) -> None:
+def test_a_query_that_sees_nothing_is_left_out(tmp_path: Path) -> None:
     torch.manual_seed(0)
     mask = torch.ones(5, 5, dtype=torch.bool).tril()
-    x, spreads = torch.randn(3, 5, 8), []
+    x, looks = torch.randn(3, 5, 8), []
+    diagnostics = [kind(str(tmp_path)) for kind in (LogitSpread, AttentionEntropy, SoftmaxJacobian)]
     for hidden in (False, True):
         torch.manual_seed(1)
         layer = Slanted(mask & torch.tensor([not hidden, True, True, True, True])[:, None])
-        (found,) = lab.look(lab.replace_softmax(nn.Sequential(layer), "softmax"), x, [LogitSpread(str(tmp_path))])
-        spreads.append(pd.DataFrame(found.rows))
-    # With its one key, the first of five queries has a spread of 0 and a smallest weight of 1.
-    whole, without = spreads
-    assert without["spread"].to_numpy() == pytest.approx(whole["spread"].to_numpy() * 5 / 4, rel=1e-5)
+        found = lab.look(lab.replace_softmax(nn.Sequential(layer), "softmax"), x, diagnostics)
+        looks.append(pd.concat([pd.DataFrame(one.rows) for one in found], axis=1))
+    # With its one key, the first of five queries has a spread, an entropy and a Jacobian of 0, a smallest weight of 1.
+    whole, without = looks
+    for name in ("spread", "entropy", "jacobian"):
+        assert without[name].to_numpy() == pytest.approx(whole[name].to_numpy() * 5 / 4, rel=1e-5)
+    assert without["share"].to_numpy() == pytest.approx(whole["share"].to_numpy(), rel=1e-5)
     smallest = (whole["smallest_weight"].to_numpy() * 5 - 1) / 4
     assert without["smallest_weight"].to_numpy() == pytest.approx(smallest, rel=1e-5)
 

@@ -141,7 +141,8 @@ def _of_length(**options: Any) -> Any:
 @pytest.mark.parametrize("ignored", [None, -100])
 def test_a_mean_loss_is_over_answers_and_not_over_batches(ignored: int | None) -> None:
     metrics = LossAndAccuracy(3, ignored=ignored)
-    for count, loss in ((3, 1.0), (1, 5.0)):
+    # The mean loss of a batch in which nothing counts is NaN.
+    for count, loss in ((3, 1.0), (1, 5.0), *([(0, math.nan)] if ignored else [])):
         size = 4 if ignored else count
         target = torch.full((size,), -100)
         target[:count] = 0
