@@ -255,6 +255,12 @@ def _method(report: Report) -> list[str]:
         "over equal seeds. "
         "Each p compares a setting with the baseline and is corrected for the number of settings (Holm).",
     ]
+    if report.table:
+        lines.append(
+            "Inside: the paper's value lies in the interval measured here. That value is of a few seeds, too, so it may "
+            "be outside though nothing differs: with ten seeds each in about one of seven means and one of five "
+            "ratios. The p beside a ratio counts the seeds of both (Fisher's exact test, Holm over the table)."
+        )
     if early:
         lines.append("Some settings stop soon after the moment (stop_after): their final accuracy was measured then.")
     return lines
