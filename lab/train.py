@@ -35,7 +35,6 @@ def _main(config: DictConfig) -> float | None:
     if spec.config.threads is None:
         spec = spec.changed(threads=share_of_threads(settings.launcher.get("n_jobs") if multirun else None))
     try:
-        end_with_rank_0()
         apart = multirun and starts_processes(spec)
         with ended_with_parent():
             summaries = start_apart(spec, _search_path()) if apart else start(spec)
@@ -81,6 +80,7 @@ def _search_path() -> list[str]:
 @refusals()
 def main() -> None:
     """Runs the command line."""
+    end_with_rank_0()  # first: a process that a signal ends while it loads would have Lightning kill rank 0
     tell_version(sys.argv[1:])
     import_from_here()
     sys.argv[1:] = command_line.in_order(sys.argv[1:])

@@ -257,8 +257,8 @@ def _method(report: Report) -> list[str]:
     ]
     if report.table:
         lines.append(
-            "Inside: the paper's value lies in the interval measured here. That value is of a few seeds, too, so it may "
-            "be outside though nothing differs: with ten seeds each in about one of seven means and one of five "
+            "Inside: the paper's value lies in the interval measured here. It is of a few seeds, too, so it may be "
+            "outside though nothing differs: with ten seeds each in about one of seven means and one of five "
             "ratios. The p beside a ratio counts the seeds of both (Fisher's exact test, Holm over the table)."
         )
     if early:

@@ -26,6 +26,8 @@ from lab.files import DamagedFile, read_json, write_json
 FILE = "boards.json"
 # Seconds for which a board that takes nothing is left alone.
 LEFT_ALONE = 300.0
+# Seconds, and share of the time, that a run has waited for a board before it is told that the board is slow.
+SLOW, SLOW_SHARE = 30.0, 0.25
 # Tag of the threshold of a metric that has no tag of its own for it: this, and the metric's name.
 THRESHOLD_OF = "eureka/threshold_of/"
 
@@ -43,32 +45,53 @@ class Board(Logger):
     package: ClassVar[str | None] = None
     error: Exception | None = None
     _left_alone_until = -math.inf
-    _told = False
+    _told = _told_slow = False
+    _since: float | None = None
+    _waited = 0.0
 
     def send(self, sends: Callable[[], object], at_last: bool = False) -> None:
         """Calls what sends something to the board; one that no longer takes it is told of once, and left alone a while.
 
-        The run goes on, whatever the error: all that the board misses is in the run's own files.
+        The run goes on, whatever the error: all that the board misses is in the run's own files. A board that takes
+        its time is told of once.
 
         Args:
             sends: is called, with the board's own package.
             at_last: send it also to a board that is left alone, as nothing will come after.
         """
-        if time.monotonic() < self._left_alone_until and not at_last:
+        begun = time.monotonic()
+        if begun < self._left_alone_until and not at_last:
             return
         try:
             sends()
             self.error = None
+            self._tell_if_slow(begun)
         except Exception as error:
             self.error = error
             self._left_alone_until = time.monotonic() + LEFT_ALONE
             if not self._told:
                 self._told = True
                 tell(
-                    f"logger={self.package or type(self).__name__} no longer takes what is logged "
+                    f"{self._named} no longer takes what is logged "
                     f"({first_line(error)}): it misses what comes now, which is in the run folder, and is tried again "
                     f"every {duration(LEFT_ALONE)}"
                 )
+
+    @property
+    def _named(self) -> str:
+        return f"logger={self.package or type(self).__name__}"
+
+    def _tell_if_slow(self, begun: float) -> None:
+        """Says once that the run spends much of its time on waiting for the board; ``begun``: as it last sent."""
+        now = time.monotonic()
+        self._since = begun if self._since is None else self._since
+        self._waited += now - begun
+        if not self._told_slow and self._waited > max(SLOW, SLOW_SHARE * (now - self._since)):
+            self._told_slow = True
+            tell(
+                f"{self._named} is slow: the run has waited {duration(self._waited)} of {duration(now - self._since)} "
+                "for it to take what is logged; a higher trainer.log_every_n_steps sends less often"
+            )
 
     def show_figure(self, tag: str, figure: Figure, step: int) -> None:
         """Takes a finished figure."""

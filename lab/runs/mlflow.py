@@ -14,7 +14,7 @@ from lightning.pytorch.loggers import MLFlowLogger
 from lightning.pytorch.utilities import rank_zero_only
 from matplotlib.figure import Figure
 
-from lab.console import LabError, first_line
+from lab.console import LabError, first_line, noted_if_slow
 from lab.files import one_line
 from lab.runs.boards import Board, keep_run, known_run, title
 from lab.runs.stored_config import read_config
@@ -70,18 +70,17 @@ class MLflow(MLFlowLogger, Board):
         from mlflow.exceptions import MlflowException
 
         try:
-            super().__init__(
-                experiment_name=experiment,
-                run_name=title(self._folder),
-                tracking_uri=tracking_uri or own or f"sqlite:///{quote(str(place / 'mlflow.db'))}",
-                artifact_location=(place / "artifacts").as_uri() if local else None,
-                tags={"folder": where, "mlflow.note.content": f"run folder: {where}"},
-                run_id=known,
-            )
-            self._begin()
-        except MlflowException as error:
-            raise LabError(f"logger=mlflow: {one_line(error)}") from error
-        except _database_errors() as error:
+            with noted_if_slow("waiting for MLflow"):
+                super().__init__(
+                    experiment_name=experiment,
+                    run_name=title(self._folder),
+                    tracking_uri=tracking_uri or own or f"sqlite:///{quote(str(place / 'mlflow.db'))}",
+                    artifact_location=(place / "artifacts").as_uri() if local else None,
+                    tags={"folder": where, "mlflow.note.content": f"run folder: {where}"},
+                    run_id=known,
+                )
+                self._begin()
+        except (MlflowException, *_database_errors()) as error:
             raise LabError(f"logger=mlflow: {first_line(error)}") from error
 
     @rank_zero_only
@@ -136,7 +135,8 @@ def _check_answers(uri: str) -> None:
     import requests
 
     try:
-        requests.head(uri, timeout=_TIMEOUT)
+        with noted_if_slow("waiting for MLflow"):
+            requests.head(uri, timeout=_TIMEOUT)
     except requests.exceptions.SSLError:
         return  # MLflow has options of its own for certificates
     except requests.exceptions.RequestException as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -257,6 +258,15 @@ def test_a_lost_store_of_mlflow_does_not_end_the_run(tmp_path: Path, monkeypatch
     run = train_in(tmp_path / "runs", *SHORT, "logger=mlflow", there)
     assert summary_of(run)["status"] == "finished"
     assert capsys.readouterr().err.count("logger=mlflow no longer takes what is logged (500)") == 1
+
+
+def test_a_slow_board_is_told_of_once(monkeypatch, capsys) -> None:
+    clock = iter(range(0, 1000, 4))
+    monkeypatch.setattr("lab.runs.boards.time", SimpleNamespace(monotonic=lambda: next(clock)))
+    board = Gone()
+    for _ in range(20):
+        board.send(lambda: None)
+    assert capsys.readouterr().err.count("logger=gone is slow: the run has waited 32 s of 60 s") == 1
 
 
 def test_only_the_first_process_of_a_run_makes_its_boards(tmp_path: Path) -> None:
