@@ -69,6 +69,7 @@ class MLflow(MLFlowLogger, Board):
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", f"{_TIMEOUT:.0f}")
         from mlflow.exceptions import MlflowException
 
+        errors: tuple[type[Exception], ...] = (MlflowException, *_database_errors())
         try:
             with noted_if_slow("waiting for MLflow"):
                 super().__init__(
@@ -80,7 +81,7 @@ class MLflow(MLFlowLogger, Board):
                     run_id=known,
                 )
                 self._begin()
-        except (MlflowException, *_database_errors()) as error:
+        except errors as error:
             raise LabError(f"logger=mlflow: {first_line(error)}") from error
 
     @rank_zero_only

@@ -27,7 +27,7 @@ def process_rank() -> int:
 
 def train_as_rank_0() -> None:
     """Makes this process rank 0 of the run that it trains, whatever rank its environment names."""
-    rank_zero_only.rank = 0
+    vars(rank_zero_only)["rank"] = 0
 
 
 def attached_trainer(module: LightningModule) -> Trainer | None:
