@@ -119,7 +119,7 @@ def observe(
     observers: Sequence[Observer],
     device: torch.device | str | None = None,
     precision: Precision | None = None,
-    too_few: Callable[[int, int], None] | None = None,
+    too_few: Callable[[Any, int], None] | None = None,
 ) -> list[Findings]:
     """Shows each observer as many first scenes of the validation set as it asks for; returns their findings.
 
@@ -134,7 +134,7 @@ def observe(
         observers: diagnostics.
         device: where the model is; None asks the model.
         precision: the trainer's; only the forward pass of the model uses it. None is full precision.
-        too_few: called with the number of scenes asked for and the number there is, if there are not enough.
+        too_few: called with the observer that asks for most scenes and the number there is, if there are not enough.
 
     Raises:
         LabError: if the model is none or has no attention, data is no data module, or there is no observer, or one
@@ -165,9 +165,9 @@ def observe(
                 assert stop <= observers[index].scenes
                 seen[index].append(seen_by(observers[index], chunk))
             del chunk
-        asked = [observer.scenes for observer in observers if observer.scenes != EVERY_SCENE]
-        if too_few is not None and stop < (most := max(asked, default=0)):
-            too_few(most, stop)
+        asking = [observer for observer in observers if stop < observer.scenes != EVERY_SCENE]
+        if too_few is not None and asking:
+            too_few(max(asking, key=lambda observer: observer.scenes), stop)
         return [conclusion(observer, own) for observer, own in zip(observers, seen, strict=True)]
 
 

@@ -13,6 +13,7 @@ from PIL import Image
 from torch import Tensor, nn
 from torchvision.datasets.folder import IMG_EXTENSIONS
 
+from lab.callbacks.diagnostics.base import Diagnostic
 from lab.console import LabError, first_line, tell
 from lab.datasets.folder import read_image
 from lab.datasets.given import GivenData
@@ -204,5 +205,6 @@ def _try(
         ) from error
 
 
-def _tell_too_few(wanted: int, there: int) -> None:
-    tell(f"{wanted:,} inputs are asked for, but {there:,} are shown: inputs={wanted} takes more, if there are more")
+def _tell_too_few(asking: Diagnostic, there: int) -> None:
+    wanted = asking.scenes
+    tell(f"{asking.name} asks for {wanted:,} inputs, but {there:,} are shown: inputs={wanted} takes more, if there are")

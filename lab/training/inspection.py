@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from torch import nn
 
+from lab.callbacks.diagnostics.base import Diagnostic
 from lab.config.check import check
 from lab.config.suggestions import explain_key
 from lab.console import LabError, tell
@@ -117,6 +118,6 @@ def _state(config: DictConfig, model: nn.Module, data: DataModule, optim: OptimC
     )
 
 
-def _tell_too_few(more: bool, wanted: int, there: int) -> None:
-    what = f"data.validation_size={wanted} draws more" if more else "all of them are looked at"
-    tell(f"{wanted:,} scenes are asked for, but the validation set has {there:,}: {what}")
+def _tell_too_few(more: bool, asking: Diagnostic, there: int) -> None:
+    what = f"data.validation_size={asking.scenes} draws more" if more else "all of them are looked at"
+    tell(f"{asking.name} asks for {asking.scenes:,} scenes, but the validation set has {there:,}: {what}")

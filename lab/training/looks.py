@@ -152,7 +152,7 @@ class Looks:
                 raise LabError(f"{one.name} needs {NEEDS[one.needs]}, which {what} does not have: leave it out")
 
     def found(
-        self, subject: Subject, data: DataModule, device: torch.device, too_few: Callable[[int, int], None] | None
+        self, subject: Subject, data: DataModule, device: torch.device, too_few: Callable[[Any, int], None] | None
     ) -> Iterator[tuple[Diagnostic | CheckpointDiagnostic, Findings]]:
         """Findings of each diagnostic: those that share one pass over the data, then the others."""
         shared = [one for one in self.diagnostics if isinstance(one, Diagnostic)]

@@ -373,9 +373,9 @@ def test_a_look_may_ask_for_more_scenes_than_the_run_validates_on(
 ) -> None:
     chosen = ["callbacks=[attention_entropy]"]
     inspect(vision, chosen, out=tmp_path / "few")
-    assert "256 scenes are asked for, but the validation set has 40" in capsys.readouterr().err
+    assert "attention_entropy asks for 256 scenes, but the validation set has 40" in capsys.readouterr().err
     inspect(vision, chosen, out=tmp_path / "many", data_options={"data.validation_size": 256})
-    assert "asked for" not in capsys.readouterr().err
+    assert "asks for" not in capsys.readouterr().err
 
 
 def test_what_is_kept_of_a_chunk_holds_on_to_nothing_else(vision_data) -> None:
