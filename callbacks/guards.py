@@ -10,6 +10,7 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from pydantic import PositiveInt
 from torch import Tensor, nn
+from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 
 from lab.callbacks.access import model_of
@@ -104,17 +105,17 @@ class FiniteLoss(Callback):
                 self.diverged = True
                 raise LabError(
                     f"the loss is {wrong[0]} at step {step} (epoch {epoch}); gradient norms: "
-                    f"{_norms_by_layer(model_of(self._trainer.lightning_module))}. What was saved before is kept: "
+                    f"{_norms_by_block(model_of(self._trainer.lightning_module))}. What was saved before is kept: "
                     "try a lower optim.lr, a longer optim.warmup_epochs or trainer.precision=32-true"
                 )
 
 
-def _norms_by_layer(model: nn.Module) -> str:
+def _norms_by_block(model: nn.Module) -> str:
     """L2 norm of the gradient of each block of the model, in the order of the model."""
     groups: dict[str, list[Tensor]] = {}
     for name, parameter in model.named_parameters():
         if parameter.grad is not None:
             parts = name.split(".")
             block = ".".join(parts[:2]) if len(parts) > 1 and parts[1].isdigit() else parts[0]
-            groups.setdefault(block, []).append(parameter.grad.detach().float().norm())
-    return ", ".join(f"{block} {float(torch.stack(norms).norm()):.3g}" for block, norms in groups.items())
+            groups.setdefault(block, []).append(parameter.grad.float())
+    return ", ".join(f"{block} {float(get_total_norm(gradients)):.3g}" for block, gradients in groups.items())

@@ -206,7 +206,6 @@ class Probe(Diagnostic):
     def _draw_baselines(self, panel: Any, rows: pd.DataFrame) -> None:
         for name, style in _BASELINES.items():
             if name in rows:
-                # The newest value, since a table begun by an earlier version has none in its first rows.
                 guide(panel, self.factor * rows[name].iloc[-1], style, name)
 
 

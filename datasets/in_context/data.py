@@ -181,8 +181,8 @@ class InContextData(DataModule):
         return (*self.locations, "closed", *(f"in_weights_{kind}" for kind in self._asked_in_weights))
 
     def model_arguments(self) -> dict[str, int]:
-        """Side of an image in pixels, pairs before the query, number of labels."""
-        return {"drawing_size": self.image_size, "pairs": self.pairs, "num_classes": len(self.class_names)}
+        """Pairs before the query, number of labels."""
+        return {"pairs": self.pairs, "num_classes": len(self.class_names)}
 
     def draw_train(self, epoch: int, step: int) -> Drawn:
         """The draws of one training batch of this process; a pure function of its place in training."""

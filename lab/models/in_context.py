@@ -82,7 +82,6 @@ class InContextTransformer(OfBlocks):
     source gives the weights: they are N(0, 0.02) as in GPT-2, without its scaling of residual layers.
 
     Args:
-        drawing_size: side of an image in pixels.
         pairs: images with a label before the last.
         num_classes: number of labels.
         channels: output channels of each group of the ResNet; the last is the width of the transformer.
@@ -107,7 +106,6 @@ class InContextTransformer(OfBlocks):
 
     def __init__(
         self,
-        drawing_size: int = 105,
         pairs: int = 8,
         num_classes: int = 1623,
         channels: Sequence[Size] = (16, 32, 32, 64),

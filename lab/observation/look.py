@@ -39,8 +39,8 @@ def look(model: nn.Module, x: Any, observers: Sequence[Observer]) -> list[Findin
         (entropy,) = lab.look(model, tokenizer(texts, return_tensors="pt"), [AttentionEntropy("look")])
 
     Changes nothing in the model, takes no gradient and draws no random number of training. Floating-point inputs are
-    given in the precision of the model's first weights. Padding that an
-    ``attention_mask`` marks is cut off first: inputs with equal masks go through the model together, without padding.
+    given in the precision of the model's first weights. Padding that an ``attention_mask`` marks is cut off first:
+    inputs with equal masks go through the model together, without padding.
 
     Args:
         model: model under a softmax of the lab, the lab's own or one of another library.

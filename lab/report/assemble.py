@@ -74,7 +74,6 @@ def assemble(
     table: Table | None = None,
     baseline: str | None = None,
     confidence: float = 0.95,
-    draw: bool = True,
 ) -> Report:
     """Works out a report.
 
@@ -83,7 +82,6 @@ def assemble(
         table: a published table to set beside.
         baseline: name of the setting that others are compared with; None for plain softmax in each experiment.
         confidence: of all intervals.
-        draw: make the figures.
 
     Raises:
         LabError: if no setting is called ``baseline``, or no run is a row of ``table``.
@@ -96,7 +94,7 @@ def assemble(
     by_experiment: dict[str, list[Setting]] = {}
     for setting in found:
         by_experiment.setdefault(setting.experiment, []).append(setting)
-    sections = [_section(name, own, baseline, confidence, draw) for name, own in by_experiment.items()]
+    sections = [_section(name, own, baseline, confidence) for name, own in by_experiment.items()]
     return Report(
         roots=[part.root for part in gathered],
         runs=runs,
@@ -109,7 +107,7 @@ def assemble(
     )
 
 
-def _section(experiment: str, own: Sequence[Setting], baseline: str | None, confidence: float, draw: bool) -> Section:
+def _section(experiment: str, own: Sequence[Setting], baseline: str | None, confidence: float) -> Section:
     names = [setting.name for setting in own]
     reference = baseline_of(own, baseline if baseline in names else None, lambda: _default(experiment))
     outcomes = [outcome(setting, reference, confidence) for setting in own]
@@ -119,7 +117,7 @@ def _section(experiment: str, own: Sequence[Setting], baseline: str | None, conf
         outcomes=outcomes,
         baseline=reference,
         comparisons={against.setting.name: against for against in compared},
-        drawings=drawings_of(experiment, own, confidence) if draw else (),
+        drawings=drawings_of(experiment, own, confidence),
         pictures=_pictures(own),
     )
 

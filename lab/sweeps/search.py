@@ -110,15 +110,13 @@ def search(config: DictConfig, launch: Launch) -> None:
                 ends = dict(zip(first, launch(jobs, started), strict=True))
             except BrokenProcessPool as error:  # of joblib, which ends all processes where one was lost
                 raise LabError(f"{lost_process(f'search {name}', error)}: the same command goes on") from error
-            open_ones = 0
+            noted = {}
             for number, values in batch.items():
                 with _written(name):
-                    outcome = _note(study, number, first[values], ends[values])
-                if outcome is None:
-                    open_ones += 1
-                else:
-                    tell(f"[{_finished(study)}/{asked}] {outcome} with {' '.join(values)}")
-            if open_ones:
+                    noted[number] = _note(study, number, first[values], ends[values])
+                if noted[number] is not None:
+                    tell(f"[{_finished(study)}/{asked}] {noted[number]} with {' '.join(values)}")
+            if open_ones := sum(outcome is None for outcome in noted.values()):
                 cut = counted(open_ones, "trial")
                 raise LabError(f"{cut} of search {name} did not come to an end: the same command goes on")
             end_if_told()

@@ -23,7 +23,7 @@ from lab.observation.recorder import Recorder
 from lab.train import run
 from lab.training.inspection import inspect
 
-SMALL = dict(drawing_size=12, pairs=4, num_classes=20, channels=(8, 16), blocks=(1, 1), stem=8, layers=2, heads=4)
+SMALL = dict(pairs=4, num_classes=20, channels=(8, 16), blocks=(1, 1), stem=8, layers=2, heads=4)
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ def test_it_composes(experiment: str) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["model=compact_vit"], "CompactViT does not fit this data, which gives drawing_size, pairs"),
+        (["model=compact_vit"], "CompactViT does not fit this data, which gives pairs"),
         (["data.rare=200"], "there are 12: lower them"),
         (["model.heads=3"], "model.heads=3 does not divide the width, the last of model.channels, 16"),
         (["model.blocks=[1]"], r"model.channels=\[8, 16\] and model.blocks=\[1\] must have the same length"),

@@ -76,7 +76,7 @@ def test_what_would_tell_of_later_tokens_is_refused() -> None:
         with pytest.raises(ValueError, match="NormSoftmax a query depends on the other queries"):
             path(*drawn(20, 20), block, causal)
     with pytest.raises(ValueError, match="a causal model would see later tokens"):
-        InContextTransformer(drawing_size=28, softmax=partial(NormSoftmax, over="block"), layers=1)
+        InContextTransformer(softmax=partial(NormSoftmax, over="block"), layers=1)
     attend(*drawn(20, 20), block.double(), written_out(causal))
 
 

@@ -181,7 +181,7 @@ def test_the_most_advanced_run_of_a_seed_counts(write, tmp_path: Path) -> None:
 
 def test_folders_that_lie_in_each_other_count_once(write, tmp_path: Path) -> None:
     write(0, 12)
-    found = assemble([gather(tmp_path), gather(tmp_path / "reasoning")], draw=False)
+    found = assemble([gather(tmp_path), gather(tmp_path / "reasoning")])
     assert len(found.runs) == 1 and not found.settings[0].doubles
 
 

@@ -53,7 +53,7 @@ def test_the_baseline_is_the_experiment_as_it_comes(write, tmp_path: Path) -> No
         write(seed, None, "intervention=grad_scaling", experiment="main_task")
         write(seed, 9, experiment="main_task", softmax="norm_softmax")
     write(0, None, experiment="main_task")
-    (section,) = assemble([gather(tmp_path)], draw=False).sections
+    (section,) = assemble([gather(tmp_path)]).sections
     assert section.baseline is not None and section.baseline.name == "softmax"
     assert len(section.baseline.runs) == 1
 
@@ -62,10 +62,10 @@ def test_softmax_under_another_normaliser_is_no_baseline(write, tmp_path: Path) 
     for seed in range(2):
         write(seed, 5, "softmax/normaliser=sigmoid")
         write(seed, 9, softmax="norm_softmax")
-    (section,) = assemble([gather(tmp_path)], draw=False).sections
+    (section,) = assemble([gather(tmp_path)]).sections
     assert section.baseline is None
     write(0, None)
-    (section,) = assemble([gather(tmp_path)], draw=False).sections
+    (section,) = assemble([gather(tmp_path)]).sections
     assert section.baseline is not None and section.baseline.name == "softmax"
 
 
