@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -31,9 +31,12 @@ _HEAD_DIM = ("qk_head_dim", "head_dim", "attention_head_size", "key_value_proj_d
 # Where input and output differ in width (SAM 2's Hiera), heads are those of the output.
 _WIDTH = ("dim_out", "embed_dim", "hidden_size", "n_embd", "d_model", "dim", "width")
 _PROJECTIONS = (("q_proj", "k_proj", "v_proj"), ("query", "key", "value"), ("q_lin", "k_lin", "v_lin"), tuple("qkv"))
-# Queries, keys and values in one projection: one after the other, or (GPT-NeoX, Bloom) head by head.
+# Queries, keys and values in one projection: one after the other, or (GPT-NeoX) group by group, in each the queries of
+# its heads, a key and a value. Names tell which only where values are no view of what was projected.
 _FUSED = ("qkv", "c_attn", "qkv_proj", "Wqkv", "query_key_value")
-_BY_HEAD = ("query_key_value",)
+_BY_GROUP = ("query_key_value",)
+# Classes whose projection is laid out in another way: queries, values, keys in blocks.
+_IN_BLOCKS = ("CodeGenAttention",)
 _LONGEST = ("max_position_embeddings",)
 _SCALE = ("scaling", "scale", "softmax_scale")
 # A number that hides a key: what is added is infinite, the least of its dtype, or -10,000, perhaps with a bias already
@@ -41,6 +44,9 @@ _SCALE = ("scaling", "scale", "softmax_scale")
 _HIDDEN = -5000.0
 # Swin hides keys by -100. The biases of ALiBi are as low, but come down to there without a gap.
 _LOW, _GAP = -50.0, 40.0
+
+
+Layout = Literal["parts", "groups", "unknown"]
 
 
 class Heads:
@@ -115,6 +121,8 @@ class ReplacedSoftmax(MultiHead):
         self.schedule = schedule
         self.takes_bias = _passes(check_biased, softmax)
         self.before: Any = None
+        # How a fused projection is laid out; None before a call.
+        self._layout: Layout | None = None
         # Told by the module, or later by a call of it (said_causal).
         self.is_causal = bool(getattr(owner, "is_causal", False))
 
@@ -185,27 +193,48 @@ class ReplacedSoftmax(MultiHead):
     def of_projections(self, of: Callable[[Any], Tensor | None]) -> dict[str, Tensor]:
         for names in _PROJECTIONS:
             linears = [getattr(self.owner, name, None) for name in names]
-            if all(isinstance(linear, nn.Module) for linear in linears):
-                found = [_rows(linear, of) for linear in linears]
-                return {name: part for name, part in zip("qkv", found, strict=True) if part is not None}
+            if all(map(_projects, linears)):
+                found = {name: _rows(linear, of) for name, linear in zip("qkv", linears, strict=True)}
+                # In a q_proj with more rows (Qwen3-Next), some of them are a gate.
+                gated = found["q"] is not None and len(found["q"]) != self.num_heads * self.head_dim
+                return {} if gated else {name: part for name, part in found.items() if part is not None}
         for name in _FUSED:
             # With a q_attn beside it (GPT-2's cross-attention), it projects keys and values only.
-            if isinstance(getattr(self.owner, name, None), nn.Module) and not hasattr(self.owner, "q_attn"):
+            if _projects(getattr(self.owner, name, None)) and not hasattr(self.owner, "q_attn"):
                 rows = _rows(getattr(self.owner, name), of)
-                return {} if rows is None else self._cut(rows, name in _BY_HEAD)
+                return {} if rows is None else self._cut(rows, self._layout or _usual_layout(self.owner, name))
         return {}
 
-    def _cut(self, rows: Tensor, by_head: bool) -> dict[str, Tensor]:
-        """Rows of a fused projection by "q", "k", "v"; {} where their number does not tell which are which."""
+    def _cut(self, rows: Tensor, layout: Layout) -> dict[str, Tensor]:
+        """Rows of a fused projection by "q", "k", "v"; {} where they do not tell which are which."""
         H, D = self.num_heads, self.head_dim
         of_keys, odd = divmod(len(rows) - H * D, 2)
-        if odd or of_keys <= 0 or of_keys % D:
+        if layout == "unknown" or odd or of_keys <= 0 or of_keys % D or H * D % of_keys:
             return {}
-        if by_head and of_keys == H * D:
-            rows = rows.unflatten(0, (H, 3, D)).transpose(0, 1).flatten(0, 2)
-        elif by_head and of_keys != D:
-            return {}
-        return dict(zip("qkv", rows.split([H * D, of_keys, of_keys]), strict=True))
+        if layout == "parts":
+            return dict(zip("qkv", rows.split([H * D, of_keys, of_keys]), strict=True))
+        q, k, v = rows.unflatten(0, (of_keys // D, -1, D)).split([H * D // of_keys, 1, 1], dim=1)
+        return {"q": q.flatten(0, 2), "k": k.flatten(0, 2), "v": v.flatten(0, 2)}
+
+    def _note_layout(self, v: Tensor, heads_at: int) -> None:
+        """Notes how a fused projection is laid out, by where the values lie in its output, if they are a view of it.
+
+        Args:
+            v: values as a module gives them, [..., M, D] with an axis of G heads.
+            heads_at: that axis.
+        """
+        # A copy, as from a cache, starts at 0.
+        if self._layout is None and not torch.compiler.is_compiling() and v.storage_offset():
+            H, D, G, step = self.num_heads, self.head_dim, v.shape[heads_at], v.stride(-1)
+            a_group = H // G + 2
+            layouts: dict[tuple[Any, Any], Layout] = {
+                (D, (H + G) * D): "parts",
+                (a_group * D, (a_group - 1) * D): "groups",
+            }
+            # The stride of one head says nothing.
+            strides = (v.stride(heads_at) // step,) if G > 1 else (D, a_group * D)
+            found = [layouts.get((stride, v.storage_offset() // step)) for stride in strides]
+            self._layout = next((one for one in found if one is not None), "unknown")
 
     def of_call(
         self,
@@ -240,7 +269,9 @@ class ReplacedSoftmax(MultiHead):
             raise LabError(
                 f"{type(self.owner).__name__} gives attention both a mask and is_causal: put both into one mask"
             )
-        if (axis := self._windows(q_BHND)) is not None and mask is None and bias is None:
+        axis = self._windows(q_BHND)
+        self._note_layout(v_BGMD, 1 if axis is None else 3 - axis)
+        if axis is not None and mask is None and bias is None:
             q, k, v = (x.movedim(axis, 1).flatten(0, 1) for x in (q_BHND, k_BGMD, v_BGMD))
             z = self.of_call(q, k, v, None, is_causal, dropout, scale, tap=tap)
             return z.unflatten(0, (len(q_BHND), q_BHND.shape[axis])).movedim(1, axis)
@@ -357,6 +388,20 @@ def _repeated(x_BGMD: Tensor, heads: int) -> Tensor:
     """Keys or values of groups of heads, repeated for each head of a group."""
     groups = x_BGMD.shape[1]
     return x_BGMD if groups == heads else x_BGMD.repeat_interleave(heads // groups, dim=1)
+
+
+def _usual_layout(owner: nn.Module, name: str) -> Layout:
+    """How a fused projection of this name is laid out where nothing else tells it."""
+    if type(owner).__name__ in _IN_BLOCKS:
+        return "unknown"
+    # timm's CoAtNet and MaxViT say head_first, GPT-BigCode is not multi_query.
+    by_group = name in _BY_GROUP or getattr(owner, "head_first", False) or getattr(owner, "multi_query", None) is False
+    return "groups" if by_group else "parts"
+
+
+def _projects(layer: Any) -> bool:
+    """Tells whether this is a layer with a weight of its own, as no ``nn.Sequential`` is."""
+    return isinstance(layer, nn.Module) and isinstance(getattr(layer, "weight", None), Tensor)
 
 
 def _rows(linear: Any, of: Callable[[Any], Tensor | None]) -> Tensor | None:

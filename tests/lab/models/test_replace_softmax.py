@@ -383,6 +383,10 @@ def test_a_temperature_that_a_factory_brings_stays() -> None:
         # Of four heads of 8: keys and values of one head; then q, k and v of each head together.
         (transformers.GPTBigCodeConfig(n_embd=32, n_layer=1, n_head=4, vocab_size=50), [32, 8, 8]),
         (
+            transformers.GPTBigCodeConfig(n_embd=32, n_layer=1, n_head=4, vocab_size=50, multi_query=False),
+            [32, 32, 32],
+        ),
+        (
             transformers.GPTNeoXConfig(
                 hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=32, vocab_size=50
             ),
@@ -590,6 +594,77 @@ def test_an_encoder_and_its_decoder_generate_as_before() -> None:
         assert torch.equal(generate(), generate(use_cache=False))
     assert len(Recorder(model).layers) == 3
     assert replaced_in(model)[0].projections().keys() == {"q", "k", "v"}
+
+
+class Fused(nn.Module):
+    """Self-attention whose one projection holds q, k and v of each group of heads, or all q, all k and all v."""
+
+    def __init__(self, groups: int, by_group: bool) -> None:
+        super().__init__()
+        self.num_heads, self.head_dim, self.groups, self.by_group = 4, 2, groups, by_group
+        self.qkv = nn.Linear(8, (4 + 2 * groups) * 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        H, G = self.num_heads, self.groups
+        parts = self.qkv(x).unflatten(-1, (-1, 2)).transpose(1, 2)
+        if self.by_group:
+            each = parts.unflatten(1, (G, H // G + 2))
+            q, k, v = each[:, :, :-2].flatten(1, 2), each[:, :, -2], each[:, :, -1]
+        else:
+            q, k, v = parts.split([H, G, G], dim=1)
+        return F.scaled_dot_product_attention(q, k, v, enable_gqa=G < H).transpose(1, 2).flatten(2)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 4])
+@pytest.mark.parametrize("by_group", [False, True])
+def test_the_layout_of_a_fused_projection_is_seen_and_not_guessed(groups: int, by_group: bool) -> None:
+    torch.manual_seed(0)
+    model, x = lab.replace_softmax(nn.Sequential(Fused(groups, by_group)), "softmax"), torch.randn(3, 5, 8)
+    recorder = Recorder(model, what=("k", "v"))
+    with recorder.on():
+        model(x)
+    (own,), seen = replaced_in(model), recorder[0]
+    weights, biases = own.projections(), own.projection_biases()
+    for name in "kv":
+        made = (x @ weights[name].T + biases[name]).unflatten(-1, (groups, 2)).transpose(1, 2)
+        torch.testing.assert_close(made.repeat_interleave(4 // groups, dim=1), seen[name])
+
+
+class CodeGenAttention(Fused):
+    """As in transformers: q, v and k in blocks, of which the values are a copy."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, v, k = self.qkv(x).unflatten(-1, (2, 3, 2, 2)).permute(3, 0, 2, 4, 1, 5).flatten(2, 3)
+        return F.scaled_dot_product_attention(q, k, v)
+
+
+class Split(nn.Module):
+    """Self-attention with one projection for the queries, here perhaps with a gate, and two for keys and values."""
+
+    num_heads, dim = 2, 8
+
+    def __init__(self, queries: nn.Module) -> None:
+        super().__init__()
+        self.query, self.key, self.value = queries, nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (one(x)[..., :8].unflatten(-1, (2, 4)).transpose(1, 2) for one in (self.query, self.key, self.value))
+        return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        nn.Sequential(CodeGenAttention(4, False)),
+        nn.Sequential(Split(nn.Linear(8, 16))),
+        nn.Sequential(Split(nn.Sequential(nn.Linear(8, 8)))),
+    ],
+    ids=["in blocks", "gate", "several layers"],
+)
+def test_no_projection_is_told_where_its_rows_are_not_known(model: nn.Module) -> None:
+    (own,) = replaced_in(lab.replace_softmax(model, "softmax"))
+    model(torch.ones(1, 3, 8))
+    assert own.projections() == own.projection_gradients() == {}
 
 
 class Changed(nn.MultiheadAttention):
