@@ -35,13 +35,19 @@ class Watch(Callback):
         x: the probe batch: the model's input, or its inputs by name.
         diagnostics: diagnostics that need no more than a batch, and ``GradientNorms``.
         every_n_steps: cadence in optimiser steps.
+        force: replace the tables of an earlier training, as when a cell of a notebook runs again.
 
     Raises:
         LabError: if a diagnostic needs more than a batch, or an argument is of a wrong type.
     """
 
     def __init__(
-        self, model: nn.Module, x: Any, diagnostics: Sequence[Keeper], every_n_steps: PositiveInt = 100
+        self,
+        model: nn.Module,
+        x: Any,
+        diagnostics: Sequence[Keeper],
+        every_n_steps: PositiveInt = 100,
+        force: bool = False,
     ) -> None:
         check_observers(diagnostics)
         if not isinstance(model, nn.Module):
@@ -53,6 +59,7 @@ class Watch(Callback):
         self.diagnostics = [one for one in diagnostics if isinstance(one, Diagnostic) and one.needs is None]
         self.norms = [one for one in diagnostics if isinstance(one, GradientNorms)]
         self.every_n_steps = every_n_steps
+        self.force = force
         self._seen = -1
         self._told = False  # that there are no gradients
         for one in diagnostics:
@@ -146,10 +153,15 @@ class Watch(Callback):
         return any(own.schedule is not None for own in replaced_in(self.model))
 
     def _check_new(self) -> None:
-        """Raises LabError if a new training would overwrite the tables of an earlier one."""
+        """Raises LabError if a new training would overwrite the tables of an earlier one, unless it is to."""
         for one in (*self.diagnostics, *self.norms):
-            if one.path.exists():
-                raise LabError(f"{one.path} is of an earlier training: remove it, or give {one.name} another folder")
+            if one.path.exists() and not self.force:
+                raise LabError(
+                    f"{one.path} is of an earlier training: force=True replaces it, or give {one.name} another folder"
+                )
+        for one in (*self.diagnostics, *self.norms):
+            one.path.unlink(missing_ok=True)
+            one.table = one.table.iloc[:0]
 
     def _take_back(self, step: int) -> None:
         """Reads back the tables of a run that is resumed, even if nothing of it is left to train."""

@@ -103,7 +103,8 @@ def parsed(texts: Sequence[str], loader: ConfigLoader | None = None) -> list[typ
             found.append(one)
         except (HydraException, ValueError) as error:
             raise LabError(
-                f"{text!r} cannot be read: write name=value, a list as name=[1,2], and other signs in quotes"
+                f"{text!r} cannot be read: write name=value, a list as name=[1,2], and other signs in "
+                "quotes, as in \"name='my runs'\""
             ) from error
     return found
 

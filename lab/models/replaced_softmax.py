@@ -391,7 +391,7 @@ def _repeated(x_BGMD: Tensor, heads: int) -> Tensor:
 
 
 def _usual_layout(owner: nn.Module, name: str) -> Layout:
-    """How a fused projection of this name is laid out where nothing else tells it."""
+    """Layout of a fused projection of this name where nothing else tells it."""
     if type(owner).__name__ in _IN_BLOCKS:
         return "unknown"
     # timm's CoAtNet and MaxViT say head_first, GPT-BigCode is not multi_query.

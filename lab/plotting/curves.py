@@ -66,7 +66,9 @@ def _eureka(folder: Path) -> Eureka:
 def over_seeds(heights: Iterable[float | None], name: str) -> list[tuple[float, str]]:
     """Mean of a height that seeds tell, with a name that says so where they differ; nothing where none tells it."""
     known = [height for height in heights if height is not None]
-    return [(fmean(known), name if len(set(known)) == 1 else f"{name}, mean over seeds")] if known else []
+    if len(set(known)) < 2:  # a mean of equal numbers may be rounded
+        return [(height, name) for height in known[:1]]
+    return [(fmean(known), f"{name}, mean over seeds")]
 
 
 def guide(axes: Any, height: float, line: str, label: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -30,6 +31,10 @@ _FEWEST = 60
 _NONE = 65_535
 _SCALE = {"accuracy": 100, "loss": 1}
 _DASHES: dict[str, list[float]] = {"-": [], "--": [6, 4], ":": [2, 3], "-.": [7, 3, 2, 3]}
+
+# Largest difference between the heights of a line, relative to them, that several settings share; of others none.
+# Plateaus differ by validation set, and so by seed.
+_ALIKE = {"--": 0.02}
 
 
 def curves_chart(settings: Sequence[Setting], quantity: Quantity, styles: Mapping[Setting, LineStyle]) -> Chart | None:
@@ -95,10 +100,15 @@ def aligned_chart(
 
 
 def _guides(chosen: Mapping[Setting, Sequence[Record]], quantity: Quantity) -> list[dict[str, Any]]:
-    """Lines that curves are compared with, those that all settings share: they have one axis for all."""
-    guided = [guides(own, quantity) for runs in chosen.values() if (own := [run for run in runs if run.watched_for])]
-    found = [one for one in guided[0] if all(one in own for own in guided)] if guided else []
-    return [{"y": _SCALE[quantity] * y, "name": name, "dash": _DASHES[line]} for y, line, name in found]
+    """Lines that curves are compared with, those that all settings share, nearly: they have one axis for all."""
+    watched = [own for runs in chosen.values() if (own := [run for run in runs if run.watched_for])]
+    guided = [{line: height for height, line, _ in guides(own, quantity)} for own in watched]
+    every = [run for own in watched for run in own]
+    return [
+        {"y": _SCALE[quantity] * y, "name": name, "dash": _DASHES[line]}
+        for y, line, name in (guides(every, quantity) if every else ())
+        if all(line in own and math.isclose(own[line], y, rel_tol=_ALIKE.get(line, 0.0)) for own in guided)
+    ]
 
 
 def _chart(x: str, y: str, groups: list[dict[str, Any]], guides: list[dict[str, Any]]) -> Chart:

@@ -296,6 +296,9 @@ def test_any_lightning_trainer_is_watched(gpt2: nn.Module, tmp_path: Path) -> No
     with pytest.raises(lab.LabError, match=r"attention_entropy\.csv is of an earlier training"):
         fit(gpt2, watch, max_steps=4)
     assert table.equals(pd.read_csv(tmp_path / "diagnostics" / "attention_entropy.csv"))
+    watch.force = True
+    fit(gpt2, watch, max_steps=2)
+    assert sorted(pd.read_csv(tmp_path / "diagnostics" / "attention_entropy.csv")["step"].unique()) == [0, 2]
 
 
 def test_hugging_face_s_callbacks_call_it(gpt2: nn.Module, tmp_path: Path) -> None:

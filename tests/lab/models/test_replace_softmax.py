@@ -491,6 +491,10 @@ class HeldAttention(nn.Module):
         return self.attend(x @ x.mT) @ x
 
 
+class MHSA(HeldAttention):
+    """The same under a name of its own."""
+
+
 class MadeAttention(nn.Module):
     """Attention whose softmax is a module made on the spot, as in Hugging Face's LiLT."""
 
@@ -521,6 +525,10 @@ class MadeAttention(nn.Module):
         (
             lambda: nn.Sequential(Decorated(), MadeAttention()),
             "cannot be replaced as a whole: its MadeAttention works out a softmax by itself",
+        ),
+        (
+            lambda: nn.Sequential(Decorated(), MHSA()),
+            "cannot be replaced as a whole: its MHSA works out a softmax by itself",
         ),
         (lambda: Nested(), "its Nested calls attention itself and holds Attention, which does so too"),
         (

@@ -15,7 +15,7 @@ from report_runs import EPOCHS
 
 from lab.plotting.style import line_styles
 from lab.report.assemble import assemble
-from lab.report.charts import _dash, packed, survival_chart
+from lab.report.charts import _dash, curves_chart, packed, survival_chart
 from lab.report.figures import (
     _rate,
     curves,
@@ -231,6 +231,26 @@ def test_the_plateau_is_drawn_in_curves_of_the_accuracy_that_it_is_of() -> None:
     assert drawn(0.55, 0.55, None) == [(0.55, "--", "plateau: the prior p(z) alone")]
     assert drawn(0.55, 0.65) == [(pytest.approx(0.6), "--", "plateau: the prior p(z) alone, mean over seeds")]
     assert not drawn(None) and not drawn(0.55, metric="val/accuracy_top_right")
+
+
+def test_a_chart_has_the_lines_that_its_settings_share_whatever_their_seeds(write, tmp_path: Path) -> None:
+    """The mean of three thresholds of 0.7 is rounded; plateaus differ a little by seed."""
+
+    def lines(*priors: float) -> dict[str, float]:
+        for place, prior in enumerate(priors):
+            folder = write(place % 3, 12, softmax="norm_softmax" if place < 3 else "softmax")
+            told = json.loads((folder / "summary.json").read_text())
+            told["eureka"]["prior_accuracy"] = prior
+            (folder / "summary.json").write_text(json.dumps(told))
+        own = settings(gather(tmp_path).runs)
+        chart = curves_chart(own, "accuracy", line_styles_of(own))
+        assert chart is not None
+        return {guide["name"]: guide["y"] for guide in chart["guides"]}
+
+    shared = lines(0.58, 0.585, 0.59, 0.58, 0.58)
+    assert shared.pop("threshold of the moment") == pytest.approx(70)
+    assert shared == {"plateau: the prior p(z) alone, mean over seeds": pytest.approx(58.3)}
+    assert list(lines(0.58, 0.58, 0.58, 0.52, 0.52)) == ["threshold of the moment"]
 
 
 def test_curves_of_runs_of_one_task_have_its_plateau(write, tmp_path: Path) -> None:
