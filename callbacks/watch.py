@@ -35,7 +35,8 @@ class Watch(Callback):
         x: the probe batch: the model's input, or its inputs by name.
         diagnostics: diagnostics that need no more than a batch, and ``GradientNorms``.
         every_n_steps: cadence in optimiser steps.
-        force: replace the tables of an earlier training, as when a cell of a notebook runs again.
+        force: replace the tables of an earlier training, as when a cell of a notebook runs again. Its pictures of
+            steps that are not looked at again stay.
 
     Raises:
         LabError: if a diagnostic needs more than a batch, or an argument is of a wrong type.

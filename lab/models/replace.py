@@ -30,7 +30,7 @@ Model = TypeVar("Model", bound=nn.Module)
 _PARTS = ("normaliser", "schedule")
 _META = torch.device("meta")
 # Names of classes that attend. A softmax elsewhere may be that of a router or of a loss.
-_ATTENDS = "attention|attn|mhsa|mha|msa|gpsa|self_?att|cross_?att|transformer_?(block|layer)"
+_ATTENDS = "attention|attn|(?-i:MHSA|MHA|MSA)|self_?att|cross_?att|transformer_?(block|layer)"
 # Those that attend over channels: XCiT's, Florence-2's.
 _OVER_CHANNELS = "^xca$|channel_?att|cross_?covariance"
 

@@ -105,6 +105,9 @@ class ReplacedSoftmax(MultiHead):
         schedule: moves tau over training; None leaves it alone.
     """
 
+    # How a fused projection is laid out; None until a call has told it.
+    _layout: Layout | None = None
+
     def __init__(
         self,
         owner: nn.Module,
@@ -121,8 +124,6 @@ class ReplacedSoftmax(MultiHead):
         self.schedule = schedule
         self.takes_bias = _passes(check_biased, softmax)
         self.before: Any = None
-        # How a fused projection is laid out; None before a call.
-        self._layout: Layout | None = None
         # Told by the module, or later by a call of it (said_causal).
         self.is_causal = bool(getattr(owner, "is_causal", False))
 
@@ -219,22 +220,26 @@ class ReplacedSoftmax(MultiHead):
     def _note_layout(self, v: Tensor, heads_at: int) -> None:
         """Notes how a fused projection is laid out, by where the values lie in its output, if they are a view of it.
 
+        A compiler knows no such places; there, and for copies, the layout is the usual one of class and name.
+
         Args:
             v: values as a module gives them, [..., M, D] with an axis of G heads.
             heads_at: that axis.
         """
-        # A copy, as from a cache, starts at 0.
-        if self._layout is None and not torch.compiler.is_compiling() and v.storage_offset():
-            H, D, G, step = self.num_heads, self.head_dim, v.shape[heads_at], v.stride(-1)
-            a_group = H // G + 2
-            layouts: dict[tuple[Any, Any], Layout] = {
-                (D, (H + G) * D): "parts",
-                (a_group * D, (a_group - 1) * D): "groups",
-            }
-            # The stride of one head says nothing.
-            strides = (v.stride(heads_at) // step,) if G > 1 else (D, a_group * D)
-            found = [layouts.get((stride, v.storage_offset() // step)) for stride in strides]
-            self._layout = next((one for one in found if one is not None), "unknown")
+        H, D, G = self.num_heads, self.head_dim, v.shape[heads_at]
+        a_group, a_token = H // G + 2, (H + 2 * G) * D
+        if self._layout is not None or torch.compiler.is_compiling() or torch.jit.is_tracing():
+            return
+        if v.stride()[-2:] != (a_token, 1):
+            return  # a copy
+        layouts: dict[tuple[int, int], Layout] = {
+            (D, (H + G) * D): "parts",
+            (a_group * D, (a_group - 1) * D): "groups",
+        }
+        # The stride of one head says nothing.
+        strides = (v.stride(heads_at),) if G > 1 else (D, a_group * D)
+        found = [layouts.get((stride, int(v.storage_offset()) % a_token)) for stride in strides]
+        self._layout = next((one for one in found if one is not None), "unknown")
 
     def of_call(
         self,
@@ -394,8 +399,9 @@ def _usual_layout(owner: nn.Module, name: str) -> Layout:
     """Layout of a fused projection of this name where nothing else tells it."""
     if type(owner).__name__ in _IN_BLOCKS:
         return "unknown"
-    # timm's CoAtNet and MaxViT say head_first, GPT-BigCode is not multi_query.
-    by_group = name in _BY_GROUP or getattr(owner, "head_first", False) or getattr(owner, "multi_query", None) is False
+    # timm's CoAtNet and MaxViT say head_first, its TinyViT and LeViT a val_dim; GPT-BigCode is not multi_query.
+    by_group = getattr(owner, "head_first", False) or hasattr(owner, "val_dim")
+    by_group = by_group or name in _BY_GROUP or getattr(owner, "multi_query", None) is False
     return "groups" if by_group else "parts"
 
 

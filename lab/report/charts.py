@@ -32,8 +32,8 @@ _NONE = 65_535
 _SCALE = {"accuracy": 100, "loss": 1}
 _DASHES: dict[str, list[float]] = {"-": [], "--": [6, 4], ":": [2, 3], "-.": [7, 3, 2, 3]}
 
-# Largest difference between the heights of a line, relative to them, that several settings share; of others none.
-# Plateaus differ by validation set, and so by seed.
+# Largest difference between the heights of a line in several settings, relative to them, at which they share it; of
+# others none. Plateaus differ by validation set, and so by seed.
 _ALIKE = {"--": 0.02}
 
 
@@ -103,12 +103,14 @@ def _guides(chosen: Mapping[Setting, Sequence[Record]], quantity: Quantity) -> l
     """Lines that curves are compared with, those that all settings share, nearly: they have one axis for all."""
     watched = [own for runs in chosen.values() if (own := [run for run in runs if run.watched_for])]
     guided = [{line: height for height, line, _ in guides(own, quantity)} for own in watched]
+
+    def shared(line: str) -> bool:
+        heights = [own[line] for own in guided if line in own]
+        return len(heights) == len(guided) and math.isclose(min(heights), max(heights), rel_tol=_ALIKE.get(line, 0.0))
+
     every = [run for own in watched for run in own]
-    return [
-        {"y": _SCALE[quantity] * y, "name": name, "dash": _DASHES[line]}
-        for y, line, name in (guides(every, quantity) if every else ())
-        if all(line in own and math.isclose(own[line], y, rel_tol=_ALIKE.get(line, 0.0)) for own in guided)
-    ]
+    found = [one for one in guides(every, quantity) if shared(one[1])] if every else []
+    return [{"y": _SCALE[quantity] * y, "name": name, "dash": _DASHES[line]} for y, line, name in found]
 
 
 def _chart(x: str, y: str, groups: list[dict[str, Any]], guides: list[dict[str, Any]]) -> Chart:

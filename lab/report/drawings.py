@@ -23,7 +23,8 @@ _SEEDS = (
 _READINGS = {
     ("accuracy", False): "A star is a Eureka-moment, a dotted line the threshold that this accuracy has to pass, "
     "a dashed line what the prior p(z) alone can reach (the plateau; where it differs by seed, the mean over seeds). A "
-    "line is missing where the moment is found in another metric, where it is not known, or where settings differ.",
+    "line is missing where the moment is found in another metric, where the height is not known, or where settings "
+    "differ (plateaus by more than 2 %).",
     ("accuracy", True): "Seeds without a moment are left out. "
     "The steeper a line is at 0, the more abrupt is the moment.",
     ("loss", False): "If the moment is found in the loss, stars and further lines mean the same as in the figure "

@@ -116,12 +116,12 @@ class Record:
     def _last_epoch(self) -> int:
         """Epoch at which max_epochs or max_steps would have ended the training; 0 where it is not known.
 
-        Steps become epochs by those that were trained, of which the last may be part of an epoch: then it is too early
-        by that part.
+        Steps become epochs by those that were trained. The last may be part of an epoch: then it is too early, by one
+        part in as many as there are epochs.
         """
         epochs, steps = self.summary.max_epochs or -1, self.config.get("trainer.max_steps")
         ends = [epochs] if epochs > 0 else []
-        if isinstance(steps, int) and steps > 0:
+        if isinstance(steps, int) and steps > 0 and self.epochs:
             ends.append(math.ceil(steps * self.epochs / max(1, self.summary.steps)))
         return min(ends, default=0)
 

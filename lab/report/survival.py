@@ -168,6 +168,8 @@ def log_rank(one: Times, other: Times) -> float:
     Source: Heimann and Neuhaus 1998 (permutations of the studentised statistic): exact where all runs were watched
     equally long, else correct in the limit.
     """
+    # In one order, so that random ways give the same p whichever comes first.
+    one, other = sorted((one, other), key=lambda own: (len(own.moments) + len(own.ends), own.moments, own.ends))
     sizes = [len(group.moments) + len(group.ends) for group in (one, other)]
     ends = np.array([*one.moments, *one.ends, *other.moments, *other.ends])
     had = np.repeat([True, False] * 2, [len(part) for group in (one, other) for part in (group.moments, group.ends)])

@@ -24,7 +24,8 @@ def run(overrides: Sequence[str]) -> list[Summary]:
     """Trains what ``python -m lab.train <overrides>`` trains; returns one summary per seed.
 
     Afterwards the CPU's random number generators and PyTorch's number of threads are as before. What stays changed:
-    the process keeps the CPU memory that it frees, and Lightning prints warnings only.
+    the process keeps the CPU memory that it frees, Lightning prints warnings only, and after a run on one device it
+    takes this process for rank 0.
 
     Args:
         overrides: as on the command line: ``["experiment=reasoning", "seed=3"]``.

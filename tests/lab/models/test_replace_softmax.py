@@ -495,6 +495,10 @@ class MHSA(HeldAttention):
     """The same under a name of its own."""
 
 
+class RandomSampler(HeldAttention):
+    """A softmax of something else, under a name that holds "msa"."""
+
+
 class MadeAttention(nn.Module):
     """Attention whose softmax is a module made on the spot, as in Hugging Face's LiLT."""
 
@@ -625,17 +629,17 @@ class Fused(nn.Module):
 
 @pytest.mark.parametrize("groups", [1, 2, 4])
 @pytest.mark.parametrize("by_group", [False, True])
-def test_the_layout_of_a_fused_projection_is_seen_and_not_guessed(groups: int, by_group: bool) -> None:
+def test_the_layout_of_a_fused_projection_is_seen_where_values_are_a_view(groups: int, by_group: bool) -> None:
     torch.manual_seed(0)
     model, x = lab.replace_softmax(nn.Sequential(Fused(groups, by_group)), "softmax"), torch.randn(3, 5, 8)
-    recorder = Recorder(model, what=("k", "v"))
+    recorder = Recorder(model, what=("q", "k", "v"))
     with recorder.on():
         model(x)
     (own,), seen = replaced_in(model), recorder[0]
     weights, biases = own.projections(), own.projection_biases()
-    for name in "kv":
-        made = (x @ weights[name].T + biases[name]).unflatten(-1, (groups, 2)).transpose(1, 2)
-        torch.testing.assert_close(made.repeat_interleave(4 // groups, dim=1), seen[name])
+    for name, heads in (("q", 4), ("k", groups), ("v", groups)):
+        made = (x @ weights[name].T + biases[name]).unflatten(-1, (heads, 2)).transpose(1, 2)
+        torch.testing.assert_close(made.repeat_interleave(4 // heads, dim=1), seen[name])
 
 
 class CodeGenAttention(Fused):
@@ -658,6 +662,11 @@ class Split(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = (one(x)[..., :8].unflatten(-1, (2, 4)).transpose(1, 2) for one in (self.query, self.key, self.value))
         return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+
+
+def test_a_softmax_elsewhere_than_in_attention_stays() -> None:
+    model = lab.replace_softmax(nn.Sequential(Fused(4, False), RandomSampler()), "norm_softmax")
+    assert len(replaced_in(model)) == 1
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def test_few_moments_on_many_seeds_have_it_too() -> None:
 def test_permutations_agree_with_the_normal_limit_where_both_serve() -> None:
     early, late = Times(tuple(range(1, 16)), (20,) * 3), Times(tuple(range(4, 16)), (20,) * 7)
     drawn = log_rank(early, late)  # of 4e10 ways
-    assert log_rank(early, late) == drawn
+    assert log_rank(early, late) == log_rank(late, early) == drawn
     assert drawn == pytest.approx(logrank(early.censored, late.censored).pvalue, rel=0.15)
     groups = (SIX_MP.moments, SIX_MP.ends, PLACEBO.moments)
     had = np.repeat([True, False, True], [len(group) for group in groups])
@@ -398,6 +398,8 @@ def test_a_moment_later_than_the_rows_that_are_left_is_its_run_s_end() -> None:
     steps = diverged | {"epochs": 12, "steps": 120}
     assert times([Record(Path("a"), Summary(**steps), {"trainer.max_steps": 200}, curves)]) == Times((), (20,))
     assert times([Record(Path("a"), Summary(**steps), {"trainer.max_steps": 900}, curves)]) == Times((), (40,))
+    at_once = diverged | {"epochs": 0, "steps": 5}
+    assert times([Record(Path("a"), Summary(**at_once), {"trainer.max_steps": 200}, curves)]) == Times((), (40,))
 
 
 def test_values_that_are_not_finite_claim_nothing() -> None:
