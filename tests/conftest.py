@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -165,13 +165,6 @@ def blank_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
     if request.node.get_closest_marker("pictures") is None:
         monkeypatch.setattr(Figure, "draw", lambda self, renderer: None)
         monkeypatch.setattr(ConstrainedLayoutEngine, "execute", lambda self, figure: None)
-
-
-@pytest.hookimpl(wrapper=True, optionalhook=True)
-def pytest_xdist_auto_num_workers() -> Generator[None, int, int]:
-    """One worker more than xdist counts cores, unless told how many: some tests wait for processes they started."""
-    counted = yield
-    return counted if os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS") else counted + 1
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
