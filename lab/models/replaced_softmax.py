@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,7 @@ from lab.attention.normaliser import Normaliser, check_biased, check_causal
 from lab.attention.rule import TemperatureRule
 from lab.attention.schedule import HeatTreatment
 from lab.console import LabError
+from lab.models.projections import Layout, layout_seen, rows_of_projections, width_of_queries
 from lab.models.softmaxes import LayerSoftmax
 
 # Name of the new softmax as a submodule of its attention module: state dicts hold its parameters under this name.
@@ -30,13 +31,6 @@ _HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "nhead", "hea
 _HEAD_DIM = ("qk_head_dim", "head_dim", "attention_head_size", "key_value_proj_dim", "dim_head", "key_dim")
 # Where input and output differ in width (SAM 2's Hiera), heads are those of the output.
 _WIDTH = ("dim_out", "embed_dim", "hidden_size", "n_embd", "d_model", "dim", "width")
-_PROJECTIONS = (("q_proj", "k_proj", "v_proj"), ("query", "key", "value"), ("q_lin", "k_lin", "v_lin"), tuple("qkv"))
-# Queries, keys and values in one projection: one after the other, or (GPT-NeoX) group by group, in each the queries of
-# its heads, a key and a value. Names tell which only where values are no view of what was projected.
-_FUSED = ("qkv", "c_attn", "qkv_proj", "Wqkv", "query_key_value")
-_BY_GROUP = ("query_key_value",)
-# Classes whose projection is laid out in another way: queries, values, keys in blocks.
-_IN_BLOCKS = ("CodeGenAttention",)
 _LONGEST = ("max_position_embeddings",)
 _SCALE = ("scaling", "scale", "softmax_scale")
 # A number that hides a key: what is added is infinite, the least of its dtype, or -10,000, perhaps with a bias already
@@ -44,9 +38,6 @@ _SCALE = ("scaling", "scale", "softmax_scale")
 _HIDDEN = -5000.0
 # Swin hides keys by -100. The biases of ALiBi are as low, but come down to there without a gap.
 _LOW, _GAP = -50.0, 40.0
-
-
-Layout = Literal["parts", "groups", "unknown"]
 
 
 class Heads:
@@ -62,7 +53,7 @@ class Heads:
             raise LabError(
                 f"{type(module).__name__} does not tell its number of heads: give it attributes num_heads and head_dim"
             )
-        dim, width = _told(module, _HEAD_DIM), _told(module, _WIDTH) or _projected(module)
+        dim, width = _told(module, _HEAD_DIM), _told(module, _WIDTH) or width_of_queries(module)
         if dim is None and (width is None or width % heads):
             raise LabError(f"{type(module).__name__} does not tell the dimension of its heads: give it a head_dim")
         self.heads = heads
@@ -83,15 +74,6 @@ def _told(module: nn.Module, names: tuple[str, ...]) -> int | None:
             if isinstance(value, int) and value > 0:
                 return value
     return None
-
-
-def _projected(module: nn.Module) -> int | None:
-    """Width of the queries, where a linear layer projects them, by themselves or with keys and values of one width."""
-    layers = [(name, 1) for name, *_ in _PROJECTIONS] + [(name, 3) for name in _FUSED]
-    widths = (
-        one.out_features // parts for name, parts in layers if isinstance(one := getattr(module, name, None), nn.Linear)
-    )
-    return next(widths, None)
 
 
 class ReplacedSoftmax(MultiHead):
@@ -192,54 +174,7 @@ class ReplacedSoftmax(MultiHead):
         return new
 
     def of_projections(self, of: Callable[[Any], Tensor | None]) -> dict[str, Tensor]:
-        for names in _PROJECTIONS:
-            linears = [getattr(self.owner, name, None) for name in names]
-            if all(map(_projects, linears)):
-                found = {name: _rows(linear, of) for name, linear in zip("qkv", linears, strict=True)}
-                # In a q_proj with more rows (Qwen3-Next), some of them are a gate.
-                gated = found["q"] is not None and len(found["q"]) != self.num_heads * self.head_dim
-                return {} if gated else {name: part for name, part in found.items() if part is not None}
-        for name in _FUSED:
-            # With a q_attn beside it (GPT-2's cross-attention), it projects keys and values only.
-            if _projects(getattr(self.owner, name, None)) and not hasattr(self.owner, "q_attn"):
-                rows = _rows(getattr(self.owner, name), of)
-                return {} if rows is None else self._cut(rows, self._layout or _usual_layout(self.owner, name))
-        return {}
-
-    def _cut(self, rows: Tensor, layout: Layout) -> dict[str, Tensor]:
-        """Rows of a fused projection by "q", "k", "v"; {} where they do not tell which are which."""
-        H, D = self.num_heads, self.head_dim
-        of_keys, odd = divmod(len(rows) - H * D, 2)
-        if layout == "unknown" or odd or of_keys <= 0 or of_keys % D or H * D % of_keys:
-            return {}
-        if layout == "parts":
-            return dict(zip("qkv", rows.split([H * D, of_keys, of_keys]), strict=True))
-        q, k, v = rows.unflatten(0, (of_keys // D, -1, D)).split([H * D // of_keys, 1, 1], dim=1)
-        return {"q": q.flatten(0, 2), "k": k.flatten(0, 2), "v": v.flatten(0, 2)}
-
-    def _note_layout(self, v: Tensor, heads_at: int) -> None:
-        """Notes how a fused projection is laid out, by where the values lie in its output, if they are a view of it.
-
-        A compiler knows no such places; there, and for copies, the layout is the usual one of class and name.
-
-        Args:
-            v: values as a module gives them, [..., M, D] with an axis of G heads.
-            heads_at: that axis.
-        """
-        H, D, G = self.num_heads, self.head_dim, v.shape[heads_at]
-        a_group, a_token = H // G + 2, (H + 2 * G) * D
-        if self._layout is not None or torch.compiler.is_compiling() or torch.jit.is_tracing():
-            return
-        if v.stride()[-2:] != (a_token, 1):
-            return  # a copy
-        layouts: dict[tuple[int, int], Layout] = {
-            (D, (H + G) * D): "parts",
-            (a_group * D, (a_group - 1) * D): "groups",
-        }
-        # The stride of one head says nothing.
-        strides = (v.stride(heads_at),) if G > 1 else (D, a_group * D)
-        found = [layouts.get((stride, int(v.storage_offset()) % a_token)) for stride in strides]
-        self._layout = next((one for one in found if one is not None), "unknown")
+        return rows_of_projections(self.owner, self.num_heads, self.head_dim, self._layout, of)
 
     def of_call(
         self,
@@ -275,7 +210,8 @@ class ReplacedSoftmax(MultiHead):
                 f"{type(self.owner).__name__} gives attention both a mask and is_causal: put both into one mask"
             )
         axis = self._windows(q_BHND)
-        self._note_layout(v_BGMD, 1 if axis is None else 3 - axis)
+        if self._layout is None:
+            self._layout = layout_seen(v_BGMD, 1 if axis is None else 3 - axis, self.num_heads)
         if axis is not None and mask is None and bias is None:
             q, k, v = (x.movedim(axis, 1).flatten(0, 1) for x in (q_BHND, k_BGMD, v_BGMD))
             z = self.of_call(q, k, v, None, is_causal, dropout, scale, tap=tap)
@@ -393,28 +329,6 @@ def _repeated(x_BGMD: Tensor, heads: int) -> Tensor:
     """Keys or values of groups of heads, repeated for each head of a group."""
     groups = x_BGMD.shape[1]
     return x_BGMD if groups == heads else x_BGMD.repeat_interleave(heads // groups, dim=1)
-
-
-def _usual_layout(owner: nn.Module, name: str) -> Layout:
-    """Layout of a fused projection of this name where nothing else tells it."""
-    if type(owner).__name__ in _IN_BLOCKS:
-        return "unknown"
-    # timm's CoAtNet and MaxViT say head_first, its TinyViT and LeViT a val_dim; GPT-BigCode is not multi_query.
-    by_group = getattr(owner, "head_first", False) or hasattr(owner, "val_dim")
-    by_group = by_group or name in _BY_GROUP or getattr(owner, "multi_query", None) is False
-    return "groups" if by_group else "parts"
-
-
-def _projects(layer: Any) -> bool:
-    """Tells whether this is a layer with a weight of its own, as no ``nn.Sequential`` is."""
-    return isinstance(layer, nn.Module) and isinstance(getattr(layer, "weight", None), Tensor)
-
-
-def _rows(linear: Any, of: Callable[[Any], Tensor | None]) -> Tensor | None:
-    """Result of ``of`` for a projection (its weight or gradient), outputs first."""
-    part = of(linear)
-    # GPT-2's Conv1D has the outputs in the last dimension.
-    return part.t() if part is not None and type(linear).__name__ == "Conv1D" else part
 
 
 def replaced_in(model: nn.Module) -> list[ReplacedSoftmax]:
