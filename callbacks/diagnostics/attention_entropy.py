@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from lab.callbacks.diagnostics.base import Diagnostic
-from lab.observation.attention_statistics import blind, items_seen, share_of_log, weight_entropy
+from lab.observation.attention_statistics import items_seen, query_means, share_of_log, weight_entropy
 from lab.observation.observe import Chunk, Findings, head_rows, layers_over_scenes
 from lab.plotting.figures import bars_by_layer, lines_by_layer
 
@@ -36,15 +36,13 @@ class AttentionEntropy(Diagnostic):
         values = []
         for normaliser, layer in zip(chunk.normalisers, chunk.layers, strict=True):
             weights, total = layer["weights"], normaliser.total
-            sees_BHN = ~blind(layer["logits"])
-            entropy_BHN = torch.where(sees_BHN, weight_entropy(weights, total), torch.nan)
+            entropy_BHN = weight_entropy(weights, total)
             items_BHN = items_seen(layer["logits"], total)
             # With a single item, as for the first token of a causal model, attention cannot spread.
             share_BHN = torch.where(items_BHN > 1, share_of_log(entropy_BHN, items_BHN), torch.nan)
-            sums_BHN = torch.where(sees_BHN, weights.float().sum(-1), torch.nan)
             # A sum that is always 1, as under softmax, is left out of the table.
-            columns = [entropy_BHN, share_BHN, *([] if total == "one" else [sums_BHN])]
-            values.append(torch.stack([column.nanmean(-1) for column in columns], dim=1).cpu())
+            columns = [entropy_BHN, share_BHN, *([] if total == "one" else [weights.float().sum(-1)])]
+            values.append(torch.stack(query_means(columns, layer["logits"]), dim=1).cpu())
         return values
 
     def conclude(self, seen: list[Any]) -> Findings:

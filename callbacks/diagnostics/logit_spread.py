@@ -14,13 +14,13 @@ from torch import Tensor
 
 from lab.callbacks.diagnostics.base import Diagnostic
 from lab.observation.attention_statistics import (
-    blind,
     dispersion_bound,
     entropy_slope,
     keys_seen,
     log_critical_items,
     logit_spread,
     lower_dispersion_bound,
+    query_means,
     smallest_weight,
     spread_bound,
 )
@@ -103,10 +103,7 @@ class LogitSpread(Diagnostic):
                 log_critical_items(spread_BHN, self.epsilon) if disperses else undefined,
                 entropy_slope(weights, logits) if is_softmax and "bias" not in layer else undefined,
             )
-            # A query that may attend to nothing has neither logits nor weights.
-            blind_BHN = blind(logits)
-            told = [column.masked_fill(blind_BHN, math.nan).nanmean(-1).double() for column in columns]
-            values.append(torch.stack(told, dim=1).cpu())
+            values.append(torch.stack([mean.double() for mean in query_means(columns, logits)], dim=1).cpu())
         return values
 
     def conclude(self, seen: list[Any]) -> Findings:

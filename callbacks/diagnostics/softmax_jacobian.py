@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from lab.callbacks.diagnostics.base import Diagnostic
-from lab.observation.attention_statistics import blind, softmax_jacobian
+from lab.observation.attention_statistics import query_means, softmax_jacobian
 from lab.observation.observe import Chunk, Findings, head_rows, layers_over_scenes
 from lab.plotting.figures import bars_by_layer, lines_by_layer
 
@@ -32,7 +32,7 @@ class SoftmaxJacobian(Diagnostic):
     def see(self, chunk: Chunk) -> list[Tensor]:
         values = []
         for normaliser, layer in zip(chunk.normalisers, chunk.layers, strict=True):
-            norm_BH = softmax_jacobian(layer["weights"]).masked_fill(blind(layer["logits"]), math.nan).nanmean(-1)
+            (norm_BH,) = query_means([softmax_jacobian(layer["weights"])], layer["logits"])
             values.append((norm_BH if normaliser.exponential else torch.full_like(norm_BH, math.nan)).cpu())
         return values
 

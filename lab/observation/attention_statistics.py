@@ -6,6 +6,7 @@ Shapes: B scenes, H heads, N queries, M keys, D head dimension, W width.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -48,9 +49,10 @@ def weight_entropy(weights_BHNM: Tensor, total: Total = "one") -> Tensor:
     return entropy + torch.special.entr(null_mass(weights_BHNM)) if total == "at most one" else entropy
 
 
-def blind(logits_BHNM: Tensor) -> Tensor:
-    """Tells the rows whose query may attend to no key at all, [B, H, N]; they say nothing of attention."""
-    return logits_BHNM.isneginf().all(-1)
+def query_means(columns_BHN: Sequence[Tensor], logits_BHNM: Tensor) -> list[Tensor]:
+    """Means over the queries of each column, [B, H]; NaN is left out, and so is a query that may attend to no key."""
+    blind_BHN = logits_BHNM.isneginf().all(-1)
+    return [column.masked_fill(blind_BHN, math.nan).nanmean(-1) for column in columns_BHN]
 
 
 def keys_seen(logits_BHNM: Tensor) -> Tensor:
