@@ -207,4 +207,4 @@ def _try(
 
 def _tell_too_few(asking: Diagnostic, there: int) -> None:
     wanted = asking.scenes
-    tell(f"{asking.name} asks for {wanted:,} inputs, but {there:,} are shown: inputs={wanted} takes more, if there are")
+    tell(f"{asking.name} asks for {wanted:,} inputs, but {there:,} are shown: inputs={wanted} takes more, if any")

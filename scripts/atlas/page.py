@@ -33,7 +33,7 @@ def table(column: Column, cells: Sequence[Cell], costs: Path) -> pd.DataFrame:
                 "softmax": str(cell.row),
                 **({"rate": cell.rate} if column.rates else {}),
                 "Eureka-ratio (95 % Wilson)": f"{own.told_ratio()}{f', {cell.failed} failed' if cell.failed else ''}",
-                **({"without seed 0": _without_seed_0(own)} if column.rates else {}),
+                **({"without seed 0": ratio_of_others(own.setting.runs)} if column.rates else {}),
                 "median epoch of the moment (Kaplan-Meier)": str(own.median) if own.median else "",
                 "accuracy with a moment": f"{own.accuracy.value:.1f} %" if own.accuracy else "",
                 "accuracy without": f"{own.plateau.value:.1f} %" if own.plateau else "",
@@ -43,10 +43,6 @@ def table(column: Column, cells: Sequence[Cell], costs: Path) -> pd.DataFrame:
             }
         )
     return pd.DataFrame(rows).fillna("")
-
-
-def _without_seed_0(own: Outcome) -> str:
-    return ratio_of_others({run.seed: run.moment is not None for run in own.setting.runs}, {0})
 
 
 def _cost(column: Column, row: Row, kept: Path) -> float | None:

@@ -17,6 +17,7 @@ import pandas as pd
 
 from lab.config.overrides import quoted, read_override
 from lab.console import LabError, duration
+from lab.report.records import Record
 from lab.report.statistics import eureka_ratio
 from lab.runs.provenance import command_line, git_state, machine, now, versions
 from lab.runs.summary import Summary, read_summary
@@ -90,14 +91,14 @@ FAVOURED = (
 )
 
 
-def ratio_of_others(had: Mapping[int, bool], chose: Collection[int]) -> str:
+def ratio_of_others(runs: Iterable[Record | Summary], chose: Collection[int] = (0,)) -> str:
     """Eureka-ratio with its interval of the seeds that did not choose their setting; "-" where all did.
 
     Args:
-        had: seed -> whether it had a moment.
+        runs: of the setting, one for each seed.
         chose: seeds whose trials chose the setting.
     """
-    others = [moment for seed, moment in had.items() if seed not in chose]
+    others = [run.moment is not None for run in runs if run.seed not in chose]
     return str(eureka_ratio(sum(others), len(others))) if others else "-"
 
 

@@ -155,14 +155,13 @@ def ratio_table(plan: Plan, rates: Iterable[tuple[str, str]], chosen: bool = Tru
         moments = [summary.moment for summary in summaries if summary.moment is not None]
         finals = [f"{summary.accuracy:.1%}" for summary in summaries if summary.accuracy is not None]
         p = fisher((len(moments), len(summaries)), (theirs.count, theirs.of))
-        others = ratio_of_others({one.seed: one.moment is not None for one in summaries}, {0})
         rows.append(
             {
                 "softmax": name,
                 "learning rate": lr,
                 "Eureka-ratio (95 % Wilson)": str(eureka_ratio(len(moments), len(summaries)))
                 + (f", {failed} failed" if failed else ""),
-                **({"without seed 0": others} if chosen and len(plan.grid) > 1 else {}),
+                **({"without seed 0": ratio_of_others(summaries)} if chosen and len(plan.grid) > 1 else {}),
                 "paper": str(theirs),
                 "p (Fisher, same ratio as the paper's)": f"{p:.2f}",
                 "Eureka-epochs": ", ".join(f"{moment:,}" for moment in moments) or "-",

@@ -230,8 +230,7 @@ def agreement(whole: Whole) -> pd.DataFrame:
             inside.append(ratio.low <= paper.count / paper.of <= ratio.high)
             tried = "alone"
             if len(by_rate) > 1:
-                others = ratio_of_others({run.seed: run.moment is not None for run in by_rate[rate]}, {0})
-                tried = f"of {', '.join(by_rate)} (without seed 0 {others})"
+                tried = f"of {', '.join(by_rate)} (without seed 0 {ratio_of_others(by_rate[rate])})"
             row[f"{name} (paper {paper})"] = f"{ratio} at {rate} {tried}: {'in' if inside[-1] else 'out'}"
         if inside:
             rows.append({**row, "all three in": ("yes" if all(inside) else "no") if len(inside) == 3 else "not known"})

@@ -199,8 +199,8 @@ def page(table: Table, size: SizeName, rows: Sequence[tuple[Row, list[Run]]], ch
             _not_as(table, (*(row_overrides(table, row, size) or ()), *filter(None, [chosen.get(name)])), found)
         )
         if chosen:
-            had = {run.seed: run.moment is not None for run in found.setting.runs if run.settled}
-            line["Eureka-ratio of seeds that did not choose"] = ratio_of_others(had, range(SCHEDULE_SEEDS))
+            settled = [run for run in found.setting.runs if run.settled]
+            line["Eureka-ratio of seeds that did not choose"] = ratio_of_others(settled, range(SCHEDULE_SEEDS))
             line["schedule"] = chosen.get(name, "").removeprefix("optim/lr=")
         lines.append(line)
     table_of_rows = pd.DataFrame(lines)

@@ -615,9 +615,12 @@ def test_factors_are_compared_seed_by_seed_and_set_ups_with_the_paper() -> None:
 
 
 def test_seeds_that_chose_are_left_out_of_a_ratio_of_their_own() -> None:
-    had = {0: True, 1: True, 2: False, 3: True}
-    assert common.ratio_of_others(had, {0}).startswith("2/3 (")
-    assert common.ratio_of_others(had, range(4)) == "-"
+    runs = [
+        summary_with(seed=n, eureka={"happened": had, "epoch": 1 if had else None})
+        for n, had in enumerate([True, True, False, True])
+    ]
+    assert common.ratio_of_others(runs, {0}).startswith("2/3 (")
+    assert common.ratio_of_others(runs, range(4)) == "-"
 
 
 def _baseline(shift: float) -> pd.DataFrame:
