@@ -90,37 +90,17 @@ def search(config: DictConfig, launch: Launch) -> None:
             again, cut_short = cut_short[:size], cut_short[size:]
             with _written(name):
                 new = _asked(study, space, size - len(again), pruned)
-            batch = {trial.number: tuple(_overrides(trial.params)) for trial in (*again, *new)}
-            if not batch:
-                continue
-            # Two trials with the same values would be two processes in one run folder: only the first is run.
-            first: dict[tuple[str, ...], int] = {}
-            for number, values in batch.items():
-                first.setdefault(values, number)
-            going_on = {trial.number for trial in again}
-            jobs = [
-                [
-                    *values,
-                    *(without_force if number in going_on else fixed),
-                    *([reference(name, number, where)] if pruned else []),
-                ]
-                for values, number in first.items()
-            ]
-            try:
-                ends = dict(zip(first, launch(jobs, started), strict=True))
-            except BrokenProcessPool as error:  # of joblib, which ends all processes where one was lost
-                raise LabError(f"{lost_process(f'search {name}', error)}: the same command goes on") from error
-            noted = {}
-            for number, values in batch.items():
-                with _written(name):
-                    noted[number] = _note(study, number, first[values], ends[values])
-                if noted[number] is not None:
-                    tell(f"[{_finished(study)}/{asked}] {noted[number]} with {' '.join(values)}")
-            if open_ones := sum(outcome is None for outcome in noted.values()):
-                cut = counted(open_ones, "trial")
-                raise LabError(f"{cut} of search {name} did not come to an end: the same command goes on")
+            batch = {
+                trial.number: (
+                    tuple(_overrides(trial.params)),
+                    [*others, *([reference(name, trial.number, where)] if pruned else [])],
+                )
+                for trials, others in ((again, without_force), (new, fixed))
+                for trial in trials
+            }
+            if batch:
+                started += _run(study, batch, asked, launch, started)
             end_if_told()
-            started += len(jobs)
     _tell_of_best(study, where)
 
 
@@ -302,6 +282,52 @@ def _asked(study: optuna.Study, space: Mapping[str, BaseDistribution], count: in
         study.tell(trial.number, state=TrialState.PRUNED)
         tell(f"pruned at epoch {before.last_step}, as before, with {' '.join(_overrides(trial.params))}")
     return new
+
+
+def _run(
+    study: optuna.Study,
+    batch: Mapping[int, tuple[tuple[str, ...], Sequence[str]]],
+    asked: int,
+    launch: Launch,
+    started: int,
+) -> int:
+    """Runs trials side by side, writes into the study how they ended, and tells it.
+
+    Args:
+        study: the search.
+        batch: of each trial, by its number, the values that were chosen and the other overrides.
+        asked: trials of the whole search.
+        launch: the function of Hydra's launcher.
+        started: jobs that were launched before.
+
+    Returns:
+        Number of jobs.
+
+    Raises:
+        LabError: if a trial was cut short.
+    """
+    # Two trials with the same values would be two processes in one run folder: only the first is run.
+    first: dict[tuple[str, ...], int] = {}
+    for number, (values, _) in batch.items():
+        first.setdefault(values, number)
+    jobs = [[*values, *batch[number][1]] for values, number in first.items()]
+    try:
+        ends = dict(zip(first, launch(jobs, started), strict=True))
+    except BrokenProcessPool as error:  # of joblib, which ends all processes where one was lost
+        told = lost_process(f"search {study.study_name}", error)
+        raise LabError(f"{told}: the same command goes on") from error
+    cut_short = 0
+    for number, (values, _) in batch.items():
+        with _written(study.study_name):
+            outcome = _note(study, number, first[values], ends[values])
+        if outcome is None:
+            cut_short += 1
+        else:
+            tell(f"[{_finished(study)}/{asked}] {outcome} with {' '.join(values)}")
+    if cut_short:
+        cut = counted(cut_short, "trial")
+        raise LabError(f"{cut} of search {study.study_name} did not come to an end: the same command goes on")
+    return len(jobs)
 
 
 def _note(study: optuna.Study, number: int, trained: int, end: JobReturn) -> str | None:
