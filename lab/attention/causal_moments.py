@@ -30,9 +30,10 @@ def causal_variance(q_BHND: Tensor, k_BHMD: Tensor, mask: Causal) -> Tensor:
     n, mean, squares = 0, k_BHMD.new_zeros(()), k_BHMD.new_zeros(())
     if before:
         n, mean, squares = _joined(n, mean, squares, k_BHMD[..., :before, :])
-    parts = []
-    for start in range(0, mask.queries, _CHUNK):
-        stop = min(start + _CHUNK, mask.queries)
+    parts: list[Tensor] = []
+    stop = 0
+    while stop < mask.queries:  # not a range, of which torch.compile would make a graph for each number of queries
+        start, stop = stop, min(stop + _CHUNK, mask.queries)
         q, k = q_BHND[..., start:stop, :], k_BHMD[..., before + start : before + stop, :]
         scores = q @ (k - mean).transpose(-2, -1)
         seen = torch.ones(stop - start, stop - start, dtype=scores.dtype, device=scores.device).tril()

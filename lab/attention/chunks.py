@@ -5,13 +5,18 @@ Shapes: B batch, H heads, N queries, M keys, D head dimension.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.func import vjp
+from torch.utils.checkpoint import checkpoint
 
-from lab.attention.masks import Mask, rows_of, written_out
-from lab.attention.recompute import recomputed
+from lab.attention.masks import Causal, Mask, rows_of, written_out
+from lab.attention.precision import without_autocast
 
 # Scores held at once: 16 MiB in float32. These stay in a CPU's cache, which makes up for computing them twice: at 1,025
 # tokens a step takes 2.3 s, 3.3 s with 2**24, 2.4 s with all at once (four layers).
@@ -22,13 +27,110 @@ def over_queries(work: Callable[..., Tensor], q_BHND: Tensor, k_BHMD: Tensor, ma
     """``work(q, k, mask, *more)`` for all queries; its result for one query must not depend on the others.
 
     With more than one chunk, nothing but the results is kept: each chunk is computed again in the backward pass.
+
+    Args:
+        work: a function, or a module, whose parameters get gradients, too.
     """
-    rows = q_BHND.shape[:-2].numel() * k_BHMD.shape[-2]
+    rows = math.prod(q_BHND.shape[:-2]) * k_BHMD.shape[-2]
     queries, step = q_BHND.shape[-2], max(1, CHUNK_ELEMENTS // max(1, rows))
     if step >= queries:
         return work(q_BHND, k_BHMD, written_out(mask), *more)
-    parts = [
-        recomputed(work, q_BHND[..., start : start + step, :], k_BHMD, rows_of(mask, start, start + step), *more)
-        for start in range(0, queries, step)
-    ]
-    return torch.cat(parts, dim=-2)
+    if torch.compiler.is_compiling():
+        return torch.cat(
+            [_checkpointed(work, q_BHND, k_BHMD, mask, start, step, *more) for start in range(0, queries, step)], -2
+        )
+    state = _state_of(work) if isinstance(work, nn.Module) else {}
+    causal = mask if isinstance(mask, Causal) else None
+
+    def of_chunk(start: int, q: Tensor, k: Tensor, given: Tensor | None, *tensors: Tensor) -> Tensor:
+        own = dict(zip(state, tensors[len(more) :], strict=True))
+        run = _with_state(work, own) if isinstance(work, nn.Module) else work
+        return run(q, k, rows_of(causal or given, start, start + q.shape[-2]), *tensors[: len(more)])
+
+    return _OverQueries.apply(of_chunk, step, q_BHND, k_BHMD, None if causal else mask, *more, *state.values())
+
+
+class _OverQueries(torch.autograd.Function):
+    """``of_chunk(start, q[start:start + step], *tensors)`` for all chunks of queries, one below the other.
+
+    One function for all chunks: if each kept its own result, that would lie where its scores have been, and the next
+    chunk would take new memory, N x M numbers in the end (glibc on a CPU). All tensors, parameters too, are arguments:
+    only then can it be run again under vmap (seeds side by side), where torch's own checkpointing fails.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(of_chunk: Callable[..., Tensor], step: int, q: Tensor, *tensors: Tensor | None) -> Tensor:
+        queries = q.shape[-2]
+        z = _filled(None, 0, of_chunk(0, q[..., :step, :], *tensors), queries)
+        for start in range(step, queries, step):
+            _filled(z, start, of_chunk(start, q[..., start : start + step, :], *tensors), queries)
+        return z
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.of_chunk, ctx.step, *tensors = inputs
+        ctx.save_for_backward(*tensors)
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
+        q, *tensors = ctx.saved_tensors
+        # A mask has no gradient.
+        real = [place for place, tensor in enumerate(tensors) if tensor is not None and tensor.is_floating_point()]
+        of_q: Tensor | None = None
+        sums: list[Tensor | None] = [None] * len(tensors)
+        with without_autocast(q):
+            for start in range(0, q.shape[-2], ctx.step):
+                stop = start + ctx.step
+
+                def of_real(chunk: Tensor, *numbers: Tensor, start: int = start) -> Tensor:
+                    given = dict(zip(real, numbers, strict=True))
+                    return ctx.of_chunk(start, chunk, *(given.get(place, t) for place, t in enumerate(tensors)))
+
+                back = vjp(of_real, q[..., start:stop, :], *(tensors[place] for place in real))[1]
+                of_chunk, *of_others = back(grad_output[..., start:stop, :])
+                of_q = _filled(of_q, start, of_chunk, q.shape[-2])
+                for place, gradient in zip(real, of_others, strict=True):
+                    before = sums[place]
+                    sums[place] = gradient if before is None else before + gradient
+        return None, None, of_q, *sums
+
+
+def _filled(whole: Tensor | None, start: int, chunk: Tensor, queries: int) -> Tensor:
+    """The tensor of all queries with a chunk of them written in, from row ``start`` on; a new one for the first."""
+    if whole is None:
+        whole = chunk.new_empty(*chunk.shape[:-2], queries, chunk.shape[-1])
+    whole[..., start : start + chunk.shape[-2], :] = chunk
+    return whole
+
+
+def _checkpointed(
+    work: Callable[..., Tensor], q_BHND: Tensor, k_BHMD: Tensor, mask: Mask, start: int, step: int, *more: Tensor
+) -> Tensor:
+    """A chunk of queries, by torch's own checkpointing, which a compiler can read."""
+    chunk, rows = q_BHND[..., start : start + step, :], rows_of(mask, start, start + step)
+    return checkpoint(work, chunk, k_BHMD, rows, *more, use_reentrant=False, preserve_rng_state=False)
+
+
+def _state_of(module: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers of a module by name; one that has two names comes twice."""
+    named = (module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False))
+    return {name: tensor for both in named for name, tensor in both}
+
+
+def _with_state(module: nn.Module, state: Mapping[str, Tensor], prefix: str = "") -> nn.Module:
+    """A copy of a module with other parameters and buffers.
+
+    The module itself is left as it is, since another thread may be using it (``torch.func.functional_call`` would put
+    the others into it for a while).
+    """
+    one = copy.copy(module)
+    for kind in ("_parameters", "_buffers"):
+        own = vars(module)[kind]
+        vars(one)[kind] = {name: None if own[name] is None else state[prefix + name] for name in own}
+    children = module._modules.items()
+    vars(one)["_modules"] = {
+        name: None if child is None else _with_state(child, state, f"{prefix}{name}.") for name, child in children
+    }
+    return one

@@ -19,7 +19,7 @@ from lab.attention import cpu_paths, fused
 from lab.attention.masks import Causal, Mask, written_out
 from lab.attention.normaliser import Normaliser, check_biased, check_causal, check_masked, masked
 from lab.attention.normalisers.softmax import Softmax
-from lab.attention.precision import at_least_float32
+from lab.attention.precision import at_least_float32, without_autocast
 from lab.attention.rule import TemperatureRule, inverse_temperature
 
 _SOFTMAX = Softmax(heads=1, head_dim=1)  # serves any layer, since it has no state
@@ -77,7 +77,7 @@ def attend(
     if q_BHND.device.type == "cpu" and not beyond_scores:
         return cpu_paths.attend(q_BHND, k_BHMD, v_BHMD, rule, mask, normaliser)
     beta = inverse_temperature(rule, q_BHND, k_BHMD, mask)
-    with torch.autocast(q_BHND.device.type, enabled=False):
+    with without_autocast(q_BHND):
         q, k = (beta * q_BHND).to(v_BHMD.dtype), rule.keys(k_BHMD)
         if beyond_scores:
             return fused.attend(q, k, v_BHMD, mask, dropout, bias)
@@ -100,7 +100,7 @@ def attend_explicit(
     allowed = normaliser.allowed(written_out(mask), q_BHND, k_BHMD)
     q, k, v = at_least_float32(q_BHND, k_BHMD, v_BHMD)
     beta = rule.inverse_temperature(q, k, allowed)
-    with torch.autocast(q.device.type, enabled=False):
+    with without_autocast(q):
         scores = normaliser.scores((beta * q).to(v.dtype), rule.keys(k))
         logits = masked(scores if bias is None else scores + bias.to(scores.dtype), allowed)
         weights = normaliser.weights(logits, allowed)

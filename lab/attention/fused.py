@@ -27,7 +27,8 @@ def attend(
         added = bias if allowed is None else bias.masked_fill(~allowed, float("-inf"))
         return _kernel(q_BHND, k_BHMD, v_BHMD, added.to(q_BHND.dtype), dropout)
     # The kernel's own causal mask assumes that the queries are the first tokens, not the last: right only for N = M.
-    is_causal = isinstance(mask, Causal) and mask.queries == mask.keys
+    # Written as a choice: under torch.compile with lengths that vary, the comparison is no bool to the kernel.
+    is_causal = True if isinstance(mask, Causal) and mask.queries == mask.keys else False  # noqa: SIM210
     if mask is None and not dropout and cpu_paths.few_keys(q_BHND, k_BHMD):
         return cpu_paths.softmax_of_few_keys(q_BHND, k_BHMD, v_BHMD)
     given = None if is_causal else written_out(mask)

@@ -48,14 +48,14 @@ def written_out(mask: Mask) -> Tensor | None:
 def key_counts(mask: Mask, k_BHMD: Tensor) -> Tensor:
     """Counts the keys that each query may attend to, in the dtype of the keys, float32 at least.
 
-    Under a causal mask each row has a count of its own; a query that may attend to nothing gets a count of 1.
+    Under a causal mask each row has a count of its own; a query without a key to attend to gets a count of 1.
 
     Returns:
         [B or 1, H or 1, N or 1, 1] under a mask, a single number without one.
     """
     keys, dtype = k_BHMD.shape[-2], torch.promote_types(k_BHMD.dtype, torch.float32)  # bfloat16 is exact only up to 256
     if mask is None:
-        return torch.full((), keys, dtype=dtype, device=k_BHMD.device)
+        return torch.full((), max(keys, 1), dtype=dtype, device=k_BHMD.device)
     if isinstance(mask, Causal):
         first = mask.keys - mask.queries + 1
         counts = torch.arange(first, mask.keys + 1, dtype=dtype, device=mask.device)

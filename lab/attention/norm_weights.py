@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+from torch.func import vjp
 
 from lab.attention.score_variance import rounding_variance
 
@@ -21,7 +21,7 @@ class NormWeights(torch.autograd.Function):
 
     Scores are taken with keys minus their mean, which does not change softmax: the variance of a row is then the mean
     square of its scores. Scores and logits are in float32; what is kept for the backward pass, and multiplied there, is
-    in bfloat16. First derivatives only.
+    in bfloat16.
     """
 
     @staticmethod
@@ -31,24 +31,29 @@ class NormWeights(torch.autograd.Function):
         scores = queries @ centred.transpose(-2, -1)
         scale = factor / k.shape[-2]
         variance = torch.linalg.vector_norm(scores, dim=-1, keepdim=True).square() * scale
-        sigma, least = variance.sqrt() if root else variance, torch.finfo(variance.dtype).max ** -0.5
         spread = variance > factor * rounding_variance(queries, keys)
+        sigma, least = torch.where(spread, variance, 1.0), torch.finfo(variance.dtype).max ** -0.5
+        sigma = sigma.sqrt() if root else sigma
         beta = 1 / torch.where(spread, sigma, tau_1111).minimum(tau_1111).clamp_min(least)
         # Factor of the gradient that reaches scores through sigma, per unit of a logit; 0 where sigma is not in use.
         used = spread & (sigma < tau_1111) & (sigma > least)
         by_sigma = torch.where(used, -scale * (beta if root else 2.0), 0.0)
-        logits = scores.mul_(beta)
+        logits = scores * beta if torch.is_grad_enabled() else scores.mul_(beta)
         return logits.softmax(-1).to(k.dtype), centred.to(k.dtype), logits.to(k.dtype), beta, by_sigma
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         ctx.mark_non_differentiable(*output[1:])
-        ctx.save_for_backward(inputs[0], *output)
+        *tensors, ctx.factor, ctx.root = inputs
+        ctx.save_for_backward(*tensors, *output)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad_output: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        q, weights, centred, logits, beta, by_sigma = ctx.saved_tensors
+        q, k, tau, weights, centred, logits, beta, by_sigma = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            # A second derivative may be asked for: it goes by way of the inputs.
+            back = vjp(lambda q, k: NormWeights.forward(q, k, tau, ctx.factor, ctx.root)[0], q, k)[1]
+            return *back(grad_output), None, None, None
         of_logits = torch._softmax_backward_data(grad_output, weights, -1, weights.dtype)
         of_sigma = torch.linalg.vecdot(of_logits, logits).unsqueeze(-1).float() * by_sigma
         of_scores = of_logits.mul_(beta.to(q.dtype)).addcmul_(logits, of_sigma.to(q.dtype))

@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
 
 import torch
 from torch import Tensor
 
+# Of shapes alone: PyTorch raises an error when it is asked about autocast there.
+_NO_AUTOCAST = ("meta",)
+
 
 def at_least_float32(*tensors: Tensor) -> tuple[Tensor, ...]:
     """The tensors, half precision raised to float32: statistics of 16-bit numbers are too coarse."""
     return tuple(t.float() if t.dtype in (torch.bfloat16, torch.float16) else t for t in tensors)
+
+
+def without_autocast(tensor: Tensor) -> AbstractContextManager[object]:
+    """Context in which work on this tensor's device is done in the precision of its operands."""
+    kind = tensor.device.type
+    return nullcontext() if kind in _NO_AUTOCAST else torch.autocast(kind, enabled=False)
+
+
+def autocast_dtype(device: torch.device) -> torch.dtype | None:
+    """Dtype in which autocast computes on a device; None where it is off."""
+    kind = device.type
+    return torch.get_autocast_dtype(kind) if kind not in _NO_AUTOCAST and torch.is_autocast_enabled(kind) else None
 
 
 def but_not_to_16_bit(fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:

@@ -6,7 +6,7 @@ Shapes: B batch, H heads, N queries, M keys, D head dimension, W width.
 from __future__ import annotations
 
 from functools import reduce
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from lab.attention.layers import Tap
 from lab.console import LabError
-from lab.models.replaced_softmax import ReplacedSoftmax, wrapped_since
+from lab.models.replaced_softmax import ReplacedSoftmax, without_replicas, wrapped_since
 from lab.models.sdpa_calls import CALL, uses
 
 
@@ -59,6 +59,10 @@ class OfMultiheadAttention(ReplacedSoftmax):
         super().uninstall()
         self._hook.remove()
         vars(self.owner).pop("forward")
+
+    def _replicate_for_data_parallel(self) -> NoReturn:
+        # Of nn.Module; torch.nn.parallel.replicate calls it for each module that it copies.
+        raise without_replicas(self.owner)
 
     def projections(self) -> dict[str, Tensor]:
         return dict(zip("qkv", self._weights(), strict=True))

@@ -210,7 +210,8 @@ class ReplacedSoftmax(MultiHead):
                 f"{type(self.owner).__name__} gives attention both a mask and is_causal: put both into one mask"
             )
         axis = self._windows(q_BHND)
-        if self._layout is None:
+        # A compiler would compile again once it is told.
+        if not torch.compiler.is_compiling() and self._layout is None:
             self._layout = layout_seen(v_BGMD, 1 if axis is None else 3 - axis, self.num_heads)
         if axis is not None and mask is None and bias is None:
             q, k, v = (x.movedim(axis, 1).flatten(0, 1) for x in (q_BHND, k_BGMD, v_BGMD))
@@ -285,7 +286,8 @@ class ReplacedSoftmax(MultiHead):
                 f"{self.num_heads}, tokens, {self.head_dim}]"
             )
         used = 1 / math.sqrt(self.head_dim) if scale is None else scale
-        if self.expected_scale is not None and not math.isclose(used, self.expected_scale, rel_tol=1e-5):
+        # By hand: torch.compile cannot read math.isclose of a scale that depends on a length that varies.
+        if self.expected_scale is not None and abs(used - self.expected_scale) > 1e-5 * self.expected_scale:
             raise LabError(
                 f"{name} scales its scores by {used:.4g}, but {self.expected_scale:.4g} was expected: set its "
                 f"temperature, as in tau={1 / used:.4g}"
@@ -315,6 +317,14 @@ def wrapped_since(owner: nn.Module) -> LabError:
     return LabError(
         f"something was put around the forward pass of {type(owner).__name__} after its softmax was replaced, and "
         "would be lost: take that off first"
+    )
+
+
+def without_replicas(owner: nn.Module) -> LabError:
+    """The error for ``nn.DataParallel``, whose copies of a module would call the forward pass of the module itself."""
+    return LabError(
+        f"nn.DataParallel cannot copy {type(owner).__name__} under a replaced softmax, since the copies would compute "
+        "with the weights of the original: use DistributedDataParallel, one process for each GPU (torchrun)"
     )
 
 

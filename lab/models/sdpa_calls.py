@@ -8,15 +8,16 @@ import threading
 from collections.abc import Iterator
 from functools import cache
 from types import CodeType, FunctionType
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from lab.attention.precision import autocast_dtype
 from lab.console import LabError
-from lab.models.replaced_softmax import ReplacedSoftmax, wrapped_since
+from lab.models.replaced_softmax import ReplacedSoftmax, without_replicas, wrapped_since
 
 CALL = "scaled_dot_product_attention"
 # The softmaxes whose modules run in this thread, from the outermost to the innermost.
@@ -55,6 +56,10 @@ class OfSdpaCalls(ReplacedSoftmax):
         for name in self.answered:
             vars(self.owner).pop(name)
         vars(self.owner).update(self.before)
+
+    def _replicate_for_data_parallel(self) -> NoReturn:
+        # Of nn.Module; torch.nn.parallel.replicate calls it for each module that it copies.
+        raise without_replicas(self.owner)
 
 
 class Answered:
@@ -149,8 +154,8 @@ def _answer(
         softmax.said_causal()
     z = softmax.of_call(query, key, value, attn_mask, is_causal, dropout_p, scale)
     # As the function itself under autocast.
-    kind = z.device.type
-    return z.to(torch.get_autocast_dtype(kind)) if z.dtype == torch.float32 and torch.is_autocast_enabled(kind) else z
+    used = autocast_dtype(z.device)
+    return z if used is None or z.dtype != torch.float32 else z.to(used)
 
 
 def uses(module: nn.Module, function: str) -> bool:

@@ -58,6 +58,7 @@ class Local(Softmax):
             # Keys before the first one that any query sees are padding.
             padding = rows.any(-2, keepdim=True).to(torch.int8).argmax(-1, keepdim=True)
             of_key, of_query = of_key - padding, of_query - padding
-        near = (of_query - of_key).abs() <= self.window
+        # No difference of places is written out: in int64 it would take eight times the mask.
+        near = (of_key >= of_query - self.window) & (of_key <= of_query + self.window)
         sees_all = (of_query >= 0) & (of_query < self.first)
         return both(mask, near | sees_all | (of_key < self.first))

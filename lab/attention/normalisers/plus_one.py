@@ -71,7 +71,7 @@ class PlusOne(Normaliser):
         k, v = F.pad(k_BHMD, (0, 0, 1, 0)), F.pad(v_BHMD, (0, 0, 1, 0))
         if log_b is not None:
             # One more channel, 0 for every key but this one, makes its score log b.
-            own = F.one_hot(torch.zeros((), dtype=torch.long, device=k.device), k.shape[-2]).to(k.dtype)
+            own = F.pad(k.new_ones(1), (0, k.shape[-2] - 1))
             k = torch.cat([k, own.unsqueeze(-1).expand(*k.shape[:-1], 1)], -1)
             q_BHND = torch.cat([q_BHND, log_b.to(q_BHND.dtype).expand(*q_BHND.shape[:-1], 1)], -1)
             # Fused kernels of a GPU take multiples of 8 channels: further channels of 0 fill up to the next multiple.

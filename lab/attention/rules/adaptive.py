@@ -9,7 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from lab.attention.precision import at_least_float32
+from lab.attention.precision import at_least_float32, without_autocast
 from lab.attention.row_statistics import row_entropy
 from lab.attention.rule import Tau, TemperatureRule
 
@@ -47,7 +47,7 @@ class AdaptiveTemperature(TemperatureRule):
         base = 1.0 / self.tau
         if self.training and self.when == "inference":
             return base
-        with torch.autocast(q_BHND.device.type, enabled=False):
+        with without_autocast(q_BHND):
             q, k = at_least_float32(q_BHND, k_BHMD)
             base = base.to(q.dtype)
             entropy = row_entropy(q * base, k, mask)

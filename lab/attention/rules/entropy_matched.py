@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lab.attention.masks import key_counts
-from lab.attention.precision import at_least_float32
+from lab.attention.precision import at_least_float32, without_autocast
 from lab.attention.rule import Length, Tau, TemperatureRule
 from lab.attention.score_variance import rounding_variance, score_variance
 
@@ -59,7 +59,7 @@ class EntropyMatched(TemperatureRule):
         n = key_counts(mask, k_BHMD)
         if self.anchor == "share":
             return (n.log() / math.log(self.length())).sqrt() / self.tau
-        with torch.autocast(q_BHND.device.type, enabled=False):
+        with without_autocast(q_BHND):
             q, k = at_least_float32(q_BHND, k_BHMD)
             variance, _ = score_variance(q, k, mask)
             spread = variance > rounding_variance(q, k, mask)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lab.attention.masks import key_counts
-from lab.attention.precision import at_least_float32
+from lab.attention.precision import at_least_float32, without_autocast
 from lab.attention.row_statistics import row_concentration, row_entropy
 from lab.attention.rule import Length, Tau, TemperatureRule
 from lab.attention.score_variance import score_variance
@@ -76,7 +76,7 @@ class EntropyScaled(TemperatureRule):
         self.offset = nn.Parameter(torch.zeros(heads, 1, 1))
 
     def inverse_temperature(self, q_BHND: Tensor, k_BHMD: Tensor, mask: Tensor | None = None) -> Tensor:
-        with torch.autocast(q_BHND.device.type, enabled=False):
+        with without_autocast(q_BHND):
             q, k = at_least_float32(q_BHND, k_BHMD)
             of_row = self._statistic(q / self.tau, k, mask)
             centred = of_row - self.offset - self._ramp(k, mask)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lab.attention.masks import Mask, mean_key, written_out
 from lab.attention.norm_weights import norm_weights
-from lab.attention.precision import at_least_float32
+from lab.attention.precision import at_least_float32, without_autocast
 from lab.attention.row_statistics import row_absolute_deviation, row_extremes
 from lab.attention.rule import Tau, TemperatureRule
 from lab.attention.score_variance import Over, rounding_variance, score_variance
@@ -63,7 +63,7 @@ class NormSoftmax(TemperatureRule):
         given = q_BHND.dtype
         if self.over == "block":
             mask = written_out(mask)
-        with torch.autocast(q_BHND.device.type, enabled=False):
+        with without_autocast(q_BHND):
             q_BHND, k_BHMD = at_least_float32(q_BHND, k_BHMD)
             tau = self.tau.to(q_BHND.dtype)
             rounding = rounding_variance(q_BHND, k_BHMD, mask, self.over)

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from pydantic import PositiveFloat
 from torch import Tensor, nn
 
-from lab.attention.precision import at_least_float32
+from lab.attention.precision import at_least_float32, without_autocast
 from lab.attention.rule import Length, Tau, TemperatureRule
 
 Norm = Literal["l2", "layer_norm"]
@@ -66,7 +66,7 @@ class QueryKeyNorm(TemperatureRule):
         self._start()
 
     def inverse_temperature(self, q_BHND: Tensor, k_BHMD: Tensor, mask: Tensor | None = None) -> Tensor:
-        with torch.autocast(q_BHND.device.type, enabled=False):
+        with without_autocast(q_BHND):
             (q,) = at_least_float32(q_BHND)
             if self.gain is not None:
                 if self.initial is None:
@@ -76,7 +76,7 @@ class QueryKeyNorm(TemperatureRule):
             return 1.0 / (self.tau * deviation)
 
     def keys(self, k_BHMD: Tensor) -> Tensor:
-        with torch.autocast(k_BHMD.device.type, enabled=False):
+        with without_autocast(k_BHMD):
             (k,) = at_least_float32(k_BHMD)
             if self.query_gain is None or self.key_gain is None:
                 return F.normalize(k, dim=-1).to(k_BHMD.dtype)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from lab.attention import chunks
+from lab.attention.norm_weights import norm_weights
 from lab.attention.rules.norm import NormSoftmax
 from lab.attention.score_variance import rounding_variance
 
@@ -112,3 +113,30 @@ def test_a_small_spread_is_no_rounding() -> None:
     q, k = torch.randn(1, 1, 3, 8, generator=generator), 1 + 1e-4 * torch.randn(1, 1, 20, 8, generator=generator)
     spread = (q.double() @ k.double().mT).var(-1, correction=0, keepdim=True)
     assert (spread > rounding_variance(q, k)).all()
+
+
+@pytest.mark.parametrize("mask", [None, CAUSAL], ids=["all", "causal"])
+@pytest.mark.parametrize("statistic", STATISTICS)
+def test_second_derivatives_are_right(statistic, mask) -> None:
+    rule, (q, k, _) = NormSoftmax(2, 4, 1e6, statistic).double(), qkv(1.0)
+    # One head of two channels is enough: all directions are tried.
+    q, k = (x[:, :1, :, :2].detach().requires_grad_() for x in (q, k))
+    assert torch.autograd.gradgradcheck(lambda q, k: rule.inverse_temperature(q, k, mask), (q, k))
+
+
+@pytest.mark.parametrize("statistic", ["var", "std"])
+def test_second_derivatives_in_bfloat16_are_those_of_the_definition(statistic) -> None:
+    found = []
+    for dtype in (torch.bfloat16, torch.float64):
+        q, k = (x.to(dtype).requires_grad_() for x in torch.randn(2, 1, 2, 40, 8, generator=torch.manual_seed(0)))
+        tau = torch.full((1, 1, 1, 1), 0.7)
+        if dtype == torch.bfloat16:
+            factor, root = (40 / 39, True) if statistic == "std" else (1.0, False)
+            weights = norm_weights(q, k, tau, factor, root)
+        else:
+            beta = NormSoftmax(2, 8, 0.7, statistic).double().inverse_temperature(q, k)
+            weights = ((beta * q) @ k.mT).softmax(-1)
+        slope = torch.autograd.grad(weights.square().sum(), (q, k), create_graph=True)
+        found.append(torch.autograd.grad(sum(x.double().square().sum() for x in slope), (q, k)))
+    for mine, want in zip(*found, strict=True):
+        assert (mine.double() - want).norm() < 0.05 * want.norm()

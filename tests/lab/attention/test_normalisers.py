@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import entmax
 import pytest
 import torch
+from conftest import python
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call
@@ -408,6 +412,73 @@ def test_memory_of_chunks_is_bounded(monkeypatch: Any) -> None:
     whole = kept()
     monkeypatch.setattr(chunks, "CHUNK_ELEMENTS", 3 * 512 * 64)
     assert kept() < whole / 10
+
+
+def test_chunks_take_no_more_memory_for_more_queries(tmp_path: Path) -> None:
+    program = """
+import resource
+import torch
+from lab.attention.functional import attend
+from lab.attention.normalisers.sigmoid import Sigmoid
+from lab.attention.rules.fixed import Fixed
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+def step(tokens):
+    x = [torch.zeros(1, 1, tokens, 8, requires_grad=True) for _ in range(3)]
+    attend(*x, Fixed(1, 8), None, Sigmoid(1, 8)).sum()
+
+step(200)
+before = peak()
+step(10_000)
+print((peak() - before) // 1024)
+"""
+    # All scores take 381 MiB; a chunk takes 16 MiB.
+    assert int(python("-c", program, folder=tmp_path).stdout) < 130
+
+
+def test_threads_that_train_one_normaliser_leave_it_and_each_other_alone(monkeypatch: Any) -> None:
+    monkeypatch.setattr(chunks, "CHUNK_ELEMENTS", 72)
+    normaliser, rule = made("sigmoid_learned"), Fixed(3, 4, tau=0.7).double()
+    given = [numbers(3, 1, 3, 12, 4, seed=seed) for seed in range(4)]
+
+    def step(x: Tensor) -> list[Tensor]:
+        q, k, v = (t.clone().requires_grad_() for t in x)
+        z = attend(q, k, v, rule, None, normaliser)
+        return [z.detach(), *slopes(z, q, k, v, *normaliser.parameters())]
+
+    want, interval = [step(x) for x in given], sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            for _ in range(5):
+                for found, alone in zip(pool.map(step, given), want, strict=True):
+                    agree(found, alone)
+    finally:
+        sys.setswitchinterval(interval)
+    assert all(isinstance(parameter, nn.Parameter) for parameter in normaliser.parameters())
+
+
+def test_second_derivatives_go_through_chunks(monkeypatch: Any) -> None:
+    monkeypatch.setattr(chunks, "CHUNK_ELEMENTS", 40)
+    normaliser, rule = made("sigmoid_learned"), Fixed(3, 4, tau=0.7).double()
+    x = [numbers(1, 3, 6, 4, seed=seed).requires_grad_() for seed in range(3)]
+
+    def squared_slopes(chunk: int) -> list[Tensor]:
+        monkeypatch.setattr(chunks, "CHUNK_ELEMENTS", chunk)
+        of = [*x, *normaliser.parameters()]
+        first = torch.autograd.grad(attend(*x, rule, None, normaliser).square().sum(), of, create_graph=True)
+        return list(torch.autograd.grad(sum(slope.square().sum() for slope in first), of))
+
+    agree(squared_slopes(40), squared_slopes(10**6))
+
+
+def test_a_length_of_no_keys_counts_as_one() -> None:
+    z = attend(
+        numbers(1, 3, 5, 4), numbers(1, 3, 0, 4), numbers(1, 3, 0, 4), Fixed(3, 4), None, made("plus_one_length")
+    )
+    assert not z.any()
 
 
 class Fading(Normaliser):

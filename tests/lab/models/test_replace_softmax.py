@@ -1176,6 +1176,52 @@ def test_two_threads_may_use_one_model() -> None:
     assert replaced_in(attention)[0].tap is None
 
 
+@pytest.mark.parametrize(
+    ("name", "softmax"),
+    [
+        *(("own", softmax) for softmax in ("norm_softmax", "plus_one")),
+        *(("encoder", softmax) for softmax in ("softmax", "norm_softmax")),
+        ("Llama", "softmax"),
+    ],
+)
+def test_one_compiled_graph_serves_all_lengths(name: str, softmax: str) -> None:
+    torch.compiler.reset()
+    model = {"own": Own, "encoder": _encoder, "Llama": MODELS["Llama"]}[name]().eval()
+    normaliser = {"normaliser.bias": "length"} if softmax == "plus_one" else {}
+    lab.replace_softmax(model, "softmax_plus_one" if normaliser else softmax, **normaliser)
+    graphs: list[torch.fx.GraphModule] = []
+
+    def counted(graph: torch.fx.GraphModule, _: Any) -> Callable[..., Any]:
+        graphs.append(graph)
+        return graph.forward
+
+    compiled = torch.compile(model, backend=counted, fullgraph=True, dynamic=True)
+    for length in (40, 41, 50):  # beyond those of few keys, which have paths of their own
+        x = torch.randn(2, length, 32) if name != "Llama" else torch.randint(2, 50, (2, length))
+        options = {"use_cache": False} if name == "Llama" else {}
+        with torch.no_grad():
+            # The first call tells a softmax that its module is causal.
+            want, found = model(x, **options), compiled(x, **options)
+        if name == "Llama":
+            found, want = found.logits, want.logits
+        torch.testing.assert_close(found, want, rtol=1e-5, atol=1e-5)
+    assert len(graphs) == 1
+
+
+def test_copies_for_data_parallel_are_refused() -> None:
+    for model, name in ((Own(), "Own"), (nn.MultiheadAttention(32, 2), "MultiheadAttention")):
+        lab.replace_softmax(model, "softmax")
+        with pytest.raises(lab.LabError, match=f"nn.DataParallel cannot copy {name} .* use DistributedDataParallel"):
+            for module in model.modules():  # as torch.nn.parallel.replicate does, which wants a GPU
+                module._replicate_for_data_parallel()
+        assert model(*[torch.randn(2, 5, 32)] * (1 if name == "Own" else 3)) is not None
+
+
+def test_shapes_alone_go_through_a_replaced_softmax() -> None:
+    model = lab.replace_softmax(Own(), "norm_softmax").to("meta")
+    assert model(torch.empty(2, 40, 32, device="meta")).shape == (2, 40, 32)
+
+
 def test_what_cannot_be_dressed_half_way_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     model = lab.replace_softmax(nn.Sequential(Own(), Own()), "softmax")
     model[1].qkv.weight.data = model[1].qkv.weight.data.to(torch.float8_e4m3fn)
