@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import copy
 from itertools import chain, product
+from typing import get_args
 
 import torch
 from torch import Tensor
 
 from lab.attention.contract import check_names, numbers, same
 from lab.attention.functional import Attended, attend, attend_explicit
-from lab.attention.normaliser import Normaliser
+from lab.attention.normaliser import Normaliser, Total, masked
 from lab.attention.rule import OF_A_LAYER, TemperatureRule, not_handed_on
 from lab.attention.rules.fixed import Fixed
 from lab.console import name_of
@@ -36,6 +37,9 @@ def check_normaliser(normaliser: object) -> None:
     if not getattr(normaliser, "heads", None):
         raise ValueError(not_handed_on("softmax.normaliser", type(normaliser), OF_A_LAYER))
     check_names(normaliser, Normaliser)
+    if normaliser.total not in get_args(Total):
+        told = " or ".join(f'"{one}"' for one in get_args(Total))
+        raise ValueError(f"{name_of(type(normaliser))}.total={normaliser.total!r} is wrong: it must be {told}")
     if any(tensor.is_meta for tensor in chain(normaliser.parameters(), normaliser.buffers())):
         return
     H, D = normaliser.heads, normaliser.head_dim
@@ -99,16 +103,20 @@ def _checked(
     shape = [*q.shape[:-1], k.shape[-2]]
     under = "" if mask is None else " under a mask"
     try:
-        seen = attend_explicit(q, k, v, rule, mask, normaliser)
-        z = attend(q, k, v, rule, mask, normaliser)
+        # By themselves first: weights of another shape fail in the product with the values, which does not name them.
+        allowed = normaliser.allowed(mask, q, k)
+        weights: object = normaliser.weights(masked(normaliser.scores(q, k), allowed), allowed)
+        fits = isinstance(weights, Tensor) and weights.is_floating_point() and list(weights.shape) == shape
+        if fits:
+            seen = attend_explicit(q, k, v, rule, mask, normaliser)
+            z = attend(q, k, v, rule, mask, normaliser)
     except Exception as error:
         what = f"logits {shape} [batch, heads, queries, keys]{under}"
         raise ValueError(f"{where}(logits, mask) fails on {what}: {type(error).__name__}: {error}") from error
-    weights: object = seen.weights
-    if not isinstance(weights, Tensor) or not weights.is_floating_point() or list(weights.shape) != shape:
-        got = f"{list(weights.shape)}" if isinstance(weights, Tensor) else type(weights).__name__
+    if not fits:
+        got = f"{list(weights.shape)} {weights.dtype}" if isinstance(weights, Tensor) else type(weights).__name__
         raise ValueError(f"{where} must return real numbers of the shape of its logits {shape}, not {got}")
-    mask = normaliser.allowed(mask, q, k)
+    weights, mask = seen.weights, allowed
     if not weights.isfinite().all() or (mask is not None and weights.masked_select(~mask).any()):
         raise ValueError(
             f"{where}{under} must be finite, and 0 where mask is False, also in a row that may attend to nothing"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import dataclass
-from typing import Annotated, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import Field
 
@@ -28,11 +29,11 @@ class TauSchedule(Protocol):
 
 
 def check_schedule(schedule: object, default_tau: float = 8.0) -> None:
-    """Tries a schedule at each percent of training, for a rule whose own tau is ``default_tau``.
+    """Tries a copy of a schedule at each percent of training, for a rule whose own tau is ``default_tau``.
 
     Raises:
-        ValueError: if it is none or cannot be called, its ``by`` is neither epoch nor step, or a tau is not a positive
-            number.
+        ValueError: if it is none or cannot be called, its ``by`` is neither epoch nor step, a tau is not a positive
+            number, or it gives another one when it is asked again, as each layer does.
     """
     if schedule is None or isinstance(schedule, type | str):
         raise ValueError(f"{schedule!r} is not a schedule: give one, such as HeatTreatment()")
@@ -41,11 +42,17 @@ def check_schedule(schedule: object, default_tau: float = 8.0) -> None:
         raise ValueError(f"{name}.by must say when tau is set anew, epoch or step, and is {by!r}")
     if not callable(schedule):
         raise ValueError(f"{name} needs __call__(self, progress, default_tau), which returns tau")
+    tried: Any = copy.deepcopy(schedule)
     for progress in (percent / 100 for percent in range(101)):
-        tau: object = schedule(progress, default_tau)
+        tau: object = tried(progress, default_tau)
         if isinstance(tau, bool) or not isinstance(tau, int | float) or not 0 < tau < math.inf:
             raise ValueError(
                 f"{name} gives tau={tau!r} when {progress:.0%} of training is done: it must be a positive number"
+            )
+        if (again := tried(progress, default_tau)) != tau:
+            raise ValueError(
+                f"{name} gives tau={tau!r} when {progress:.0%} of training is done, and {again!r} when asked again: "
+                "each layer asks, and so does a resumed run, so tau may depend on nothing but what it is called with"
             )
 
 

@@ -37,8 +37,8 @@ class Override:
 
     @property
     def name(self) -> str:
-        """The override without signs in front: ``row=vit`` for ``+row=vit``."""
-        return self.text.lstrip("+~")
+        """The override without a plus in front: ``row=vit`` for ``+row=vit``; ``~optim.period`` keeps its sign."""
+        return self.written if self.text.startswith("~") else self.text.lstrip("+")
 
     @property
     def is_group(self) -> bool:
@@ -71,6 +71,8 @@ def read_override(text: str) -> Override:
         # As Hydra hands it to the runs of a sweep, except for False, which people type as false.
         as_hydra = found.get_value_element_as_str()
         written = f"{key}={as_hydra.lower() if isinstance(found.value(), bool) else as_hydra}"
+        if found.is_delete() and found.value() is None:
+            written = key  # Hydra hands ~key to the runs of a sweep as ~key=null
     return Override(text, found.key_or_group, value if equals else "", written)
 
 

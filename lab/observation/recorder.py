@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
@@ -155,9 +157,16 @@ class Recorder:
         return tuple(self._layers)
 
 
-def own_random_numbers(device: torch.device) -> AbstractContextManager[None]:
-    """Keeps, within the block, the random numbers of the CPU and of this device from the program outside it."""
-    return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
+@contextmanager
+def own_random_numbers(device: torch.device) -> Iterator[None]:
+    """Keeps, within the block, the random numbers of Python, NumPy, CPU and device from the program outside it."""
+    of_python, of_numpy = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            yield
+    finally:
+        random.setstate(of_python)
+        np.random.set_state(of_numpy)
 
 
 @contextmanager

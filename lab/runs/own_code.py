@@ -23,11 +23,12 @@ def own_code(config: Mapping[str, Any]) -> dict[str, str]:
         config: what is run, by dotted key (:func:`lab.config.identity.identity`).
     """
     named = {str(name).rpartition(".")[0] for key, name in config.items() if key.endswith("_target_")}
-    files = {module: _own_file(module) for module in sorted(named)}
+    files = {module: own_file(module) for module in sorted(named)}
     return {name: hashlib.sha256(file.read_bytes()).hexdigest()[:16] for name, file in files.items() if file}
 
 
-def _own_file(module: str) -> Path | None:
+def own_file(module: str) -> Path | None:
+    """The file of a module, if it is the user's own: neither the lab's, nor Python's, nor that of a package."""
     if not module or module.partition(".")[0] == "lab":
         return None
     try:

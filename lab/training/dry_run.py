@@ -12,13 +12,14 @@ from lightning.fabric.utilities import move_data_to_device
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from lightning_utilities import apply_to_collection
-from torch import Tensor
+from torch import Tensor, nn
 
 from lab.console import LabError, blamed, name_of
 from lab.datasets.contract import check_data
 from lab.datasets.loading import Batch, DataModule, data_of
 from lab.observation.recorder import evaluating, own_random_numbers
 from lab.training.module import TwoStepModule
+from lab.training.unsaved import tell_unsaved
 
 _SAMPLES = 2
 
@@ -57,6 +58,8 @@ def dry_run(module: TwoStepModule) -> None:
             torch.autograd.grad(module.loss(logits, few["y"]), weights, allow_unused=True)
         if name == "validation":
             _check_scored(data, logits, few)
+        else:
+            _tell_unsaved(module, few)
 
 
 def _few(batch: Batch) -> Any:
@@ -88,6 +91,17 @@ def _logits(module: TwoStepModule, batch: Batch) -> Tensor:
     if not logits.requires_grad:
         raise LabError(f"{kind} cannot be trained: no gradient goes from its logits to its parameters")
     return logits
+
+
+def _tell_unsaved(module: TwoStepModule, batch: Any) -> None:
+    """Tells what a training step changes in the user's own modules that no checkpoint holds."""
+    plugin = module.trainer.precision_plugin
+
+    def step(model: nn.Module) -> None:
+        model(plugin.convert_input(batch)["x"])
+
+    with own_random_numbers(module.device), _uncompiled(), plugin.forward_context():
+        tell_unsaved(module.model, step)
 
 
 def _uncompiled() -> AbstractContextManager[Any]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -106,9 +108,12 @@ class TwoStepModule(SeededModule):
     def seed_step(self, epoch: int, batch_idx: int) -> None:
         """Fixes the random numbers of a training batch by its place in training alone.
 
-        So stochastic depth is the same in a resumed run, and in one whose callbacks draw random numbers.
+        So stochastic depth is the same in a resumed run, and in one whose callbacks draw random numbers. Python's and
+        NumPy's generators serve code of one's own.
         """
         seed = derived_seed("step", self.seed, epoch, batch_idx, self.global_rank)
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
         if self.device.type == "cpu":
             # torch.manual_seed takes a millisecond: it records the call stack for every accelerator of torch's build.
             torch.default_generator.manual_seed(seed)

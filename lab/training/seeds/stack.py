@@ -6,9 +6,11 @@ Shapes: S seeds; a parameter [...] of one model is row s of a stacked parameter 
 from __future__ import annotations
 
 import copy
+import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self
 
+import numpy as np
 import torch
 from lightning_utilities.core.apply_func import apply_to_collection
 from timm.layers import DropPath
@@ -19,7 +21,7 @@ from torch.optim import Optimizer
 from lab.attention.normaliser import Normaliser
 from lab.attention.precision import but_not_to_16_bit
 from lab.attention.rule import TemperatureRule
-from lab.console import LabError, line_of
+from lab.console import LabError, line_of, name_of
 from lab.observation.recorder import own_random_numbers
 
 _DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
@@ -88,6 +90,7 @@ class Stack(nn.Module):
                 self.set_training(training)
                 # Copies: in training, a batch norm moves its running means.
                 own = {name: buffer.clone() for name, buffer in buffers.items()}
+                drawn = _of_python_and_numpy()
                 try:
                     torch.func.vmap(self._one)(parameters, own, x)
                 except torch.OutOfMemoryError:
@@ -101,6 +104,12 @@ class Stack(nn.Module):
                         "code there must not read a number out of a tensor (.item(), if, a mask as an index) or draw "
                         f"random numbers; choose with torch.where, or train one seed after another ({one_by_one})"
                     ) from error
+                if drawn != _of_python_and_numpy():
+                    raise LabError(
+                        "seeds= trains all seeds in one batched pass, and all would share the random numbers that "
+                        f"{name_of(type(self._models[0]))} draws from Python or NumPy: train one seed after another "
+                        f"({one_by_one})"
+                    )
 
     def set_training(self, training: bool) -> None:
         """Training or evaluation mode of the batched pass."""
@@ -218,6 +227,12 @@ def _of_softmaxes(model: nn.Module) -> Iterator[str]:
         if isinstance(module, TemperatureRule | Normaliser):
             for name, _ in (*module.named_parameters(), *module.named_buffers()):
                 yield f"{prefix}.{name}"
+
+
+def _of_python_and_numpy() -> tuple[object, ...]:
+    """State of the generators of Python and NumPy."""
+    of_numpy: Any = np.random.get_state(legacy=False)
+    return random.getstate(), of_numpy["state"]["key"].tobytes(), of_numpy["state"]["pos"]
 
 
 def _refuse_random(model: nn.Module) -> None:

@@ -534,6 +534,23 @@ def test_the_ready_ones_pass_the_check_at_any_size(name: str) -> None:
         assert (normaliser.shift_invariant, normaliser.couples_queries) == before  # all is declared
 
 
+class Largest(Normaliser):
+    """The mistake that is made first: the weights of the largest logits alone."""
+
+    total = "one"
+
+    def weights(self, logits_BHNM: Tensor, mask: Tensor | None = None) -> Tensor:
+        return logits_BHNM.topk(2).values.softmax(-1)
+
+
+def test_weights_of_another_shape_and_an_unknown_total_are_told(monkeypatch: Any) -> None:
+    with pytest.raises(ValueError, match=r"Largest.weights must return .* logits \[2, 3, 5, 7\], not \[2, 3, 5, 2\]"):
+        check_normaliser(Largest(3, 4))
+    monkeypatch.setattr(Largest, "total", "On")
+    with pytest.raises(ValueError, match=r'Largest.total=.On. is wrong: it must be "one" or "at most one" or'):
+        check_normaliser(Largest(3, 4))
+
+
 def test_pairs_that_make_no_sense_are_refused() -> None:
     with pytest.raises(ValueError, match="NormSoftmax does not go with the normaliser Linear"):
         check_together(NormSoftmax(3, 4), Linear(3, 4))

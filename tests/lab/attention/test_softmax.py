@@ -50,6 +50,16 @@ class Heats:
         vars(self).update(parts)
 
 
+class Counts(Heats):
+    """A schedule that goes on with each call."""
+
+    by, calls = "step", 0
+
+    def __call__(self, progress: float, default_tau: float) -> float:
+        self.calls += 1
+        return 1.0 + self.calls
+
+
 class Calls(Heats):
     def __call__(self, progress: float, default_tau: float) -> Any:
         return self.tau(progress)  # type: ignore[attr-defined]
@@ -66,6 +76,7 @@ class Calls(Heats):
         (Calls(by="step", tau=lambda progress: None), "gives tau=None when 0% of training is done"),
         (Calls(by="step", tau=lambda progress: -1.0 if 0.8 < progress < 0.9 else 1.0), "gives tau=-1.0 when 81% of"),
         (Calls(by="step", tau=lambda progress: 1 - progress), "gives tau=0.0 when 100% of training is done"),
+        (Counts(), "gives tau=2.0 when 0% of training is done, and 3.0 when asked again"),
     ],
 )
 def test_a_schedule_of_ones_own_is_tried(schedule: object, words: str) -> None:

@@ -83,6 +83,29 @@ class Unpacks(Table):
         return one + two + three
 
 
+class Remembers(Table):
+    """Holds state of every kind: what no checkpoint holds, and what one does."""
+
+    hidden: Tensor
+    saved: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps, self.depth, self.draws = 0, 3, torch.Generator()
+        self.mean = torch.zeros(4)
+        self.register_buffer("hidden", torch.zeros(()), persistent=False)
+        self.register_buffer("saved", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Any:
+        logits = super().forward(x)
+        if self.training:
+            self.steps += 1
+            self.mean = logits.detach().mean(0)
+            self.hidden += torch.rand((), generator=self.draws)
+            self.saved += 1
+        return logits
+
+
 class Refuses(Table):
     def forward(self, x: Tensor) -> Any:
         if x.numel(): raise ValueError("Refuses takes no numbers: give letters")  # fmt: skip  # noqa: E701
@@ -135,6 +158,18 @@ def test_what_fits_is_left_as_it_was() -> None:
 def test_a_model_that_does_not_fit_is_named(model: nn.Module, words: str) -> None:
     with pytest.raises(LabError, match=words):
         begin(model, Parity())
+
+
+def test_what_changes_in_training_and_is_not_saved_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    model = Remembers()
+    begin(model, Parity())
+    told = capsys.readouterr().err
+    for name in ("steps", "draws", "mean", "hidden"):
+        assert f"Remembers.{name} changes in a training step, and no checkpoint holds it" in told
+    assert told.count("no checkpoint holds it") == 4
+    assert model.steps == 0 and not model.hidden and model.training
+    begin(Table(), Parity())
+    assert not capsys.readouterr().err
 
 
 def test_what_a_model_refuses_is_told_in_its_own_words() -> None:

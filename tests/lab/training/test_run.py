@@ -18,6 +18,7 @@ from omegaconf import OmegaConf
 from lab.callbacks.checkpoints import Checkpoints
 from lab.callbacks.summary import RunSummary
 from lab.config.compose import initialized
+from lab.config.overrides import read_override
 from lab.console import LabError
 from lab.runs.checkpoints import (
     AtomicCheckpointIO,
@@ -48,6 +49,14 @@ def test_a_name_leaves_out_where_it_runs() -> None:
     plain = run_name("reasoning", "softmax", 0, [])
     assert run_name("reasoning", "softmax", 0, ["paths.runs=/x", "force=true", "logger=csv_only"]) == plain
     assert run_name("reasoning", "softmax", 0, ["data.seed=4"]) != plain
+
+
+def test_a_name_is_that_of_a_sweep_where_a_key_is_taken_out() -> None:
+    name = run_name("reasoning", "softmax", 0, ["~callbacks.gradient_norms"])
+    assert name == "reasoning/softmax,~callbacks.gradient_norms/seed=0"
+    assert run_name("reasoning", "softmax", 0, ["~callbacks.gradient_norms=null"]) == name  # as Hydra hands it on
+    assert read_override("~callbacks.gradient_norms=null").name == "~callbacks.gradient_norms"
+    assert read_override("+row=vit").name == "row=vit"
 
 
 def test_an_experiment_may_have_any_name(tmp_path: Path) -> None:

@@ -8,10 +8,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from conftest import SMALL, made_once, newest, set_status, summary_of
-from torch import nn
+from torch import Tensor, nn
 
 from lab.attention.rules.learnable import LearnableTemperature
 from lab.callbacks.summary import RunSummary
@@ -518,3 +519,17 @@ def test_the_state_of_a_seed_is_stored_alone_and_counts_stay_numbers() -> None:
     assert own.untyped_storage().nbytes() == 5 * own.element_size()
     one = {"state": {0: {"mu_product": torch.tensor(0.7), "exp_avg": torch.zeros(2)}}, "param_groups": []}
     assert join_optimizer_states([one, one])["state"][0]["mu_product"].shape == ()
+
+
+class Noisy(nn.Linear):
+    """Adds random numbers of NumPy's generator in training."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + (float(np.random.rand()) if self.training else 0.0)
+
+
+def test_random_numbers_of_other_generators_are_refused() -> None:
+    before = np.random.get_state()[2]
+    with pytest.raises(LabError, match=r"all would share the random numbers that .*Noisy draws from Python or NumPy"):
+        Stack([Noisy(3, 2), Noisy(3, 2)]).check(torch.randn(2, 4, 3), "seed=0,1")
+    assert np.random.get_state()[2] == before

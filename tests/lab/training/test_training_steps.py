@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
+import random
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -63,8 +65,8 @@ def test_each_place_in_training_has_random_numbers_of_its_own(monkeypatch: pytes
     for seed, epoch, batch, rank in itertools.product((0, 1), repeat=4):
         monkeypatch.setattr(TwoStepModule, "global_rank", rank)
         TwoStepModule(nn.Linear(1, 1), OptimConfig(lr=1.0), 2, seed=seed).seed_step(epoch, batch)
-        seen.add(torch.rand(1).item())
-    assert len(seen) == 16
+        seen.add((torch.rand(1).item(), random.random(), np.random.rand()))
+    assert [len({one[place] for one in seen}) for place in range(3)] == [16] * 3
 
 
 def test_accumulated_batches_count_for_the_rate(monkeypatch: pytest.MonkeyPatch) -> None:
