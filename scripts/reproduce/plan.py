@@ -5,18 +5,24 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
+import numpy as np
+import torch
 from pydantic import ConfigDict, Field
 
 from lab.config.overrides import read_override
 from lab.config.suggestions import choices
 from lab.config.typed_file import read_typed
-from lab.console import LabError, duration, tell
+from lab.console import LabError, counted, duration, tell
+from lab.datasets.cache import cache, read_arrays, write_arrays
+from lab.runs.provenance import git_state, machine
 from lab.training.build import build_data
 from scripts.reproduce.common import of_this_machine, speed_of
 from scripts.reproduce.seeds import Seeds
@@ -165,7 +171,8 @@ class Run(Seeds):
 class Speeds:
     """Seconds per epoch, by experiment, model and number of seeds that train together.
 
-    Taken from runs of this machine, else measured once by a few steps without diagnostics and validations.
+    Taken from runs of this machine, else measured once by a few steps without diagnostics and validations, and kept in
+    the user's cache until the lab's commit changes.
     """
 
     def __init__(self) -> None:
@@ -193,8 +200,6 @@ class Speeds:
         return next((one.wall_seconds / one.epochs for one in known if one.epochs), None)
 
     def _measured(self, run: Run) -> float:
-        what = f"{run.spec.experiment} ({run.spec.choices.get('model')}{f', {len(run.seeds)} seeds' * run.together})"
-        tell(f"measuring how fast {what} trains here, without its diagnostics ...")
         data = build_data(run.spec.config.data)
         try:
             samples = len(data.train_dataloader()) * data.samples_per_batch
@@ -204,7 +209,16 @@ class Speeds:
         watched = [one for one in run.overrides if not one.startswith("callbacks")]
         # A GPU takes as long for a few samples as for a whole batch.
         smaller = run.probe if run.spec.config.trainer.accelerator == "cpu" else ()
-        return samples * speed_of([*watched, *smaller, *run.as_one], steps=6).per_sample
+        asked = [*watched, *smaller, *run.as_one]
+        path = _place_of_speed(asked)
+        kept = read_arrays(path)
+        if kept is None:
+            together = f", {counted(len(run.seeds), 'seed')}" if run.together else ""
+            what = f"{run.spec.experiment} ({run.spec.choices.get('model')}{together})"
+            tell(f"measuring how fast {what} trains here, without its diagnostics ...")
+            kept = {"seconds_a_sample": np.array(speed_of(asked, steps=6).per_sample)}
+            write_arrays(path, kept)
+        return samples * float(kept["seconds_a_sample"])
 
     def seconds_left(self, runs: Sequence[Run]) -> float:
         """Seconds that the missing parts of these runs take; where no run is there yet, of the training steps alone."""
@@ -218,6 +232,13 @@ class Speeds:
         except LabError as error:
             # The list needs only the reason: the overrides before it in the message are known from the row.
             return f"cannot be trained here: {str(error).rpartition(' does not train here: ')[2]}"
+
+
+def _place_of_speed(overrides: Sequence[str]) -> Path:
+    """The file in the user's cache for the speed of a training on this machine, at this commit."""
+    here = {name: value for name, value in machine().items() if name in ("processor", "cores", "threads", "gpu")}
+    told = json.dumps([list(overrides), here, git_state(), torch.__version__])
+    return cache() / "speeds" / f"{hashlib.blake2b(told.encode(), digest_size=8).hexdigest()}.npz"
 
 
 class Listed(NamedTuple):
@@ -257,7 +278,7 @@ def listed(rows: Sequence[Listed]) -> Iterator[str]:
         yield f"{row.name:{names}}  {row.size:{sizes}}  {speeds.left(row.runs)}"
 
 
-@cache
+@functools.cache
 def families() -> Mapping[str, Family]:
     """All families, by name.
 
@@ -285,7 +306,7 @@ def full_name(name: str) -> str:
     return whole
 
 
-@cache
+@functools.cache
 def load(name: str) -> FigureSpec:
     """A figure by its name, "eureka:4"; "4" alone is of the Eureka paper.
 

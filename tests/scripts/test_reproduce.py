@@ -52,6 +52,13 @@ from scripts.reproduce.max_retrieval_evaluation import sets_of
 from scripts.reproduce.seeds import Seeds
 
 
+@pytest.fixture(autouse=True)
+def speeds_of_this_test(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gives each test a cache of measured speeds of its own."""
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setattr(plan, "cache", lambda: folder)
+
+
 @pytest.fixture
 def script(monkeypatch, capsys, trained_here):
     """Runs a script as typed, it and its trainings in this process: each new one would import torch once more."""
@@ -445,6 +452,12 @@ def test_how_long_it_takes_is_measured_as_it_will_be_trained(monkeypatch) -> Non
     on_gpu = figure.runs_at(plan.load("6"), "published", ["data/source=drawn", "trainer=gpu"])
     plan.Speeds().seconds_left(on_gpu)
     assert "data.batch_size=16" not in asked[0]
+    asked.clear()
+    plan.Speeds().seconds_left(on_gpu)  # another command, at the same commit
+    assert not asked
+    monkeypatch.setattr(plan, "git_state", lambda: {"commit": "another", "modified": False})
+    plan.Speeds().seconds_left(on_gpu)
+    assert asked
 
 
 def test_a_figure_that_cannot_be_trained_here_keeps_no_other_from_its_turn(tmp_path: Path, monkeypatch) -> None:
