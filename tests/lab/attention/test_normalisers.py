@@ -16,6 +16,7 @@ import torch
 from conftest import python
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.export import Dim, export
 from torch.func import functional_call
 
 from lab.attention import chunks, gpu_paths
@@ -431,11 +432,11 @@ def step(tokens):
 
 step(200)
 before = peak()
-step(10_000)
+step(8_000)
 print((peak() - before) // 1024)
 """
-    # All scores take 381 MiB; a chunk takes 16 MiB.
-    assert int(python("-c", program, folder=tmp_path).stdout) < 130
+    # All scores take 244 MiB; a chunk takes 16 MiB.
+    assert int(python("-c", program, folder=tmp_path).stdout) < 100
 
 
 def test_threads_that_train_one_normaliser_leave_it_and_each_other_alone(monkeypatch: Any) -> None:
@@ -472,6 +473,14 @@ def test_second_derivatives_go_through_chunks(monkeypatch: Any) -> None:
         return list(torch.autograd.grad(sum(slope.square().sum() for slope in first), of))
 
     agree(squared_slopes(40), squared_slopes(10**6))
+
+
+@pytest.mark.parametrize("name", ["sigmoid_learned", "plus_one_length"])
+def test_an_exported_layer_takes_batches_and_lengths_of_any_size(name: str) -> None:
+    layer, sizes = Layer(name), {"x": {0: Dim("batch", max=64), 1: Dim("n", min=18, max=99)}}
+    exported = export(layer, (numbers(2, 40, 12),), dynamic_shapes=sizes).module()
+    x = numbers(3, 20, 12, seed=1)
+    torch.testing.assert_close(exported(x), layer(x))
 
 
 def test_a_length_of_no_keys_counts_as_one() -> None:
