@@ -207,6 +207,8 @@ def _setting(setting: Setting, ids: Mapping[int, str], out: Path) -> dict[str, A
     told = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
     if setting.doubles:
         told += f"; {counted(len(setting.doubles), 'further run')} of the same seeds, not counted"
+    if changed := setting.changed_code:
+        told += f"; trained with different versions of {', '.join(changed)}"
     runs = []
     for run in (*setting.runs, *setting.doubles):
         row = run_row(setting, run, out)
@@ -261,6 +263,11 @@ def _method(report: Report) -> list[str]:
             "outside though nothing differs: with ten seeds each in about one of seven means and one of five "
             "ratios. The p beside a ratio counts the seeds of both (Fisher's exact test, Holm over the table)."
         )
+    lines += [
+        f"The runs of {setting.name} were trained with different versions of {', '.join(setting.changed_code)}."
+        for setting in report.settings
+        if setting.changed_code
+    ]
     if early:
         lines.append("Some settings stop soon after the moment (stop_after): their final accuracy was measured then.")
     return lines

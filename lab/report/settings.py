@@ -46,6 +46,15 @@ class Setting:
         return tuple(run for run in self.runs if run.finished)
 
     @property
+    def changed_code(self) -> tuple[str, ...]:
+        """The user's own modules of which these runs, or parts of one, were trained with different versions."""
+        versions: dict[str, set[str]] = defaultdict(set)
+        for run in self.runs:
+            for module, digests in run.summary.own_code.items():
+                versions[module] |= {*digests}
+        return tuple(sorted(module for module, digests in versions.items() if len(digests) > 1))
+
+    @property
     def first(self) -> Record:
         """The first run that stands for all: finished if any is; one that failed before a validation says nothing."""
         return min(self.runs, key=lambda run: (not run.validated_epochs, not run.finished))

@@ -105,6 +105,11 @@ class Run:
         return found if isinstance(found, dict) else {}
 
     @property
+    def goes_on(self) -> bool:
+        """True if the run has a checkpoint to go on from; without one it starts anew."""
+        return any(self.checkpoints.glob("*.ckpt"))
+
+    @property
     def cannot_go_on(self) -> bool:
         """True if a run that was stopped, and so saved, has lost its checkpoints: a new start would overwrite it.
 

@@ -123,6 +123,7 @@ class Summary(_Part):
         name: of the run folder below ``paths.runs``.
         overrides: as typed.
         command, git, versions, machine, slurm_job: where the run comes from.
+        own_code: digests of the user's own files that the run was trained with, one after the other, by module.
         seeds_together: how many seeds began together in one process; None for one alone.
         started, written: times in UTC.
         epochs, max_epochs, steps, samples: how far it came.
@@ -149,6 +150,7 @@ class Summary(_Part):
     versions: Mapping[str, str] = Field(default_factory=dict)
     machine: Mapping[str, Any] = Field(default_factory=dict)
     slurm_job: str | None = None
+    own_code: Mapping[str, Annotated[tuple[str, ...], Field(strict=False)]] = Field(default_factory=dict)
     seeds_together: Count | None = None
     started: str | None = None
     written: str | None = None

@@ -140,7 +140,7 @@ def _opened(spec: RunSpec) -> Iterator[OpenRun | Summary]:
         code = own_code(identity_of(spec.config))
         if before is not None and before.finished:
             run.check_same(spec.config)
-            _tell_if_code_changed(run, code)
+            _tell_if_code_changed(run, _earlier_code(run), code)
             tell(f"finished already: {run.folder} (force=true runs it again)")
             _tell_if_logged_otherwise(run, spec.config)
             yield before
@@ -170,9 +170,11 @@ def _identified(run: Run, spec: RunSpec, code: Mapping[str, str], before: Summar
     if "lab.train" not in origin["command"]:
         # In a worker of a launcher, the command of the process itself tells a reader nothing.
         origin["command"] = spec.command
-    _tell_if_code_changed(run, code)
+    earlier = _earlier_code(run) if run.goes_on else {}
+    _tell_if_code_changed(run, earlier, code)
+    trained_with = {name: _and_then(earlier.get(name, ()), digest) for name, digest in code.items()}
     with _writable(run.folder):
-        run.identify(spec.config, origin | {"own_code": code})
+        run.identify(spec.config, origin | {"own_code": trained_with})
     return Summary(
         status="running",
         name=spec.name,
@@ -182,6 +184,7 @@ def _identified(run: Run, spec: RunSpec, code: Mapping[str, str], before: Summar
         overrides=spec.overrides,
         # The number at the start: fewer seeds go on once some have ended.
         seeds_together=before.seeds_together if before is not None else None,
+        own_code=trained_with,
         **origin,
     )
 
@@ -195,10 +198,19 @@ def _writable(folder: Path) -> Iterator[None]:
         raise Unfinished(f"{folder} cannot be written: {error}; name another folder with paths.runs") from error
 
 
-def _tell_if_code_changed(run: Run, now: Mapping[str, str]) -> None:
-    """Tells which files of the user's own have changed since the run in this folder began."""
-    before = run.read_provenance().get("own_code") or {}
-    changed = sorted(name for name in before if name in now and before[name] != now[name])
+def _earlier_code(run: Run) -> dict[str, tuple[str, ...]]:
+    """Digests of the user's own files that the run in this folder was trained with, one after the other, by module."""
+    noted = run.read_provenance().get("own_code") or {}
+    return {name: (digests,) if isinstance(digests, str) else tuple(digests) for name, digests in noted.items()}
+
+
+def _and_then(earlier: tuple[str, ...], digest: str) -> tuple[str, ...]:
+    return earlier if earlier[-1:] == (digest,) else (*earlier, digest)
+
+
+def _tell_if_code_changed(run: Run, earlier: Mapping[str, tuple[str, ...]], now: Mapping[str, str]) -> None:
+    """Tells which files of the user's own have changed since the run in this folder was trained."""
+    changed = sorted(name for name in earlier if name in now and earlier[name][-1:] != (now[name],))
     if changed and run.primary:
         tell(f"{', '.join(changed)} changed since {run.folder} was trained: force=true runs it anew with the new code")
 

@@ -7,6 +7,7 @@ import math
 import pickle
 import re
 import shlex
+import shutil
 import sys
 import textwrap
 from contextlib import nullcontext as none
@@ -16,7 +17,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import ROOT, python, summary_of
+from conftest import ROOT, python, set_status, summary_of
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 
@@ -41,6 +42,7 @@ from lab.models.set_attention import SetAttention
 from lab.models.softmaxes import make_softmaxes
 from lab.observation.recorder import Recorder
 from lab.report.gather import gather
+from lab.report.make import report
 from lab.report.settings import settings
 from lab.runs.outcome import Ending
 from lab.runs.own_code import own_code
@@ -125,6 +127,34 @@ def test_a_rule_that_was_changed_since_its_run_is_told(mine: Path, capsys: pytes
     assert "range_softmax changed since" in told and "force=true runs it anew" in told and "finished already" in told
     targets = ("range_softmax.RangeSoftmax", "timm.VGG", "lab.datasets.vision.VisionData", "gone.Away")
     assert set(own_code({f"{name}._target_": name for name in targets})) == {"range_softmax"}
+    # A report tells it of a setting: here, one run that goes on with the changed rule.
+    (run,) = (path.parent for path in mine.rglob("summary.json"))
+    (setting,) = settings(gather(mine / "reasoning").runs)
+    assert not setting.changed_code
+    set_status(run, "stopped")
+    train_with(typed)
+    (setting,) = settings(gather(mine / "reasoning").runs)
+    assert setting.changed_code == ("range_softmax",) and len(setting.first.summary.own_code["range_softmax"]) == 2
+    report([mine / "reasoning"], out=mine / "report")
+    line = (
+        "The runs of RangeSoftmax, data.numbers=4, trainer.max_epochs=3 were trained with different versions of range"
+    )
+    assert line in (mine / "report" / "report.md").read_text()
+
+
+def test_a_failed_run_that_starts_anew_says_nothing_of_changed_code(mine: Path, capsys) -> None:
+    typed = ["experiment=reasoning", "softmax._target_=range_softmax.RangeSoftmax", "data.numbers=4", "logger=csv_only"]
+    typed += ["trainer.max_epochs=3", f"paths.runs={mine}", "threads=1"]
+    train_with(typed)
+    (run,) = (path.parent for path in mine.rglob("summary.json"))
+    set_status(run, "failed")
+    shutil.rmtree(run / "checkpoints")
+    with (mine / "range_softmax.py").open("a") as file:
+        file.write("# mended\n")
+    capsys.readouterr()
+    (summary,) = train_with(typed)
+    assert summary.status == "finished" and len(summary.own_code["range_softmax"]) == 1
+    assert "changed since" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("masked", [False, True])
