@@ -638,6 +638,29 @@ def test_a_config_that_the_labs_own_hides_is_refused(tmp_path: Path, capsys) -> 
     assert "norm_softmax.yaml has the name of one of the lab's configs, which is taken" in capsys.readouterr().err
 
 
+def test_a_callback_that_hides_one_of_the_labs_is_refused(tmp_path: Path, capsys) -> None:
+    """By its key or the name of its file, unless the file says that it changes the lab's."""
+    (tmp_path / "callbacks").mkdir()
+    own = "temperatures: {_target_: lightning.pytorch.callbacks.Timer}\n"
+    for name, text in {
+        "temps": own,
+        "changed": f"defaults: [progress, _self_]\n{own.replace('Timer', 'DeviceStatsMonitor')}",
+        "often": "temperatures: {every_n_epochs: 2}\n",
+        "mine": own.replace("temperatures", "mine"),
+        "eureka": own.replace("temperatures", "eureka"),
+    }.items():
+        (tmp_path / "callbacks" / f"{name}.yaml").write_text(text)
+    for chosen in ("[default,often]", "[default,mine]", "changed"):
+        check_overrides([f"--config-dir={tmp_path}", f"callbacks={chosen}"])
+    for name, words in {
+        "temps": "temps.yaml: its key temperatures is that of one of the lab's callbacks, which would not be made",
+        "eureka": "eureka.yaml has the name of one of the lab's configs",
+    }.items():
+        with pytest.raises(SystemExit, match="1"):
+            check_overrides([f"--config-dir={tmp_path}", f"callbacks=[default,{name}]"])
+        assert words in capsys.readouterr().err
+
+
 def test_two_folders_with_one_config_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("one", "two"):
         (tmp_path / name / "softmax").mkdir(parents=True)
