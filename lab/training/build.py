@@ -216,6 +216,8 @@ def build_callbacks(config: DictConfig) -> list[Callback]:
             raise LabError(f"callbacks.{name}._target_={target} is no callback: derive it from Lightning's Callback")
         if isinstance(one, Keeper) and not hasattr(one, "table"):
             raise LabError(f"callbacks.{name}: {target} does not call super().__init__ with its folder and cadence")
+        if isinstance(one, Keeper):
+            one.key = str(name)
     return list(made.values())
 
 

@@ -170,7 +170,8 @@ def _identified(run: Run, spec: RunSpec, code: Mapping[str, str], before: Summar
     if "lab.train" not in origin["command"]:
         # In a worker of a launcher, the command of the process itself tells a reader nothing.
         origin["command"] = spec.command
-    _tell_if_code_changed(run, code)
+    if any(run.checkpoints.glob("last-*.ckpt")):  # else it runs anew, with the code of now
+        _tell_if_code_changed(run, code)
     with _writable(run.folder):
         run.identify(spec.config, origin | {"own_code": code})
     return Summary(
