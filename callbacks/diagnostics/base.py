@@ -24,7 +24,7 @@ from lab.console import LabError, blamed, tell, unexpected
 from lab.datasets.loading import data_of
 from lab.files import DamagedFile, write_atomically, write_text
 from lab.models.observable import attention_layers_of
-from lab.observation.observe import Chunk, Findings, observe
+from lab.observation.observe import Chunk, Findings, check_observers, observe
 from lab.observation.subject import Subject
 from lab.plotting.figures import save_figure
 from lab.runs.boards import Board, boards
@@ -46,6 +46,8 @@ class Keeper(Callback):
 
     # The key of NEEDS that it cannot look without; None if any model and any input will do.
     needs: ClassVar[Literal["scenes", "training", "text"] | None] = None
+    # Its key in the config, which messages name; None where no config has made it.
+    key: str | None = None
 
     def __init__(self, folder: str) -> None:
         self.folder = Path(folder)
@@ -55,6 +57,11 @@ class Keeper(Callback):
     def name(self) -> str:
         """Its name in files and logs: the class name in snake case."""
         return re.sub(r"(?<!^)(?=[A-Z])", "_", type(self).__name__).lower()
+
+    @property
+    def place(self) -> str:
+        """Its place in the config, for messages."""
+        return f"callbacks.{self.key or self.name}"
 
     @property
     def path(self) -> Path:
@@ -138,7 +145,7 @@ class Keeper(Callback):
         except (LabError, OSError):
             raise
         except Exception as error:
-            tell(f"callbacks.{self.name} draws no picture over training: {unexpected(error)}")
+            tell(f"{self.place} draws no picture over training: {unexpected(error)}")
 
     def draw(
         self, figure: Figure, name: str, trainer: L.Trainer | None = None, pdf: bool = False, suffix: str = ""
@@ -251,7 +258,7 @@ class Diagnostic(Keeper, ABC):
         """Prints a note that holds at every look, but only at the first one."""
         if words not in self._told:
             self._told.add(words)
-            tell(f"callbacks.{self.name}: {words}")
+            tell(f"{self.place}: {words}")
 
     @abstractmethod
     def see(self, chunk: Chunk) -> Any:
@@ -263,11 +270,15 @@ class Diagnostic(Keeper, ABC):
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         model = model_of(pl_module)
-        if sum(one.name == self.name for one in _diagnostics(trainer)) > 1:
-            raise LabError(f"two diagnostics are called {self.name} and would write one file: leave one of them out")
+        alike = [one.place for one in _diagnostics(trainer) if one.name == self.name]
+        if len(alike) > 1:
+            raise LabError(
+                f"two diagnostics are called {self.name} and would write one file: leave out one of {', '.join(alike)}"
+            )
+        check_observers([self])
         if not attention_layers_of(model):
             raise LabError(
-                f"callbacks.{self.name} looks into attention, which {type(model).__name__} does not have: leave it out"
+                f"{self.place} looks into attention, which {type(model).__name__} does not have: leave it out"
             )
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:

@@ -28,7 +28,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, TypeAdap
 
 from lab.config.suggestions import HYDRA_KEYS, choices
 from lab.config.values import adapter_of, check_value
-from lab.console import MOST_THREADS, LabError, first_line, unexpected
+from lab.console import MOST_THREADS, LabError, first_line, unexpected, users_line_of
 
 # Seeds that Lightning and numpy accept for their random generators.
 _Seed = Annotated[int, Field(ge=0, lt=2**32)]
@@ -84,6 +84,9 @@ def check(config: DictConfig) -> None:
         if path.endswith("._target_"):
             group = path.removesuffix("._target_")
             raise LabError(f"{path}={node} needs a name above it in its config, as the keys of {group}= are names")
+        group, _, part = path.partition(".")
+        if group == "softmax" and isinstance(node, Mapping) and "_target_" not in node and part in node:
+            raise LabError(f"{path} has a {part} within it: '# @package softmax' has to be the first line of its file")
         if node and not (isinstance(node, Mapping) and "_target_" in node):
             raise LabError(f"{path}={node!r} is wrong: it must be a config with a _target_, or null")
     _check_node(plain, "")
@@ -215,7 +218,7 @@ def _check_node(node: Any, path: str) -> None:
         logging.getLogger("hydra.utils").disabled = True
         try:
             target = get_object(node["_target_"])
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             target = str(node["_target_"])
             raise LabError(f"{path}._target_={target} cannot be imported: {_not_imported(target, error)}") from error
         finally:
@@ -233,8 +236,11 @@ def _check_node(node: Any, path: str) -> None:
         _check_node(value, f"{path}.{key}" if path else str(key))
 
 
-def _not_imported(target: str, error: Exception) -> str:
+def _not_imported(target: str, error: BaseException) -> str:
     """Says why Hydra cannot import a target: its module is not there, lacks the name, or fails by itself."""
+    if isinstance(error, SystemExit):
+        where = f" ({line})" if (line := users_line_of(error)) else ""
+        return f"its module ends Python{where}: put what a script does below if __name__ == '__main__':"
     cause = error.__cause__
     if cause is None:
         return " ".join(str(error).split())

@@ -6,6 +6,7 @@ import os
 import re
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -213,9 +214,9 @@ def _check_read(typed: Sequence[Override], whole: DictConfig) -> None:
 
     Raises:
         LabError: at the first key that no config has or refers to; if a sweep's file sets what is run; if a config of
-            one's own has the name of one of the lab's that is taken in its place.
+            one's own has the name of one of the lab's that is taken in its place, or takes the place of a callback.
     """
-    _check_hidden(whole)
+    _check_hidden(typed, whole)
     sweep = whole.hydra.runtime.choices.get("sweep")
     if sweep and (own := sorted(keys_of(f"sweep/{sweep}") - {"seed", *NOT_WHAT})):
         raise LabError(
@@ -253,13 +254,15 @@ def _refers_to(config: DictConfig, key: str) -> bool:
     return re.search(refers, OmegaConf.to_yaml(OmegaConf.create(plain))) is not None
 
 
-def _check_hidden(whole: DictConfig) -> None:
+def _check_hidden(typed: Sequence[Override], whole: DictConfig) -> None:
     """Refuses a chosen config that lies in two folders, the lab's or one's own: only one of them would be taken."""
     further = whole.hydra.get("searchpath") or []
     listed = [*search_path(), *map(str, further)]
     found = [Path(path.removeprefix("file://")) for path in listed if path.startswith("file://")]
     paths = [path for path in {path.resolve(): path for path in found}.values() if path.resolve() != CONFIGS.resolve()]
-    for group, chosen in whole.hydra.runtime.choices.items():
+    # Of a list of configs, Hydra notes no choice.
+    lists = [(one.key_or_group, one.value()) for one in typed if isinstance(one.value(), list)]
+    for group, chosen in (*whole.hydra.runtime.choices.items(), *lists):
         for name in chosen if isinstance(chosen, list | ListConfig) else [chosen]:
             file = f"{group}/{name}.yaml"
             own = [path / file for path in paths if (path / file).exists()]
@@ -269,6 +272,28 @@ def _check_hidden(whole: DictConfig) -> None:
                 )
             if len(own) > 1:
                 raise LabError(f"{own[0]} and {own[1]} have one name, and only one is taken: give one another name")
+    _check_keys(whole, paths)
+
+
+def _check_keys(whole: DictConfig, paths: Sequence[Path]) -> None:
+    """Refuses a callback or logger of one's own that has taken the place of one of the lab's, by its key.
+
+    A file that changes the lab's on purpose names it, or one that has it, among its ``defaults``.
+    """
+    for group in ("callbacks", "logger"):
+        for key, node in (whole.get(group) or {}).items():
+            target = str(node.get("_target_")) if isinstance(node, DictConfig) else "lab."
+            if target.startswith("lab.") or not (CONFIGS / group / f"{key}.yaml").exists():
+                continue
+            for file in sorted(file for path in paths for file in (path / group).glob("*.yaml")):
+                with suppress(OSError, ValueError, yaml.YAMLError, OmegaConfBaseException):
+                    own: Any = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
+                    changes = any(one != "_self_" for one in own.get("defaults", ()))
+                    if not changes and target == own.get(key, {}).get("_target_"):
+                        raise LabError(
+                            f"{file}: its key {key} is that of one of the lab's {group}, which would not be made: give "
+                            "it another one"
+                        )
 
 
 def _without_hydra(whole: DictConfig) -> Composed:

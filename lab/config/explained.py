@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 from hydra import compose
 from hydra.errors import HydraException, MissingConfigException
 from omegaconf import OmegaConf
 
-from lab.config.hydra_internals import Choices, options_of
+from lab.config.hydra_internals import Choices, options_of, search_path
 from lab.config.overrides import parsed
 from lab.config.suggestions import choices, explain_key
 
@@ -19,7 +20,7 @@ def explained(error: Exception, overrides: Sequence[str]) -> str:
     text = str(error)
     if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
         group, _, name = error.missing_cfg_file.rpartition("/")
-        return f"{group}={name} does not exist; {choices(name, error.options)}"
+        return _missing(group, name, error.options)
     if of_file := _wrong_defaults_list(text, overrides):
         return of_file
     if twice := re.search(r"Multiple values for (\S+)\. ", text):
@@ -32,11 +33,19 @@ def explained(error: Exception, overrides: Sequence[str]) -> str:
     return _wrong_option(key, overrides) or flattened(text)
 
 
+def _missing(group: str, name: str, options: Sequence[str]) -> str:
+    """Says that there is no such config, and which there are, or that its file has another ending."""
+    for path in search_path():
+        if (file := Path(path.removeprefix("file://")) / group / f"{name}.yml").exists():
+            return f"{group}={name} does not exist: the name of {file} has to end with .yaml"
+    return f"{group}={name} does not exist; {choices(name, options)}"
+
+
 def _wrong_defaults_list(text: str, overrides: Sequence[str]) -> str | None:
     """Says what is wrong in the defaults list of a config, where Hydra's message is of one."""
     if missing := re.search(r"Could not load '([^']+)/([^'/]+)'", text):
         group, name = missing.groups()  # one of a list, for which Hydra does not report the options
-        return f"{group}={name} does not exist; {choices(name, options_of(group))}"
+        return _missing(group, name, options_of(group))
     if beside := re.search(r"In '(([^']+)/[^'/]+)': Could not find '\2/([^']+)/([^'/]+)'", text):
         file, _, group, name = beside.groups()
         if options_of(group):

@@ -66,7 +66,7 @@ def _taken_by(node: Any) -> list[str]:
         return []
     try:
         taken = inspect.signature(get_object(str(node._target_))).parameters.values()
-    except Exception:  # what cannot be imported is told where it is checked
+    except (Exception, SystemExit):  # what cannot be imported is told where it is checked
         return []
     return [one.name for one in taken if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
 

@@ -28,7 +28,7 @@ from lab.console import LabError, blamed, name_of
 from lab.datasets.loading import Batch, DataModule
 from lab.models.observable import Observable, attention_layers_of, observable
 from lab.observation.attention_statistics import shares
-from lab.observation.recorder import Recorder, evaluating, own_random_numbers
+from lab.observation.recorder import QUANTITIES, Recorder, evaluating, own_random_numbers
 
 # Number of scenes that stands for all scenes of the validation set.
 EVERY_SCENE = sys.maxsize
@@ -186,6 +186,11 @@ def check_observers(observers: object) -> None:
             raise LabError(f"{one!r} is a name: give an observer, as in AttentionEntropy('look')")
         if isinstance(reads := getattr(one, "reads", ()), str):
             raise LabError(f"{type(one).__name__}.reads is a text: write a tuple, ({reads!r},)")
+        if unknown := sorted(set(reads) - set(QUANTITIES)):
+            raise LabError(
+                f"{type(one).__name__}.reads names {', '.join(unknown)}, which the recorder does not know; valid: "
+                f"{', '.join(QUANTITIES)}"
+            )
 
 
 def seen_by(observer: Observer, chunk: Chunk) -> Any:
@@ -195,7 +200,16 @@ def seen_by(observer: Observer, chunk: Chunk) -> Any:
         LabError: if it fails; says where.
     """
     with blamed(f"{type(observer).__name__}.see fails"):
-        return observer.see(chunk)
+        try:
+            return observer.see(chunk)
+        except KeyError as error:
+            missing = error.args[0] if error.args else None
+            if missing not in QUANTITIES or missing in observer.reads:
+                raise
+            raise LabError(
+                f"{type(observer).__name__}.see uses {missing!r}, which it does not read: add it to its reads, as in "
+                f"reads = {(*observer.reads, missing)}"
+            ) from error
 
 
 def conclusion(observer: Observer, seen: list[Any]) -> Findings:

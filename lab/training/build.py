@@ -37,6 +37,7 @@ from lab.runs.spec import RunSpec, device_count
 from lab.runs.tensorboard import hyperparameters
 from lab.training.module import TwoStepModule
 from lab.training.optim import OptimConfig
+from lab.training.own_optim import check_own_optim
 
 # Parameters such as *args and **options, which need no value.
 _COLLECTING = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -84,18 +85,23 @@ def build_optim(optim: DictConfig) -> OptimConfig:
     return made
 
 
-def build_options(config: DictConfig) -> None:
+def build_options(config: DictConfig, overrides: Iterable[str] = ()) -> None:
     """Builds everything that is quick to build and discards it, so that options that do not fit fail before any work.
 
+    Args:
+        config: of the run.
+        overrides: as typed.
+
     Raises:
-        LabError: if the package of a logger is not installed, or its config makes it at once.
+        LabError: if the package of a logger is not installed, or its config makes it at once; if an optimiser of the
+            user's own ignores an option that is typed.
     """
     for name, node in config.logger.items():
         if node:
             check_installed(str(name), get_class(node._target_))
             if not node.get("_partial_"):
                 raise LabError(f"logger.{name} has no _partial_: true, with which the lab makes the logger of each run")
-    build_optim(config.optim)
+    check_own_optim(build_optim(config.optim), overrides, max(1, config.trainer.max_epochs or 1))
     build_callbacks(config)
     build_data(config.data)
     _schedule(config.softmax)
@@ -210,6 +216,8 @@ def build_callbacks(config: DictConfig) -> list[Callback]:
             raise LabError(f"callbacks.{name}._target_={target} is no callback: derive it from Lightning's Callback")
         if isinstance(one, Keeper) and not hasattr(one, "table"):
             raise LabError(f"callbacks.{name}: {target} does not call super().__init__ with its folder and cadence")
+        if isinstance(one, Keeper):
+            one.key = str(name)
     return list(made.values())
 
 

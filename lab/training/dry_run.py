@@ -52,10 +52,11 @@ def dry_run(module: TwoStepModule) -> None:
     for name, batch in first._asdict().items():
         few = move_data_to_device(_few(batch), module.device)
         logits = _logits(module, few)
+        loss = _loss(module, logits, few)
         with blamed(f"{name_of(type(module.model))} fails in the backward pass of two samples"):
             weights = [one for one in module.model.parameters() if one.requires_grad]
             # Not backward(): the parameters' gradients stay as they are.
-            torch.autograd.grad(module.loss(logits, few["y"]), weights, allow_unused=True)
+            torch.autograd.grad(loss, weights, allow_unused=True)
         if name == "validation":
             _check_scored(data, logits, few)
         else:
@@ -102,6 +103,22 @@ def _tell_unsaved(module: TwoStepModule, batch: Any) -> None:
 
     with own_random_numbers(module.device), _uncompiled(), plugin.forward_context():
         tell_unsaved(module.model, step)
+
+
+def _loss(module: TwoStepModule, logits: Tensor, batch: Batch) -> Tensor:
+    """The loss of a batch, as in training and as in validation, after a check that it can be trained on."""
+    where = f"{name_of(type(module.optim))}.loss"
+    with blamed(f"{where} fails on two samples"):
+        losses: list[object] = [module.loss(logits, batch["y"]), module.optim.loss(logits, batch["y"])]
+    for loss in losses:
+        if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.is_floating_point():
+            got = f"{list(loss.shape)} {loss.dtype}" if isinstance(loss, Tensor) else type(loss).__name__
+            raise LabError(f"{where} gives {got} for two samples, where one number is needed, such as their mean")
+    trained = losses[0]
+    assert isinstance(trained, Tensor)
+    if not trained.requires_grad:
+        raise LabError(f"{where} cannot be trained on: no gradient goes from it to the logits")
+    return trained
 
 
 def _uncompiled() -> AbstractContextManager[Any]:

@@ -63,7 +63,7 @@ def train(spec: RunSpec) -> list[Summary]:
         check_trainer(config)
     _prepare_process(spec)
     with Ending().told():
-        build_options(config)
+        build_options(config, spec.overrides)
     with ended_by_signals(), full_disk_told_once(), flushed_denormals(), ExitStack() as stack:
         opened = [stack.enter_context(_opened(one)) for one in spec.each]
         left = [one for one in opened if isinstance(one, OpenRun)]

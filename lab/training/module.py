@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from lab.attention.schedule import TauSchedule
-from lab.console import blamed, name_of
+from lab.console import LabError, blamed, first_line, name_of, users_line_of
 from lab.datasets.loading import Batch, data_of
 from lab.datasets.seeding import derived_seed
 from lab.models.observable import rules_of
@@ -213,19 +213,30 @@ class TwoStepModule(SeededModule):
         # Lightning clips none under autocast where the optimiser is fused.
         precision = str(self.trainer.precision)
         clips = bool(self.trainer.gradient_clip_val) and "mixed" in precision
-        optimizer = self.optim.optimizer(groups, samples_per_step, not (clips or precision.startswith("16")))
-        scheduler = self.optim.scheduler(optimizer, max(1, self.trainer.max_epochs or 1))
+        optimizer = self.optim.made_optimizer(groups, samples_per_step, not (clips or precision.startswith("16")))
+        scheduler = self.optim.made_scheduler(optimizer, max(1, self.trainer.max_epochs or 1))
         if scheduler is None:
             return optimizer
         interval = "step" if isinstance(scheduler, LRScheduler) else "epoch"
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": interval}}
 
     def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
-        if isinstance(scheduler, LRScheduler):
-            scheduler.step()
-        else:
-            # timm's schedules take the number of the coming epoch, at the end of the one before it.
-            scheduler.step(epoch=self.current_epoch + 1)
+        kind = f"the {type(scheduler).__name__} of {name_of(type(self.optim))}"
+        with blamed(f"{kind} fails after step {self.global_step}"):
+            if not isinstance(scheduler, LRScheduler):
+                # timm's schedules take the number of the coming epoch, at the end of the one before it.
+                scheduler.step(epoch=self.current_epoch + 1)
+                return
+            try:
+                scheduler.step()
+            except ValueError as error:
+                if users_line_of(error):
+                    raise
+                # One of torch that has an end: OneCycleLR.
+                raise LabError(
+                    f"{kind} fails at step {self.global_step} of {self.trainer.estimated_stepping_batches}: let it "
+                    f"last as long as the run ({first_line(error)})"
+                ) from error
 
     def _set_temperatures(self, progress: float) -> None:
         assert self.schedule is not None

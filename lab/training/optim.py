@@ -13,20 +13,26 @@ import torch
 import torch.nn.functional as F
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from timm.optim import create_optimizer_v2, get_optimizer_class, list_optimizers, param_groups_weight_decay
-from timm.scheduler import create_scheduler_v2
+from timm.scheduler import PlateauLRScheduler, create_scheduler_v2
 from timm.scheduler.scheduler import Scheduler
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LambdaLR, LRScheduler
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 
 from lab.attention.precision import at_least_float32
-from lab.console import LabError, name_of
+from lab.console import LabError, blamed, name_of
 from lab.models.observable import observable
 
 # Optimisers of timm that update each number by itself, so that models in one tensor do not affect each other.
 _ELEMENTWISE = ("adam", "adamw", "nadam", "nadamw", "radam", "adamax", "sgd", "nesterov", "momentum", "rmsprop", "lion")
 # Options of optimisers that are elementwise without them, and what they take over all numbers of a parameter.
 _OF_A_PARAMETER = {"caution": "mean", "clipping_threshold": "root mean square"}
+# The methods that a subclass may have of its own: what they take, and with how many arguments the lab calls them.
+_CALLS = {
+    "optimizer": ("groups, samples_per_step, may_fuse", (3,)),
+    "scheduler": ("optimizer, epochs", (2,)),
+    "loss": ("logits, target, label_smoothing=0.0", (2, 3)),
+}
 
 
 @dataclass(frozen=True)
@@ -62,6 +68,7 @@ class OptimConfig:
     Raises:
         ValueError: if there is no such optimiser, it does not take these options, or the warm-up is not given in the
             schedule's unit (epochs or steps).
+        LabError: if a method of a subclass does not take what the lab calls it with, or its optimiser fails.
     """
 
     elementwise: ClassVar[bool] = False
@@ -104,8 +111,9 @@ class OptimConfig:
             )
         if self.schedule == "rsqrt" and not self.warmup_epochs:
             raise ValueError("optim.schedule=rsqrt falls from the end of the warm-up on: give optim.warmup_epochs")
+        self._check_calls()
         # Tried on a dummy weight, so that a wrong option is reported before a model is built.
-        tried = self.optimizer([{"params": [nn.Parameter(torch.zeros(2, 2))], "weight_decay": 0.0}], samples_per_step=1)
+        tried = self.made_optimizer(dummy_groups(), samples_per_step=1)
         if getattr(tried, "is_second_order", False):
             raise ValueError(f"optim.name={self.name} needs second derivatives, which a training step does not keep")
 
@@ -173,6 +181,59 @@ class OptimConfig:
         """
         precise = at_least_float32(logits)[0]
         return F.cross_entropy(precise.flatten(0, -2), target.flatten(), label_smoothing=label_smoothing)
+
+    def made_optimizer(self, groups: list[dict[str, Any]], samples_per_step: int, may_fuse: bool = True) -> Optimizer:
+        """The optimiser of :meth:`optimizer`, whose arguments it takes; it may be that of a subclass.
+
+        Raises:
+            LabError: if the method fails or returns something else.
+        """
+        with blamed(f"the optimiser of {name_of(type(self))} fails"):
+            made: object = self.optimizer(groups, samples_per_step, may_fuse)
+        if not isinstance(made, Optimizer):
+            raise LabError(
+                f"{name_of(type(self))}.optimizer gives a {type(made).__name__}: let it return a torch.optim.Optimizer"
+            )
+        return made
+
+    def made_scheduler(self, optimizer: Optimizer, epochs: int) -> Scheduler | LRScheduler | None:
+        """The schedule of :meth:`scheduler`, whose arguments it takes; it may be that of a subclass.
+
+        Raises:
+            LabError: if the method fails or returns something else.
+        """
+        with blamed(f"the schedule of {name_of(type(self))} fails"):
+            made: object = self.scheduler(optimizer, epochs)
+        return self.check_schedule(made)
+
+    def check_schedule(self, made: object) -> Scheduler | LRScheduler | None:
+        """Returns what :meth:`scheduler` has made.
+
+        Raises:
+            LabError: if the lab cannot use it.
+        """
+        where = f"{name_of(type(self))}.scheduler gives a {type(made).__name__}"
+        if isinstance(made, ReduceLROnPlateau | PlateauLRScheduler):
+            raise LabError(
+                f"{where}, which waits for a metric, and the lab gives it none: let it return a schedule that goes by "
+                "steps or epochs"
+            )
+        if made is not None and not isinstance(made, LRScheduler | Scheduler):
+            raise LabError(f"{where}: let it return a schedule of torch.optim.lr_scheduler or timm.scheduler, or None")
+        return made
+
+    def _check_calls(self) -> None:
+        """Refuses a method of a subclass that does not take what the lab calls it with."""
+        for name, (wanted, numbers) in _CALLS.items():
+            signature = inspect.signature(getattr(self, name))
+            try:
+                for number in numbers:
+                    signature.bind(*range(number))
+            except TypeError as error:
+                raise LabError(
+                    f"{name_of(type(self))}.{name} does not take what the lab calls it with: begin it with "
+                    f"def {name}(self, {wanted})"
+                ) from error
 
     @property
     def own_loss(self) -> bool:
@@ -248,6 +309,11 @@ class OptimConfig:
         if step < self.warmup_steps:
             return self.warmup_lr + (lr - self.warmup_lr) * step / self.warmup_steps
         return max(self.min_lr, lr * math.sqrt(self.warmup_steps / step))
+
+
+def dummy_groups() -> list[dict[str, Any]]:
+    """Parameter groups of one small weight, to try an optimiser on."""
+    return [{"params": [nn.Parameter(torch.zeros(2, 2))], "weight_decay": 0.0}]
 
 
 def _fuses(name: str) -> bool:

@@ -83,7 +83,7 @@ def load_config(folder: Path, trust: Sequence[str] = ()) -> DictConfig:
         if where.endswith("._target_") and not _may_be_made(value, f"{path}: {where}", kinds, trust):
             refused[where] = value
     if refused:
-        modules = list(dict.fromkeys(value.rpartition(".")[0] or value for value in refused.values()))
+        modules = list(dict.fromkeys([*trust, *(value.rpartition(".")[0] or value for value in refused.values())]))
         named = modules[0] if len(modules) == 1 else f"[{','.join(modules)}]"
         are, these, their = ("is", "this one", "its") if len(refused) == 1 else ("are", "them", "their")
         raise LabError(
@@ -121,8 +121,9 @@ def _may_be_made(name: str, where: str, kinds: tuple[type, ...], trust: Sequence
     if _lies_in(name, ["lab", *trust]):
         try:
             found = resolve_name(name)
-        except Exception as error:
-            raise LabError(f"{where}={name} cannot be imported: {one_line(error)}") from error
+        except (Exception, SystemExit) as error:
+            why = "its module ends Python" if isinstance(error, SystemExit) else one_line(error)
+            raise LabError(f"{where}={name} cannot be imported: {why}") from error
         # Where it was defined counts: a name of the lab may lead to other modules, as lab.files.os.
         home = str(getattr(found, "__module__", ""))
         of_the_lab = _lies_in(home, ["lab"]) and inspect.isclass(found) and issubclass(found, kinds)

@@ -284,6 +284,20 @@ def test_a_model_without_attention_is_refused(tmp_path: Path) -> None:
         train_in(tmp_path, *small, "model=resnet9", "callbacks=[default,attention_entropy]")
 
 
+def test_a_diagnostic_is_named_by_its_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    again = "+callbacks.again={_target_: lab.callbacks.diagnostics.temperature_in_use.TemperatureInUse, folder: '.'}"
+    with pytest.raises(LabError, match=r"leave out one of callbacks\.(temperature_in_use|again), callbacks"):
+        train_in(tmp_path, *SMALL, "callbacks=[default,temperature_in_use]", again)
+    made = TemperatureInUse(str(tmp_path))
+    assert made.place == "callbacks.temperature_in_use"
+    made.key = "again"
+    made.tell_once("told")
+    with made.telling_faults():
+        _ = {}["gone"]
+    first, second = capsys.readouterr().err.splitlines()[-2:]
+    assert first == "callbacks.again: told" and second.startswith("callbacks.again draws no picture over training")
+
+
 def test_inspect_looks_at_a_checkpoint_and_keeps_what_is_there(vision: Path, tmp_path: Path) -> None:
     full = ["callbacks.linear_probes.full=[z]", "callbacks.code_length.full=[residual]"]
     out = inspect(vision, [f"callbacks=[{LISTED}]", *full], out=tmp_path / "look")

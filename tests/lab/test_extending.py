@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import torch
 from conftest import ROOT, lab_train, python, summary_of
 
 import lab.train
@@ -73,12 +75,16 @@ def test_the_commands_of_the_page_work(study: Path) -> None:
     short = ("data.numbers=4", "logger=csv_only", "threads=1", "trainer.max_epochs=2")
     said: dict[str, str] = {}
     for line in lines:
-        words = line.split()[1:]
+        words = shlex.split(line)[1:]
         changed = short if words[1] == "lab.train" or "--plan" in words else ()
         said[line] = python(*words, *changed, folder=study).stdout
     (planned,) = (text for line, text in said.items() if "--plan" in line)
     # Five seeds of two softmaxes, of which those of one have been trained by then.
     assert "5 missing, 5 finished" in planned
-    assert "15 finished" in said["python -m lab.status runs"]
+    assert "16 finished" in said["python -m lab.status runs"]
+    # What the callback keeps is in the checkpoint.
+    (mean,) = (study / "runs").rglob("mean_loss.txt")
+    saved = torch.load(next(mean.parent.rglob("last-*.ckpt")), weights_only=True)["callbacks"]
+    assert saved["MeanLoss"] == {"mean": pytest.approx(float(mean.read_text()))}
     report = next((study / "runs" / "short_reasoning").rglob("report.md")).read_text()
     assert "length_scaled" in report and "norm_softmax" in report

@@ -191,6 +191,14 @@ def test_names_and_classes_in_the_place_of_lists_and_observers_are_told(tmp_path
     text.reads = "logits"  # type: ignore[assignment]
     with pytest.raises(LabError, match=r"AttentionEntropy.reads is a text: write a tuple, \('logits',\)"):
         lab.look(model, x, [text])
+    text.reads = ("weight",)  # type: ignore[assignment]
+    with pytest.raises(LabError, match=r"AttentionEntropy.reads names weight, which the recorder does not know; valid"):
+        lab.look(model, x, [text])
+    text.reads = ("logits",)  # type: ignore[assignment]
+    with pytest.raises(
+        LabError, match=r"see uses 'weights', which it does not read: .* reads = \('logits', 'weights'\)"
+    ):
+        lab.look(model, x, [text])
     with pytest.raises(LabError, match="'attention_entropy' is a name: give an observer"):
         lab.observe(model, None, ["attention_entropy"])  # type: ignore[arg-type, list-item]
     with pytest.raises(LabError, match="observers are a list"):

@@ -125,6 +125,12 @@ def test_a_rule_that_was_changed_since_its_run_is_told(mine: Path, capsys: pytes
     train_with(typed)
     told = capsys.readouterr().err
     assert "range_softmax changed since" in told and "force=true runs it anew" in told and "finished already" in told
+    # A run that failed before it saved begins anew, with the code of now.
+    for path in mine.rglob("checkpoints/*"):
+        path.unlink()
+    set_status(next(mine.rglob("summary.json")).parent, "failed")
+    train_with(typed)
+    assert "changed since" not in capsys.readouterr().err
     targets = ("range_softmax.RangeSoftmax", "timm.VGG", "lab.datasets.vision.VisionData", "gone.Away")
     assert set(own_code({f"{name}._target_": name for name in targets})) == {"range_softmax"}
     # A report tells it of a setting: here, one run that goes on with the changed rule.

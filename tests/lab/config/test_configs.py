@@ -277,6 +277,11 @@ def test_wrong_types_are_refused(override: str, words: str) -> None:
         ("", "own_part has no 'Learn'"),
         ("def learn(:", "SyntaxError: invalid syntax (own_part.py, line 1)"),
         ("import own_gone", "ModuleNotFoundError: No module named 'own_gone' (own_part.py, line 1, `import own_gone`)"),
+        (
+            "raise SystemExit(3)",
+            "its module ends Python (own_part.py, line 1, `raise SystemExit(3)`): put what a script does below "
+            "if __name__ == '__main__':",
+        ),
     ],
 )
 def test_a_module_that_cannot_be_imported_is_told_as_python_tells_it(
@@ -636,6 +641,49 @@ def test_a_config_that_the_labs_own_hides_is_refused(tmp_path: Path, capsys) -> 
     with pytest.raises(SystemExit, match="1"):
         check_overrides([f"--config-dir={tmp_path}", "softmax=norm_softmax"])
     assert "norm_softmax.yaml has the name of one of the lab's configs, which is taken" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [
+        ("softmax/schedule/mine.yaml", "softmax.schedule has a schedule within it: '# @package softmax' has to be the"),
+        ("softmax/normaliser/mine.yaml", "softmax.normaliser has a normaliser within it: '# @package softmax' has to"),
+        ("softmax/mine.yml", "softmax/mine.yml has to end with .yaml"),
+        ("callbacks/mine.yml", "callbacks/mine.yml has to end with .yaml"),
+        ("experiment/mine.yml", "experiment/mine.yml has to end with .yaml"),
+    ],
+)
+def test_a_file_without_its_package_or_with_another_ending_is_told(file: str, words: str, tmp_path, capsys) -> None:
+    group = file.rpartition("/")[0]
+    (tmp_path / group).mkdir(parents=True)
+    (tmp_path / file).write_text(f"{Path(group).name}:\n  _target_: lab.attention.schedule.HeatTreatment\n")
+    chosen = "[eureka,mine]" if group == "callbacks" else "mine"
+    with pytest.raises(SystemExit, match="1"):
+        check_overrides([f"--config-dir={tmp_path}", f"{group}={chosen}"])
+    assert words in capsys.readouterr().err
+
+
+def test_a_callback_that_hides_one_of_the_labs_is_refused(tmp_path: Path, capsys) -> None:
+    """By its key or the name of its file, unless the file says that it changes the lab's."""
+    (tmp_path / "callbacks").mkdir()
+    own = "temperatures: {_target_: lightning.pytorch.callbacks.Timer}\n"
+    for name, text in {
+        "temps": own,
+        "changed": f"defaults: [progress, _self_]\n{own.replace('Timer', 'DeviceStatsMonitor')}",
+        "often": "temperatures: {every_n_epochs: 2}\n",
+        "mine": own.replace("temperatures", "mine"),
+        "eureka": own.replace("temperatures", "eureka"),
+    }.items():
+        (tmp_path / "callbacks" / f"{name}.yaml").write_text(text)
+    for chosen in ("[default,often]", "[default,mine]", "changed"):
+        check_overrides([f"--config-dir={tmp_path}", f"callbacks={chosen}"])
+    for name, words in {
+        "temps": "temps.yaml: its key temperatures is that of one of the lab's callbacks, which would not be made",
+        "eureka": "eureka.yaml has the name of one of the lab's configs",
+    }.items():
+        with pytest.raises(SystemExit, match="1"):
+            check_overrides([f"--config-dir={tmp_path}", f"callbacks=[default,{name}]"])
+        assert words in capsys.readouterr().err
 
 
 def test_two_folders_with_one_config_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -112,6 +112,8 @@ def test_a_module_that_the_user_names_is_trusted_and_what_it_imports_is_not(run:
     change(run, "optim", _target_="my_optim.Mine")
     with pytest.raises(LabError, match=r"softmax\._target_=my_rules\.Mine.* trust=\[\w+,\w+\] allows them too"):
         read_trained(run)
+    with pytest.raises(LabError, match=r"optim\._target_=my_optim\.Mine is not made: .* trust=\[my_rules,my_optim\]"):
+        read_trained(run, trust="my_rules")
     (run / "config.yaml").write_text(before)
     model: Any = read_trained(run, trust=["my_rules"]).model()
     assert type(model.rules()[0]).__name__ == "Mine"

@@ -1,4 +1,6 @@
 import math
+import re
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,7 +16,10 @@ from lab.console import LabError
 from lab.models.replace import replace_softmax
 from lab.models.set_attention import SetAttention
 from lab.runs.metrics import read_metrics
+from lab.runs.outcome import Ending
+from lab.runs.spec import RunSpec
 from lab.train import run
+from lab.training.build import build_options
 from lab.training.metrics import LossAndAccuracy
 from lab.training.module import TwoStepModule
 from lab.training.optim import OptimConfig
@@ -196,3 +201,180 @@ def test_what_a_model_of_timm_spares_has_no_decay() -> None:
     for one in (model, replace_softmax(model, "learnable_temperature")):
         spared = [own for group in optim.parameter_groups(one) if not group["weight_decay"] for own in group["params"]]
         assert {id(model.pos_embed), id(model.cls_token)} <= {id(own) for own in spared}
+
+
+OWN = """
+from dataclasses import dataclass
+
+import torch
+from torch.optim.lr_scheduler import LambdaLR, OneCycleLR, ReduceLROnPlateau
+
+from lab.training.optim import OptimConfig
+
+
+@dataclass(frozen=True)
+class Own(OptimConfig):
+    period: int = 5
+
+    def optimizer(self, groups, samples_per_step, may_fuse=True):
+        return torch.optim.RMSprop(groups, lr=self.scaled_lr(samples_per_step))
+
+    def scheduler(self, optimizer, epochs):
+        # The least rate is read after training has begun.
+        return LambdaLR(optimizer, lambda step: 1.0 if step < 1 else self.min_lr / self.lr)
+
+    def loss(self, logits, target, label_smoothing=0.0):
+        return torch.nn.functional.cross_entropy(logits.flatten(0, -2), target.flatten())
+
+
+@dataclass(frozen=True)
+class Passes(OptimConfig):
+    def optimizer(self, groups, samples_per_step, may_fuse=True):
+        return super().optimizer(groups, samples_per_step, may_fuse)
+
+    def scheduler(self, optimizer, epochs):
+        return super().scheduler(optimizer, epochs)
+
+    def loss(self, logits, target, label_smoothing=0.0):
+        return super().loss(logits, target, label_smoothing)
+
+
+@dataclass(frozen=True)
+class Unfused(OptimConfig):
+    def optimizer(self, groups, samples_per_step):
+        return super().optimizer(groups, samples_per_step)
+
+
+@dataclass(frozen=True)
+class Text(OptimConfig):
+    def optimizer(self, groups, samples_per_step, may_fuse=True):
+        return "adam"
+
+
+@dataclass(frozen=True)
+class Misses(OptimConfig):
+    def optimizer(self, groups, samples_per_step, may_fuse=True):
+        return torch.optim.SGD(groups, lr=self.rate)
+
+
+@dataclass(frozen=True)
+class WithoutEpochs(OptimConfig):
+    def scheduler(self, optimizer):
+        return None
+
+
+@dataclass(frozen=True)
+class Function(OptimConfig):
+    def scheduler(self, optimizer, epochs):
+        return lambda step: 0.1
+
+
+@dataclass(frozen=True)
+class Plateau(OptimConfig):
+    def scheduler(self, optimizer, epochs):
+        return ReduceLROnPlateau(optimizer)
+
+
+@dataclass(frozen=True)
+class Short(OptimConfig):
+    def scheduler(self, optimizer, epochs):
+        return OneCycleLR(optimizer, max_lr=0.1, total_steps=1)
+
+
+@dataclass(frozen=True)
+class TwoGroups(OptimConfig):
+    def scheduler(self, optimizer, epochs):
+        return LambdaLR(optimizer, [lambda step: 1 / 0, lambda step: 1.0])
+
+
+@dataclass(frozen=True)
+class Unsmoothed(OptimConfig):
+    def loss(self, logits, target):
+        return super().loss(logits, target)
+
+
+@dataclass(frozen=True)
+class Each(OptimConfig):
+    def loss(self, logits, target, label_smoothing=0.0):
+        return torch.nn.functional.cross_entropy(logits, target, reduction="none")
+
+
+@dataclass(frozen=True)
+class Fails(OptimConfig):
+    def loss(self, logits, target, label_smoothing=0.0):
+        return logits[99].sum()
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Overrides that train with the optimisers of a user's module."""
+    (tmp_path / "own_optim.py").write_text(OWN)
+    for name in ("own", "passes"):
+        path = tmp_path / "conf" / "optim" / f"{name}.yaml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"defaults: [deit, _self_]\n_target_: own_optim.{name.title()}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "own_optim", raising=False)
+    short = ["data.numbers=3", "trainer.max_epochs=2", "threads=1", "logger=csv_only", "callbacks=eureka"]
+    return [f"hydra.searchpath=[file://{tmp_path}/conf]", f"paths.runs={tmp_path}/runs", "experiment=reasoning", *short]
+
+
+@pytest.mark.parametrize(
+    ("option", "what"),
+    [
+        ("optim.name=lion", "an optimiser"),
+        ("optim.options.betas=[0.5,0.5]", "an optimiser"),
+        ("optim.schedule=cosine", "a schedule"),
+        ("optim.warmup_epochs=3", "a schedule"),
+        ("optim.label_smoothing=0.5", "a loss"),
+    ],
+)
+def test_an_option_that_an_own_optimiser_does_not_read_is_refused(own, option, what, tmp_path: Path) -> None:
+    with pytest.raises(LabError, match=rf"^{re.escape(option)} is not read by own_optim.Own, which has {what} of its"):
+        run([*own, "optim=own", option])
+    assert not runs_in(tmp_path)
+
+
+def test_what_an_own_optimiser_reads_or_a_file_sets_is_taken(own) -> None:
+    # The file sets all that deit sets; a subclass may leave the work to the lab's own methods.
+    typed = ["optim.lr=1e-3", "optim.lr_reference_batch=9", "optim.weight_decay=0.1", "+optim.period=3"]
+    spec = RunSpec.compose([*own, "optim=own", *typed, "optim.min_lr=1e-7", "~optim.options"])
+    build_options(spec.config, spec.overrides)
+    passed = ["optim.name=lion", "optim.options={betas: [0.5, 0.5]}", "optim.schedule=tanh", "optim.warmup_epochs=1"]
+    spec = RunSpec.compose([*own, "optim=passes", *passed, "optim.min_lr=0", "optim.label_smoothing=0.5"])
+    build_options(spec.config, spec.overrides)
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("Unfused", r"^own_optim.Unfused.optimizer does not take .* def optimizer\(self, groups, .*, may_fuse\)"),
+        ("Text", "^own_optim.Text.optimizer gives a str: let it return a torch.optim.Optimizer"),
+        ("Misses", "^the optimiser of own_optim.Misses fails: AttributeError: .*own_optim.py, line"),
+        ("WithoutEpochs", r"^own_optim.WithoutEpochs.scheduler does not take .* def scheduler\(self, optimizer, epo"),
+        ("Function", "^own_optim.Function.scheduler gives a function: let it return a schedule of torch.optim.lr_s"),
+        ("Plateau", "^own_optim.Plateau.scheduler gives a ReduceLROnPlateau, which waits for a metric"),
+        ("Unsmoothed", "^own_optim.Unsmoothed.loss does not take"),
+    ],
+)
+def test_an_own_optimiser_that_does_not_fit_is_refused_before_the_run(own, kind: str, words: str) -> None:
+    config = RunSpec.compose([*own, f"optim._target_=own_optim.{kind}"]).config
+    with pytest.raises(LabError, match=words), Ending().told():
+        build_options(config)
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("TwoGroups", "^the schedule of own_optim.TwoGroups fails: ValueError: Expected 1 lr_lambdas, but got 2"),
+        ("Each", r"^own_optim.Each.loss gives \[2\] torch.float32 for two samples, where one number is needed"),
+        ("Fails", "^own_optim.Fails.loss fails on two samples: IndexError: .*own_optim.py, line"),
+        ("Short", "^the OneCycleLR of own_optim.Short fails at step 2 of 2: let it last as long as the run .Tried to"),
+    ],
+)
+def test_what_fails_in_an_own_optimiser_is_told_with_its_name(own, kind: str, words: str, tmp_path: Path) -> None:
+    with pytest.raises(LabError, match=words):
+        run([*own, f"optim._target_=own_optim.{kind}"])
+    # Nothing is left but by a run that has trained.
+    assert (kind == "Short") == bool(runs_in(tmp_path))
