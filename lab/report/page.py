@@ -262,5 +262,9 @@ def _method(report: Report) -> list[str]:
             "ratios. The p beside a ratio counts the seeds of both (Fisher's exact test, Holm over the table)."
         )
     if early:
-        lines.append("Some settings stop soon after the moment (stop_after): their final accuracy was measured then.")
+        lines.append(
+            "Some settings stop soon after the moment (stop_after): their final accuracy was measured then. It is not "
+            "tested where runs still wait for a moment, or were ended before one (max_time), as the seeds that came to "
+            "their end are then those with a moment."
+        )
     return lines
