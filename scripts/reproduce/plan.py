@@ -16,7 +16,7 @@ from pydantic import ConfigDict, Field
 from lab.config.overrides import read_override
 from lab.config.suggestions import choices
 from lab.config.typed_file import read_typed
-from lab.console import LabError, duration, tell
+from lab.console import LabError, counted, duration, tell
 from lab.training.build import build_data
 from scripts.reproduce.common import of_this_machine, speed_of
 from scripts.reproduce.seeds import Seeds
@@ -193,7 +193,8 @@ class Speeds:
         return next((one.wall_seconds / one.epochs for one in known if one.epochs), None)
 
     def _measured(self, run: Run) -> float:
-        what = f"{run.spec.experiment} ({run.spec.choices.get('model')}{f', {len(run.seeds)} seeds' * run.together})"
+        together = f", {counted(len(run.seeds), 'seed')}" if run.together else ""
+        what = f"{run.spec.experiment} ({run.spec.choices.get('model')}{together})"
         tell(f"measuring how fast {what} trains here, without its diagnostics ...")
         data = build_data(run.spec.config.data)
         try:
