@@ -116,8 +116,8 @@ def drawings_of(experiment: str, own: Sequence[Setting], confidence: float) -> l
     add(
         "learning_rates",
         "Robustness to the learning rate",
-        "How many of the finished seeds have a Eureka-moment, at each learning-rate schedule (Table 2 of the paper "
-        "pools all schedules of a row).",
+        "How many of the seeds that finished or diverged have a Eureka-moment, at each learning-rate schedule (Table 2 "
+        "of the paper pools all schedules of a row).",
         [figures.learning_rates(own)],
     )
     add(
