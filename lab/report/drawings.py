@@ -63,7 +63,7 @@ def drawings_of(experiment: str, own: Sequence[Setting], confidence: float) -> l
         confidence: of all intervals.
     """
     found: list[Drawing] = []
-    styles = figures.line_styles_of(own)
+    styles, titles = figures.line_styles_of(own), figures.titles_of(own)
 
     def add(
         name: str,
@@ -86,7 +86,8 @@ def drawings_of(experiment: str, own: Sequence[Setting], confidence: float) -> l
         by_epoch = charts.curves_chart(own, quantity, styles)
         for aligned in (False, True):
             name = f"{quantity}_{'by_moment' if aligned else 'by_epoch'}"
-            drawn = figures.in_parts(own, partial(figures.curves, quantity=quantity, aligned=aligned, styles=styles))
+            draw = partial(figures.curves, quantity=quantity, aligned=aligned, styles=styles, titles=titles)
+            drawn = figures.in_parts(own, draw)
             of = f"{file_name(experiment)}_{quantity}_by_epoch"
             chart = charts.aligned_chart(own, quantity, styles, of) if aligned and by_epoch else by_epoch
             add(
@@ -125,7 +126,7 @@ def drawings_of(experiment: str, own: Sequence[Setting], confidence: float) -> l
         "Gradients of W_Q, W_K and W_V",
         "Mean |gradient| in the first layer, first finished seed; the time before the Eureka-moment is grey (Figure 4 "
         "of the paper).",
-        [figures.gradients(part) for part in figures.parts(own)],
+        [figures.gradients(part, titles) for part in figures.parts(own)],
         says=[figures.gradient_shares(part) for part in figures.parts(own)],
     )
     add(
@@ -134,7 +135,7 @@ def drawings_of(experiment: str, own: Sequence[Setting], confidence: float) -> l
         "Quantities of temperature rules and normalisers that change during training; first finished seed, a "
         "line for each layer. If a quantity has a value for each head, the line is the mean over heads, and one "
         "standard deviation is shaded.",
-        [temperatures(part) for part in figures.parts(own)],
+        [temperatures(part, titles) for part in figures.parts(own)],
     )
     return found
 

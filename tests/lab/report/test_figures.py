@@ -119,6 +119,32 @@ def test_titles_keep_what_tells_their_settings_apart() -> None:
     grid = [f"softmax, optim.lr={rate}, softmax.tau={tau}" for rate in (0.1, 0.2) for tau in (1, 2)]
     assert told_apart(names) == ["softmax", *grid]
     assert told_apart(grid) == grid, "nothing is left out of names that fit"
+    some = "norm_softmax, model.width=32, optim.lr=0.002, optim.weight_decay=0.5, softmax.tau=2"
+    other = "norm_softmax, model.width=32, optim.lr=0.001, softmax.tau=2"
+    both = ["norm_softmax, optim.lr=0.002, optim.weight_decay=0.5", "norm_softmax, optim.lr=0.001"]
+    assert told_apart([some, other]) == both, "a rate that differs stays, though the decay tells them apart"
+    drawn = "norm_softmax, optim.lr=0.000168833754{}, optim.weight_decay=1.030622068128365, softmax.tau={}"
+    near = [f"norm_softmax, optim.lr=0.000168833754{digit}, softmax.tau={digit}" for digit in (1, 9)]
+    assert told_apart([drawn.format(1, 1), drawn.format(9, 9)]) == near
+    apart = told_apart([drawn.format(1, 1), drawn.format(9, 9).replace("0.00016", "0.00026")])
+    assert apart == [f"norm_softmax, optim.lr=0.000{digit}688, softmax.tau={own}" for digit, own in ((1, 1), (2, 9))]
+
+
+def test_settings_in_several_figures_have_titles_of_their_own(write, tmp_path: Path) -> None:
+    """A figure has twelve panels: an option may be the same in all of one figure, and another one in the next."""
+    long = "optim.warmup_epochs=4", "optim.weight_decay=0.4", "callbacks.eureka.stop_after=200"
+    write(0, None, epochs=2)
+    for place in range(15):
+        write(0, None, *long, f"optim.lr={1e-3 + 1e-4 * (place % 11):g}", f"data.numbers={4 + place // 11}", epochs=2)
+    (section,) = assemble([gather(tmp_path)]).sections
+    titles = [
+        axes.get_title()
+        for drawing in section.drawings
+        if drawing.name.startswith("reasoning_loss_by_epoch")
+        for axes in drawing.figure.axes
+        if axes.get_title()
+    ]
+    assert len(titles) == len(set(titles)) == 16
 
 
 def test_runs_with_some_gradients_alone_are_not_drawn(write, tmp_path: Path) -> None:
