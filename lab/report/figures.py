@@ -82,11 +82,12 @@ def curves(
     for panel, (setting, runs) in zip(axes, shown, strict=True):
         own = chosen[setting].color
         seeds = [points(run, f"val/{quantity}", aligned) * (1, scale) for run in runs]
-        panel.add_collection(LineCollection(seeds, colors=own, linewidths=0.6, alpha=0.55))
+        alpha = min(0.55, 8 / len(seeds))  # many lines, one on the other, would hide the median
+        panel.add_collection(LineCollection(seeds, colors=own, linewidths=0.6, alpha=alpha))
         # A line through one point shows nothing.
         for seed in seeds:
             if len(seed) == 1:
-                panel.plot(*seed.T, "o", color=own, markersize=3, alpha=0.55)
+                panel.plot(*seed.T, "o", color=own, markersize=3, alpha=alpha)
         panel.plot([], [], color=GUIDE, linewidth=0.6, label="a seed")
         if found := middle(runs, f"val/{quantity}", aligned):
             panel.fill_between(found.epochs, scale * found.low, scale * found.high, color=own, alpha=0.2, linewidth=0)

@@ -76,8 +76,6 @@
   }
 
   function build(place, spec) {
-    // Bands of many lines hide each other, as in the figures.
-    const shown = {seeds: true, training: false, middle: true, band: !spec.steps || spec.groups.length <= 4};
     const curves = spec.of ? specOf(`chart-${spec.of}`).groups : spec.groups;
     const groups = spec.groups.map((group, i) => {
       const {x, seeds} = curves[spec.of ? group.of : i], epochs = places(x);
@@ -96,6 +94,11 @@
       };
     });
     let zoomed = false, entries = [];
+    // Many bands, and many seeds, hide the medians; seeds without a median are all there is to see.
+    const drawn = groups.filter(group => group.on).reduce((sum, group) => sum + group.seeds.length, 0);
+    const shown = {
+      seeds: drawn <= 60 || groups.some(group => !group.middle), training: false, middle: true, band: groups.length <= 4,
+    };
 
     // Each table has an x of its own; uPlot joins them. Series know their group and what they are.
     const tables = [], series = [{}], bands = [];
@@ -108,22 +111,24 @@
         return {points: {show: alone, size: 6, fill: one.stroke}, spanGaps: true, ...stepped, ...one};
       }));
     }
+    // In the order of drawing: no seed lies above a median, of whatever setting.
+    const medians = groups.filter(group => group.middle);
+    for (const group of medians) {
+      const {x, low, high} = group.middle, first = series.length;
+      add([x, low, high], [0, 1].map(() => ({group, part: "band", stroke: "transparent", width: 0})));
+      bands.push({series: [first + 1, first], fill: () => ink(group.color, 0.14)});
+    }
     for (const group of groups) {
-      if (group.middle) {
-        const {x, low, high} = group.middle, first = series.length;
-        add([x, low, high], [0, 1].map(() => ({group, part: "band", stroke: "transparent", width: 0})));
-        bands.push({series: [first + 1, first], fill: () => ink(group.color, 0.14)});
-      }
       for (const seed of group.seeds) {
         add([seed.x, seed.y, seed.training], [
           {group, part: "seeds", width: 0.8, stroke: () => ink(group.color, 0.6), dash: group.dash},
           {group, part: "training", width: 0.8, stroke: () => ink(group.color, 0.6), dash: [2, 3]},
         ]);
       }
-      if (group.middle) {
-        const line = {group, part: "middle", width: 2.2, stroke: () => ink(group.color), dash: group.dash};
-        add([group.middle.x, group.middle.y], [line]);
-      }
+    }
+    for (const group of medians) {
+      const line = {group, part: "middle", width: 2.2, stroke: () => ink(group.color), dash: group.dash};
+      add([group.middle.x, group.middle.y], [line]);
     }
     const visible = one => one.group.on && shown[one.part];
     for (const one of series.slice(1)) one.show = visible(one);
@@ -152,7 +157,7 @@
       }
       for (const group of groups.filter(one => one.on)) {
         context.fillStyle = ink(group.color); context.strokeStyle = css("--paper");
-        for (const [x, y] of group.stars) star(context, ...px(x, y), 6 * ratio);
+        for (const [x, y] of group.stars) star(context, ...px(x, y), (shown.seeds ? 6 : 3.5) * ratio);
         context.strokeStyle = ink(group.color); context.lineWidth = 1.5 * ratio;
         for (const [x, y] of group.ends || []) {
           const [a, b] = px(x, y);

@@ -183,6 +183,13 @@ def test_curves_say_in_one_sentence_what_they_cannot_draw(write, tmp_path: Path,
     assert "--gradients draws one run" in capsys.readouterr().err
 
 
+def test_many_seeds_are_pale_so_that_their_median_is_seen(write, tmp_path: Path) -> None:
+    for seed in range(32):
+        write(seed, 2, epochs=3)
+    figure = curves(settings(gather(tmp_path).runs), "accuracy", aligned=False)
+    assert figure is not None and figure.axes[0].collections[0].get_alpha() == 0.25
+
+
 def test_survival_curves_that_coincide_are_all_seen(write, tmp_path: Path) -> None:
     for softmax in ("softmax", "norm_softmax"):
         write(0, None, softmax=softmax)

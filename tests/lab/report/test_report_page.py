@@ -122,6 +122,18 @@ def test_a_chart_tells_its_values_and_switches_and_zooms(browser: Any, page_file
     assert problems == []
 
 
+def test_of_many_settings_a_chart_shows_medians_first(browser: Any, tmp_path: Path) -> None:
+    write_runs(tmp_path, 140, epochs=3)
+    _, out = report([tmp_path])
+    page, problems = opened(browser, out / "index.html", 1200)
+    chart = page.locator("figure:has(.chart)").first
+    chart.scroll_into_view_if_needed()
+    chart.locator(".u-over").wait_for()
+    pressed = {button.inner_text(): button.get_attribute("aria-pressed") for button in chart.locator(".bar button").all()}
+    assert [pressed[name] for name in ("seeds", "median", "middle half of the seeds")] == ["false", "true", "false"]
+    assert problems == []
+
+
 def test_a_curve_of_one_validation_is_a_dot(browser: Any, tmp_path: Path) -> None:
     write_runs(tmp_path, 1, epochs=1)
     _, out = report([tmp_path])
