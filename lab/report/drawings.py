@@ -40,6 +40,7 @@ class Drawing:
     Attributes:
         name: of its files.
         title, reading: what the figure is and how to read it; neither depends on the runs.
+        part: "(1 of 2)" for one of several figures that show the settings between them, else "".
         says: what it shows, in numbers computed from the drawn runs; "" where the figure has no such text.
         chart: the same curves as data, for a browser; None where there is no chart, or the figure's first part has it.
         chart_id: id of the chart that shows this figure; "" where there is none.
@@ -49,6 +50,7 @@ class Drawing:
     title: str
     reading: str
     figure: Figure
+    part: str = ""
     says: str = ""
     chart: Chart | None = None
     chart_id: str = ""
@@ -76,10 +78,11 @@ def drawings_of(experiment: str, own: Sequence[Setting], confidence: float) -> l
         sentences = says or [""] * len(drawn)
         there = [(figure, text) for figure, text in zip(drawn, sentences, strict=True) if figure is not None]
         for number, (figure, text) in enumerate(there, start=1):
-            part = f" ({number} of {len(there)})" if len(there) > 1 else ""
+            part = f"({number} of {len(there)})" if len(there) > 1 else ""
             suffix = f"_{number}" if len(there) > 1 else ""
             whole = f"{file_name(experiment)}_{name}"
-            drawing = Drawing(whole + suffix, title + part, reading, figure, text, chart if number == 1 else None)
+            own_chart = chart if number == 1 else None
+            drawing = Drawing(whole + suffix, title, reading, figure, part, text, own_chart)
             found.append(replace(drawing, chart_id=whole) if chart else drawing)
 
     for quantity in _QUANTITIES:

@@ -148,6 +148,7 @@ def _section(
             {
                 "name": d.name,
                 "title": d.title,
+                "part": f" {d.part}" if d.part else "",
                 "reading": d.reading,
                 "says": d.says,
                 "chart": charts.get(d.chart_id, "") if d.chart else "",

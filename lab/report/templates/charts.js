@@ -177,7 +177,7 @@
     const bar = element("div", place, "", "bar");
     const canvas = element("div", place, "", "canvas");
     canvas.setAttribute("role", "img");
-    canvas.setAttribute("aria-label", place.closest("figure").querySelector("img").alt);
+    canvas.setAttribute("aria-label", place.closest("figure").querySelector("h3").firstChild.textContent);
     const legend = element("ul", place, "", "legend");
     const size = () => ({width: canvas.clientWidth, height: Math.max(280, Math.min(380, Math.round(canvas.clientWidth * 0.5)))});
     const data = tables.length > 1 ? uPlot.join(tables) : tables[0];
@@ -208,6 +208,12 @@
         if (zoomed) u.setScale("y", {min, max});
       });
       entries.forEach(([button, group]) => button.setAttribute("aria-pressed", group.on));
+      count();
+    }
+    // A chart holds all settings, also those that are off at first.
+    function count() {
+      const on = groups.filter(group => group.on).length;
+      many.textContent = on < groups.length ? `${on} of ${groups.length} shown` : "";
     }
     function button(parent, text, press, pressed) {
       const made = element("button", parent, text);
@@ -235,6 +241,8 @@
       button(bar, "all", () => { groups.forEach(group => { group.on = true; }); refresh(); });
       button(bar, "none", () => { groups.forEach(group => { group.on = false; }); refresh(); });
     }
+    const many = element("span", bar, "", "many");
+    count();
     button(bar, "whole range", () => { zoomed = false; u.setData(data); });
     const hint = matchMedia("(pointer: coarse)").matches ? "touch for values" : "drag to zoom";
     const where = element("output", bar, hint);

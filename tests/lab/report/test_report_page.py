@@ -129,8 +129,17 @@ def test_of_many_settings_a_chart_shows_medians_first(browser: Any, tmp_path: Pa
     chart = page.locator("figure:has(.chart)").first
     chart.scroll_into_view_if_needed()
     chart.locator(".u-over").wait_for()
-    pressed = {button.inner_text(): button.get_attribute("aria-pressed") for button in chart.locator(".bar button").all()}
+    buttons = chart.locator(".bar button").all()
+    pressed = {button.inner_text(): button.get_attribute("aria-pressed") for button in buttons}
     assert [pressed[name] for name in ("seeds", "median", "middle half of the seeds")] == ["false", "true", "false"]
+    # The figures are in two parts, and the chart holds all.
+    assert chart.locator("h3").inner_text() == "Accuracy of all seeds, by epoch"
+    assert chart.locator("[role=img]").get_attribute("aria-label") == "Accuracy of all seeds, by epoch"
+    assert chart.locator(".many").inner_text() == "12 of 14 shown"
+    chart.locator(".bar button", has_text="all").click()
+    assert chart.locator(".many").inner_text() == ""
+    page.emulate_media(media="print")
+    assert chart.locator("h3").inner_text() == "Accuracy of all seeds, by epoch (1 of 2)"
     assert problems == []
 
 
