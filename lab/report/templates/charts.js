@@ -178,6 +178,7 @@
     const canvas = element("div", place, "", "canvas");
     canvas.setAttribute("role", "img");
     canvas.setAttribute("aria-label", place.closest("figure").querySelector("h3").firstChild.textContent);
+    canvas.tabIndex = 0;
     const legend = element("ul", place, "", "legend");
     const size = () => ({width: canvas.clientWidth, height: Math.max(280, Math.min(380, Math.round(canvas.clientWidth * 0.5)))});
     const data = tables.length > 1 ? uPlot.join(tables) : tables[0];
@@ -198,6 +199,16 @@
     };
     u.over.addEventListener("touchstart", finger, {passive: true});
     u.over.addEventListener("touchmove", finger, {passive: true});
+
+    // The arrow keys go from epoch to epoch, as the pointer does.
+    canvas.addEventListener("keydown", event => {
+      const step = {ArrowLeft: -1, ArrowRight: 1}[event.key], xs = u.data[0], {min, max} = u.scales.x;
+      const first = xs.findIndex(x => x >= min), last = xs.findLastIndex(x => x <= max);
+      if (!step || first < 0 || last < first) return;
+      event.preventDefault();
+      const {left, idx} = u.cursor, from = left >= 0 && idx !== null ? idx + step : step > 0 ? first : last;
+      u.setCursor({left: u.valToPos(xs[Math.max(first, Math.min(last, from))], "x"), top: 0});
+    });
 
     function refresh() {
       const {min, max} = u.scales.y;
@@ -263,7 +274,7 @@
     }
     function told() {
       const {left, idx} = u.cursor;
-      const x = !(left >= 0) || idx === null ? null : spec.steps ? Math.max(0, Math.floor(u.posToVal(left, "x"))) : u.data[0][idx];
+      const x = !(left >= 0) || idx === null ? null : spec.steps ? Math.max(0, Math.floor(u.posToVal(left, "x") + 1e-6)) : u.data[0][idx];
       where.textContent = x === null ? hint : `${spec.x} ${number(x)}`;
       for (const [, group, output] of entries) {
         output.textContent = x !== null && group.on ? value(group, x) : "";

@@ -68,6 +68,16 @@ def test_the_page_opens_offline_and_fits(browser: Any, page_file: Path, width: i
     assert problems == []
 
 
+def test_every_table_has_a_name_and_its_cells_have_headers(browser: Any, page_file: Path) -> None:
+    page, _ = opened(browser, page_file, 1200)
+    assert page.locator("table").count() > 3
+    for lacking in ("table:not([aria-label])", "th:not([scope])", "tbody tr:not(:has(th))"):
+        assert page.locator(lacking).count() == 0, lacking
+    # A seed is a header, and no more than a number to look at.
+    bold = "e => [...e.children].map(cell => getComputedStyle(cell).fontWeight)"
+    assert len(set(page.locator("#runs tbody tr").first.evaluate(bold))) == 1
+
+
 def test_a_number_leads_to_its_runs(browser: Any, page_file: Path) -> None:
     page, _ = opened(browser, page_file, 1200)
     link = page.locator("section[id^=experiment] th.name a").first
@@ -114,6 +124,16 @@ def test_a_chart_tells_its_values_and_switches_and_zooms(browser: Any, page_file
     over.dblclick(position={"x": 50, "y": 50})
     page.wait_for_function(same, arg=[figure.element_handle(), switched], timeout=5000)
     assert figure.locator("[role=img]").get_attribute("aria-label").startswith("Accuracy of all seeds")
+    # The arrow keys do what the pointer does.
+    told = figure.locator(".bar output")
+    figure.locator(".canvas").focus()
+    page.keyboard.press("ArrowRight")
+    at = int(told.inner_text().removeprefix("epoch "))
+    page.keyboard.press("ArrowRight")
+    assert told.inner_text() == f"epoch {at + 1}"
+    assert "(" in figure.locator(".legend li:has(button)").nth(1).locator(".value").inner_text()
+    page.keyboard.press("ArrowLeft")
+    assert told.inner_text() == f"epoch {at}"
     # The page is dark where the browser is, and where its reader wishes it.
     paper = "getComputedStyle(document.body).backgroundColor"
     assert page.evaluate(paper) == "rgb(255, 255, 255)"
