@@ -32,6 +32,8 @@ _BANDS = 4
 # Options in a setting's name that make no other method: its learning rates, and when it stops after a moment.
 _NO_METHOD = {"optim.lr", "optim.min_lr", "optim/lr", "callbacks.eureka.stop_after"}
 _LONG_NUMBER = re.compile(r"(?<==)-?\d*\.\d{5,}(e[+-]?\d+)?$")
+# Letters of a line in which a word has to be broken.
+_BROKEN = 26
 # Most lines of a title or label.
 _LINES = 3
 # Fewest steps that a median of gradients is told of.
@@ -393,7 +395,9 @@ def told_apart(names: Sequence[str], width: int = 34) -> list[str]:
 
 def panel_title(text: str, width: int = 34) -> str:
     """A title in at most three lines, shortened in its middle; a dollar sign in it begins no formula."""
-    lines = textwrap.wrap(text, width)
+    # A line that is full to its last letter, as a broken word makes it, would reach into the next panel.
+    broken = any(len(word) > width for word in text.split())
+    lines = textwrap.wrap(text, min(width, _BROKEN) if broken else width)
     if len(lines) > _LINES:
         lines = [lines[0], f"… {lines[-2]}", lines[-1]]
     return "\n".join(map(literal, lines))

@@ -81,6 +81,17 @@ def test_a_title_keeps_its_end_where_it_is_shortened() -> None:
     assert panel_title("softmax (3 seeds)") == "softmax (3 seeds)"
 
 
+def test_long_words_side_by_side_do_not_overlap_above_their_panels(write, tmp_path: Path) -> None:
+    for softmax, letter in (("softmax", "a"), ("norm_softmax", "o")):
+        path = write(0, 12, softmax=softmax, epochs=2) / "summary.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"softmax": "my_own_softmax_" + letter * 65}))
+    figure = curves(settings(gather(tmp_path).runs), "accuracy", aligned=False)
+    assert figure is not None
+    figure.draw_without_rendering()
+    left, right = (axes.title.get_window_extent() for axes in figure.axes)
+    assert left.x1 < right.x0
+
+
 def test_curves_of_runs_tell_in_a_legend_that_fits_what_was_looked_for(write, tmp_path: Path) -> None:
     folders = [write(0, 12, "optim.lr=1e-3"), write(0, None, "optim.lr=2e-3", status="stopped", epochs=20)]
     folders += [write(0, None, "optim.lr=3e-3"), write(0, None, "optim.lr=4e-3", "callbacks.eureka.stop_after=3")]
