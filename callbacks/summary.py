@@ -124,7 +124,7 @@ class RunSummary(Callback):
 
     def _progress(self, trainer: L.Trainer) -> dict[str, Any]:
         callbacks = callbacks_of(trainer)
-        eureka = find_moment(callbacks)
+        diverged = any(isinstance(one, FiniteLoss) and one.diverged for one in callbacks)
         # Any, since Lightning's type lacks the attribute ``processed``.
         epochs: Any = trainer.fit_loop.epoch_progress.current
         return {
@@ -136,8 +136,8 @@ class RunSummary(Callback):
             "wall_seconds": round(self._seconds, 3),
             "samples_per_second": next((c.samples_per_second for c in callbacks if isinstance(c, Throughput)), None),
             "seconds_left": next((c.seconds_left(trainer) for c in callbacks if isinstance(c, EurekaProgress)), None),
-            "eureka": _found(eureka),
-            "diverged": any(isinstance(one, FiniteLoss) and one.diverged for one in callbacks),
+            "eureka": _found(find_moment(callbacks), diverged),
+            "diverged": diverged,
             "best": Best(**self._best) if self._best else None,
             # JSON has no NaN and no infinity.
             "metrics": {k: v if math.isfinite(v) else None for k, v in self._metrics(trainer).items()},
@@ -145,8 +145,9 @@ class RunSummary(Callback):
         }
 
 
-def _found(eureka: EurekaMoment | None) -> Eureka:
-    if eureka is None or not eureka.validated:
+def _found(eureka: EurekaMoment | None, diverged: bool) -> Eureka:
+    # A loss that diverged has no moment, although no validation says so.
+    if eureka is None or not (eureka.validated or diverged):
         # Unknown, since no callback has looked for a Eureka-moment.
         return Eureka(happened=None, threshold=None)
     return Eureka(
@@ -156,7 +157,7 @@ def _found(eureka: EurekaMoment | None) -> Eureka:
         threshold=eureka.threshold,
         prior_accuracy=eureka.prior_accuracy,
         prior_loss=eureka.prior_loss,
-        changed=eureka.change is not None,
+        changed=eureka.change is not None if eureka.validated else None,
         change=eureka.change,
         **(asdict(eureka.moment) if eureka.moment else {}),
     )

@@ -40,6 +40,7 @@ class Drawing:
     Attributes:
         name: of its files.
         title, reading: what the figure is and how to read it; neither depends on the runs.
+        part: "(1 of 2)" for one of several figures that show the settings between them, else "".
         says: what it shows, in numbers computed from the drawn runs; "" where the figure has no such text.
         chart: the same curves as data, for a browser; None where there is no chart, or the figure's first part has it.
         chart_id: id of the chart that shows this figure; "" where there is none.
@@ -49,6 +50,7 @@ class Drawing:
     title: str
     reading: str
     figure: Figure
+    part: str = ""
     says: str = ""
     chart: Chart | None = None
     chart_id: str = ""
@@ -63,7 +65,7 @@ def drawings_of(experiment: str, own: Sequence[Setting], confidence: float) -> l
         confidence: of all intervals.
     """
     found: list[Drawing] = []
-    styles = figures.line_styles_of(own)
+    styles, titles = figures.line_styles_of(own), figures.titles_of(own)
 
     def add(
         name: str,
@@ -76,17 +78,19 @@ def drawings_of(experiment: str, own: Sequence[Setting], confidence: float) -> l
         sentences = says or [""] * len(drawn)
         there = [(figure, text) for figure, text in zip(drawn, sentences, strict=True) if figure is not None]
         for number, (figure, text) in enumerate(there, start=1):
-            part = f" ({number} of {len(there)})" if len(there) > 1 else ""
+            part = f"({number} of {len(there)})" if len(there) > 1 else ""
             suffix = f"_{number}" if len(there) > 1 else ""
             whole = f"{file_name(experiment)}_{name}"
-            drawing = Drawing(whole + suffix, title + part, reading, figure, text, chart if number == 1 else None)
+            own_chart = chart if number == 1 else None
+            drawing = Drawing(whole + suffix, title, reading, figure, part, text, own_chart)
             found.append(replace(drawing, chart_id=whole) if chart else drawing)
 
     for quantity in _QUANTITIES:
         by_epoch = charts.curves_chart(own, quantity, styles)
         for aligned in (False, True):
             name = f"{quantity}_{'by_moment' if aligned else 'by_epoch'}"
-            drawn = figures.in_parts(own, partial(figures.curves, quantity=quantity, aligned=aligned, styles=styles))
+            draw = partial(figures.curves, quantity=quantity, aligned=aligned, styles=styles, titles=titles)
+            drawn = figures.in_parts(own, draw)
             of = f"{file_name(experiment)}_{quantity}_by_epoch"
             chart = charts.aligned_chart(own, quantity, styles, of) if aligned and by_epoch else by_epoch
             add(
@@ -116,8 +120,8 @@ def drawings_of(experiment: str, own: Sequence[Setting], confidence: float) -> l
     add(
         "learning_rates",
         "Robustness to the learning rate",
-        "How many of the finished seeds have a Eureka-moment, at each learning-rate schedule (Table 2 of the paper "
-        "pools all schedules of a row).",
+        "How many of the seeds that finished or diverged have a Eureka-moment, at each learning-rate schedule (Table 2 "
+        "of the paper pools all schedules of a row).",
         [figures.learning_rates(own)],
     )
     add(
@@ -125,7 +129,7 @@ def drawings_of(experiment: str, own: Sequence[Setting], confidence: float) -> l
         "Gradients of W_Q, W_K and W_V",
         "Mean |gradient| in the first layer, first finished seed; the time before the Eureka-moment is grey (Figure 4 "
         "of the paper).",
-        [figures.gradients(part) for part in figures.parts(own)],
+        [figures.gradients(part, titles) for part in figures.parts(own)],
         says=[figures.gradient_shares(part) for part in figures.parts(own)],
     )
     add(
@@ -134,7 +138,7 @@ def drawings_of(experiment: str, own: Sequence[Setting], confidence: float) -> l
         "Quantities of temperature rules and normalisers that change during training; first finished seed, a "
         "line for each layer. If a quantity has a value for each head, the line is the mean over heads, and one "
         "standard deviation is shaded.",
-        [temperatures(part) for part in figures.parts(own)],
+        [temperatures(part, titles) for part in figures.parts(own)],
     )
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +31,9 @@ PANELS = 12
 _BANDS = 4
 # Options in a setting's name that make no other method: its learning rates, and when it stops after a moment.
 _NO_METHOD = {"optim.lr", "optim.min_lr", "optim/lr", "callbacks.eureka.stop_after"}
+_LONG_NUMBER = re.compile(r"(?<==)-?\d*\.\d{5,}(e[+-]?\d+)?$")
+# Letters of a line in which a word has to be broken.
+_BROKEN = 26
 # Most lines of a title or label.
 _LINES = 3
 # Fewest steps that a median of gradients is told of.
@@ -42,9 +46,18 @@ def line_styles_of(settings: Sequence[Setting]) -> dict[Setting, LineStyle]:
     return dict(zip(settings, line_styles([setting.softmax for setting in settings]), strict=True))
 
 
+def titles_of(settings: Sequence[Setting]) -> dict[Setting, str]:
+    """Title of each setting of an experiment, in all its figures: two settings never share one."""
+    return dict(zip(settings, told_apart([setting.name for setting in settings]), strict=True))
+
+
 @styled()
 def curves(
-    settings: Sequence[Setting], quantity: str, aligned: bool, styles: Mapping[Setting, LineStyle] | None = None
+    settings: Sequence[Setting],
+    quantity: str,
+    aligned: bool,
+    styles: Mapping[Setting, LineStyle] | None = None,
+    titles: Mapping[Setting, str] | None = None,
 ) -> Figure | None:
     """Validation curves of all seeds, one panel per setting, by epoch or epochs since the moment; None without any.
 
@@ -56,9 +69,9 @@ def curves(
         settings: at most PANELS.
         quantity: "accuracy" (in %) or "loss".
         aligned: by Eureka-moment; seeds without one are left out.
-        styles: of each setting; needed where ``settings`` are only some of the experiment's.
+        styles, titles: of each setting; needed where ``settings`` are only some of the experiment's.
     """
-    chosen = styles or line_styles_of(settings)
+    chosen, named = styles or line_styles_of(settings), titles or titles_of(settings)
     shown = [
         (setting, runs)
         for setting in settings
@@ -68,15 +81,15 @@ def curves(
         return None
     figure, axes = panels(len(shown), sharex=True, sharey=True)
     scale = 100 if quantity == "accuracy" else 1
-    names = told_apart([setting.name for setting, _ in shown])
-    for panel, name, (setting, runs) in zip(axes, names, shown, strict=True):
+    for panel, (setting, runs) in zip(axes, shown, strict=True):
         own = chosen[setting].color
         seeds = [points(run, f"val/{quantity}", aligned) * (1, scale) for run in runs]
-        panel.add_collection(LineCollection(seeds, colors=own, linewidths=0.6, alpha=0.55))
+        alpha = min(0.55, 8 / len(seeds))  # many lines, one on the other, would hide the median
+        panel.add_collection(LineCollection(seeds, colors=own, linewidths=0.6, alpha=alpha))
         # A line through one point shows nothing.
         for seed in seeds:
             if len(seed) == 1:
-                panel.plot(*seed.T, "o", color=own, markersize=3, alpha=0.55)
+                panel.plot(*seed.T, "o", color=own, markersize=3, alpha=alpha)
         panel.plot([], [], color=GUIDE, linewidth=0.6, label="a seed")
         if found := middle(runs, f"val/{quantity}", aligned):
             panel.fill_between(found.epochs, scale * found.low, scale * found.high, color=own, alpha=0.2, linewidth=0)
@@ -92,7 +105,7 @@ def curves(
             mark_moments(panel, moments, own, quantity, scale)
         panel.autoscale()
         count = f"{len(runs)} seed{'s' if len(runs) > 1 else ''}"
-        panel.set_title(panel_title(f"{name} ({count}){other_title(runs, shown[0][1], quantity)}"))
+        panel.set_title(panel_title(f"{named[setting]} ({count}){other_title(runs, shown[0][1], quantity)}"))
         count_axis(panel, "epochs since the Eureka-moment" if aligned else "epoch")
     if quantity == "accuracy":
         axes[0].set_ylim(0, 102)
@@ -285,10 +298,10 @@ def _scientific(value: float) -> str:
 
 
 @styled()
-def gradients(settings: Sequence[Setting]) -> Figure | None:
+def gradients(settings: Sequence[Setting], titles: Mapping[Setting, str] | None = None) -> Figure | None:
     """Mean |gradient| of W_Q, W_K, W_V in the first layer, of a setting's first finished seed, grey before its moment.
 
-    None where no run has logged gradients.
+    None where no run has logged gradients. ``titles`` of each setting are needed where these are only some of them.
 
     Source: Eureka-moments in Transformers, Figure 4.
     """
@@ -296,10 +309,10 @@ def gradients(settings: Sequence[Setting]) -> Figure | None:
     if not shown:
         return None
     figure, axes = panels(len(shown), sharex=True, sharey=True)
-    names = told_apart([setting.name for setting, _ in shown])
-    for panel, name, (setting, rows) in zip(axes, names, shown, strict=True):
+    named = titles or titles_of(settings)
+    for panel, (setting, rows) in zip(axes, shown, strict=True):
         gradient_panel(panel, rows, 0, setting.first.summary.eureka.shown_step)
-        panel.set_title(panel_title(f"{name}, {seed_of(setting.first)}"))
+        panel.set_title(panel_title(f"{named[setting]}, {seed_of(setting.first)}"))
     name_left(axes, "mean |gradient|, layer 0")
     legend_below(figure)
     return figure
@@ -358,21 +371,33 @@ def shares_of_v(folder: Path, moment: float | None, layer: int = 0) -> dict[str,
 def told_apart(names: Sequence[str], width: int = 34) -> list[str]:
     """Names of settings for titles of ``width`` letters; if one is too long, all lose options that tell none apart.
 
-    An option is left out if the names still differ without it; options that most names have are tried first.
+    An option is left out if all names of a softmax that have any option have it, no name has it with another value, and
+    the names still differ without it. Numbers are told to four digits where no two become the same. The names are those
+    of all settings: of a part of them, they would tell less.
     """
     if all(len(textwrap.wrap(name, width)) < _LINES for name in names):
         return list(names)
-    parts = [name.split(", ") for name in names]
-    for option, often in Counter(part.split("=")[0] for own in parts for part in own[1:]).most_common():
-        without = [[own[0], *(part for part in own[1:] if part.split("=")[0] != option)] for own in parts]
-        if often > 1 and len(set(map(tuple, without))) == len(set(names)):
+    whole = [name.split(", ") for name in names]
+    short = {part: _LONG_NUMBER.sub(lambda found: f"{float(found[0]):.4g}", part) for own in whole for part in own}
+    once = Counter(short.values())
+    parts = [[short[part] if once[short[part]] == 1 else part for part in own] for own in whole]
+    often = Counter(part for own in parts for part in own[1:])
+    values = Counter(part.split("=")[0] for part in often)
+    for option, times_named in often.most_common():
+        heads = {own[0] for own in parts if option in own[1:]}
+        everywhere = all(option in own for own in parts if own[0] in heads and own[1:])
+        without = [[own[0], *(part for part in own[1:] if part != option)] for own in parts]
+        alike = everywhere and values[option.split("=")[0]] == 1 and times_named > 1
+        if alike and len(set(map(tuple, without))) == len(set(names)):
             parts = without
     return [", ".join(own) for own in parts]
 
 
 def panel_title(text: str, width: int = 34) -> str:
     """A title in at most three lines, shortened in its middle; a dollar sign in it begins no formula."""
-    lines = textwrap.wrap(text, width)
+    # A line that is full to its last letter, as a broken word makes it, would reach into the next panel.
+    broken = any(len(word) > width for word in text.split())
+    lines = textwrap.wrap(text, min(width, _BROKEN) if broken else width)
     if len(lines) > _LINES:
         lines = [lines[0], f"… {lines[-2]}", lines[-1]]
     return "\n".join(map(literal, lines))

@@ -61,6 +61,8 @@ def report(
     if not any(part.runs for part in gathered):
         lost = next((path.parent for folder in folders for path in folder.rglob(PROVENANCE)), None)
         why = f"{lost} has lost its summary.json" if lost else "a run is a folder with a summary.json"
+        if any(part.damaged for part in gathered):
+            why = "none of the folders named above can be read"
         raise LabError(f"no runs below {', '.join(map(str, folders))}: {why}")
     found = assemble(gathered, table, baseline, confidence)
     made = {"made": now(), "command": command_line(), "commit": (git_state()["commit"] or "")[:12]}

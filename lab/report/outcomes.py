@@ -177,7 +177,8 @@ class Against:
         watched: mean difference of the watched metric at the end over shared seeds, and the bounds of its interval;
             accuracies in percentage points.
         watched_p: p of the paired t-test; only for settings trained equally long that stop equally soon after a moment,
-            none of whose runs still waits for one, over seeds of which neither run was cut short at another epoch.
+            over seeds of which neither run was cut short at another epoch. Where runs stop soon after a moment, none of
+            them may wait for one, or have been ended before one.
         seeds: how many seeds both have finished.
     """
 
@@ -299,8 +300,8 @@ def _paired(one: Setting, other: Setting, confidence: float) -> Paired | None:
     same = _task_of(one) == _task_of(other) and one.metric == other.metric and _end_of(one) == _end_of(other)
     if not same or len(ours.keys() & theirs.keys()) < 2:
         return None
-    if still_waiting(one.runs) or still_waiting(other.runs):
-        return None  # the seeds that have finished are those with a moment
+    if any(run.stops_early for run in (*undecided(one.runs), *undecided(other.runs))):
+        return None  # the seeds that came to their end are those with a moment
     return paired(ours, theirs, confidence)
 
 

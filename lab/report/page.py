@@ -148,6 +148,7 @@ def _section(
             {
                 "name": d.name,
                 "title": d.title,
+                "part": f" {d.part}" if d.part else "",
                 "reading": d.reading,
                 "says": d.says,
                 "chart": charts.get(d.chart_id, "") if d.chart else "",
@@ -269,5 +270,9 @@ def _method(report: Report) -> list[str]:
         if setting.changed_code
     ]
     if early:
-        lines.append("Some settings stop soon after the moment (stop_after): their final accuracy was measured then.")
+        lines.append(
+            "Some settings stop soon after the moment (stop_after): their final accuracy was measured then. It is not "
+            "tested where runs still wait for a moment, or were ended before one (max_time), as the seeds that came to "
+            "their end are then those with a moment."
+        )
     return lines

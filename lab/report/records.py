@@ -156,7 +156,9 @@ class Record:
     @property
     def watched_for(self) -> bool:
         """True if the run was watched for a Eureka-moment; if it was not, having none says nothing."""
-        return self.threshold is not None
+        # Older summaries of a loss that diverged before the first validation lack the threshold.
+        watched = any(key.startswith("callbacks.eureka.") for key in self.config)
+        return self.threshold is not None or (self.summary.diverged and watched)
 
     @property
     def looked_for_change(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from lab.console import LabError
 from lab.plotting.figures import count_axis, legend_below, panels
 from lab.plotting.style import layer_colors, styled
-from lab.report.figures import panel_title, seed_of, told_apart
+from lab.report.figures import panel_title, seed_of, titles_of
 from lab.report.records import METRICS, Record
 from lab.report.settings import Setting
 from lab.runs.metrics import read_metrics_table
@@ -22,11 +22,12 @@ _KEY = re.compile(r"temperature/(?P<name>[^/]+)/layer_(?P<layer>\d+)(?P<mean>/me
 
 
 @styled()
-def temperatures(settings: Sequence[Setting]) -> Figure | None:
+def temperatures(settings: Sequence[Setting], titles: Mapping[Setting, str] | None = None) -> Figure | None:
     """Temperatures over training, a panel for each setting (first finished seed) and quantity, a line for each layer.
 
     For a quantity with one value per head, the line is the mean over heads, and one standard deviation is shaded.
-    Layers in which a quantity never changes are left out; None where nothing changes.
+    Layers in which a quantity never changes are left out; None where nothing changes. ``titles`` of each setting are
+    needed where these are only some of the experiment's.
 
     Source: "Introducing a learnable temperature" shows mean and spread over heads, layer by layer.
     """
@@ -34,15 +35,15 @@ def temperatures(settings: Sequence[Setting]) -> Figure | None:
     if not shown:
         return None
     figure, axes = panels(len(shown), sharex=True)
-    titles = told_apart([setting.name for setting, *_ in shown])
+    named = titles or titles_of(settings)
     most = max(max(layers) for *_, layers in shown)
     colors = layer_colors(most + 1)
-    for panel, title, (setting, name, layers) in zip(axes, titles, shown, strict=True):
+    for panel, (setting, name, layers) in zip(axes, shown, strict=True):
         for layer, table in layers.items():
             panel.plot(table["step"], table["mean"], color=colors[layer], label=f"layer {layer}")
             low, high = table["mean"] - table["spread"], table["mean"] + table["spread"]
             panel.fill_between(table["step"], low, high, color=colors[layer], alpha=0.15, linewidth=0)
-        panel.set_title(panel_title(f"{title}, {seed_of(setting.first)}"))
+        panel.set_title(panel_title(f"{named[setting]}, {seed_of(setting.first)}"))
         panel.set_ylabel(name)
         count_axis(panel, "step")
     if any(table["spread"].any() for *_, layers in shown for table in layers.values()):

@@ -399,6 +399,8 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path: Path) -> None:
     run = only_run(tmp_path)
     summary = summary_of(run)
     assert summary["status"] == "failed" and summary["diverged"]
+    told = [summary["eureka"][name] for name in ("happened", "threshold", "changed")]
+    assert told == [False, 0.7, None], "before the first validation it is known, too, that no moment comes"
     assert "gradient norms" in summary["error"]
     weights = newest(run)["state_dict"]
     assert newest(run)["global_step"] <= summary["steps"]

@@ -430,7 +430,7 @@ def test_schedules_are_chosen_only_where_rows_have_one(words: tuple[str, ...]) -
         table.main(asked_for(*words, "--schedules"))
 
 
-def test_how_long_it_takes_is_measured_as_it_will_be_trained(monkeypatch) -> None:
+def test_how_long_it_takes_is_measured_as_it_will_be_trained(monkeypatch, capsys) -> None:
     asked: list[list[str]] = []
 
     def speed_of(overrides: list[str], steps: int) -> common.Speed:
@@ -443,6 +443,9 @@ def test_how_long_it_takes_is_measured_as_it_will_be_trained(monkeypatch) -> Non
         speeds.seconds_left(figure.runs_at(plan.load(f"softmax:{number}"), "published", list(typed)))
     # One seed of Figures 2 and 6, ten together of Figure 5.
     assert [[one for one in own if one.startswith("seeds")] for own in asked] == [[], ["seeds=[0,1,2,3,4,5,6,7,8,9]"]]
+    alone = [replace(run, seeds=(0,)) for run in figure.runs_at(plan.load("softmax:5"), "published", [])]
+    plan.Speeds().seconds_left(alone)
+    assert ", 10 seeds)" in (told := capsys.readouterr().err) and ", 1 seed)" in told
     asked.clear()
     curves = [run for run in figure.runs_at(plan.load("1b"), "published", ["data/source=drawn"])]
     speeds.seconds_left(curves)

@@ -76,8 +76,6 @@
   }
 
   function build(place, spec) {
-    // Bands of many lines hide each other, as in the figures.
-    const shown = {seeds: true, training: false, middle: true, band: !spec.steps || spec.groups.length <= 4};
     const curves = spec.of ? specOf(`chart-${spec.of}`).groups : spec.groups;
     const groups = spec.groups.map((group, i) => {
       const {x, seeds} = curves[spec.of ? group.of : i], epochs = places(x);
@@ -96,6 +94,11 @@
       };
     });
     let zoomed = false, entries = [];
+    // Many bands, and many seeds, hide the medians; seeds without a median are all there is to see.
+    const drawn = groups.filter(group => group.on).reduce((sum, group) => sum + group.seeds.length, 0);
+    const shown = {
+      seeds: drawn <= 60 || groups.some(group => !group.middle), training: false, middle: true, band: groups.length <= 4,
+    };
 
     // Each table has an x of its own; uPlot joins them. Series know their group and what they are.
     const tables = [], series = [{}], bands = [];
@@ -108,22 +111,24 @@
         return {points: {show: alone, size: 6, fill: one.stroke}, spanGaps: true, ...stepped, ...one};
       }));
     }
+    // In the order of drawing: no seed lies above a median, of whatever setting.
+    const medians = groups.filter(group => group.middle);
+    for (const group of medians) {
+      const {x, low, high} = group.middle, first = series.length;
+      add([x, low, high], [0, 1].map(() => ({group, part: "band", stroke: "transparent", width: 0})));
+      bands.push({series: [first + 1, first], fill: () => ink(group.color, 0.14)});
+    }
     for (const group of groups) {
-      if (group.middle) {
-        const {x, low, high} = group.middle, first = series.length;
-        add([x, low, high], [0, 1].map(() => ({group, part: "band", stroke: "transparent", width: 0})));
-        bands.push({series: [first + 1, first], fill: () => ink(group.color, 0.14)});
-      }
       for (const seed of group.seeds) {
         add([seed.x, seed.y, seed.training], [
           {group, part: "seeds", width: 0.8, stroke: () => ink(group.color, 0.6), dash: group.dash},
           {group, part: "training", width: 0.8, stroke: () => ink(group.color, 0.6), dash: [2, 3]},
         ]);
       }
-      if (group.middle) {
-        const line = {group, part: "middle", width: 2.2, stroke: () => ink(group.color), dash: group.dash};
-        add([group.middle.x, group.middle.y], [line]);
-      }
+    }
+    for (const group of medians) {
+      const line = {group, part: "middle", width: 2.2, stroke: () => ink(group.color), dash: group.dash};
+      add([group.middle.x, group.middle.y], [line]);
     }
     const visible = one => one.group.on && shown[one.part];
     for (const one of series.slice(1)) one.show = visible(one);
@@ -152,7 +157,7 @@
       }
       for (const group of groups.filter(one => one.on)) {
         context.fillStyle = ink(group.color); context.strokeStyle = css("--paper");
-        for (const [x, y] of group.stars) star(context, ...px(x, y), 6 * ratio);
+        for (const [x, y] of group.stars) star(context, ...px(x, y), (shown.seeds ? 6 : 3.5) * ratio);
         context.strokeStyle = ink(group.color); context.lineWidth = 1.5 * ratio;
         for (const [x, y] of group.ends || []) {
           const [a, b] = px(x, y);
@@ -172,7 +177,8 @@
     const bar = element("div", place, "", "bar");
     const canvas = element("div", place, "", "canvas");
     canvas.setAttribute("role", "img");
-    canvas.setAttribute("aria-label", place.closest("figure").querySelector("img").alt);
+    canvas.setAttribute("aria-label", place.closest("figure").querySelector("h3").firstChild.textContent);
+    canvas.tabIndex = 0;
     const legend = element("ul", place, "", "legend");
     const size = () => ({width: canvas.clientWidth, height: Math.max(280, Math.min(380, Math.round(canvas.clientWidth * 0.5)))});
     const data = tables.length > 1 ? uPlot.join(tables) : tables[0];
@@ -194,6 +200,16 @@
     u.over.addEventListener("touchstart", finger, {passive: true});
     u.over.addEventListener("touchmove", finger, {passive: true});
 
+    // The arrow keys go from epoch to epoch, as the pointer does.
+    canvas.addEventListener("keydown", event => {
+      const step = {ArrowLeft: -1, ArrowRight: 1}[event.key], xs = u.data[0], {min, max} = u.scales.x;
+      const first = xs.findIndex(x => x >= min), last = xs.findLastIndex(x => x <= max);
+      if (!step || first < 0 || last < first) return;
+      event.preventDefault();
+      const {left, idx} = u.cursor, from = left >= 0 && idx !== null ? idx + step : step > 0 ? first : last;
+      u.setCursor({left: u.valToPos(xs[Math.max(first, Math.min(last, from))], "x"), top: 0});
+    });
+
     function refresh() {
       const {min, max} = u.scales.y;
       u.batch(() => {
@@ -203,6 +219,12 @@
         if (zoomed) u.setScale("y", {min, max});
       });
       entries.forEach(([button, group]) => button.setAttribute("aria-pressed", group.on));
+      count();
+    }
+    // A chart holds all settings, also those that are off at first.
+    function count() {
+      const on = groups.filter(group => group.on).length;
+      many.textContent = on < groups.length ? `${on} of ${groups.length} shown` : "";
     }
     function button(parent, text, press, pressed) {
       const made = element("button", parent, text);
@@ -230,6 +252,8 @@
       button(bar, "all", () => { groups.forEach(group => { group.on = true; }); refresh(); });
       button(bar, "none", () => { groups.forEach(group => { group.on = false; }); refresh(); });
     }
+    const many = element("span", bar, "", "many");
+    count();
     button(bar, "whole range", () => { zoomed = false; u.setData(data); });
     const hint = matchMedia("(pointer: coarse)").matches ? "touch for values" : "drag to zoom";
     const where = element("output", bar, hint);
@@ -250,7 +274,7 @@
     }
     function told() {
       const {left, idx} = u.cursor;
-      const x = !(left >= 0) || idx === null ? null : spec.steps ? Math.max(0, Math.floor(u.posToVal(left, "x"))) : u.data[0][idx];
+      const x = !(left >= 0) || idx === null ? null : spec.steps ? Math.max(0, Math.floor(u.posToVal(left, "x") + 1e-6)) : u.data[0][idx];
       where.textContent = x === null ? hint : `${spec.x} ${number(x)}`;
       for (const [, group, output] of entries) {
         output.textContent = x !== null && group.on ? value(group, x) : "";

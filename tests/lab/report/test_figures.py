@@ -81,6 +81,17 @@ def test_a_title_keeps_its_end_where_it_is_shortened() -> None:
     assert panel_title("softmax (3 seeds)") == "softmax (3 seeds)"
 
 
+def test_long_words_side_by_side_do_not_overlap_above_their_panels(write, tmp_path: Path) -> None:
+    for softmax, letter in (("softmax", "a"), ("norm_softmax", "o")):
+        path = write(0, 12, softmax=softmax, epochs=2) / "summary.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"softmax": "my_own_softmax_" + letter * 65}))
+    figure = curves(settings(gather(tmp_path).runs), "accuracy", aligned=False)
+    assert figure is not None
+    figure.draw_without_rendering()
+    left, right = (axes.title.get_window_extent() for axes in figure.axes)
+    assert left.x1 < right.x0
+
+
 def test_curves_of_runs_tell_in_a_legend_that_fits_what_was_looked_for(write, tmp_path: Path) -> None:
     folders = [write(0, 12, "optim.lr=1e-3"), write(0, None, "optim.lr=2e-3", status="stopped", epochs=20)]
     folders += [write(0, None, "optim.lr=3e-3"), write(0, None, "optim.lr=4e-3", "callbacks.eureka.stop_after=3")]
@@ -119,6 +130,32 @@ def test_titles_keep_what_tells_their_settings_apart() -> None:
     grid = [f"softmax, optim.lr={rate}, softmax.tau={tau}" for rate in (0.1, 0.2) for tau in (1, 2)]
     assert told_apart(names) == ["softmax", *grid]
     assert told_apart(grid) == grid, "nothing is left out of names that fit"
+    some = "norm_softmax, model.width=32, optim.lr=0.002, optim.weight_decay=0.5, softmax.tau=2"
+    other = "norm_softmax, model.width=32, optim.lr=0.001, softmax.tau=2"
+    both = ["norm_softmax, optim.lr=0.002, optim.weight_decay=0.5", "norm_softmax, optim.lr=0.001"]
+    assert told_apart([some, other]) == both, "a rate that differs stays, though the decay tells them apart"
+    drawn = "norm_softmax, optim.lr=0.000168833754{}, optim.weight_decay=1.030622068128365, softmax.tau={}"
+    near = [f"norm_softmax, optim.lr=0.000168833754{digit}, softmax.tau={digit}" for digit in (1, 9)]
+    assert told_apart([drawn.format(1, 1), drawn.format(9, 9)]) == near
+    apart = told_apart([drawn.format(1, 1), drawn.format(9, 9).replace("0.00016", "0.00026")])
+    assert apart == [f"norm_softmax, optim.lr=0.000{digit}688, softmax.tau={own}" for digit, own in ((1, 1), (2, 9))]
+
+
+def test_settings_in_several_figures_have_titles_of_their_own(write, tmp_path: Path) -> None:
+    """A figure has twelve panels: an option may be the same in all of one figure, and another one in the next."""
+    long = "optim.warmup_epochs=4", "optim.weight_decay=0.4", "callbacks.eureka.stop_after=200"
+    write(0, None, epochs=2)
+    for place in range(15):
+        write(0, None, *long, f"optim.lr={1e-3 + 1e-4 * (place % 11):g}", f"data.numbers={4 + place // 11}", epochs=2)
+    (section,) = assemble([gather(tmp_path)]).sections
+    titles = [
+        axes.get_title()
+        for drawing in section.drawings
+        if drawing.name.startswith("reasoning_loss_by_epoch")
+        for axes in drawing.figure.axes
+        if axes.get_title()
+    ]
+    assert len(titles) == len(set(titles)) == 16
 
 
 def test_runs_with_some_gradients_alone_are_not_drawn(write, tmp_path: Path) -> None:
@@ -155,6 +192,13 @@ def test_curves_say_in_one_sentence_what_they_cannot_draw(write, tmp_path: Path,
     with pytest.raises(SystemExit, match="2"):
         curves_script.main()
     assert "--gradients draws one run" in capsys.readouterr().err
+
+
+def test_many_seeds_are_pale_so_that_their_median_is_seen(write, tmp_path: Path) -> None:
+    for seed in range(32):
+        write(seed, 2, epochs=3)
+    figure = curves(settings(gather(tmp_path).runs), "accuracy", aligned=False)
+    assert figure is not None and figure.axes[0].collections[0].get_alpha() == 0.25
 
 
 def test_survival_curves_that_coincide_are_all_seen(write, tmp_path: Path) -> None:

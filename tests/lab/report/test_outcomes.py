@@ -77,6 +77,17 @@ def test_runs_that_a_clock_has_ended_are_not_taken_for_whole_ones(write, tmp_pat
     assert own.ratio is None and own.seeds == 3
 
 
+def test_seeds_that_came_to_a_moment_before_the_clock_ended_the_others_are_not_paired(write, tmp_path: Path) -> None:
+    """Of seeds that stop after their moment, only those with one came to their end."""
+    early = "callbacks.eureka.stop_after=9"
+    for seed in range(6):
+        write(seed, 12 if seed % 2 else None, early, epochs=21 if seed % 2 else EPOCHS)
+        write(seed, 12 if seed < 3 else None, early, softmax="norm_softmax", epochs=21 if seed < 3 else EPOCHS - 2)
+    (section,) = assemble([gather(tmp_path)]).sections
+    (own,) = section.comparisons.values()
+    assert (own.ratio, own.watched, own.watched_p) == (None, None, None) and own.time is not None
+
+
 def test_a_run_that_ends_between_its_moment_and_stop_after_is_cut_short(write, tmp_path: Path) -> None:
     for seed in range(3):
         write(seed, 12, "callbacks.eureka.stop_after=9", epochs=13)
@@ -105,6 +116,9 @@ def test_a_seed_that_diverged_counts_as_one_without_a_moment(write, tmp_path: Pa
         folder = write(seed, 20 if seed < 5 else None, **{} if seed < 5 else {"status": "failed", "epochs": 10})
         if seed >= 5:
             told = json.loads((folder / "summary.json").read_text()) | {"diverged": True}
+            if seed > 7:  # before its first validation, as older summaries tell it
+                told["eureka"] = {"happened": None, "threshold": None}
+                (folder / "metrics.csv").write_text("step,epoch,train/loss\n9,0,0.5\n")
             (folder / "summary.json").write_text(json.dumps(told))
     own = settings(gather(tmp_path).runs)
     outcomes = [outcome(one) for one in own]

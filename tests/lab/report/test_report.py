@@ -27,6 +27,14 @@ from lab.report.write import _interval
 HOSTILE = "../../out | `a` <script>alert(1)</script> ![b](http://c/d.png) $\\frac{ \x1b[31m\n# e \ud800"
 
 
+def test_where_no_folder_can_be_read_the_error_says_so(tmp_path: Path, capsys) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "summary.json").write_text('{"loss": 0.5}')  # of another tool
+    with pytest.raises(LabError, match=r"no runs below .*: none of the folders named above can be read"):
+        report(tmp_path)
+    assert "run: summary.json is wrong" in capsys.readouterr().err
+
+
 def test_what_a_stranger_wrote_is_text_and_stays_in_the_report(write, tmp_path: Path, capsys) -> None:
     folder = write(0, 12, root=tmp_path / "runs")
     summary = json.loads((folder / "summary.json").read_text())

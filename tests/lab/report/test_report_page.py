@@ -68,6 +68,16 @@ def test_the_page_opens_offline_and_fits(browser: Any, page_file: Path, width: i
     assert problems == []
 
 
+def test_every_table_has_a_name_and_its_cells_have_headers(browser: Any, page_file: Path) -> None:
+    page, _ = opened(browser, page_file, 1200)
+    assert page.locator("table").count() > 3
+    for lacking in ("table:not([aria-label])", "th:not([scope])", "tbody tr:not(:has(th))"):
+        assert page.locator(lacking).count() == 0, lacking
+    # A seed is a header, and no more than a number to look at.
+    bold = "e => [...e.children].map(cell => getComputedStyle(cell).fontWeight)"
+    assert len(set(page.locator("#runs tbody tr").first.evaluate(bold))) == 1
+
+
 def test_a_number_leads_to_its_runs(browser: Any, page_file: Path) -> None:
     page, _ = opened(browser, page_file, 1200)
     link = page.locator("section[id^=experiment] th.name a").first
@@ -114,11 +124,42 @@ def test_a_chart_tells_its_values_and_switches_and_zooms(browser: Any, page_file
     over.dblclick(position={"x": 50, "y": 50})
     page.wait_for_function(same, arg=[figure.element_handle(), switched], timeout=5000)
     assert figure.locator("[role=img]").get_attribute("aria-label").startswith("Accuracy of all seeds")
+    # The arrow keys do what the pointer does.
+    told = figure.locator(".bar output")
+    figure.locator(".canvas").focus()
+    page.keyboard.press("ArrowRight")
+    at = int(told.inner_text().removeprefix("epoch "))
+    page.keyboard.press("ArrowRight")
+    assert told.inner_text() == f"epoch {at + 1}"
+    assert "(" in figure.locator(".legend li:has(button)").nth(1).locator(".value").inner_text()
+    page.keyboard.press("ArrowLeft")
+    assert told.inner_text() == f"epoch {at}"
     # The page is dark where the browser is, and where its reader wishes it.
     paper = "getComputedStyle(document.body).backgroundColor"
     assert page.evaluate(paper) == "rgb(255, 255, 255)"
     page.locator("#theme").click()
     assert page.evaluate(paper) != "rgb(255, 255, 255)"
+    assert problems == []
+
+
+def test_of_many_settings_a_chart_shows_medians_first(browser: Any, tmp_path: Path) -> None:
+    write_runs(tmp_path, 140, epochs=3)
+    _, out = report([tmp_path])
+    page, problems = opened(browser, out / "index.html", 1200)
+    chart = page.locator("figure:has(.chart)").first
+    chart.scroll_into_view_if_needed()
+    chart.locator(".u-over").wait_for()
+    buttons = chart.locator(".bar button").all()
+    pressed = {button.inner_text(): button.get_attribute("aria-pressed") for button in buttons}
+    assert [pressed[name] for name in ("seeds", "median", "middle half of the seeds")] == ["false", "true", "false"]
+    # The figures are in two parts, and the chart holds all.
+    assert chart.locator("h3").inner_text() == "Accuracy of all seeds, by epoch"
+    assert chart.locator("[role=img]").get_attribute("aria-label") == "Accuracy of all seeds, by epoch"
+    assert chart.locator(".many").inner_text() == "12 of 14 shown"
+    chart.locator(".bar button", has_text="all").click()
+    assert chart.locator(".many").inner_text() == ""
+    page.emulate_media(media="print")
+    assert chart.locator("h3").inner_text() == "Accuracy of all seeds, by epoch (1 of 2)"
     assert problems == []
 
 
