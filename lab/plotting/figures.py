@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import io
 import math
+import re
 import textwrap
+import warnings
 from argparse import ArgumentTypeError
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import numpy as np
 import pandas as pd
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -19,12 +24,14 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 from PIL import Image
 
-from lab.console import LabError, printable
+from lab.console import LabError, printable, tell
 from lab.files import write_atomically
 from lab.plotting.style import GUIDE, MAP, styled
 
 # Dots per inch of files: sharp on a screen with twice the usual resolution, small enough for a page.
 DPI = 150
+# What matplotlib warns of where no font has a letter.
+_NO_GLYPH = r"Glyph \d+ .* missing from font"
 
 
 def literal(text: str) -> str:
@@ -58,9 +65,31 @@ def lay_out(figure: Figure) -> None:
     further drawing (on a board, in another format) lays it out again.
     """
     if (engine := figure.get_layout_engine()) is not None:
-        with styled():
+        with styled(), _missing_letters_told():
             engine.execute(figure)
         figure.set_layout_engine(None)
+
+
+@contextmanager
+def _missing_letters_told() -> Iterator[None]:
+    """Tells in one sentence of letters that no font has: matplotlib warns of each of them, at each drawing."""
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.filterwarnings("always", message=_NO_GLYPH)
+        yield
+    for one in seen:
+        if re.match(_NO_GLYPH, str(one.message)):
+            _tell_of_missing_letters()
+        else:
+            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+
+
+@cache
+def _tell_of_missing_letters() -> None:
+    tell(
+        "pictures have boxes in place of letters that no font of this machine has: install the font Noto Sans CJK (for "
+        "Chinese, Japanese and Korean) or Noto Emoji, and delete matplotlib's list of fonts, "
+        f"{Path(matplotlib.get_cachedir()) / 'fontlist-*.json'}"
+    )
 
 
 def rendered(figure: Figure, kind: str, dpi: int = DPI, few_colors: bool = False) -> bytes:
@@ -73,7 +102,7 @@ def rendered(figure: Figure, kind: str, dpi: int = DPI, few_colors: bool = False
         few_colors: 256 colours: a drawing of lines looks the same, and takes a third of the bytes.
     """
     buffer = io.BytesIO()
-    with styled():
+    with styled(), _missing_letters_told():
         # No date, so that the same figure gives the same bytes.
         figure.savefig(buffer, format=kind, dpi=dpi, metadata={"CreationDate": None} if kind == "pdf" else {})
     if kind == "pdf" or not few_colors:

@@ -6,11 +6,13 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import matplotlib
 import numpy as np
 from cycler import cycler
+from matplotlib.font_manager import fontManager
 
 # Colours of softmaxes, which people with colour-blindness can tell apart: those of Okabe and Ito 2008 without yellow
 # and black, which vanish on white and on black paper, then some of Tol's "muted" scheme.
@@ -65,10 +67,26 @@ _SETTINGS: Any = {
 }
 
 
+# Fonts for letters that matplotlib's own lacks, as names of softmaxes may have: Chinese, Japanese, Korean, emoji.
+_FURTHER_FONTS = (
+    *(f"{family} {letters}" for family in ("Noto Sans CJK", "Noto Sans") for letters in ("SC", "JP", "KR", "TC")),
+    "Source Han Sans", "WenQuanYi Micro Hei", "WenQuanYi Zen Hei", "Droid Sans Fallback", "IPAexGothic",
+    "Microsoft YaHei", "Yu Gothic", "Malgun Gothic", "PingFang SC", "PingFang HK", "Hiragino Sans",
+    "Apple SD Gothic Neo", "Arial Unicode MS", "Noto Emoji", "Symbola", "Segoe UI Emoji",
+)  # fmt: skip
+
+
+@cache
+def _fonts() -> list[str]:
+    """Families of fonts in the order in which a letter is looked for; one that is not installed would be warned of."""
+    installed = set(fontManager.get_font_names())
+    return ["sans-serif", *(name for name in _FURTHER_FONTS if name in installed)]
+
+
 @contextmanager
 def styled() -> Iterator[None]:
     """Draws in this style: ``with styled(): ...``, or ``@styled()`` above a function that makes a figure."""
-    with matplotlib.rc_context(_SETTINGS):
+    with matplotlib.rc_context({**_SETTINGS, "font.family": _fonts()}):
         yield
 
 

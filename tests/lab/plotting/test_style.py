@@ -7,19 +7,30 @@ import re
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from matplotlib.colors import LogNorm
+from matplotlib.font_manager import fontManager
 
 from lab.callbacks.diagnostics.attention_maps import GOT, AttentionMaps
 from lab.config.compose import CONFIGS
 from lab.datasets.reasoning import ReasoningData
 from lab.models.reasoner import Reasoner
 from lab.observation.observe import observe
-from lab.plotting.figures import bars_by_layer, legend_below, lines_by_layer, maps, new_figure, same_axes, save_figure
-from lab.plotting.style import line_style, line_styles, styled
+from lab.plotting.figures import (
+    _tell_of_missing_letters,
+    bars_by_layer,
+    legend_below,
+    lines_by_layer,
+    maps,
+    new_figure,
+    same_axes,
+    save_figure,
+)
+from lab.plotting.style import _fonts, line_style, line_styles, styled
 
 
 def test_a_softmax_has_one_look_wherever_it_is_drawn() -> None:
@@ -76,6 +87,25 @@ def test_error_bars_say_what_they_are_over() -> None:
     for shown, told in ((rows, ["mean, standard deviation over heads"]), (rows[:1], [])):
         figure = bars_by_layer(shown, ["share"], "share of attention")
         assert [text.get_text() for legend in figure.legends for text in legend.get_texts()] == told
+
+
+@pytest.mark.pictures
+def test_letters_that_no_font_has_are_told_in_one_sentence(tmp_path: Path, recwarn, capsys) -> None:
+    _tell_of_missing_letters.cache_clear()
+    figure, axes = new_figure(2, 2)
+    axes.set_title("\U000f0000 and \U000f0001")  # letters for private use
+    save_figure(figure, tmp_path / "a.png", pdf=True)
+    told = capsys.readouterr().err.splitlines()
+    assert len(told) == 1 and "install the font Noto Sans CJK" in told[0]
+    assert not [one for one in recwarn if "Glyph" in str(one.message)]
+
+
+def test_letters_are_looked_for_in_the_further_fonts_that_are_installed(monkeypatch) -> None:
+    monkeypatch.setattr(fontManager, "get_font_names", lambda: ["DejaVu Sans", "Noto Emoji", "Noto Sans CJK JP"])
+    _fonts.cache_clear()
+    with styled():
+        assert matplotlib.rcParams["font.family"] == ["sans-serif", "Noto Sans CJK JP", "Noto Emoji"]
+    _fonts.cache_clear()
 
 
 @pytest.mark.pictures
