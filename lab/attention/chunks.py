@@ -89,8 +89,8 @@ class _OverQueries(torch.autograd.Function):
                     return ctx.of_chunk(start, chunk, *(given.get(place, t) for place, t in enumerate(tensors)))
 
                 back = vjp(of_real, q[..., start:stop, :], *(tensors[place] for place in real))[1]
-                of_chunk, *of_others = back(grad_output[..., start:stop, :])
-                of_q = _filled(of_q, start, of_chunk, q.shape[-2])
+                of_rows, *of_others = back(grad_output[..., start:stop, :])
+                of_q = _filled(of_q, start, of_rows, q.shape[-2])
                 for place, gradient in zip(real, of_others, strict=True):
                     before = sums[place]
                     sums[place] = gradient if before is None else before + gradient

@@ -140,7 +140,7 @@ def _opened(spec: RunSpec) -> Iterator[OpenRun | Summary]:
         code = own_code(identity_of(spec.config))
         if before is not None and before.finished:
             run.check_same(spec.config)
-            _tell_if_code_changed(run, _earlier_code(run), code)
+            _tell_if_code_changed(run, before.own_code, code)
             tell(f"finished already: {run.folder} (force=true runs it again)")
             _tell_if_logged_otherwise(run, spec.config)
             yield before
@@ -170,7 +170,7 @@ def _identified(run: Run, spec: RunSpec, code: Mapping[str, str], before: Summar
     if "lab.train" not in origin["command"]:
         # In a worker of a launcher, the command of the process itself tells a reader nothing.
         origin["command"] = spec.command
-    earlier = _earlier_code(run) if run.goes_on else {}
+    earlier = before.own_code if before is not None and run.goes_on else {}
     _tell_if_code_changed(run, earlier, code)
     trained_with = {name: _and_then(earlier.get(name, ()), digest) for name, digest in code.items()}
     with _writable(run.folder):
@@ -196,12 +196,6 @@ def _writable(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise Unfinished(f"{folder} cannot be written: {error}; name another folder with paths.runs") from error
-
-
-def _earlier_code(run: Run) -> dict[str, tuple[str, ...]]:
-    """Digests of the user's own files that the run in this folder was trained with, one after the other, by module."""
-    noted = run.read_provenance().get("own_code") or {}
-    return {name: (digests,) if isinstance(digests, str) else tuple(digests) for name, digests in noted.items()}
 
 
 def _and_then(earlier: tuple[str, ...], digest: str) -> tuple[str, ...]:

@@ -102,7 +102,7 @@ def test_a_picture_over_training_that_fails_fails_no_run(
     monkeypatch.setattr(Sharpest, "picture", lambda self, table: picture(table))
     run = train_with(tmp_path, monkeypatch)
     assert summary_of(run)["status"] == "finished" and (run / "diagnostics" / "sharpest.csv").exists()
-    assert "callbacks.sharpest draws no picture over training: " in capsys.readouterr().err
+    assert "callbacks.own draws no picture over training: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
