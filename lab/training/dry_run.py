@@ -101,7 +101,7 @@ def _tell_unsaved(module: TwoStepModule, batch: Any) -> None:
     def step(model: nn.Module) -> None:
         model(plugin.convert_input(batch)["x"])
 
-    with own_random_numbers(module.device), _uncompiled(), plugin.forward_context():
+    with own_random_numbers(module.device), _uncompiled(), torch.no_grad(), plugin.forward_context():
         tell_unsaved(module.model, step)
 
 

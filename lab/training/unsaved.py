@@ -13,18 +13,23 @@ from lab.console import name_of, tell
 from lab.runs.own_code import own_file
 
 
+# Bytes of the largest model that is looked into: a copy of it is made.
+_MOST = 2**30
+
+
 def tell_unsaved(model: nn.Module, step: Callable[[nn.Module], object]) -> None:
     """Tells what a training step changes in the user's own modules beside parameters and buffers; changes nothing.
 
     A run that was killed goes on without it, and seeds trained together share it. Looked at are numbers, tensors and
-    generators that are plain attributes, and buffers that are not saved. What only shows the last step is told, too.
+    generators that are plain attributes, and buffers that are not saved. What only shows the last step is told, too. A
+    model of more than 1 GiB is not looked into.
 
     Args:
         model: what is trained, with all its modules.
         step: takes a model through a training step.
     """
     own = {name: one for name, one in model.named_modules() if own_file(type(one).__module__)}
-    if not own:
+    if not own or sum(parameter.nbytes for parameter in model.parameters()) > _MOST:
         return
     # A generator cannot be copied by deepcopy.
     generators = [value for one in own.values() for value in vars(one).values() if isinstance(value, torch.Generator)]

@@ -82,7 +82,8 @@ def test_twenty_steps_of_a_pretrained_gemma_on_files(gemma: Path, tmp_path: Path
     both = r"PretrainedTokenizer, .*PretrainedAnsweringModel are not made: .*trust=\[lab\.datasets\.text\.tokenizers,"
     with pytest.raises(LabError, match=both):
         load_config(folder)
-    with pytest.raises(LabError, match=r"PretrainedAnsweringModel is not made: .*trust=\[lab\.datasets\.text\.tokenizers,lab\.models"):
+    also = r"PretrainedAnsweringModel is not made: .*trust=\[lab\.datasets\.text\.tokenizers,lab\.models\.answering\]"
+    with pytest.raises(LabError, match=also):
         load_config(folder, trust)
     assert load_config(folder, [*trust, "lab.models.answering"]).model.checkpointing
 
