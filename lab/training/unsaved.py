@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from lab.console import name_of, tell
 from lab.runs.own_code import own_file
 
-
 # Bytes of the largest model that is looked into: a copy of it is made.
 _MOST = 2**30
 
