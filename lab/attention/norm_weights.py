@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.func import vjp
 
+from lab.attention.precision import without_autocast
 from lab.attention.score_variance import rounding_variance
 
 
@@ -52,8 +53,9 @@ class NormWeights(torch.autograd.Function):
         q, k, tau, weights, centred, logits, beta, by_sigma = ctx.saved_tensors
         if torch.is_grad_enabled():
             # A second derivative may be asked for: it goes by way of the inputs.
-            back = vjp(lambda q, k: NormWeights.forward(q, k, tau, ctx.factor, ctx.root)[0], q, k)[1]
-            return *back(grad_output), None, None, None
+            with without_autocast(q):
+                back = vjp(lambda q, k: NormWeights.forward(q, k, tau, ctx.factor, ctx.root)[0], q, k)[1]
+                return *back(grad_output), None, None, None
         of_logits = torch._softmax_backward_data(grad_output, weights, -1, weights.dtype)
         of_sigma = torch.linalg.vecdot(of_logits, logits).unsqueeze(-1).float() * by_sigma
         of_scores = of_logits.mul_(beta.to(q.dtype)).addcmul_(logits, of_sigma.to(q.dtype))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Protocol
 
@@ -42,7 +43,9 @@ def check_schedule(schedule: object, default_tau: float = 8.0) -> None:
         raise ValueError(f"{name}.by must say when tau is set anew, epoch or step, and is {by!r}")
     if not callable(schedule):
         raise ValueError(f"{name} needs __call__(self, progress, default_tau), which returns tau")
-    tried: Any = copy.deepcopy(schedule)
+    tried: Any = schedule
+    with suppress(Exception):  # one that cannot be copied is tried itself
+        tried = copy.deepcopy(schedule)
     for progress in (percent / 100 for percent in range(101)):
         tau: object = tried(progress, default_tau)
         if isinstance(tau, bool) or not isinstance(tau, int | float) or not 0 < tau < math.inf:

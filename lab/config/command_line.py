@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -262,38 +262,48 @@ def _check_hidden(typed: Sequence[Override], whole: DictConfig) -> None:
     paths = [path for path in {path.resolve(): path for path in found}.values() if path.resolve() != CONFIGS.resolve()]
     # Of a list of configs, Hydra notes no choice.
     lists = [(one.key_or_group, one.value()) for one in typed if isinstance(one.value(), list)]
-    for group, chosen in (*whole.hydra.runtime.choices.items(), *lists):
-        for name in chosen if isinstance(chosen, list | ListConfig) else [chosen]:
-            file = f"{group}/{name}.yaml"
-            own = [path / file for path in paths if (path / file).exists()]
-            if own and (CONFIGS / file).exists():
-                raise LabError(
-                    f"{own[0]} has the name of one of the lab's configs, which is taken: give it another name"
-                )
-            if len(own) > 1:
-                raise LabError(f"{own[0]} and {own[1]} have one name, and only one is taken: give one another name")
-    _check_keys(whole, paths)
+    chosen = [
+        (str(group), str(name))
+        for group, names in (*whole.hydra.runtime.choices.items(), *lists)
+        for name in (names if isinstance(names, list | ListConfig) else [names])
+    ]
+    for group, name in chosen:
+        file = f"{group}/{name}.yaml"
+        own = [path / file for path in paths if (path / file).exists()]
+        if own and (CONFIGS / file).exists():
+            raise LabError(f"{own[0]} has the name of one of the lab's configs, which is taken: give it another name")
+        if len(own) > 1:
+            raise LabError(f"{own[0]} and {own[1]} have one name, and only one is taken: give one another name")
+    for part in ("callbacks", "logger"):
+        named = [f"{part}/{name}.yaml" for group, name in chosen if group == part]
+        if any((CONFIGS / file).exists() for file in named):
+            files = [path / file for path in paths for file in named if (path / file).exists()]
+            _check_keys(part, whole.get(part) or {}, files)
 
 
-def _check_keys(whole: DictConfig, paths: Sequence[Path]) -> None:
+def _check_keys(group: str, made: Mapping[str, Any], files: Sequence[Path]) -> None:
     """Refuses a callback or logger of one's own that has taken the place of one of the lab's, by its key.
 
     A file that changes the lab's on purpose names it, or one that has it, among its ``defaults``.
+
+    Args:
+        group: "callbacks" or "logger".
+        made: all of this group that the run makes, by key.
+        files: the user's own that were chosen, beside some of the lab's.
     """
-    for group in ("callbacks", "logger"):
-        for key, node in (whole.get(group) or {}).items():
-            target = str(node.get("_target_")) if isinstance(node, DictConfig) else "lab."
-            if target.startswith("lab.") or not (CONFIGS / group / f"{key}.yaml").exists():
+    for file in files:
+        with suppress(OSError, ValueError, yaml.YAMLError, OmegaConfBaseException):
+            own: Any = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
+            if not isinstance(own, Mapping) or any(one != "_self_" for one in own.get("defaults") or ()):
                 continue
-            for file in sorted(file for path in paths for file in (path / group).glob("*.yaml")):
-                with suppress(OSError, ValueError, yaml.YAMLError, OmegaConfBaseException):
-                    own: Any = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
-                    changes = any(one != "_self_" for one in own.get("defaults", ()))
-                    if not changes and target == own.get(key, {}).get("_target_"):
-                        raise LabError(
-                            f"{file}: its key {key} is that of one of the lab's {group}, which would not be made: give "
-                            "it another one"
-                        )
+            for key, node in own.items():
+                target = node.get("_target_") if isinstance(node, Mapping) else None
+                taken = (CONFIGS / group / f"{key}.yaml").exists() and not str(target).startswith("lab.")
+                if target and taken and isinstance(made.get(key), Mapping) and made[key].get("_target_") == target:
+                    raise LabError(
+                        f"{file}: its key {key} is that of one of the lab's {group}, which would not be made: give it "
+                        "another one"
+                    )
 
 
 def _without_hydra(whole: DictConfig) -> Composed:

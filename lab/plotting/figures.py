@@ -32,6 +32,8 @@ from lab.plotting.style import GUIDE, MAP, styled
 DPI = 150
 # What matplotlib warns of where no font has a letter.
 _NO_GLYPH = r"Glyph \d+ .* missing from font"
+# Other warnings that were given once.
+_WARNED: dict[Any, Any] = {}
 
 
 def literal(text: str) -> str:
@@ -80,7 +82,7 @@ def _missing_letters_told() -> Iterator[None]:
         if re.match(_NO_GLYPH, str(one.message)):
             _tell_of_missing_letters()
         else:
-            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno, registry=_WARNED)
 
 
 @cache

@@ -211,13 +211,14 @@ class Speeds:
         smaller = run.probe if run.spec.config.trainer.accelerator == "cpu" else ()
         asked = [*watched, *smaller, *run.as_one]
         path = _place_of_speed(asked)
-        kept = read_arrays(path)
+        kept = read_arrays(path) if path else None
         if kept is None:
             together = f", {counted(len(run.seeds), 'seed')}" if run.together else ""
             what = f"{run.spec.experiment} ({run.spec.choices.get('model')}{together})"
             tell(f"measuring how fast {what} trains here, without its diagnostics ...")
             kept = {"seconds_a_sample": np.array(speed_of(asked, steps=6).per_sample)}
-            write_arrays(path, kept)
+            if path:
+                write_arrays(path, kept)
         return samples * float(kept["seconds_a_sample"])
 
     def seconds_left(self, runs: Sequence[Run]) -> float:
@@ -234,10 +235,16 @@ class Speeds:
             return f"cannot be trained here: {str(error).rpartition(' does not train here: ')[2]}"
 
 
-def _place_of_speed(overrides: Sequence[str]) -> Path:
-    """The file in the user's cache for the speed of a training on this machine, at this commit."""
+def _place_of_speed(overrides: Sequence[str]) -> Path | None:
+    """The file in the user's cache for the speed of a training on this machine, at this commit; None if there is none.
+
+    There is none outside a checkout, or in one with changes, which may make it faster.
+    """
+    state = git_state()
+    if state["commit"] is None or state["modified"]:
+        return None
     here = {name: value for name, value in machine().items() if name in ("processor", "cores", "threads", "gpu")}
-    told = json.dumps([list(overrides), here, git_state(), torch.__version__])
+    told = json.dumps([list(overrides), here, state["commit"], torch.__version__])
     return cache() / "speeds" / f"{hashlib.blake2b(told.encode(), digest_size=8).hexdigest()}.npz"
 
 

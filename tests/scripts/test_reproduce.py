@@ -453,14 +453,17 @@ def test_how_long_it_takes_is_measured_as_it_will_be_trained(monkeypatch, capsys
     assert all("data.batch_size=16" in own for own in asked)
     asked.clear()
     on_gpu = figure.runs_at(plan.load("6"), "published", ["data/source=drawn", "trainer=gpu"])
+    monkeypatch.setattr(plan, "git_state", lambda: {"commit": "one", "modified": False})
     plan.Speeds().seconds_left(on_gpu)
     assert "data.batch_size=16" not in asked[0]
     asked.clear()
     plan.Speeds().seconds_left(on_gpu)  # another command, at the same commit
     assert not asked
-    monkeypatch.setattr(plan, "git_state", lambda: {"commit": "another", "modified": False})
-    plan.Speeds().seconds_left(on_gpu)
-    assert asked
+    for state in ({"commit": "another", "modified": False}, {"commit": "one", "modified": True}, {"commit": None}):
+        monkeypatch.setattr(plan, "git_state", lambda state=state: state)
+        plan.Speeds().seconds_left(on_gpu)
+        assert asked
+        asked.clear()
 
 
 def test_a_figure_that_cannot_be_trained_here_keeps_no_other_from_its_turn(tmp_path: Path, monkeypatch) -> None:

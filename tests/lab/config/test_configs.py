@@ -673,9 +673,12 @@ def test_a_callback_that_hides_one_of_the_labs_is_refused(tmp_path: Path, capsys
         "often": "temperatures: {every_n_epochs: 2}\n",
         "mine": own.replace("temperatures", "mine"),
         "eureka": own.replace("temperatures", "eureka"),
+        "nothing": "temperatures: null\n",
+        "list": "[temperatures]\n",
     }.items():
         (tmp_path / "callbacks" / f"{name}.yaml").write_text(text)
-    for chosen in ("[default,often]", "[default,mine]", "changed"):
+    # Where nothing of the lab is chosen, nothing of it is hidden.
+    for chosen in ("[default,often]", "[default,mine]", "changed", "temps", "[default,nothing]"):
         check_overrides([f"--config-dir={tmp_path}", f"callbacks={chosen}"])
     for name, words in {
         "temps": "temps.yaml: its key temperatures is that of one of the lab's callbacks, which would not be made",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import errno
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,7 @@ class Remembers(Table):
         super().__init__()
         self.steps, self.depth, self.draws = 0, 3, torch.Generator()
         self.mean = torch.zeros(4)
+        self.shown, self.last, self.none = 0, torch.zeros(2, 4), math.nan
         self.register_buffer("hidden", torch.zeros(()), persistent=False)
         self.register_buffer("saved", torch.zeros(()))
 
@@ -101,9 +103,27 @@ class Remembers(Table):
         if self.training:
             self.steps += 1
             self.mean = logits.detach().mean(0)
+            self.shown = logits.detach()[0]  # of another type than before
+            self.last = logits  # with its graph
             self.hidden += torch.rand((), generator=self.draws)
             self.saved += 1
         return logits
+
+
+class Saves(Table):
+    """Counts its steps in a state of its own, which checkpoints hold."""
+
+    steps = 0
+
+    def get_extra_state(self) -> int:
+        return self.steps
+
+    def set_extra_state(self, state: int) -> None:
+        self.steps = state
+
+    def forward(self, x: Tensor) -> Any:
+        self.steps = self.steps + self.training
+        return super().forward(x)
 
 
 class Refuses(Table):
@@ -164,11 +184,16 @@ def test_what_changes_in_training_and_is_not_saved_is_told(capsys: pytest.Captur
     model = Remembers()
     begin(model, Parity())
     told = capsys.readouterr().err
-    for name in ("steps", "draws", "mean", "hidden"):
+    for name in ("steps", "draws", "mean", "shown", "last", "hidden"):
         assert f"Remembers.{name} changes in a training step, and no checkpoint holds it" in told
-    assert told.count("no checkpoint holds it") == 4
+    assert told.count("no checkpoint holds it") == 6
     assert model.steps == 0 and not model.hidden and model.training
+    model.last = model(torch.arange(2))  # not to be copied: it has a graph
+    capsys.readouterr()
+    begin(model, Parity())
+    assert capsys.readouterr().err == told
     begin(Table(), Parity())
+    begin(Saves(), Parity())
     assert not capsys.readouterr().err
 
 

@@ -235,7 +235,7 @@ class Passes(OptimConfig):
     def scheduler(self, optimizer, epochs):
         return super().scheduler(optimizer, epochs)
 
-    def loss(self, logits, target, label_smoothing=0.0):
+    def loss(self, logits, target, label_smoothing=0.0, scale=1.0):
         return super().loss(logits, target, label_smoothing)
 
 

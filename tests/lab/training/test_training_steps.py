@@ -61,12 +61,13 @@ def test_a_schedule_is_its_curve_down_to_the_least_rate(kind: Any, expected: lis
 
 
 def test_each_place_in_training_has_random_numbers_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = set()
-    for seed, epoch, batch, rank in itertools.product((0, 1), repeat=4):
+    seen = []
+    for seed, epoch, batch, rank in [*itertools.product((0, 1), repeat=4)] * 2:
         monkeypatch.setattr(TwoStepModule, "global_rank", rank)
         TwoStepModule(nn.Linear(1, 1), OptimConfig(lr=1.0), 2, seed=seed).seed_step(epoch, batch)
-        seen.add((torch.rand(1).item(), random.random(), np.random.rand()))
-    assert [len({one[place] for one in seen}) for place in range(3)] == [16] * 3
+        seen.append((torch.rand(1).item(), random.random(), np.random.rand()))
+    assert seen[:16] == seen[16:]
+    assert [len({one[generator] for one in seen}) for generator in range(3)] == [16] * 3
 
 
 def test_accumulated_batches_count_for_the_rate(monkeypatch: pytest.MonkeyPatch) -> None:
