@@ -14,6 +14,7 @@ from lab.report import charts, figures
 from lab.report.charts import Chart
 from lab.report.settings import Setting
 from lab.report.temperatures import temperatures
+from lab.report.titles import titles_of
 
 _QUANTITIES: tuple[charts.Quantity, ...] = ("accuracy", "loss")
 _SEEDS = (
@@ -65,7 +66,7 @@ def drawings_of(experiment: str, own: Sequence[Setting], confidence: float) -> l
         confidence: of all intervals.
     """
     found: list[Drawing] = []
-    styles, titles = figures.line_styles_of(own), figures.titles_of(own)
+    styles, titles = figures.line_styles_of(own), titles_of(own)
 
     def add(
         name: str,

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import textwrap
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,13 +12,14 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
 from lab.plotting.curves import gradient_panel, gradient_rows, guide, mark_moments, over_seeds
-from lab.plotting.figures import count_axis, legend_below, literal, name_left, new_figure, panels
+from lab.plotting.figures import count_axis, legend_below, name_left, new_figure, panels
 from lab.plotting.style import GUIDE, MAP, LineStyle, line_styles, line_widths, styled
 from lab.report.middle import middle, points
 from lab.report.outcomes import change_times, looked_at, times, undecided
 from lab.report.records import Record
 from lab.report.settings import Setting
 from lab.report.survival import Times, no_moment_yet
+from lab.report.titles import panel_title, titles_of, told_apart
 
 Event = Literal["Eureka-moment", "change point"]
 
@@ -31,11 +29,6 @@ PANELS = 12
 _BANDS = 4
 # Options in a setting's name that make no other method: its learning rates, and when it stops after a moment.
 _NO_METHOD = {"optim.lr", "optim.min_lr", "optim/lr", "callbacks.eureka.stop_after"}
-_LONG_NUMBER = re.compile(r"(?<==)-?\d*\.\d{5,}(e[+-]?\d+)?$")
-# Letters of a line in which a word has to be broken.
-_BROKEN = 26
-# Most lines of a title or label.
-_LINES = 3
 # Fewest steps that a median of gradients is told of.
 _FEWEST_STEPS = 3
 _LEARNING_RATE = ("optim.lr", "optim.min_lr")
@@ -44,11 +37,6 @@ _LEARNING_RATE = ("optim.lr", "optim.min_lr")
 def line_styles_of(settings: Sequence[Setting]) -> dict[Setting, LineStyle]:
     """Style of each setting of an experiment, in all its figures: the colour is its softmax's."""
     return dict(zip(settings, line_styles([setting.softmax for setting in settings]), strict=True))
-
-
-def titles_of(settings: Sequence[Setting]) -> dict[Setting, str]:
-    """Title of each setting of an experiment, in all its figures: two settings never share one."""
-    return dict(zip(settings, told_apart([setting.name for setting in settings]), strict=True))
 
 
 @styled()
@@ -366,41 +354,6 @@ def shares_of_v(folder: Path, moment: float | None, layer: int = 0) -> dict[str,
         for name in "qk"
     }
     return {name: float(np.nanmedian(own)) for name, own in shares.items() if np.isfinite(own).any()}
-
-
-def told_apart(names: Sequence[str], width: int = 34) -> list[str]:
-    """Names of settings for titles of ``width`` letters; if one is too long, all lose options that tell none apart.
-
-    An option is left out if all names of a softmax that have any option have it, no name has it with another value, and
-    the names still differ without it. Numbers are told to four digits where no two become the same. The names are those
-    of all settings: of a part of them, they would tell less.
-    """
-    if all(len(textwrap.wrap(name, width)) < _LINES for name in names):
-        return list(names)
-    whole = [name.split(", ") for name in names]
-    short = {part: _LONG_NUMBER.sub(lambda found: f"{float(found[0]):.4g}", part) for own in whole for part in own}
-    once = Counter(short.values())
-    parts = [[short[part] if once[short[part]] == 1 else part for part in own] for own in whole]
-    often = Counter(part for own in parts for part in own[1:])
-    values = Counter(part.split("=")[0] for part in often)
-    for option, times_named in often.most_common():
-        heads = {own[0] for own in parts if option in own[1:]}
-        everywhere = all(option in own for own in parts if own[0] in heads and own[1:])
-        without = [[own[0], *(part for part in own[1:] if part != option)] for own in parts]
-        alike = everywhere and values[option.split("=")[0]] == 1 and times_named > 1
-        if alike and len(set(map(tuple, without))) == len(set(names)):
-            parts = without
-    return [", ".join(own) for own in parts]
-
-
-def panel_title(text: str, width: int = 34) -> str:
-    """A title in at most three lines, shortened in its middle; a dollar sign in it begins no formula."""
-    # A line that is full to its last letter, as a broken word makes it, would reach into the next panel.
-    broken = any(len(word) > width for word in text.split())
-    lines = textwrap.wrap(text, min(width, _BROKEN) if broken else width)
-    if len(lines) > _LINES:
-        lines = [lines[0], f"… {lines[-2]}", lines[-1]]
-    return "\n".join(map(literal, lines))
 
 
 def in_parts(settings: Sequence[Setting], draw: Callable[[Sequence[Setting]], Figure | None]) -> list[Figure]:

@@ -12,9 +12,10 @@ from matplotlib.figure import Figure
 from lab.console import LabError
 from lab.plotting.figures import count_axis, legend_below, panels
 from lab.plotting.style import layer_colors, styled
-from lab.report.figures import panel_title, seed_of, titles_of
+from lab.report.figures import seed_of
 from lab.report.records import METRICS, Record
 from lab.report.settings import Setting
+from lab.report.titles import panel_title, titles_of
 from lab.runs.metrics import read_metrics_table
 
 # A vector over heads is logged as its mean and spread.

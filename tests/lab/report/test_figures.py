@@ -23,14 +23,13 @@ from lab.report.figures import (
     gradients,
     guides,
     line_styles_of,
-    panel_title,
     rate_grid,
     survival,
-    told_apart,
 )
 from lab.report.gather import gather
 from lab.report.make import report
 from lab.report.settings import settings
+from lab.report.titles import panel_title, told_apart
 from lab.runs.summary import Eureka
 from scripts import curves as curves_script
 from scripts.curves import drawn as drawn_curves
