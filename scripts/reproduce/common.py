@@ -137,8 +137,14 @@ def speed_of(overrides: Sequence[str], steps: int = 60) -> Speed:
 
 def of_this_machine(known: Iterable[Summary | None]) -> list[Summary]:
     """Picks the summaries of runs on a machine like this one: the same processor, number of cores and GPU."""
-    here = {name: machine()[name] for name in ("processor", "cores", "gpu")}
+    here = this_machine()
     return [one for one in known if one and {name: one.machine.get(name) for name in here} == here]
+
+
+def this_machine() -> dict[str, Any]:
+    """Processor, number of cores and GPU, on which the speed of a training depends."""
+    found = machine()
+    return {name: found[name] for name in ("processor", "cores", "gpu")}
 
 
 def seconds_a_step(known: Sequence[Summary], overrides: Sequence[str]) -> float:

@@ -22,9 +22,9 @@ from lab.config.suggestions import choices
 from lab.config.typed_file import read_typed
 from lab.console import LabError, counted, duration, tell
 from lab.datasets.cache import cache, read_arrays, write_arrays
-from lab.runs.provenance import git_state, machine
+from lab.runs.provenance import git_state
 from lab.training.build import build_data
-from scripts.reproduce.common import of_this_machine, speed_of
+from scripts.reproduce.common import of_this_machine, speed_of, this_machine
 from scripts.reproduce.seeds import Seeds
 
 HERE = Path(__file__).resolve().parent
@@ -178,6 +178,10 @@ class Speeds:
     def __init__(self) -> None:
         self._known: dict[tuple[str | None, str | None, int], float | LabError] = {}
 
+    @functools.cached_property
+    def _checkout(self) -> dict[str, Any]:
+        return git_state()
+
     def seconds_an_epoch(self, run: Run) -> float:
         """Seconds of one epoch of a run on this machine.
 
@@ -210,7 +214,7 @@ class Speeds:
         # A GPU takes as long for a few samples as for a whole batch.
         smaller = run.probe if run.spec.config.trainer.accelerator == "cpu" else ()
         asked = [*watched, *smaller, *run.as_one]
-        path = _place_of_speed(asked)
+        path = _place_of_speed(asked, self._checkout)
         kept = read_arrays(path) if path else None
         if kept is None:
             together = f", {counted(len(run.seeds), 'seed')}" if run.together else ""
@@ -235,15 +239,18 @@ class Speeds:
             return f"cannot be trained here: {str(error).rpartition(' does not train here: ')[2]}"
 
 
-def _place_of_speed(overrides: Sequence[str]) -> Path | None:
+def _place_of_speed(overrides: Sequence[str], state: Mapping[str, Any]) -> Path | None:
     """The file in the user's cache for the speed of a training on this machine, at this commit; None if there is none.
 
     There is none outside a checkout, or in one with changes, which may make it faster.
+
+    Args:
+        overrides: of the training.
+        state: of the checkout (:func:`lab.runs.provenance.git_state`).
     """
-    state = git_state()
     if state["commit"] is None or state["modified"]:
         return None
-    here = {name: value for name, value in machine().items() if name in ("processor", "cores", "threads", "gpu")}
+    here = {**this_machine(), "threads": torch.get_num_threads()}
     told = json.dumps([list(overrides), here, state["commit"], torch.__version__])
     return cache() / "speeds" / f"{hashlib.blake2b(told.encode(), digest_size=8).hexdigest()}.npz"
 
