@@ -172,9 +172,9 @@ def _identified(run: Run, spec: RunSpec, code: Mapping[str, str], before: Summar
         origin["command"] = spec.command
     earlier = before.own_code if before is not None and run.goes_on else {}
     _tell_if_code_changed(run, earlier, code)
-    trained_with = {name: _and_then(earlier.get(name, ()), digest) for name, digest in code.items()}
+    origin["own_code"] = {name: _and_then(earlier.get(name, ()), digest) for name, digest in code.items()}
     with _writable(run.folder):
-        run.identify(spec.config, origin | {"own_code": trained_with})
+        run.identify(spec.config, origin)
     return Summary(
         status="running",
         name=spec.name,
@@ -184,7 +184,6 @@ def _identified(run: Run, spec: RunSpec, code: Mapping[str, str], before: Summar
         overrides=spec.overrides,
         # The number at the start: fewer seeds go on once some have ended.
         seeds_together=before.seeds_together if before is not None else None,
-        own_code=trained_with,
         **origin,
     )
 

@@ -23,10 +23,11 @@ def tell_unsaved(model: nn.Module, step: Callable[[nn.Module], object]) -> None:
         model: what is trained, with all its modules.
         step: takes a model through a forward pass of training.
     """
+    files = {file: own_file(file) for file in {type(one).__module__ for one in model.modules()}}
     own = [
         name
         for name, one in model.named_modules()
-        if own_file(type(one).__module__) and type(one).get_extra_state is nn.Module.get_extra_state
+        if files[type(one).__module__] and type(one).get_extra_state is nn.Module.get_extra_state
     ]
     if not own:
         return
