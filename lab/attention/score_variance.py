@@ -13,6 +13,7 @@ from torch import Tensor
 from lab.attention import cpu_paths
 from lab.attention.causal_moments import causal_variance
 from lab.attention.masks import Causal, Mask, key_counts, mean_key, written_out
+from lab.attention.precision import without_autocast
 
 # Over which scores a statistic is taken: those of each query, or those of all queries of a head.
 Over = Literal["row", "block"]
@@ -106,14 +107,15 @@ class RowVariance(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor, *_: Tensor) -> tuple[Tensor, Tensor]:
         q, k, *computed = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            # A second derivative may be asked for: it goes by way of the inputs.
-            centred, qC = RowVariance._centred(q, k)
-        else:
-            q, centred, qC = computed
-        of_C = (q * (grad_output * (2 / centred.shape[-2]))).transpose(-2, -1) @ q
         # Columns of ``centred`` sum to 0, and so do those of the gradient of k, which needs no centring of its own.
-        return qC * (2 * grad_output), centred @ of_C
+        with without_autocast(q):  # a user may call backward() within autocast
+            if torch.is_grad_enabled():
+                # A second derivative may be asked for: it goes by way of the inputs.
+                centred, qC = RowVariance._centred(q, k)
+            else:
+                q, centred, qC = computed
+            of_C = (q * (grad_output * (2 / centred.shape[-2]))).transpose(-2, -1) @ q
+            return qC * (2 * grad_output), centred @ of_C
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], q: Tensor, k: Tensor) -> tuple[Any, Any]:

@@ -9,7 +9,7 @@ from torch import Tensor
 from lab.attention import chunks
 from lab.attention.norm_weights import norm_weights
 from lab.attention.rules.norm import NormSoftmax
-from lab.attention.score_variance import rounding_variance
+from lab.attention.score_variance import RowVariance, rounding_variance
 
 CAUSAL = torch.ones(9, 9, dtype=torch.bool).tril()
 STATISTICS = ("var", "std", "range", "mad", "max")
@@ -122,6 +122,14 @@ def test_second_derivatives_are_right(statistic, mask) -> None:
     # One head of two channels is enough: all directions are tried.
     q, k = (x[:, :1, :, :2].detach().requires_grad_() for x in (q, k))
     assert torch.autograd.gradgradcheck(lambda q, k: rule.inverse_temperature(q, k, mask), (q, k))
+
+
+def test_the_variance_has_its_gradient_in_float32_where_backward_is_called_within_autocast() -> None:
+    q, k, _ = (x[:, :, :, :2].detach().requires_grad_() for x in qkv(1.0, torch.float32))
+    variance = RowVariance.apply(q, k)[0].sum()
+    expected = torch.autograd.grad(variance, (q, k), retain_graph=True)
+    with torch.autocast("cpu"):
+        assert all(torch.equal(a, b) for a, b in zip(torch.autograd.grad(variance, (q, k)), expected, strict=True))
 
 
 @pytest.mark.parametrize("statistic", ["var", "std"])
