@@ -1,4 +1,4 @@
-"""Tells, when training begins, where the length of training does not fit epochs, batches or schedules."""
+"""Tells or refuses, when training begins, a length of training that does not fit epochs, batches or schedules."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import math
 from collections.abc import Iterator
 
 import lightning as L
+from torch.optim.lr_scheduler import OneCycleLR
 
 from lab.callbacks.access import steps_an_epoch
-from lab.console import tell
+from lab.console import LabError, tell
 from lab.datasets.loading import data_of
 
 
@@ -18,9 +19,23 @@ def tell_of_length(trainer: L.Trainer, by_epoch: bool) -> None:
     Args:
         trainer: one that begins to train.
         by_epoch: learning rate or temperature follow a schedule over ``trainer.max_epochs``.
+
+    Raises:
+        LabError: if a schedule of PyTorch ends before training does.
     """
+    _check_schedules(trainer)
     for words in _unexpected(trainer, by_epoch):
         tell(words)
+
+
+def _check_schedules(trainer: L.Trainer) -> None:
+    for scheduler in (one.scheduler for one in trainer.lr_scheduler_configs):
+        # Of PyTorch's schedules, this one alone has an end: one step later it raises an error.
+        if isinstance(scheduler, OneCycleLR) and scheduler.total_steps < (steps := trainer.estimated_stepping_batches):
+            raise LabError(
+                f"the OneCycleLR of this run has total_steps={scheduler.total_steps}, and training {steps} steps: give "
+                f"it total_steps={steps}, or train shorter"
+            )
 
 
 def _unexpected(trainer: L.Trainer, by_epoch: bool) -> Iterator[str]:

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from lab.attention.schedule import TauSchedule
-from lab.console import LabError, blamed, first_line, name_of, users_line_of
+from lab.console import blamed, name_of
 from lab.datasets.loading import Batch, data_of
 from lab.datasets.seeding import derived_seed
 from lab.models.observable import rules_of
@@ -223,20 +223,11 @@ class TwoStepModule(SeededModule):
     def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
         kind = f"the {type(scheduler).__name__} of {name_of(type(self.optim))}"
         with blamed(f"{kind} fails after step {self.global_step}"):
-            if not isinstance(scheduler, LRScheduler):
+            if isinstance(scheduler, LRScheduler):
+                scheduler.step()
+            else:
                 # timm's schedules take the number of the coming epoch, at the end of the one before it.
                 scheduler.step(epoch=self.current_epoch + 1)
-                return
-            try:
-                scheduler.step()
-            except ValueError as error:
-                if users_line_of(error):
-                    raise
-                # One of torch that has an end: OneCycleLR.
-                raise LabError(
-                    f"{kind} fails at step {self.global_step} of {self.trainer.estimated_stepping_batches}: let it "
-                    f"last as long as the run ({first_line(error)})"
-                ) from error
 
     def _set_temperatures(self, progress: float) -> None:
         assert self.schedule is not None

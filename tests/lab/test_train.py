@@ -597,12 +597,6 @@ def test_a_task_of_a_launcher_trains_the_run_that_its_own_command_names(tmp_path
     assert summary_of(train_in(tmp_path, *SMALL, "seed=1"))["status"] == "finished"
 
 
-def test_a_task_of_a_launcher_trains_the_run_that_its_own_command_names(tmp_path: Path, monkeypatch) -> None:
-    """As of ``srun sh -c 'python -m lab.train ... seed=$SLURM_PROCID'``: Lightning takes this process for rank 1."""
-    monkeypatch.setattr(rank_zero_only, "rank", 1)
-    assert summary_of(train_in(tmp_path, *SMALL, "seed=1"))["status"] == "finished"
-
-
 def test_a_run_that_a_signal_ends_before_its_block_begins_is_taken_back(tmp_path: Path) -> None:
     opening = fit._opened(RunSpec.compose([*SMALL, f"paths.runs={tmp_path}"]))
     opening.__enter__()

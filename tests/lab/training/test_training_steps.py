@@ -138,7 +138,7 @@ def _of_length(**options: Any) -> Any:
     """A trainer of three epochs of eight steps, but for these options."""
     usual = {"num_training_batches": 8, "accumulate_grad_batches": 1, "max_epochs": 3, "max_steps": -1, "world_size": 1}
     none = dict.fromkeys(("min_epochs", "min_steps", "check_val_every_n_epoch", "datamodule"))
-    return SimpleNamespace(**{**usual, **none, **options})
+    return SimpleNamespace(**{**usual, **none, "lr_scheduler_configs": [], **options})
 
 
 @pytest.mark.parametrize("ignored", [None, -100])
