@@ -99,6 +99,12 @@ class InContextData(DataModule):
             )
         if few_shot_ways < 2 or pairs % few_shot_ways:
             raise ValueError(f"data.few_shot_ways={few_shot_ways} must be 2 or more, and divide data.pairs={pairs}")
+        if holdout * symmetries < few_shot_ways:
+            # Classes are drawn with replacement: of fewer, too many sequences show one class under all labels.
+            raise ValueError(
+                f"data.holdout={holdout} characters make {holdout * symmetries} classes under data.symmetries="
+                f"{symmetries}, fewer than data.few_shot_ways={few_shot_ways}: raise data.holdout"
+            )
         self.alphabets = alphabets
         self.image_size = image_size
         self.symmetries = symmetries
@@ -150,8 +156,6 @@ class InContextData(DataModule):
                 f"a sequence of data.pairs={self.pairs} and a query may show {self.pairs + 1} drawings of one "
                 f"character, and {found.names[poorest]} has {found.counts[poorest]}: lower data.pairs"
             )
-        if self.few_shot_ways > len(chosen) * self.symmetries:
-            raise ValueError(f"data.few_shot_ways={self.few_shot_ways} are more labels than there are classes")
         pixels = symmetric(found.pixels[chosen], self.symmetries)
         names = tuple(f"{found.names[index]}{turn}" for index in chosen.tolist() for turn in TURNS[: self.symmetries])
         return Drawings(pixels, found.counts[chosen].repeat_interleave(self.symmetries), names)

@@ -30,6 +30,8 @@ from lab.report.survival import Median, Times, log_rank, median_time, times_of
 from lab.runs.metric_names import is_accuracy
 
 CADENCE = "trainer.check_val_every_n_epoch"
+# What the loss of a token depends on, beside the model.
+_TEXT = ("data.corpus.", "data.vocabulary", "data.tokenizer")
 
 
 @dataclass(frozen=True)
@@ -274,8 +276,12 @@ def _moment_of(runs: Setting | Record) -> list[Any]:
 
 
 def _task_of(runs: Setting | Record) -> dict[str, Any]:
-    """Classes that make the data: the task, and where its images or texts come from."""
-    return {key: name for key, name in runs.config.items() if key.startswith("data.") and key.endswith("._target_")}
+    """Classes that make the data, the task and where its images or texts come from; for a text, itself and its tokens."""
+    return {
+        key: value
+        for key, value in runs.config.items()
+        if (key.startswith("data.") and key.endswith("._target_")) or key.startswith(_TEXT)
+    }
 
 
 def _at_the_end(runs: Sequence[Record]) -> list[tuple[int, float]]:

@@ -212,18 +212,17 @@ class Summary(_Part):
         if self.eureka.threshold is not None:
             told.append("no Eureka-moment" if self.moment is None else f"Eureka-moment at epoch {self.moment}")
         told += [] if self.change is None else [f"change point at epoch {self.change}"]
-        told += self._value_at_the_end
+        told += [f"validation {self.watched_told}"] if self.watched_told else []
         told += [] if self.accuracy is None else [f"validation accuracy {self.accuracy:.2%}"]
         told.append(f"{self.steps} steps")
         told += [self.error] if self.error else []
         return f"{self.status}: {', '.join(told)}"
 
     @property
-    def _value_at_the_end(self) -> list[str]:
+    def watched_told(self) -> str:
+        """The watched metric and its newest value, as in "loss 5.61"; "" before there is one, and for the accuracy."""
         name = self.eureka.metric.removeprefix("val/")
-        if self.watched is None or name == "accuracy":
-            return []
-        return [f"validation {name} " + value_told(name, self.watched, digits=2)]
+        return "" if self.watched is None or name == "accuracy" else f"{name} {value_told(name, self.watched, digits=2)}"
 
 
 def load_summary(folder: str | Path) -> Summary:

@@ -52,6 +52,7 @@ class RunStatus:
             into.
         epochs, max_epochs: trained and to be trained.
         accuracy: last validation accuracy; None before there is one.
+        watched: last value of the metric that is watched for the moment, with its name; "" where it is the accuracy.
         moment: epoch of the Eureka-moment; None without.
         change: epoch of the change point of the metric that is watched; None without.
         seconds_left: of a running run, when its summary was written.
@@ -64,6 +65,7 @@ class RunStatus:
     epochs: int = 0
     max_epochs: int = 0
     accuracy: float | None = None
+    watched: str = ""
     moment: int | None = None
     change: int | None = None
     seconds_left: float | None = None
@@ -88,6 +90,7 @@ def status_of(folder: Path) -> RunStatus:
         epochs=epochs,
         max_epochs=most,
         accuracy=summary.accuracy,
+        watched=summary.watched_told,
         moment=summary.moment,
         change=summary.change,
         seconds_left=left if running else None,
@@ -192,9 +195,9 @@ def table(runs: list[RunStatus], root: Path, rows: int | None = None) -> Table:
     told = ", ".join(f"{counts[status]} {status}" for status in ORDER if counts[status])
     grid = Table(title=_shown(f"{root}: {told or 'no runs'}"), title_justify="left")
     shown = [_cells(run, root) for run in runs[:rows]]
-    for name in ("status", "run", "epoch", "accuracy", "Eureka", "change point", "left", "reason"):
+    for name in ("status", "run", "epoch", "accuracy", "watched", "Eureka", "change point", "left", "reason"):
         # Without empty columns: most folders have no run that is running, and none that failed.
-        if name in ("change point", "left", "reason") and not any(cells[name] for cells in shown):
+        if name in ("watched", "change point", "left", "reason") and not any(cells[name] for cells in shown):
             continue
         grid.add_column(name, justify="left" if name in ("status", "run", "reason") else "right", overflow="fold")
     for cells in shown:
@@ -208,6 +211,7 @@ def _cells(run: RunStatus, root: Path) -> dict[str, str]:
         "run": _shown(os.path.relpath(run.folder, root)),
         "epoch": f"{run.epochs:,}/{run.max_epochs:,}" if run.max_epochs else "",
         "accuracy": f"{run.accuracy:.1%}" if run.accuracy is not None else "",
+        "watched": _shown(run.watched),
         "Eureka": f"{run.moment:,}" if run.moment is not None else "",
         "change point": f"{run.change:,}" if run.change is not None else "",
         "left": duration(run.seconds_left) if run.seconds_left is not None else "",

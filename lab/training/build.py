@@ -223,7 +223,7 @@ def build_callbacks(config: DictConfig) -> list[Callback]:
 
 def build_checkpoints(config: DictConfig, run: Run, preemption: Preemption) -> Checkpoints:
     """The callback that saves checkpoints into the run folder, also when a signal tells the run to end."""
-    options: Any = OmegaConf.to_container(config.checkpoints)
+    options: Any = OmegaConf.to_container(config.checkpoints, resolve=True)
     return Checkpoints(run.checkpoints, **options, preemption=preemption)
 
 

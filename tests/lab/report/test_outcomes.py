@@ -182,8 +182,10 @@ def test_comparisons_are_with_the_baseline_and_corrected(write, tmp_path: Path) 
     assert all(against.time < 0.02 and against.seeds == 5 for against in compared)  # type: ignore[operator]
     assert compared[0].watched == pytest.approx((40, 40, 40))
     other = replace(found[-1], config={**found[-1].config, "data._target_": "my_tasks.Other"})
-    (apart,) = compare([outcome(base, base), outcome(other, base)], base)
-    assert (apart.ratio, apart.time, apart.watched, apart.watched_p, apart.seeds) == (None, None, None, None, 0)
+    vocabulary = replace(found[-1], config={**found[-1].config, "data.vocabulary": 512})
+    for one in (other, vocabulary):
+        (apart,) = compare([outcome(base, base), outcome(one, base)], base)
+        assert (apart.ratio, apart.time, apart.watched, apart.watched_p, apart.seeds) == (None, None, None, None, 0)
     heat, norm = (next(one for one in found if one.softmax == name) for name in ("heat_treatment", "norm_softmax"))
     elsewhere = replace(norm, config={**norm.config, "data._target_": "my_tasks.Other"})
     assert outcome(heat, norm).reach is not None and outcome(heat, elsewhere).reach is None
