@@ -276,7 +276,7 @@ def _moment_of(runs: Setting | Record) -> list[Any]:
 
 
 def _task_of(runs: Setting | Record) -> dict[str, Any]:
-    """Classes that make the data, the task and where its images or texts come from; for a text, itself and its tokens."""
+    """Classes that make the data: task and source; of a text also its folder and its tokens."""
     return {
         key: value
         for key, value in runs.config.items()

@@ -222,7 +222,9 @@ class Summary(_Part):
     def watched_told(self) -> str:
         """The watched metric and its newest value, as in "loss 5.61"; "" before there is one, and for the accuracy."""
         name = self.eureka.metric.removeprefix("val/")
-        return "" if self.watched is None or name == "accuracy" else f"{name} {value_told(name, self.watched, digits=2)}"
+        if self.watched is None or name == "accuracy":
+            return ""
+        return f"{name} {value_told(name, self.watched, digits=2)}"
 
 
 def load_summary(folder: str | Path) -> Summary:
