@@ -80,7 +80,7 @@ class Checkpoints(Checkpoint):
             self.save(trainer)
 
     def _is_better(self, value: float) -> bool:
-        if self.best_value is None or math.isnan(self.best_value):
+        if self.best_value is None:
             return not math.isnan(value)
         return value < self.best_value if falls(str(self.best)) else value > self.best_value
 
