@@ -80,7 +80,7 @@ class Checkpoints(Checkpoint):
             self.save(trainer)
 
     def _is_better(self, value: float) -> bool:
-        if self.best_value is None or math.isnan(self.best_value):
+        if self.best_value is None:
             return not math.isnan(value)
         return value < self.best_value if falls(str(self.best)) else value > self.best_value
 
@@ -124,7 +124,7 @@ class Checkpoints(Checkpoint):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         # The best value of another metric, such as the loss, says nothing about this one.
-        if state_dict.get("best", self.best) == self.best:
+        if state_dict["best"] == self.best:
             self.best_value = state_dict["best_value"]
 
     def due(self, trainer: L.Trainer) -> bool:

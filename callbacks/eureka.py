@@ -227,7 +227,7 @@ class EurekaMoment(Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.moment = Moment(**state_dict["moment"]) if state_dict["moment"] else None
         self._seconds_before = state_dict["wall_seconds"]
-        self._curve = list(state_dict.get("curve", []))
+        self._curve = list(state_dict["curve"])
 
 
 def watched_metric(callbacks: Iterable[Callback]) -> str:

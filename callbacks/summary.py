@@ -84,7 +84,7 @@ class RunSummary(Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._seconds_before = state_dict["seconds"]
         self._best = state_dict["best"]
-        self._restored = state_dict.get("metrics", {})
+        self._restored = state_dict["metrics"]
 
     @property
     def _seconds(self) -> float:

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from lab.datasets.loading import Batch, DataModule, Drawn
-from lab.datasets.sizes import BatchSize
 
 
 class GivenData(DataModule):
@@ -20,16 +19,14 @@ class GivenData(DataModule):
     Args:
         inputs: what is shown, in this order; files are read when their batch is due.
         read: makes an input of each; None where they are tensors already.
-        batch_size: inputs of a batch.
     """
 
-    def __init__(
-        self, inputs: Sequence[Any], read: Callable[[Any], Tensor] | None = None, batch_size: BatchSize = 16
-    ) -> None:
+    batch_size = 16
+
+    def __init__(self, inputs: Sequence[Any], read: Callable[[Any], Tensor] | None = None) -> None:
         super().__init__()
         self.inputs = inputs
         self.read = read
-        self.batch_size = batch_size
         self.validation_size = len(inputs)
 
     def model_arguments(self) -> dict[str, int]:

@@ -156,13 +156,11 @@ class Record:
     @property
     def watched_for(self) -> bool:
         """True if the run was watched for a Eureka-moment; if it was not, having none says nothing."""
-        # Older summaries of a loss that diverged before the first validation lack the threshold.
-        watched = any(key.startswith("callbacks.eureka.") for key in self.config)
-        return self.threshold is not None or (self.summary.diverged and watched)
+        return self.threshold is not None
 
     @property
     def looked_for_change(self) -> bool:
-        """True if the run was watched for a change point; runs older than this feature were not."""
+        """True if the run was watched for a change point."""
         return self.summary.eureka.changed is not None
 
     @property

@@ -52,8 +52,7 @@ _MOMENT = (
 class TensorBoard(TensorBoardLogger, Board):
     """Lightning's TensorBoard logger, with charts of what is really logged in the tab "Custom Scalars".
 
-    Event files lie in the run folder itself, because TensorBoard names a run by its folder. An older run folder has
-    them in ``tensorboard/`` and goes on there.
+    Event files lie in the run folder itself, because TensorBoard names a run by its folder.
 
     Args:
         folder: the run folder.
@@ -62,11 +61,9 @@ class TensorBoard(TensorBoardLogger, Board):
     """
 
     def __init__(self, folder: str, purge_step: int = 0) -> None:
-        before = Path(folder) / "tensorboard"
-        place = before if before.is_dir() else Path(folder)
-        _read_first(place)
+        _read_first(Path(folder))
         # A new run passes 0, not None, to log its start: TensorBoard drops nothing at the first start that it reads.
-        super().__init__(place, name="", version="", default_hp_metric=False, purge_step=purge_step)
+        super().__init__(folder, name="", version="", default_hp_metric=False, purge_step=purge_step)
         self._tags: set[str] = set()
 
     @rank_zero_only

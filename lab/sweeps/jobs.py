@@ -105,7 +105,7 @@ def differ(folder: Path, overrides: Iterable[str]) -> list[str]:
     try:
         noted = read_json(folder / JOB)["overrides"]
     except (DamagedFile, KeyError, TypeError):
-        return []  # no note, or one from before overrides were noted
+        return []  # no note
     return sorted(set(noted) ^ set(overrides))
 
 

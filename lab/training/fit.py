@@ -229,7 +229,7 @@ def _train_alone(opened: OpenRun) -> None:
             for remark in data.remarks():
                 tell(remark)
             if resume is not None:
-                check_resumable(resume, module, data, len(module.optim.parameter_groups(module.model)))
+                check_resumable(resume, module, data)
                 tell(f"going on from {resume.path}")
             use_onednn(module.model)
             if config.compile:

@@ -27,11 +27,12 @@ from lab.models.observable import observable
 _ELEMENTWISE = ("adam", "adamw", "nadam", "nadamw", "radam", "adamax", "sgd", "nesterov", "momentum", "rmsprop", "lion")
 # Options of optimisers that are elementwise without them, and what they take over all numbers of a parameter.
 _OF_A_PARAMETER = {"caution": "mean", "clipping_threshold": "root mean square"}
-# The methods that a subclass may have of its own: what they take, and with how many arguments the lab calls them.
-_CALLS = {
-    "optimizer": ("groups, samples_per_step, may_fuse", (3,)),
-    "scheduler": ("optimizer, epochs", (2,)),
-    "loss": ("logits, target, label_smoothing=0.0", (2, 3)),
+# The methods that a subclass may have of its own: what they take, with how many arguments the lab calls them, and the
+# options that the lab's own method reads.
+OWN_METHODS = {
+    "optimizer": ("groups, samples_per_step, may_fuse", (3,), ("name", "options", "lr", "lr_reference_batch")),
+    "scheduler": ("optimizer, epochs", (2,), ("schedule", "min_lr", "warmup_lr", "warmup_epochs", "warmup_steps")),
+    "loss": ("logits, target, label_smoothing=0.0", (2, 3), ("label_smoothing",)),
 }
 
 
@@ -224,7 +225,7 @@ class OptimConfig:
 
     def _check_calls(self) -> None:
         """Refuses a method of a subclass that does not take what the lab calls it with."""
-        for name, (wanted, numbers) in _CALLS.items():
+        for name, (wanted, numbers, _) in OWN_METHODS.items():
             signature = inspect.signature(getattr(self, name))
             try:
                 for number in numbers:

@@ -12,14 +12,7 @@ from typing import Any
 
 from lab.config.overrides import read_override
 from lab.console import LabError, name_of
-from lab.training.optim import OptimConfig, dummy_groups
-
-# Methods that a subclass may have of its own, what each makes, and the options that the lab's own method reads.
-_METHODS = {
-    "optimizer": ("an optimiser", ("name", "options", "lr", "lr_reference_batch")),
-    "scheduler": ("a schedule", ("schedule", "min_lr", "warmup_lr", "warmup_epochs", "warmup_steps")),
-    "loss": ("a loss", ("label_smoothing",)),
-}
+from lab.training.optim import OWN_METHODS, OptimConfig, dummy_groups
 
 
 def check_own_optim(optim: OptimConfig, overrides: Iterable[str], epochs: int) -> None:
@@ -36,7 +29,7 @@ def check_own_optim(optim: OptimConfig, overrides: Iterable[str], epochs: int) -
     Raises:
         LabError: if the schedule is none; at the first option that is ignored.
     """
-    own = [name for name in _METHODS if getattr(type(optim), name) is not getattr(OptimConfig, name)]
+    own = [name for name in OWN_METHODS if getattr(type(optim), name) is not getattr(OptimConfig, name)]
     if not own:
         return
     read = _read_when_tried(optim, own, epochs)
@@ -45,10 +38,12 @@ def check_own_optim(optim: OptimConfig, overrides: Iterable[str], epochs: int) -
         option = path.split(".")[0]
         if group != "optim" or override.text.startswith("~"):
             continue
-        for what, of_the_lab in map(_METHODS.__getitem__, own):
-            if option in of_the_lab and option not in read and not _named_in_source(type(optim), option):
+        for method in own:
+            reads = OWN_METHODS[method][-1]
+            if option in reads and option not in read and not _named_in_source(type(optim), option):
                 raise LabError(
-                    f"{override.name} is not read by {name_of(type(optim))}, which has {what} of its own: leave it out"
+                    f"{override.name} is not read by {name_of(type(optim))}, which has {method}() of its own: "
+                    "leave it out"
                 )
 
 

@@ -14,11 +14,8 @@ from lab.runs.checkpoints import Checkpoint
 
 # Entries that Lightning needs to resume training; a checkpoint of the weights alone, such as best.ckpt, lacks some.
 _NEEDED = ("state_dict", "optimizer_states", "callbacks", "loops")
-
-# Key of the data's fingerprint in a checkpoint; missing if a version without fingerprints wrote it.
-_FINGERPRINT = "data_fingerprint"
-# Key of the number of processes that train the run; missing likewise.
-_PROCESSES = "processes"
+# Keys of the data's fingerprint in a checkpoint, and of the number of processes that train the run.
+_FINGERPRINT, _PROCESSES = "data_fingerprint", "processes"
 
 
 def note_circumstances(checkpoint: dict[str, Any], data: DataModule, processes: int) -> None:
@@ -35,19 +32,17 @@ def of_same_data(before: Tensor | None, data: DataModule) -> bool:
     """True if the fingerprint of ``data``, set up, is the one from before, or there is none from before."""
     if before is None:
         return True
-    # Older checkpoints have the validation part alone.
-    now = data.fingerprint[: len(before)]
+    now = data.fingerprint
     return before.shape == now.shape and torch.allclose(before, now, rtol=1e-3, atol=1e-5, equal_nan=True)
 
 
-def check_resumable(checkpoint: Checkpoint, module: nn.Module, data: DataModule, groups: int) -> None:
+def check_resumable(checkpoint: Checkpoint, module: nn.Module, data: DataModule) -> None:
     """Loads the checkpoint's weights into ``module`` to see that they fit, and checks that ``data`` are the same.
 
     Args:
         checkpoint: to go on from.
         module: to be trained.
         data: to be trained on.
-        groups: number of parameter groups of the module's optimiser.
 
     Raises:
         LabError: if something is missing, or the weights are of another model or of other data.
@@ -62,11 +57,6 @@ def check_resumable(checkpoint: Checkpoint, module: nn.Module, data: DataModule,
         # PyTorch's message names the module in its first line, and what does not fit after it.
         why = str(error).splitlines()[-1].strip()
         raise LabError(f"{checkpoint.path} does not fit this run's model ({why}): {otherwise}") from error
-    if any(len(state["param_groups"]) != groups for state in checkpoint.content["optimizer_states"]):
-        raise LabError(
-            f"{checkpoint.path} is of a version with weight decay on what its softmax learns, which there is none on "
-            f"now: {otherwise}"
-        )
     data.setup("fit")
     if not of_same_data(fingerprint_in(checkpoint.content), data):
         raise LabError(

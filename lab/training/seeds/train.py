@@ -140,7 +140,7 @@ def _seed(one: OpenRun, checkpoint: Checkpoint | None, preemption: Preemption, a
     watching = [c for c in build_callbacks(config) if not isinstance(c, ProgressBar)]
     callbacks = [StillHeld(run), FiniteLoss(), *watching, summary, build_checkpoints(config, run, preemption)]
     if checkpoint is not None:
-        check_resumable(checkpoint, module, data, len(module.optim.parameter_groups(module.model)))
+        check_resumable(checkpoint, module, data)
         for callback in callbacks:
             if state := checkpoint.content["callbacks"].get(callback.state_key):
                 callback.load_state_dict(state)

@@ -222,12 +222,6 @@ def shown(run: Path) -> dict[str, list[int]]:
     return steps | {tag: [one.step for one in events.Histograms(tag)] for tag in events.Tags()["histograms"]}
 
 
-def test_a_run_folder_from_before_goes_on_where_it_was(tmp_path: Path) -> None:
-    assert Path(TensorBoard(str(tmp_path)).log_dir) == tmp_path
-    (tmp_path / "tensorboard").mkdir()
-    assert Path(TensorBoard(str(tmp_path)).log_dir) == tmp_path / "tensorboard"
-
-
 def test_a_run_that_fails_is_not_called_a_success(tmp_path: Path) -> None:
     board = TensorBoard(str(tmp_path / "run"))
     board.log_hyperparams({"experiment": "a", "force": True, "seed": 1, "softmax.tau": None, "overrides": ""})

@@ -321,17 +321,18 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("option", "what"),
+    ("option", "method"),
     [
-        ("optim.name=lion", "an optimiser"),
-        ("optim.options.betas=[0.5,0.5]", "an optimiser"),
-        ("optim.schedule=cosine", "a schedule"),
-        ("optim.warmup_epochs=3", "a schedule"),
-        ("optim.label_smoothing=0.5", "a loss"),
+        ("optim.name=lion", "optimizer"),
+        ("optim.options.betas=[0.5,0.5]", "optimizer"),
+        ("optim.schedule=cosine", "scheduler"),
+        ("optim.warmup_epochs=3", "scheduler"),
+        ("optim.label_smoothing=0.5", "loss"),
     ],
 )
-def test_an_option_that_an_own_optimiser_does_not_read_is_refused(own, option, what, tmp_path: Path) -> None:
-    with pytest.raises(LabError, match=rf"^{re.escape(option)} is not read by own_optim.Own, which has {what} of its"):
+def test_an_option_that_an_own_optimiser_does_not_read_is_refused(own, option, method, tmp_path: Path) -> None:
+    words = f"{option} is not read by own_optim.Own, which has {method}() of its own"
+    with pytest.raises(LabError, match=f"^{re.escape(words)}"):
         run([*own, "optim=own", option])
     assert not runs_in(tmp_path)
 
