@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import stat
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
 
 
@@ -34,6 +36,23 @@ def handling(handler: Callable[[int, Any], object], *signals: int) -> Iterator[N
         yield
     finally:
         put_back(before)
+
+
+def ends_with_its_terminal() -> None:
+    """Makes SIGHUP, the end of a terminal or of a connection by SSH, end this process as SIGTERM does."""
+    if hears(signal.SIGHUP) and signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
+        signal.signal(signal.SIGHUP, _hang_up)
+
+
+def _hang_up(number: int, frame: Any) -> None:
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in (1, 2):
+        with suppress(OSError):
+            # The terminal is gone: a line written to it would raise an error in the midst of saving.
+            if stat.S_ISCHR(os.fstat(descriptor).st_mode):
+                os.dup2(nowhere, descriptor)
+    os.close(nowhere)
+    signal.raise_signal(signal.SIGTERM)
 
 
 class Ended(SystemExit):

@@ -60,9 +60,9 @@ def write(report: Report, out: Path, provenance: Mapping[str, Any], pictures_mib
     for folder in (out, out / "figures"):
         remove_unfinished(folder, "*", LONGEST_WRITE)  # of a report that was killed
     before = _made_before(out)
-    if not (out / MARK).exists():
-        # Written first, so that the folder of an interrupted report is known as one and may be written again.
-        write_text(out / MARK, f"<!doctype html>{_GENERATOR}<title>Broken off: run the same command again</title>")
+    # Written first: an interrupted report is then known as one, and no old page stands beside new figures.
+    broken_off = "Broken off: run the same command again"
+    write_text(out / MARK, f"<!doctype html>{_GENERATOR}<title>{broken_off}</title><p>{broken_off}</p>")
     names = [f"{drawing.name}.{kind}" for drawing in report.drawings for kind in ("png", "pdf")]
     _note_made(out, {*before, *(f"figures/{name}" for name in names)})
     drawn = {drawing.name: _save(drawing, out / "figures") for drawing in report.drawings}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import pickle
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,10 @@ def read_checkpoint(path: Path) -> Checkpoint:
         return Checkpoint(path, content, int(content["global_step"]))
     except (MemoryError, DamagedCheckpoint):
         raise
+    except pickle.UnpicklingError as error:
+        raise DamagedCheckpoint(
+            "it holds something other than tensors and plain values, which might run code: it is not loaded"
+        ) from error
     except Exception as error:  # files of other people fail in more ways than can be listed
         raise DamagedCheckpoint(one_line(error)) from error
 

@@ -31,7 +31,7 @@ from lab.runs.spec import identity_of
 from lab.runs.stored_config import FILE as CONFIG
 from lab.runs.stored_config import read_config
 from lab.runs.summary import FILE as SUMMARY
-from lab.runs.summary import RESERVE, Summary, give_room_back, read_summary, reserve_room
+from lab.runs.summary import RESERVE, NewerSummary, Summary, as_it_is_now, give_room_back, load_summary, reserve_room
 from lab.runs.walk import free_place_aside
 from lab.signals import undisturbed
 
@@ -93,8 +93,17 @@ class Run:
         return self._lock.lost
 
     def read_summary(self) -> Summary | None:
-        """Reads the summary as last written; None for a new run."""
-        return read_summary(self.folder)
+        """Reads the summary as last written; None for a new run, and for one whose summary is damaged.
+
+        Raises:
+            NewerSummary: if a newer version of the lab has written it.
+        """
+        try:
+            return as_it_is_now(load_summary(self.folder), self.folder)
+        except NewerSummary:
+            raise
+        except DamagedFile:
+            return None
 
     def read_provenance(self) -> dict[str, Any]:
         """Reads where the folder's content comes from; empty for a new run."""
@@ -111,13 +120,14 @@ class Run:
 
     @property
     def cannot_go_on(self) -> bool:
-        """True if a run that was stopped, and so saved, has lost its checkpoints: a new start would overwrite it.
+        """True if a run has no checkpoint to go on from, and a new start would overwrite what it has left.
 
-        A run that was killed or failed before its first checkpoint has had none, and starts anew in its folder.
+        That is a run that was stopped, and so saved, or one that has trained and whose summary is damaged or gone: it
+        may have finished. A run that was killed or failed before its first checkpoint starts anew in its folder.
         """
         summary = self.read_summary()
-        stopped = summary is not None and summary.status == "stopped" and summary.steps > 0
-        return stopped and not any(self.checkpoints.glob("last-*.ckpt"))
+        trained = self.metrics.exists() if summary is None else summary.status == "stopped" and summary.steps > 0
+        return trained and not any(self.checkpoints.glob("last-*.ckpt"))
 
     def identify(self, config: DictConfig, provenance: dict[str, Any]) -> None:
         """Writes the configuration, or checks that the folder holds the same one; writes the provenance.

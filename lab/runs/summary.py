@@ -169,12 +169,6 @@ class Summary(_Part):
     diverged: bool = False
 
     @model_validator(mode="after")
-    def _of_a_known_version(self) -> Summary:
-        if self.version > VERSION:
-            raise ValueError(f"it is of version {self.version}, and this lab reads up to {VERSION}: update the lab")
-        return self
-
-    @model_validator(mode="after")
     def _a_finished_run_has_trained(self) -> Summary:
         if self.finished and "epochs" not in self.model_fields_set:
             raise ValueError("status is finished, and epochs are missing")
@@ -227,11 +221,16 @@ class Summary(_Part):
         return f"{name} {value_told(name, self.watched, digits=2)}"
 
 
+class NewerSummary(DamagedFile):
+    """A summary that a newer version of the lab has written."""
+
+
 def load_summary(folder: str | Path) -> Summary:
     """Reads the summary of a run folder as it was written.
 
     Raises:
         DamagedFile: if there is none, or it is not one.
+        NewerSummary: if this version of the lab does not know it.
         LabError: if ``folder`` is no path.
     """
     folder = as_path(folder, "load_summary('runs/reasoning/softmax/seed=0')")
@@ -242,6 +241,9 @@ def load_summary(folder: str | Path) -> Summary:
     path = folder / FILE
     # Not with pydantic's own JSON parser: NaN must be told apart from a number.
     content = read_json(path)
+    version = content.get("version") if isinstance(content, dict) else None
+    if isinstance(version, int) and version > VERSION:
+        raise NewerSummary(path, f"is of version {version}, and this lab reads up to {VERSION}: update the lab")
     try:
         return Summary.model_validate(content)
     except ValidationError as error:

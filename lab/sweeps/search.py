@@ -193,7 +193,7 @@ def _held(folder: Path, name: str) -> Iterator[None]:
         LabError: if one runs it already, or the folder cannot be locked.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder / f".{name}.lock")
+    lock = FileLock(folder / f".{name}.lock", fallback_to_soft=False)
     try:
         lock.acquire(blocking=False)
     except Timeout:

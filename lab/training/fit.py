@@ -194,7 +194,12 @@ def _writable(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise Unfinished(f"{folder} cannot be written: {error}; name another folder with paths.runs") from error
+        why = f"it is a link to {folder.readlink()}, which is not there" if _leads_nowhere(folder) else error
+        raise Unfinished(f"{folder} cannot be written: {why}; name another folder with paths.runs") from error
+
+
+def _leads_nowhere(folder: Path) -> bool:
+    return os.path.islink(folder) and not os.path.exists(folder)  # Path raises where a name is too long
 
 
 def _and_then(earlier: tuple[str, ...], digest: str) -> tuple[str, ...]:

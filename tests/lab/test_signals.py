@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import pty
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -45,3 +50,31 @@ def test_a_signal_that_this_process_ignores_stays_ignored() -> None:
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+SAVES = """
+import signal, sys, time
+from pathlib import Path
+from lab.signals import ends_with_its_terminal
+def save(number, frame):
+    print("saved", file=sys.stderr, flush=True)
+    Path(sys.argv[1]).write_text(signal.Signals(number).name)
+    sys.exit(128 + number)
+signal.signal(signal.SIGTERM, save)
+ends_with_its_terminal()
+print("ready", flush=True)
+while True: time.sleep(0.01)
+"""
+
+
+def test_the_end_of_the_terminal_ends_a_process_as_sigterm_does(tmp_path: Path) -> None:
+    """As when a connection by SSH breaks: lines that are told while it saves must not raise an error."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-c", SAVES, str(tmp_path / "saved")]
+    process = subprocess.Popen(command, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    assert os.read(ours, 5) == b"ready"
+    os.close(ours)
+    process.send_signal(signal.SIGHUP)
+    assert process.wait(60) == 128 + signal.SIGTERM
+    assert (tmp_path / "saved").read_text() == "SIGTERM"

@@ -120,6 +120,25 @@ def test_a_stopped_run_without_a_checkpoint_is_kept_when_it_starts_anew(tmp_path
     assert summary_of(run)["status"] == "finished"
 
 
+def test_a_run_whose_summary_cannot_be_read_is_not_written_over(tmp_path: Path) -> None:
+    run, command = (
+        train_in(tmp_path, *SMALL, "debug=fast"),
+        [*SMALL, "debug=fast", f"paths.runs={tmp_path}", "threads=1"],
+    )
+    for path in run.glob("checkpoints/*"):
+        path.unlink()
+    newer = json.dumps({**summary_of(run), "version": 99})
+    (run / "summary.json").write_text(newer)
+    with pytest.raises(LabError, match=r"summary.json is of version 99, and this lab reads up to 1: update the lab"):
+        train_with(command)
+    assert (run / "summary.json").read_text() == newer
+    (run / "summary.json").write_text('{"status": "fini')
+    old = (run / "metrics.csv").read_text()
+    train_with(command)
+    assert (run.with_name("seed=0~1") / "metrics.csv").read_text() == old
+    assert summary_of(run)["status"] == "finished"
+
+
 KILLED = """
 import os, sys
 from lab.runs.checkpoints import AtomicCheckpointIO

@@ -114,7 +114,7 @@ def test_a_pickle_in_a_checkpoint_would_run_code_where_a_reader_took_it_for_the_
         save_checkpoint({"global_step": step, "state_dict": {}}, folder / f"last-{step:09d}.ckpt")
     ATTACKS["a pickle in a checkpoint"](tmp_path, made)
     newest = folder / "last-000000002.ckpt"
-    with pytest.raises(DamagedCheckpoint, match=r"weights_only|Unsupported|UnpicklingError"):
+    with pytest.raises(DamagedCheckpoint, match="it holds something other than tensors and plain values"):
         read_checkpoint(newest)
     assert not made.exists()
     torch.load(newest, weights_only=False)
