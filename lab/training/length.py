@@ -13,18 +13,19 @@ from lab.console import LabError, tell
 from lab.datasets.loading import data_of
 
 
-def tell_of_length(trainer: L.Trainer, by_epoch: bool) -> None:
+def tell_of_length(trainer: L.Trainer, by_epoch: bool, warmup_epochs: int = 0) -> None:
     """Prints what a user may not expect of the trainer's options on length and of its ``accumulate_grad_batches``.
 
     Args:
         trainer: one that begins to train.
         by_epoch: learning rate or temperature follow a schedule over ``trainer.max_epochs``.
+        warmup_epochs: epochs in which the learning rate rises, once an epoch.
 
     Raises:
         LabError: if a schedule of PyTorch ends before training does.
     """
     _check_schedules(trainer)
-    for words in _unexpected(trainer, by_epoch):
+    for words in _unexpected(trainer, by_epoch, warmup_epochs):
         tell(words)
 
 
@@ -38,7 +39,7 @@ def _check_schedules(trainer: L.Trainer) -> None:
             )
 
 
-def _unexpected(trainer: L.Trainer, by_epoch: bool) -> Iterator[str]:
+def _unexpected(trainer: L.Trainer, by_epoch: bool, warmup_epochs: int) -> Iterator[str]:
     if (steps := steps_an_epoch(trainer)) is None:
         return
     batches, together = int(trainer.num_training_batches), trainer.accumulate_grad_batches
@@ -59,6 +60,11 @@ def _unexpected(trainer: L.Trainer, by_epoch: bool) -> Iterator[str]:
     for option, least in (("min_steps", trainer.min_steps or 0), ("min_epochs", (trainer.min_epochs or 0) * steps)):
         if least > ends:
             yield f"trainer.{option}={getattr(trainer, option)} does nothing: training ends before, after {ends} steps"
+    if 0 < ends <= warmup_epochs * steps:
+        yield (
+            f"training ends within its warm-up of optim.warmup_epochs={warmup_epochs}: the learning rate never reaches "
+            "optim.lr; give more epochs, or optim.warmup_epochs=0"
+        )
     if not 0 < last < epochs * steps:
         return
     if by_epoch:

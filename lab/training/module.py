@@ -87,12 +87,17 @@ class TwoStepModule(SeededModule):
     def on_train_start(self) -> None:
         end_a_finished_epoch(self.trainer)
         set_up_validation(self.trainer)  # what is wrong with it is told before the first step
-        tell_of_length(self.trainer, self.goes_by_epoch)
+        tell_of_length(self.trainer, self.goes_by_epoch, self.warmup_epochs)
 
     @property
     def goes_by_epoch(self) -> bool:
         """True if the learning rate or the temperature follows a schedule over ``trainer.max_epochs``."""
         return self.optim.goes_by_epoch or (self.schedule is not None and self.schedule.by == "epoch")
+
+    @property
+    def warmup_epochs(self) -> int:
+        """Epochs in which the learning rate rises; 0 where it rises by steps."""
+        return self.optim.warmup_epochs if self.optim.goes_by_epoch else 0
 
     def on_train_epoch_start(self) -> None:
         if self.schedule is not None and self.schedule.by == "epoch":

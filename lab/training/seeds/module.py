@@ -250,7 +250,8 @@ class SeedsModule(L.LightningModule):
         end_a_finished_epoch(self.trainer)
         if self.seeds:  # none is left where all stopped early, and the run was killed before it ended
             set_up_validation(self.trainer)
-            tell_of_length(self.trainer, self.seeds[0].module.goes_by_epoch)
+            first = self.seeds[0].module
+            tell_of_length(self.trainer, first.goes_by_epoch, first.warmup_epochs)
 
     def training_step(self, batch: dict[int, Batch], batch_idx: int) -> Tensor:
         logits = self._logits(batch, training=True)

@@ -134,6 +134,12 @@ def test_a_least_length_above_the_greatest_is_told(options: dict[str, int], told
     assert bool(told) is ("does nothing" in said)
 
 
+@pytest.mark.parametrize(("options", "told"), [({}, False), ({"max_epochs": 2}, True), ({"max_steps": 16}, True)])
+def test_training_that_ends_within_its_warm_up_is_told(options: dict[str, int], told: bool, capsys) -> None:
+    tell_of_length(_of_length(**options), by_epoch=True, warmup_epochs=2)
+    assert ("ends within its warm-up of optim.warmup_epochs=2" in capsys.readouterr().err) is told
+
+
 def _of_length(**options: Any) -> Any:
     """A trainer of three epochs of eight steps, but for these options."""
     usual = {"num_training_batches": 8, "accumulate_grad_batches": 1, "max_epochs": 3, "max_steps": -1, "world_size": 1}
