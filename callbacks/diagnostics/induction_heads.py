@@ -1,6 +1,7 @@
 """Induction heads: attention, in a sequence that repeats itself, to what followed a token the first time.
 
-Shapes: S sequences, B of them at once, H heads, N = 2 T tokens of a sequence (as keys M), C tokens of the vocabulary.
+Shapes: S sequences, B of them at once, H heads, N = 2 T tokens of a sequence (as keys M), C tokens
+of the vocabulary, K tokens to draw from.
 """
 
 from __future__ import annotations
@@ -39,18 +40,20 @@ _NUMBERS = 12
 
 
 class _Shown(NamedTuple):
-    """A model, and how long its inputs are.
+    """Inputs that were shown.
 
     Attributes:
         model: the model.
+        inputs: how many they are.
         length: tokens of an input.
-        vocabulary: size of the vocabulary.
-        device: where tokens are.
+        tokens: those that occur, [K] int64 on the CPU.
+        device: where inputs are.
     """
 
     model: Observable
+    inputs: int
     length: int
-    vocabulary: int
+    tokens: Tensor
     device: torch.device
 
 
@@ -64,18 +67,17 @@ class InductionHeads(Diagnostic):
     one, and loss_change, the second minus the first: below 0 where the model copies. Scalars are the largest score of
     each layer, and the losses.
 
-    Tokens are drawn evenly from the vocabulary, without special tokens, no token twice in a repeat; nothing stands
-    before them. They are the same at each look. Where weights do not add up to one, scores are those of their shares
-    (``lab.observation.attention_statistics.shares``).
+    Tokens are drawn evenly from those that occur in the inputs shown, without special tokens, no token twice in a
+    repeat; nothing stands before them. Over training they are the same at each look. Where weights do not add up to
+    one, scores are those of their shares (``lab.observation.attention_statistics.shares``).
 
     Source: Olsson et al. 2022, "In-context Learning and Induction Heads" (prefix matching on random tokens that
     repeat); Elhage et al. 2021 (previous-token heads).
 
     Args:
         folder, every_n_epochs, pictures_every_n_epochs: as in :class:`Diagnostic`.
-        sequences: how many sequences.
-        repeat: tokens of a repeat, T; None takes half of the tokens of an input, or the whole vocabulary if that is
-            less.
+        scenes: how many texts to look at; as many sequences are made of their tokens.
+        repeat: tokens of a repeat, T; None takes as many as fit: half of the tokens of an input, if as many occur.
         seed: of the tokens.
 
     Raises:
@@ -89,43 +91,34 @@ class InductionHeads(Diagnostic):
         self,
         folder: str,
         every_n_epochs: PositiveInt = 1,
-        sequences: PositiveInt = 32,
+        scenes: PositiveInt = 64,
         repeat: Annotated[int, Field(ge=2)] | None = None,
         seed: int = 0,
         pictures_every_n_epochs: NonNegativeInt = 10,
     ) -> None:
-        super().__init__(folder, every_n_epochs, scenes=1, pictures_every_n_epochs=pictures_every_n_epochs)
-        self.sequences = sequences
+        super().__init__(folder, every_n_epochs, scenes, pictures_every_n_epochs)
         self.repeat = repeat
         self.seed = seed
 
     def see(self, chunk: Chunk) -> _Shown:
-        x, model = chunk.batch["x"], chunk.model
+        x = chunk.batch["x"]
         tokens = x.get("input_ids") if isinstance(x, Mapping) else x
         if not isinstance(tokens, Tensor) or tokens.dim() != 2 or tokens.is_floating_point():
             raise self._refusal("a causal language model that reads tokens alone", "this one does not")
-        length = tokens.shape[1]
         for index, layer in enumerate(chunk.layers):
-            logits_BHNM = layer["logits"]
-            square = logits_BHNM.shape[-2:] == (length, length)
+            logits_BHNM, length = layer["logits"], tokens.shape[1]
             # triu keeps the keys that stand after their query.
-            if not square or bool((~logits_BHNM.isneginf()).triu(1).any()):
+            if logits_BHNM.shape[-2:] != (length, length) or bool((~logits_BHNM.isneginf()).triu(1).any()):
                 raise self._refusal("causal attention", f"in layer {index} tokens see others than those before them")
-        with torch.no_grad():
-            logits_BNC = _logits(model, tokens[:1])
-        config = _config(model)
-        vocabulary = getattr(config, "vocab_size", None) if logits_BNC is None else logits_BNC.shape[-1]
-        if not isinstance(vocabulary, int):
-            raise self._refusal("a language model", "this one does not tell the size of its vocabulary")
-        return _Shown(model, length, vocabulary, tokens.device)
+        return _Shown(chunk.model, len(tokens), tokens.shape[1], tokens.cpu().unique(), tokens.device)
 
     def conclude(self, seen: list[Any]) -> Findings:
-        shown: _Shown = max(seen, key=lambda one: one.length)
-        tokens_SN = self._drawn(shown).to(shown.device)
-        recorder = Recorder(shown.model, what=("logits", "weights"))
-        totals = [normaliser.total for normaliser in shown.model.normalisers()]
+        model, device = seen[0].model, seen[0].device
+        tokens_SN = self._drawn(seen).to(device)
+        recorder = Recorder(model, what=("logits", "weights"))
+        totals = [normaliser.total for normaliser in model.normalisers()]
         scores, losses = [], []
-        for tokens_BN in tokens_SN.split(chunk_rows(shown.model, tokens_SN[:1], Precision())):
+        for tokens_BN in tokens_SN.split(chunk_rows(model, tokens_SN[:1], Precision())):
             logits_BNC = _logits_of(recorder.run(tokens_BN), tokens_BN)
             scores.append(
                 [_scores(one["logits"], one["weights"], total) for one, total in zip(recorder, totals, strict=True)]
@@ -137,8 +130,7 @@ class InductionHeads(Diagnostic):
             found.rows += head_rows(index, **dict(zip(_COLUMNS, score_XH.tolist(), strict=True)))
             for name in _SCORES:
                 found.scalars[f"{name}/layer_{index}"] = float(score_XH[_COLUMNS.index(name)].max())
-        table = pd.DataFrame(found.rows)
-        found.figures["heads"] = partial(_heads, table)
+        found.figures["heads"] = partial(_heads, pd.DataFrame(found.rows))
         if losses:
             first, second = mean_over_scenes(losses).tolist()
             told = {"loss_first": first, "loss_second": second, "loss_change": second - first}
@@ -173,36 +165,28 @@ class InductionHeads(Diagnostic):
         legend_below(figure)
         return figure
 
-    def _drawn(self, shown: _Shown) -> Tensor:
+    def _drawn(self, seen: list[_Shown]) -> Tensor:
         """Sequences of tokens that come twice, [S, N] int64 on the CPU.
 
         Raises:
-            LabError: if repeats do not fit into an input.
+            LabError: if repeats do not fit into an input, or too few tokens occur.
         """
-        ordinary_C = _ordinary(shown.model, shown.vocabulary)
-        most = min(shown.length // 2, int(ordinary_C.sum()))
+        length = max(shown.length for shown in seen)
+        tokens_K = torch.cat([shown.tokens for shown in seen]).unique()
+        tokens_K = tokens_K[~torch.isin(tokens_K, _specials(seen[0].model))]
+        most = min(length // 2, len(tokens_K))
         if (self.repeat or 2) > most:
             raise LabError(
-                f"{self.place}.repeat={self.repeat or 2}: inputs have {shown.length:,} tokens, and no token comes twice "
-                f"in a repeat, so that it has {most:,} tokens at most"
+                f"{self.place} draws tokens from its inputs, no token twice in a repeat, which is half of an input at "
+                f"most: {length:,} tokens in an input and {len(tokens_K):,} different ones are too few for repeat="
+                f"{self.repeat or 2}"
             )
-        generator = generator_of("induction heads", self.seed)
-        weights_SC = ordinary_C.float().expand(self.sequences, -1)
-        return torch.multinomial(weights_SC, self.repeat or most, generator=generator).repeat(1, 2)
+        even_SK = torch.ones(sum(shown.inputs for shown in seen), len(tokens_K))
+        places_ST = even_SK.multinomial(self.repeat or most, generator=generator_of("induction heads", self.seed))
+        return tokens_K[places_ST].repeat(1, 2)
 
     def _refusal(self, needs: str, has: str) -> LabError:
         return LabError(f"{self.place} needs {needs}, and {has}: leave it out")
-
-
-def _config(model: Observable) -> Any:
-    """Config of a model of ``transformers`` (of its text part); None of another model."""
-    config: Any = getattr(getattr(model, "model", None), "config", None)
-    return config.get_text_config() if hasattr(config, "get_text_config") else config
-
-
-def _logits(model: Observable, tokens_BN: Tensor) -> Tensor | None:
-    """Logits of the next token, [B, N, C]; None of a model that does not predict it."""
-    return _logits_of(model.forward(tokens_BN), tokens_BN)
 
 
 def _logits_of(out: Any, tokens_BN: Tensor) -> Tensor | None:
@@ -211,15 +195,12 @@ def _logits_of(out: Any, tokens_BN: Tensor) -> Tensor | None:
     return logits if isinstance(logits, Tensor) and logits.dim() == 3 and logits.shape[:2] == tokens_BN.shape else None
 
 
-def _ordinary(model: Observable, vocabulary: int) -> Tensor:
-    """True for each token that stands for text, as far as the model tells, bool [C]."""
-    named = [getattr(_config(model), name, None) for name in _SPECIAL_IDS]
-    special = {one for ids in named for one in (ids if isinstance(ids, list | tuple) else [ids]) if one is not None}
-    if isinstance(model, LanguageModel):
-        special |= set(range(len(SPECIAL)))
-    ordinary_C = torch.ones(vocabulary, dtype=torch.bool)
-    ordinary_C[[one for one in special if 0 <= one < vocabulary]] = False
-    return ordinary_C
+def _specials(model: Observable) -> Tensor:
+    """Tokens that stand for no text, as far as the model tells, [...] int64."""
+    config: Any = getattr(getattr(model, "model", None), "config", None)
+    named = [getattr(config, name, None) for name in _SPECIAL_IDS]
+    found = [one for ids in named for one in (ids if isinstance(ids, list | tuple) else [ids]) if one is not None]
+    return torch.tensor([*found, *(range(len(SPECIAL)) if isinstance(model, LanguageModel) else ())], dtype=torch.long)
 
 
 def _scores(logits_BHNM: Tensor, weights_BHNM: Tensor, total: Total) -> Tensor:

@@ -64,8 +64,10 @@ class ByHand(Observable):
         return 40 * state[..., self.coming]
 
 
-def looked(model: nn.Module, length: int = LENGTH, **options: Any) -> tuple[pd.DataFrame, Findings]:
-    (found,) = lab.look(model, torch.zeros(3, length, dtype=torch.long), [InductionHeads("look", **options)])
+def looked(
+    model: nn.Module, length: int = LENGTH, tokens: int = TOKENS, **options: Any
+) -> tuple[pd.DataFrame, Findings]:
+    (found,) = lab.look(model, torch.arange(4 * length).view(4, length) % tokens, [InductionHeads("look", **options)])
     return pd.DataFrame(found.rows).set_index(["layer", "head"]), found
 
 
@@ -109,9 +111,9 @@ def test_a_model_of_transformers_token_by_token() -> None:
     lab.replace_softmax(model, "softmax")
     given: list[Tensor] = []
     hook = model.register_forward_pre_hook(lambda _, inputs: given.append(inputs[0]))
-    table, _ = looked(model, 14, sequences=5, seed=3)
+    table, _ = looked(model, 14, 40, seed=3)
     hook.remove()
-    x_BN = next(one for one in given if len(one) == 5)
+    x_BN = given[-1]
     assert torch.equal(x_BN[:, :7], x_BN[:, 7:]) and not {7, 39} & set(x_BN.flatten().tolist())
     assert all(len(set(row.tolist())) == 7 for row in x_BN[:, :7])
     lab.restore_softmax(model)
@@ -120,13 +122,13 @@ def test_a_model_of_transformers_token_by_token() -> None:
     for layer, weights in enumerate(out.attentions):
         for head in range(2):
             w = weights[:, head].detach().numpy()
-            matching = np.mean([w[b, 7 + i, i + 1] for b in range(5) for i in range(7)])
-            previous = np.mean([w[b, n, n - 1] for b in range(5) for n in range(1, 14)])
+            matching = np.mean([w[b, 7 + i, i + 1] for b in range(4) for i in range(7)])
+            previous = np.mean([w[b, n, n - 1] for b in range(4) for n in range(1, 14)])
             row: Any = table.loc[(layer, head)]
             assert [row["prefix_matching"], row["previous_token"]] == pytest.approx([matching, previous], rel=1e-5)
     surprise = -out.logits.log_softmax(-1).detach()
     told = [
-        np.mean([surprise[b, n - 1, x_BN[b, n]] for b in range(5) for n in places])
+        np.mean([surprise[b, n - 1, x_BN[b, n]] for b in range(4) for n in places])
         for places in (range(1, 7), range(8, 14))
     ]
     assert table.loc[(-1, -1), ["loss_first", "loss_second"]].tolist() == pytest.approx(told, rel=1e-5)
@@ -157,12 +159,10 @@ def test_what_does_not_suit_is_refused() -> None:
         LabError, match=r"needs causal attention, and in layer 0 tokens see others than .*: leave it out"
     ):
         looked(lab.replace_softmax(bert, "softmax"))
-    with pytest.raises(
-        LabError, match=r"induction_heads.repeat=9: inputs have 16 tokens, .* so that it has 8 tokens at"
-    ):
+    with pytest.raises(LabError, match=r"16 tokens in an input and 12 different ones are too few for repeat=9"):
         looked(ByHand(1.0), repeat=9)
-    with pytest.raises(LabError, match=r"it has 1 tokens at most"):
-        looked(ByHand(1.0), 3)
+    with pytest.raises(LabError, match=r"1 different ones are too few for repeat=2"):
+        looked(ByHand(1.0), tokens=1)
 
 
 @pytest.mark.parametrize("typed", [["experiment=reasoning_small"], ["experiment=max_retrieval", "data.batch_size=4"]])
