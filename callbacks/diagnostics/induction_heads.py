@@ -208,10 +208,8 @@ def _scores(logits_BHNM: Tensor, weights_BHNM: Tensor, total: Total) -> Tensor:
     even_BHNM = ~logits_BHNM.isneginf() / items_seen(logits_BHNM, total).unsqueeze(-1)
     T = logits_BHNM.shape[-1] // 2
     columns = []
-    for offset, first in (
-        (T - 1, 1),
-        (1, 0),
-    ):  # query n looks at key n - offset; query T - 1 is still in the first repeat
+    # Query n looks at key n - offset; in the first case query T - 1 is left out, which is still in the first repeat.
+    for offset, first in ((T - 1, 1), (1, 0)):
         for one in (shares(weights_BHNM, total), even_BHNM):
             columns.append(one.diagonal(-offset, dim1=-2, dim2=-1)[..., first:].mean(-1))
     return torch.stack(columns, dim=1).cpu()

@@ -10,16 +10,18 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from conftest import train_in
+from conftest import small_gpt2, train_in
 from torch import Tensor, nn
 
 import lab
 from lab.attention.layers import Attention
 from lab.attention.rules.fixed import Fixed
 from lab.callbacks.diagnostics.induction_heads import InductionHeads
+from lab.config.look_arguments import look_arguments
 from lab.console import LabError
 from lab.models.observable import Observable
 from lab.observation.observe import Findings
+from lab.training.inspect_model import inspect_model
 from lab.training.inspection import inspect
 
 TOKENS, LENGTH = 12, 16
@@ -194,3 +196,14 @@ def test_it_looks_over_training_and_at_a_checkpoint(tmp_path: Path, monkeypatch:
     own = pd.read_csv(folder / "diagnostics" / "induction_heads.csv")
     np.testing.assert_allclose(own.drop(columns="step"), last.drop(columns=["epoch", "step"]), rtol=1e-4)
     assert (folder / "pictures" / "induction_heads" / "heads.png").exists()
+
+
+@pytest.mark.parametrize("kind", [[], ["kind=AutoModelForCausalLM"]])
+def test_a_folder_of_hugging_face_is_looked_at(kind: list[str], tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    small_gpt2(tmp_path / "gpt2")
+    typed = [f"model=hf:{tmp_path / 'gpt2'}", *kind, "diagnostics=[induction_heads]", "tokens=12", "inputs=3"]
+    inspect_model(**look_arguments([*typed, f"out={tmp_path / 'look'}"]))
+    table = pd.read_csv(tmp_path / "look" / "diagnostics" / "induction_heads.csv")
+    assert ("loss_change" in table) == bool(kind)
+    assert table["prefix_even"].dropna().tolist() == pytest.approx([(1 / np.arange(7, 13)).mean()] * 4, rel=1e-4)
