@@ -67,6 +67,8 @@ class InductionHeads(Diagnostic):
     one, and loss_change, the second minus the first: below 0 where the model copies. Scalars are the largest score of
     each layer, and the losses.
 
+    A head that always looks T - 1 tokens back scores high, too: it does not at another ``repeat``.
+
     Tokens are drawn evenly from those that occur in the inputs shown, without special tokens, no token twice in a
     repeat; nothing stands before them. Over training they are the same at each look. Where weights do not add up to
     one, scores are those of their shares (``lab.observation.attention_statistics.shares``).
