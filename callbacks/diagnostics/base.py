@@ -34,6 +34,7 @@ NEEDS = {
     "scenes": "scenes whose parts are known, to probe for them",
     "training": "batches and the loss of a run, to take their gradients",
     "text": "a model that reads text, and its tokenizer",
+    "labels": "a run, with labels to validate on",
 }
 
 
@@ -45,7 +46,7 @@ class Keeper(Callback):
     """
 
     # The key of NEEDS that it cannot look without; None if any model and any input will do.
-    needs: ClassVar[Literal["scenes", "training", "text"] | None] = None
+    needs: ClassVar[Literal["scenes", "training", "text", "labels"] | None] = None
     # Its key in the config, which messages name; None where no config has made it.
     key: str | None = None
 

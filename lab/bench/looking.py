@@ -43,8 +43,9 @@ def every_diagnostic(folder: Path) -> list[Diagnostic]:
     for path in sorted((CONFIGS / "callbacks").glob("*.yaml")):
         config = compose_config([f"callbacks=[{path.stem}]", f"paths.run='{folder}'"])
         made = [instantiate(node) for node in config.callbacks.values()]
-        # exact_match decodes texts, which a ViT does not.
-        found += [one for one in made if isinstance(one, Diagnostic) and len(made) == 1 and one.name != "exact_match"]
+        # Of texts, which a ViT does not read.
+        textual = ("exact_match", "induction_heads")
+        found += [one for one in made if isinstance(one, Diagnostic) and len(made) == 1 and one.name not in textual]
     return found
 
 

@@ -81,11 +81,8 @@ class NextSteps:
         if not hasattr(self._data, "draw_train"):
             raise LabError(f"gradients need data with draw_train, which {type(self._data).__name__} lacks")
         self._device = next(trained.module.parameters()).device
-        self.precision = _precision(trained.precision, self._device)
-        own: Any = copy.deepcopy(trained.module)
-        # The plugin of "32-true" would leave weights of a training in bfloat16 or float64 as they are.
-        own = own.float() if str(trained.precision).startswith("32") else own
-        self.module: Any = self.precision.convert_module(own).train()
+        module, self.precision = in_own_precision(trained)
+        self.module: Any = module.train()
         self.batches_an_epoch = _limited(len(self._data.train_dataloader()), trained.limit)
 
     @property
@@ -108,6 +105,15 @@ class NextSteps:
             with self.precision.forward_context():
                 loss = self.module.training_step(batch, index)
             yield loss / self._count
+
+
+def in_own_precision(trained: TrainingState) -> tuple[Any, Precision]:
+    """A copy of a checkpoint's module in the precision of its run, and Lightning's plugin for that precision."""
+    precision = _precision(trained.precision, next(trained.module.parameters()).device)
+    own: Any = copy.deepcopy(trained.module)
+    # The plugin of "32-true" would leave weights of a training in bfloat16 or float64 as they are.
+    own = own.float() if str(trained.precision).startswith("32") else own
+    return precision.convert_module(own), precision
 
 
 @contextmanager

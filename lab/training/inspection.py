@@ -93,7 +93,7 @@ def inspect(
     name = folder_name(",".join([f"step_{step:09d}", *typed]))
     looks = Looks(callbacks, out or run / "inspect" / name, force)
     text = isinstance(data, CausalLanguageData)
-    looks.check_needs({"scenes", "training", *(["text"] if text else [])}, f"the run {run}")
+    looks.check_needs({"scenes", "training", "labels", *(["text"] if text else [])}, f"the run {run}")
     data.setup("fit")
     if not data_options:  # which may name other data on purpose
         trained.check_data(data)

@@ -40,7 +40,7 @@ CONFIGS = Path(__file__).parent.parent.parent / "configs" / "callbacks"
 NAMES = sorted(
     path.stem
     for path in CONFIGS.glob("*.yaml")
-    if path.stem != "exact_match"
+    if path.stem not in ("exact_match", "induction_heads")
     and "every_n_epochs: ${diagnostics" in path.read_text()
     and "defaults" not in path.read_text()
 )

@@ -252,6 +252,8 @@ def looked_at(stand_ins: Path) -> tuple[Any, Any]:
 ELSEWHERE = {
     "exact_match": "decodes texts, token by token",
     "head_entropy": "reads texts, and its numbers at once",
+    "induction_heads": "reads tokens: tried below",
+    "validation": "validates as the steps above, and reads its numbers at once",
     "learning_coefficient": "trains a copy of the model, by the steps above",
     "gradient_norms": "reads what the steps above leave",
     "temperatures": "reads numbers now and then, when it logs",
@@ -267,7 +269,7 @@ def test_every_callback_is_tried_or_is_known_not_to_be() -> None:
         name for name in names("callbacks") if name in OmegaConf.load(CONFIGS / "callbacks" / f"{name}.yaml")
     }  # the others are lists of these
     assert alone - diagnostics().keys() == ELSEWHERE.keys() - diagnostics().keys()
-    assert diagnostics().keys() & ELSEWHERE.keys() == {"exact_match"}
+    assert diagnostics().keys() & ELSEWHERE.keys() == {"exact_match", "induction_heads"}
 
 
 @pytest.mark.parametrize("diagnostic", sorted(diagnostics().keys() - ELSEWHERE.keys()))
@@ -279,6 +281,17 @@ def test_every_diagnostic_looks(diagnostic: str, looked_at: tuple[Any, Any], tmp
     own.keep(found, 1, 1)
     assert own.path.exists() == bool(found.rows)
     assert found.rows or found.arrays
+
+
+def test_induction_heads_are_looked_for(stand_ins: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = diagnostics()["induction_heads"]
+    # Which tokens occur depends on numbers, which there are none of.
+    monkeypatch.setattr(own, "_drawn", lambda self, seen: torch.arange(8).repeat(2, 2))
+    module, data = build_model_and_data(small("causal_language_small", stand_ins, "softmax=norm_softmax"))
+    data.setup("fit")
+    with fake_gpu(may_wait=True):
+        (found,) = observe(moved(module).model, data, [own(folder=str(tmp_path))], CUDA)
+    assert [row["layer"] for row in found.rows] == [0, 0, -1]
 
 
 @pytest.mark.parametrize(
