@@ -231,6 +231,7 @@ def _train_alone(opened: OpenRun) -> None:
             if resume is not None:
                 check_resumable(resume, module, data, len(module.optim.parameter_groups(module.model)))
                 tell(f"going on from {resume.path}")
+            run.keep(data.kept())
             use_onednn(module.model)
             if config.compile:
                 module.model.compile()

@@ -21,7 +21,7 @@ import torch
 from lab.datasets.text import tokens
 from lab.datasets.text.corpus import FolderCorpus, HubCorpus
 from lab.datasets.text.data import CausalLanguageData, MaskedLanguageData, masked
-from lab.datasets.text.tokens import END, MASK, SPECIAL
+from lab.datasets.text.tokens import END, SPECIAL
 
 pytest.importorskip("tokenizers", reason="the extra language is not installed")
 
@@ -98,11 +98,11 @@ def test_of_the_masked_eight_in_ten_are_hidden_and_one_is_another() -> None:
     before = torch.randint(10, 1000, (500, 100), generator=torch.Generator().manual_seed(0))
     draw = torch.Generator().manual_seed(1)
     fate = torch.rand(500, 15, generator=draw)
-    batch = masked(before, torch.rand(500, 100, generator=draw), fate, torch.full((500, 15), 5))
+    batch = masked(before, torch.rand(500, 100, generator=draw), fate, torch.full((500, 15), 5), mask=4)
     (shown, places), asked = batch["x"], batch["y"]
     at = shown.gather(1, places)
     assert torch.equal(before.gather(1, places), asked)
-    assert (at == MASK).double().mean() == pytest.approx(0.8, abs=0.02)
+    assert (at == 4).double().mean() == pytest.approx(0.8, abs=0.02)
     assert (at == 5).double().mean() == pytest.approx(0.1, abs=0.02)
     assert (at == asked).double().mean() == pytest.approx(0.1, abs=0.02)
     assert int((shown != before).sum(1).max()) <= 15
