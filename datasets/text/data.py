@@ -154,8 +154,8 @@ class TextData(DataModule):
         answers = self.tokens.vocabulary - len(self.never_asked)
         if (uniform := math.log(answers)) < unigram:
             tell(
-                f"the plateau of the loss is that of guessing among {answers:,} tokens, {uniform:.4g}: the validation text "
-                f"is so unlike the training text that one who knows the frequencies there does worse, {unigram:.4g}"
+                f"the plateau of the loss is that of guessing among {answers:,} tokens, {uniform:.4g}: the validation "
+                f"text is so unlike the training text that one who knows only its frequencies does worse, {unigram:.4g}"
             )
         return min(unigram, uniform)
 

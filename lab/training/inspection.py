@@ -136,8 +136,8 @@ def _check_text(run: Path, data: TextData, typed: Collection[str]) -> None:
     other = next((key for key in typed if key == "data.corpus" or key.startswith("data.corpus.")), None)
     if data.tokenizer is None and other is not None:
         raise LabError(
-            f"{other} cannot be changed: {run} is of an older version and holds no {TOKENIZER}, and a tokeniser of other "
-            f"texts gives tokens that mean other words; add data.tokenizer=<{TOKENIZER}> if you have that of the run"
+            f"{other} cannot be changed: {run} is of an older version and holds no {TOKENIZER}, and a tokeniser of "
+            f"other texts gives tokens that mean other words; add data.tokenizer=<{TOKENIZER}> if you have the run's"
         )
     if data.tokenizer is not None and "data.vocabulary" in typed:
         raise LabError(f"data.vocabulary does nothing beside data.tokenizer={data.tokenizer}: leave it out")
