@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from conftest import assert_resumed_alike, set_status, summary_of, train_in
+from conftest import ROOT, assert_resumed_alike, set_status, summary_of, train_in
 
 from lab.attention.normalisers.softmax import Softmax
 from lab.attention.rules.norm import NormSoftmax
 from lab.console import LabError
 from lab.datasets.text.data import CausalLanguageData
+from lab.datasets.text.tokens import END
 from lab.models.language import CausalLanguageModel, MaskedLanguageModel
 from lab.models.observable import observable
 from lab.train import run
@@ -102,6 +104,27 @@ def test_a_run_reads_other_texts_with_its_own_tokeniser(tiny: tuple[str, ...], t
         next((found / "diagnostics").glob("*.csv")).read_text()
         == next((tmp_path / "look0" / "diagnostics").glob("*.csv")).read_text()
     )
+
+
+def test_the_page_exports_a_run_to_hugging_face(
+    tiny: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = train_in(tmp_path / "runs", "experiment=causal_language_small", *tiny)
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "language.md").read_text(), re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(code.replace("runs/causal_language_small/softmax/seed=0", str(folder)), names)
+    trained = read_trained(folder)
+    x = trained.data().draw_validation(0)["x"]
+    with torch.no_grad():
+        assert torch.equal(names["model"](x).logits, trained.model()(x))
+    assert names["tokenizer"].eos_token_id == names["model"].config.eos_token_id == END
+    assert names["tokenizer"].encode("3 and 3") == read_own(folder).encode("3 and 3").ids
+
+
+def read_own(folder: Path) -> Any:
+    """The tokeniser that a run folder keeps."""
+    return pytest.importorskip("tokenizers").Tokenizer.from_file(str(folder / "tokenizer.json"))
 
 
 @pytest.mark.parametrize("seeds", ["seed=0", "seeds=2"])
