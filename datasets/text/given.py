@@ -13,7 +13,8 @@ from lab.files import read_file
 
 # Name of a tokeniser's file, in a folder of Hugging Face, in the cache and in a run folder.
 TOKENIZER = "tokenizer.json"
-_MOST_BYTES = 2**28
+# Limits far above what tokenisers have: 262,144 tokens in 33 MB (Gemma). The file may come with somebody else's run.
+_MOST_BYTES, _MOST_TOKENS = 2**28, 2**21
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,8 @@ def given_tokenizer(named: str, masks: bool) -> Given:
         masks: whether a token that hides words is needed, too.
 
     Raises:
-        ValueError: if ``tokenizers`` is not installed, there is no such file, it cannot be read, or it lacks a token
-            that is needed.
+        ValueError: if ``tokenizers`` is not installed, there is no such file, it cannot be read, it is too large, or it
+            lacks a token that is needed.
     """
     tokenizers = library("tokenizers")
     path = Path(named).expanduser()
@@ -49,13 +50,18 @@ def given_tokenizer(named: str, masks: bool) -> Given:
         )
     try:
         content = read_file(path, _MOST_BYTES)
-        special = Special.of(tokenizers.Tokenizer.from_buffer(content))
+        tokenizer = tokenizers.Tokenizer.from_buffer(content)
+        special, highest = Special.of(tokenizer), max(tokenizer.get_vocab().values(), default=0)
     except LabError as error:
         raise ValueError(f"data.tokenizer={named}: {error}") from error
     except Exception as error:  # ``tokenizers`` raises no narrower one
         raise ValueError(
             f"data.tokenizer={named} is no {TOKENIZER} of Hugging Face tokenizers: {first_line(error)}"
         ) from error
+    if highest >= _MOST_TOKENS:
+        raise ValueError(
+            f"data.tokenizer={named} numbers a token {highest:,}, and {_MOST_TOKENS:,} tokens are the most"
+        )
     wanted = [("ends a document", special.end, ENDS)] + ([("hides a word", special.mask, MASKS)] if masks else [])
     for what, number, names in wanted:
         if number is None:

@@ -72,7 +72,7 @@ class Tokens:
 
     @cached_property
     def is_special(self) -> Tensor:
-        """Whether a number is none of an ordinary token, [vocabulary] bool."""
+        """True at each number that is not one of an ordinary token, [vocabulary] bool."""
         return torch.ones(self.vocabulary, dtype=torch.bool).index_fill(0, self.ordinary, False)
 
     def words(self, tokens: Iterable[int]) -> list[str]:

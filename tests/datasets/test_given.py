@@ -103,11 +103,15 @@ def test_what_is_no_tokeniser_is_told_before_anything_is_tokenised(
     monkeypatch.setattr(tokens, "_make", lambda *_: pytest.fail("is tokenised already"))
     (tmp_path / "text.json").write_text(json.dumps({"model": 1}))
     end = like_gpt2(tmp_path / "none.json")
+    many = json.loads(end.read_text())
+    many["model"]["vocab"]["far"] = 2**31
+    (tmp_path / "many.json").write_text(json.dumps(many))
     mask = like_gpt2(tmp_path / "end.json", "<|endoftext|>")
     said = {
         tmp_path / "nowhere": r"there is no .*nowhere; name a tokenizer\.json of Hugging Face tokenizers, or a folder",
         tmp_path / "corpus": r"there is no .*corpus/tokenizer\.json; name",
         tmp_path / "text.json": r"is no tokenizer\.json of Hugging Face tokenizers: ",
+        tmp_path / "many.json": r"numbers a token 2,147,483,648, and 2,097,152 tokens are the most",
         end: r"has no token that ends a document: one of </s>, <\|endoftext\|>, .* flagged special",
         mask: r"has no token that hides a word: one of <mask>, \[MASK\] must be among its added tokens",
     }
