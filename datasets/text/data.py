@@ -104,10 +104,8 @@ class TextData(DataModule):
 
         Also the number of the token that ends a document, where it is not that of the lab's own tokenisers.
         """
-        facts, end = (
-            {"num_classes": self.tokens.vocabulary, f"{self.task}_context": self.block},
-            self.tokens.special.end,
-        )
+        facts = {"num_classes": self.tokens.vocabulary, f"{self.task}_context": self.block}
+        end = self.tokens.special.end
         return facts if end in (END, None) else {**facts, "end_token": end}
 
     def remarks(self) -> list[str]:
