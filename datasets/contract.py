@@ -106,7 +106,7 @@ def _check_form(data: DataModule, batch: object, where: str) -> None:
     facts = data.model_arguments()
     _check_tokens(facts.get("tokens"), batch["x"], where)
     classes = facts["num_classes"]
-    counted = y[y != IGNORED] if data.ragged else y
+    counted = y[y != IGNORED] if data.ignores else y
     if counted.numel() and not 0 <= int(counted.min()) <= int(counted.max()) < classes:
         raise LabError(
             f"labels of {where} run from {int(counted.min())} to {int(counted.max())}, but model_arguments() gives "

@@ -123,6 +123,7 @@ class DataModule(L.LightningDataModule, ABC):
         locations: names of what the latent ``target_location`` chooses between.
         unit: what samples are called where they are counted.
         ragged: True where samples differ in length: two seeds' batches differ in shape, and labels may be ``IGNORED``.
+            Where labels may be so in batches of one shape, :attr:`ignores` alone is True.
     """
 
     unit: str = "samples"
@@ -144,6 +145,15 @@ class DataModule(L.LightningDataModule, ABC):
 
     def share(self, other: DataModule) -> None:
         """Takes over what ``other``, the same data with another seed, has loaded or will load, such as images."""
+
+    @property
+    def ignores(self) -> bool:
+        """True if labels may be ``IGNORED``."""
+        return self.ragged
+
+    def kept(self) -> Mapping[str, str]:
+        """Files for the run folder that are made of the data and needed to read them again: name -> text."""
+        return {}
 
     def remarks(self) -> list[str]:
         """Sentences to tell when training begins: what of the data is left out, and why."""

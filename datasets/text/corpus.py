@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from itertools import islice
+from itertools import groupby, islice
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol, TextIO
 
 from pydantic import Field, PositiveInt
 
@@ -16,6 +16,7 @@ from lab.datasets.text.library import library
 
 Split = Literal["train", "validation"]
 Pattern = Annotated[str, Field(min_length=1)]
+Document = Literal["line", "paragraph", "file"]
 
 
 class Corpus(Protocol):
@@ -55,11 +56,14 @@ def files_of(folder: Path, patterns: Mapping[Split, str], split: Split) -> list[
 
 
 class FolderCorpus:
-    """Text files of a folder, in UTF-8; a line that is not empty is a document, as in WikiText and Megatron-LM.
+    """Text files of a folder, in UTF-8.
 
     Args:
         folder: the folder.
         train, validation: patterns of file names; a file that fits both is for validation only.
+        document: what a document is. ``line`` (None): a line, without blanks around it, as in WikiText and Megatron-LM.
+            ``paragraph``: lines up to one that is empty; ``file``: a file. In these two the text is left as it is, but
+            for line ends, which become ``\\n``. Documents of blanks alone are left out.
 
     Raises:
         ValueError: if a pattern names other folders.
@@ -71,9 +75,11 @@ class FolderCorpus:
         folder: Annotated[str, Field(min_length=1)],
         train: Pattern = "*.txt",
         validation: Pattern = "valid*.txt",
+        document: Document | None = None,
     ) -> None:
         self.folder = Path(folder).expanduser()
         self.patterns: dict[Split, str] = {"train": train, "validation": validation}
+        self.document = document or "line"
         check_patterns("data.corpus", self.patterns, "*.txt")
 
     def files(self, split: Split) -> list[Path]:
@@ -93,7 +99,7 @@ class FolderCorpus:
         return found
 
     def documents(self, split: Split) -> Iterator[str]:
-        """The lines that are not empty.
+        """The documents that are not empty.
 
         Raises:
             ValueError: if a file is no text in UTF-8.
@@ -102,17 +108,32 @@ class FolderCorpus:
             try:
                 # utf-8-sig leaves out the byte-order mark that some editors put first.
                 with path.open(encoding="utf-8-sig") as lines:
-                    yield from (stripped for line in lines if (stripped := line.strip()))
+                    yield from _documents(lines, self.document)
             except UnicodeDecodeError as error:
                 raise ValueError(f"{path} is not text in UTF-8: {error.reason} {_place_of_error(path)}") from error
 
     def identity(self) -> str:
         digest = hashlib.blake2b(digest_size=16)
+        if self.document != "line":
+            digest.update(f"{self.document}\n".encode())
         for split in ("train", "validation"):
             for path in self.files(split):
                 with path.open("rb") as file:
                     digest.update(f"{split} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
         return digest.hexdigest()
+
+
+def _documents(lines: TextIO, document: Document) -> Iterator[str]:
+    """The documents of an open file that are not empty."""
+    if document == "line":
+        yield from (stripped for line in lines if (stripped := line.strip()))
+    elif document == "file":
+        if (text := lines.read()).strip():
+            yield text
+    else:
+        for empty, paragraph in groupby(lines, key=lambda line: not line.strip()):
+            if not empty:
+                yield "".join(paragraph).removesuffix("\n")
 
 
 def _place_of_error(path: Path) -> str:

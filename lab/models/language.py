@@ -30,6 +30,8 @@ class LanguageModel(Observable):
         architecture: the library's name for it, as in ``roberta``.
         options: of the architecture's config.
         softmax: makes the rule and the normaliser of a layer; None is plain softmax.
+        end_token: number of the token that ends a document, where it is not that of the lab's own tokenisers. It also
+            begins one then, as in GPT-2.
 
     Raises:
         ValueError: if ``transformers`` is not installed, or the heads do not divide the width, or the dimension
@@ -37,7 +39,12 @@ class LanguageModel(Observable):
     """
 
     def __init__(
-        self, kind: str, architecture: str, options: dict[str, Any], softmax: SoftmaxFactory | RuleFactory | None
+        self,
+        kind: str,
+        architecture: str,
+        options: dict[str, Any],
+        softmax: SoftmaxFactory | RuleFactory | None,
+        end_token: int | None = None,
     ) -> None:
         super().__init__()
         transformers = library("transformers")
@@ -49,8 +56,9 @@ class LanguageModel(Observable):
                 f"model.width={width} over model.heads={heads} is odd, but rotary positions need pairs of dimensions"
             )
         # Packed blocks have no padding: given a number for it, the models would search for it at every step.
+        start, end = (START, END) if end_token is None else (end_token, end_token)
         config = transformers.AutoConfig.for_model(
-            architecture, use_cache=False, pad_token_id=None, bos_token_id=START, eos_token_id=END, **options
+            architecture, use_cache=False, pad_token_id=None, bos_token_id=start, eos_token_id=end, **options
         )
         model: nn.Module = getattr(transformers, f"AutoModelFor{kind}").from_config(config)
         self.model = replace_softmax(model, softmax or SoftmaxFactory())
@@ -69,6 +77,7 @@ class MaskedLanguageModel(LanguageModel):
         hidden: hidden units of an MLP; None is four times the width.
         dropout: of the hidden states and of the attention weights.
         softmax: makes the rule and the normaliser of a layer; None is plain softmax.
+        end_token: as in :class:`LanguageModel`.
     """
 
     def __init__(
@@ -81,6 +90,7 @@ class MaskedLanguageModel(LanguageModel):
         hidden: Size | None = None,
         dropout: Dropout = 0.1,
         softmax: SoftmaxFactory | RuleFactory | None = None,
+        end_token: int | None = None,
     ) -> None:
         options = {
             "vocab_size": num_classes,
@@ -94,7 +104,7 @@ class MaskedLanguageModel(LanguageModel):
             "layer_norm_eps": 1e-5,
             "type_vocab_size": 1,
         }
-        super().__init__("MaskedLM", "roberta", options, softmax)
+        super().__init__("MaskedLM", "roberta", options, softmax, end_token)
 
     def forward(self, x: tuple[Tensor, Tensor]) -> Tensor:
         """(tokens [B, N], places [B, M]) -> logits [B, M, num_classes] at these places."""
@@ -118,6 +128,7 @@ class CausalLanguageModel(LanguageModel):
         hidden: hidden units of an MLP; None is four times the width.
         dropout: of GPT-2's hidden states and attention weights; of Llama's attention weights.
         softmax: makes the rule and the normaliser of a layer; None is plain softmax.
+        end_token: as in :class:`LanguageModel`.
     """
 
     answer_token = -1
@@ -133,6 +144,7 @@ class CausalLanguageModel(LanguageModel):
         hidden: Size | None = None,
         dropout: Dropout = 0.0,
         softmax: SoftmaxFactory | RuleFactory | None = None,
+        end_token: int | None = None,
     ) -> None:
         hidden = hidden or 4 * width
         own: dict[str, dict[str, Any]] = {
@@ -154,7 +166,7 @@ class CausalLanguageModel(LanguageModel):
             "hidden_size": width,
             **own[architecture],
         }
-        super().__init__("CausalLM", architecture, options, softmax)
+        super().__init__("CausalLM", architecture, options, softmax, end_token)
 
     def forward(self, x: Tensor) -> Tensor:
         """Tokens [B, N] -> logits [B, N, num_classes] of the token after each."""

@@ -5,6 +5,7 @@
         provenance.json   command, git state, package versions, machine
         summary.json      status and outcome; the one file that reports read
         metrics.csv       every logged number
+    tokenizer.json    the tokeniser of a run on a corpus
         checkpoints/      last-<step>.ckpt (two of them) and best.ckpt
         events.out.tfevents.*, pictures/   what TensorBoard reads; figures
 
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -146,6 +147,11 @@ class Run:
         if not path.exists():
             write_text(path, OmegaConf.to_yaml(config, resolve=True))
         write_json(self.folder / PROVENANCE, provenance)
+
+    def keep(self, files: Mapping[str, str]) -> None:
+        """Writes files of the data into the folder: name -> text (:meth:`lab.datasets.loading.DataModule.kept`)."""
+        for name, text in files.items() if self.primary else ():
+            write_text(self.folder / name, text)
 
     def check_same(self, config: DictConfig) -> None:
         """Compares the folder's configuration, if it holds one, with this one.

@@ -136,7 +136,7 @@ def build_module(config: DictConfig, data: DataModule, kind: type[TwoStepModule]
         optim=build_optim(config.optim),
         num_classes=facts["num_classes"],
         accuracies=data.accuracies,
-        ignored=IGNORED if data.ragged else None,
+        ignored=IGNORED if data.ignores else None,
         seed=config.seed,
         schedule=_schedule(config.softmax, {rule.default_tau for rule in rules_of(model)}),
         intervention=intervention,

@@ -236,6 +236,7 @@ def _train_alone(opened: OpenRun) -> None:
             if resume is not None:
                 check_resumable(resume, module, data)
                 tell(f"going on from {resume.path}")
+            run.keep(data.kept())
             use_onednn(module.model)
             if config.compile:
                 module.model.compile()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -16,14 +17,15 @@ from lab.config.check import check
 from lab.config.suggestions import explain_key
 from lab.console import LabError, tell
 from lab.datasets.loading import DataModule
-from lab.datasets.text.data import CausalLanguageData
+from lab.datasets.text.data import CausalLanguageData, TextData
+from lab.datasets.text.given import TOKENIZER
 from lab.files import as_path
 from lab.models.composed_softmax import softmax_config
 from lab.observation.gradients import TrainingState
 from lab.observation.subject import Subject
 from lab.runs.spec import folder_name
 from lab.training.build import build_data, build_optim
-from lab.training.load import read_trained
+from lab.training.load import Trained, read_trained
 from lab.training.looks import Looks, device_named, typed_softmax
 from lab.training.module import TwoStepModule
 from lab.training.optim import OptimConfig
@@ -75,7 +77,7 @@ def inspect(
     run = as_path(run, "inspect('runs/reasoning/softmax/seed=0', ['callbacks=[attention_entropy]'])")
     where = device_named(device)
     trained = read_trained(run, trust, checkpoint)
-    config = trained.config
+    config = deepcopy(trained.config)
     OmegaConf.set_struct(config, True)
     for key, value in (data_options or {}).items():
         try:
@@ -88,6 +90,8 @@ def inspect(
     swapped = None if softmax is None else softmax_config(softmax, *options)
     with made_of(run):
         data, optim = build_data(config.data), build_optim(config.optim)
+    if isinstance(data, TextData):
+        _check_text(run, data, data_options or {})
     model, step = trained.model(swapped, data.model_arguments()), trained.step
     swapped_in = " ".join(typed).removeprefix("softmax=") or None
     name = folder_name(",".join([f"step_{step:09d}", *typed]))
@@ -95,8 +99,7 @@ def inspect(
     text = isinstance(data, CausalLanguageData)
     looks.check_needs({"scenes", "training", "labels", *(["text"] if text else [])}, f"the run {run}")
     data.setup("fit")
-    if not data_options:  # which may name other data on purpose
-        trained.check_data(data)
+    _check_same(trained, data, data_options or {})
     tell(f"{run}: {step} steps; {', '.join(looks.names)}")
     state = _state(config, model.to(where), data, optim, step)
     subject = Subject(state.module.model, state)
@@ -106,6 +109,38 @@ def inspect(
     for one, findings in looks.found(subject, data, where, partial(_tell_too_few, more)):
         looks.keep(one, findings, {"run": str(run), "step": step, "softmax": swapped_in}, step)
     return looks.folder
+
+
+# Options of data that change how many samples there are and in what order, but not what they are made of.
+_SAME_DATA = ("batch_size", "epoch_size", "validation_size", "seed", "validation_seed", "block", "share", "workers")
+
+
+def _check_same(trained: Trained, data: DataModule, typed: Collection[str]) -> None:
+    """Checks that the data are those of the run, unless an option is typed that may name others on purpose.
+
+    Raises:
+        LabError: if they are not.
+    """
+    if not typed:
+        trained.check_data(data)
+    elif all(key in {f"data.{name}" for name in _SAME_DATA} for key in typed):
+        trained.data()  # whose first batches are those of the run
+
+
+def _check_text(run: Path, data: TextData, typed: Collection[str]) -> None:
+    """Refuses options with which the model would read tokens that mean something else, or that would do nothing.
+
+    Raises:
+        LabError: if there is one.
+    """
+    other = next((key for key in typed if key == "data.corpus" or key.startswith("data.corpus.")), None)
+    if data.tokenizer is None and other is not None:
+        raise LabError(
+            f"{other} cannot be changed: {run} is of an older version and holds no {TOKENIZER}, and a tokeniser of "
+            f"other texts gives tokens that mean other words; add data.tokenizer=<{TOKENIZER}> if you have the run's"
+        )
+    if data.tokenizer is not None and "data.vocabulary" in typed:
+        raise LabError(f"data.vocabulary does nothing beside data.tokenizer={data.tokenizer}: leave it out")
 
 
 def _state(config: DictConfig, model: nn.Module, data: DataModule, optim: OptimConfig, step: int) -> TrainingState:

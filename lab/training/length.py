@@ -49,7 +49,7 @@ def _unexpected(trainer: L.Trainer, by_epoch: bool, warmup_epochs: int) -> Itera
             f"the last step of each epoch has {over} of {together} batches, and {over}/{together} of the gradient: an "
             f"epoch of {batches} batches is no multiple of trainer.accumulate_grad_batches={together}"
         )
-    if (parts := together * trainer.world_size) > 1 and getattr(data_of(trainer), "ragged", False):
+    if (parts := together * trainer.world_size) > 1 and getattr(data_of(trainer), "ignores", False):
         options = {"trainer.accumulate_grad_batches": together, "several processes": trainer.world_size}
         several = " or ".join(name for name, number in options.items() if number > 1)
         yield (

@@ -18,13 +18,15 @@ from torch import nn
 from lab.attention.normaliser import Normaliser
 from lab.attention.rule import TemperatureRule
 from lab.attention.schedule import HeatTreatment
-from lab.config.check import check, check_arguments
+from lab.config.check import check, check_arguments, takes
 from lab.console import LabError
 from lab.datasets.loading import DataModule
 from lab.datasets.sources import Source
 from lab.datasets.tasks.task import Task
 from lab.datasets.text.corpus import FolderCorpus
+from lab.datasets.text.data import TextData
 from lab.datasets.text.drawn_problems import DrawnProblems
+from lab.datasets.text.given import TOKENIZER
 from lab.datasets.text.problem_files import FolderProblems
 from lab.datasets.text.tokenizers import ByteTokenizer
 from lab.files import DamagedFile, one_line
@@ -50,6 +52,8 @@ _OF_THE_TRAINER = ("precision", "accumulate_grad_batches", "limit_train_batches"
 
 def load_config(folder: Path, trust: Sequence[str] = ()) -> DictConfig:
     """Reads the parts of a run's config that build and inspect its model, checked like a config that is typed.
+
+    Data of language read any text with the run's own tokeniser, which the run folder keeps.
 
     Args:
         folder: the run folder.
@@ -92,6 +96,7 @@ def load_config(folder: Path, trust: Sequence[str] = ()) -> DictConfig:
             f"trust={named} allows {these} too, and runs {their} code"
         )
     _download_nothing(used["data"])
+    _take_own_tokenizer(used["data"], folder)
     config = OmegaConf.create(used)
     try:
         if not isinstance(used["norm_softmax"], Mapping):
@@ -146,6 +151,18 @@ def _values(node: Any, where: str = "") -> Iterator[tuple[str, Any]]:
             yield from _values(value, f"{where}[{index}]")
     else:
         yield where, node
+
+
+def _take_own_tokenizer(data: dict[str, Any], folder: Path) -> None:
+    """Lets data of language take the tokeniser that the run folder keeps; None where it keeps none."""
+    target = resolve_name(str(data["_target_"]))
+    if (
+        inspect.isclass(target)
+        and issubclass(target, TextData)
+        and takes(inspect.signature(target).parameters, "tokenizer")
+    ):
+        own = folder / TOKENIZER
+        data["tokenizer"] = str(own) if own.exists() else data.get("tokenizer")
 
 
 def _download_nothing(node: Any) -> None:

@@ -18,10 +18,11 @@ import numpy as np
 import pytest
 import torch
 
+from lab.datasets.loading import IGNORED
 from lab.datasets.text import tokens
 from lab.datasets.text.corpus import FolderCorpus, HubCorpus
 from lab.datasets.text.data import CausalLanguageData, MaskedLanguageData, masked
-from lab.datasets.text.tokens import END, MASK, SPECIAL
+from lab.datasets.text.tokens import END, SPECIAL
 
 pytest.importorskip("tokenizers", reason="the extra language is not installed")
 
@@ -98,14 +99,91 @@ def test_of_the_masked_eight_in_ten_are_hidden_and_one_is_another() -> None:
     before = torch.randint(10, 1000, (500, 100), generator=torch.Generator().manual_seed(0))
     draw = torch.Generator().manual_seed(1)
     fate = torch.rand(500, 15, generator=draw)
-    batch = masked(before, torch.rand(500, 100, generator=draw), fate, torch.full((500, 15), 5))
+    batch = masked(before, torch.rand(500, 100, generator=draw), fate, torch.full((500, 15), 5), mask=4)
     (shown, places), asked = batch["x"], batch["y"]
     at = shown.gather(1, places)
     assert torch.equal(before.gather(1, places), asked)
-    assert (at == MASK).double().mean() == pytest.approx(0.8, abs=0.02)
+    assert (at == 4).double().mean() == pytest.approx(0.8, abs=0.02)
     assert (at == 5).double().mean() == pytest.approx(0.1, abs=0.02)
     assert (at == asked).double().mean() == pytest.approx(0.1, abs=0.02)
     assert int((shown != before).sum(1).max()) <= 15
+
+
+def test_draws_are_those_of_the_numbers_after_the_special_tokens(corpus: FolderCorpus) -> None:
+    data = MaskedLanguageData(corpus, **sizes())
+    vocabulary, first = data.tokens.vocabulary, len(SPECIAL)
+    assert data.tokens.ordinary.tolist() == list(range(first, vocabulary))
+    for low, high, shape in ((first, vocabulary, (9, 5)), (0, vocabulary - first, (9, 5))):
+        drawn = torch.randint(low, high, shape, generator=torch.Generator().manual_seed(3)) + first - low
+        expected = torch.randint(first, vocabulary, shape, generator=torch.Generator().manual_seed(3))
+        assert torch.equal(drawn, expected)
+
+
+def test_what_a_short_block_lacks_is_not_asked_for(corpus: FolderCorpus) -> None:
+    for name in ("train.txt", "valid.txt"):
+        (corpus.folder / name).write_text("a\nb\nc d\ne\n" * 100 + "abcdefghijklmnopqrstuvw\n" * 50)
+    data = MaskedLanguageData(corpus, **sizes(vocabulary=261, validation_size=1000), share=0.9)
+    data.setup()
+    assert data.ignores and data.masked == 14
+    asked: list[int] = []
+    for index in data.validation_batches(4):
+        drawn = data.draw_validation(index)
+        batch = data.on_after_batch_transfer(drawn, 0)
+        (shown, places), y, before = batch["x"], batch["y"], drawn["tokens"]
+        there, ordinary = before.gather(1, places), (before >= len(SPECIAL)).sum(1)
+        assert torch.equal(y == IGNORED, there < len(SPECIAL)) and bool((y[y != IGNORED] >= len(SPECIAL)).all())
+        assert torch.equal((y != IGNORED).sum(1), ordinary.clamp(max=14))
+        assert torch.equal(shown.gather(1, places)[y == IGNORED], there[y == IGNORED])
+        asked += y[y != IGNORED].tolist()
+    train = [token for token in data.tokens.streams["train"].tolist() if token >= len(SPECIAL)]
+    counts = Counter(train + list(range(len(SPECIAL), data.tokens.vocabulary)))
+    surprise = [-math.log(counts[token] / counts.total()) for token in asked]
+    assert data.prior_loss() == pytest.approx(sum(surprise) / len(surprise))
+    assert MaskedLanguageData(corpus, **sizes(), share=0.99).masked == 15
+    assert not MaskedLanguageData(corpus, **sizes(), share=0.05).ignores
+
+
+@pytest.mark.parametrize("kind", [CausalLanguageData, MaskedLanguageData])
+def test_the_plateau_is_never_above_guessing(
+    corpus: FolderCorpus, kind: type, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = kind(corpus, **sizes())
+    data.setup()
+    assert (data.prior_loss() or 9) < math.log(290) and "guessing" not in capsys.readouterr().err
+    (corpus.folder / "valid.txt").write_text("@#$%^&*~?!{}" * 100)
+    data = kind(corpus, **sizes())
+    data.setup()
+    answers = data.tokens.vocabulary - (len(SPECIAL) if kind is MaskedLanguageData else 0)
+    assert data.prior_loss() == math.log(answers)
+    assert f"the plateau of the loss is that of guessing among {answers} tokens, 5." in capsys.readouterr().err
+
+
+def test_special_tokens_in_a_text_are_counted_and_told(
+    corpus: FolderCorpus, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tokens.tokenised(corpus, 300)
+    assert "as special tokens" not in capsys.readouterr().err
+    (corpus.folder / "train.txt").write_text("\n".join([*LINES, "</s> <mask> <unk>", "<mask>"]))
+    tokens.tokenised(corpus, 300)
+    assert "holds </s> (1), <mask> (2): they are read as special tokens, so replace" in capsys.readouterr().err
+
+
+def test_a_document_is_a_line_a_paragraph_or_a_file(corpus: FolderCorpus) -> None:
+    text = "\ndef f():\r\n    return 1\n \n\n  two \n"
+    (corpus.folder / "train.txt").write_bytes(text.encode())
+    (corpus.folder / "blank.txt").write_text(" \n\n")
+    expected = {
+        None: ["def f():", "return 1", "two"],
+        "line": ["def f():", "return 1", "two"],
+        "paragraph": ["def f():\n    return 1", "  two "],
+        "file": [text.replace("\r", "")],
+    }
+    named = {}
+    for document, documents in expected.items():
+        own = FolderCorpus(str(corpus.folder), document=document)  # type: ignore[arg-type]
+        assert list(own.documents("train")) == documents
+        named[document] = own.identity()
+    assert named[None] == named["line"] and len(set(named.values())) == 3
 
 
 def test_the_cache_goes_by_content(corpus: FolderCorpus, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from conftest import assert_resumed_alike, set_status, summary_of, train_in
+from conftest import ROOT, assert_resumed_alike, set_status, summary_of, train_in
 
 from lab.attention.normalisers.softmax import Softmax
 from lab.attention.rules.norm import NormSoftmax
 from lab.console import LabError
+from lab.datasets.text.data import CausalLanguageData
+from lab.datasets.text.tokens import END
 from lab.models.language import CausalLanguageModel, MaskedLanguageModel
 from lab.models.observable import observable
 from lab.train import run
+from lab.training.inspection import inspect
+from lab.training.load import read_trained
 from lab.training.stored import load_config
 
 pytest.importorskip("transformers", reason="the extra language is not installed")
@@ -51,6 +58,97 @@ def test_twenty_steps_under_a_softmax(experiment: str, softmax: str, tiny: tuple
     assert summary["eureka"]["threshold"] == pytest.approx(1.1 * summary["eureka"]["prior_loss"])
     assert load_config(folder).data.corpus.folder  # what lab.inspect makes it of
     assert 0 < summary["metrics"]["val/loss"] < 7 and 0 <= summary["metrics"]["val/accuracy"] <= 1
+
+
+def test_short_blocks_train_alone_and_side_by_side(tiny: tuple[str, ...], tmp_path: Path) -> None:
+    for name in ("train.txt", "valid.txt"):
+        (tmp_path / "corpus" / name).write_text("\n".join("abcdefgh"[number % 8] for number in range(900)))
+    typed = ["experiment=masked_language_small", *tiny, "data.share=0.7", "model.dropout=0.0", "threads=1"]
+    together = run([*typed, "seeds=2", f"paths.runs={tmp_path / 'runs'}"])
+    alone = summary_of(train_in(tmp_path / "alone", *typed, "seed=1"))
+    assert [one.status for one in together] == ["finished", "finished"]
+    assert together[1].metrics["val/loss"] == pytest.approx(alone["metrics"]["val/loss"], rel=1e-4)
+    assert together[1].metrics["train/loss"] == pytest.approx(alone["metrics"]["train/loss"], rel=1e-4)
+    assert 2 < alone["eureka"]["prior_loss"] < 3.5  # not that of tokens that never occur
+
+
+def test_a_run_reads_other_texts_with_its_own_tokeniser(tiny: tuple[str, ...], tmp_path: Path) -> None:
+    folder = train_in(tmp_path / "runs", "experiment=causal_language_small", *tiny)
+    own = (folder / "tokenizer.json").read_bytes()
+    trained = read_trained(folder)
+    before = trained.data()
+    assert isinstance(before, CausalLanguageData) and before.tokens.file.read_bytes() == own
+    shutil.copytree(tmp_path / "corpus", tmp_path / "other")
+    (tmp_path / "other" / "train.txt").write_text("quite other words make quite another tokeniser\n" * 200)
+    (tmp_path / "other" / "valid.txt").write_text((tmp_path / "corpus" / "valid.txt").read_text())
+    look = ["callbacks=[attention_entropy]"]
+    tables = [
+        (inspect(folder, look, out=tmp_path / f"look{number}", data_options=options) / "diagnostics").glob("*.csv")
+        for number, options in enumerate([{}, {"data.corpus.folder": str(tmp_path / "other")}])
+    ]
+    assert len({path.read_text() for table in tables for path in table}) == 1  # the validation texts are the same
+    with pytest.raises(LabError, match=r"^data\.vocabulary does nothing beside data\.tokenizer="):
+        inspect(folder, look, data_options={"data.vocabulary": 290})
+    inspect(folder, look, data_options={"data.validation_size": 4})
+    (tmp_path / "corpus" / "more.txt").write_text("one more text, of which the run knows nothing\n" * 200)
+    for options in ({}, {"data.validation_size": 5}):
+        with pytest.raises(LabError, match="was trained on other data than are found now"):
+            inspect(folder, look, data_options=options, force=True)
+    (folder / "tokenizer.json").unlink()  # as runs of older versions
+    with pytest.raises(LabError, match=r"^data\.corpus\.folder cannot be changed: .* holds no tokenizer\.json"):
+        inspect(folder, look, data_options={"data.corpus.folder": str(tmp_path / "other")})
+    (tmp_path / "tokenizer.json").write_bytes(own)
+    named = {"data.corpus.folder": str(tmp_path / "other"), "data.tokenizer": str(tmp_path)}
+    found = inspect(folder, look, out=tmp_path / "named", data_options=named)
+    assert (
+        next((found / "diagnostics").glob("*.csv")).read_text()
+        == next((tmp_path / "look0" / "diagnostics").glob("*.csv")).read_text()
+    )
+
+
+def test_the_page_exports_a_run_to_hugging_face(
+    tiny: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = train_in(tmp_path / "runs", "experiment=causal_language_small", *tiny)
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "language.md").read_text(), re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(code.replace("runs/causal_language_small/softmax/seed=0", str(folder)), names)
+    trained = read_trained(folder)
+    x = trained.data().draw_validation(0)["x"]
+    with torch.no_grad():
+        torch.testing.assert_close(names["model"](x).logits, trained.model()(x))
+    assert names["tokenizer"].eos_token_id == names["model"].config.eos_token_id == END
+    assert names["tokenizer"].encode("3 and 3") == read_own(folder).encode("3 and 3").ids
+
+
+def read_own(folder: Path) -> Any:
+    """The tokeniser that a run folder keeps."""
+    return pytest.importorskip("tokenizers").Tokenizer.from_file(str(folder / "tokenizer.json"))
+
+
+@pytest.mark.parametrize("seeds", ["seed=0", "seeds=2"])
+def test_a_given_tokeniser_is_kept_and_its_end_known_to_the_model(
+    seeds: str, tiny: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    made = tokenizers.Tokenizer(tokenizers.models.BPE())
+    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel()
+    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+    made.train_from_iterator(
+        ["a b"], tokenizers.trainers.BpeTrainer(vocab_size=256, initial_alphabet=alphabet, show_progress=False)
+    )
+    made.add_special_tokens(["<|endoftext|>"])
+    made.save(str(tmp_path / "own.json"))
+    typed = ["experiment=causal_language_small", *tiny, f"data.tokenizer={tmp_path / 'own.json'}", seeds, "threads=1"]
+    found = run([*typed, f"paths.runs={tmp_path / 'runs'}"])
+    assert capsys.readouterr().err.count("data.vocabulary=300 is not used") == 1
+    (tmp_path / "own.json").rename(tmp_path / "elsewhere.json")
+    for one in found:
+        folder = tmp_path / "runs" / one.name
+        assert (folder / "tokenizer.json").read_bytes() == (tmp_path / "elsewhere.json").read_bytes()
+        model: Any = read_trained(folder).model()
+        assert model.model.config.eos_token_id == model.model.config.bos_token_id == 256
 
 
 def test_a_resumed_run_ends_with_the_same_weights(tiny: tuple[str, ...], tmp_path: Path) -> None:

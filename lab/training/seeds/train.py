@@ -135,6 +135,8 @@ def _seed(one: OpenRun, checkpoint: Checkpoint | None, preemption: Preemption, a
     """A seed as its single run would start, or as its checkpoint left it; its images are those of ``alike``."""
     config, run = one.spec.config, one.run
     module, data = build_model_and_data(config, OneSeed, alike)
+    for remark in data.remarks() if alike is None else ():
+        tell(remark)
     assert isinstance(module, OneSeed)
     summary = RunSummary(run.folder, one.fixed)
     watching = [c for c in build_callbacks(config) if not isinstance(c, ProgressBar)]
@@ -144,6 +146,7 @@ def _seed(one: OpenRun, checkpoint: Checkpoint | None, preemption: Preemption, a
         for callback in callbacks:
             if state := checkpoint.content["callbacks"].get(callback.state_key):
                 callback.load_state_dict(state)
+    run.keep(data.kept())
     loggers = build_loggers(one.spec, run, checkpoint.step if checkpoint else 0)
     return Seed(one.spec.seed, module, data, callbacks, loggers, run, summary)
 

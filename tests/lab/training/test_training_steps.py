@@ -94,7 +94,7 @@ def test_accumulated_batches_count_for_the_rate(monkeypatch: pytest.MonkeyPatch)
 )
 def test_batches_of_unequal_answers_are_no_larger_batch_together(ragged, together, processes, told, capsys) -> None:
     options = {"accumulate_grad_batches": together, "world_size": processes}
-    tell_of_length(_of_length(**options, datamodule=SimpleNamespace(ragged=ragged)), by_epoch=False)
+    tell_of_length(_of_length(**options, datamodule=SimpleNamespace(ignores=ragged)), by_epoch=False)
     said = capsys.readouterr().err
     assert ("each of the 4 batches of a step counts alike" in said) is (told is not None) is (str(told) in said)
 
