@@ -20,7 +20,6 @@ from lab.console import LabError
 from lab.datasets.loading import IGNORED, Batch
 from lab.datasets.prior import bigram_loss
 from lab.datasets.text.data import CausalLanguageData
-from lab.datasets.text.tokens import END
 from lab.observation.gradients import TrainingState, in_own_precision
 from lab.observation.observe import Findings, Rows, device_of
 from lab.observation.recorder import evaluating, own_random_numbers
@@ -145,7 +144,8 @@ class _Validated:
 
     def _bytes(self, tokens: Sequence[int]) -> int:
         """Bytes in UTF-8 of the text of tokens; the end of a document counts as one, a line break."""
-        plain = [token for token in tokens if token != END]
+        end = self._data.tokens.special.end
+        plain = [token for token in tokens if token != end]
         text: str = self._data.tokens.tokenizer.decode(plain, skip_special_tokens=False)
         return len(text.encode()) + len(tokens) - len(plain)
 
