@@ -39,7 +39,7 @@ class Part:
     Attributes:
         experiment: config of ``configs/experiment``.
         options: overrides of every run.
-        softmaxes: plain softmax first.
+        softmaxes: plain softmax first; each by its name and overrides, separated by spaces.
         looks: diagnostics that are run on the trained model of each softmax's first seed.
         pictures: diagnostics that run during training, whose picture of each softmax's first seed is shown.
         seeds: number of seeds, from 0 on.
@@ -54,7 +54,8 @@ class Part:
 
     def overrides(self, softmax: str) -> list[str]:
         """Overrides of the runs of a softmax, all but the seed."""
-        return [f"experiment={self.experiment}", f"softmax={softmax}", *self.options]
+        name, *own = softmax.split()
+        return [f"experiment={self.experiment}", f"softmax={name}", *own, *self.options]
 
     def runs_of(self, softmax: str, runs: Path) -> Seeds:
         """The runs of a softmax."""
@@ -122,6 +123,27 @@ STUDIES = {
             ),
         ),
     ),
+    "induction": Study(
+        "Induction heads",
+        "Random tokens that repeat (`experiment=induction`), a GPT-2 of two layers; epochs of 20 steps. Runs end 20 epochs "
+        "after their Eureka-moment, the first accuracy above 70 %. One who copies any token of a sequence is right on "
+        "6.6 %.",
+        (
+            Part(
+                "induction",
+                ("callbacks=[induction,induction_heads]", "callbacks.eureka.stop_after=20"),
+                (
+                    "softmax",
+                    "norm_softmax",
+                    "norm_softmax softmax.statistic=std",
+                    "heat_treatment",
+                    "learnable_temperature",
+                ),
+                pictures=("induction_heads",),
+                seeds=5,
+            ),
+        ),
+    ),
     "learning_coefficient": Study(
         "Local learning coefficient across the Eureka-moment",
         "The small reasoning task; 4 chains of 1,600 Langevin steps every 50 epochs, of which the last 100 count "
@@ -184,7 +206,7 @@ def _looks(part: Part, runs: Path, out: Path) -> Iterator[str]:
             continue
         here = is_finished(folder)
         for name in part.pictures:
-            own = out / "pictures" / f"{part.experiment}_{softmax}_{name}.png"
+            own = out / "pictures" / f"{part.experiment}_{softmax.replace(' ', ',')}_{name}.png"
             drawn = folder / "pictures" / f"{name}.png"
             if here and drawn.exists():
                 own.parent.mkdir(parents=True, exist_ok=True)
