@@ -101,6 +101,9 @@ def small(experiment: str, stand_ins: Path, *overrides: str) -> DictConfig:
     elif experiment == "main_task_small":
         # Of a fused SGD torch has no fake kernel.
         own = [*SCENES, "model.depth=1", "+optim.options.fused=false"]
+    elif experiment == "induction":
+        pytest.importorskip("transformers", reason="the extra language is not installed")
+        own = ["data.batch_size=4", "data.validation_size=4", *TINY_TRANSFORMER]
     elif experiment == "max_retrieval":
         own = ["data.batch_size=4", "data.validation_size=4"]
     elif experiment.startswith("reasoning"):

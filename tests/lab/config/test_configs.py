@@ -97,7 +97,7 @@ def test_a_search_without_optuna_says_what_to_install(monkeypatch: pytest.Monkey
         ("softmax=norm_softmx", ["norm_softmx", "did you mean 'norm_softmax'", "learnable_temperature"]),
         ("callbacks=[attention_map]", ["callbacks=attention_map", "did you mean 'attention_maps'"]),
         ("softmax.tua=1", ["did you mean 'tau'"]),
-        ("experiment=nothing", ["main_task", "max_retrieval"]),
+        ("experiment=nothing", ["main_task", "masked_language"]),
         ("optmi.lr=1", ["did you mean 'optim.lr'"]),
         ("data.batch_sice=3", ["did you mean 'batch_size'"]),
         # Named by another place's name, or by other programs'.
