@@ -126,8 +126,8 @@ STUDIES = {
     "induction": Study(
         "Induction heads",
         "Random tokens that repeat (`experiment=induction`), a GPT-2 of two layers, 20 steps an epoch. Runs end 20 "
-        "epochs after their Eureka-moment, the first accuracy above 70 %. Who copies any token of a sequence is right on "
-        "6.6 %.",
+        "epochs after their Eureka-moment, the first accuracy above 70 %. One who copies any token of a sequence is "
+        "right on 6.6 %.",
         (
             Part(
                 "induction",
