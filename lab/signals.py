@@ -40,11 +40,19 @@ def handling(handler: Callable[[int, Any], object], *signals: int) -> Iterator[N
 
 def ends_with_its_terminal() -> None:
     """Makes SIGHUP, the end of a terminal or of a connection by SSH, end this process as SIGTERM does."""
+    own = os.getpid()
+
+    def hang_up(number: int, frame: Any) -> None:
+        if os.getpid() == own:  # not a process that loads data, forked from this one, which is to live until it saves
+            _leave_terminal()
+            signal.raise_signal(signal.SIGTERM)
+
     if hears(signal.SIGHUP) and signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
-        signal.signal(signal.SIGHUP, _hang_up)
+        signal.signal(signal.SIGHUP, hang_up)
 
 
-def _hang_up(number: int, frame: Any) -> None:
+def _leave_terminal() -> None:
+    """Sends nowhere what this process prints from now on, where it went to a terminal."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for descriptor in (1, 2):
         with suppress(OSError):
@@ -52,7 +60,6 @@ def _hang_up(number: int, frame: Any) -> None:
             if stat.S_ISCHR(os.fstat(descriptor).st_mode):
                 os.dup2(nowhere, descriptor)
     os.close(nowhere)
-    signal.raise_signal(signal.SIGTERM)
 
 
 class Ended(SystemExit):

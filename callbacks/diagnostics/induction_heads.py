@@ -23,7 +23,7 @@ from lab.attention.normaliser import Total
 from lab.callbacks.diagnostics.base import Diagnostic
 from lab.console import LabError
 from lab.datasets.seeding import generator_of
-from lab.datasets.text.tokens import SPECIAL
+from lab.datasets.text.tokens import END, SPECIAL, START
 from lab.models.language import LanguageModel
 from lab.models.observable import Observable
 from lab.observation.attention_statistics import items_seen, shares
@@ -69,9 +69,9 @@ class InductionHeads(Diagnostic):
 
     A head that always looks T - 1 tokens back scores high, too: it does not at another ``repeat``.
 
-    Tokens are drawn evenly from those that occur in the inputs shown, without special tokens, no token twice in a
-    repeat; nothing stands before them. Over training they are the same at each look. Where weights do not add up to
-    one, scores are those of their shares (``lab.observation.attention_statistics.shares``).
+    Tokens are drawn evenly from those that occur in the inputs shown, without the special ones that the model's config
+    names, no token twice in a repeat; nothing stands before them. Over training they are the same at each look. Where
+    weights do not add up to one, scores are those of their shares (``lab.observation.attention_statistics.shares``).
 
     Source: Olsson et al. 2022, "In-context Learning and Induction Heads" (prefix matching on random tokens that
     repeat); Elhage et al. 2021 (previous-token heads).
@@ -200,9 +200,10 @@ def _logits_of(out: Any, tokens_BN: Tensor) -> Tensor | None:
 def _specials(model: Observable) -> Tensor:
     """Tokens that stand for no text, as far as the model tells, [...] int64."""
     config: Any = getattr(getattr(model, "model", None), "config", None)
+    of_the_lab = isinstance(model, LanguageModel) and (config.bos_token_id, config.eos_token_id) == (START, END)
     named = [getattr(config, name, None) for name in _SPECIAL_IDS]
     found = [one for ids in named for one in (ids if isinstance(ids, list | tuple) else [ids]) if one is not None]
-    return torch.tensor([*found, *(range(len(SPECIAL)) if isinstance(model, LanguageModel) else ())], dtype=torch.long)
+    return torch.tensor([*found, *(range(len(SPECIAL)) if of_the_lab else ())], dtype=torch.long)
 
 
 def _scores(logits_BHNM: Tensor, weights_BHNM: Tensor, total: Total) -> Tensor:

@@ -33,7 +33,7 @@ class Validation(CheckpointDiagnostic):
     sample asks for several tokens and the loss is cross-entropy, ``perplexity`` and ``bits_per_token`` are the same
     loss in other units; for causal language also ``bits_per_byte``, by which models of different vocabularies can be
     compared: bits of all predicted tokens over the bytes of their text in UTF-8, where the end of a document counts as
-    one byte, a line break.
+    one byte, a line break. Only a byte-level tokeniser keeps all of the text: under others there is no such row.
 
     For comparison: ``prior_loss`` and ``prior_accuracy``, the plateau, as in ``summary.json``; and for causal language
     ``bigram_loss``, the loss of an interpolated bigram model of the training tokens
@@ -124,7 +124,7 @@ class _Validated:
             return []
         loss = self.loss()
         slopes = {"bits_per_token": 1 / math.log(2)}
-        if self._pairs:
+        if self._pairs and self._data.tokens.keeps_bytes:
             tokens_P = torch.cat(self._pairs)[:, 1]
             slopes["bits_per_byte"] = len(tokens_P) / self._bytes(tokens_P.tolist()) / math.log(2)
         perplexity = math.exp(min(loss["value"], 700.0))  # beyond that a float is infinite

@@ -21,7 +21,7 @@ from lab.datasets.seeding import Shuffle, generator_of
 from lab.datasets.sizes import BatchSize, Samples
 from lab.datasets.text.corpus import Corpus, Split
 from lab.datasets.text.given import TOKENIZER, given_tokenizer
-from lab.datasets.text.tokens import END, SPECIAL, Tokens, tokenised
+from lab.datasets.text.tokens import END, SPECIAL, START, Tokens, tokenised
 
 # A vocabulary has to hold at least all bytes and the special tokens.
 Vocabulary = Annotated[int, Field(ge=256 + len(SPECIAL), le=500_000)]
@@ -105,8 +105,9 @@ class TextData(DataModule):
         Also the number of the token that ends a document, where it is not that of the lab's own tokenisers.
         """
         facts = {"num_classes": self.tokens.vocabulary, f"{self.task}_context": self.block}
-        end = self.tokens.special.end
-        return facts if end in (END, None) else {**facts, "end_token": end}
+        special = self.tokens.special
+        as_the_labs = special.names.get(START) == SPECIAL[START] and special.end == END
+        return facts if as_the_labs or special.end is None else {**facts, "end_token": special.end}
 
     def remarks(self) -> list[str]:
         if self.tokenizer is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,8 +43,8 @@ def given_tokenizer(named: str, masks: bool) -> Given:
     """
     tokenizers = library("tokenizers")
     path = Path(named).expanduser()
-    path = path / TOKENIZER if path.is_dir() else path
-    if not path.exists():
+    path = path / TOKENIZER if os.path.isdir(path) else path
+    if not os.path.exists(path):  # Path raises where a name is too long
         raise ValueError(
             f"data.tokenizer={named}: there is no {path.absolute()}; name a {TOKENIZER} of Hugging Face tokenizers, "
             "or a folder that holds one"
@@ -54,7 +55,9 @@ def given_tokenizer(named: str, masks: bool) -> Given:
         special, highest = Special.of(tokenizer), max(tokenizer.get_vocab().values(), default=0)
     except LabError as error:
         raise ValueError(f"data.tokenizer={named}: {error}") from error
-    except Exception as error:  # ``tokenizers`` raises no narrower one
+    except BaseException as error:  # ``tokenizers`` raises no narrower one; where Rust gives up, not even an Exception
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            raise
         raise ValueError(
             f"data.tokenizer={named} is no {TOKENIZER} of Hugging Face tokenizers: {first_line(error)}"
         ) from error

@@ -75,6 +75,12 @@ class Tokens:
         """True at each number that is not one of an ordinary token, [vocabulary] bool."""
         return torch.ones(self.vocabulary, dtype=torch.bool).index_fill(0, self.ordinary, False)
 
+    @cached_property
+    def keeps_bytes(self) -> bool:
+        """True of a byte-level tokeniser that changes no letters: tokens have all bytes of their text."""
+        decoders = library("tokenizers").decoders
+        return self.tokenizer.normalizer is None and isinstance(self.tokenizer.decoder, decoders.ByteLevel)
+
     def words(self, tokens: Iterable[int]) -> list[str]:
         """Each token as text, special ones by their names."""
         return [self.tokenizer.decode([token], skip_special_tokens=False) for token in tokens]
@@ -228,7 +234,10 @@ def _parts(tokenizer: Any, documents: Iterator[str], dtype: type, literal: Count
     special = Special.of(tokenizer)
     told = {number: name for number, name in special.names.items() if name not in UNKNOWN}
     while some := list(islice(documents, _AT_ONCE)):
-        encoded = [one.ids for one in tokenizer.encode_batch(some, add_special_tokens=False)]
+        try:
+            encoded = [one.ids for one in tokenizer.encode_batch(some, add_special_tokens=False)]
+        except Exception as error:  # ``tokenizers`` raises no narrower one
+            raise ValueError(f"data.tokenizer cannot read the text of the corpus: {first_line(error)}") from error
         literal.update(told[number] for ids in encoded for number in ids if number in told)
         yield np.concatenate([np.array([*ids, special.end], dtype) for ids in encoded])
 

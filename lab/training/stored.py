@@ -162,7 +162,8 @@ def _take_own_tokenizer(data: dict[str, Any], folder: Path) -> None:
         and takes(inspect.signature(target).parameters, "tokenizer")
     ):
         own = folder / TOKENIZER
-        data["tokenizer"] = str(own) if own.exists() else data.get("tokenizer")
+        # Not the path in its config, which a stranger may have written. ``${`` would refer to something else.
+        data["tokenizer"] = str(own).replace("${", r"\${") if own.exists() else None
 
 
 def _download_nothing(node: Any) -> None:

@@ -107,7 +107,12 @@ def test_what_is_no_tokeniser_is_told_before_anything_is_tokenised(
     many["model"]["vocab"]["far"] = 2**31
     (tmp_path / "many.json").write_text(json.dumps(many))
     mask = like_gpt2(tmp_path / "end.json", "<|endoftext|>")
+    # Rust gives up here, with an error that is no Exception.
+    broken = json.loads(mask.read_text()) | {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}}
+    (tmp_path / "broken.json").write_text(json.dumps(broken))
     said = {
+        tmp_path / ("x" * 300): r"there is no ",
+        tmp_path / "broken.json": r"is no tokenizer\.json of Hugging Face tokenizers: ",
         tmp_path / "nowhere": r"there is no .*nowhere; name a tokenizer\.json of Hugging Face tokenizers, or a folder",
         tmp_path / "corpus": r"there is no .*corpus/tokenizer\.json; name",
         tmp_path / "text.json": r"is no tokenizer\.json of Hugging Face tokenizers: ",
@@ -121,3 +126,30 @@ def test_what_is_no_tokeniser_is_told_before_anything_is_tokenised(
     monkeypatch.undo()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     assert "end_token" in CausalLanguageData(corpus, **SIZES, tokenizer=str(mask)).model_arguments()
+
+
+def test_a_tokeniser_that_lacks_its_unknown_token_is_told(corpus: FolderCorpus, tmp_path: Path) -> None:
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel({"</s>": 0, "hats": 1}, unk_token="[UNK]"))
+    made.add_special_tokens(["</s>"])
+    made.save(str(tmp_path / "own.json"))
+    with pytest.raises(ValueError, match=r"^data.tokenizer cannot read the text of the corpus: .*UNK"):
+        CausalLanguageData(corpus, **SIZES, tokenizer=str(tmp_path / "own.json")).model_arguments()
+
+
+def test_a_beginning_that_is_not_the_lab_s_is_told_to_the_model(corpus: FolderCorpus, tmp_path: Path) -> None:
+    """As in Llama's files, whose end has the lab's number and whose beginning has another."""
+    of_llama = json.loads(like_gpt2(tmp_path / "own.json").read_text())
+    special = {"special": True, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    names = ("<unk>", "<s>", "</s>")
+    of_llama["added_tokens"] = [{"id": number, "content": name, **special} for number, name in enumerate(names)]
+    vocab = [*names, *(name for name in of_llama["model"]["vocab"] if name not in names)]
+    of_llama["model"]["vocab"] = {name: number for number, name in enumerate(vocab)}
+    (tmp_path / "own.json").write_text(json.dumps(of_llama))
+    facts = CausalLanguageData(corpus, **SIZES, tokenizer=str(tmp_path / "own.json")).model_arguments()
+    assert facts["end_token"] == 2
+
+
+def test_only_byte_level_tokenisers_keep_all_of_a_text(corpus: FolderCorpus, tmp_path: Path) -> None:
+    assert tokens.tokenised(corpus, 300).keeps_bytes
+    bert = given_tokenizer(str(like_bert(tmp_path / "bert")), masks=True)
+    assert not tokens.tokenised(corpus, 300, bert).keeps_bytes

@@ -7,6 +7,7 @@ import pty
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -53,7 +54,7 @@ def test_a_signal_that_this_process_ignores_stays_ignored() -> None:
 
 
 SAVES = """
-import signal, sys, time
+import os, signal, sys, time
 from pathlib import Path
 from lab.signals import ends_with_its_terminal
 def save(number, frame):
@@ -62,19 +63,30 @@ def save(number, frame):
     sys.exit(128 + number)
 signal.signal(signal.SIGTERM, save)
 ends_with_its_terminal()
+if os.fork() == 0:
+    time.sleep(1)
+    Path(sys.argv[1]).with_name("forked").touch()
+    os._exit(0)
 print("ready", flush=True)
 while True: time.sleep(0.01)
 """
 
 
 def test_the_end_of_the_terminal_ends_a_process_as_sigterm_does(tmp_path: Path) -> None:
-    """As when a connection by SSH breaks: lines that are told while it saves must not raise an error."""
+    """As when a connection by SSH breaks: lines that are told while it saves must not raise an error.
+
+    A process forked from it, as one that loads data, has the same signal and stays.
+    """
     ours, theirs = pty.openpty()
     command = [sys.executable, "-c", SAVES, str(tmp_path / "saved")]
-    process = subprocess.Popen(command, stdout=theirs, stderr=theirs)
+    process = subprocess.Popen(command, stdout=theirs, stderr=theirs, start_new_session=True)
     os.close(theirs)
     assert os.read(ours, 5) == b"ready"
     os.close(ours)
-    process.send_signal(signal.SIGHUP)
+    os.killpg(process.pid, signal.SIGHUP)
     assert process.wait(60) == 128 + signal.SIGTERM
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "forked").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert (tmp_path / "forked").exists()
     assert (tmp_path / "saved").read_text() == "SIGTERM"
