@@ -156,7 +156,8 @@ def test_what_has_no_canvas_is_drawn(experiment: str, tmp_path: Path) -> None:
 
 
 def test_every_task_has_its_section_and_its_picture() -> None:
-    own_pages = {"language": "language.md", "clrs_text": "clrs_text.md", "in_context": "in_context.md"}
+    own_pages = {"language": "language.md", "induction": "language.md"}
+    own_pages |= {"clrs_text": "clrs_text.md", "in_context": "in_context.md"}
     for path in (ROOT / "configs" / "experiment").glob("*.yaml"):
         if path.stem == "reasoning_small":  # of the first page: a reasoning task with fewer numbers
             assert f"experiment={path.stem}" in (ROOT / "docs" / "index.md").read_text()
