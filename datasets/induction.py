@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from functools import cached_property
 from typing import Annotated
 
 import torch
@@ -112,10 +112,10 @@ class InductionData(DataModule):
         """Loss of one who knows the P tokens of a sequence, and not which is next: the mean of ln P over answers."""
         return float(self._periods.log().mean())
 
-    @property
+    @cached_property
     def _periods(self) -> Tensor:
         """Period of the sequence of each answer of the validation set, [n] float64."""
-        batches = map(self.draw_validation, range(math.ceil(self.validation_size / self.batch_size)))
+        batches = map(self.draw_validation, self.validation_batches(self.batch_size))
         asked_BN = torch.cat([batch["y"] != IGNORED for batch in batches])
         # Of the N answers of a sequence, its first P are not asked for.
         return (self.length - asked_BN.sum(1)).double().repeat_interleave(asked_BN.sum(1))

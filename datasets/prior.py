@@ -71,6 +71,14 @@ def unigram_loss(counts: NDArray[np.float64], answers: Sequence[int] | NDArray[n
     return float(surprise[answers].mean())
 
 
+def token_counts(stream: NDArray[Any], vocabulary: int) -> NDArray[np.float64]:
+    """Counts of each token in a text [n], [vocabulary]."""
+    counts = np.zeros(vocabulary)
+    for start in range(0, len(stream), _COUNTED):  # in parts, since bincount takes eight bytes a token
+        counts += np.bincount(stream[start : start + _COUNTED], minlength=vocabulary)
+    return counts
+
+
 def bigram_loss(stream: NDArray[Any], before: NDArray[np.int64], answers: NDArray[np.int64], vocabulary: int) -> float:
     """Mean -log p(answer | token before it) in nats of an interpolated bigram model of a training text:
 
@@ -103,14 +111,13 @@ def _bigrams(
     """c(a b) / c(a) and u(b) of each pair, [P] each, as :func:`bigram_loss` names them."""
     # Of all pairs in the text only those that are asked for are kept, so that a large vocabulary fits into memory.
     wanted, place_P = np.unique(before * vocabulary + answers, return_inverse=True)
-    pairs, firsts, tokens = np.zeros(len(wanted)), np.zeros(vocabulary), np.ones(vocabulary)
+    pairs, counts = np.zeros(len(wanted)), token_counts(stream, vocabulary)
     for start in range(0, len(stream), _COUNTED):
         part = stream[start : start + _COUNTED + 1].astype(np.int64)  # with the first token of the next part
-        tokens += np.bincount(part[:_COUNTED], minlength=vocabulary)
-        firsts += np.bincount(part[:-1], minlength=vocabulary)
         there = part[:-1] * vocabulary + part[1:]
         at = np.searchsorted(wanted, there).clip(max=len(wanted) - 1)
         pairs += np.bincount(at[wanted[at] == there], minlength=len(wanted))
-    unigram_P = tokens[answers] / tokens.sum()
-    counted_P = firsts[before]
+    unigram_P = (counts[answers] + 1) / (counts.sum() + vocabulary)
+    counts[stream[-1:]] -= 1  # the last token comes before no other
+    counted_P = counts[before]
     return np.where(counted_P > 0, pairs[place_P] / np.maximum(counted_P, 1.0), unigram_P), unigram_P

@@ -17,7 +17,8 @@ from lab.console import LabError
 from lab.observation.attention_statistics import received, rollout
 from lab.observation.observe import Chunk, Findings
 from lab.plotting.figures import literal, maps, panels
-from lab.plotting.style import MAP, styled
+from lab.plotting.style import styled
+from lab.plotting.weight_map import weight_map
 
 GOT = "attention that a patch gets, mean over queries"
 OF_ANSWER = "attention of the answer's token (CLS)"
@@ -145,8 +146,7 @@ def _matrices(weights_LHNM: Tensor, names: Sequence[str]) -> Figure:
     figure, axes = panels(layers * heads, width=side, height=side + 0.2, columns=min(heads, max(1, int(7.2 / side))))
     for panel, (layer, head) in zip(axes, np.ndindex(layers, heads), strict=True):
         map_NM = shown[layer, head]
-        picture = panel.imshow(map_NM, vmin=0, vmax=1, cmap=MAP, aspect="auto")
-        panel.grid(visible=False)
+        picture = weight_map(panel, map_NM, numbers=max(queries, keys) <= _NUMBERS)
         panel.set_title(f"layer {layer}, head {head}")
         panel.set(xlabel="key", ylabel="query")
         if len(names) == keys:
@@ -154,10 +154,5 @@ def _matrices(weights_LHNM: Tensor, names: Sequence[str]) -> Figure:
             panel.set_xticks(range(keys), map(literal, names), **small)
             if square:
                 panel.set_yticks(range(queries), map(literal, names), **(small | {"rotation": 0}))
-        if max(queries, keys) <= _NUMBERS:
-            for query, key in np.ndindex(queries, keys):
-                weight = map_NM[query, key]
-                color = "black" if weight > 0.6 else "white"
-                panel.text(key, query, f"{weight:.2f}", ha="center", va="center", color=color, fontsize=6)
     figure.colorbar(picture, ax=axes, label="attention weight", fraction=0.03, aspect=30, pad=0.02)
     return figure

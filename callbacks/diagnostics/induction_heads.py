@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Any, NamedTuple
 
-import numpy as np
 import pandas as pd
 import torch
 import torch.nn.functional as F
@@ -30,7 +29,8 @@ from lab.observation.attention_statistics import items_seen, shares
 from lab.observation.observe import Chunk, Findings, chunk_rows, head_rows, layers_over_scenes, mean_over_scenes
 from lab.observation.recorder import Recorder
 from lab.plotting.figures import count_axis, legend_below, name_left, panels, shade_before
-from lab.plotting.style import GUIDE, MAP, layer_colors, styled
+from lab.plotting.style import GUIDE, layer_colors, styled
+from lab.plotting.weight_map import weight_map
 
 _SCORES = {"prefix_matching": "to what followed before", "previous_token": "to the token before"}
 _COLUMNS = ("prefix_matching", "prefix_even", "previous_token", "previous_even")
@@ -228,22 +228,9 @@ def _losses(logits_BNC: Tensor, tokens_BN: Tensor) -> Tensor:
 def _map(axes: Any, table: pd.DataFrame, column: str) -> Any:
     """Draws a score, layers down and heads across, from 0 to 1; returns the picture, for a colour bar."""
     wide = table.pivot_table(column, "layer", "head").to_numpy(float)
-    picture = axes.imshow(wide, vmin=0, vmax=1, cmap=MAP, aspect="auto")
-    axes.grid(visible=False)
+    picture = weight_map(axes, wide, numbers=max(wide.shape) <= _NUMBERS)
     axes.set(xlabel="head", ylabel="layer")
     axes.locator_params(integer=True)
-    if max(wide.shape) <= _NUMBERS:
-        for layer, head in np.ndindex(*wide.shape):
-            value = wide[layer, head]
-            axes.text(
-                head,
-                layer,
-                f"{value:.2f}",
-                ha="center",
-                va="center",
-                fontsize=6,
-                color="black" if value > 0.6 else "white",
-            )
     return picture
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lab.console import tell
 from lab.datasets.loading import IGNORED, Batch, DataModule, Drawn
-from lab.datasets.prior import unigram_loss
+from lab.datasets.prior import token_counts, unigram_loss
 from lab.datasets.seeding import Shuffle, generator_of
 from lab.datasets.sizes import BatchSize, Samples
 from lab.datasets.text.corpus import Corpus, Split
@@ -28,7 +28,7 @@ Vocabulary = Annotated[int, Field(ge=256 + len(SPECIAL), le=500_000)]
 Block = Annotated[int, Field(ge=8, le=32_768)]
 Named = Annotated[str, Field(min_length=1)]
 
-# Tokens counted at once.
+# Tokens looked at at once.
 _COUNTED = 2**24
 
 
@@ -142,10 +142,7 @@ class TextData(DataModule):
         Where the validation text is unlike the training text, frequencies do worse than uniform guessing: ln of the
         number of tokens that may be answers.
         """
-        stream: NDArray[Any] = self.tokens.streams["train"]
-        counts = np.ones(self.tokens.vocabulary)
-        for start in range(0, len(stream), _COUNTED):  # in parts, since bincount takes eight bytes a token
-            counts += np.bincount(stream[start : start + _COUNTED], minlength=self.tokens.vocabulary)
+        counts = token_counts(self.tokens.streams["train"], self.tokens.vocabulary) + 1
         counts[list(self.never_asked)] = 0.0
         batches = map(self.draw_validation, self.validation_batches(self.batch_size))
         asked = torch.cat([self.on_after_batch_transfer(batch, 0)["y"].flatten() for batch in batches])

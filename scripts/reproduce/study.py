@@ -204,9 +204,9 @@ def _looks(part: Part, runs: Path, out: Path) -> Iterator[str]:
     for softmax, seed, folder in part.runs(runs):
         if seed:
             continue
-        here = is_finished(folder)
+        here, called = is_finished(folder), softmax.replace(" ", ",")
         for name in part.pictures:
-            own = out / "pictures" / f"{part.experiment}_{softmax.replace(' ', ',')}_{name}.png"
+            own = out / "pictures" / f"{part.experiment}_{called}_{name}.png"
             drawn = folder / "pictures" / f"{name}.png"
             if here and drawn.exists():
                 own.parent.mkdir(parents=True, exist_ok=True)
@@ -215,7 +215,7 @@ def _looks(part: Part, runs: Path, out: Path) -> Iterator[str]:
                 continue
             yield f"{name.replace('_', ' ').capitalize()} over training, {softmax}, seed {seed}:"
             yield f"![{name}]({own.relative_to(out)})"
-        found = out / "looks" / part.experiment / softmax
+        found = out / "looks" / part.experiment / called
         if part.looks and here:
             inspect(folder, [f"callbacks=[{','.join(part.looks)}]"], out=found, force=True)
         for picture in sorted(found.rglob("*.png")):
