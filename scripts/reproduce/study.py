@@ -120,6 +120,7 @@ STUDIES = {
                 "in_context_small",
                 ("trainer.max_epochs=20", "callbacks.eureka.stop_after=3"),
                 ("softmax", "norm_softmax", "norm_softmax softmax.statistic=std"),
+                seeds=5,
             ),
         ),
     ),
