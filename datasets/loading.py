@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from lab.console import LabError, blamed
+from lab.signals import obey_only_the_parent
 
 # Label where nothing is asked: some samples of a batch may ask for fewer answers than others.
 IGNORED = -100
@@ -89,6 +90,7 @@ class StepLoader(DataLoader):
             sampler=StepSampler(steps, first_step),
             num_workers=workers,
             persistent_workers=workers > 0,
+            worker_init_fn=_lives_until_saved,
         )
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
@@ -107,6 +109,11 @@ class StepLoader(DataLoader):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Nothing to restore."""
+
+
+def _lives_until_saved(worker: int) -> None:
+    """Makes a process that loads data live until the training, told to end, has saved."""
+    obey_only_the_parent()
 
 
 class DataModule(L.LightningDataModule, ABC):

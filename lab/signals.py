@@ -51,6 +51,24 @@ def ends_with_its_terminal() -> None:
         signal.signal(signal.SIGHUP, hang_up)
 
 
+def obey_only_the_parent() -> None:
+    """Lets SIGTERM end this process, on Linux, only where the process that started it sends it.
+
+    A SIGTERM to all processes of a job, as SLURM sends it, is the training's to obey: it saves, for which the processes
+    that load its data have to live.
+    """
+    if not hasattr(signal, "sigwaitinfo"):
+        return
+
+    def obey() -> None:
+        while signal.sigwaitinfo({signal.SIGTERM}).si_pid != os.getppid():
+            pass
+        os._exit(0)  # as PyTorch's own handler does: its parent has ended the process, and is not to call it lost
+
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    threading.Thread(target=obey, daemon=True).start()
+
+
 def _leave_terminal() -> None:
     """Sends nowhere what this process prints from now on, where it went to a terminal."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
