@@ -100,7 +100,7 @@ STUDIES = {
             Part(
                 "causal_language_small",
                 (*_TEXT, "data.epoch_size=1600", "trainer.max_epochs=30"),
-                ("softmax", "norm_softmax", "learnable_temperature"),
+                ("softmax", "norm_softmax", "norm_softmax softmax.statistic=std", "learnable_temperature"),
                 ("head_entropy",),
             ),
             Part(
