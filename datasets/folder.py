@@ -101,7 +101,8 @@ def in_8_bit(image: Image.Image) -> Image.Image:
     Raises:
         ValueError: if it has 32 bits a pixel.
     """
-    if image.mode.startswith("I;16"):
+    # Pillow reads the greys of 16 bit of a .pgm as numbers of 32.
+    if image.mode.startswith("I;16") or (image.mode, image.format) == ("I", "PPM"):
         return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     if image.mode in ("I", "F"):
         raise ValueError(f"it has more than 16 bits a pixel (mode {image.mode}): save it with 8")

@@ -21,8 +21,6 @@ from lab.plotting.style import styled
 from lab.plotting.weight_map import weight_map
 
 GOT = "attention that a patch gets, mean over queries"
-OF_ANSWER = "attention of the answer's token (CLS)"
-ROLLED = "attention of the answer's token, rolled out"
 # Largest sides of a map whose tokens can be labelled, and of one whose weights can be written into it.
 _TOKENS, _NUMBERS = 32, 8
 
@@ -31,9 +29,10 @@ class AttentionMaps(Diagnostic):
     """Attention of the first scenes, as pictures and arrays whenever pictures are due; no table.
 
     For images: ``heads`` (one map per layer and head beside the first scene: what each patch gets, averaged over
-    queries), ``layers`` (averaged over heads too, as in Figure 3), ``answer`` (what the CLS token attends to) and
-    ``rollout``. For sequences: ``heads``, the weights themselves, averaged over scenes; for texts the weights of the
-    first one, with its first 32 tokens as words. If inputs differ in length, only those as long as the first are shown.
+    queries), ``layers`` (averaged over heads too, as in Figure 3), ``answer`` (what the answer's token attends to: the
+    CLS token; the first one in models of other libraries) and ``rollout``. For sequences: ``heads``, the weights
+    themselves, averaged over scenes; for texts the weights of the first one, with its first 32 tokens as words. If
+    inputs differ in length, only those as long as the first are shown.
 
     The arrays hold ``received`` [L, B, H, M] and, in self-attention, ``answer`` [L, B, H, M] and ``rollout`` [B, N, N].
     Weights that may have any sum are shown as |w| / sum |w|; of weights that add up to at most one, the part that goes
@@ -73,6 +72,7 @@ class AttentionMaps(Diagnostic):
             "scenes": _pictures_of(chunk.model.colours(chunk.batch["x"].float())) if grid is not None else None,
             "grid": grid,
             "token": answer,
+            "name": chunk.model.answer_name,
         }
 
     def conclude(self, seen: list[Any]) -> Findings:
@@ -98,11 +98,14 @@ class AttentionMaps(Diagnostic):
             return found
         assert answer is not None and rolled is not None
         scenes = np.concatenate([own["scenes"] for own in seen])
+        of_answer = f"attention of {seen[0]['name']}"
         found.figures = {
             "heads": partial(_heads, scenes[0], _on_grid(got[:, 0], grid)),
             "layers": partial(_rows, scenes, _on_grid(got.mean(2), grid), "layer", GOT),
-            "answer": partial(_rows, scenes, _on_grid(answer.mean(2), grid), "layer", OF_ANSWER),
-            "rollout": partial(_rows, scenes, _on_grid(rolled[:, seen[0]["token"]], grid)[None], "rollout", ROLLED),
+            "answer": partial(_rows, scenes, _on_grid(answer.mean(2), grid), "layer", of_answer),
+            "rollout": partial(
+                _rows, scenes, _on_grid(rolled[:, seen[0]["token"]], grid)[None], "rollout", f"{of_answer}, rolled out"
+            ),
         }
         return found
 

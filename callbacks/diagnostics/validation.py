@@ -115,8 +115,10 @@ class _Validated:
 
     def loss(self) -> dict[str, Any]:
         """Value, standard error and samples of the loss; the value as training averages it, from means of batches."""
-        counts = [float(sums_B2[:, 1].sum()) for sums_B2 in self._losses]
-        return _mean(self._losses) | {"value": float(np.average(self._means, weights=counts))}
+        counts = np.array([float(sums_B2[:, 1].sum()) for sums_B2 in self._losses])
+        asked = counts > 0  # the mean of a batch that asks for nothing is NaN
+        value = np.average(np.array(self._means)[asked], weights=counts[asked])
+        return _mean(self._losses) | {"value": float(value)}
 
     def in_other_units(self) -> Rows:
         """Rows of the loss of tokens in other units than nats; none of another loss."""

@@ -77,9 +77,10 @@ class Tokens:
 
     @cached_property
     def keeps_bytes(self) -> bool:
-        """True of a byte-level tokeniser that changes no letters: tokens have all bytes of their text."""
-        decoders = library("tokenizers").decoders
-        return self.tokenizer.normalizer is None and isinstance(self.tokenizer.decoder, decoders.ByteLevel)
+        """True of a byte-level tokeniser that changes no text: tokens have all bytes of it and no others."""
+        decoders, text = library("tokenizers").decoders, "a  Bc\n\t ü ²"
+        whole = self.tokenizer.decode(self.encode(text), skip_special_tokens=False) == text
+        return whole and self.tokenizer.normalizer is None and isinstance(self.tokenizer.decoder, decoders.ByteLevel)
 
     def words(self, tokens: Iterable[int]) -> list[str]:
         """Each token as text, special ones by their names."""

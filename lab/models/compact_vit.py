@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Annotated, Any, Literal
 
-import torch
 import torch.nn.functional as F
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 from timm.layers import PatchEmbed
@@ -110,6 +109,8 @@ class CompactViT(OfBlocks, VisionTransformer):
         ValueError: if the patches do not fit the canvas.
     """
 
+    answer_name = "the answer's token (CLS)"
+
     def __init__(
         self,
         image_size: int = 56,
@@ -186,14 +187,6 @@ class CompactViT(OfBlocks, VisionTransformer):
         """Rows and columns of patches."""
         rows, columns = self.patch_embed.grid_size
         return rows, columns
-
-    def on_tokens(self, region: Tensor) -> Tensor:
-        """[B, rows, columns] of any grid over the canvas -> [B, N]: a patch is read at its centre, CLS is False."""
-        picked = region
-        for axis, patches in enumerate(self.token_grid, start=1):
-            middle = (torch.arange(patches, device=region.device) + 0.5) * region.shape[axis] / patches
-            picked = picked.index_select(axis, middle.long())
-        return F.pad(picked.flatten(1), (self.num_prefix_tokens, 0))
 
     def no_weight_decay(self) -> set[str]:
         """timm's position embedding and CLS token, and what rules and normalisers learn."""

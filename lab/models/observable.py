@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lab.attention.layers import MultiHead
@@ -28,8 +30,11 @@ class Observable(nn.Module):
     The defaults fit any model whose attention layers are the lab's, and a model without attention.
     """
 
-    # The token that the answer is read at: the CLS token of a ViT, "=" of the reasoning task.
+    # The token that the answer is read at (CLS of a ViT, "=" of the reasoning task), and what pictures call it.
     answer_token: int = 0
+    answer_name: str = "the answer's token"
+    # Tokens before the patches of a picture, by timm's name; read where there is a token_grid.
+    num_prefix_tokens: int = 0
 
     def attention_layers(self) -> list[MultiHead]:
         """Attention layers from the first to the last."""
@@ -40,8 +45,16 @@ class Observable(nn.Module):
         return []
 
     def on_tokens(self, region: Tensor) -> Tensor:
-        """Maps regions of the data to this model's tokens: bool [B, ...] -> [B, N]; by default they are the same."""
-        return region
+        """Maps regions of the data to this model's tokens: bool [B, N], or [B, rows, columns] on a grid -> [B, N].
+
+        On patches, a region is read at the middle of each; tokens before them are in none.
+        """
+        if self.token_grid is None or region.dim() < 3:
+            return region
+        for axis, patches in enumerate(self.token_grid, start=1):
+            middle = (torch.arange(patches, device=region.device) + 0.5) * region.shape[axis] / patches
+            region = region.index_select(axis, middle.long())
+        return F.pad(region.flatten(1), (self.num_prefix_tokens, 0))
 
     @property
     def token_grid(self) -> tuple[int, int] | None:
@@ -94,6 +107,11 @@ class OtherModel(Observable):
         Some models tell only by their calls that they are causal: the answer may change with the first call.
         """
         return -1 if any(getattr(module, "is_causal", False) for module in self.model.modules()) else 0
+
+    @property
+    def answer_name(self) -> str:  # type: ignore[override]
+        """The token by its place: the model may have no CLS token, or read its answer from the mean over tokens."""
+        return "the last token" if self.answer_token == -1 else "the first token"
 
     def forward(self, x: Any) -> Any:
         """The model's own output."""

@@ -89,7 +89,8 @@ def probe_accuracy(features_PND: Tensor, targets: Targets, held_out_share: float
         features_PND: [P, n, d] representations.
         targets: labels of the same n scenes.
         held_out_share: share of scenes that probes are judged on.
-        l2: weight of ||W||^2 / 2 beside the summed log-loss (scikit-learn's 1 / C).
+        l2: weight of ||W||^2 / 2 beside the summed log-loss (scikit-learn's 1 / C; with two classes, which have one
+            column there, half of it).
 
     Raises:
         ValueError: if a part would be empty, or features, targets or numbers are none that a probe could be fitted to.
@@ -175,7 +176,7 @@ def code_length(features_PND: Tensor, targets: Targets, portions: Sequence[float
         total = torch.tensor([ends[0] * math.log2(c) for c in targets.classes]).repeat(len(group), 1).double()
         for start, stop in zip(ends, [*ends[1:], size], strict=True):
             train, block = slice(0, start), slice(start, stop)
-            # A right answer costs bits by how sure the probe is: fits that serve an accuracy are off by half of them.
+            # A right answer costs bits by how sure the probe is: fits that serve an accuracy are not close enough.
             logits = predict_standardised(
                 group[:, train], group[:, block], targets.one_hot(train), targets, l2, iterations=2000, tolerance=1e-6
             )
@@ -193,8 +194,8 @@ def predict(
     train: slice,
     rows: slice,
     l2: float = 1.0,
-    iterations: int = 200,
-    tolerance: float = 1e-3,
+    iterations: int = 1000,
+    tolerance: float = 1e-5,
 ) -> Tensor:
     """Logits [P, rows, K] of probes fitted on the scenes ``train``, over which features are standardised."""
     (features,) = at_least_float32(features_PND)
@@ -248,8 +249,8 @@ def dual_predict(
     y: Tensor,
     targets: Targets,
     l2: float = 1.0,
-    iterations: int = 200,
-    tolerance: float = 1e-3,
+    iterations: int = 1000,
+    tolerance: float = 1e-5,
 ) -> Tensor:
     """Logits [P, m, K] of probes from inner products alone: of the fitted scenes, and of new with fitted scenes."""
     # Products of many features are large beside l2: in float32 the factorisation would lose it.

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from PIL import Image
 from torch import Tensor, nn
 from torchvision.datasets.folder import IMG_EXTENSIONS
 
 from lab.callbacks.diagnostics.base import Diagnostic
 from lab.console import LabError, first_line, tell
-from lab.datasets.folder import read_image
+from lab.datasets.folder import read_image, rgb
 from lab.datasets.given import GivenData
 from lab.datasets.seeding import generator_of
 from lab.models.composed_softmax import refuse_schedule, softmax_config, softmax_factory
@@ -175,9 +174,10 @@ def _words(text: str, characters: int) -> str:
 
 def _pictures(folder: Path, inputs: int) -> list[Path]:
     """The first pictures, by name, of a folder and its subfolders."""
-    found = sorted(
-        path for path in Path(os.path.expanduser(folder)).rglob("*") if path.suffix.lower() in IMG_EXTENSIONS
-    )
+    where = Path(os.path.expanduser(folder))
+    if not where.is_dir():
+        raise LabError(f"images={folder} is no folder: name one that holds pictures")
+    found = sorted(path for path in where.rglob("*") if path.suffix.lower() in IMG_EXTENSIONS)
     if not found:
         raise LabError(f"images={folder} holds no pictures: name a folder of {', '.join(IMG_EXTENSIONS)}")
     return found[:inputs]
@@ -185,7 +185,7 @@ def _pictures(folder: Path, inputs: int) -> list[Path]:
 
 def _opened(path: Path) -> Any:
     try:
-        return read_image(lambda name: Image.open(name).convert("RGB"), str(path))
+        return read_image(rgb, str(path))
     except ValueError as error:
         raise LabError(str(error)) from error
 

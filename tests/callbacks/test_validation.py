@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from conftest import summary_of, train_in, write_alphabets
 
-from lab.callbacks.diagnostics.validation import _mean
+from lab.callbacks.diagnostics.validation import _mean, _Validated
 from lab.config.look_arguments import look_arguments
 from lab.console import LabError
 from lab.datasets.prior import bigram_loss, unigram_loss
@@ -72,6 +72,14 @@ def trained(folder: Path, monkeypatch: pytest.MonkeyPatch, experiment: str, *typ
 def validated(run: Path, **options: object) -> pd.DataFrame:
     folder = inspect(run, ["callbacks=[validation]"], force=True, **options)  # type: ignore[arg-type]
     return pd.read_csv(folder / "diagnostics" / "validation.csv").set_index("number")
+
+
+def test_a_batch_that_asks_for_nothing_has_no_part_in_the_loss() -> None:
+    """As training's own mean leaves it out."""
+    validated = object.__new__(_Validated)
+    validated._means = [2.0, math.nan, 5.0]
+    validated._losses = [torch.tensor([[2.0, 1.0]]), torch.zeros(1, 2), torch.tensor([[15.0, 3.0]])]
+    assert validated.loss()["value"] == pytest.approx(17 / 4)
 
 
 @pytest.mark.parametrize("experiment", RUNS)

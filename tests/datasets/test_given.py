@@ -153,3 +153,12 @@ def test_only_byte_level_tokenisers_keep_all_of_a_text(corpus: FolderCorpus, tmp
     assert tokens.tokenised(corpus, 300).keeps_bytes
     bert = given_tokenizer(str(like_bert(tmp_path / "bert")), masks=True)
     assert not tokens.tokenised(corpus, 300, bert).keeps_bytes
+    # One that puts a space before each text, and one that takes all spaces away.
+    before = tokenizers.pre_tokenizers
+    kinds = [[before.ByteLevel(add_prefix_space=True)], [before.WhitespaceSplit(), before.ByteLevel(False)]]
+    for number, kind in enumerate(kinds):
+        own = tokenizers.Tokenizer.from_file(str(like_gpt2(tmp_path / "own.json", "<|endoftext|>")))
+        own.decoder, own.pre_tokenizer = tokenizers.decoders.ByteLevel(), before.Sequence(kind)
+        own.save(str(tmp_path / f"{number}.json"))
+        given = given_tokenizer(str(tmp_path / f"{number}.json"), masks=False)
+        assert not tokens.tokenised(corpus, 300, given).keeps_bytes

@@ -164,7 +164,9 @@ def test_greys_of_more_than_8_bit(tmp_path: Path) -> None:
     grey = np.linspace(0, 65535, 16).astype(np.uint16).reshape(4, 4)
     Image.fromarray(grey).save(tmp_path / "16.png")
     Image.fromarray(grey.astype(np.int32)).save(tmp_path / "32.tiff")
-    assert np.array_equal(np.asarray(read_image(rgb, str(tmp_path / "16.png")))[..., 0], grey >> 8)
+    (tmp_path / "16.pgm").write_bytes(b"P5 4 4 65535\n" + grey.astype(">u2").tobytes())
+    for name in ("16.png", "16.pgm"):
+        assert np.array_equal(np.asarray(read_image(rgb, str(tmp_path / name)))[..., 0], grey >> 8)
     with pytest.raises(ValueError, match=r"32\.tiff cannot be read as an image: it has more than 16 bits a pixel"):
         read_image(rgb, str(tmp_path / "32.tiff"))
 

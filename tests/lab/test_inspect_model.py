@@ -26,7 +26,7 @@ from lab.models.composed_softmax import softmax_config
 from lab.models.libraries.hf import Named
 from lab.observation.attention_statistics import weight_entropy
 from lab.observation.subject import Subject
-from lab.training.inspect_model import _words, inspect_model
+from lab.training.inspect_model import _opened, _pictures, _words, inspect_model
 from lab.training.looks import Looks
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install -e '.[language]'")
@@ -63,7 +63,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "broken" / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(40))
     (folder / "pictures").mkdir()
     for index in range(3):
-        Image.fromarray(np.full((20, 30, 3), 80 * index, np.uint8)).save(folder / "pictures" / f"{index}.png")
+        # Greys of 16 bit, which Pillow's own conversion would turn white.
+        Image.fromarray(np.full((20, 30), 80 * 256 * index, np.uint16)).save(folder / "pictures" / f"{index}.png")
     return folder
 
 
@@ -89,6 +90,10 @@ def test_a_text_is_shown_in_blocks_as_lab_look_would_show_them(models: Path, tmp
 
 def test_a_text_may_begin_like_a_folder() -> None:
     assert _words("~ 5 apples, please", 100) == "~ 5 apples, please"
+
+
+def test_pictures_keep_their_greys(models: Path) -> None:
+    assert [np.asarray(_opened(path)).max() for path in _pictures(models / "pictures", 9)] == [0, 80, 160]
 
 
 @pytest.mark.parametrize(
@@ -206,6 +211,7 @@ def test_a_name_in_the_cache_needs_no_network(
         (["model=hf:MODELS/gpt2", "images=MODELS"], "images= is for a model of pictures"),
         (["model=hf:MODELS/vit", "text=To see"], "text= is for a model of tokens"),
         (["model=hf:MODELS/vit", "images=MODELS/vit"], "holds no pictures"),
+        (["model=hf:MODELS/vit", "images=MODELS/nowhere"], "nowhere is no folder"),
         (["model=hf:MODELS/vit", "images=MODELS/broken"], "a.png cannot be read as an image"),
         (["model=hf:MODELS/vit", "diagnostics=[head_entropy]"], "head_entropy needs a model that reads text"),
         (["model=hf:MODELS/gpt2", "diagnostics=[linear_probes]"], "linear_probes needs scenes"),

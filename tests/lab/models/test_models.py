@@ -26,6 +26,7 @@ from lab.config.check import check
 from lab.config.compose import CONFIGS, compose_config
 from lab.console import LabError
 from lab.models.compact_vit import CompactViT
+from lab.models.observable import Observable, OtherModel
 from lab.models.reasoner import Reasoner
 from lab.models.softmaxes import SoftmaxFactory
 
@@ -125,6 +126,29 @@ def test_with_plain_softmax_it_is_timms_vision_transformer() -> None:
     theirs.load_state_dict({name: t for name, t in mine.state_dict().items() if ".rule." not in name})
     x = torch.randn(3, 3, 16, 16)
     torch.testing.assert_close(mine(x), theirs(x), rtol=1e-5, atol=1e-5)
+
+
+class OnPatches(Observable):
+    """Two rows and three columns of patches, after two other tokens."""
+
+    token_grid, num_prefix_tokens = (2, 3), 2  # type: ignore[assignment]
+
+
+def test_regions_on_a_grid_are_read_at_the_middle_of_each_patch() -> None:
+    region = torch.zeros(1, 4, 4, dtype=torch.bool)
+    region[0, :2, 2:] = True
+    assert OnPatches().on_tokens(region).int().tolist() == [[0, 0, 0, 1, 1, 0, 0, 0]]
+    tokens = torch.eye(8, dtype=torch.bool)
+    assert OnPatches().on_tokens(tokens) is tokens
+
+
+def test_the_token_of_the_answer_has_the_name_that_is_known_of_it() -> None:
+    assert CompactViT(image_size=8, depth=1).answer_name == "the answer's token (CLS)"
+    # Nobody knows whether timm's first token is CLS: this model has none.
+    assert OtherModel(timm.create_model("test_vit4")).answer_name == "the first token"
+    causal = nn.TransformerEncoderLayer(8, 2)
+    causal.is_causal = True  # type: ignore[assignment]
+    assert OtherModel(causal).answer_name == "the last token"
 
 
 def test_timm_builds_it() -> None:

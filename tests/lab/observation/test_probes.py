@@ -11,7 +11,15 @@ import torch
 from torch import Tensor
 
 from lab.console import LabError
-from lab.observation.probes import Targets, code_length, dual_predict, predict, predict_standardised, probe_accuracy
+from lab.observation.probes import (
+    Targets,
+    accuracy,
+    code_length,
+    dual_predict,
+    predict,
+    predict_standardised,
+    probe_accuracy,
+)
 from lab.observation.representations import probe_labels, representations
 
 SIZE, WIDTH = 600, 12
@@ -32,10 +40,10 @@ def test_a_constant_representation_tells_nothing() -> None:
     x, targets = made()
     constant = torch.randn(1, 1, WIDTH, generator=torch.Generator().manual_seed(1)).expand(1, SIZE, WIDTH)
     for features in (constant, torch.cat([constant, x[:1]]), constant + 1e-7 * x[1:2]):
-        accuracy, bits = probe_accuracy(features, targets), code_length(features, targets, (0.1, 0.5))
-        assert accuracy.isfinite().all() and bits.isfinite().all()
+        accuracies, bits = probe_accuracy(features, targets), code_length(features, targets, (0.1, 0.5))
+        assert accuracies.isfinite().all() and bits.isfinite().all()
         majority = max(targets.labels[0, int(0.8 * SIZE) :].bincount()).item() / (SIZE - int(0.8 * SIZE))
-        assert accuracy[0, 0] <= majority + 0.05
+        assert accuracies[0, 0] <= majority + 0.05
 
 
 def test_a_small_representation_is_read_as_well_beside_a_large_one() -> None:
@@ -75,6 +83,19 @@ def test_probes_agree_with_a_long_logistic_regression_each() -> None:
     assert accuracies[0].min() > 0.75
     majority = targets.majority(slice(0, 450), slice(450, 600))
     assert all(float(noise) < usual + 0.1 for noise, usual in zip(accuracies[1], majority, strict=True))
+
+
+def test_many_features_are_fitted_to_the_end() -> None:
+    """Where few scenes are told apart surely, the last steps are small, and are many."""
+    make = torch.Generator().manual_seed(0)
+    x = torch.randn(2, 200, 300, generator=make) / torch.arange(1, 301).sqrt()
+    targets = Targets.of({"many": (x[0] @ torch.randn(300, 6, generator=make)).argmax(1)})
+    x = x @ torch.linalg.qr(torch.randn(300, 300, generator=make))[0]
+    train, rows = slice(0, 150), slice(150, 200)
+    whole = predict(x.double(), targets, train, rows, iterations=4000, tolerance=1e-8).softmax(-1)
+    found = predict(x, targets, train, rows)
+    assert float((found.softmax(-1) - whole).abs().max()) < 0.05
+    assert torch.equal(probe_accuracy(x, targets), accuracy(found, targets, rows))
 
 
 def test_the_fit_is_the_minimum_of_its_loss() -> None:
