@@ -266,14 +266,17 @@ def unpacked(values: dict) -> np.ndarray:
 
 
 def test_the_plateau_is_drawn_in_curves_of_the_accuracy_that_it_is_of() -> None:
-    def drawn(*priors: float | None, metric: str = "val/accuracy") -> list[tuple[float, str, str]]:
+    def drawn(
+        *priors: float | None, metric: str = "val/accuracy", quantity: str = "accuracy"
+    ) -> list[tuple[float, str, str]]:
         told = [Eureka(metric=metric, threshold=0.7, prior_accuracy=prior, prior_loss=1.2) for prior in priors]
         runs: Any = [SimpleNamespace(summary=SimpleNamespace(eureka=one)) for one in told]
-        return [guide for guide in guides(runs, "accuracy") if guide[1] == "--"]
+        return [guide for guide in guides(runs, quantity) if guide[1] == "--"]
 
     assert drawn(0.55, 0.55, None) == [(0.55, "--", "plateau: the prior p(z) alone")]
     assert drawn(0.55, 0.65) == [(pytest.approx(0.6), "--", "plateau: the prior p(z) alone, mean over seeds")]
     assert not drawn(None) and not drawn(0.55, metric="val/accuracy_top_right")
+    assert drawn(None, quantity="loss") == [(1.2, "--", "plateau: the frequencies of answers alone")]
 
 
 def test_a_chart_has_the_lines_that_its_settings_share_whatever_their_seeds(write, tmp_path: Path) -> None:
