@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import torchvision
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 from torchvision.transforms.functional import pil_to_tensor
 
 from lab.datasets.sizes import Size
@@ -119,4 +119,5 @@ def read_image(load: Callable[[str], Image.Image], path: str) -> Image.Image:
         return load(path)
     # Pillow's readers have no common error of their own.
     except (OSError, SyntaxError, ValueError, EOFError, struct.error, Image.DecompressionBombError) as error:
-        raise ValueError(f"{path} cannot be read as an image: {error}") from error
+        why = "it holds none" if isinstance(error, UnidentifiedImageError) else error
+        raise ValueError(f"{path} cannot be read as an image: {why}") from error

@@ -96,6 +96,13 @@ def unexpected(error: BaseException) -> str:
     return f"{type(error).__name__}: {why}" + (f" ({line})" if line else "")
 
 
+def lacks_memory(error: BaseException) -> bool:
+    """Tells whether an error says that there is no memory left, of the machine or of a GPU."""
+    # torch has a type of its own for a GPU alone: on the CPU its error is a plain RuntimeError.
+    of_torch = type(error).__name__ == "OutOfMemoryError" or "DefaultCPUAllocator" in str(error)
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and of_torch)
+
+
 @contextmanager
 def blamed(what: str) -> Iterator[None]:
     """Tells an unexpected error within the block in one sentence, with the line that it came from.
@@ -109,11 +116,10 @@ def blamed(what: str) -> Iterator[None]:
     """
     try:
         yield
-    except (LabError, OSError, MemoryError):
+    except (LabError, OSError):
         raise
     except Exception as error:
-        out_of_memory = type(error).__name__ == "OutOfMemoryError"  # torch's, a RuntimeError
-        if out_of_memory or (isinstance(error, ValueError) and raised_on_purpose(error)):
+        if lacks_memory(error) or (isinstance(error, ValueError) and raised_on_purpose(error)):
             raise
         raise LabError(f"{what}: {unexpected(error)}") from error
 

@@ -15,6 +15,7 @@ import torch
 import torchvision
 from PIL import Image
 from torch import Tensor
+from torchvision.datasets.folder import is_image_file
 from torchvision.transforms.functional import pil_to_tensor
 
 from lab.datasets.folder import in_8_bit, read_image
@@ -52,7 +53,8 @@ class Drawings:
 class Alphabets:
     """A folder that holds ``<alphabet>/<character>/<drawing>.png`` at any depth, also within zip files.
 
-    A drawing that lies in two places counts once: Omniglot's small sets share Greek and Latin.
+    Other endings of images will do, those of :mod:`lab.datasets.folder`. A drawing that lies in two places counts once:
+    Omniglot's small sets share Greek and Latin.
 
     Args:
         root: the folder.
@@ -61,8 +63,13 @@ class Alphabets:
     def __init__(self, root: str) -> None:
         self.root = Path(root).expanduser()
 
-    def load(self, size: int) -> Drawings:
+    def load(self, size: int, check: Callable[[int, int], None] = lambda characters, most: None) -> Drawings:
         """All drawings, shrunk to ``size`` pixels by means of whole pixels; characters in the order of their names.
+
+        Args:
+            size: side of a drawing in pixels.
+            check: called before any drawing is read, with the numbers of characters and of the most drawings of one; it
+                may raise an error.
 
         Raises:
             FileNotFoundError: if there is no drawing.
@@ -78,6 +85,7 @@ class Alphabets:
             for (alphabet, character, _), file in sorted(files.items()):
                 characters.setdefault(f"{alphabet}/{character.removeprefix('character')}", []).append(file)
             most = max(map(len, characters.values()))
+            check(len(characters), most)
             pixels = torch.zeros(len(characters), most, size, size, dtype=torch.uint8)
             for own, drawings in zip(pixels, characters.values(), strict=True):
                 for place, (where, read) in enumerate(drawings):
@@ -86,7 +94,8 @@ class Alphabets:
 
     def _files(self, opened: ExitStack) -> Iterator[tuple[tuple[str, ...], _File]]:
         """Yields ((alphabet, character, drawing), file) of every drawing, in a fixed order; zip files stay open."""
-        pictures = {path: path.relative_to(self.root).parts for path in sorted(self.root.rglob("*.png"))}
+        found = sorted(path for path in self.root.rglob("*") if is_image_file(path.name))
+        pictures = {path: path.relative_to(self.root).parts for path in found}
         # Where no picture lies three levels deep, the folder is one alphabet; otherwise those higher up are skipped.
         above = () if any(len(parts) > 2 for parts in pictures.values()) else (self.root.absolute().name,)
         for path, parts in pictures.items():
@@ -100,7 +109,7 @@ class Alphabets:
             for member in archive.infolist():
                 parts = (path.stem, *PurePosixPath(member.filename).parts)
                 # macOS packs shadow copies of files into __MACOSX.
-                if not member.filename.endswith(".png") or len(parts) < 3 or "__MACOSX" in parts:
+                if not is_image_file(member.filename) or len(parts) < 3 or "__MACOSX" in parts:
                     continue
                 if member.file_size > _LARGEST:
                     raise ValueError(f"{path}:{member.filename} has {member.file_size:,} bytes, too many for a drawing")
@@ -109,7 +118,7 @@ class Alphabets:
     def _missing(self) -> str:
         """The sentence that says what to do where no drawing is found."""
         return (
-            f"no <alphabet>/<character>/<drawing>.png in {self.root.absolute()}, nor in a zip file there: put "
+            f"no image <alphabet>/<character>/<drawing> in {self.root.absolute()}, nor in a zip file there: put "
             "Omniglot's there, or name another folder with data.alphabets.root"
         )
 
@@ -128,7 +137,7 @@ class TorchvisionAlphabets(Alphabets):
         super().__init__(str(Path(root) / torchvision.datasets.Omniglot.folder))
         self.download = download
 
-    def load(self, size: int) -> Drawings:
+    def load(self, size: int, check: Callable[[int, int], None] = lambda characters, most: None) -> Drawings:
         """Loads as :class:`Alphabets` does, after a download where it is needed and allowed.
 
         Raises:
@@ -137,7 +146,7 @@ class TorchvisionAlphabets(Alphabets):
         """
         if self.download and not self._is_there():
             fetch_files(self.root.parent, "Omniglot", _download, self._is_there, "*.zip", "in torchvision's layout")
-        found = super().load(size)
+        found = super().load(size, check)
         if len(found.names) < _CHARACTERS or int(found.counts.min()) < _DRAWINGS:
             raise ValueError(
                 f"Omniglot in {self.root.absolute()} is not whole: {int(found.counts.sum()):,} drawings of "

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
+import psutil
 import torch
 import torch.nn.functional as F
 from pydantic import Field, NonNegativeInt, PositiveInt
@@ -137,28 +138,53 @@ class InContextData(DataModule):
 
         Raises:
             FileNotFoundError: if there are no drawings.
-            ValueError: if there are too few for the sequences that are asked for.
+            ValueError: if there are too few for the sequences that are asked for, or too many for the memory.
         """
-        found = self.alphabets.load(self.image_size)
+        found = self.alphabets.load(self.image_size, self._check_memory)
         rare, common, holdout = self.sizes
         left = len(found.names) - common - holdout
-        if (rare or 2) > left:
+        if rare is None and left < 2:
             raise ValueError(
-                f"data.rare={rare or 2}, data.common={common} and data.holdout={holdout} ask for "
-                f"{(rare or 2) + common + holdout:,} characters, and there are {len(found.names):,}: lower them "
+                f"data.common={common} and data.holdout={holdout} leave too few of the {len(found.names):,} characters "
+                "to train on, where 2 at least are needed: lower them, or add characters"
+            )
+        if rare is not None and rare > left:
+            raise ValueError(
+                f"data.rare={rare}, data.common={common} and data.holdout={holdout} ask for "
+                f"{rare + common + holdout:,} characters, and there are {len(found.names):,}: lower them "
                 "(data.rare=null takes all that are left)"
             )
         order = torch.randperm(len(found.names), generator=generator_of("in_context classes", self.class_seed))
         chosen = torch.cat([order[: (rare or left) + common], order[-holdout:]])
         poorest = int(chosen[found.counts[chosen].argmin()])
-        if found.counts[poorest] <= self.pairs:
+        least = int(found.counts[poorest])
+        if least <= self.pairs:
+            few = int((found.counts <= self.pairs).sum())
+            ways_out = ["add drawings"]
+            if len(found.names) - few >= (rare or 2) + common + holdout:
+                ways_out.append("take such characters out of the folder")
+            if lower := (least - 1) // self.few_shot_ways * self.few_shot_ways:
+                ways_out.append(f"lower data.pairs to {lower}")
             raise ValueError(
                 f"a sequence of data.pairs={self.pairs} and a query may show {self.pairs + 1} drawings of one "
-                f"character, and {found.names[poorest]} has {found.counts[poorest]}: lower data.pairs"
+                f"character, and there are fewer of {few:,} of {len(found.names):,} characters ({found.names[poorest]} "
+                f"has {least}): {', or '.join(ways_out)}"
             )
-        pixels = symmetric(found.pixels[chosen], self.symmetries)
+        pixels = symmetric(found.pixels, chosen, self.symmetries)
         names = tuple(f"{found.names[index]}{turn}" for index in chosen.tolist() for turn in TURNS[: self.symmetries])
         return Drawings(pixels, found.counts[chosen].repeat_interleave(self.symmetries), names)
+
+    def _check_memory(self, characters: int, most: int) -> None:
+        """Raises ValueError if images as read and, beside them, those of the classes do not fit into memory."""
+        rare, common, holdout = self.sizes
+        chosen = characters if rare is None else min(rare + common + holdout, characters)
+        needed = (characters + chosen * self.symmetries) * most * self.image_size**2
+        if needed > (available := psutil.virtual_memory().available):
+            raise ValueError(
+                f"the images of {characters:,} characters take {needed / 2**30:,.1f} GiB of memory at data.image_size="
+                f"{self.image_size} and data.symmetries={self.symmetries}, and {available / 2**30:,.1f} GiB are free: "
+                f"lower data.image_size{' or data.symmetries' if self.symmetries > 1 else ''}"
+            )
 
     @cached_property
     def class_names(self) -> tuple[str, ...]:
@@ -292,8 +318,13 @@ class InContextData(DataModule):
         return self._on_device[device]
 
 
-def symmetric(pixels_CDSS: Tensor, count: int) -> Tensor:
-    """Classes [C x count, D, S, S]: each as it is, turned by quarters, and then its mirror image likewise."""
-    upright = [pixels_CDSS, pixels_CDSS.flip(-1)]
-    turned = [own.rot90(quarters, (-2, -1)) for own in upright for quarters in range(4)]
-    return torch.stack(turned[:count], dim=1).flatten(0, 1)
+def symmetric(pixels_CDSS: Tensor, chosen: Tensor, count: int) -> Tensor:
+    """Classes of the ``chosen`` characters: each as it is, turned by quarters, and then its mirror image likewise.
+
+    One by one, which takes hardly more memory than the result, [chosen x count, D, S, S].
+    """
+    classes = pixels_CDSS.new_empty(len(chosen), count, *pixels_CDSS.shape[1:])
+    for own, upright in zip(classes, (pixels_CDSS[index] for index in chosen.tolist()), strict=True):
+        for turn in range(count):
+            own[turn] = (upright if turn < 4 else upright.flip(-1)).rot90(turn, (-2, -1))
+    return classes.flatten(0, 1)

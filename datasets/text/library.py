@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from lab.console import not_installed
@@ -21,3 +22,17 @@ def library(name: str) -> Any:
     except ImportError as error:
         raise ValueError(f"this needs {not_installed(name, 'language')}") from error
     return found
+
+
+def hub_name_or_folder(name: str) -> str:
+    """The name of something on the Hugging Face Hub, or the folder that holds it.
+
+    Raises:
+        ValueError: if the name is a path, and there is no such folder: it is no name that the Hub could know.
+    """
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        return str(folder)
+    if name.startswith(("/", ".", "~")):
+        raise ValueError("it is no folder")
+    return name

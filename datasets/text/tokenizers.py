@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from lab.console import first_line
-from lab.datasets.text.library import library
+from lab.datasets.text.library import hub_name_or_folder, library
 from lab.datasets.text.tokens import END, SPECIAL, START
 
 
@@ -65,9 +65,13 @@ class PretrainedTokenizer(Tokenizer):
     def _own(self) -> Any:
         transformers = library("transformers")
         try:
-            own: Any = transformers.AutoTokenizer.from_pretrained(self.name, trust_remote_code=False)
+            own: Any = transformers.AutoTokenizer.from_pretrained(
+                hub_name_or_folder(self.name), trust_remote_code=False
+            )
         except Exception as error:  # of many libraries: offline, no such name, a damaged file
-            raise ValueError(f"data.tokenizer.name={self.name} cannot be read: {first_line(error)}") from error
+            raise ValueError(
+                f"data.tokenizer.name={self.name} (by default model.pretrained) cannot be read: {first_line(error)}"
+            ) from error
         if own.eos_token_id is None:
             raise ValueError(f"data.tokenizer.name={self.name} has no token for the end of a text: take another one")
         return own

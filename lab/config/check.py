@@ -158,7 +158,9 @@ def _resolved(config: DictConfig) -> dict[str, Any]:
         plain: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
         why = first_line(error)
-        raise LabError(f"{error.full_key} has no value: {why[0].lower()}{why[1:]}") from error
+        raise LabError(
+            f"{error.full_key} has no value: {why[0].lower()}{why[1:]}; give it one with {error.full_key}="
+        ) from error
     return plain
 
 

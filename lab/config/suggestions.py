@@ -72,10 +72,14 @@ def _taken_by(node: Any) -> list[str]:
 
 
 def _elsewhere(config: DictConfig, key: str) -> str | None:
-    """The option elsewhere whose name is the last part of ``key``; of several, the one most like ``key``."""
-    last = key.rsplit(".", 1)[-1]
+    """The option elsewhere whose name is the last part of ``key``; of several, the one most like ``key``.
+
+    Where the first part of ``key`` is there, it was meant, and the option is looked for below it.
+    """
+    first, last = key.split(".", 1)[0], key.rsplit(".", 1)[-1]
+    below = f"{first}." if first in config else ""
     plain: Any = OmegaConf.to_container(config, resolve=False)
-    options = [option for option in flatten(plain) if "." in option]
+    options = [option for option in flatten(plain) if "." in option and option.startswith(below)]
     for name in filter(None, (last, _ALSO_CALLED.get(last))):
         if found := [option for option in options if option.rsplit(".", 1)[1] == name]:
             return max(found, key=lambda option: difflib.SequenceMatcher(None, key, option).ratio())

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from lab.console import first_line
 from lab.datasets.loading import IGNORED
 from lab.datasets.sizes import Size
-from lab.datasets.text.library import library
+from lab.datasets.text.library import hub_name_or_folder, library
 from lab.models.language import CausalLanguageModel, Dropout
 from lab.models.observable import Observable
 from lab.models.replace import replace_softmax
@@ -158,7 +158,7 @@ class PretrainedAnsweringModel(Answering):
         transformers = library("transformers")
         try:
             model: Any = transformers.AutoModelForCausalLM.from_pretrained(
-                pretrained, use_safetensors=True, trust_remote_code=False, dtype=torch.float32
+                hub_name_or_folder(pretrained), use_safetensors=True, trust_remote_code=False, dtype=torch.float32
             )
         except Exception as error:  # of many libraries: offline, no such name, damaged weights, another architecture
             raise ValueError(f"model.pretrained={pretrained} cannot be read: {first_line(error)}") from error

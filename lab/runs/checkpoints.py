@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from lightning.fabric.plugins import TorchCheckpointIO
 
+from lab.console import lacks_memory
 from lab.files import one_line, write_atomically
 
 _DIGEST_BYTES = hashlib.sha256().digest_size
@@ -67,13 +68,15 @@ def read_checkpoint(path: Path) -> Checkpoint:
         if any(not isinstance(name, str) for name in dict(content.get("state_dict", {}))):
             raise DamagedCheckpoint("its state_dict has a key that is not a name")
         return Checkpoint(path, content, int(content["global_step"]))
-    except (MemoryError, DamagedCheckpoint):
+    except DamagedCheckpoint:
         raise
     except pickle.UnpicklingError as error:
         raise DamagedCheckpoint(
             "it holds something other than tensors and plain values, which might run code: it is not loaded"
         ) from error
     except Exception as error:  # files of other people fail in more ways than can be listed
+        if lacks_memory(error):
+            raise
         raise DamagedCheckpoint(one_line(error)) from error
 
 

@@ -68,9 +68,11 @@ def _unexpected(trainer: L.Trainer, by_epoch: bool, warmup_epochs: int) -> Itera
     if not 0 < last < epochs * steps:
         return
     if by_epoch:
+        whole = -(-last // steps)
+        instead = "leave trainer.max_steps out" if whole == epochs else f"give trainer.max_epochs={whole}"
         yield (
             f"schedules are for trainer.max_epochs={epochs}, of which trainer.max_steps={last} trains "
-            f"{last / steps:.3g}: for whole ones give trainer.max_epochs={-(-last // steps)}"
+            f"{last / steps:.3g}: for whole ones {instead}"
         )
     every = steps * (trainer.check_val_every_n_epoch or 1)
     if last % every > 0 and last > every:

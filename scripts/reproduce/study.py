@@ -1,4 +1,4 @@
-"""Studies small enough for two cores: language, in-context learning, and the local learning coefficient.
+"""Studies small enough for two cores: language, in-context learning, induction, and the local learning coefficient.
 
     python -m scripts.reproduce.study language --threads 1      # trains what is missing, then writes results/language
     python -m scripts.reproduce.study in_context --minutes 60

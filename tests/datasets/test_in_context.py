@@ -28,7 +28,8 @@ class Given(Alphabets):
     def __init__(self, counts: list[int]) -> None:
         self.counts = torch.tensor(counts)
 
-    def load(self, size: int) -> Drawings:
+    def load(self, size: int, check=lambda characters, most: None) -> Drawings:
+        check(len(self.counts), int(self.counts.max()))
         names = tuple(f"A/{index:02}" for index in range(len(self.counts)))
         pixels = torch.zeros(len(names), int(self.counts.max()), 2, 2, dtype=torch.uint8)
         pixels[:, :, 0, 0] = torch.arange(len(names)).unsqueeze(1)
@@ -188,8 +189,18 @@ def test_pictures_for_people_show_a_sequence() -> None:
         ({"few_shot_ways": 1}, "data.few_shot_ways=1 must be 2 or more"),
         ({"holdout": 1, "few_shot_ways": 2}, "data.holdout=1 characters make 1 classes under data.symmetries=1, fewer"),
         ({"rare": 22}, "data.rare=22, data.common=5 and data.holdout=4 ask for 31 characters, and there are 30"),
-        ({"holdout": 24}, "data.rare=2, data.common=5 and data.holdout=24 ask for 31 characters"),
-        ({"counts": [20] * 29 + [8]}, "may show 9 drawings of one character, and A/29 has 8: lower data.pairs"),
+        ({"holdout": 24}, "data.common=5 and data.holdout=24 leave too few of the 30 characters to train on"),
+        (
+            {"counts": [20] * 29 + [8]},
+            r"may show 9 drawings of one character, and there are fewer of 1 of 30 characters \(A/29 has 8\): "
+            "add drawings, or take such characters out of the folder, or lower data.pairs to 6$",
+        ),
+        ({"counts": [20] * 28 + [9, 1]}, r"\(A/29 has 1\): add drawings, or take such characters out of the folder$"),
+        ({"counts": [8] * 30}, "30 of 30 .*: add drawings, or lower data.pairs to 6$"),
+        (
+            {"counts": [1_000_000] * 30, "image_size": 4096, "symmetries": 8},
+            "images of 30 characters take .* data.image_size=4096 and data.symmetries=8, .*: lower data.image_size or",
+        ),
         ({"symmetries": 3}, "data.symmetries"),
         ({"burstiness": 1.5}, "data.burstiness"),
         ({"rare": 1}, "data.rare"),
@@ -209,10 +220,13 @@ def test_a_drawing_that_lies_in_two_places_is_one(tmp_path: Path) -> None:
         other = io.BytesIO()
         Image.new("1", (5, 5)).save(other, "PNG")
         archive.writestr("second/Latin/character01/0001_01.png", other.getvalue())
+        archive.writestr("second/Latin/character01/0001_02.JPG", other.getvalue())
         archive.writestr("__MACOSX/second/Latin/character01/._0001_01.png", b"no image")
+    for path in sorted((tmp_path / "first" / "set" / "Korean").rglob("*.png")):
+        path.rename(path.with_suffix(".PNG"))
     found = Alphabets(str(tmp_path)).load(10)
     assert found.names == ("Greek/01", "Greek/02", "Korean/01", "Korean/02", "Korean/03", "Latin/01")
-    assert found.counts.tolist() == [2, 2, 2, 2, 2, 1]
+    assert found.counts.tolist() == [2, 2, 2, 2, 2, 2]
     assert found.pixels.shape == (6, 2, 10, 10) and found.pixels.dtype == torch.uint8
     assert not found.pixels[5].any() and found.pixels[0].any()
 
@@ -256,7 +270,7 @@ def test_greys_of_16_bit_are_as_those_of_8(tmp_path: Path) -> None:
     ("name", "content", "said"),
     [
         ("broken.zip", b"no zip", r"broken.zip cannot be read as a zip file"),
-        ("Greek/character01/1.png", b"no image", r"character01/1.png cannot be read as an image"),
+        ("Greek/character01/1.png", b"no image", r"character01/1.png cannot be read as an image: it holds none$"),
     ],
 )
 def test_a_damaged_file_is_named(tmp_path: Path, name: str, content: bytes, said: str) -> None:
@@ -264,6 +278,17 @@ def test_a_damaged_file_is_named(tmp_path: Path, name: str, content: bytes, said
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError, match=said):
         Alphabets(str(tmp_path)).load(10)
+
+
+def test_numbers_are_checked_before_any_drawing_is_read(tmp_path: Path) -> None:
+    write_alphabets(tmp_path, {"Greek": 2}, drawings=3)
+    (tmp_path / "Greek" / "character01" / "1.png").write_bytes(b"no image")
+
+    def check(characters: int, most: int) -> None:
+        raise MemoryError(characters, most)
+
+    with pytest.raises(MemoryError, match=r"\(2, 4\)"):
+        Alphabets(str(tmp_path)).load(10, check)
 
 
 def test_missing_alphabets_say_what_to_do(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from lab.attention.rules.adaptive import AdaptiveTemperature
 from lab.attention.rules.norm import NormSoftmax
 from lab.console import LabError
 from lab.datasets.loading import IGNORED
+from lab.datasets.text.tokenizers import PretrainedTokenizer
 from lab.models.answering import AnsweringModel, PretrainedAnsweringModel
 from lab.train import run
 from lab.training.stored import load_config
@@ -167,8 +168,10 @@ def test_what_cannot_be_is_refused_and_leaves_nothing(gemma: Path, tmp_path: Pat
         with pytest.raises(LabError, match=said):
             run([*options, f"paths.runs={tmp_path / 'runs'}", "threads=1"])
     none = str(tmp_path / "none")
-    with pytest.raises(ValueError, match=r"model\.pretrained=.*none cannot be read"):
+    with pytest.raises(ValueError, match=r"model\.pretrained=.*none cannot be read: it is no folder"):
         PretrainedAnsweringModel(none, 10)
+    with pytest.raises(ValueError, match=r"data\.tokenizer\.name=\./none .*cannot be read: it is no folder"):
+        PretrainedTokenizer("./none").encode("")
     with pytest.raises(ValueError, match="knows 290 tokens, and the data has 300"):
         PretrainedAnsweringModel(str(gemma / "model"), 300)
     with pytest.raises(ValueError, match=r"takes 8,192 tokens: lower data\.longest=9000"):

@@ -1,9 +1,12 @@
-"""Commands whose output goes nowhere: its reader goes away, as under ``| head``, it is closed, or its disk is full."""
+"""Lack of memory, and output that goes nowhere: its reader goes away (``| head``), it is closed, its disk is full."""
 
 import subprocess
 import sys
 
 import pytest
+import torch
+
+from lab.console import blamed
 
 COMMAND = """
 import os
@@ -61,3 +64,8 @@ def test_output_that_is_closed_or_full_is_no_traceback(to: str, status: int, tol
     shell = ["sh", "-c", f'exec "$@" {to}', "sh", *script]
     done = subprocess.run(shell, input="begin\n", capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (status, "", told)
+
+
+def test_lack_of_memory_is_not_blamed_on_the_code() -> None:
+    with pytest.raises(RuntimeError, match="can't allocate memory"), blamed("it fails"):
+        torch.empty(2**60, dtype=torch.uint8)

@@ -199,6 +199,7 @@ def test_a_name_in_the_cache_needs_no_network(
         (["model=timm:vit_tony_patch16_224"], "did you mean 'vit_tiny_patch16_224'"),
         (["model=timm:resnet18"], "ResNet has no softmax that could be replaced"),
         (["model=timm:local-dir:MODELS/timm"], "cannot be loaded: its config has no 'architecture'"),
+        (["model=hf:MODELS/nothing"], "its config cannot be loaded: it is no folder"),
         (["model=timm:test_vit", "layers=1"], "layers=1 works only with models of Hugging Face"),
         (["model=hf:MODELS/gemma2"], "Gemma2Attention cannot be replaced: it caps its scores"),
         (["model=hf:MODELS/t5", "weights=false"], "choose a part of the model with kind="),

@@ -267,9 +267,15 @@ def test_a_length_that_does_not_fit_is_told(tmp_path: Path, capsys) -> None:
     train_in(tmp_path / "1", *SMALL[:-1], "trainer.max_epochs=5", "trainer.max_steps=2")
     told = capsys.readouterr().err
     assert "no Eureka-moment can be seen: the first validation would come at step 4, and the run ends at 2" in told
-    assert "schedules are for trainer.max_epochs=5, of which trainer.max_steps=2 trains 0.5: for" in told
-    train_in(tmp_path / "2", *SMALL[:-1], "trainer.max_epochs=1", "trainer.accumulate_grad_batches=3")
-    assert "the last step of each epoch has 1 of 3 batches, and 1/3 of the gradient" in capsys.readouterr().err
+    assert (
+        "schedules are for trainer.max_epochs=5, of which trainer.max_steps=2 trains 0.5: for whole ones give " in told
+    )
+    train_in(
+        tmp_path / "2", *SMALL[:-1], "trainer.max_epochs=1", "trainer.accumulate_grad_batches=3", "trainer.max_steps=1"
+    )
+    told = capsys.readouterr().err
+    assert "the last step of each epoch has 1 of 3 batches, and 1/3 of the gradient" in told
+    assert "trainer.max_steps=1 trains 0.5: for whole ones leave trainer.max_steps out\n" in told
     train_in(tmp_path / "3", *SMALL[:-1], "trainer.max_epochs=1", "trainer.accumulate_grad_batches=2")
     told = capsys.readouterr().err
     assert "last step of each epoch" not in told and "schedules are for" not in told

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from lab.console import LabError, first_line, tell
-from lab.datasets.text.library import library
+from lab.datasets.text.library import hub_name_or_folder, library
 from lab.models.libraries.named import UNREADABLE, NamedModel
 from lab.models.observable import Picture
 
@@ -158,11 +158,12 @@ class Named(NamedModel):
 
     def _fetched(self, fetch: Callable[..., T], what: str, **options: Any) -> T:
         """Fetches a part of the model from its folder or the cache, else from the Hub."""
-        folder = Path(self.name).expanduser()
+        with self._refused(what):
+            source = hub_name_or_folder(self.name)
         options["trust_remote_code"] = False
-        if folder.is_dir():
+        if os.path.isdir(source):
             with _quiet(), self._refused(what):
-                return fetch(str(folder), local_files_only=True, **options)
+                return fetch(source, local_files_only=True, **options)
         with _quiet(), suppress(*UNREADABLE):
             return fetch(self.name, local_files_only=True, **options)
         tell(f"hf:{self.name}: asking the Hugging Face Hub for its {what}, which the cache does not have")

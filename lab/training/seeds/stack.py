@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 from lab.attention.normaliser import Normaliser
 from lab.attention.precision import but_not_to_16_bit
 from lab.attention.rule import TemperatureRule
-from lab.console import LabError, line_of, name_of
+from lab.console import LabError, lacks_memory, line_of, name_of
 from lab.observation.recorder import own_random_numbers
 
 _DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
@@ -93,9 +93,9 @@ class Stack(nn.Module):
                 drawn = _of_python_and_numpy()
                 try:
                     torch.func.vmap(self._one)(parameters, own, x)
-                except torch.OutOfMemoryError:
-                    raise
                 except Exception as error:
+                    if lacks_memory(error):
+                        raise
                     # A model that fails alone, too, raises its own error here.
                     self._one(*apply_to_collection((parameters, own, x), Tensor, lambda stacked: stacked[0]))
                     where = line_of(error) or type(self._models[0]).__name__

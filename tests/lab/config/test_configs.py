@@ -107,6 +107,8 @@ def test_a_search_without_optuna_says_what_to_install(monkeypatch: pytest.Monkey
         ("epochs=10", ["did you mean 'trainer.max_epochs'"]),
         ("trainer.epochs=10", ["did you mean 'trainer.max_epochs'"]),
         ("wd=0.1", ["did you mean 'optim.weight_decay'"]),
+        # That of another group would be no help.
+        ("experiment=clrs_text_small data.tokenizer.name=x", ["data.tokenizer has no 'name'; it has no options"]),
         # Added, not overridden; and the other way round.
         ("softmax.normaliser.bias=1", ["softmax.normaliser has no 'bias'"]),
         ("callbacks.eureka.plateau=1", ["callbacks.eureka has no 'plateau'"]),
@@ -241,6 +243,7 @@ def test_configs_of_ones_own_are_found_by_the_search_path(conf: Path) -> None:
         ("softmax.tau=abc", "softmax.tau='abc' is wrong"),
         ("data.batch_size=half", "data.batch_size='half' is wrong"),
         ("optim.lr=[1]", "optim.lr"),
+        ("data.batch_size=${no.size}", "interpolation key 'no.size' not found; give it one with data.batch_size="),
         ("+softmax.width=3", "softmax.width is not an option of"),
         ("+softmax.heads=2", "softmax.heads is not an option of Fixed; valid: tau"),
         ("softmax._target_=lab.softmax.nothing.Nope", "cannot be imported"),
