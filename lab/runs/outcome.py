@@ -13,7 +13,7 @@ from hydra.errors import InstantiationException
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from lab.console import LabError, Unfinished, first_line, raised_on_purpose, unexpected, users_line_of
+from lab.console import LabError, Unfinished, first_line, lacks_memory, raised_on_purpose, unexpected, users_line_of
 from lab.files import is_full
 from lab.runs.summary import Status
 
@@ -79,6 +79,13 @@ class Ending:
             )
         if isinstance(error, (*MENDED, InstantiationException)):
             return _in_words(error)
+        if lacks_memory(error):
+            # Of torch's long message: "Tried to allocate 2.00 GiB", "you tried to allocate 81201725440 bytes".
+            asked = re.search(r"tried to (allocate [\d.]+ \w+)", str(error), re.IGNORECASE)
+            return (
+                f"there is too little memory{f' to {asked[1]}' if asked else ''}: lower data.batch_size, or make the "
+                "model or its inputs smaller"
+            )
         if _lost_another_process(error):
             return (
                 "another process of this run has ended: the reason stands above, unless it was killed, as for lack of "

@@ -106,6 +106,22 @@ def test_a_lost_loader_process_is_told_with_what_to_do(words: str, told: str) ->
         raise RuntimeError(words)
 
 
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has"), " to allocate 2.00 GiB"),
+        (
+            RuntimeError("[enforce fail] DefaultCPUAllocator: you tried to allocate 812 bytes."),
+            " to allocate 812 bytes",
+        ),
+        (MemoryError(), ""),
+    ],
+)
+def test_a_lack_of_memory_is_told_with_what_to_do(error: Exception, told: str) -> None:
+    with pytest.raises(LabError, match=f"^there is too little memory{told}: lower data.batch_size"), Ending().told():
+        raise error
+
+
 def test_a_file_that_the_compiler_left_unfinished_is_named() -> None:
     with (
         pytest.raises(LabError, match=r"^/tmp/xy/main\.so in torch\.compile's cache is damaged: delete"),
