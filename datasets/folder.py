@@ -10,13 +10,11 @@ import numpy as np
 import torch
 import torchvision
 from PIL import Image, UnidentifiedImageError
+from torchvision.datasets.folder import is_image_file
 from torchvision.transforms.functional import pil_to_tensor
 
 from lab.datasets.sizes import Size
 from lab.datasets.sources import Images, Interpolation, Split
-
-# Endings of images that ImageFolder takes.
-_SUFFIXES = torchvision.datasets.folder.IMG_EXTENSIONS
 
 
 class FolderSource:
@@ -81,7 +79,7 @@ def image_folder(folder: Path, name: str) -> torchvision.datasets.ImageFolder:
     try:
         return torchvision.datasets.ImageFolder(str(folder), loader=rgb)
     except FileNotFoundError as error:
-        packed, loose = sorted(folder.glob("*.tar")), sum(path.suffix.lower() in _SUFFIXES for path in folder.iterdir())
+        packed, loose = sorted(folder.glob("*.tar")), sum(is_image_file(path.name) for path in folder.iterdir())
         hint = f"; unpack {packed[0].name} and the like into folders of their names" if packed else ""
         hint += f"; {loose:,} images there are in no class's folder" if loose else ""
         raise FileNotFoundError(

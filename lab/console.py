@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import select
@@ -98,9 +99,11 @@ def unexpected(error: BaseException) -> str:
 
 def lacks_memory(error: BaseException) -> bool:
     """Tells whether an error says that there is no memory left, of the machine or of a GPU."""
-    # torch has a type of its own for a GPU alone: on the CPU its error is a plain RuntimeError.
-    of_torch = type(error).__name__ == "OutOfMemoryError" or "DefaultCPUAllocator" in str(error)
-    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and of_torch)
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    # torch has a type of its own for its own share of a CUDA GPU alone: other errors are plain RuntimeErrors.
+    words = re.compile("out of memory|DefaultCPUAllocator|Cannot allocate memory|ALLOC_FAILED", re.IGNORECASE)
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and bool(words.search(str(error))))
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import stat
@@ -52,16 +53,18 @@ def ends_with_its_terminal() -> None:
 
 
 def obey_only_the_parent() -> None:
-    """Lets SIGTERM end this process, on Linux, only where the process that started it sends it.
+    """Lets SIGTERM end this process, forked by Python on Linux, only where the process that made it sends it.
 
     A SIGTERM to all processes of a job, as SLURM sends it, is the training's to obey: it saves, for which the processes
-    that load its data have to live.
+    that load its data have to live. Where a process is not forked but started anew, threads that are there already may
+    still end it. Programs that it starts do not hear SIGTERM.
     """
-    if not hasattr(signal, "sigwaitinfo"):
+    parent = multiprocessing.parent_process()
+    if parent is None or not hasattr(signal, "sigwaitinfo"):
         return
 
     def obey() -> None:
-        while signal.sigwaitinfo({signal.SIGTERM}).si_pid != os.getppid():
+        while signal.sigwaitinfo({signal.SIGTERM}).si_pid != parent.pid:
             pass
         os._exit(0)  # as PyTorch's own handler does: its parent has ended the process, and is not to call it lost
 

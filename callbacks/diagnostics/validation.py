@@ -117,7 +117,7 @@ class _Validated:
         """Value, standard error and samples of the loss; the value as training averages it, from means of batches."""
         counts = np.array([float(sums_B2[:, 1].sum()) for sums_B2 in self._losses])
         asked = counts > 0  # the mean of a batch that asks for nothing is NaN
-        value = np.average(np.array(self._means)[asked], weights=counts[asked])
+        value = np.average(np.array(self._means)[asked], weights=counts[asked]) if asked.any() else math.nan
         return _mean(self._losses) | {"value": float(value)}
 
     def in_other_units(self) -> Rows:

@@ -167,15 +167,18 @@ class InContextData(DataModule):
                 ways_out.append(f"lower data.pairs to {lower}")
             raise ValueError(
                 f"a sequence of data.pairs={self.pairs} and a query may show {self.pairs + 1} drawings of one "
-                f"character, and there are fewer of {few:,} of {len(found.names):,} characters ({found.names[poorest]} "
-                f"has {least}): {', or '.join(ways_out)}"
+                f"character, and {few:,} of {len(found.names):,} characters {'has' if few == 1 else 'have'} fewer "
+                f"({found.names[poorest]} has {least}): {', or '.join(ways_out)}"
             )
         pixels = symmetric(found.pixels, chosen, self.symmetries)
         names = tuple(f"{found.names[index]}{turn}" for index in chosen.tolist() for turn in TURNS[: self.symmetries])
         return Drawings(pixels, found.counts[chosen].repeat_interleave(self.symmetries), names)
 
     def _check_memory(self, characters: int, most: int) -> None:
-        """Raises ValueError if images as read and, beside them, those of the classes do not fit into memory."""
+        """Raises ValueError if images as read and, beside them, those of the classes do not fit into memory.
+
+        It is the machine's free memory that counts: a lower limit of a container or a SLURM job is not known here.
+        """
         rare, common, holdout = self.sizes
         chosen = characters if rare is None else min(rare + common + holdout, characters)
         needed = (characters + chosen * self.symmetries) * most * self.image_size**2

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from lab.console import not_installed
@@ -30,9 +30,9 @@ def hub_name_or_folder(name: str) -> str:
     Raises:
         ValueError: if the name is a path, and there is no such folder: it is no name that the Hub could know.
     """
-    folder = Path(name).expanduser()
-    if folder.is_dir():
-        return str(folder)
-    if name.startswith(("/", ".", "~")):
+    folder = os.path.expanduser(name)
+    if os.path.isdir(folder):
+        return folder
+    if name.startswith((".", "~")) or os.path.isabs(name) or "\\" in name or name.count("/") > 1:
         raise ValueError("it is no folder")
     return name

@@ -74,10 +74,10 @@ def _taken_by(node: Any) -> list[str]:
 def _elsewhere(config: DictConfig, key: str) -> str | None:
     """The option elsewhere whose name is the last part of ``key``; of several, the one most like ``key``.
 
-    Where the first part of ``key`` is there, it was meant, and the option is looked for below it.
+    A key of a part, such as ``data.tokenizer.name``, was meant for its group, below which the option is looked for.
     """
-    first, last = key.split(".", 1)[0], key.rsplit(".", 1)[-1]
-    below = f"{first}." if first in config else ""
+    parts = key.split(".")
+    below, last = f"{parts[0]}." if len(parts) > 2 and parts[0] in config else "", parts[-1]
     plain: Any = OmegaConf.to_container(config, resolve=False)
     options = [option for option in flatten(plain) if "." in option and option.startswith(below)]
     for name in filter(None, (last, _ALSO_CALLED.get(last))):

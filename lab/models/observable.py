@@ -121,6 +121,10 @@ class OtherModel(Observable):
     def token_grid(self) -> tuple[int, int] | None:
         return None if self.picture is None else self.picture.grid
 
+    @property
+    def num_prefix_tokens(self) -> int:  # type: ignore[override]
+        return int(getattr(self.model, "num_prefix_tokens", 0))
+
     def colours(self, x_BCHW: Tensor) -> Tensor:
         return (
             super().colours(x_BCHW)

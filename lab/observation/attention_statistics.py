@@ -121,8 +121,8 @@ def mass_on(received_BHM: Tensor, region_BM: Tensor) -> Tensor:
     if region_BM.shape[-1] != received_BHM.shape[-1]:
         raise ValueError(
             f"the data's regions(batch) are on {region_BM.shape[-1]} tokens, attention on {received_BHM.shape[-1]}: "
-            "give bool [B, tokens], or [B, rows, columns] on a grid over the image, which a model with token_grid and "
-            "num_prefix_tokens maps to its patches"
+            "give bool [B, tokens], or [B, rows, columns] on a grid over the image, which an Observable with "
+            "token_grid and num_prefix_tokens maps to its patches"
         )
     return (received_BHM * region_BM.unsqueeze(1)).sum(-1)
 

@@ -89,8 +89,8 @@ def probe_accuracy(features_PND: Tensor, targets: Targets, held_out_share: float
         features_PND: [P, n, d] representations.
         targets: labels of the same n scenes.
         held_out_share: share of scenes that probes are judged on.
-        l2: weight of ||W||^2 / 2 beside the summed log-loss (scikit-learn's 1 / C; with two classes, which have one
-            column there, half of it).
+        l2: weight of ||W||^2 / 2 beside the summed log-loss (scikit-learn's 1 / C; 2 / C with two classes, which have
+            one column there).
 
     Raises:
         ValueError: if a part would be empty, or features, targets or numbers are none that a probe could be fitted to.
@@ -194,11 +194,20 @@ def predict(
     train: slice,
     rows: slice,
     l2: float = 1.0,
-    iterations: int = 1000,
-    tolerance: float = 1e-5,
+    until: tuple[int, float] | None = None,
 ) -> Tensor:
-    """Logits [P, rows, K] of probes fitted on the scenes ``train``, over which features are standardised."""
+    """Logits [P, rows, K] of probes fitted on the scenes ``train``, over which features are standardised.
+
+    Args:
+        until: largest number of steps, and the tolerance of :func:`fit`; None takes those that serve an accuracy.
+    """
     (features,) = at_least_float32(features_PND)
+    # Where features are few for the scenes, the first steps are nearly the whole fit. Elsewhere the last count, too,
+    # which rounding in float32 would make endless.
+    few = 10 * features.shape[-1] <= len(range(features.shape[1])[train])
+    if until is None and not few:
+        features = features.double()
+    iterations, tolerance = until or ((200, 1e-3) if few else (1000, 1e-5))
     x, new = features[:, train], features[:, rows]
     mean, scale = _mean_and_scale(x)
     y = targets.one_hot(train)
@@ -248,9 +257,9 @@ def dual_predict(
     new_Pmn: Tensor,
     y: Tensor,
     targets: Targets,
-    l2: float = 1.0,
-    iterations: int = 1000,
-    tolerance: float = 1e-5,
+    l2: float,
+    iterations: int,
+    tolerance: float,
 ) -> Tensor:
     """Logits [P, m, K] of probes from inner products alone: of the fitted scenes, and of new with fitted scenes."""
     # Products of many features are large beside l2: in float32 the factorisation would lose it.

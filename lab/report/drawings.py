@@ -29,7 +29,7 @@ _READINGS = {
     ("accuracy", True): "Seeds without a moment are left out. "
     "The steeper a line is at 0, the more abrupt is the moment.",
     ("loss", False): "If the moment is found in the loss, stars and further lines mean the same as in the figure "
-    "of accuracy; the dashed line is the loss of one who knows only how often each answer is.",
+    "of accuracy; the dashed line is the loss of the prior alone (prior_loss in summary.json).",
     ("loss", True): "Seeds without a moment are left out.",
 }
 

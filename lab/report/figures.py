@@ -127,7 +127,7 @@ def guides(runs: Sequence[Record], quantity: str) -> list[tuple[float, str, str]
     # The accuracy or loss of a part of the answers has a plateau of its own, which is not known.
     whole = [one for one in moments if one.drawn(quantity) == f"val/{quantity}"]
     priors = [one.prior_accuracy if quantity == "accuracy" else one.prior_loss for one in whole]
-    known = "the prior p(z)" if quantity == "accuracy" else "the frequencies of answers"
+    known = "the prior p(z)" if quantity == "accuracy" else "the prior"
     return [
         (height, line, name)
         for heights, line, meaning in (

@@ -77,15 +77,15 @@ class Ending:
                 f"{error.filename} cannot be read or written ({error.strerror or first_line(error)}): mend this and "
                 f"give the same command again{self._last_state()}"
             )
-        if isinstance(error, (*MENDED, InstantiationException)):
-            return _in_words(error)
-        if lacks_memory(error):
+        if lacks_memory(error) or (error.__cause__ is not None and lacks_memory(error.__cause__)):
             # Of torch's long message: "Tried to allocate 2.00 GiB", "you tried to allocate 81201725440 bytes".
             asked = re.search(r"tried to (allocate [\d.]+ \w+)", str(error), re.IGNORECASE)
             return (
-                f"there is too little memory{f' to {asked[1]}' if asked else ''}: lower data.batch_size, or make the "
-                "model or its inputs smaller"
+                f"there is too little memory{f' to {asked[1]}' if asked else ''}: free some, lower data.batch_size, or "
+                "make the model or its inputs smaller"
             )
+        if isinstance(error, (*MENDED, InstantiationException)):
+            return _in_words(error)
         if _lost_another_process(error):
             return (
                 "another process of this run has ended: the reason stands above, unless it was killed, as for lack of "

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torchvision.datasets.folder import IMG_EXTENSIONS
+from torchvision.datasets.folder import IMG_EXTENSIONS, is_image_file
 
 from lab.callbacks.diagnostics.base import Diagnostic
 from lab.console import LabError, first_line, tell
@@ -177,7 +177,7 @@ def _pictures(folder: Path, inputs: int) -> list[Path]:
     where = Path(os.path.expanduser(folder))
     if not where.is_dir():
         raise LabError(f"images={folder} is no folder: name one that holds pictures")
-    found = sorted(path for path in where.rglob("*") if path.suffix.lower() in IMG_EXTENSIONS)
+    found = sorted(path for path in where.rglob("*") if is_image_file(path.name))
     if not found:
         raise LabError(f"images={folder} holds no pictures: name a folder of {', '.join(IMG_EXTENSIONS)}")
     return found[:inputs]

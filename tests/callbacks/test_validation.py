@@ -80,6 +80,8 @@ def test_a_batch_that_asks_for_nothing_has_no_part_in_the_loss() -> None:
     validated._means = [2.0, math.nan, 5.0]
     validated._losses = [torch.tensor([[2.0, 1.0]]), torch.zeros(1, 2), torch.tensor([[15.0, 3.0]])]
     assert validated.loss()["value"] == pytest.approx(17 / 4)
+    validated._means, validated._losses = [math.nan], [torch.zeros(1, 2)]
+    assert math.isnan(validated.loss()["value"])
 
 
 @pytest.mark.parametrize("experiment", RUNS)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import shutil
 import signal
 import subprocess
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
 import torch
 from conftest import assert_same_weights, lab_train, newest, runs_in, set_status, train_in
@@ -209,14 +209,15 @@ def test_an_epoch_is_opened_before_its_place_is_known(workers: int) -> None:
 
 @pytest.mark.skipif(not hasattr(signal, "sigwaitinfo"), reason="macOS does not tell who sends a signal")
 def test_a_loader_process_outlives_a_sigterm_to_all_of_a_job() -> None:
-    before = set(psutil.Process().children())
+    before = set(multiprocessing.active_children())
     batches = iter(StepLoader(_place, 40, workers=1))
     first = next(batches)
-    (worker,) = set(psutil.Process().children()) - before
+    (worker,) = set(multiprocessing.active_children()) - before
     subprocess.run(["kill", str(worker.pid)], check=True)
     assert [first.tolist(), *(next(batches).tolist() for _ in range(19))] == [[0, step] for step in range(20)]
     worker.terminate()  # by its parent
-    assert worker.wait(10) == 0
+    worker.join(10)
+    assert worker.exitcode == 0
 
 
 @pytest.mark.slow

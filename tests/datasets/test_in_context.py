@@ -192,7 +192,7 @@ def test_pictures_for_people_show_a_sequence() -> None:
         ({"holdout": 24}, "data.common=5 and data.holdout=24 leave too few of the 30 characters to train on"),
         (
             {"counts": [20] * 29 + [8]},
-            r"may show 9 drawings of one character, and there are fewer of 1 of 30 characters \(A/29 has 8\): "
+            r"may show 9 drawings of one character, and 1 of 30 characters has fewer \(A/29 has 8\): "
             "add drawings, or take such characters out of the folder, or lower data.pairs to 6$",
         ),
         ({"counts": [20] * 28 + [9, 1]}, r"\(A/29 has 1\): add drawings, or take such characters out of the folder$"),

@@ -764,7 +764,7 @@ def test_two_evaluations_of_one_model_keep_each_other_s_rows(tmp_path: Path, mon
 def test_a_study_leaves_out_what_is_kept_of_another_configuration(tmp_path: Path, script) -> None:
     out, kept = tmp_path / "out", "runs/in_context_small"
     shutil.copytree(ROOT / "results" / "in_context" / kept, out / kept)
-    config = next((out / kept).rglob("norm_softmax*/seed=0/config.yaml"))
+    config = next((out / kept).rglob("norm_softmax,*=3,trainer*/seed=0/config.yaml"))
     changed = OmegaConf.load(config)
     changed.optim.weight_decay = 0.123
     config.write_text(OmegaConf.to_yaml(changed))

@@ -26,7 +26,7 @@ from lab.config.check import check
 from lab.config.compose import CONFIGS, compose_config
 from lab.console import LabError
 from lab.models.compact_vit import CompactViT
-from lab.models.observable import Observable, OtherModel
+from lab.models.observable import Observable, OtherModel, Picture
 from lab.models.reasoner import Reasoner
 from lab.models.softmaxes import SoftmaxFactory
 
@@ -140,6 +140,8 @@ def test_regions_on_a_grid_are_read_at_the_middle_of_each_patch() -> None:
     assert OnPatches().on_tokens(region).int().tolist() == [[0, 0, 0, 1, 1, 0, 0, 0]]
     tokens = torch.eye(8, dtype=torch.bool)
     assert OnPatches().on_tokens(tokens) is tokens
+    of_timm = OtherModel(timm.create_model("test_vit"), Picture((4, 4)))  # with a CLS token
+    assert of_timm.on_tokens(region).shape == (1, 17)
 
 
 def test_the_token_of_the_answer_has_the_name_that_is_known_of_it() -> None:

@@ -85,14 +85,15 @@ def test_probes_agree_with_a_long_logistic_regression_each() -> None:
     assert all(float(noise) < usual + 0.1 for noise, usual in zip(accuracies[1], majority, strict=True))
 
 
-def test_many_features_are_fitted_to_the_end() -> None:
+@pytest.mark.parametrize("width", [120, 300])  # in the primal and in the dual
+def test_many_features_are_fitted_to_the_end(width: int) -> None:
     """Where few scenes are told apart surely, the last steps are small, and are many."""
     make = torch.Generator().manual_seed(0)
-    x = torch.randn(2, 200, 300, generator=make) / torch.arange(1, 301).sqrt()
-    targets = Targets.of({"many": (x[0] @ torch.randn(300, 6, generator=make)).argmax(1)})
-    x = x @ torch.linalg.qr(torch.randn(300, 300, generator=make))[0]
+    x = torch.randn(2, 200, width, generator=make) / torch.arange(1, width + 1).sqrt()
+    targets = Targets.of({"many": (x[0] @ torch.randn(width, 6, generator=make)).argmax(1)})
+    x = x @ torch.linalg.qr(torch.randn(width, width, generator=make))[0]
     train, rows = slice(0, 150), slice(150, 200)
-    whole = predict(x.double(), targets, train, rows, iterations=4000, tolerance=1e-8).softmax(-1)
+    whole = predict(x.double(), targets, train, rows, until=(4000, 1e-8)).softmax(-1)
     found = predict(x, targets, train, rows)
     assert float((found.softmax(-1) - whole).abs().max()) < 0.05
     assert torch.equal(probe_accuracy(x, targets), accuracy(found, targets, rows))
@@ -101,7 +102,7 @@ def test_many_features_are_fitted_to_the_end() -> None:
 def test_the_fit_is_the_minimum_of_its_loss() -> None:
     features, targets = made()
     x = features[:1].double()
-    logits = predict(x, targets, slice(0, SIZE), slice(0, SIZE), iterations=5000, tolerance=1e-12)
+    logits = predict(x, targets, slice(0, SIZE), slice(0, SIZE), until=(5000, 1e-12))
     # At the minimum the weights are -X^T (p - y) / l2, with standardised X: their logits are the ones given.
     x = (x - x.mean(1, keepdim=True)) / x.std(1, correction=0, keepdim=True)
     x = torch.cat([x, torch.full_like(x[..., :1], 10.0)], -1)
@@ -114,14 +115,14 @@ def test_dual_and_primal_are_the_same_probes() -> None:
     features, targets = made(width=40, size=80)
     features = features.double()
     train, rows = slice(0, 60), slice(60, 80)
-    primal = predict(features, targets, train, rows, iterations=5000, tolerance=1e-10)
+    primal = predict(features, targets, train, rows, until=(5000, 1e-10))
     x = features
     mean, deviation = x[:, train].mean(1, keepdim=True), x[:, train].std(1, correction=0, keepdim=True)
     x = (x - mean) / deviation
     products = x[:, train] @ x[:, train].mT + 100.0
     new = x[:, rows] @ x[:, train].mT + 100.0
     y = targets.one_hot(train).double()
-    dual = dual_predict(products, new, y, targets, iterations=5000, tolerance=1e-10)
+    dual = dual_predict(products, new, y, targets, 1.0, iterations=5000, tolerance=1e-10)
     torch.testing.assert_close(primal, dual, atol=1e-4, rtol=1e-4)
     # More features than scenes: the dual is taken by itself.
     wide, targets = made(width=200, size=80)

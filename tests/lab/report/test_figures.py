@@ -276,7 +276,7 @@ def test_the_plateau_is_drawn_in_curves_of_the_accuracy_that_it_is_of() -> None:
     assert drawn(0.55, 0.55, None) == [(0.55, "--", "plateau: the prior p(z) alone")]
     assert drawn(0.55, 0.65) == [(pytest.approx(0.6), "--", "plateau: the prior p(z) alone, mean over seeds")]
     assert not drawn(None) and not drawn(0.55, metric="val/accuracy_top_right")
-    assert drawn(None, quantity="loss") == [(1.2, "--", "plateau: the frequencies of answers alone")]
+    assert drawn(None, quantity="loss") == [(1.2, "--", "plateau: the prior alone")]
 
 
 def test_a_chart_has_the_lines_that_its_settings_share_whatever_their_seeds(write, tmp_path: Path) -> None:

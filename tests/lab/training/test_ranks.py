@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
+from hydra.errors import InstantiationException
 from lightning.pytorch.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
@@ -114,12 +116,22 @@ def test_a_lost_loader_process_is_told_with_what_to_do(words: str, told: str) ->
             RuntimeError("[enforce fail] DefaultCPUAllocator: you tried to allocate 812 bytes."),
             " to allocate 812 bytes",
         ),
+        (
+            RuntimeError("MPS backend out of memory (MPS allocated: 9.00 GB). Tried to allocate 1 GB"),
+            " to allocate 1 GB",
+        ),
+        (RuntimeError("CUDA error: out of memory"), ""),
+        (RuntimeError("unable to mmap 80 bytes from file </x>: Cannot allocate memory (12)"), ""),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), ""),
         (MemoryError(), ""),
     ],
 )
 def test_a_lack_of_memory_is_told_with_what_to_do(error: Exception, told: str) -> None:
-    with pytest.raises(LabError, match=f"^there is too little memory{told}: lower data.batch_size"), Ending().told():
+    words = f"^there is too little memory{told}: free some, lower data.batch_size"
+    with pytest.raises(LabError, match=words), Ending().told():
         raise error
+    with pytest.raises(LabError, match=r"^there is too little memory"), Ending().told():
+        raise InstantiationException("Error in call to target 'my.Model'") from error
 
 
 def test_a_file_that_the_compiler_left_unfinished_is_named() -> None:
