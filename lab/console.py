@@ -102,8 +102,9 @@ def lacks_memory(error: BaseException) -> bool:
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM
     # torch has a type of its own for its own share of a CUDA GPU alone: other errors are plain RuntimeErrors.
-    words = re.compile("out of memory|DefaultCPUAllocator|Cannot allocate memory|ALLOC_FAILED", re.IGNORECASE)
-    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and bool(words.search(str(error))))
+    words = "out of memory|DefaultCPUAllocator|Cannot allocate memory|ALLOC_FAILED"
+    said = isinstance(error, RuntimeError) and re.search(words, str(error), re.IGNORECASE)
+    return isinstance(error, MemoryError) or bool(said)
 
 
 @contextmanager

@@ -77,7 +77,8 @@ def _elsewhere(config: DictConfig, key: str) -> str | None:
     A key of a part, such as ``data.tokenizer.name``, was meant for its group, below which the option is looked for.
     """
     parts = key.split(".")
-    below, last = f"{parts[0]}." if len(parts) > 2 and parts[0] in config else "", parts[-1]
+    last = parts[-1]
+    below = f"{parts[0]}." if len(parts) > 2 and parts[0] in config else ""
     plain: Any = OmegaConf.to_container(config, resolve=False)
     options = [option for option in flatten(plain) if "." in option and option.startswith(below)]
     for name in filter(None, (last, _ALSO_CALLED.get(last))):

@@ -202,13 +202,10 @@ def predict(
         until: largest number of steps, and the tolerance of :func:`fit`; None takes those that serve an accuracy.
     """
     (features,) = at_least_float32(features_PND)
-    # Where features are few for the scenes, the first steps are nearly the whole fit. Elsewhere the last count, too,
-    # which rounding in float32 would make endless.
-    few = 10 * features.shape[-1] <= len(range(features.shape[1])[train])
-    if until is None and not few:
-        features = features.double()
-    iterations, tolerance = until or ((200, 1e-3) if few else (1000, 1e-5))
     x, new = features[:, train], features[:, rows]
+    # Where features are few for the scenes, the first steps are nearly the whole fit. Elsewhere the last count, too.
+    few = 10 * x.shape[2] <= x.shape[1]
+    iterations, tolerance = until or ((200, 1e-3) if few else (1000, 1e-5))
     mean, scale = _mean_and_scale(x)
     y = targets.one_hot(train)
     return predict_standardised((x - mean) / scale, (new - mean) / scale, y, targets, l2, iterations, tolerance)
@@ -233,9 +230,10 @@ def predict_standardised(
     Where a representation has at least as many features as there are scenes, probes are fitted in the dual: the same
     probes, from the n x n matrix of inner products of scenes.
     """
-    y = y.to(x)
     if x.shape[-1] < x.shape[1]:
-        x, new = _with_intercept(x), _with_intercept(new)
+        if tolerance < _OF_FLOAT32:
+            x, new = x.double(), new.double()
+        x, new, y = _with_intercept(x), _with_intercept(new), y.to(x)
         gram = _plus_diagonal(x.mT @ x / 2, l2)
         weights_PKD = fit(
             lambda w: w @ x.mT,
@@ -276,6 +274,9 @@ def dual_predict(
     )
     return new_Pmn @ alpha_PKN.mT.to(given)
 
+
+# In float32, rounding moves probabilities by up to this in a step: a fit to less would not end early.
+_OF_FLOAT32 = 1e-4
 
 # A feature of this size stands for the intercept, so that the penalty on its weight is next to nothing.
 _INTERCEPT = 10.0
