@@ -261,7 +261,8 @@ def dual_predict(
 ) -> Tensor:
     """Logits [P, m, K] of probes from inner products alone: of the fitted scenes, and of new with fitted scenes."""
     # Products of many features are large beside l2: in float32 the factorisation would lose it.
-    given, products_Pnn, y = products_Pnn.dtype, products_Pnn.double(), y.double()
+    given, products_Pnn = products_Pnn.dtype, products_Pnn.double()
+    y = y.to(products_Pnn)
     factor = _plus_diagonal(products_Pnn / 2, l2)
     alpha_PKN = fit(
         lambda a: a @ products_Pnn,
