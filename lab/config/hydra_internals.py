@@ -13,17 +13,19 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl, get_overrides_dirname
-from hydra._internal.config_repository import CachingConfigRepository
+from hydra._internal.config_repository import CachingConfigRepository, ConfigRepository
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra._internal.defaults_list import Overrides, create_defaults_list
 from hydra._internal.hydra import Hydra
 from hydra._internal.utils import get_args_parser
 from hydra.core.config_loader import ConfigLoader
-from hydra.core.config_search_path import SearchPathQuery
+from hydra.core.config_search_path import ConfigSearchPath, SearchPathQuery
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.core.utils import JobReturn, JobStatus
+from hydra.plugins.config_source import ConfigResult
 from hydra.types import RunMode
 from omegaconf import DictConfig, open_dict
 
@@ -107,13 +109,14 @@ class _KeepingLoader(ConfigLoaderImpl):
     _kept: ClassVar[dict[Any, bytes]] = {}
     _files: ClassVar[list[tuple[str, int, int]]] = []
 
-    def __init__(self, config_search_path: Any, folder: Path) -> None:
+    def __init__(self, config_search_path: ConfigSearchPath, folder: Path) -> None:
         super().__init__(config_search_path)
+        self.repository = _KeepingRepository(config_search_path, f"file://{folder}")
         self._path = list(config_search_path.get_path())
         found = [os.path.join(path, name) for path, _, names in os.walk(folder) for name in names]
         files = [(path, (stat := os.stat(path)).st_mtime_ns, stat.st_size) for path in found]
         if files != self._files:
-            self._kept.clear()
+            forget_composed()
             self._files[:] = files
 
     def _load_configuration_impl(
@@ -150,9 +153,30 @@ class _KeepingLoader(ConfigLoaderImpl):
         return config
 
 
+class _KeepingRepository(ConfigRepository):
+    """Reads each file of the lab's and of Hydra's own configs only once: of a config they are a third of the time."""
+
+    _kept: ClassVar[dict[tuple[str, str], bytes]] = {}
+
+    def __init__(self, config_search_path: ConfigSearchPath, folder: str) -> None:
+        super().__init__(config_search_path)
+        self._places = (folder, "pkg://hydra.conf")
+
+    def load_config(self, config_path: str) -> ConfigResult | None:
+        source = self._find_object_source(config_path, ObjectType.CONFIG)
+        if source is None or source.full_path() not in self._places:
+            return super().load_config(config_path)
+        key = (source.full_path(), config_path)
+        if key not in self._kept:
+            self._kept[key] = pickle.dumps(super().load_config(config_path))
+        found: ConfigResult = pickle.loads(self._kept[key])
+        return found
+
+
 def forget_composed() -> None:
     """Composes each choice of configs anew, after a config was stored in Hydra's ``ConfigStore``."""
     _KeepingLoader._kept.clear()
+    _KeepingRepository._kept.clear()
 
 
 class Choices:

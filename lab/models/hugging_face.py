@@ -103,8 +103,9 @@ class OfHuggingFace(ReplacedSoftmax):
         if self.owner in self._fused:
             return self._fused[self.owner]
         file = type(self.owner).__module__
-        models = [one for one in vars(sys.modules[file]).values() if isinstance(one, type) and one.__module__ == file]
-        told = [one._supports_sdpa for one in models if issubclass(one, PreTrainedModel)]
+        classes = [one for one in vars(sys.modules[file]).values() if isinstance(one, type) and one.__module__ == file]
+        models: list[Any] = [one for one in classes if issubclass(one, PreTrainedModel)]
+        told = [one._supports_sdpa for one in models]
         return bool(told) and all(told)
 
     @property

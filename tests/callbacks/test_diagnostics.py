@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
-from conftest import SMALL, made_once, needs_compiler, newest, only_run, set_status, torchrun, train_in
+from conftest import SMALL, made_once, newest, only_run, set_status, torchrun, train_in
 
 from lab.callbacks.diagnostics.attention_entropy import AttentionEntropy
 from lab.callbacks.diagnostics.attention_gradients import AttentionGradients
@@ -107,12 +107,10 @@ def assert_same_weights(run: Path, other: Path) -> None:
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
-@pytest.mark.slow
-@needs_compiler
+@pytest.mark.usefixtures("traced_alone")
 def test_a_compiled_model_trains_and_keeps_its_weights_bit_for_bit_with_every_diagnostic(tmp_path: Path) -> None:
-    # One layer and batches of one size: compiling takes its time by the number of kernels.
-    setting = [*VISION, "model.depth=1", "data.validation_size=32"]
-    setting += ["softmax=norm_softmax_heat_treatment"]
+    # One layer and batches of one size: tracing takes its time by the number of operations and of shapes.
+    setting = [*VISION, "model.depth=1", "data.validation_size=32", "softmax=norm_softmax_heat_treatment"]
     eager = train_in(tmp_path / "eager", *setting)
     compiled = train_in(tmp_path / "compiled", *setting, "compile=true")
     loss = [pd.read_csv(run / "metrics.csv")["train/loss"].dropna().iloc[-1] for run in (compiled, eager)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import shutil
 from pathlib import Path
@@ -144,12 +143,10 @@ def stopping(tmp_path_factory) -> Path:
     [([0, 1, 2], ()), ([0, 1], ("compile=true",))],
     ids=["eager", "compiled"],
 )
+@pytest.mark.usefixtures("traced_alone")
 def test_seeds_that_stop_early_drop_out_and_the_others_go_on(
     seeds, compiling, singles: Path, tmp_path: Path, monkeypatch
 ) -> None:
-    # Graphs and gradients as the compiler traces them, without the C++ of each: some forty kernels, two seconds each.
-    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
-    monkeypatch.setenv("CXX", "true")
     drop, told = SeedsModule.drop, []
     monkeypatch.setattr(SeedsModule, "drop", lambda self, gone: (drop(self, gone), told.append(self.describe())))
     batched = together(tmp_path / "together", *STOPPING, *compiling, f"seeds={seeds}")
