@@ -14,7 +14,7 @@ from lab.console import printable
 from lab.plotting.curves import height_at
 from lab.plotting.style import MARKERS, LineStyle
 from lab.report.figures import Event, Waiting, guides, other_title, title_of, validated, waiting
-from lab.report.middle import middle, points
+from lab.report.middle import Middle, middle, of_the_finished, points
 from lab.report.records import Record
 from lab.report.settings import Setting
 from lab.report.survival import no_moment_yet
@@ -55,12 +55,12 @@ def curves_chart(settings: Sequence[Setting], quantity: Quantity, styles: Mappin
     scale, groups = _SCALE[quantity], []
     first = next(iter(chosen.values()))
     for (setting, runs), whole in zip(chosen.items(), grids, strict=True):
-        grid = whole[::every]
+        grid, found = whole[::every], middle(runs, f"val/{quantity}")
         moments = [run.summary.eureka for run in runs if run.moment is not None]
         heights = [(moment.epoch, height_at(moment, quantity)) for moment in moments]
         groups.append(
             {
-                **_named(setting, styles[setting], other_title(runs, first, quantity)),
+                **_named(setting, styles[setting], of_the_finished(found, runs) + other_title(runs, first, quantity)),
                 "x": _places(grid),
                 "seeds": [
                     {
@@ -69,7 +69,7 @@ def curves_chart(settings: Sequence[Setting], quantity: Quantity, styles: Mappin
                     }
                     for run in runs
                 ],
-                "middle": _middle(runs, quantity, False, every),
+                "middle": _middle(found, quantity, every),
                 "stars": [[epoch, scale * height] for epoch, height in heights if height is not None],
             }
         )
@@ -91,8 +91,9 @@ def aligned_chart(
         moved = [[number, run.moment] for number, run in enumerate(runs) if run.moment is not None]
         own = [run for run in runs if run.moment is not None]
         if moved:
-            shown = {"of": place, "moved": moved, "middle": _middle(own, quantity, True), "stars": []}
-            groups.append(_named(setting, styles[setting]) | shown)
+            found = middle(own, f"val/{quantity}", aligned=True)
+            shown = {"of": place, "moved": moved, "middle": _middle(found, quantity), "stars": []}
+            groups.append(_named(setting, styles[setting], of_the_finished(found, own)) | shown)
     if not groups:
         return None
     y = title_of(next(iter(chosen.values())), quantity)
@@ -118,8 +119,7 @@ def _chart(x: str, y: str, groups: list[dict[str, Any]], guides: list[dict[str, 
     return {"x": x, "y": y, "range": limits, "groups": groups, "guides": guides}
 
 
-def _middle(runs: Sequence[Record], quantity: Quantity, aligned: bool, every: int = 1) -> dict[str, Any] | None:
-    found = middle(runs, f"val/{quantity}", aligned)
+def _middle(found: Middle | None, quantity: Quantity, every: int = 1) -> dict[str, Any] | None:
     if found is None:
         return None
     y, low, high = (packed(_SCALE[quantity] * own[::every]) for own in (found.median, found.low, found.high))

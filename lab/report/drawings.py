@@ -21,6 +21,10 @@ _SEEDS = (
     "Validation curves: thin lines are seeds, the bold line is their median over the epochs that all finished seeds "
     "were trained for, and the band holds the middle half of the seeds. "
 )
+_SOME_FINISHED = (
+    "Validation curves: thin lines are seeds, the bold line is the median of the finished seeds over the epochs that "
+    "all of these were trained for, and the band holds the middle half of these. "
+)
 _READINGS = {
     ("accuracy", False): "A star is a Eureka-moment, a dotted line the threshold that this accuracy has to pass, "
     "a dashed line what the prior p(z) alone can reach (the plateau; where it differs by seed, the mean over seeds). A "
@@ -40,7 +44,7 @@ class Drawing:
 
     Attributes:
         name: of its files.
-        title, reading: what the figure is and how to read it; neither depends on the runs.
+        title, reading: what the figure is and how to read it; neither depends on what the runs have measured.
         part: "(1 of 2)" for one of several figures that show the settings between them, else "".
         says: what it shows, in numbers computed from the drawn runs; "" where the figure has no such text.
         chart: the same curves as data, for a browser; None where there is no chart, or the figure's first part has it.
@@ -88,6 +92,7 @@ def drawings_of(experiment: str, own: Sequence[Setting], confidence: float) -> l
 
     for quantity in _QUANTITIES:
         by_epoch = charts.curves_chart(own, quantity, styles)
+        all_finished = all(run.finished for setting in own for run in figures.validated(setting, quantity))
         for aligned in (False, True):
             name = f"{quantity}_{'by_moment' if aligned else 'by_epoch'}"
             draw = partial(figures.curves, quantity=quantity, aligned=aligned, styles=styles, titles=titles)
@@ -98,7 +103,7 @@ def drawings_of(experiment: str, own: Sequence[Setting], confidence: float) -> l
                 name,
                 f"{quantity.capitalize()} of all seeds, "
                 + ("aligned by their Eureka-moments" if aligned else "by epoch"),
-                _SEEDS + _READINGS[quantity, aligned],
+                (_SEEDS if all_finished else _SOME_FINISHED) + _READINGS[quantity, aligned],
                 drawn,
                 chart,
             )

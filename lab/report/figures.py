@@ -11,10 +11,11 @@ import numpy as np
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
+from lab.console import counted
 from lab.plotting.curves import gradient_panel, gradient_rows, guide, mark_moments, over_seeds
 from lab.plotting.figures import count_axis, legend_below, name_left, new_figure, panels
 from lab.plotting.style import GUIDE, MAP, LineStyle, line_styles, line_widths, styled
-from lab.report.middle import middle, points
+from lab.report.middle import middle, of_the_finished, points
 from lab.report.outcomes import change_times, looked_at, times, undecided
 from lab.report.records import Record
 from lab.report.settings import Setting
@@ -49,7 +50,8 @@ def curves(
 ) -> Figure | None:
     """Validation curves of all seeds, one panel per setting, by epoch or epochs since the moment; None without any.
 
-    Seeds are thin, their median is bold, and the middle half of them is shaded; all panels have the same axes.
+    Seeds are thin, the median of the finished ones is bold, and the middle half of these is shaded; all panels have the
+    same axes.
 
     Source: Eureka-moments in Transformers, Figures 1b, 6 and 15.
 
@@ -69,6 +71,8 @@ def curves(
         return None
     figure, axes = panels(len(shown), sharex=True, sharey=True)
     scale = 100 if quantity == "accuracy" else 1
+    some = any(not run.finished for _, runs in shown for run in runs)
+    median = f"median of the {'finished ' * some}seeds, while all {'of them ' * some}are trained"
     for panel, (setting, runs) in zip(axes, shown, strict=True):
         own = chosen[setting].color
         seeds = [points(run, f"val/{quantity}", aligned) * (1, scale) for run in runs]
@@ -79,10 +83,11 @@ def curves(
             if len(seed) == 1:
                 panel.plot(*seed.T, "o", color=own, markersize=3, alpha=alpha)
         panel.plot([], [], color=GUIDE, linewidth=0.6, label="a seed")
-        if found := middle(runs, f"val/{quantity}", aligned):
+        found = middle(runs, f"val/{quantity}", aligned)
+        if found:
             panel.fill_between(found.epochs, scale * found.low, scale * found.high, color=own, alpha=0.2, linewidth=0)
             panel.plot(found.epochs, scale * found.median, color=own, linewidth=1.8)
-            panel.plot([], [], color=GUIDE, linewidth=1.8, label="median of the seeds, while all are trained")
+            panel.plot([], [], color=GUIDE, linewidth=1.8, label=median)
             panel.fill_between([], [], [], color=GUIDE, alpha=0.2, linewidth=0, label="the middle half of them")
         for height, line, meaning in guides(runs, quantity):
             guide(panel, scale * height, line, meaning)
@@ -92,7 +97,7 @@ def curves(
             moments = [run.summary.eureka for run in runs if run.moment is not None]
             mark_moments(panel, moments, own, quantity, scale)
         panel.autoscale()
-        count = f"{len(runs)} seed{'s' if len(runs) > 1 else ''}"
+        count = counted(len(runs), "seed") + of_the_finished(found, runs)
         panel.set_title(panel_title(f"{named[setting]} ({count}){other_title(runs, shown[0][1], quantity)}"))
         count_axis(panel, "epochs since the Eureka-moment" if aligned else "epoch")
     if quantity == "accuracy":

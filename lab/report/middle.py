@@ -17,13 +17,15 @@ _SEEDS = 3
 
 @dataclass(frozen=True)
 class Middle:
-    """Median of the seeds, and their quartiles.
+    """Median of the finished seeds, and their quartiles.
 
     Attributes:
+        seeds: how many finished seeds it is of.
         epochs: [n], rising.
         median, low, high: [n].
     """
 
+    seeds: int
     epochs: NDArray[np.float64]
     median: NDArray[np.float64]
     low: NDArray[np.float64]
@@ -50,4 +52,9 @@ def middle(runs: Sequence[Record], name: str, aligned: bool = False) -> Middle |
         return None
     values = np.stack([curve[np.searchsorted(curve[:, 0], shared), 1] for curve in curves]).astype(np.float64)
     low, median, high = np.quantile(values, (0.25, 0.5, 0.75), axis=0)
-    return Middle(shared.astype(np.float64), median, low, high)
+    return Middle(len(curves), shared.astype(np.float64), median, low, high)
+
+
+def of_the_finished(found: Middle | None, runs: Sequence[Record]) -> str:
+    """Suffix ", median of the 4 finished seeds" where more seeds are drawn than the median is of; else ""."""
+    return f", median of the {found.seeds} finished seeds" if found is not None and found.seeds < len(runs) else ""

@@ -242,7 +242,22 @@ def counts_alone(runs: Sequence[Record], unknown: Sequence[Record]) -> str:
     ended = [run for run in looked_at(runs) if not any(run is one for one in unknown)]
     with_moment = sum(run.moment is not None for run in ended)
     without = f", {len(ended) - with_moment} without" if with_moment < len(ended) else ""
-    return f"{with_moment} with a moment{without}; not counted: {without_one(unknown)}"
+    return f"{with_moment} with a moment{without}{not_counted(runs, unknown)}"
+
+
+def not_counted(runs: Sequence[Record], unknown: Sequence[Record] = ()) -> str:
+    """Suffix "; not counted: 2 with a moment, 3 without one by epoch 300"; "" where no watched run is left out.
+
+    Args:
+        runs: of a setting; those that neither finished nor diverged do not count.
+        unknown: further runs without a moment that do not count.
+    """
+    others = [run for run in runs if run.watched_for and not run.settled]
+    with_moment = sum(run.moment is not None for run in others)
+    without = [run for run in runs if run in unknown or (run in others and run.moment is None)]
+    told = [f"{with_moment} with a moment"] if with_moment else []
+    told += [without_one(without)] if without else []
+    return f"; not counted: {', '.join(told)}" if told else ""
 
 
 def without_one(runs: Sequence[Record]) -> str:

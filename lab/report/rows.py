@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from lab.report.outcomes import Against, Outcome
+from lab.report.outcomes import Against, Outcome, not_counted
 from lab.report.records import Record
 from lab.report.settings import Setting
 from lab.runs.metric_names import is_accuracy
@@ -59,7 +59,8 @@ def compares(column: str) -> bool:
 def _ratio(found: Outcome) -> str:
     if found.ratio is None or found.exact is None or found.counts:
         return found.told_ratio()
-    return f"{found.ratio.count}/{found.ratio.seeds} ({found.ratio.interval}; exact {found.exact.interval})"
+    counts = f"{found.ratio.count}/{found.ratio.seeds} ({found.ratio.interval}; exact {found.exact.interval})"
+    return counts + not_counted(found.setting.runs)
 
 
 def _percent(found: Outcome) -> str:

@@ -126,11 +126,12 @@ def _note_made(out: Path, files: set[str]) -> None:
 
 
 def _interval(text: str) -> Markup:
-    """A value with its interval on a line of its own."""
-    found = re.fullmatch(r"([^()]*) \(([^()]*)\)", text)
+    """A value with its interval, and what is not counted, on a line of its own."""
+    found = re.fullmatch(r"([^()]*) \(([^()]*)\)(; not counted: [^()]*)?", text)
     if found is None:
         return escape(text)
-    return Markup('<span class="value">{}</span> <small>{}</small>').format(*found.groups())
+    value, interval, more = found.groups(default="")
+    return Markup('<span class="value">{}</span> <small>{}</small>').format(value, interval + more)
 
 
 def check_out(out: Path) -> None:

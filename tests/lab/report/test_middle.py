@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from report_runs import EPOCHS
 
+from lab.report.charts import curves_chart
+from lab.report.drawings import drawings_of
+from lab.report.figures import curves, line_styles_of
+from lab.report.gather import gather
 from lab.report.middle import middle, points
+from lab.report.outcomes import outcome
+from lab.report.rows import setting_row
+from lab.report.settings import settings
 
 
 def run(value: float, moment: int | None = None, finished: bool = True, epochs: int = 4) -> Any:
@@ -25,3 +34,27 @@ def test_the_middle_is_of_finished_seeds_while_all_of_them_train() -> None:
 
 def test_epochs_are_counted_from_the_moment_where_curves_are_aligned() -> None:
     assert points(run(0.5, moment=3), "val/accuracy", aligned=True)[:, 0].tolist() == [-2, -1, 0, 1]
+
+
+def test_a_median_of_some_seeds_says_so_wherever_it_is_drawn(write, tmp_path: Path) -> None:
+    """Six seeds were stopped after their moment, and the four that finished have none."""
+    for seed in range(10):
+        ended = {"status": "stopped", "epochs": EPOCHS - 1} if seed > 3 else {}
+        write(seed, 12 if seed > 3 else None, **ended)
+        write(seed, 12, softmax="norm_softmax")
+    own = settings(gather(tmp_path).runs)
+    figure = curves(own, "accuracy", aligned=False)
+    chart = curves_chart(own, "accuracy", line_styles_of(own))
+    assert figure is not None and chart is not None
+    titles = [axes.get_title().replace("\n", " ") for axes in figure.axes]
+    assert titles == ["softmax (10 seeds, median of the 4 finished seeds)", "norm_softmax (10 seeds)"]
+    names = [group["name"] for group in chart["groups"]]
+    assert names == ["softmax, median of the 4 finished seeds", "norm_softmax"]
+    (mixed, *_), (whole, *_) = drawings_of("all", own, 0.95), drawings_of("one", own[1:], 0.95)
+    for drawing, words in ((mixed, "median of the finished seeds"), (whole, "median of the seeds")):
+        assert any(words in text.get_text() for text in drawing.figure.legends[0].get_texts())
+    assert "the bold line is the median of the finished seeds" in mixed.reading
+    assert "the bold line is their median" in whole.reading
+    # The ratio tells of the moments that it leaves out.
+    assert setting_row(outcome(own[0]), None)["Eureka-ratio"].endswith("; not counted: 6 with a moment")
+    assert "not counted" not in setting_row(outcome(own[1]), None)["Eureka-ratio"]

@@ -97,6 +97,10 @@ def test_an_experiment_of_long_foreign_letters_names_a_file(tmp_path: Path) -> N
     ("text", "shown"),
     [
         ("3/4 (30 to 95)", '<span class="value">3/4</span> <small>30 to 95</small>'),
+        (
+            "3/4 (30 to 95); not counted: 2 with a moment",
+            '<span class="value">3/4</span> <small>30 to 95; not counted: 2 with a moment</small>',
+        ),
         ("3/4 (any epoch), 2/4 (last epoch)", "3/4 (any epoch), 2/4 (last epoch)"),
         ("3/4", "3/4"),
     ],
