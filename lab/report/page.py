@@ -242,11 +242,12 @@ def _method(report: Report) -> list[str]:
         "A setting is a group of runs that differ only in their seed; a seed that was run twice counts once.",
         f"The Eureka-ratio is the share of finished seeds that have a Eureka-moment, with Wilson's {percent} interval "
         "and the exact one (Clopper-Pearson). Seeds whose loss diverged count, others that have not finished do not.",
-        "Means are over finished seeds, ± their standard deviation (the variance is divided by n, not n - 1), "
-        f"with Student's {percent} interval.",
-        "The mean Eureka-epoch is the mean over seeds with a Eureka-moment, as in the paper. It misleads if some seeds "
-        "have none: a softmax whose slow seeds never get there looks fast. The median epoch (Kaplan-Meier) counts a "
-        "seed without a moment as later than its last validation; "
+        "Means of what seeds reached at the end are over finished seeds. Each mean comes with ± its standard deviation "
+        f"(the variance is divided by n, not n - 1) and with Student's {percent} interval.",
+        "The mean Eureka-epoch is the mean over the seeds of the ratio that have a Eureka-moment (also those that "
+        "diverged later), as in the paper. It misleads if some seeds have none: a softmax whose slow seeds never get "
+        "there looks fast. "
+        "The median epoch (Kaplan-Meier) counts a seed without a moment as later than its last validation; "
         'a median "later than" the last epoch means that fewer than half of the seeds have had their moment.',
         "The change point is the steepest rise or fall between two plateaus of the watched metric, found without a "
         "threshold. Its ratio, median epoch and p are computed as those of the moment.",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from lab.report.outcomes import Against, Outcome, not_counted
+from lab.report.outcomes import Against, Outcome, looked_at, not_counted, undecided
 from lab.report.records import Record
 from lab.report.settings import Setting
 from lab.runs.metric_names import is_accuracy
@@ -92,7 +92,10 @@ def _difference(against: Against) -> str:
 
 
 def run_row(setting: Setting, run: Record, out: Path) -> dict[str, Any]:
-    """One run as plain values, for ``runs.csv`` and the lists of runs; its folder is relative to ``out``."""
+    """One run as plain values, for ``runs.csv`` and the lists of runs; its folder is relative to ``out``.
+
+    "counted" tells whether it enters the Eureka-ratio, "looked" whether it enters the survival curve of moments.
+    """
     summary = run.summary
     machine = summary.machine
     return {
@@ -111,7 +114,8 @@ def run_row(setting: Setting, run: Record, out: Path) -> dict[str, Any]:
         "watched_until": run.watched_until,
         "samples": summary.samples,
         "wall_seconds": summary.wall_seconds,
-        "counted": run in setting.runs and run.finished,
+        "diverged": summary.diverged,
+        "counted": run in looked_at(setting.runs) and run not in undecided(setting.runs),
         "looked": run in setting.runs and run.watched_for,
         "commit": summary.git.commit,
         "machine": machine.get("gpu") or machine.get("processor"),

@@ -28,7 +28,7 @@ from lab.report.gather import gather
 from lab.report.make import report
 from lab.report.outcomes import baseline_of, change_times, compare, outcome, times
 from lab.report.published import Cell, Column, load
-from lab.report.rows import setting_row
+from lab.report.rows import run_row, setting_row
 from lab.report.settings import settings
 
 
@@ -125,6 +125,21 @@ def test_a_seed_that_diverged_counts_as_one_without_a_moment(write, tmp_path: Pa
     assert [one.accuracy.seeds for one in outcomes if one.accuracy] == [5, 5]
     (against,) = compare(outcomes, own[0])
     assert (against.ratio, against.time) == (1.0, 1.0)
+
+
+def test_the_runs_that_count_are_those_of_the_ratio(write, tmp_path: Path) -> None:
+    ends = ({}, {}, {"status": "failed"}, {"status": "failed", "diverged": True}, {"status": "stopped"})
+    for seed, end in enumerate(ends):
+        path = write(seed, 12 if seed in (0, 4) else None) / "summary.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | end))
+    write(0, None, root=tmp_path / "twice")
+    write(5, None, epochs=EPOCHS - 1, softmax="norm_softmax")  # ended by a clock
+    plain, cut = settings(gather(tmp_path).runs)
+    rows = [run_row(plain, run, tmp_path) for run in (*plain.runs, *plain.doubles)]
+    counted = [row for row in rows if row["counted"]]
+    assert [(row["seed"], row["diverged"]) for row in counted] == [(0, False), (1, False), (3, True)]
+    assert outcome(plain).told_ratio().startswith("1/3 ")
+    assert not run_row(cut, cut.first, tmp_path)["counted"]
 
 
 def test_a_seed_that_failed_at_once_does_not_speak_for_its_setting(write, tmp_path: Path) -> None:
