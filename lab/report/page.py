@@ -16,6 +16,7 @@ from markupsafe import Markup
 from lab.console import counted
 from lab.report.against import MatchedRow, Measured
 from lab.report.assemble import Report, Section
+from lab.report.notes import commit_of, notes_of, notes_on_all
 from lab.report.rows import compares, link, run_row
 from lab.report.settings import Setting
 
@@ -208,8 +209,7 @@ def _setting(setting: Setting, ids: Mapping[int, str], out: Path) -> dict[str, A
     told = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
     if setting.doubles:
         told += f"; {counted(len(setting.doubles), 'further run')} of the same seeds, not counted"
-    if changed := setting.changed_code:
-        told += f"; trained with different versions of {', '.join(changed)}"
+    told = "; ".join([told, *notes_of(setting)])
     runs = []
     for run in (*setting.runs, *setting.doubles):
         row = run_row(setting, run, out)
@@ -217,11 +217,13 @@ def _setting(setting: Setting, ids: Mapping[int, str], out: Path) -> dict[str, A
         runs.append(
             {
                 **row,
+                "status": run.status + (", not counted" if run in setting.doubles else ""),
+                "double": run in setting.doubles,
                 "moment": "" if run.moment is None else f"{run.moment:,}",
                 "accuracy": "" if run.accuracy is None else f"{run.accuracy:.2%}",
                 "epochs": f"{run.epochs:,}",
                 "hours": "" if seconds is None else f"{seconds / 3600:.2f}",
-                "commit": (row["commit"] or "")[:8],
+                "commit": commit_of(run),
                 "machine": row["machine"] or "",
                 "error": row["error"] or "",
                 "link": link(run.folder, out),
@@ -265,11 +267,7 @@ def _method(report: Report) -> list[str]:
             "outside though nothing differs: with ten seeds each in about one of seven means and one of five "
             "ratios. The p beside a ratio counts the seeds of both (Fisher's exact test, Holm over the table)."
         )
-    lines += [
-        f"The runs of {setting.name} were trained with different versions of {', '.join(setting.changed_code)}."
-        for setting in report.settings
-        if setting.changed_code
-    ]
+    lines += notes_on_all(report.settings)
     if early:
         lines.append(
             "Some settings stop soon after the moment (stop_after): their final accuracy was measured then. It is not "

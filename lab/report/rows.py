@@ -118,6 +118,7 @@ def run_row(setting: Setting, run: Record, out: Path) -> dict[str, Any]:
         "counted": run in looked_at(setting.runs) and run not in undecided(setting.runs),
         "looked": run in setting.runs and run.watched_for,
         "commit": summary.git.commit,
+        "modified": summary.git.modified,
         "machine": machine.get("gpu") or machine.get("processor"),
         "written": summary.written,
         "command": summary.command,

@@ -89,6 +89,28 @@ def test_moments_of_other_metrics_or_thresholds_are_not_compared(write, tmp_path
     assert compared["sigmoid"] == (pytest.approx(0.1), pytest.approx(0.1))
 
 
+def test_runs_of_different_code_and_of_different_outcome_are_told(write, tmp_path: Path) -> None:
+    def trained(seed: int, moment: int | None, commit: str, modified: bool = False, **where: Path) -> None:
+        path = write(seed, moment, **where) / "summary.json"
+        git = {"commit": 40 * commit, "modified": modified}
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"git": git}))
+
+    trained(0, None, "a", modified=True)
+    trained(1, 12, "b")
+    trained(0, 12, "b", root=tmp_path / "twice")
+    trained(1, 14, "b", root=tmp_path / "twice")
+    _, out = report([tmp_path], out=tmp_path / "out", pictures_mib=0)
+    page, text = (out / "index.html").read_text(), (out / "report.md").read_text()
+    assert ">finished</td>" in page and page.count(">finished, not counted</td>") == 2
+    assert ">aaaaaaaa (modified)</td>" in page and ">bbbbbbbb</td>" in page
+    assert text.count(" (not counted)") == 2
+    for told in (page, text):
+        assert "The runs of softmax were trained at different commits: aaaaaaaa (modified), bbbbbbbb." in told
+        assert "were repeated for seed 0 with another outcome (a moment or none), which is not counted." in told
+    rows = list(csv.DictReader((out / "runs.csv").open()))
+    assert [row["modified"] for row in rows] == ["True", "False", "False", "False"]
+
+
 def test_an_experiment_of_long_foreign_letters_names_a_file(tmp_path: Path) -> None:
     (tmp_path / f"{file_name('実' * 79)}_accuracy.png").touch()
 
