@@ -20,8 +20,8 @@ from lab.report.records import CURVES, FILES, Record, read_record
 from lab.runs.summary import Summary, as_it_is_now
 from lab.runs.walk import walk_runs
 
-# Rises when the format of the index changes: an index of another version is made anew.
-VERSION = 5
+# Rises when the format of the index, or what counts as damaged, changes: an index of another version is made anew.
+VERSION = 6
 INDEX = Path(".report") / "index.npz"
 # Below this many folders to read, starting processes costs more than it saves.
 _WORTH_PROCESSES = 100

@@ -246,6 +246,9 @@ def _curves(path: Path, summary: Summary) -> NDArray[np.float32]:
         if summary.finished and summary.metrics:
             raise DamagedFile(path, f"holds no row, although {summary.steps:,} steps were trained")
         return np.empty((len(CURVES), 0), np.float32)  # a run that has logged nothing yet
+    last = rows["epoch"].max() + 1
+    if summary.finished and last < summary.epochs:
+        raise DamagedFile(path, f"ends at epoch {last:,.0f}, although {summary.epochs:,} epochs were trained")
     shown = {f"val/{quantity}": summary.eureka.drawn(quantity) for quantity in ("accuracy", "loss")}
     curves = rows.reindex(columns=[shown.get(name, name) for name in CURVES]).to_numpy(np.float32).T
     curves = curves[:, np.isfinite(curves[1:]).any(0)].copy()

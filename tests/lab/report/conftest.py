@@ -23,7 +23,7 @@ def configs() -> dict[tuple[str, ...], dict]:
 def write(tmp_path: Path, configs):
     """Writes a run folder: ``write(seed, moment, "optim.lr=1e-3", softmax="norm_softmax", status="finished")``.
 
-    Metrics of ``epochs`` epochs; the summary tells of ``watched`` ones, where that is given.
+    Validations of ``epochs`` epochs; the training goes on to epoch ``watched``, where that is given.
     """
 
     def make(
@@ -68,6 +68,8 @@ def write(tmp_path: Path, configs):
             rows.append(f"{10 * epoch},{epoch}.0,1e-3,2e-3,3e-2,,,")
             value = own if moment and epoch + 1 >= moment else 0.5
             rows.append(f"{10 * epoch + 9},{epoch}.0,,,,{1 - value},{value},{1 - value}")
+        if watched:
+            rows.append(f"{10 * watched - 1},{watched - 1}.0,,,,0.5,,")
         (folder / "metrics.csv").write_text("\n".join(rows) + "\n")
         return folder
 

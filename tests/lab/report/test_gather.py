@@ -74,6 +74,11 @@ def test_many_runs_are_read_side_by_side_and_the_same(tmp_path: Path, monkeypatc
         ("metrics.csv", "step,epoch,my/metric\n9,0.0,high\n", "metrics.csv cannot be read"),
         ("metrics.csv", "", "metrics.csv cannot be read: it is empty"),
         ("metrics.csv", "step,epoch,val/accuracy\n", "metrics.csv holds no row, although 400 steps were trained"),
+        (
+            "metrics.csv",
+            "step,epoch,val/accuracy\n9,0,0.5\n",
+            "metrics.csv ends at epoch 1, although 40 epochs were trained",
+        ),
         ("metrics.csv", None, "metrics.csv holds no row, although 400 steps were trained"),
         ("config.yaml", "a: !!python/name:os.system", "config.yaml cannot be read: line 1"),
         ("config.yaml", "- " * 100_000, "config.yaml cannot be read: line 1: more than"),
