@@ -13,6 +13,7 @@ from typing import Any
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
+from lab.console import tell
 from lab.files import lies_in
 from lab.report.against import MatchedRow, set_beside
 from lab.report.drawings import Drawing, drawings_of
@@ -39,6 +40,11 @@ class Section:
     comparisons: Mapping[str, Against]
     drawings: Sequence[Drawing]
     pictures: Sequence[tuple[Setting, Record, Sequence[Path]]]
+
+    @property
+    def names(self) -> list[str]:
+        """Names of its settings."""
+        return [found.setting.name for found in self.outcomes]
 
     def cells(self, found: Outcome) -> dict[str, str]:
         """One of the outcomes as text, by column title."""
@@ -80,7 +86,8 @@ def assemble(
     Args:
         gathered: the runs of each folder.
         table: a published table to set beside.
-        baseline: name of the setting that others are compared with; None for plain softmax in each experiment.
+        baseline: name of the setting that others are compared with; None for plain softmax in each experiment, which
+            also stands in for it in an experiment without such a setting (this is told).
         confidence: of all intervals.
 
     Raises:
@@ -95,6 +102,9 @@ def assemble(
     for setting in found:
         by_experiment.setdefault(setting.experiment, []).append(setting)
     sections = [_section(name, own, baseline, confidence) for name, own in by_experiment.items()]
+    if without := [section.experiment for section in sections if baseline not in (None, *section.names)]:
+        told = ", ".join(without)
+        tell(f"no setting of {told} is called {baseline!r}: there, settings are compared with plain softmax")
     return Report(
         roots=[part.root for part in gathered],
         runs=runs,

@@ -101,7 +101,7 @@ def outcome(
         accuracy=mean_over_seeds(with_moment, confidence, (0, 100)) if with_moment else None,
         plateau=mean_over_seeds(without, confidence, (0, 100)) if without else None,
         watched=mean_over_seeds(values, confidence) if values else None,
-        eureka_epoch=mean_over_seeds(moments, confidence, (0, math.inf)) if moments else None,
+        eureka_epoch=mean_over_seeds(moments, confidence, (0, _latest(runs))) if moments else None,
         median=median_time(watched, confidence) if watched else None,
         change_ratio=eureka_ratio(len(changed), len(shown), confidence) if shown and not open_end else None,
         change_median=median_time(changing, confidence) if changing else None,
@@ -112,6 +112,11 @@ def outcome(
 def looked_at(runs: Sequence[Record]) -> list[Record]:
     """Runs that tell whether they have a moment: watched for one, and finished or diverged."""
     return [run for run in runs if run.settled and run.watched_for]
+
+
+def _latest(runs: Sequence[Record]) -> float:
+    """Last epoch of the longest of these runs, after which no moment can come; infinite where it is not known."""
+    return max(max(run.last_epoch or math.inf, run.epochs, run.moment or 0) for run in runs)
 
 
 def times(runs: Sequence[Record]) -> Times | None:

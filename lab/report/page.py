@@ -213,7 +213,7 @@ def _setting(setting: Setting, ids: Mapping[int, str], out: Path) -> dict[str, A
     runs = []
     for run in (*setting.runs, *setting.doubles):
         row = run_row(setting, run, out)
-        seconds = row["wall_seconds"]
+        seconds, together = row["wall_seconds"], row["seeds_together"] or 1
         runs.append(
             {
                 **row,
@@ -222,7 +222,7 @@ def _setting(setting: Setting, ids: Mapping[int, str], out: Path) -> dict[str, A
                 "moment": "" if run.moment is None else f"{run.moment:,}",
                 "accuracy": "" if run.accuracy is None else f"{run.accuracy:.2%}",
                 "epochs": f"{run.epochs:,}",
-                "hours": "" if seconds is None else f"{seconds / 3600:.2f}",
+                "hours": f"{seconds / 3600:.2f}" + (f" of {together} seeds together" if together > 1 else ""),
                 "commit": commit_of(run),
                 "machine": row["machine"] or "",
                 "error": row["error"] or "",
@@ -248,19 +248,27 @@ def _method(report: Report) -> list[str]:
         f"(the variance is divided by n, not n - 1) and with Student's {percent} interval.",
         "The mean Eureka-epoch is the mean over the seeds of the ratio that have a Eureka-moment (also those that "
         "diverged later), as in the paper. It misleads if some seeds have none: a softmax whose slow seeds never get "
-        "there looks fast. "
+        "there looks fast. Its interval is cut at 0 and at the length of the longest training: no moment lies outside. "
         "The median epoch (Kaplan-Meier) counts a seed without a moment as later than its last validation; "
         'a median "later than" the last epoch means that fewer than half of the seeds have had their moment.',
         "The change point is the steepest rise or fall between two plateaus of the watched metric, found without a "
-        "threshold. Its ratio, median epoch and p are computed as those of the moment.",
+        "threshold. Its median epoch and p are computed as those of the moment, but a seed without one counts as later "
+        "than the last validation at which one would show, and so from an earlier epoch on. Its ratio is over finished "
+        "seeds alone.",
         "% of steps: the epochs that a setting needs to reach 95 % of the baseline's mean final accuracy over its runs "
         "with a Eureka-moment, in % of the epochs that the baseline needs; both are means over the runs that reach it. "
         "95 %-ratio: the runs that reach it at any epoch, and those that are still there at the last one (Table 4).",
         "The p of a ratio is from Fisher's exact test, the p of a time from the log-rank test (by permutations). "
         "The difference of accuracies (or of another watched metric) and its p are from the t-test paired "
         "over equal seeds. "
-        "Each p compares a setting with the baseline and is corrected for the number of settings (Holm).",
+        "Each p compares a setting with the baseline and is corrected for the number of settings (Holm). "
+        f"The interval of a difference is not corrected: it is Student's {percent} interval of this one comparison; it "
+        "may leave out 0 where p shows no difference.",
     ]
+    if any((run.summary.seeds_together or 0) > 1 for run in report.runs):
+        lines.append(
+            "Hours of seeds that were trained together in one process are those of the process, for all of them."
+        )
     if report.table:
         lines.append(
             "Inside: the paper's value lies in the interval measured here. It is of a few seeds, too, so it may be "

@@ -108,12 +108,12 @@ class Record:
         A run that diverged before its moment would never have had one: it counts to the end of its training.
         """
         if self.summary.diverged and self.moment is None:
-            return max(self.validated_epochs, self._last_epoch)
+            return max(self.validated_epochs, self.last_epoch)
         # Of a run whose newest rows are lost, the summary may tell a moment after the last validation.
         return max(self.validated_epochs, self.moment or 0)
 
     @property
-    def _last_epoch(self) -> int:
+    def last_epoch(self) -> int:
         """Epoch at which max_epochs or max_steps would have ended the training; 0 where it is not known.
 
         Steps become epochs by those that were trained. The last may be part of an epoch: then it is too early, by one

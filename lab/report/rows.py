@@ -114,6 +114,7 @@ def run_row(setting: Setting, run: Record, out: Path) -> dict[str, Any]:
         "watched_until": run.watched_until,
         "samples": summary.samples,
         "wall_seconds": summary.wall_seconds,
+        "seeds_together": summary.seeds_together,
         "diverged": summary.diverged,
         "counted": run in looked_at(setting.runs) and run not in undecided(setting.runs),
         "looked": run in setting.runs and run.watched_for,

@@ -142,6 +142,20 @@ def test_the_runs_that_count_are_those_of_the_ratio(write, tmp_path: Path) -> No
     assert not run_row(cut, cut.first, tmp_path)["counted"]
 
 
+def test_the_interval_of_the_moments_ends_with_the_training(write, tmp_path: Path) -> None:
+    after = "callbacks.eureka.stop_after=0"
+    for seed, moment in enumerate((1, EPOCHS - 2, EPOCHS - 2)):
+        write(seed, moment)
+        write(seed, moment, after, epochs=moment)  # one might have waited until max_epochs
+    found = [outcome(one).eureka_epoch for one in settings(gather(tmp_path).runs)]
+    assert [one and (one.low, one.high) for one in found] == [(0, EPOCHS)] * 2
+    (folder,) = (run.folder for run in settings(gather(tmp_path).runs)[0].runs if run.seed == 0)
+    told = json.loads((folder / "summary.json").read_text()) | {"max_epochs": -1}
+    (folder / "summary.json").write_text(json.dumps(told))
+    mean = outcome(settings(gather(tmp_path).runs)[0]).eureka_epoch
+    assert mean is not None and mean.high is not None and mean.high > EPOCHS  # the end of the training is not known
+
+
 def test_a_seed_that_failed_at_once_does_not_speak_for_its_setting(write, tmp_path: Path) -> None:
     for seed in range(3):
         path = write(seed, 12) / "summary.json"

@@ -111,6 +111,35 @@ def test_runs_of_different_code_and_of_different_outcome_are_told(write, tmp_pat
     assert [row["modified"] for row in rows] == ["True", "False", "False", "False"]
 
 
+def test_a_baseline_of_one_experiment_alone_is_told(write, tmp_path: Path, capsys) -> None:
+    for softmax in ("softmax", "norm_softmax"):
+        write(0, 12, softmax=softmax)
+        write(0, 12, softmax=softmax if softmax == "softmax" else "log_length", experiment="main_task")
+    found = assemble([gather(tmp_path)], baseline="norm_softmax")
+    told = "no setting of main_task is called 'norm_softmax': there, settings are compared with plain softmax\n"
+    assert capsys.readouterr().err == told
+    assert [section.baseline and section.baseline.name for section in found.sections] == ["softmax", "norm_softmax"]
+    assemble([gather(tmp_path)], baseline="softmax")
+    assert capsys.readouterr().err == ""
+
+
+def test_the_page_says_what_its_numbers_leave_open(write, tmp_path: Path) -> None:
+    for seed in range(3):
+        path = write(seed, 12) / "summary.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"seeds_together": 3, "wall_seconds": 7200}))
+    _, out = report([tmp_path], out=tmp_path / "out", pictures_mib=0)
+    page, text = (out / "index.html").read_text(), (out / "report.md").read_text()
+    assert page.count("<td>2.00 of 3 seeds together</td>") == 3
+    assert [row["seeds_together"] for row in csv.DictReader((out / "runs.csv").open())] == ["3"] * 3
+    for said in (
+        "Hours of seeds that were trained together in one process are those of the process",
+        "The interval of a difference is not corrected",
+        "cut at 0 and at the length of the longest training",
+        "later than the last validation at which one would show",
+    ):
+        assert said in text
+
+
 def test_an_experiment_of_long_foreign_letters_names_a_file(tmp_path: Path) -> None:
     (tmp_path / f"{file_name('実' * 79)}_accuracy.png").touch()
 
