@@ -30,7 +30,7 @@ HOSTILE = "../../out | `a` <script>alert(1)</script> ![b](http://c/d.png) $\\fra
 def test_where_no_folder_can_be_read_the_error_says_so(tmp_path: Path, capsys) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "summary.json").write_text('{"loss": 0.5}')  # of another tool
-    with pytest.raises(LabError, match=r"no runs below .*: none of the folders named above can be read"):
+    with pytest.raises(LabError, match=r"no runs below .*: none of the folders named above is one"):
         report(tmp_path)
     assert "run: summary.json is wrong" in capsys.readouterr().err
 
@@ -170,13 +170,11 @@ def interrupted(*_: object) -> None:
         (["{runs}", "--baseline", "sotfmax"], "no setting is called 'sotfmax'"),
         (["{runs}", "--out", "{runs}/reasoning"], "holds something other than a report"),
         (["{empty}"], "no runs below"),
-        (["{empty}/of"], "empty/of/a_run has lost its summary.json"),
     ],
 )
 def test_bad_input_is_one_sentence(write, tmp_path: Path, arguments, told: str, monkeypatch, capsys) -> None:
     write(0, 12)
-    (tmp_path / "empty" / "of" / "a_run").mkdir(parents=True)
-    (tmp_path / "empty" / "of" / "a_run" / "provenance.json").touch()
+    (tmp_path / "empty").mkdir()
     filled = [a.format(runs=tmp_path, empty=tmp_path / "empty") for a in arguments]
     monkeypatch.setattr(sys, "argv", ["lab.report", *filled])
     with pytest.raises(SystemExit) as ended:
