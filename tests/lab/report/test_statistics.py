@@ -243,6 +243,14 @@ def test_a_run_exactly_at_the_goal_reaches_it() -> None:
     assert reach([run], [baseline]) == Reach(100.0, 1, 1, 1)
 
 
+def test_reach_takes_arrays_and_series_and_refuses_what_does_not_pair() -> None:
+    lists = [Validations([1, 2], [0.1, 0.9], True)]
+    arrays = [Validations(np.array([1, 2]), pd.Series([0.1, 0.9], index=[7, 8]), True)]
+    assert reach(arrays, arrays) == reach(lists, lists) == Reach(100.0, 1, 1, 1)
+    with pytest.raises(ValueError, match="each accuracy has an epoch, got 3 and 2"):
+        reach([Validations([1, 2], [0.1, 0.9, 0.95], True)], lists)
+
+
 def test_a_mean_has_students_interval_and_keeps_to_its_bounds() -> None:
     # SciPy's own interval of the same sample, and the papers' standard deviation (divided by n).
     values = [89.1, 90.4, 88.7, 91.0]
