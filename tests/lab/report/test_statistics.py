@@ -276,6 +276,10 @@ def test_survival_of_a_report_s_table_leaves_out_what_the_report_does(monkeypatc
         ("a, reasoning", (3,), ()),
         ("a, main_task", (), (9,)),
     ]
+    drawn.clear()
+    failed = {"setting": ["a", "a", "b"], "moment_epoch": [3, None, None], "watched_until": [9, 0, 0]}
+    survival.figure(pd.DataFrame(failed))  # before their first validation
+    assert [(line.name, line.times.moments, line.times.ends) for line in drawn] == [("a", (3,), ())]
 
 
 def test_survival_of_a_table_takes_the_last_validation_where_it_is_told(monkeypatch) -> None:
