@@ -131,6 +131,11 @@ class EurekaMoment(Callback):
         """True from the first validation on."""
         return bool(self._curve)
 
+    @property
+    def happened(self) -> bool | None:
+        """True from the moment on, False until then; None before the first validation."""
+        return self.moment is not None if self.validated else None
+
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         check_metric("callbacks.eureka.metric", self.metric, pl_module, of="val/")
         self.prior_accuracy = data_of(trainer).prior_accuracy()

@@ -43,6 +43,7 @@ class RunSummary(Callback):
         self._seconds_before = 0.0
         self._clock: float | None = None  # None until training starts
         self._written = -math.inf
+        self._happened: bool | None = None
         self._best: dict[str, Any] | None = None
         self._trainer: L.Trainer | None = None
         self._restored: dict[str, float] = {}
@@ -66,9 +67,18 @@ class RunSummary(Callback):
             self.write(trainer, "running")
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if trainer.sanity_checking:
+            return
+        self._note_best(trainer)
+        # At the first validation and at the moment: a run that is killed has been watched, and keeps its moment.
+        if (eureka := find_moment(callbacks_of(trainer))) is not None and eureka.happened != self._happened:
+            self._happened = eureka.happened
+            self.write(trainer, "running")
+
+    def _note_best(self, trainer: L.Trainer) -> None:
         # NaN for a validation that scores nothing.
         accuracy = float(trainer.callback_metrics.get("val/accuracy", math.nan))
-        if math.isnan(accuracy) or trainer.sanity_checking:
+        if math.isnan(accuracy):
             return
         if self._best is None or accuracy > self._best["accuracy"]:
             self._best = {"accuracy": accuracy, "epoch": trainer.current_epoch + 1}

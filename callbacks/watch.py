@@ -101,10 +101,19 @@ class Watch(Callback):
     def at(self, step: int, steps: int | None, looks: bool = True) -> None:
         """Sets temperatures for ``step`` of ``steps``, and looks if a look is due.
 
+        Args:
+            step: optimiser steps so far: 0 before the first.
+            steps: of the whole training; None if that is not known.
+            looks: False where another process looks.
+
         Raises:
-            LabError: if there is a schedule, and the number of steps is not known (None); at the first step, if tables
-                of an earlier training are there.
+            LabError: if there is a schedule, and the number of steps is not known; for what is no number of steps; at
+                the first call, if tables of an earlier training are there, of which this one would keep nothing.
         """
+        if not is_whole(step, 0) or not (steps is None or is_whole(steps, 1)):
+            raise LabError(
+                f"a watch takes whole numbers of steps, as at(step=0, steps=1000), got {step!r} of {steps!r}"
+            )
         if steps is not None:
             heat(self.model, min(step / max(1, steps), 1.0))
         elif self._has_schedule:
@@ -116,8 +125,6 @@ class Watch(Callback):
             raise LabError(
                 f"{type(self.model).__name__} has no attention of the lab: call lab.replace_softmax(model) first"
             )
-        if looks and step == 0 and self._seen != 0:
-            self._check_new()
         if looks:
             self._take_back(step)
         if looks and step % self.every_n_steps == 0:
@@ -153,22 +160,28 @@ class Watch(Callback):
     def _has_schedule(self) -> bool:
         return any(own.schedule is not None for own in replaced_in(self.model))
 
-    def _check_new(self) -> None:
-        """Raises LabError if a new training would overwrite the tables of an earlier one, unless it is to."""
-        for one in (*self.diagnostics, *self.norms):
+    def _take_back(self, step: int) -> None:
+        """Reads back the tables of a run that is resumed, even if nothing of it is left to train.
+
+        A new run begins without any.
+
+        Raises:
+            LabError: if tables are there of which nothing would be kept: they are of an earlier training.
+        """
+        if self._seen >= 0:
+            return
+        begun = (*self.diagnostics, *self.norms)
+        for one in begun if step else ():
+            one.take_back(step)
+        new = [one for one in begun if "step" not in one.table or not (one.table["step"] < step).any()]
+        for one in new:
             if one.path.exists() and not self.force:
                 raise LabError(
                     f"{one.path} is of an earlier training: force=True replaces it, or give {one.name} another folder"
                 )
-        for one in (*self.diagnostics, *self.norms):
+        for one in new:
             one.path.unlink(missing_ok=True)
             one.table = one.table.iloc[:0]
-
-    def _take_back(self, step: int) -> None:
-        """Reads back the tables of a run that is resumed, even if nothing of it is left to train."""
-        if self._seen < 0 < step:
-            for one in (*self.diagnostics, *self.norms):
-                one.take_back(step)
 
     def _look(self, step: int) -> None:
         if step == self._seen:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import Annotated
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
@@ -90,8 +90,14 @@ class ReasoningData(DataModule):
         """Training samples of one step: the full batch."""
         return self.batch_size
 
-    def batch(self, split: str) -> Batch:
-        """The whole of a split (``train`` or ``validation``) as one batch."""
+    def batch(self, split: Literal["train", "validation"]) -> Batch:
+        """The whole of a split as one batch.
+
+        Raises:
+            ValueError: if there is no such split.
+        """
+        if split not in self._batches:
+            raise ValueError(f"splits are {' and '.join(self._batches)}, got {split!r}")
         return self._batches[split]
 
     def prior_accuracy(self) -> float | None:

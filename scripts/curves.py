@@ -24,25 +24,20 @@ def names(runs: Mapping[Path, Summary]) -> dict[str, Path]:
     Runs that share both are told apart by the options that not all of them were given, which all runs then show, and by
     their paths where that is not enough.
     """
-    options_of = {folder: head_and_options(one) for folder, one in runs.items()}
-    named = {folder: f"{head}, seed {runs[folder].seed}" for folder, (head, _) in options_of.items()}
+    told_of = {folder: head_and_options(one) for folder, one in runs.items()}
+    named = {folder: f"{head}, seed {runs[folder].seed}" for folder, (head, _) in told_of.items()}
     if len({one.experiment for one in runs.values()}) > 1:
         named = {folder: f"{runs[folder].experiment or 'custom'}: {name}" for folder, name in named.items()}
     telling: set[str] = set()
     for twins in _twins(named):
-        told = [options_of[folder][1] for folder in twins]
-        common = set.intersection(*map(set, told))
-        telling.update(_key(one) for options in told for one in options if one not in common)
-    for folder, (_, options) in options_of.items():
-        named[folder] = ", ".join([named[folder], *(one for one in options if _key(one) in telling)])
+        often = Counter((key, one.name) for folder in twins for key, one in told_of[folder][1].items())
+        telling.update(key for (key, _), count in often.items() if count < len(twins))
+    for folder, (_, options) in told_of.items():
+        named[folder] = ", ".join([named[folder], *(one.name for key, one in options.items() if key in telling)])
     if twice := [folder for twins in _twins(named) for folder in twins]:
         root = os.path.commonpath([folder.absolute() for folder in twice])
         named |= {folder: os.path.relpath(folder, root) for folder in twice}
     return {name: folder for folder, name in named.items()}
-
-
-def _key(option: str) -> str:
-    return option.partition("=")[0]
 
 
 def _twins(named: Mapping[Path, str]) -> list[list[Path]]:

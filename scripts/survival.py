@@ -34,8 +34,9 @@ def figure(
         end: column with the last epoch at which the run was looked at; None is watched_until, validated_epochs or
             epochs, the first that the table has.
 
-    From a report's table, repeated runs of a seed and runs in which no moment was looked for are left out; a setting
-    with the same name in several experiments has a line for each experiment.
+    Runs that failed before their first validation are left out, and so are, from a report's table, repeated runs of a
+    seed and runs in which no moment was looked for; a setting with the same name in several experiments has a line for
+    each experiment.
 
     Raises:
         LabError: if there is no such column, a value of it is no epoch, or a moment comes after its run's end.
@@ -49,6 +50,7 @@ def figure(
     table = table.assign(**{moment: _epochs(table, moment), end: _epochs(table, end, needed=True)})
     if (late := table[moment] > table[end]).any():
         raise LabError(f"row {table.index[late][0] + 1} has its moment ({moment}) after its last epoch ({end})")
+    table = table[table[end] > 0]  # a run that was never looked at tells nothing
     groups = list(table.fillna({by: "(empty)"}).groupby(by, sort=False))
     chosen = line_styles([re.split(r"[ ,]", str(name))[0] for name, _ in groups])
     lines = []
@@ -110,7 +112,7 @@ def main() -> None:
             table = table[table[column].astype(str) == value]
         drawn = figure(table, arguments.by, arguments.moment, arguments.end)
         if drawn is None:
-            raise LabError(f"{arguments.table} has no rows")
+            raise LabError(f"{arguments.table} has no run that was watched for a moment")
         save_as_asked(drawn, arguments.out)
 
 

@@ -39,7 +39,7 @@ def check_constructor(make: Callable[..., object]) -> None:
     Raises:
         ValueError: if it does not.
     """
-    if not callable(make):
+    if not callable(make) or isinstance(make, nn.Module):
         raise ValueError(f"{make!r} is no class of rules or normalisers: give one, such as Fixed or PlusOne")
     made = make.func if isinstance(make, functools.partial) else make
     try:

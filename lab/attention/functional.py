@@ -9,6 +9,7 @@ Shapes: B batch, H heads, N queries, M keys, D head dimension.
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import NamedTuple
 
 import torch
@@ -63,13 +64,15 @@ def attend(
         z_BHND, in the dtype of v.
 
     Raises:
-        ValueError: if rule, normaliser or mask is of a wrong type; if rule or normaliser is made for another number of
-            heads; if queries are not [B, H, N, D], keys or values do not fit them, the mask is not bool or does not
-            broadcast, or dropout is not in [0, 1); if under a causal mask a query would depend on later ones; or if
-            rule or normaliser cannot be used with a bias.
+        ValueError: if rule, normaliser, mask or bias is of a wrong type; if rule or normaliser is made for another
+            number of heads; if queries, keys and values are not [B, H, tokens, D] or do not fit one another, the mask
+            is not bool, mask or bias does not broadcast, or dropout is not in [0, 1); if under a causal mask a query
+            would depend on later ones; or if rule or normaliser cannot be used with a bias.
     """
     normaliser = normaliser or _SOFTMAX
-    mask = _checked(q_BHND, k_BHMD, v_BHMD, rule, mask, normaliser, dropout, bias)
+    mask, bias = _checked(q_BHND, k_BHMD, v_BHMD, rule, mask, normaliser, dropout, bias)
+    if not k_BHMD.shape[-2]:
+        return _of_nothing(q_BHND, v_BHMD)
     beyond_scores = bool(dropout) or bias is not None
     if beyond_scores and not normaliser.is_softmax:
         return attend_explicit(q_BHND, k_BHMD, v_BHMD, rule, mask, normaliser, dropout, bias).z
@@ -96,7 +99,10 @@ def attend_explicit(
 ) -> Attended:
     """The same numbers as :func:`attend`, with logits and weights to look at, in float32 or better."""
     normaliser = normaliser or _SOFTMAX
-    mask = _checked(q_BHND, k_BHMD, v_BHMD, rule, mask, normaliser, dropout, bias)
+    mask, bias = _checked(q_BHND, k_BHMD, v_BHMD, rule, mask, normaliser, dropout, bias)
+    if not k_BHMD.shape[-2]:
+        none = q_BHND @ k_BHMD.mT
+        return Attended(_of_nothing(q_BHND, v_BHMD), none, none)
     allowed = normaliser.allowed(written_out(mask), q_BHND, k_BHMD)
     q, k, v = at_least_float32(q_BHND, k_BHMD, v_BHMD)
     beta = rule.inverse_temperature(q, k, allowed)
@@ -108,6 +114,11 @@ def attend_explicit(
         return Attended((mixed @ v).to(v_BHMD.dtype), logits, weights)
 
 
+def _of_nothing(q_BHND: Tensor, v_BHMD: Tensor) -> Tensor:
+    """z of queries that have no key: 0, since rules and normalisers are of one key at least."""
+    return (0 * q_BHND[..., :1]).to(v_BHMD.dtype) + v_BHMD.sum(-2, keepdim=True)
+
+
 def _checked(
     q_BHND: Tensor,
     k_BHMD: Tensor,
@@ -117,8 +128,8 @@ def _checked(
     normaliser: Normaliser,
     dropout: float,
     bias: Tensor | None,
-) -> Mask:
-    """The mask, of two dimensions at least, after a check of all arguments."""
+) -> tuple[Mask, Tensor | None]:
+    """Mask and bias, of two dimensions at least, after a check of all arguments."""
     if not isinstance(rule, TemperatureRule):
         raise ValueError(f"{rule!r} is not a temperature rule: give one, as in Fixed(heads=4, head_dim=16)")
     if not isinstance(normaliser, Normaliser):
@@ -126,8 +137,13 @@ def _checked(
     for name, x in {"queries": q_BHND, "keys": k_BHMD, "values": v_BHMD}.items():
         if not isinstance(x, Tensor) or not x.is_floating_point():
             raise ValueError(f"{name} are a tensor of floating-point numbers, got {getattr(x, 'dtype', x)}")
-    if q_BHND.dim() != 4:
-        raise ValueError(f"queries are [batch, heads, tokens, dimension of a head], got {list(q_BHND.shape)}")
+        if x.dim() != 4:
+            raise ValueError(f"{name} are [batch, heads, tokens, dimension of a head], got {list(x.shape)}")
+    for name, x in {"keys": k_BHMD, "values": v_BHMD}.items():
+        if any(own not in (1, whole) and whole != 1 for own, whole in zip(x.shape[:2], q_BHND.shape[:2], strict=True)):
+            raise ValueError(
+                f"{name} have batch and heads of the queries, which are {list(q_BHND.shape)}, or 1; got {list(x.shape)}"
+            )
     if k_BHMD.shape[-2] != v_BHMD.shape[-2]:
         raise ValueError(f"each key has a value, but keys are {list(k_BHMD.shape)} and values {list(v_BHMD.shape)}")
     if q_BHND.shape[-1] != k_BHMD.shape[-1]:
@@ -139,22 +155,30 @@ def _checked(
                 f"{type(part).__name__} was made for {part.heads} heads, but queries [batch, heads, tokens, dimension] "
                 f"are {list(q_BHND.shape)}"
             )
-    if not 0 <= dropout < 1:
-        raise ValueError(f"dropout is a share from 0 to less than 1, got {dropout:g}")
+    if not isinstance(dropout, Real) or not 0 <= dropout < 1:
+        raise ValueError(f"dropout is a share from 0 to less than 1, got {dropout!r}")
+    whole = (*q_BHND.shape[:-1], k_BHMD.shape[-2])
     if bias is not None:
+        if not isinstance(bias, Tensor):
+            raise ValueError(f"a bias of attention is a tensor; got {type(bias).__name__}")
         check_biased(rule, normaliser)
+        bias = _spread("bias", bias, whole)
     if mask is None:
-        return None
+        return None, bias
     if not isinstance(mask, (Tensor, Causal)):
         raise ValueError(f"a mask of attention is a tensor of bool or Causal; got {type(mask).__name__}")
     check_masked(rule)
     if isinstance(mask, Causal):
         if mask.queries > 1:
             check_causal(rule, normaliser)
-        return mask
+        return mask, bias
     if mask.dtype != torch.bool:
         raise ValueError(f"a mask of attention is bool, True where a query may attend to a key; got {mask.dtype}")
-    whole = (*q_BHND.shape[:-1], k_BHMD.shape[-2])
-    if mask.dim() > 4 or any(a not in (1, b) for a, b in zip(mask.shape, whole[4 - mask.dim() :], strict=True)):
-        raise ValueError(f"a mask of attention {list(mask.shape)} does not broadcast to {list(whole)}")
-    return torch.atleast_2d(mask)
+    return _spread("mask", mask, whole), bias
+
+
+def _spread(what: str, given: Tensor, whole: tuple[int, ...]) -> Tensor:
+    """Mask or bias with two dimensions at least, after a check that it broadcasts to [B, H, N, M]."""
+    if given.dim() > 4 or any(a not in (1, b) for a, b in zip(given.shape, whole[4 - given.dim() :], strict=True)):
+        raise ValueError(f"a {what} of attention {list(given.shape)} does not broadcast to {list(whole)}")
+    return torch.atleast_2d(given)

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping, Set
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from hydra.utils import instantiate
 from torch import Tensor, nn
@@ -234,7 +235,7 @@ def _overrides(options: Mapping[str, Any]) -> Iterator[str]:
 
 def _typed(key: str, value: Any) -> str:
     try:
-        return json.dumps(value)
+        return json.dumps(value.item() if isinstance(value, np.generic) else value)
     except TypeError as error:
         raise LabError(f"{key}={value!r} cannot be an option of a softmax: give a number, text or a list") from error
 

@@ -7,15 +7,19 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 
 from matplotlib.figure import Figure
 
+from lab.console import printable
 from lab.report import charts, figures
 from lab.report.charts import Chart
 from lab.report.settings import Setting
 from lab.report.temperatures import temperatures
 from lab.report.titles import titles_of
 
+# Most settings that the alternative text of a figure names.
+_MOST_TOLD = 6
 _QUANTITIES: tuple[charts.Quantity, ...] = ("accuracy", "loss")
 _SEEDS = (
     "Validation curves: thin lines are seeds, the bold line is their median over the epochs that all finished seeds "
@@ -45,6 +49,7 @@ class Drawing:
     Attributes:
         name: of its files.
         title, reading: what the figure is and how to read it; neither depends on what the runs have measured.
+        alt: alternative text: what the figure is of.
         part: "(1 of 2)" for one of several figures that show the settings between them, else "".
         says: what it shows, in numbers computed from the drawn runs; "" where the figure has no such text.
         chart: the same curves as data, for a browser; None where there is no chart, or the figure's first part has it.
@@ -54,6 +59,7 @@ class Drawing:
     name: str
     title: str
     reading: str
+    alt: str
     figure: Figure
     part: str = ""
     says: str = ""
@@ -79,15 +85,19 @@ def drawings_of(experiment: str, own: Sequence[Setting], confidence: float) -> l
         drawn: Sequence[Figure | None],
         chart: Chart | None = None,
         says: Sequence[str] = (),
+        told: Sequence[str] = (),
     ) -> None:
         sentences = says or [""] * len(drawn)
         there = [(figure, text) for figure, text in zip(drawn, sentences, strict=True) if figure is not None]
+        shown = [told or _panels(figure) for figure, _ in there]
         for number, (figure, text) in enumerate(there, start=1):
             part = f"({number} of {len(there)})" if len(there) > 1 else ""
             suffix = f"_{number}" if len(there) > 1 else ""
             whole = f"{file_name(experiment)}_{name}"
-            own_chart = chart if number == 1 else None
-            drawing = Drawing(whole + suffix, title, reading, figure, part, text, own_chart)
+            first = f"{title}, {experiment}"
+            own_chart = {**chart, "alt": _alt(first, [*chain(*shown)])} if chart and number == 1 else None
+            alt = _alt(f"{first} {part}".strip(), shown[number - 1])
+            drawing = Drawing(whole + suffix, title, reading, alt, figure, part, text, own_chart)
             found.append(replace(drawing, chart_id=whole) if chart else drawing)
 
     for quantity in _QUANTITIES:
@@ -114,6 +124,7 @@ def drawings_of(experiment: str, own: Sequence[Setting], confidence: float) -> l
         "the run counts up to this epoch, and not as one that never has a moment.",
         [figures.survival(own, confidence, styles=styles)],
         charts.survival_chart(own, confidence, "Eureka-moment", styles),
+        told=_counts(own, "Eureka-moment"),
     )
     add(
         "change_points",
@@ -122,6 +133,7 @@ def drawings_of(experiment: str, own: Sequence[Setting], confidence: float) -> l
         "plateaus of the watched metric, found without a threshold.",
         [figures.survival(own, confidence, of="change point", styles=styles)],
         charts.survival_chart(own, confidence, "change point", styles),
+        told=_counts(own, "change point"),
     )
     add(
         "learning_rates",
@@ -129,6 +141,7 @@ def drawings_of(experiment: str, own: Sequence[Setting], confidence: float) -> l
         "How many of the seeds that finished or diverged have a Eureka-moment, at each learning-rate schedule (Table 2 "
         "of the paper pools all schedules of a row).",
         [figures.learning_rates(own)],
+        told=list(figures.rate_grid(own)[0]),
     )
     add(
         "gradients",
@@ -147,6 +160,23 @@ def drawings_of(experiment: str, own: Sequence[Setting], confidence: float) -> l
         [temperatures(part, titles) for part in figures.parts(own)],
     )
     return found
+
+
+def _alt(what: str, told: Sequence[str]) -> str:
+    more = [f"and {len(told) - _MOST_TOLD} more"] if len(told) > _MOST_TOLD else []
+    return printable(f"{what}: {'; '.join([*told[:_MOST_TOLD], *more])}")
+
+
+def _panels(figure: Figure) -> list[str]:
+    """Titles of a figure's panels, each on one line."""
+    titles = [axes.get_title().replace("\n", " ").replace(r"\$", "$") for axes in figure.axes]
+    return [title for title in dict.fromkeys(titles) if title]
+
+
+def _counts(own: Sequence[Setting], of: figures.Event) -> list[str]:
+    """Lists for each line of a survival figure how many of its seeds had the event."""
+    lines = [(line.name, len(line.times.moments), len(line.times.ends)) for line in figures.waiting(own, of)]
+    return [f"{name}: {had} of {had + without} seeds had a {of}" for name, had, without in lines]
 
 
 def file_name(experiment: str) -> str:

@@ -10,6 +10,8 @@ from typing import Any, Literal
 import numpy as np
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.transforms import ScaledTranslation
 
 from lab.console import counted
 from lab.plotting.curves import gradient_panel, gradient_rows, guide, mark_moments, over_seeds
@@ -183,8 +185,8 @@ def waiting(settings: Sequence[Setting], of: Event, styles: Mapping[Setting, Lin
 def survival_figure(lines: Sequence[Waiting], confidence: float = 0.95, of: str = "Eureka-moment") -> Figure | None:
     """Share of seeds without the event ``of`` yet (Kaplan-Meier); None without a line.
 
-    Up to four lines get bands of their confidence intervals and, below the axis, how many seeds are still watched and
-    without the event: where it is one, the event of this last seed takes the line to zero.
+    Up to four lines get bands of their confidence intervals and, below the axis, how many seeds are at risk just before
+    an epoch, still watched and without the event: where it is one, the event of this last seed takes the line to zero.
     """
     if not lines:
         return None
@@ -195,7 +197,10 @@ def survival_figure(lines: Sequence[Waiting], confidence: float = 0.95, of: str 
         epochs = np.concatenate([[0], curve.epochs, [curve.end]])
         share = np.concatenate([[1], curve.share, curve.share[-1:] if len(curve.share) else [1]])
         label = f"{line.name} ({len(seeds.moments)} of {len(seeds.moments) + len(seeds.ends)} had one)"
-        axes.step(epochs, share, where="post", label=panel_title(label, 90), linewidth=width, **line.style.of_line)
+        # The gaps of a dashed line are white, so that it is seen on a line of its own colour.
+        gap = {"gapcolor": "white"} if line.style.line != "-" else {}
+        own = {"linewidth": width, **gap, **line.style.of_line}
+        axes.step(epochs, share, where="post", label=panel_title(label, 90), **own)
         if few and len(curve.share):
             # Before the first event the interval of Kaplan and Meier has no width: it says nothing.
             low, high = (np.concatenate([[np.nan], bound, bound[-1:]]) for bound in (curve.low, curve.high))
@@ -208,7 +213,8 @@ def survival_figure(lines: Sequence[Waiting], confidence: float = 0.95, of: str 
     if any(line.times.ends for line in lines):
         axes.plot([], [], "|", color=GUIDE, markersize=8, label="ended without one")
     axes.set(ylabel=f"share with no {of} yet", ylim=(-0.02, 1.04))
-    count_axis(axes, f"epoch; below: seeds watched and without a {of}" if few else "epoch", ticks=8)
+    below = f"; below: seeds at risk just before it, watched and without a {of}"
+    count_axis(axes, f"epoch{below if few else ''}", ticks=8)
     if few:
         _seeds_left(axes, lines)
     legend_below(figure)
@@ -216,17 +222,22 @@ def survival_figure(lines: Sequence[Waiting], confidence: float = 0.95, of: str 
 
 
 def _seeds_left(axes: Any, lines: Sequence[Waiting]) -> None:
-    """Writes below the ticks one row of numbers per line, in its colour: how many seeds the share still rests on."""
+    """Writes below the ticks a row of numbers for each line, behind a piece of it: how many seeds are at risk."""
     low, high = axes.get_xlim()
     ticks = [tick for tick in axes.get_xticks() if max(low, 0) <= tick <= high]
     axes.set_xlim(low, high)
+    # Inches from the lower left corner.
+    corner = axes.figure.dpi_scale_trans + ScaledTranslation(0, 0, axes.transAxes)
     for place, line in enumerate(lines):
+        height = -34 - 10 * place
+        style = line.style.of_line | {"markevery": [1]}
+        piece = np.array([(left, height) for left in (-32, -20, -8)]) / 72
+        axes.add_artist(Line2D(*piece.T, transform=corner, clip_on=False, linewidth=1.4, **style))
         ends = np.array([*line.times.moments, *line.times.ends])
         for tick in ticks:
             axes.annotate(
                 str(int((ends >= tick).sum())), (tick, 0), xycoords=axes.get_xaxis_transform(),
-                xytext=(0, -30 - 10 * place), textcoords="offset points", ha="center", va="top",
-                color=line.style.color, fontsize=7.5,
+                xytext=(0, height), textcoords="offset points", ha="center", va="center", fontsize=7.5,
             )  # fmt: skip
 
 

@@ -47,7 +47,7 @@ class Gathered:
 
 
 def gather(root: str | Path, processes: int | None = None) -> Gathered:
-    """Reads every run folder below ``root``; runs set aside by ``force=true`` (``seed=0~1``) are left out.
+    """Reads every run folder below ``root``, but those set aside by ``force=true`` (``seed=0~1``) or without a summary.
 
     Args:
         root: a folder of runs, or one run.
@@ -60,7 +60,11 @@ def gather(root: str | Path, processes: int | None = None) -> Gathered:
     if processes is not None and processes < 1:
         raise LabError(f"processes are 1 or more, got {processes}")
     left_out: dict[Path, str] = {}
-    found = walk_runs(root, left_out=lambda folder, why: left_out.update({folder: f"{folder.name} {why}"}))
+
+    def leave_out(folder: Path, why: str) -> None:
+        left_out[folder] = f"{folder.name} {why}"
+
+    found = walk_runs(root, left_out=leave_out, no_run=leave_out)
     stamps = {str(one.path.relative_to(root)): _stamp(one.entries) for one in found}
     known = _read_index(root)
     fresh = {name: known[name][1] for name, stamp in stamps.items() if name in known and known[name][0] == stamp}

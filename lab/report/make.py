@@ -13,7 +13,6 @@ from lab.report.assemble import Report, assemble
 from lab.report.gather import folder_of_runs, gather
 from lab.report.published import load
 from lab.report.write import check_out, write
-from lab.runs.folder import PROVENANCE
 from lab.runs.provenance import command_line, git_state, now
 
 
@@ -59,10 +58,8 @@ def report(
         for folder, why in part.damaged.items():
             tell(f"left out: {folder}: {why}")
     if not any(part.runs for part in gathered):
-        lost = next((path.parent for folder in folders for path in folder.rglob(PROVENANCE)), None)
-        why = f"{lost} has lost its summary.json" if lost else "a run is a folder with a summary.json"
-        if any(part.damaged for part in gathered):
-            why = "none of the folders named above can be read"
+        named = any(part.damaged for part in gathered)
+        why = "none of the folders named above is one" if named else "a run is a folder with a summary.json"
         raise LabError(f"no runs below {', '.join(map(str, folders))}: {why}")
     found = assemble(gathered, table, baseline, confidence)
     made = {"made": now(), "command": command_line(), "commit": (git_state()["commit"] or "")[:12]}

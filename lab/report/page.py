@@ -16,6 +16,7 @@ from markupsafe import Markup
 from lab.console import counted
 from lab.report.against import MatchedRow, Measured
 from lab.report.assemble import Report, Section
+from lab.report.drawings import file_name
 from lab.report.notes import commit_of, notes_of, notes_on_all
 from lab.report.rows import compares, link, run_row
 from lab.report.settings import Setting
@@ -141,7 +142,7 @@ def _section(
         {"columns": [key for key in columns if compares(key)], "rows": [row for row in rows if not row["baseline"]]},
     ]
     return {
-        "id": f"experiment-{section.experiment}",
+        "id": file_name(section.experiment),
         "experiment": section.experiment,
         "parts": [part for part in parts if part["columns"] and part["rows"]],
         "baseline": section.baseline.name if section.baseline else "",
@@ -149,6 +150,7 @@ def _section(
             {
                 "name": d.name,
                 "title": d.title,
+                "alt": d.alt,
                 "part": f" {d.part}" if d.part else "",
                 "reading": d.reading,
                 "says": d.says,

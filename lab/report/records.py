@@ -93,7 +93,10 @@ class Record:
 
     @property
     def validated_epochs(self) -> int:
-        """Epochs up to the last validation, since a later moment would go unseen; all epochs if there are no curves."""
+        """Epochs up to the last validation that the summary knows of, since a later moment would go unseen.
+
+        All epochs if there are no curves.
+        """
         return int(self._epochs_of_validations.max(initial=0)) if self.curves.size else self.epochs
 
     @property
@@ -135,13 +138,15 @@ class Record:
 
     @property
     def validations(self) -> int:
-        """Validations that the curves hold."""
+        """Validations that the curves hold and the summary knows of."""
         return len(self._epochs_of_validations)
 
     @property
     def _epochs_of_validations(self) -> NDArray[np.float32]:
         there = np.isfinite(self.curves[CURVES.index("val/accuracy") :])
-        return self.curves[0, np.logical_or.reduce(there, axis=0)]
+        epochs = self.curves[0, np.logical_or.reduce(there, axis=0)]
+        # The rows of a run that trains, or was killed, are newer than its summary, which does not know their moment.
+        return epochs if self.finished else epochs[epochs <= self.epochs]
 
     @property
     def moment(self) -> int | None:

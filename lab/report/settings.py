@@ -11,7 +11,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from lab.config.compose import compose_config
-from lab.config.overrides import last_of_each
+from lab.config.overrides import Override, last_of_each
 from lab.report.records import Record, only_watches, what_is_run
 from lab.runs.spec import RULE
 from lab.runs.summary import Summary
@@ -84,8 +84,8 @@ def settings(runs: Iterable[Record]) -> list[Setting]:
     for run in runs:
         groups[run.experiment, as_text(run.config)].append(run)
     by_experiment: dict[str, list[list[Record]]] = defaultdict(list)
-    for (experiment, _), group in groups.items():
-        by_experiment[experiment].append(group)
+    for experiment, config in sorted(groups):
+        by_experiment[experiment].append(groups[experiment, config])
     found = []
     for experiment in sorted(by_experiment):
         own = by_experiment[experiment]
@@ -127,10 +127,20 @@ def _setting(name: str, experiment: str, group: Sequence[Record]) -> Setting:
 
 
 def _names(groups: Sequence[Sequence[Record]]) -> list[str]:
-    """Names of the groups: the softmax (or the row), and the overrides that not all groups share."""
-    typed = [(head, sorted(rest)) for head, rest in (head_and_options(group[0].summary) for group in groups)]
-    shared = set(typed[0][1]).intersection(*(rest for _, rest in typed)) if len(groups) > 1 else set()
-    names = [", ".join([head, *(part for part in rest if part not in shared)]) for head, rest in typed]
+    """Names of the groups: the softmax (or the row), and the options in which the groups differ."""
+    typed = [_given_to_all(group) for group in groups]
+    if len(groups) > 1:  # of a setting alone, all options are told
+        configs = [group[0].config for group in groups]
+        unlike = _unlike(configs)
+        shared = set.intersection(*({one.name for one in rest} for _, rest in typed))
+
+        def tells(one: Override) -> bool:
+            # A choice whose config sets keys of other parts is told wherever not all made it.
+            elsewhere = one.is_group and not any(_set_by(one, config) for config in configs)
+            return one.name not in shared and (elsewhere or bool(_set_by(one, unlike)))
+
+        typed = [(head, [one for one in rest if tells(one)]) for head, rest in typed]
+    names = [", ".join([head, *(one.name for one in rest)]) for head, rest in typed]
     for name in {name for name in names if names.count(name) > 1}:
         places = [place for place, other in enumerate(names) if other == name]
         configs = [groups[place][0].config for place in places]
@@ -147,12 +157,29 @@ def _names(groups: Sequence[Sequence[Record]]) -> list[str]:
     return names
 
 
-def head_and_options(run: Summary) -> tuple[str, list[str]]:
-    """Returns the softmax (or the row) of a run, and what its name can tell beyond that, experiment and seed."""
+def head_and_options(run: Summary) -> tuple[str, dict[str, Override]]:
+    """Returns the softmax (or the row) of a run, and by key what its name can tell beyond that, experiment and seed."""
     last = last_of_each(run.overrides)
     row = last.pop("row", None)
     told = (one for one in last.values() if one.is_what and one.key not in _NAMED_APART and not only_watches(one.key))
-    return row.value if row else run.softmax, [one.name for one in told]
+    return row.value if row else run.softmax, {one.key: one for one in told}
+
+
+def _given_to_all(group: Sequence[Record]) -> tuple[str, list[Override]]:
+    """The softmax (or the row) of a setting, and the options that each of its runs was given, in whatever order.
+
+    A run that was not given an option has the same value by default, so that the option is nothing special.
+    """
+    heads, options = zip(*(head_and_options(run.summary) for run in group), strict=True)
+    keys = set.intersection(*map(set, options))
+    own = [min((one[key] for one in options), key=lambda option: option.name) for key in keys]
+    return min(heads), sorted(own, key=lambda option: option.name)
+
+
+def _set_by(option: Override, keys: Iterable[str]) -> list[str]:
+    """Those of the keys that an option sets; a choice may set all in its part: ``optim/lr`` all in ``optim``."""
+    place = option.key.split("/")[0]
+    return [key for key in keys if f"{key}.".replace("/", ".").startswith(f"{place}.")]
 
 
 def _unlike(configs: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from typing import Any, Literal
 
@@ -325,7 +325,15 @@ def reach(runs: Sequence[Validations], baseline: Sequence[Validations]) -> Reach
     that reach it.
 
     Source: Eureka-moments in Transformers, Table 4.
+
+    Raises:
+        ValueError: if a run has not one epoch for each accuracy.
     """
+    for run in (*runs, *baseline):
+        if len(run.epochs) != len(run.accuracies):
+            raise ValueError(f"each accuracy has an epoch, got {len(run.accuracies)} and {len(run.epochs)}")
+    # Lists, since the truth of an array is not whether it holds anything.
+    runs, baseline = ([replace(run, accuracies=list(run.accuracies)) for run in of] for of in (runs, baseline))
     finals = [run.accuracies[-1] for run in baseline if run.happened and run.accuracies]
     if not finals:
         return Reach(None, 0, len(runs))

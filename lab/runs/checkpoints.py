@@ -21,6 +21,8 @@ from lab.console import lacks_memory
 from lab.files import one_line, write_atomically
 
 _DIGEST_BYTES = hashlib.sha256().digest_size
+# What a zip file ends with: this mark, and the rest of its last record.
+_ZIP_END, _ZIP_END_BYTES = b"PK\x05\x06", 22
 
 
 class DamagedCheckpoint(Exception):
@@ -62,6 +64,8 @@ def read_checkpoint(path: Path) -> Checkpoint:
         raise DamagedCheckpoint("it is no plain file")
     stored = path.read_bytes()
     if hashlib.sha256(memoryview(stored)[:-_DIGEST_BYTES]).digest() != stored[-_DIGEST_BYTES:]:
+        if stored[-_ZIP_END_BYTES:].startswith(_ZIP_END):
+            raise DamagedCheckpoint("it has no digest at its end: an older lab, or another program, wrote it")
         raise DamagedCheckpoint("its content does not match the digest at its end")
     try:
         content = torch.load(io.BytesIO(stored), map_location="cpu", weights_only=True)

@@ -28,6 +28,7 @@ from lab.console import LabError, tell
 from lab.files import DamagedFile, read_json, remove_unfinished, write_json, write_text
 from lab.runs.lock import FolderLock
 from lab.runs.metrics import FILE as METRICS
+from lab.runs.provenance import FILE as PROVENANCE
 from lab.runs.spec import identity_of
 from lab.runs.stored_config import FILE as CONFIG
 from lab.runs.stored_config import read_config
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from lab.runs.checkpoints import Checkpoint
 
 
-PROVENANCE, CHECKPOINTS = "provenance.json", "checkpoints"
+CHECKPOINTS = "checkpoints"
 
 
 class Run:

@@ -16,6 +16,8 @@ import psutil
 
 from lab.runs import slurm
 
+FILE = "provenance.json"
+
 PACKAGES = (
     "eureka-lab",
     "torch",

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from lab.runs.provenance import FILE as PROVENANCE
 from lab.runs.summary import FILE
 
 # Folders that hold no runs; those inside a run are not looked into.
@@ -33,6 +34,7 @@ def walk_runs(
     root: Path,
     passing: Callable[[Path], object] | None = None,
     left_out: Callable[[Path, str], object] | None = None,
+    no_run: Callable[[Path, str], object] | None = None,
 ) -> Iterator[FoundRun]:
     """Finds the run folders below ``root`` (or ``root`` itself); runs set aside by ``force=true`` are left out.
 
@@ -41,8 +43,10 @@ def walk_runs(
         passing: called with every folder on the way that is no run.
         left_out: called with every folder that may hold runs and is not looked into, and why: a link, which is not
             followed, or one that may not be read.
+        no_run: called with every folder that was a run and counts as none, and why: it was set aside, or has no
+            summary.
     """
-    leave_out = left_out or (lambda folder, why: None)
+    leave_out, pass_over = left_out or _ignore, no_run or _ignore
     waiting = [root]
     while waiting:
         folder = waiting.pop()
@@ -55,8 +59,13 @@ def walk_runs(
             leave_out(folder, f"cannot be read: {error.strerror}")
             continue
         if FILE in inside:
-            if not was_set_aside(folder):
+            if was_set_aside(folder):
+                pass_over(folder, f"has a {_ASIDE} in its name, as a run that force=true has set aside")
+            else:
                 yield FoundRun(folder, inside)
+            continue
+        if PROVENANCE in inside:
+            pass_over(folder, f"has no {FILE}: it has only just begun, or has lost it")
             continue
         if passing is not None:
             passing(folder)
@@ -68,6 +77,10 @@ def walk_runs(
                     waiting.append(Path(entry.path))
                 elif entry.is_dir():
                     leave_out(Path(entry.path), "is a link, which is not followed: name what it points to")
+
+
+def _ignore(folder: Path, why: str) -> None:
+    """Passes over a folder without a word."""
 
 
 def instead_of(folder: Path, missing: str) -> str:

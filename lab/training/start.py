@@ -23,7 +23,8 @@ from lab.training.processes import stopped, train_apart
 def run(overrides: Sequence[str]) -> list[Summary]:
     """Trains what ``python -m lab.train <overrides>`` trains; returns one summary per seed.
 
-    Afterwards the CPU's random number generators and PyTorch's number of threads are as before. What stays changed:
+    Trains in PyTorch's own default type, float32. Afterwards this type, the CPU's random number generators and
+    PyTorch's number of threads are as before. What stays changed:
     the process keeps the CPU memory that it frees, Lightning prints warnings only, and after a run on one device it
     takes this process for rank 0.
 
@@ -43,15 +44,18 @@ def run(overrides: Sequence[str]) -> list[Summary]:
                 f"{one} is for the command line only: from Python, sweep with a loop over lab.run, train seeds "
                 "together with seeds=3, and add a folder of configs with hydra.searchpath=[file:///my/configs]"
             )
-    with _generators_kept():
+    with _as_on_the_command_line():
         return start(RunSpec.compose(overrides))
 
 
 @contextmanager
-def _generators_kept() -> Iterator[None]:
-    """Restores, after the block, random generators, Lightning's variables of their seed, and the number of threads."""
+def _as_on_the_command_line() -> Iterator[None]:
+    """Makes new tensors float32 within the block, and restores after it what a run changes.
+
+    That is the default type, random generators, Lightning's variables of their seed, and the number of threads.
+    """
     python, numpy, torch = random.getstate(), np.random.get_state(), sys.modules.get("torch")
-    of_torch = (torch.get_rng_state(), torch.get_num_threads()) if torch else None
+    of_torch = (torch.get_rng_state(), torch.get_num_threads(), torch.get_default_dtype()) if torch else None
     noted = {name: os.environ.get(name) for name in ("PL_GLOBAL_SEED", "PL_SEED_WORKERS")}
 
     def back() -> None:
@@ -60,11 +64,14 @@ def _generators_kept() -> Iterator[None]:
         if torch and of_torch:
             torch.set_rng_state(of_torch[0])
             torch.set_num_threads(of_torch[1])
+            torch.set_default_dtype(of_torch[2])
         for name, value in noted.items():
             os.environ.pop(name, None)
             os.environ.update({name: value} if value is not None else {})
 
     try:
+        if torch:
+            torch.set_default_dtype(torch.float32)
         yield
     finally:
         surely(back)

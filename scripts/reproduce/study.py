@@ -106,7 +106,7 @@ STUDIES = {
             Part(
                 "masked_language_small",
                 (*_TEXT, "model.dropout=0.0", "data.epoch_size=3200", "trainer.max_epochs=30"),
-                ("softmax", "norm_softmax"),
+                ("softmax", "norm_softmax", "norm_softmax softmax.statistic=std"),
             ),
         ),
     ),

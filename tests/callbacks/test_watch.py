@@ -301,6 +301,32 @@ def test_any_lightning_trainer_is_watched(gpt2: nn.Module, tmp_path: Path) -> No
     assert sorted(pd.read_csv(tmp_path / "diagnostics" / "attention_entropy.csv")["step"].unique()) == [0, 2]
 
 
+def test_a_loop_that_counts_from_one_does_not_overwrite_an_earlier_training(gpt2: nn.Module, tmp_path: Path) -> None:
+    lab.replace_softmax(gpt2, NormSoftmax)
+
+    def train(first: int, end: int, **options: Any) -> list[int]:
+        watch = Watch(gpt2, TOKENS, [AttentionEntropy(str(tmp_path))], every_n_steps=2, **options)
+        watch.begin()
+        for step in range(first, end):
+            watch.at(step, 9)
+        watch.end(end - 1)
+        return sorted(pd.read_csv(tmp_path / "diagnostics" / "attention_entropy.csv")["step"].unique())
+
+    assert train(1, 6) == [2, 4, 5]
+    with pytest.raises(lab.LabError, match=r"attention_entropy\.csv is of an earlier training: force=True"):
+        train(1, 4)
+    assert train(5, 8) == [2, 4, 5, 6, 7]  # goes on
+    assert train(1, 4, force=True) == [2, 3]
+
+
+@pytest.mark.parametrize(("step", "steps"), [(-1, 9), (2.5, 9), (0, -1), (0, 0)])
+def test_what_is_no_number_of_steps_is_refused(gpt2: nn.Module, tmp_path: Path, step: Any, steps: Any) -> None:
+    lab.replace_softmax(gpt2, NormSoftmax)
+    watch = Watch(gpt2, TOKENS, [AttentionEntropy(str(tmp_path))])
+    with pytest.raises(lab.LabError, match="whole numbers of steps"):
+        watch.at(step, steps)
+
+
 def test_hugging_face_s_callbacks_call_it(gpt2: nn.Module, tmp_path: Path) -> None:
     from transformers.trainer_callback import CallbackHandler
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import timm
 import torch
-from conftest import ROOT
+from conftest import ROOT, newest, only_run
 from hydra import compose, initialize
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
@@ -56,14 +56,21 @@ def test_what_is_no_list_of_overrides_is_refused(overrides: Any, told: str) -> N
         lab.run(overrides)
 
 
-def test_a_run_leaves_generators_and_threads_as_they_were(tmp_path: Path, one_thread: None, monkeypatch) -> None:
+def test_a_run_leaves_generators_threads_and_type_as_they_were(tmp_path: Path, one_thread: None, monkeypatch) -> None:
+    """And it trains in float32, as on the command line."""
     monkeypatch.delenv("PL_GLOBAL_SEED", raising=False)
     torch.set_num_threads(2)
     states = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
-    lab.run(
-        ["experiment=reasoning_small", "data.numbers=4", "trainer.max_epochs=1", "threads=1", f"paths.runs={tmp_path}"]
-    )
+    typed = ["experiment=reasoning_small", "data.numbers=4", "trainer.max_epochs=1", "threads=1"]
+    torch.set_default_dtype(torch.float64)
+    try:
+        lab.run([*typed, f"paths.runs={tmp_path}"])
+        assert torch.get_default_dtype() == torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
     assert (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()) == states
+    weights = newest(only_run(tmp_path))["state_dict"].values()
+    assert {weight.dtype for weight in weights if weight.is_floating_point()} == {torch.float32}
     assert torch.get_num_threads() == 2 and "PL_GLOBAL_SEED" not in os.environ
 
 

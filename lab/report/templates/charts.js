@@ -177,7 +177,7 @@
     const bar = element("div", place, "", "bar");
     const canvas = element("div", place, "", "canvas");
     canvas.setAttribute("role", "img");
-    canvas.setAttribute("aria-label", place.closest("figure").querySelector("h3").firstChild.textContent);
+    canvas.setAttribute("aria-label", spec.alt);
     canvas.tabIndex = 0;
     const legend = element("ul", place, "", "legend");
     const size = () => ({width: canvas.clientWidth, height: Math.max(280, Math.min(380, Math.round(canvas.clientWidth * 0.5)))});

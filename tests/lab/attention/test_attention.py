@@ -521,3 +521,34 @@ def test_shapes_that_do_not_fit_are_told(path) -> None:
         path(q, k.long(), k, rule)
     with pytest.raises(ValueError, match=r"mask of attention \[3, 3\] does not broadcast to \[2, 2, 4, 6\]"):
         path(q, k, k, rule, torch.ones(3, 3, dtype=torch.bool))
+    with pytest.raises(ValueError, match=r"bias of attention \[3, 1, 4, 6\] does not broadcast to \[2, 2, 4, 6\]"):
+        path(q, k, k, rule, bias=torch.ones(3, 1, 4, 6))
+    with pytest.raises(ValueError, match="a bias of attention is a tensor; got list"):
+        path(q, k, k, rule, bias=[1.0])
+    with pytest.raises(
+        ValueError, match=r"keys have batch and heads of the queries.* \[2, 2, 4, 8\], or 1; got \[2, 3"
+    ):
+        path(q, torch.randn(2, 3, 6, 8), k, rule)
+    with pytest.raises(ValueError, match=r"values are .*, got \[2, 6, 8\]"):
+        path(q, k, k[0], rule)
+    with pytest.raises(ValueError, match=r"dropout is a share from 0 to less than 1, got '0\.1'"):
+        path(q, k, k, rule, dropout="0.1")
+
+
+@pytest.mark.parametrize("path", [attend, lambda *given: attend_explicit(*given).z])
+@pytest.mark.parametrize("name", RULES)
+def test_a_query_without_keys_has_a_z_of_zero_and_a_slope(name, path) -> None:
+    q, none = torch.randn(2, 4, 5, 16, requires_grad=True), torch.randn(2, 4, 0, 16)
+    z = path(q, none, none, RULES[name](heads=4, head_dim=16))
+    assert z.shape == q.shape and not z.any()
+    z.sum().backward()
+    assert q.grad is not None and not q.grad.any()
+
+
+@pytest.mark.parametrize("shape", [(6,), (4, 1), (2, 1, 6), (1, 2, 4, 6)])
+def test_a_bias_of_any_shape_that_broadcasts_is_added(shape: tuple[int, ...]) -> None:
+    q, k, rule = torch.randn(2, 2, 4, 8), torch.randn(2, 2, 6, 8), Fixed(heads=2, head_dim=8)
+    bias = torch.randn(shape)
+    want = attend(q, k, k, rule, bias=bias.expand(2, 2, 4, 6))
+    assert torch.allclose(attend(q, k, k, rule, bias=bias), want, atol=1e-6)
+    assert torch.allclose(attend_explicit(q, k, k, rule, bias=bias).z, want, atol=1e-6)

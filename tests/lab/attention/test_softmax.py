@@ -86,7 +86,7 @@ def test_a_schedule_of_ones_own_is_tried(schedule: object, words: str) -> None:
         check_schedule(schedule)
 
 
-@pytest.mark.parametrize("make", [None, "fixed"])
+@pytest.mark.parametrize("make", [None, "fixed", Fixed(4, 8)])
 def test_what_is_no_class_of_rules_is_refused(make: Any) -> None:
     with pytest.raises(ValueError, match="is no class of rules or normalisers: give one, such as Fixed"):
         check_constructor(make)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from matplotlib.colors import to_rgb
 from report_runs import EPOCHS
 
 from lab.plotting.style import line_styles
@@ -208,6 +209,34 @@ def test_survival_curves_that_coincide_are_all_seen(write, tmp_path: Path) -> No
     below, above = (line for line in figure.axes[0].lines if line.get_drawstyle() == "steps-post")
     assert np.array_equal(below.get_xydata(), above.get_xydata())
     assert below.get_linewidth() > above.get_linewidth() + 1
+
+
+def test_numbers_at_risk_are_dark_and_stand_behind_a_piece_of_their_line(write, tmp_path: Path) -> None:
+    for rate in ("1e-3", "2e-3", "3e-3"):
+        write(0, 20, f"optim.lr={rate}")
+        write(1, None, f"optim.lr={rate}")
+    found = settings(gather(tmp_path).runs)
+    figure = survival(found)
+    assert figure is not None
+    figure.draw_without_rendering()
+    (axes,) = figure.axes
+    assert "below: seeds at risk just before it" in axes.get_xlabel()
+    numbers: Any = axes.texts
+    assert {to_rgb(number.get_color()) for number in numbers} == {(0, 0, 0)}
+    rows: dict[float, list[Any]] = {}
+    for number in numbers:
+        rows.setdefault(number.get_window_extent().y0, []).append(number)
+    # Just before its moment, at 20, a seed has not had it.
+    told = [[f"{number.xy[0]:g}: {number.get_text()}" for number in row] for row in rows.values()]
+    assert [row[::2] for row in told] == [["0: 2", "20: 2", "40: 1"]] * 3
+    pieces = [line for line in axes.lines if not line.get_clip_on()]
+    assert [one.get_linestyle() for one in pieces] == [style.line for style in line_styles_of(found).values()]
+    for piece, (first, *_) in zip(pieces, rows.values(), strict=True):
+        line, text = piece.get_window_extent(), first.get_window_extent()
+        assert line.x0 > 0 and line.x1 < text.x0 and text.y0 < line.y0 <= line.y1 < text.y1
+    # On an equal line of the same colour, the dashes of another one are seen by their gaps.
+    gaps = [line.get_gapcolor() for line in axes.lines if line.get_drawstyle() == "steps-post"]
+    assert gaps == [None, "white", "white"]
 
 
 def test_the_survival_bands_are_of_the_confidence_asked_for(write, tmp_path: Path) -> None:

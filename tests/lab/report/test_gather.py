@@ -95,6 +95,27 @@ def test_a_damaged_run_is_found(write, tmp_path: Path, name: str, content, told:
     assert told in found.damaged[folder]
 
 
+def test_what_was_a_run_is_named_where_it_counts_as_none(write, tmp_path: Path) -> None:
+    aside, lost = (write(seed, 12) for seed in (0, 1))
+    aside = aside.rename(aside.with_name("seed=0~1"))
+    (lost / "summary.json").unlink()
+    (lost / "provenance.json").touch()
+    found = gather(tmp_path)
+    assert not found.runs and found.damaged.keys() == {aside, lost}
+    assert "seed=0~1 has a ~ in its name, as a run that force=true has set aside" in found.damaged[aside]
+    assert "seed=1 has no summary.json" in found.damaged[lost]
+    assert [run.status for run in Gathering(tmp_path).look()] == []
+
+
+@pytest.mark.parametrize(("status", "until"), [("stopped", 15), ("running", 15), ("finished", EPOCHS)])
+def test_rows_newer_than_the_summary_do_not_tell_that_no_moment_has_come(write, tmp_path, status, until) -> None:
+    """As of a run that was killed: the summary is written less often, and the moment is known from it alone."""
+    write(0, None, status=status, watched=15)
+    (run,) = gather(tmp_path).runs
+    assert (run.validated_epochs, run.watched_until, run.visible_epochs) == (until, until, until - 5)
+    assert run.curve("epoch").max() == EPOCHS
+
+
 def test_what_could_not_be_read_is_tried_again(write, tmp_path: Path, monkeypatch) -> None:
     folder = write(0, 12)
     with monkeypatch.context() as patch:  # as without the right to read: the files do not change with it

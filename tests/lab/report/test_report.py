@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import sys
+from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,7 @@ HOSTILE = "../../out | `a` <script>alert(1)</script> ![b](http://c/d.png) $\\fra
 def test_where_no_folder_can_be_read_the_error_says_so(tmp_path: Path, capsys) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "summary.json").write_text('{"loss": 0.5}')  # of another tool
-    with pytest.raises(LabError, match=r"no runs below .*: none of the folders named above can be read"):
+    with pytest.raises(LabError, match=r"no runs below .*: none of the folders named above is one"):
         report(tmp_path)
     assert "run: summary.json is wrong" in capsys.readouterr().err
 
@@ -54,6 +55,55 @@ def test_what_a_stranger_wrote_is_text_and_stays_in_the_report(write, tmp_path: 
     for wrong in ("\x1b", "\n# e", "![b](", " | `a`", "http://c"):
         assert wrong not in text
     assert "out \\| \\`a\\` &lt;script>" in text
+
+
+class _Page(HTMLParser):
+    """The parts of a page that a screen reader tells: tag and attributes of each element, and the text of headings."""
+
+    def __init__(self, page: Path) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str]]] = []
+        self.text_of: dict[str, str] = {}
+        self.feed(page.read_text())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, {name: value or "" for name, value in attrs}))
+
+    def handle_data(self, data: str) -> None:
+        tag, attributes = self.elements[-1] if self.elements else ("", {})
+        if tag in ("h2", "h3") and "id" in attributes:
+            self.text_of.setdefault(attributes["id"], data)
+
+    def every(self, attribute: str, *tags: str) -> list[str]:
+        return [own[attribute] for tag, own in self.elements if attribute in own and (not tags or tag in tags)]
+
+
+def test_pictures_headings_and_tables_have_names_of_their_own(write, tmp_path: Path) -> None:
+    """Two experiments have the same figures, and may have settings of the same name."""
+    for experiment in ("reasoning", "reasoning of mine"):
+        for seed in range(2):
+            write(seed, None, experiment="reasoning", root=tmp_path / experiment)
+            folder = write(seed, seed or None, softmax="norm_softmax", root=tmp_path / experiment)
+            (folder / "pictures").mkdir()
+            (folder / "pictures" / "head_entropy.png").write_bytes(b"picture")
+    for path in (tmp_path / "reasoning of mine").rglob("summary.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"experiment": "reasoning of mine"}))
+    _, out = report(tmp_path)
+    page = _Page(out / "index.html")
+    ids, alts = page.every("id"), page.every("alt", "img")
+    named = [[page.text_of[part] for part in own.split()] for own in page.every("aria-labelledby", "h3")]
+    for names in (ids, alts, [" ".join(own) for own in named], page.every("aria-label", "table")):
+        assert len(names) > 5 and len(set(names)) == len(names)
+    assert not any(" " in own for own in ids)
+    assert {own[1:] for own in page.every("href", "a") if own.startswith("#")} <= {*ids}
+    for wanted in (
+        "Accuracy of all seeds, by epoch, reasoning: softmax (2 seeds); norm_softmax (2 seeds)",
+        "No Eureka-moment yet (Kaplan-Meier), reasoning of mine: softmax: 0 of 2 seeds had a Eureka-moment; "
+        "norm_softmax: 1 of 2 seeds had a Eureka-moment",
+        "head entropy, norm_softmax, seed 0, reasoning of mine",
+    ):
+        assert wanted in alts
+    assert ["Accuracy of all seeds, by epoch", "reasoning of mine"] in named and ["Diagnostics", "reasoning"] in named
 
 
 def test_a_report_may_lie_below_the_home_folder(write, tmp_path: Path, monkeypatch) -> None:
@@ -225,13 +275,11 @@ def interrupted(*_: object) -> None:
         (["{runs}", "--baseline", "sotfmax"], "no setting is called 'sotfmax'"),
         (["{runs}", "--out", "{runs}/reasoning"], "holds something other than a report"),
         (["{empty}"], "no runs below"),
-        (["{empty}/of"], "empty/of/a_run has lost its summary.json"),
     ],
 )
 def test_bad_input_is_one_sentence(write, tmp_path: Path, arguments, told: str, monkeypatch, capsys) -> None:
     write(0, 12)
-    (tmp_path / "empty" / "of" / "a_run").mkdir(parents=True)
-    (tmp_path / "empty" / "of" / "a_run" / "provenance.json").touch()
+    (tmp_path / "empty").mkdir()
     filled = [a.format(runs=tmp_path, empty=tmp_path / "empty") for a in arguments]
     monkeypatch.setattr(sys, "argv", ["lab.report", *filled])
     with pytest.raises(SystemExit) as ended:

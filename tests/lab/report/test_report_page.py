@@ -154,7 +154,8 @@ def test_of_many_settings_a_chart_shows_medians_first(browser: Any, tmp_path: Pa
     assert [pressed[name] for name in ("seeds", "median", "middle half of the seeds")] == ["false", "true", "false"]
     # The figures are in two parts, and the chart holds all.
     assert chart.locator("h3").inner_text() == "Accuracy of all seeds, by epoch"
-    assert chart.locator("[role=img]").get_attribute("aria-label") == "Accuracy of all seeds, by epoch"
+    assert chart.locator("[role=img]").get_attribute("aria-label").startswith("Accuracy of all seeds, by epoch, ")
+    assert chart.locator("[role=img]").get_attribute("aria-label").endswith("; and 8 more")
     assert chart.locator(".many").inner_text() == "12 of 14 shown"
     chart.locator(".bar button", has_text="all").click()
     assert chart.locator(".many").inner_text() == ""

@@ -46,6 +46,39 @@ def test_settings_differ_in_more_than_the_seed(write, tmp_path: Path) -> None:
     assert len(twice.doubles) == 1
 
 
+def test_an_option_is_named_where_settings_differ_in_it(write, tmp_path: Path) -> None:
+    """An option given at its default says nothing of a setting, and the order of folders nothing of its name."""
+
+    def names(root: Path) -> dict[str, list[int]]:
+        # Newest folders first, last and in between: names stay.
+        runs = gather(root).runs
+        found = [settings(order) for order in (runs, runs[::-1], (*runs[2:], *runs[:2]))]
+        told = [{setting.name: [run.seed for run in setting.runs] for setting in own} for own in found]
+        assert told[0] == told[1] == told[2]
+        return told[0]
+
+    for seed in range(3):
+        write(seed, 12, "optim.lr=5e-3", "model=reasoner", "callbacks.eureka.stop_after=null")  # the defaults
+        write(seed, 12, softmax="norm_softmax")
+    assert names(tmp_path) == {"softmax": [0, 1, 2], "norm_softmax": [0, 1, 2]}
+    write(3, 12, "optim.lr=0.0005")
+    write(4, 12, "optim.lr=5e-4")
+    others = {"softmax, optim.lr=0.0005": [3, 4], "norm_softmax": [0, 1, 2]}
+    assert names(tmp_path) == {"softmax, optim.lr=5e-3": [0, 1, 2], **others}
+    write(3, 12)  # like seeds 0 to 2, but not given any option
+    assert names(tmp_path) == {"softmax": [0, 1, 2, 3], **others}
+
+
+def test_a_choice_of_a_config_is_named_where_settings_differ_in_its_part(write, tmp_path: Path) -> None:
+    for seed in range(2):
+        write(seed, 12, "optim/lr=max_1e-4_min_1e-5", experiment="main_task")
+        write(seed, 12, "optim/lr=max_1e-4_min_1e-6", experiment="main_task", softmax="norm_softmax")  # not in optim.lr
+    assert [setting.name for setting in settings(gather(tmp_path).runs)] == [
+        "softmax, optim/lr=max_1e-4_min_1e-5",
+        "norm_softmax, optim/lr=max_1e-4_min_1e-6",
+    ]
+
+
 def test_the_baseline_is_the_experiment_as_it_comes(write, tmp_path: Path) -> None:
     """A ResNet and an intervention leave the softmax alone, too, and may have more seeds."""
     for seed in range(3):

@@ -243,6 +243,14 @@ def test_a_run_exactly_at_the_goal_reaches_it() -> None:
     assert reach([run], [baseline]) == Reach(100.0, 1, 1, 1)
 
 
+def test_reach_takes_arrays_and_series_and_refuses_what_does_not_pair() -> None:
+    lists = [Validations([1, 2], [0.1, 0.9], True)]
+    arrays = [Validations(np.array([1, 2]), pd.Series([0.1, 0.9], index=[7, 8]), True)]
+    assert reach(arrays, arrays) == reach(lists, lists) == Reach(100.0, 1, 1, 1)
+    with pytest.raises(ValueError, match="each accuracy has an epoch, got 3 and 2"):
+        reach([Validations([1, 2], [0.1, 0.9, 0.95], True)], lists)
+
+
 def test_a_mean_has_students_interval_and_keeps_to_its_bounds() -> None:
     # SciPy's own interval of the same sample, and the papers' standard deviation (divided by n).
     values = [89.1, 90.4, 88.7, 91.0]
@@ -268,6 +276,10 @@ def test_survival_of_a_report_s_table_leaves_out_what_the_report_does(monkeypatc
         ("a, reasoning", (3,), ()),
         ("a, main_task", (), (9,)),
     ]
+    drawn.clear()
+    failed = {"setting": ["a", "a", "b"], "moment_epoch": [3, None, None], "watched_until": [9, 0, 0]}
+    survival.figure(pd.DataFrame(failed))  # before their first validation
+    assert [(line.name, line.times.moments, line.times.ends) for line in drawn] == [("a", (3,), ())]
 
 
 def test_survival_of_a_table_takes_the_last_validation_where_it_is_told(monkeypatch) -> None:

@@ -307,6 +307,12 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_used(damage, tmp_path:
         run.newest_checkpoint()
 
 
+def test_a_checkpoint_of_before_digests_is_not_called_changed(tmp_path: Path) -> None:
+    without_its_digest(path := checkpointed(tmp_path, 10).checkpoints / "last-000000010.ckpt")
+    with pytest.raises(DamagedCheckpoint, match="it has no digest at its end: an older lab, or another program"):
+        read_checkpoint(path)
+
+
 def test_an_older_damaged_checkpoint_is_named_too(tmp_path: Path, capsys) -> None:
     run = checkpointed(tmp_path, 10, 20)
     emptied(run.checkpoints / "last-000000010.ckpt")

@@ -179,10 +179,29 @@ def test_the_best_accuracy_is_the_highest(tmp_path: Path) -> None:
     for epoch, accuracy in enumerate((math.nan, 0.5, 0.9, math.nan, 0.7)):
         metrics = {"val/accuracy": torch.tensor(accuracy)}
         trainer: Any = SimpleNamespace(
-            callback_metrics=metrics, sanity_checking=False, current_epoch=epoch, loggers=[], global_step=1
+            callback_metrics=metrics,
+            callbacks=[],
+            sanity_checking=False,
+            current_epoch=epoch,
+            loggers=[],
+            global_step=1,
         )
         summary.on_validation_end(trainer, None)  # type: ignore[arg-type]
     assert summary._best == {"accuracy": pytest.approx(0.9), "epoch": 3}
+
+
+def test_a_killed_run_has_told_that_it_was_watched_and_its_moment(tmp_path: Path, monkeypatch) -> None:
+    """The summary is written at the first validation and at the moment, however soon they come."""
+    eureka, told = EurekaMoment(), []
+    monkeypatch.setattr(RunSummary, "write", lambda self, trainer, status: told.append((status, eureka.happened)))
+    summary = RunSummary(tmp_path, Summary(status="running", seed=0, softmax="softmax"))
+    trainer: Any = SimpleNamespace(callback_metrics={}, callbacks=[eureka], sanity_checking=False)
+    summary.on_validation_end(trainer, None)  # type: ignore[arg-type]
+    moment = {"epoch": 3, "step": 30, "wall_seconds": 1.0, "samples": 300}
+    for validations, found in enumerate((None, None, moment, moment), start=1):
+        eureka.load_state_dict({"moment": found, "wall_seconds": 1.0, "curve": [(1, 10, 0.5)] * validations})
+        summary.on_validation_end(trainer, None)  # type: ignore[arg-type]
+    assert told == [("running", False), ("running", True)]
 
 
 def test_checkpoints_go_by_minutes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,6 +273,9 @@ def test_data_that_differ_by_more_than_rounding_are_other_data() -> None:
         Checkpoint(Path("last.ckpt"), {**whole, "data_fingerprint": print_of_data * factor}, 1)
         for factor in (1 + 1e-6, 1.02)
     )
+    check_resumable(rounded, module, data)
+    # An older checkpoint knows the batch of validation alone, the first rows.
+    data.fingerprint = torch.cat([print_of_data, 7 * print_of_data])
     check_resumable(rounded, module, data)
     with pytest.raises(LabError, match="was trained on other data"):
         check_resumable(other, module, data)
