@@ -67,23 +67,21 @@ class RunSummary(Callback):
             self.write(trainer, "running")
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if trainer.sanity_checking:
-            return
-        self._note_best(trainer)
-        # At the first validation and at the moment: a run that is killed has been watched, and keeps its moment.
-        if (eureka := find_moment(callbacks_of(trainer))) is not None and eureka.happened != self._happened:
-            self._happened = eureka.happened
-            self.write(trainer, "running")
-
-    def _note_best(self, trainer: L.Trainer) -> None:
         # NaN for a validation that scores nothing.
         accuracy = float(trainer.callback_metrics.get("val/accuracy", math.nan))
-        if math.isnan(accuracy):
+        if math.isnan(accuracy) or trainer.sanity_checking:
             return
         if self._best is None or accuracy > self._best["accuracy"]:
             self._best = {"accuracy": accuracy, "epoch": trainer.current_epoch + 1}
         for board in boards(trainer):
             board.log_metrics({"accuracy/best": self._best["accuracy"]}, max(0, trainer.global_step - 1))
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        # After the first validation and the moment: a run that is killed has been watched, and keeps its moment. Not at
+        # the validation itself, which comes before its epoch is counted.
+        if (eureka := find_moment(callbacks_of(trainer))) is not None and eureka.happened != self._happened:
+            self._happened = eureka.happened
+            self.write(trainer, "running")
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.write(trainer, "running")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from operator import index
+from typing import Any, SupportsIndex
 
 import lightning as L
 from lightning.pytorch.callbacks import Callback
@@ -61,7 +62,7 @@ class Watch(Callback):
         self.norms = [one for one in diagnostics if isinstance(one, GradientNorms)]
         self.every_n_steps = every_n_steps
         self.force = force
-        self._seen = -1
+        self.begin()
         self._told = False  # that there are no gradients
         for one in diagnostics:
             if one not in (*self.diagnostics, *self.norms):
@@ -96,9 +97,9 @@ class Watch(Callback):
 
     def begin(self) -> None:
         """Forgets what was seen in an earlier training; call it when one begins or goes on."""
-        self._seen = -1
+        self._seen = self._reached = -1  # steps: the last look, and the last call
 
-    def at(self, step: int, steps: int | None, looks: bool = True) -> None:
+    def at(self, step: SupportsIndex, steps: SupportsIndex | None, looks: bool = True) -> None:
         """Sets temperatures for ``step`` of ``steps``, and looks if a look is due.
 
         Args:
@@ -110,12 +111,17 @@ class Watch(Callback):
             LabError: if there is a schedule, and the number of steps is not known; for what is no number of steps; at
                 the first call, if tables of an earlier training are there, of which this one would keep nothing.
         """
-        if not is_whole(step, 0) or not (steps is None or is_whole(steps, 1)):
+        try:
+            now, end = index(step), None if steps is None else index(steps)
+            right = now >= 0 and (end is None or end >= 1)
+        except TypeError:
+            right = False
+        if not right:
             raise LabError(
                 f"a watch takes whole numbers of steps, as at(step=0, steps=1000), got {step!r} of {steps!r}"
             )
-        if steps is not None:
-            heat(self.model, min(step / max(1, steps), 1.0))
+        if end is not None:
+            heat(self.model, min(now / end, 1.0))
         elif self._has_schedule:
             raise LabError(
                 "a softmax here has a schedule over all of training, and the trainer cannot tell how many steps that "
@@ -126,9 +132,9 @@ class Watch(Callback):
                 f"{type(self.model).__name__} has no attention of the lab: call lab.replace_softmax(model) first"
             )
         if looks:
-            self._take_back(step)
-        if looks and step % self.every_n_steps == 0:
-            self._look(step)
+            self._take_back(now)
+        if looks and now % self.every_n_steps == 0:
+            self._look(now)
 
     def gradients(self, step: int) -> None:
         """Keeps mean |gradient| of every layer's W_Q, W_K and W_V if due; call it before the optimiser's step."""
@@ -163,12 +169,15 @@ class Watch(Callback):
     def _take_back(self, step: int) -> None:
         """Reads back the tables of a run that is resumed, even if nothing of it is left to train.
 
-        A new run begins without any.
+        A new run begins without any, and so do steps that fall back.
 
         Raises:
             LabError: if tables are there of which nothing would be kept: they are of an earlier training.
         """
-        if self._seen >= 0:
+        if step < self._reached:
+            self.begin()
+        if self._reached >= 0:
+            self._reached = step
             return
         begun = (*self.diagnostics, *self.norms)
         for one in begun if step else ():
@@ -182,6 +191,7 @@ class Watch(Callback):
         for one in new:
             one.path.unlink(missing_ok=True)
             one.table = one.table.iloc[:0]
+        self._reached = step
 
     def _look(self, step: int) -> None:
         if step == self._seen:

@@ -72,7 +72,7 @@ def attend(
     normaliser = normaliser or _SOFTMAX
     mask, bias = _checked(q_BHND, k_BHMD, v_BHMD, rule, mask, normaliser, dropout, bias)
     if not k_BHMD.shape[-2]:
-        return _of_nothing(q_BHND, v_BHMD)
+        return _of_no_keys(q_BHND, k_BHMD, v_BHMD).z
     beyond_scores = bool(dropout) or bias is not None
     if beyond_scores and not normaliser.is_softmax:
         return attend_explicit(q_BHND, k_BHMD, v_BHMD, rule, mask, normaliser, dropout, bias).z
@@ -101,8 +101,7 @@ def attend_explicit(
     normaliser = normaliser or _SOFTMAX
     mask, bias = _checked(q_BHND, k_BHMD, v_BHMD, rule, mask, normaliser, dropout, bias)
     if not k_BHMD.shape[-2]:
-        none = q_BHND @ k_BHMD.mT
-        return Attended(_of_nothing(q_BHND, v_BHMD), none, none)
+        return _of_no_keys(q_BHND, k_BHMD, v_BHMD)
     allowed = normaliser.allowed(written_out(mask), q_BHND, k_BHMD)
     q, k, v = at_least_float32(q_BHND, k_BHMD, v_BHMD)
     beta = rule.inverse_temperature(q, k, allowed)
@@ -114,9 +113,11 @@ def attend_explicit(
         return Attended((mixed @ v).to(v_BHMD.dtype), logits, weights)
 
 
-def _of_nothing(q_BHND: Tensor, v_BHMD: Tensor) -> Tensor:
-    """z of queries that have no key: 0, since rules and normalisers are of one key at least."""
-    return (0 * q_BHND[..., :1]).to(v_BHMD.dtype) + v_BHMD.sum(-2, keepdim=True)
+def _of_no_keys(q_BHND: Tensor, k_BHMD: Tensor, v_BHMD: Tensor) -> Attended:
+    """Empty logits and weights, and a z of 0: rules and normalisers are of one key at least."""
+    q, k, v = at_least_float32(q_BHND, k_BHMD, v_BHMD)
+    none = q @ k.mT
+    return Attended((none.to(v.dtype) @ v).to(v_BHMD.dtype), none, none)
 
 
 def _checked(
@@ -139,11 +140,11 @@ def _checked(
             raise ValueError(f"{name} are a tensor of floating-point numbers, got {getattr(x, 'dtype', x)}")
         if x.dim() != 4:
             raise ValueError(f"{name} are [batch, heads, tokens, dimension of a head], got {list(x.shape)}")
-    for name, x in {"keys": k_BHMD, "values": v_BHMD}.items():
-        if any(own not in (1, whole) and whole != 1 for own, whole in zip(x.shape[:2], q_BHND.shape[:2], strict=True)):
-            raise ValueError(
-                f"{name} have batch and heads of the queries, which are {list(q_BHND.shape)}, or 1; got {list(x.shape)}"
-            )
+    shapes = [list(x.shape) for x in (q_BHND, k_BHMD, v_BHMD)]
+    try:
+        outer = torch.broadcast_shapes(*(shape[:2] for shape in shapes))
+    except RuntimeError as error:
+        raise ValueError(f"queries, keys and values differ in batch or heads: {', '.join(map(str, shapes))}") from error
     if k_BHMD.shape[-2] != v_BHMD.shape[-2]:
         raise ValueError(f"each key has a value, but keys are {list(k_BHMD.shape)} and values {list(v_BHMD.shape)}")
     if q_BHND.shape[-1] != k_BHMD.shape[-1]:
@@ -156,8 +157,8 @@ def _checked(
                 f"are {list(q_BHND.shape)}"
             )
     if not isinstance(dropout, Real) or not 0 <= dropout < 1:
-        raise ValueError(f"dropout is a share from 0 to less than 1, got {dropout!r}")
-    whole = (*q_BHND.shape[:-1], k_BHMD.shape[-2])
+        raise ValueError(f"dropout is a number from 0 to less than 1, got {dropout!r}")
+    whole = (*outer, q_BHND.shape[-2], k_BHMD.shape[-2])
     if bias is not None:
         if not isinstance(bias, Tensor):
             raise ValueError(f"a bias of attention is a tensor; got {type(bias).__name__}")

@@ -235,9 +235,16 @@ def _overrides(options: Mapping[str, Any]) -> Iterator[str]:
 
 def _typed(key: str, value: Any) -> str:
     try:
-        return json.dumps(value.item() if isinstance(value, np.generic) else value)
+        return json.dumps(value, default=_number)
     except TypeError as error:
         raise LabError(f"{key}={value!r} cannot be an option of a softmax: give a number, text or a list") from error
+
+
+def _number(value: object) -> object:
+    """A number of numpy as one of Python."""
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError
 
 
 def _tau_of(factory: SoftmaxFactory) -> float | None:

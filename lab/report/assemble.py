@@ -102,9 +102,10 @@ def assemble(
     for setting in found:
         by_experiment.setdefault(setting.experiment, []).append(setting)
     sections = [_section(name, own, baseline, confidence) for name, own in by_experiment.items()]
-    if without := [section.experiment for section in sections if baseline not in (None, *section.names)]:
-        told = ", ".join(without)
-        tell(f"no setting of {told} is called {baseline!r}: there, settings are compared with plain softmax")
+    for one in sections:
+        if baseline not in (None, *one.names):
+            instead = f"are compared with {one.baseline.name}" if one.baseline else "are not compared"
+            tell(f"no setting of {one.experiment} is called {baseline!r}: its settings {instead}")
     return Report(
         roots=[part.root for part in gathered],
         runs=runs,

@@ -21,7 +21,7 @@ from lab.runs.summary import Summary, as_it_is_now
 from lab.runs.walk import walk_runs
 
 # Rises when the format of the index, or what counts as damaged, changes: an index of another version is made anew.
-VERSION = 6
+VERSION = 7
 INDEX = Path(".report") / "index.npz"
 # Below this many folders to read, starting processes costs more than it saves.
 _WORTH_PROCESSES = 100

@@ -25,9 +25,11 @@ def notes_of(setting: Setting) -> list[str]:
 def notes_on_all(settings: Iterable[Setting]) -> list[str]:
     """Returns the notes on all settings as sentences; settings with the same note share one."""
     names: dict[str, list[str]] = {}
+    settings = list(settings)
+    several = len({setting.experiment for setting in settings}) > 1
     for setting in settings:
         for note in notes_of(setting):
-            names.setdefault(note, []).append(setting.name)
+            names.setdefault(note, []).append(setting.name + f" ({setting.experiment})" * several)
     return [f"The runs of {'; '.join(own)} were {note}." for note, own in names.items()]
 
 

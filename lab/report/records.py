@@ -200,7 +200,7 @@ def read_record(folder: Path) -> Record:
     except LabError as error:
         raise DamagedFile(folder / SUMMARY, f"is wrong: {error}") from error
     config = what_is_run(read_config(folder), summary.seed, typed)
-    return Record(folder, summary, config, _curves(folder / METRICS, summary))
+    return Record(folder, summary, config, _curves(folder / METRICS, summary, config))
 
 
 def what_is_run(plain: Mapping[str, Any], seed: int, typed: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -245,14 +245,15 @@ def only_watches(key: str) -> bool:
     return key == "callbacks" or (key.startswith("callbacks.") and not key.startswith("callbacks.eureka."))
 
 
-def _curves(path: Path, summary: Summary) -> NDArray[np.float32]:
+def _curves(path: Path, summary: Summary, config: Mapping[str, Any]) -> NDArray[np.float32]:
     rows = read_metrics_table(path) if os.path.lexists(path) else None
     if rows is None or not len(rows):
         if summary.finished and summary.metrics:
             raise DamagedFile(path, f"holds no row, although {summary.steps:,} steps were trained")
         return np.empty((len(CURVES), 0), np.float32)  # a run that has logged nothing yet
     last = rows["epoch"].max() + 1
-    if summary.finished and last < summary.epochs:
+    # Metrics are logged with a validation and at the planned end: a run may end up to one cadence after its last row.
+    if summary.finished and summary.epochs - last >= int(config.get("trainer.check_val_every_n_epoch") or 1):
         raise DamagedFile(path, f"ends at epoch {last:,.0f}, although {summary.epochs:,} epochs were trained")
     shown = {f"val/{quantity}": summary.eureka.drawn(quantity) for quantity in ("accuracy", "loss")}
     curves = rows.reindex(columns=[shown.get(name, name) for name in CURVES]).to_numpy(np.float32).T

@@ -33,7 +33,7 @@ def of_same_data(before: Tensor | None, data: DataModule) -> bool:
     if before is None:
         return True
     now = data.fingerprint
-    if before.dim() == now.dim():
+    if before.dim() == now.dim() and len(before):
         now = now[: len(before)]  # checkpoints of before 2026-11-26 know the first validation batch alone
     return before.shape == now.shape and torch.allclose(before, now, rtol=1e-3, atol=1e-5, equal_nan=True)
 

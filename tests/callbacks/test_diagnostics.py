@@ -109,6 +109,7 @@ def assert_same_weights(run: Path, other: Path) -> None:
 
 @pytest.mark.usefixtures("traced_alone")
 def test_a_compiled_model_trains_and_keeps_its_weights_bit_for_bit_with_every_diagnostic(tmp_path: Path) -> None:
+    """As far as the compiler traces it: graphs, gradients, and what makes it trace anew."""
     # One layer and batches of one size: tracing takes its time by the number of operations and of shapes.
     setting = [*VISION, "model.depth=1", "data.validation_size=32", "softmax=norm_softmax_heat_treatment"]
     eager = train_in(tmp_path / "eager", *setting)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -301,6 +302,10 @@ def test_any_lightning_trainer_is_watched(gpt2: nn.Module, tmp_path: Path) -> No
     assert sorted(pd.read_csv(tmp_path / "diagnostics" / "attention_entropy.csv")["step"].unique()) == [0, 2]
 
 
+def _steps_of_entropy(folder: Path) -> list[int]:
+    return sorted(pd.read_csv(folder / "diagnostics" / "attention_entropy.csv")["step"].unique())
+
+
 def test_a_loop_that_counts_from_one_does_not_overwrite_an_earlier_training(gpt2: nn.Module, tmp_path: Path) -> None:
     lab.replace_softmax(gpt2, NormSoftmax)
 
@@ -310,13 +315,37 @@ def test_a_loop_that_counts_from_one_does_not_overwrite_an_earlier_training(gpt2
         for step in range(first, end):
             watch.at(step, 9)
         watch.end(end - 1)
-        return sorted(pd.read_csv(tmp_path / "diagnostics" / "attention_entropy.csv")["step"].unique())
+        return _steps_of_entropy(tmp_path)
 
     assert train(1, 6) == [2, 4, 5]
     with pytest.raises(lab.LabError, match=r"attention_entropy\.csv is of an earlier training: force=True"):
         train(1, 4)
     assert train(5, 8) == [2, 4, 5, 6, 7]  # goes on
     assert train(1, 4, force=True) == [2, 3]
+
+
+def test_steps_that_fall_back_are_a_new_training_also_without_begin(gpt2: nn.Module, tmp_path: Path) -> None:
+    lab.replace_softmax(gpt2, NormSoftmax)
+    watch = Watch(gpt2, TOKENS, [AttentionEntropy(str(tmp_path))], every_n_steps=2)
+    for step in range(5):
+        watch.at(np.int64(step), torch.tensor(5))
+    watch.end(5)
+    with pytest.raises(lab.LabError, match=r"attention_entropy\.csv is of an earlier training"):
+        watch.at(0, 5)
+    watch.force = True
+    watch.at(0, 5)
+    watch.end(1)
+    assert _steps_of_entropy(tmp_path) == [0, 1]
+
+
+def test_tables_are_read_back_once(gpt2: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab.replace_softmax(gpt2, NormSoftmax)
+    own, read = AttentionEntropy(str(tmp_path)), []
+    monkeypatch.setattr(own, "take_back", read.append)
+    watch = Watch(gpt2, TOKENS, [own], every_n_steps=100)
+    for step in range(5, 9):
+        watch.at(step, 200)
+    assert read == [5]
 
 
 @pytest.mark.parametrize(("step", "steps"), [(-1, 9), (2.5, 9), (0, -1), (0, 0)])

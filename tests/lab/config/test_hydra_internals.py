@@ -9,6 +9,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 from hydra._internal.callbacks import Callbacks
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.config_repository import ConfigRepository
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.plugins import Plugins
@@ -19,6 +20,7 @@ from omegaconf import OmegaConf
 
 from hydra_plugins.eureka_lab import offer
 from lab.config import hydra_internals
+from lab.config.command_line import composed
 from lab.config.compose import CONFIGS, initialized
 
 
@@ -158,6 +160,18 @@ def test_a_choice_is_composed_once_until_a_file_changes(tmp_path: Path, monkeypa
     assert config("seed=1", "rule.name=own") == {"rule": {"name": "own"}, "seed": 1}
     assert config() == {"rule": {"name": "one"}, "seed": 0}
     assert len(composed) == 1
+    load, read = ConfigRepository.load_config, []
+    monkeypatch.setattr(ConfigRepository, "load_config", lambda self, path: read.append(path) or load(self, path))
     assert config("rule=two")["rule"] == {"name": "two"} and len(composed) == 2
+    assert "rule/two" in read and "train" not in read
     (tmp_path / "rule" / "one.yaml").write_text("name: changed\n")
     assert config("seed=1") == {"rule": {"name": "changed"}, "seed": 1} and len(composed) == 3
+
+
+def test_a_file_outside_of_the_lab_is_read_each_time(tmp_path: Path) -> None:
+    """Configs of one's own may change while a process runs."""
+    (tmp_path / "softmax").mkdir()
+    own = tmp_path / "softmax" / "mine.yaml"
+    for tau in (2, 3):
+        own.write_text(f"defaults: [softmax, _self_]\ntau: {tau}\n")
+        assert composed(["experiment=reasoning", "softmax=mine"], tmp_path).config.softmax.tau == tau

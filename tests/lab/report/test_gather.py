@@ -95,6 +95,17 @@ def test_a_damaged_run_is_found(write, tmp_path: Path, name: str, content, told:
     assert told in found.damaged[folder]
 
 
+def test_a_run_that_ended_between_two_validations_is_whole(write, tmp_path: Path) -> None:
+    """As by max_steps or max_time: metrics are logged with validations."""
+    for seed, trained in ((0, 17), (1, 20)):
+        folder = write(seed, None, "trainer.check_val_every_n_epoch=10", epochs=10)
+        told = (folder / "summary.json").read_text()
+        (folder / "summary.json").write_text(told.replace('"epochs": 10', f'"epochs": {trained}'))
+    found = gather(tmp_path)
+    assert [run.seed for run in found.runs] == [0]
+    assert "ends at epoch 10, although 20 epochs were trained" in found.damaged[folder]
+
+
 def test_what_was_a_run_is_named_where_it_counts_as_none(write, tmp_path: Path) -> None:
     aside, lost = (write(seed, 12) for seed in (0, 1))
     aside = aside.rename(aside.with_name("seed=0~1"))

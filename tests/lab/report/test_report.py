@@ -166,7 +166,7 @@ def test_a_baseline_of_one_experiment_alone_is_told(write, tmp_path: Path, capsy
         write(0, 12, softmax=softmax)
         write(0, 12, softmax=softmax if softmax == "softmax" else "log_length", experiment="main_task")
     found = assemble([gather(tmp_path)], baseline="norm_softmax")
-    told = "no setting of main_task is called 'norm_softmax': there, settings are compared with plain softmax\n"
+    told = "no setting of main_task is called 'norm_softmax': its settings are compared with softmax\n"
     assert capsys.readouterr().err == told
     assert [section.baseline and section.baseline.name for section in found.sections] == ["softmax", "norm_softmax"]
     assemble([gather(tmp_path)], baseline="softmax")

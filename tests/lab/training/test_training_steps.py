@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import set_status
+from conftest import set_status, train_in
 from torch import nn
 
 from lab.attention.layers import Attention
@@ -27,7 +27,7 @@ from lab.callbacks.summary import RunSummary
 from lab.callbacks.throughput import Throughput
 from lab.console import LabError
 from lab.runs.checkpoints import Checkpoint, save_checkpoint
-from lab.runs.summary import Summary
+from lab.runs.summary import Summary, write_summary
 from lab.train import run
 from lab.training.length import tell_of_length
 from lab.training.metrics import LossAndAccuracy
@@ -191,17 +191,18 @@ def test_the_best_accuracy_is_the_highest(tmp_path: Path) -> None:
 
 
 def test_a_killed_run_has_told_that_it_was_watched_and_its_moment(tmp_path: Path, monkeypatch) -> None:
-    """The summary is written at the first validation and at the moment, however soon they come."""
-    eureka, told = EurekaMoment(), []
-    monkeypatch.setattr(RunSummary, "write", lambda self, trainer, status: told.append((status, eureka.happened)))
-    summary = RunSummary(tmp_path, Summary(status="running", seed=0, softmax="softmax"))
-    trainer: Any = SimpleNamespace(callback_metrics={}, callbacks=[eureka], sanity_checking=False)
-    summary.on_validation_end(trainer, None)  # type: ignore[arg-type]
-    moment = {"epoch": 3, "step": 30, "wall_seconds": 1.0, "samples": 300}
-    for validations, found in enumerate((None, None, moment, moment), start=1):
-        eureka.load_state_dict({"moment": found, "wall_seconds": 1.0, "curve": [(1, 10, 0.5)] * validations})
-        summary.on_validation_end(trainer, None)  # type: ignore[arg-type]
-    assert told == [("running", False), ("running", True)]
+    """The summary is written after the first validation and the moment, however soon they come."""
+    told = []
+
+    def note(folder: Path, summary: Summary) -> None:
+        told.append((summary.epochs, summary.eureka.happened, summary.eureka.epoch))
+        write_summary(folder, summary)
+
+    monkeypatch.setattr("lab.callbacks.summary.write_summary", note)
+    monkeypatch.setattr(EurekaMoment, "_passes", lambda self, value: len(self._curve) == 3)
+    short = ("data.numbers=4", "trainer.check_val_every_n_epoch=2", "trainer.max_epochs=8", "logger=csv_only")
+    train_in(tmp_path, "experiment=reasoning", *short)
+    assert told == [(0, None, None), (2, False, None), (6, True, 6), *[(8, True, 6)] * 2]
 
 
 def test_checkpoints_go_by_minutes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
