@@ -125,7 +125,7 @@ def test_the_lab_knows_the_names_of_its_commands() -> None:
         ({"normaliser": "plus_one"}, "'plus_one' is not a normaliser: give one, as in PlusOne"),
         ({"mask": np.ones((3, 3), bool)}, "a mask of attention is a tensor of bool or Causal; got ndarray"),
         ({"mask": torch.ones(3, 3)}, "a mask of attention is bool"),
-        ({"dropout": -0.5}, "dropout is a share from 0 to less than 1, got -0.5"),
+        ({"dropout": -0.5}, "dropout is a number from 0 to less than 1, got -0.5"),
     ],
 )
 def test_attention_of_wrong_parts_is_refused(options: dict[str, Any], told: str) -> None:
