@@ -45,6 +45,8 @@ def ends_with_its_terminal() -> None:
 
     def hang_up(number: int, frame: Any) -> None:
         if os.getpid() == own:  # not a process that loads data, forked from this one, which is to live until it saves
+            # A shell sends it once more, and Python takes its handlers back before it has ended.
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
             _leave_terminal()
             signal.raise_signal(signal.SIGTERM)
 
