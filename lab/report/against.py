@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lab.console import LabError
-from lab.report.outcomes import CADENCE, Outcome, counts_alone, outcome, still_waiting, without_one
+from lab.report.outcomes import Outcome, counts_alone, outcome, still_waiting, without_one
 from lab.report.published import Cell, Column, Row, Table
-from lab.report.records import Record
+from lab.report.records import CADENCE, Record
 from lab.report.settings import Setting, as_text, differences, planned
 from lab.report.statistics import Mean, fisher, holm, mean_over_seeds
 

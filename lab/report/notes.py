@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from lab.report.outcomes import looked_at, undecided
+from lab.report.outcomes import decided
 from lab.report.records import Record
 from lab.report.settings import Setting
 
@@ -48,5 +48,5 @@ def _contradicted(setting: Setting) -> list[int]:
 
 def _had_one(run: Record) -> bool | None:
     """Tells whether a run had a moment; None where it might still have had one."""
-    known = run.moment is not None or (looked_at([run]) and not undecided([run]))
+    known = run.moment is not None or decided(run)
     return run.moment is not None if known else None

@@ -11,7 +11,7 @@ import numpy as np
 
 from lab.console import LabError
 from lab.observation.change_point import SHORTEST_PLATEAU
-from lab.report.records import Record
+from lab.report.records import CADENCE, Record
 from lab.report.settings import Setting, differences
 from lab.report.statistics import (
     Mean,
@@ -29,7 +29,6 @@ from lab.report.statistics import (
 from lab.report.survival import Median, Times, log_rank, median_time, times_of
 from lab.runs.metric_names import is_accuracy
 
-CADENCE = "trainer.check_val_every_n_epoch"
 # What the loss of a token depends on, beside the model.
 _TEXT = ("data.corpus.", "data.vocabulary", "data.tokenizer")
 
@@ -242,9 +241,14 @@ def undecided(runs: Sequence[Record]) -> list[Record]:
     return [*cut, *still_waiting(runs)]
 
 
+def decided(run: Record) -> bool:
+    """Tells whether it is certain if a run has a moment: it was watched, has ended, and not too early."""
+    return bool(looked_at([run])) and not undecided([run])
+
+
 def counts_alone(runs: Sequence[Record], unknown: Sequence[Record]) -> str:
     """Text in place of a ratio: how many runs had a moment, how many ended without, and which might have one yet."""
-    ended = [run for run in looked_at(runs) if not any(run is one for one in unknown)]
+    ended = [run for run in looked_at(runs) if run not in unknown]
     with_moment = sum(run.moment is not None for run in ended)
     without = f", {len(ended) - with_moment} without" if with_moment < len(ended) else ""
     return f"{with_moment} with a moment{without}{not_counted(runs, unknown)}"

@@ -29,6 +29,8 @@ from lab.runs.summary import Summary, load_summary
 # loss than val/accuracy or val/loss, that metric takes its place.
 CURVES = ("epoch", "train/accuracy", "train/loss", "val/accuracy", "val/loss")
 FILES = (SUMMARY, CONFIG, METRICS)
+# Key of the epochs between two validations.
+CADENCE = "trainer.check_val_every_n_epoch"
 
 
 @dataclass(frozen=True, eq=False)
@@ -253,7 +255,7 @@ def _curves(path: Path, summary: Summary, config: Mapping[str, Any]) -> NDArray[
         return np.empty((len(CURVES), 0), np.float32)  # a run that has logged nothing yet
     last = rows["epoch"].max() + 1
     # Metrics are logged with a validation and at the planned end: a run may end up to one cadence after its last row.
-    if summary.finished and summary.epochs - last >= int(config.get("trainer.check_val_every_n_epoch") or 1):
+    if summary.finished and summary.epochs - last >= int(config.get(CADENCE) or 1):
         raise DamagedFile(path, f"ends at epoch {last:,.0f}, although {summary.epochs:,} epochs were trained")
     shown = {f"val/{quantity}": summary.eureka.drawn(quantity) for quantity in ("accuracy", "loss")}
     curves = rows.reindex(columns=[shown.get(name, name) for name in CURVES]).to_numpy(np.float32).T

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from lab.report.outcomes import Against, Outcome, looked_at, not_counted, undecided
+from lab.report.outcomes import Against, Outcome, decided, not_counted
 from lab.report.records import Record
 from lab.report.settings import Setting
 from lab.runs.metric_names import is_accuracy
@@ -116,7 +116,7 @@ def run_row(setting: Setting, run: Record, out: Path) -> dict[str, Any]:
         "wall_seconds": summary.wall_seconds,
         "seeds_together": summary.seeds_together,
         "diverged": summary.diverged,
-        "counted": run in looked_at(setting.runs) and run not in undecided(setting.runs),
+        "counted": run in setting.runs and decided(run),
         "looked": run in setting.runs and run.watched_for,
         "commit": summary.git.commit,
         "modified": summary.git.modified,

@@ -27,10 +27,10 @@ from lab.config.suggestions import choices
 from lab.console import LabError, refusals
 from lab.files import write_text
 from lab.report.against import reason_of, unlike
-from lab.report.outcomes import CADENCE, Outcome, outcome
+from lab.report.outcomes import Outcome, outcome
 from lab.report.published import Row, Table, load
 from lab.report.published import names as published
-from lab.report.records import read_record
+from lab.report.records import CADENCE, read_record
 from lab.report.settings import Setting, differences, planned
 from scripts.reproduce.common import (
     FAVOURED,

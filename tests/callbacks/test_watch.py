@@ -302,10 +302,6 @@ def test_any_lightning_trainer_is_watched(gpt2: nn.Module, tmp_path: Path) -> No
     assert sorted(pd.read_csv(tmp_path / "diagnostics" / "attention_entropy.csv")["step"].unique()) == [0, 2]
 
 
-def _steps_of_entropy(folder: Path) -> list[int]:
-    return sorted(pd.read_csv(folder / "diagnostics" / "attention_entropy.csv")["step"].unique())
-
-
 def test_a_loop_that_counts_from_one_does_not_overwrite_an_earlier_training(gpt2: nn.Module, tmp_path: Path) -> None:
     lab.replace_softmax(gpt2, NormSoftmax)
 
@@ -315,7 +311,7 @@ def test_a_loop_that_counts_from_one_does_not_overwrite_an_earlier_training(gpt2
         for step in range(first, end):
             watch.at(step, 9)
         watch.end(end - 1)
-        return _steps_of_entropy(tmp_path)
+        return _steps(tmp_path, "attention_entropy")
 
     assert train(1, 6) == [2, 4, 5]
     with pytest.raises(lab.LabError, match=r"attention_entropy\.csv is of an earlier training: force=True"):
@@ -335,7 +331,7 @@ def test_steps_that_fall_back_are_a_new_training_also_without_begin(gpt2: nn.Mod
     watch.force = True
     watch.at(0, 5)
     watch.end(1)
-    assert _steps_of_entropy(tmp_path) == [0, 1]
+    assert _steps(tmp_path, "attention_entropy") == [0, 1]
 
 
 def test_tables_are_read_back_once(gpt2: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -411,8 +407,8 @@ def test_the_last_look_is_at_the_last_step_and_not_at_the_best(gpt2: nn.Module, 
     assert _steps(tmp_path) == [0, 2, 4] and not rows[0].equals(rows[1])
 
 
-def _steps(folder: Path) -> list[int]:
-    return sorted(pd.read_csv(folder / "diagnostics" / "sink_values.csv")["step"].unique())
+def _steps(folder: Path, diagnostic: str = "sink_values") -> list[int]:
+    return sorted(pd.read_csv(folder / "diagnostics" / f"{diagnostic}.csv")["step"].unique())
 
 
 def test_the_readme_s_three_lines_run(gpt2: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
