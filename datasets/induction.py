@@ -20,9 +20,10 @@ class InductionData(DataModule):
     """Sequences of N tokens that repeat with a period P; asks at each token, from the second repeat on, for the next.
 
     A period is P different tokens out of V, drawn evenly, and P ~ U{shortest .. longest} for each sequence: no fixed
-    distance back leads to the answer. The two steps are to find the last occurrence of a token, and to copy what
-    followed it; a transformer takes two layers for them, a previous-token head and an induction head. A batch is
-    ``{"x": [B, N] int64, "y": [B, N] int64, "latents": {}}``; y is ``IGNORED`` within the first repeat, where the next
+    distance back leads to the answer. The steps meant are to find the last occurrence of a token, and to copy what
+    followed it, by a previous-token head and an induction head. There are others: the token of the sequence that was
+    seen longest ago is always the answer, and one of those that have come the least often is it in 20 % of cases. A
+    batch is ``{"x": [B, N] int64, "y": [B, N] int64, "latents": {}}``; y is ``IGNORED`` within the first repeat, where the next
     token cannot be known.
 
     Source: Olsson et al. 2022, "In-context Learning and Induction Heads": random tokens that repeat, to score heads by.

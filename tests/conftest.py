@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import importlib.util
 import json
@@ -54,6 +55,7 @@ from lab.console import LabError
 from lab.datasets.drawn import DrawnDigits, DrawnGarments
 from lab.datasets.tasks.main import MainTask
 from lab.datasets.vision import VisionData
+from lab.plotting import figures
 from lab.runs import lock
 from lab.runs.folder import Run
 from lab.runs.lock import Holder
@@ -183,6 +185,10 @@ def blank_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
     if request.node.get_closest_marker("pictures") is None:
         monkeypatch.setattr(Figure, "draw", lambda self, renderer: None)
         monkeypatch.setattr(ConstrainedLayoutEngine, "execute", lambda self, figure: None)
+        # Of few dots, which take less time to pack.
+        save = Figure.savefig
+        monkeypatch.setattr(Figure, "savefig", lambda self, *args, **given: save(self, *args, **given | {"dpi": 20}))
+        monkeypatch.setattr(figures, "DPI", 20)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -195,11 +201,9 @@ def pytest_collection_finish() -> None:
     """Leaves what is imported by now to itself: searching it took a tenth of the time of composing."""
     gc.collect()
     gc.freeze()
-
-
-def pytest_unconfigure() -> None:
-    """Undoes it: PyTorch's libraries complain at the end of what was never collected."""
-    gc.unfreeze()
+    # Undone when Python ends: PyTorch's libraries complain of what was never collected. Not sooner, for pytest itself
+    # searches all of it five times then.
+    atexit.register(gc.unfreeze)
 
 
 def held(folder: Path) -> Run:
@@ -401,9 +405,11 @@ def assert_resumed_alike(folder: Path, *overrides: str) -> None:
 @pytest.fixture(autouse=True)
 def modules_of_their_own() -> Iterator[None]:
     """Tests do as pages tell a reader, who calls modules my_rules and the like: each test has its own."""
+    before = len(sys.modules)
     yield
-    for name in [name for name in sys.modules if name.startswith("my_")]:
-        del sys.modules[name]
+    if len(sys.modules) != before:
+        for name in [name for name in sys.modules if name.startswith("my_")]:
+            del sys.modules[name]
 
 
 @pytest.fixture(autouse=True)

@@ -26,7 +26,8 @@ from lab.plotting.style import GUIDE, styled
 class LearningCoefficient(CheckpointDiagnostic):
     """Local learning coefficient: n / ln n times the rise of the training loss under Langevin sampling.
 
-    A model whose loss is flat in many directions has a low coefficient; it rises as the model learns a further step.
+    A model whose loss is flat in many directions has a low coefficient; it rises where the model comes to use further
+    directions, and also where the curvature of used ones grows, as long as that is small beside the localization.
     Table: chain, coefficient, loss (at the checkpoint); over training also epoch and step.
     ``learning_coefficient/mean`` and ``/std`` (over chains) are logged. At a checkpoint (``lab.inspect``) a picture
     shows the loss of each chain: if it still rises at the end, the burn-in is too short; if it falls below the

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor
 
+from lab.attention.normaliser import Normaliser
 from lab.callbacks.diagnostics.base import Diagnostic
 from lab.observation.attention_statistics import (
     dispersion_bound,
@@ -55,6 +56,7 @@ class LogitSpread(Diagnostic):
     are no scores q k^T of the projected queries and keys (linear attention, normalised keys) and in models of other
     libraries. largest_weight_bound, smallest_weight_bound, critical_items and entropy_slope are not defined where
     weights are no exponentials over their sum (all normalisers but softmax and those with a sink or a window);
+    critical_items not where more keys may sharpen a row (``reads_keys`` of its rule) or do not come into it (a window);
     smallest_weight_bound and entropy_slope not under a sink either, and entropy_slope not where a model adds a bias to
     its scores, which beta does not multiply.
 
@@ -92,6 +94,8 @@ class LogitSpread(Diagnostic):
                 bound_BHN = spread_bound(module, layer["queries"], layer["tokens"], beta).expand_as(spread_BHN)
             disperses = module.normaliser.exponential
             is_softmax = disperses and module.normaliser.total == "one"
+            # Theorem 2.2 adds keys to a row, which must see them, and be no sharper for it.
+            grows = disperses and type(module.normaliser).allowed is Normaliser.allowed and not module.rule.reads_keys
             columns = (
                 spread_BHN,
                 bound_BHN,
@@ -100,7 +104,7 @@ class LogitSpread(Diagnostic):
                 1 / keys_BHN,
                 smallest_weight(weights, logits),
                 lower_dispersion_bound(spread_BHN, keys_BHN) if is_softmax else undefined,
-                log_critical_items(spread_BHN, self.epsilon) if disperses else undefined,
+                log_critical_items(spread_BHN, self.epsilon) if grows else undefined,
                 entropy_slope(weights, logits) if is_softmax and "bias" not in layer else undefined,
             )
             values.append(torch.stack([mean.double() for mean in query_means(columns, logits)], dim=1).cpu())

@@ -38,7 +38,7 @@ class TargetAttention(Diagnostic):
     needs = "scenes"
     reads = ("weights",)
 
-    def see(self, chunk: Chunk) -> tuple[list[Tensor], Tensor]:
+    def see(self, chunk: Chunk) -> tuple[list[Tensor], Tensor, Tensor]:
         latents = chunk.batch["latents"]
         count = max(2, sum(name.removeprefix("target_").isdigit() for name in latents))
         names = [f"target_{number}" for number in range(1, count + 1)]
@@ -57,13 +57,19 @@ class TargetAttention(Diagnostic):
             answer_BHM = weights[:, :, chunk.model.answer_token]
             mass_BTH = torch.stack([mass_on(answer_BHM, place_BM) for place_BM in places], 1)
             sums_ZTH.append(torch.einsum("bz,bth->zth", right_BZ, mass_BTH).cpu())
-        return sums_ZTH, right_BZ.sum(0).cpu()
+        together = torch.stack([place_BM == places[0] for place_BM in places]).all()
+        return sums_ZTH, right_BZ.sum(0).cpu(), together.cpu()
 
     def conclude(self, seen: list[Any]) -> Findings:
-        scenes_Z = torch.stack([scenes for _, scenes in seen]).sum(0)
+        if all(together for *_, together in seen):
+            raise LabError(
+                f"callbacks.{self.name} compares attention on the right target with that on the others, and the "
+                "targets of this data are at the same place: leave it out"
+            )
+        scenes_Z = torch.stack([scenes for _, scenes, _ in seen]).sum(0)
         found = Findings()
         for index in range(len(seen[0][0])):
-            mass_ZTH = torch.stack([sums[index] for sums, _ in seen]).sum(0) / scenes_Z.view(-1, 1, 1)
+            mass_ZTH = torch.stack([sums[index] for sums, *_ in seen]).sum(0) / scenes_Z.view(-1, 1, 1)
             for place in scenes_Z.nonzero().flatten().tolist():
                 right_H = mass_ZTH[place, place]
                 wrong_H = (mass_ZTH[place].sum(0) - right_H) / (len(scenes_Z) - 1)

@@ -51,6 +51,9 @@ class TemperatureRule(nn.Module):
             differences between the scores q k^T of each query, or where keys are rescaled. Then q and k may not be
             moved to another basis (:func:`lab.attention.single_query.one_query` does so).
         reads_masked_keys: True where beta changes with keys that the mask hides: a causal model would see later tokens.
+        reads_keys: False where the temperature of a query is the same whatever keys there are, and however many: then a
+            sharp row stays no sharper when keys are added. A subclass that overrides ``inverse_temperature`` or
+            ``keys`` has to declare it again.
         assumes_softmax: True where beta is computed from the weights that softmax would give; such a rule can be used
             only with normalisers whose weights are shares.
         takes_causal: True where ``inverse_temperature`` of this class accepts :class:`lab.attention.masks.Causal`, or
@@ -66,6 +69,7 @@ class TemperatureRule(nn.Module):
     couples_queries: bool | None = None
     weighs_channels: bool | None = None
     reads_masked_keys: bool | None = None
+    reads_keys: ClassVar[bool] = True
     assumes_softmax: bool = False
     takes_causal: ClassVar[bool] = False
 
@@ -87,8 +91,11 @@ class TemperatureRule(nn.Module):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         forget_causal(cls, "inverse_temperature")
+        own_beta = bool({"inverse_temperature", "keys"} & vars(cls).keys())
+        if own_beta and "reads_keys" not in vars(cls):
+            cls.reads_keys = True
         # The quicker path of a base class computes its own beta, so a subclass with another beta must not use it.
-        if "weights_in_bfloat16" not in vars(cls) and {"inverse_temperature", "keys"} & vars(cls).keys():
+        if own_beta and "weights_in_bfloat16" not in vars(cls):
             cls.weights_in_bfloat16 = TemperatureRule.weights_in_bfloat16  # type: ignore[method-assign]
 
     def set_tau(self, value: float) -> None:

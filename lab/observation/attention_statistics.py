@@ -193,7 +193,8 @@ def smallest_weight(weights_BHNM: Tensor, logits_BHNM: Tensor) -> Tensor:
 def log_critical_items(spread_BHN: Tensor, epsilon: float) -> Tensor:
     """log n of the number of keys above which no weight can reach epsilon, [B, H, N]: n = exp(delta) / epsilon.
 
-    A logarithm, since n may be too large for a float. By Theorem 2.2 delta stays bounded, so that there is such an n.
+    A logarithm, since n may be too large for a float. There is such an n where added keys leave the spread delta
+    bounded (Theorem 2.2): they are among those that the row sees, and do not change its temperature.
 
     Source: "softmax is not enough", Lemma 2.1 (equation 2) and Theorem 2.2.
     """

@@ -24,7 +24,8 @@ class Sampling:
     Attributes:
         chains: number of samplings from the checkpoint, each with noise of its own.
         burn_in: number of steps before losses count. Where the loss has curvature h, a chain forgets its start in about
-            2 / (epsilon (n beta h + gamma)) steps; with fewer the coefficient is too small.
+            2 / (epsilon (n beta h + gamma)) steps; with fewer the coefficient is too small. After them, near a minimum,
+            the direction adds n beta h / (n beta h + gamma) / 2 to the coefficient.
         draws: number of steps whose losses count.
         step_size: epsilon.
         localization: gamma, the pull back to the checkpoint w*.

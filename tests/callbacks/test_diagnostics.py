@@ -14,6 +14,7 @@ import pytest
 import torch
 from conftest import SMALL, made_once, newest, only_run, set_status, torchrun, train_in
 
+from lab.attention.rules.fixed import Fixed
 from lab.callbacks.diagnostics.attention_entropy import AttentionEntropy
 from lab.callbacks.diagnostics.attention_gradients import AttentionGradients
 from lab.callbacks.diagnostics.attention_maps import AttentionMaps
@@ -550,3 +551,26 @@ def test_before_training_the_temperature_is_that_of_the_first_epoch(tmp_path: Pa
     run = train_in(tmp_path, *REASONING, *looks, "trainer.max_epochs=8", "softmax=heat_treatment")
     table = pd.read_csv(run / "diagnostics" / "temperature_in_use.csv").groupby("epoch")["temperature"].mean()
     assert table[0] == pytest.approx(1 / 3) and table[1] == pytest.approx(1 / 3) and table[2] > 0.35
+
+
+def test_a_size_that_no_weight_survives_is_told_only_where_more_keys_change_no_temperature(tmp_path: Path) -> None:
+    """Theorem 2.2 holds for a bounded spread of the logits, and for keys that the row sees."""
+    told = {}
+    for softmax in ("softmax", "learnable_temperature", "norm_softmax", "log_length", "local"):
+        looks = ["callbacks=[reasoning,logit_spread]", "trainer.max_epochs=1", f"softmax={softmax}"]
+        run = train_in(tmp_path / softmax, *REASONING, *looks)
+        table = pd.read_csv(run / "diagnostics" / "logit_spread.csv")
+        assert table["largest_weight_bound"].notna().all()
+        told[softmax] = bool(table["critical_items"].notna().all())
+    assert [name for name, given in told.items() if given] == ["softmax", "learnable_temperature"]
+
+
+def test_a_rule_of_ones_own_is_taken_to_read_keys_until_it_says_otherwise() -> None:
+    class Own(Fixed):
+        def inverse_temperature(self, q_BHND, k_BHMD, mask=None):
+            return 1 / k_BHMD.std()
+
+    class Named(Fixed):
+        pass
+
+    assert Own.reads_keys and not Fixed.reads_keys and not Named.reads_keys

@@ -75,3 +75,12 @@ def test_data_without_a_choice_of_targets_is_refused(
         monkeypatch.setattr(vision_data, "on_after_batch_transfer", without)
     with pytest.raises(LabError, match=f"this data has no {missing}: leave it out"):
         observe(model, vision_data, [TargetAttention(str(tmp_path), scenes=10)], "cpu")
+
+
+def test_targets_at_one_place_are_refused(tmp_path: Path) -> None:
+    """As in color_or_fashion, whose two targets are the colour and the shape of one tile."""
+    looks = TargetAttention(str(tmp_path))
+    chunk = chunk_of([0, 1])
+    chunk.regions["target_2"] = chunk.regions["target_1"]
+    with pytest.raises(LabError, match="the targets of this data are at the same place: leave it out"):
+        looks.conclude([looks.see(chunk)])

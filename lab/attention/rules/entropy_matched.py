@@ -1,4 +1,4 @@
-"""Entropy matching: a row is as sharp as at the trained length, however many keys there are."""
+"""Entropy matching: a row of Gaussian logits is as sharp as at the trained length, however many keys there are."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ class EntropyMatched(TemperatureRule):
     with "entropy" it tends to 1 where a row is sharp already, and gradients flow through u. Rows of fewer keys than T
     are flattened; with "entropy" they become all but uniform where log T - u^2 / 2 is more than log n, so causal masks
     call for "share". A row without spread stays as it is. The formula is an approximation: N(0, 1) logits have 2.8 nats
-    at 25 keys and 6.4 at 1,000; with T = 25 they have 3.5 at 1,000, not 2.8.
+    at 25 keys and 6.4 at 1,000; with T = 25 they have 3.5 at 1,000, not 2.8. A row with a winner gets sharper instead:
+    one logit of 2 among zeros has 2.4 nats at T = 16 keys, 0.2 at 32 and 0.0 at 100, since u falls as n grows.
 
     Source: "Softmax attention is a fluke", "Sequence-Length Dependent Temperature", after Jin et al. 2023, whose
     sqrt(log_T n) is "share".

@@ -16,6 +16,7 @@ class Fixed(TemperatureRule):
     """
 
     takes_causal = True
+    reads_keys = False
 
     def inverse_temperature(self, q_BHND: Tensor, k_BHMD: Tensor, mask: Mask = None) -> Tensor:
         return 1.0 / self.tau

@@ -40,6 +40,7 @@ class LearnableTemperature(TemperatureRule):
     """
 
     takes_causal = True
+    reads_keys = False
 
     def __init__(
         self,

@@ -43,6 +43,7 @@ class QueryKeyNorm(TemperatureRule):
     # Normalised queries and keys depend on the basis of their channels, and each query is normalised by itself.
     weighs_channels = True
     couples_queries = False
+    reads_keys = False
 
     def __init__(
         self,
