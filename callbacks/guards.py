@@ -76,7 +76,8 @@ class FiniteLoss(Callback):
 
     def on_before_backward(self, trainer: L.Trainer, pl_module: L.LightningModule, loss: Tensor) -> None:
         self._trainer = trainer
-        self._losses.append((trainer.global_step, trainer.current_epoch, loss.detach()))
+        # Of the step that this loss is for, both counted from 1.
+        self._losses.append((trainer.global_step + 1, trainer.current_epoch + 1, loss.detach()))
 
     def on_before_optimizer_step(self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: Optimizer) -> None:
         if pl_module.device.type == "cpu" or trainer.global_step % self.every_n_steps == 0:

@@ -54,9 +54,10 @@ class RunSummary(Callback):
         # The runs of a sweep follow one another in one process, and each has its own peak.
         for device in _devices().values():
             forget_peak(device)
+        # Before any callback looks at the model: the whole takes no less time than the way to the moment.
+        self._clock = time.monotonic()
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._clock = time.monotonic()
         self._trainer = trainer
         self.write(trainer, "running")
 
@@ -104,14 +105,14 @@ class RunSummary(Callback):
         return dict(sorted({**self._restored, **newest}.items()))
 
     @rank_zero_only
-    def write(self, trainer: L.Trainer | None, status: Status, error: str | None = None) -> None:
+    def write(self, trainer: L.Trainer | None, status: Status, error: str | None = None, pruned: bool = False) -> None:
         """Writes the summary now; ``trainer`` is None for a run that failed before it had one."""
         self._written = time.monotonic()
-        told: dict[str, Any] = {"status": status, "written": now()}
+        told: dict[str, Any] = {"status": status, "written": now(), "pruned": pruned}
         if trainer is not None:
             told |= self._progress(trainer)
         if self._before is not None and self._trainer is None and (trainer is None or trainer.global_step == 0):
-            own = {*self.what.model_fields_set, "status", "written", "error"}
+            own = {*self.what.model_fields_set, "status", "written", "pruned", "error"}
             told |= {name: getattr(self._before, name) for name in self._before.model_fields_set - own}
         if status != "running":
             told["seconds_left"] = None

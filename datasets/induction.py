@@ -23,8 +23,8 @@ class InductionData(DataModule):
     distance back leads to the answer. The steps meant are to find the last occurrence of a token, and to copy what
     followed it, by a previous-token head and an induction head. There are others: the token of the sequence that was
     seen longest ago is always the answer, and one of those that have come the least often is it in 20 % of cases. A
-    batch is ``{"x": [B, N] int64, "y": [B, N] int64, "latents": {}}``; y is ``IGNORED`` within the first repeat, where the next
-    token cannot be known.
+    batch is ``{"x": [B, N] int64, "y": [B, N] int64, "latents": {}}``; y is ``IGNORED`` within the first repeat, where
+    the next token cannot be known.
 
     Source: Olsson et al. 2022, "In-context Learning and Induction Heads": random tokens that repeat, to score heads by.
 

@@ -68,10 +68,10 @@ def check_constructor(make: Callable[..., object]) -> None:
 
 
 def check_names(part: nn.Module, base: type[nn.Module]) -> None:
-    """Checks that no attribute of a rule or normaliser hides a method of its base class.
+    """Checks the attributes of a rule or normaliser.
 
     Raises:
-        ValueError: if one does.
+        ValueError: if one hides a method of its base class, or is to be trained and no parameter.
     """
     hidden = [name for name in sorted(vars(part)) if name[0] != "_" and callable(getattr(base, name, None))]
     if hidden:
@@ -79,6 +79,12 @@ def check_names(part: nn.Module, base: type[nn.Module]) -> None:
             f"{name_of(type(part))} stores something of its own as {hidden[0]}, which is a method of every "
             f"{base.__name__}: give it another name"
         )
+    for name, value in vars(part).items():
+        if isinstance(value, Tensor) and value.requires_grad and value.is_leaf:
+            raise ValueError(
+                f"{name_of(type(part))}.{name} is a tensor with requires_grad, which no optimiser would train and no "
+                "checkpoint keep: make it an nn.Parameter"
+            )
 
 
 def check_rule(rule: object) -> None:
@@ -89,9 +95,10 @@ def check_rule(rule: object) -> None:
     random numbers itself cannot be compared, so it is taken to depend on all queries and channels.
 
     Raises:
-        ValueError: if it is no temperature rule, if it hides a method by an attribute, if it fails, if its beta is not
-            broadcastable to queries, if its temperatures are no dict of tensors, or if it declares to be
-            independent of something that beta depends on.
+        ValueError: if it is no temperature rule, if an attribute hides a method or is no parameter and to be trained,
+            if it fails, if its beta is not finite or not broadcastable to queries, if it changes a buffer in evaluation
+            mode, if its temperatures are no dict of tensors, or if it declares to be independent of something that beta
+            depends on.
     """
     if not isinstance(rule, TemperatureRule):
         raise ValueError(
@@ -115,9 +122,17 @@ def check_rule(rule: object) -> None:
     with torch.no_grad(), torch.random.fork_rng(devices=[]), torch.device("cpu"):
         tried = copy.deepcopy(rule).cpu().float()
         q_BHND, k_BHMD = (numbers(B, H, rows, D, step) for rows, step in ((N, 1.7), (M, 2.3)))
+        where = f"{name_of(type(rule))}.inverse_temperature"
         for training in (True, False):
-            if _beta_of(tried.train(training), q_BHND, k_BHMD).isnan().any():
-                raise ValueError(f"{name_of(type(rule))}.inverse_temperature returns NaN for plain queries and keys")
+            kept = {name: buffer.clone() for name, buffer in tried.named_buffers()}
+            if not _beta_of(tried.train(training), q_BHND, k_BHMD).isfinite().all():
+                raise ValueError(f"{where} returns NaN or infinity for plain queries and keys")
+        for name, buffer in tried.named_buffers():
+            if not torch.equal(buffer, kept[name]):
+                raise ValueError(
+                    f"{where} changes the buffer {name} in evaluation mode, too, so that every validation would change "
+                    "training: write it only where self.training is true"
+                )
         _check_declared(rule, _dependence(tried, q_BHND, k_BHMD))
         undeclared = [name for name in _Dependence._fields if getattr(rule, name) is None]
         everywhere = list(_everywhere(tried, q_BHND, k_BHMD)) if undeclared else []

@@ -73,7 +73,13 @@ class Reasoner(OfBlocks):
             self._init_by_width(width, tokens)
 
     def forward(self, x: Tensor) -> Tensor:
-        """x: [B, context] int64 -> logits [B, num_classes]."""
+        """x: [B, context] int64 -> logits [B, num_classes].
+
+        Raises:
+            ValueError: if inputs have another number of tokens.
+        """
+        if x.shape[1] != len(self.position):
+            raise ValueError(f"inputs of {x.shape[1]} tokens in a model that is made for context={len(self.position)}")
         first = self.blocks[0]
         if len(self.blocks) == 1 and first.attention.reads_one_query:
             state = self._only_layer(first, x)
@@ -100,7 +106,7 @@ class Reasoner(OfBlocks):
         and all arithmetic of narrow heads runs along them.
         """
         tokens = torch.arange(self.token.num_embeddings, device=x.device)
-        table_NTW = self.token.weight + self.position[: x.shape[1], None]
+        table_NTW = self.token.weight + self.position[:, None]
         normed = block.norm1(table_NTW)
         picked_NTB = (x.t().unsqueeze(1) == tokens[:, None]).to(table_NTW.dtype)
         # Two products instead of four: each reads its one-hot columns once.

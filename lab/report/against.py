@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lab.console import LabError
-from lab.report.outcomes import Outcome, counts_alone, outcome, still_waiting, without_one
+from lab.report.outcomes import Outcome, counts_alone, given_up, outcome, still_waiting, without_one
 from lab.report.published import Cell, Column, Row, Table
 from lab.report.records import CADENCE, Record
 from lab.report.settings import Setting, as_text, differences, planned
@@ -169,7 +169,7 @@ def _cells(
         return {name: Measured(row.cells.get(name), "", None) for name in table.columns}
     runs = [run for setting in group for run in setting.runs]
     found = outcome(group[0], baseline, confidence, runs)
-    short = [*_short(runs, published), *still_waiting(runs)]
+    short = [*_short(runs, published), *still_waiting(runs), *given_up(runs)]
     cut = [run for run in runs if run.cut_short]
     tried = [setting for setting in group if setting.finished]
     cells = {}

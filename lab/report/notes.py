@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from lab.report.outcomes import decided
+from lab.report.outcomes import decided, given_up
 from lab.report.records import Record
 from lab.report.settings import Setting
 
@@ -16,6 +16,11 @@ def notes_of(setting: Setting) -> list[str]:
         found.append(f"trained with different versions of {', '.join(changed)}")
     if len(commits := list(dict.fromkeys(filter(None, map(commit_of, setting.runs))))) > 1:
         found.append(f"trained at different commits: {', '.join(commits)}")
+    if lost := given_up(setting.runs):
+        found.append(
+            f"in {len(lost)} of {len(setting.runs)} cases ended by the pruner of a search for their accuracy, so that "
+            "the others are no fair sample and stand as counts alone"
+        )
     if seeds := _contradicted(setting):
         told = f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
         found.append(f"repeated for {told} with another outcome (a moment or none), which is not counted")

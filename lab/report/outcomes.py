@@ -81,6 +81,9 @@ def outcome(
         runs: to use instead of the setting's own (several settings pooled into one row of a table).
     """
     runs = setting.runs if runs is None else runs
+    if given_up(runs):
+        # What is left was chosen by how it came out.
+        return Outcome(setting, None, None, counts_alone(runs, undecided(runs)), *[None] * 8)
     finished = [run for run in runs if run.finished]
     looked = looked_at(runs)
     moments = [run.moment for run in looked if run.moment is not None]
@@ -119,12 +122,20 @@ def _latest(runs: Sequence[Record]) -> float:
 
 
 def times(runs: Sequence[Record]) -> Times | None:
-    """Times to the Eureka-moment; unfinished runs count up to their last validation. None before any validation."""
-    return _times([(run.moment, run.watched_until) for run in runs if run.watched_for])
+    """Times to the Eureka-moment; unfinished runs count up to their last validation.
+
+    None before any validation, and where runs were :func:`given_up`: those that do badly were watched for less time.
+    """
+    return None if given_up(runs) else _times([(run.moment, run.watched_until) for run in runs if run.watched_for])
 
 
 def change_times(runs: Sequence[Record]) -> Times | None:
-    """Times to the change point, or to the last validation that could have shown one; None where no run could have."""
+    """Times to the change point, or to the last validation that could have shown one.
+
+    None where no run could have, and where runs were :func:`given_up`.
+    """
+    if given_up(runs):
+        return None
     return _times([(run.change, max(run.visible_epochs, run.change or 0)) for run in runs if _shows_changes(run)])
 
 
@@ -153,7 +164,7 @@ def _reach(runs: Sequence[Record], baseline: Setting | None) -> Reach | None:
         return None
     if _end_of(finished[0]) != _end_of(baseline) or any(run.cut_short for run in (*finished, *baseline.finished)):
         return None
-    if still_waiting(runs) or still_waiting(baseline.runs):
+    if still_waiting(runs) or still_waiting(baseline.runs) or given_up(baseline.runs):
         return None
     if not is_accuracy(baseline.metric):
         return None
@@ -232,13 +243,20 @@ def still_waiting(runs: Sequence[Record]) -> list[Record]:
     return [run for run in runs if run.stops_early and run.watched_for and run.moment is None and not run.settled]
 
 
-def undecided(runs: Sequence[Record]) -> list[Record]:
-    """Runs without a moment that might still have had one, so that the others alone would give a wrong ratio.
+def given_up(runs: Sequence[Record]) -> list[Record]:
+    """Runs that the pruner of a search ended because of their accuracy; the others are no fair sample."""
+    return [run for run in runs if run.pruned and run.watched_for]
 
-    These are finished runs that something (``trainer.max_time``) ended early, and :func:`still_waiting`.
+
+def undecided(runs: Sequence[Record]) -> list[Record]:
+    """Runs that are missing in such a way that the others alone would give a wrong ratio.
+
+    These are runs without a moment that might still have had one, namely finished runs that something
+    (``trainer.max_time``) ended early and :func:`still_waiting`; and those :func:`given_up`.
     """
     cut = [run for run in runs if run.watched_for and run.moment is None and run.cut_short]
-    return [*cut, *still_waiting(runs)]
+    missing = [*cut, *still_waiting(runs), *given_up(runs)]
+    return [run for run in runs if run in missing]
 
 
 def decided(run: Record) -> bool:
@@ -263,7 +281,7 @@ def not_counted(runs: Sequence[Record], unknown: Sequence[Record] = ()) -> str:
     """
     others = [run for run in runs if run.watched_for and not run.settled]
     with_moment = sum(run.moment is not None for run in others)
-    without = [run for run in runs if run in unknown or (run in others and run.moment is None)]
+    without = [run for run in runs if run.moment is None and (run in unknown or run in others)]
     told = [f"{with_moment} with a moment"] if with_moment else []
     told += [without_one(without)] if without else []
     return f"; not counted: {', '.join(told)}" if told else ""
@@ -330,8 +348,8 @@ def _paired(one: Setting, other: Setting, confidence: float) -> Paired | None:
     same = _task_of(one) == _task_of(other) and one.metric == other.metric and _end_of(one) == _end_of(other)
     if not same or len(ours.keys() & theirs.keys()) < 2:
         return None
-    if any(run.stops_early for run in (*undecided(one.runs), *undecided(other.runs))):
-        return None  # the seeds that came to their end are those with a moment
+    if any(run.stops_early or run.pruned for run in (*undecided(one.runs), *undecided(other.runs))):
+        return None  # the seeds that came to their end are those with a moment, or a high accuracy
     return paired(ours, theirs, confidence)
 
 

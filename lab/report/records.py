@@ -94,6 +94,11 @@ class Record:
         return self.config.get("callbacks.eureka.stop_after") is not None
 
     @property
+    def pruned(self) -> bool:
+        """True if the pruner of a search ended the run, because its accuracy was low."""
+        return self.summary.pruned and not self.finished
+
+    @property
     def validated_epochs(self) -> int:
         """Epochs up to the last validation that the summary knows of, since a later moment would go unseen.
 

@@ -116,6 +116,7 @@ def run_row(setting: Setting, run: Record, out: Path) -> dict[str, Any]:
         "wall_seconds": summary.wall_seconds,
         "seeds_together": summary.seeds_together,
         "diverged": summary.diverged,
+        "pruned": run.pruned,
         "counted": run in setting.runs and decided(run),
         "looked": run in setting.runs and run.watched_for,
         "commit": summary.git.commit,

@@ -136,6 +136,7 @@ class Summary(_Part):
         peak_memory_bytes: by "host" and "device".
         error: why it failed.
         diverged: whether it failed because its loss was no finite number, so that training it again would not help.
+        pruned: whether the pruner of a search ended it, because its accuracy was low.
     """
 
     version: int = 0
@@ -167,6 +168,7 @@ class Summary(_Part):
     peak_memory_bytes: Mapping[str, int] = Field(default_factory=dict)
     error: str | None = None
     diverged: bool = False
+    pruned: bool = False
 
     @model_validator(mode="after")
     def _a_finished_run_has_trained(self) -> Summary:

@@ -56,7 +56,7 @@ class RunStatus:
         moment: epoch of the Eureka-moment; None without.
         change: epoch of the change point of the metric that is watched; None without.
         seconds_left: of a running run, when its summary was written.
-        reason: why it failed, or its SLURM job and why that waits.
+        reason: why it failed or was stopped, or its SLURM job and why that waits.
         plans: the plans that ask for the run, where it is missing.
     """
 
@@ -94,7 +94,7 @@ def status_of(folder: Path) -> RunStatus:
         moment=summary.moment,
         change=summary.change,
         seconds_left=left if running else None,
-        reason=summary.error or "",
+        reason=summary.error or "pruned by its search" * summary.pruned,
     )
 
 

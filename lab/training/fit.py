@@ -226,6 +226,7 @@ def _train_alone(opened: OpenRun) -> None:
     config = spec.config
     summary = RunSummary(run.folder, opened.fixed)
     trainer: L.Trainer | None = None
+    pruning: Pruning | None = None
     ending, preemption = Ending(run.folder), Preemption(spec.force)
     try:
         with ending.told():
@@ -255,5 +256,5 @@ def _train_alone(opened: OpenRun) -> None:
     finally:
         preemption.put_back()
         if not run.lost:
-            summary.write(trainer, ending.status, ending.reason)
+            summary.write(trainer, ending.status, ending.reason, pruning is not None and pruning.pruned)
     preemption.end_if_told()

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
-from conftest import SMALL, made_once, newest, only_run, set_status, torchrun, train_in
+from conftest import SMALL, made_once, newest, only_run, set_status, summary_of, torchrun, train_in
 
 from lab.attention.rules.fixed import Fixed
 from lab.callbacks.diagnostics.attention_entropy import AttentionEntropy
@@ -574,3 +574,10 @@ def test_a_rule_of_ones_own_is_taken_to_read_keys_until_it_says_otherwise() -> N
         pass
 
     assert Own.reads_keys and not Fixed.reads_keys and not Named.reads_keys
+
+
+def test_the_way_to_the_moment_takes_no_longer_than_the_whole_training(tmp_path: Path) -> None:
+    """The first look, before training, counts in both or in neither."""
+    looks = ["callbacks=[reasoning,attention_maps]", "trainer.check_val_every_n_epoch=1", "trainer.max_epochs=1"]
+    summary = summary_of(train_in(tmp_path, *REASONING, *looks, "callbacks.eureka.threshold=0.001"))
+    assert 0 < summary["eureka"]["wall_seconds"] <= summary["wall_seconds"]

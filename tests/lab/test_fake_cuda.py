@@ -340,15 +340,15 @@ def test_losses_on_a_gpu_are_looked_at_together_and_before_a_checkpoint() -> Non
         at.global_step = step
         guard.on_before_backward(at, on_gpu, torch.tensor(loss))
         guard.on_before_optimizer_step(at, on_gpu, None)
-    with pytest.raises(LabError, match=r"the loss is nan at step 8 \(epoch 2\)"):
+    with pytest.raises(LabError, match=r"the loss is nan at step 9 \(epoch 3\)"):
         guard.state_dict()
     assert guard.state_dict() == {}
     guard.on_before_backward(at, on_gpu, torch.tensor(float("inf")))
     at.global_step = 10
-    with pytest.raises(LabError, match=r"the loss is inf at step 9"):
+    with pytest.raises(LabError, match=r"the loss is inf at step 10"):
         guard.on_before_optimizer_step(at, on_gpu, None)
     # Of two processes the other one's is not finite: both end.
     at.strategy = SimpleNamespace(all_gather=lambda own: torch.stack([own, own + float("nan")]))
     guard.on_before_backward(at, on_gpu, torch.tensor(1.0))
-    with pytest.raises(LabError, match=r"the loss is nan at step 10"):
+    with pytest.raises(LabError, match=r"the loss is nan at step 11"):
         guard.on_validation_start(at, on_gpu)

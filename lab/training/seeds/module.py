@@ -81,7 +81,7 @@ class Seed:
         self.watching = [callback for callback in self.callbacks if not isinstance(callback, Checkpoint)]
         self.saving = [callback for callback in self.callbacks if isinstance(callback, Checkpoint)]
 
-    def finish(self, status: Status) -> None:
+    def finish(self, status: Status, pruned: bool = False) -> None:
         """Ends this seed's run: its files are complete after it."""
         for logger in self.loggers:
             try:
@@ -92,7 +92,7 @@ class Seed:
                     raise
         if self.run is not None and self.summary is not None:
             if not self.run.lost:
-                self.summary.write(getattr(self, "trainer", None), status, self.failure)
+                self.summary.write(getattr(self, "trainer", None), status, self.failure, pruned)
             if self.run.begun:  # else it stays held: the folder may still be taken back
                 self.run.release()
 

@@ -87,6 +87,7 @@ def _train_group(group: list[tuple[OpenRun, Path | None]]) -> None:
     runs = [one for one, _ in group]
     ending = Ending(*(one.run.folder for one in runs))
     module: SeedsModule | None = None
+    pruning: Pruning | None = None
     preemption = Preemption(runs[0].spec.force)
     try:
         with ending.told():
@@ -117,7 +118,7 @@ def _train_group(group: list[tuple[OpenRun, Path | None]]) -> None:
         for seed in module.seeds if module is not None else []:
             status = "failed" if seed.failure else ending.status
             seed.failure = seed.failure or ending.reason
-            seed.finish(status)
+            seed.finish(status, pruning is not None and pruning.pruned)
         if module is None:
             for one in runs:
                 RunSummary(one.run.folder, one.fixed).write(None, ending.status, ending.reason)

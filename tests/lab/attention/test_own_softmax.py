@@ -288,7 +288,7 @@ class NoRule(nn.Module):
 
 
 class Counting(TemperatureRule):
-    """Counts its calls in a buffer, as a rule should not."""
+    """Counts its calls in training, in a buffer."""
 
     def __init__(self, heads: int, head_dim: int, tau: float | None = None) -> None:
         super().__init__(heads, head_dim, tau)
@@ -296,8 +296,32 @@ class Counting(TemperatureRule):
         self.calls: Tensor
 
     def inverse_temperature(self, q_BHND: Tensor, k_BHMD: Tensor, mask: Tensor | None = None) -> Tensor:
+        self.calls += self.training
+        return 1 / self.tau
+
+
+class AlwaysCounting(Counting):
+    """Counts in validations, too."""
+
+    def inverse_temperature(self, q_BHND: Tensor, k_BHMD: Tensor, mask: Tensor | None = None) -> Tensor:
         self.calls += 1
         return 1 / self.tau
+
+
+class Untrained(TemperatureRule):
+    """Has a factor that looks trained."""
+
+    def __init__(self, heads: int, head_dim: int, tau: float | None = None) -> None:
+        super().__init__(heads, head_dim, tau)
+        self.gain = torch.ones(heads, 1, 1, requires_grad=True)
+
+    def inverse_temperature(self, q_BHND: Tensor, k_BHMD: Tensor, mask: Tensor | None = None) -> Tensor:
+        return self.gain / self.tau
+
+
+class Endless(TemperatureRule):
+    def inverse_temperature(self, q_BHND: Tensor, k_BHMD: Tensor, mask: Tensor | None = None) -> Tensor:
+        return 1 / (0 * self.tau)
 
 
 @pytest.mark.parametrize(
@@ -628,7 +652,10 @@ def built(
         ("NoMask", True, "inverse_temperature(q, k, mask) fails on"),
         ("Hides", True, "Hides stores something of its own as share, which is a method of every TemperatureRule"),
         ("HidesTrain", True, "HidesTrain stores something of its own as train, which is a method of every Temp"),
-        ("NotANumber", True, "NotANumber.inverse_temperature returns NaN for plain queries and keys"),
+        ("NotANumber", True, "NotANumber.inverse_temperature returns NaN or infinity for plain queries and keys"),
+        ("Endless", True, "Endless.inverse_temperature returns NaN or infinity for plain queries and keys"),
+        ("AlwaysCounting", True, "changes the buffer calls in evaluation mode, too"),
+        ("Untrained", True, "Untrained.gain is a tensor with requires_grad, which no optimiser would train"),
         ("Tells", True, "Tells.temperatures must return a dict of tensors, and returned {'mine': 3.0}"),
         ("NoRule", True, "is not a temperature rule: derive it from lab.attention.rule.TemperatureRule"),
     ],

@@ -272,6 +272,13 @@ def test_reasoner_sizes() -> None:
     assert model(torch.randint(12, (7, 5))).shape == (7, 11)
 
 
+@pytest.mark.parametrize("depth", [1, 2])
+def test_inputs_of_another_length_than_the_reasoner_s_are_refused(depth: int) -> None:
+    """By the short cut of a single layer, too: a look inside takes the other way."""
+    with pytest.raises(ValueError, match="inputs of 4 tokens in a model that is made for context=5"):
+        Reasoner(context=5, depth=depth)(torch.randint(12, (2, 4)))
+
+
 @pytest.mark.parametrize("layer_norm", [False, True])
 @pytest.mark.parametrize("depth", [1, 2])
 @pytest.mark.parametrize("name", RULES)

@@ -26,6 +26,7 @@ from lab.report.figures import (
 )
 from lab.report.gather import gather
 from lab.report.make import report
+from lab.report.notes import notes_of
 from lab.report.outcomes import baseline_of, change_times, compare, outcome, times
 from lab.report.published import Cell, Column, load
 from lab.report.rows import run_row, setting_row
@@ -291,6 +292,30 @@ def test_runs_that_were_cut_short_before_a_moment_have_no_ratio(write, tmp_path:
     write(4, None)  # trained to its end
     (plain, _) = settings(gather(tmp_path).runs)
     assert outcome(plain).told_ratio() == "3 with a moment, 1 without; not counted: 1 without one by epoch 30"
+
+
+def test_a_setting_of_which_runs_were_pruned_has_counts_alone(write, tmp_path: Path) -> None:
+    """Who did badly was ended: who is left is no fair sample, of accuracies and of times to the moment neither."""
+    for seed in range(4):
+        write(seed, 12, accuracy=0.9)
+        write(seed, 12, softmax="norm_softmax", accuracy=0.9)
+    for seed, moment in ((4, None), (5, 10)):
+        folder = write(seed, moment, softmax="norm_softmax", epochs=20, status="stopped")
+        file = folder / "summary.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"pruned": True}))
+    plain, other = settings(gather(tmp_path).runs)
+    found = [outcome(one, plain) for one in (plain, other)]
+    assert found[1].told_ratio() == "4 with a moment; not counted: 1 with a moment, 1 without one by epoch 20"
+    row = setting_row(found[1], None)
+    assert not any(row[name] for name in row if name not in ("seeds finished", "Eureka-ratio"))
+    (against,) = compare(found, plain)
+    assert (against.ratio, against.time, against.change_time, against.watched) == (None, None, None, None)
+    assert "in 2 of 6 cases ended by the pruner of a search" in notes_of(other)[0] and not notes_of(plain)
+    # Trained to their end after all, they count.
+    for seed, moment in ((4, None), (5, 10)):
+        write(seed, moment, softmax="norm_softmax")
+    (_, other) = settings(gather(tmp_path).runs)
+    assert outcome(other).told_ratio().startswith("5/6")
 
 
 def test_seeds_that_still_wait_have_no_share_of_steps(write, tmp_path: Path) -> None:

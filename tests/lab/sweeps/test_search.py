@@ -20,7 +20,7 @@ from hydra.types import RunMode
 from hydra_plugins.eureka_lab._search import SearchSweeper
 from lab.config.compose import CONFIGS
 from lab.console import LabError, Unfinished
-from lab.sweeps.status import Gathering
+from lab.sweeps.status import Gathering, status_of
 from lab.train import run
 
 optuna = pytest.importorskip("optuna", reason="Optuna is not installed: pip install -e '.[optuna]'")
@@ -449,7 +449,8 @@ def test_a_pruned_run_is_stopped_and_goes_on_when_asked_for(trial, tmp_path: Pat
     own = search.reference(reference["study"], reference["number"], reference["storage"])
     run([*small, own])
     summaries = [summary_of(folder) for folder in runs_in(tmp_path)]
-    assert [summary["status"] for summary in summaries] == ["stopped"] * (seeds or 1)
+    assert [(summary["status"], summary["pruned"]) for summary in summaries] == [("stopped", True)] * (seeds or 1)
+    assert [status_of(folder).reason for folder in runs_in(tmp_path)] == ["pruned by its search"] * (seeds or 1)
     assert {summary["epochs"] for summary in summaries} == {20}
     (told,) = study.trials
     mean = sum(summary["metrics"]["val/accuracy"] for summary in summaries) / len(summaries)
@@ -458,6 +459,7 @@ def test_a_pruned_run_is_stopped_and_goes_on_when_asked_for(trial, tmp_path: Pat
     run(small)
     summaries = [summary_of(folder) for folder in runs_in(tmp_path)]
     assert [(summary["status"], summary["epochs"]) for summary in summaries] == [("finished", 50)] * (seeds or 1)
+    assert not any(summary["pruned"] for summary in summaries)
 
 
 def test_a_pruner_needs_the_eureka_callback(trial, tmp_path: Path) -> None:

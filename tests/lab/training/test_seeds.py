@@ -216,9 +216,9 @@ def test_a_seed_killed_between_its_last_checkpoint_and_its_end_has_ended(
     whole = runs_below(stopping)
     finish, before = Seed.finish, iter(range(ended))
 
-    def killed(seed: Seed, status: str) -> None:
+    def killed(seed: Seed, status: str, pruned: bool = False) -> None:
         if next(before, None) is not None:
-            finish(seed, status)
+            finish(seed, status, pruned)
             return
         monkeypatch.setattr(Seed, "finish", finish)
         raise SystemExit
@@ -319,7 +319,7 @@ def test_a_seed_that_breaks_fails_alone(tmp_path: Path, monkeypatch) -> None:
     batched = together(tmp_path / "together", *REASONING, "seeds=3")
     failed = summary_of(batched[1])
     assert failed["status"] == "failed"
-    assert "the loss is nan at step 30" in failed["error"] and failed["diverged"]
+    assert "the loss is nan at step 31" in failed["error"] and failed["diverged"]
     assert [path.name for path in (batched[1] / "checkpoints").glob("last-*")] == ["last-000000020.ckpt"]
     single = one_by_one(tmp_path / "single", [0, 2], *REASONING)
     for seed in (0, 2):
