@@ -1,4 +1,4 @@
-"""Checks a data module before any training: draws its first batches and tries all that training relies on."""
+"""Checks a data module before any training: draws some of its batches and tries all that training relies on."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from torch import Tensor
 
 from lab.console import LabError, blamed, name_of
 from lab.datasets.loading import IGNORED, Batch, DataModule, parts_of
+
+# How names of latents begin that are classes, which are counted from 0.
+CLASSES = ("indicator_", "target_", "color_")
 
 
 class FirstBatches(NamedTuple):
@@ -34,26 +37,39 @@ def check_parts(data: DataModule) -> None:
             raise LabError(f"{name_of(type(data))} has no {part}, a number of samples: set it in __init__")
 
 
-def check_data(data: DataModule) -> FirstBatches:
-    """Draws the first training and the first validation batch, each twice, on the CPU.
-
-    Of data with a ``first_batches`` of their own, the few samples that these hold.
+def facts_of(data: DataModule) -> dict[str, int]:
+    """The data's ``model_arguments()``.
 
     Raises:
-        LabError: if it is no data module, drawing fails or gives another batch the second time, or a batch is not of
-            the form of :class:`lab.datasets.loading.Batch`: says which.
+        LabError: if they lack the number of labels.
+    """
+    facts = data.model_arguments()
+    if not isinstance(facts, Mapping) or "num_classes" not in facts:
+        raise LabError(f"{name_of(type(data))}.model_arguments() gives no num_classes, the number of labels")
+    return facts
+
+
+def check_data(data: DataModule) -> FirstBatches:
+    """Draws the first training batch and the first and last validation batch, each twice, on the CPU.
+
+    Of data with a ``val_dataloader`` of their own, which may cut the set otherwise, only the first validation batch; of
+    data with a ``first_batches`` of their own, the few samples that these hold. Data without a trainer are set up.
+
+    Raises:
+        LabError: if it is no data module or lacks a part, drawing fails or gives another batch the second time, or a
+            batch is not of the form of :class:`lab.datasets.loading.Batch` or of another size: says which.
     """
     if not isinstance(data, DataModule):
         raise LabError(f"check_data takes a data module, an object of a class derived from DataModule, got {data!r}")
+    check_parts(data)
+    if data.trainer is None:  # a trainer has done so by now
+        data.setup("fit")
     if isinstance(data.locations, str):
         raise LabError(f'{name_of(type(data))}.locations is a text: write a tuple, ("{data.locations}",)')
     with torch.random.fork_rng(devices=[]):
         if type(data).first_batches is not DataModule.first_batches:  # few samples, where they are slow to make
             return _few(data)
-        batches = FirstBatches(
-            _batch(data, "draw_train(0, 0)", lambda: data.draw_train(0, 0)),
-            _batch(data, "draw_validation(0)", lambda: data.draw_validation(0)),
-        )
+        batches = FirstBatches(_batch(data, "draw_train(0, 0)", lambda: data.draw_train(0, 0)), _validation(data))
     drawn = len(batches.train["y"])
     # Of a full batch, processes may have shares that differ by one.
     if abs(drawn * data.world_size - data.samples_per_batch) >= data.world_size:
@@ -61,6 +77,25 @@ def check_data(data: DataModule) -> FirstBatches:
             f"{name_of(type(data))}.draw_train(0, 0) gives {drawn} samples, but its batch_size is {data.batch_size}"
         )
     return batches
+
+
+def _validation(data: DataModule) -> Batch:
+    """The first validation batch, after all checks of it and, where the size of batches is known, of the last one."""
+    made = type(data)
+    default = made.val_dataloader is DataModule.val_dataloader
+    counted = default and made.validation_batches is DataModule.validation_batches
+    drawn: list[Batch] = []
+    for index in sorted({0, *(data.validation_batches(data.batch_size)[-1:] if default else ())}):
+        call = f"draw_validation({index})"
+        drawn.append(_batch(data, call, lambda index=index: data.draw_validation(index)))
+        got, wanted = len(drawn[-1]["y"]), len(data.validation_samples(index, data.batch_size))
+        if counted and got != wanted:
+            raise LabError(
+                f"{name_of(made)}.{call} gives {got} samples, but its validation_size of {data.validation_size} in "
+                f"batches of {data.batch_size} leaves {wanted} for it: draw "
+                "len(self.validation_samples(index, self.batch_size))"
+            )
+    return drawn[0]
 
 
 def _few(data: DataModule) -> FirstBatches:
@@ -91,7 +126,7 @@ def _checked(data: DataModule, where: str, batch: Batch, again: Batch) -> Batch:
 
 
 def _check_form(data: DataModule, batch: object, where: str) -> None:
-    wanted = '{"x": ..., "y": [B] int64, "latents": {name: [B]}}, with {} for latents where there are none'
+    wanted = '{"x": ..., "y": [B] int64, "latents": {name: [B] int64}}, with {} for latents where there are none'
     if not isinstance(batch, Mapping) or not {"x", "y", "latents"} <= batch.keys():
         got = f"a dict of {', '.join(map(str, batch))}" if isinstance(batch, Mapping) else type(batch).__name__
         raise LabError(f"{where} must give {wanted}, and gives {got}")
@@ -103,7 +138,7 @@ def _check_form(data: DataModule, batch: object, where: str) -> None:
             raise LabError(f"{where} must give {len(y)} inputs, one for each label, and gives x as {_told(part)}")
         if part.is_floating_point() and not part.isfinite().all():
             raise LabError(f"inputs of {where} hold NaN or infinity")
-    facts = data.model_arguments()
+    facts = facts_of(data)
     _check_tokens(facts.get("tokens"), batch["x"], where)
     classes = facts["num_classes"]
     counted = y[y != IGNORED] if data.ignores else y
@@ -115,11 +150,14 @@ def _check_form(data: DataModule, batch: object, where: str) -> None:
     if not isinstance(latents, Mapping):
         raise LabError(f"latents of {where} must be a dict, name -> tensor, and are {_told(latents)}")
     for name, values in latents.items():
-        if not isinstance(values, Tensor) or values.shape not in (y.shape[:1], y.shape):
+        whole = isinstance(values, Tensor) and values.dtype == torch.int64
+        if not whole or values.shape not in (y.shape[:1], y.shape):
             raise LabError(
-                f"latent {name} of {where} must have one value for each of {len(y)} samples, or, as y, one for each "
-                f"answer, and is {_told(values)}"
+                f"latent {name} of {where} must be a tensor of int64, with one value for each of {len(y)} samples or, "
+                f"as y, one for each answer, and is {_told(values)}"
             )
+        if name.startswith(CLASSES) and (values < 0).any():
+            raise LabError(f"latent {name} of {where} must count its values from 0, and is {_told(values)}")
     if data.locations and type(data).scored is DataModule.scored:
         _check_locations(data, y, latents, where)
 

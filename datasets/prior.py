@@ -40,7 +40,8 @@ def prior_accuracy(latents: Mapping[str, Tensor], labels: Tensor) -> float | Non
     Source: Eureka-moments in Transformers, section 4 and A.7 (a prior of 0.65 raises the plateau).
 
     Args:
-        latents: name -> [B] int64; ``target_1``, ``target_2`` (and so on) and ``target_location`` (from 0) are read.
+        latents: name -> [B] int64; ``target_1``, ``target_2`` (and so on) and ``target_location`` are read, all
+            from 0.
         labels: [B] int64.
 
     Returns:

@@ -13,16 +13,13 @@ import torch
 from torch import Tensor
 
 from lab.console import blamed
-from lab.datasets.contract import same
+from lab.datasets.contract import CLASSES, same
 from lab.datasets.scenes import TILES, ImageBank, Scenes
 from lab.datasets.seeding import generator_of
 from lab.datasets.sources import Source, Split
 from lab.datasets.tasks.task import Task
 
 SPLITS: tuple[Split, ...] = ("train", "test")
-
-# Latents that are classes of parts of a scene: what probes are fitted to.
-_CLASSES = ("indicator_", "target_", "color_")
 
 
 def check_task(task: Task, source: Mapping[str, Source], scenes: int = 4096, tile_size: int = 28) -> None:
@@ -164,7 +161,7 @@ def _check_latents(name: str, task: Task, latents: Mapping[str, Tensor]) -> None
     for latent, value in latents.items():
         if latent.endswith("_tile"):
             _check_range(f"{name}.sample: latent {latent}", value, len(TILES), ", ".join(TILES))
-        if latent.startswith(_CLASSES) and int(value.min()) < 0:
+        if latent.startswith(CLASSES) and int(value.min()) < 0:
             raise ValueError(f"{name}.sample: latent {latent} has to be a class from 0 on, and is {int(value.min())}")
     parts = [latent for latent in latents if latent.startswith(("indicator_", "target_")) and latent[-1].isdigit()]
     adrift = [part for part in parts if f"{part}_tile" not in latents and part not in task.placeless]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import math
 from contextlib import suppress
 from dataclasses import dataclass
@@ -33,8 +34,8 @@ def check_schedule(schedule: object, default_tau: float = 8.0) -> None:
     """Tries a copy of a schedule at each percent of training, for a rule whose own tau is ``default_tau``.
 
     Raises:
-        ValueError: if it is none or cannot be called, its ``by`` is neither epoch nor step, a tau is not a positive
-            number, or it gives another one when it is asked again, as each layer does.
+        ValueError: if it is none, cannot be called with a progress and ``default_tau``, its ``by`` is neither epoch nor
+            step, a tau is not a positive number, or it gives another one when it is asked again, as each layer does.
     """
     if schedule is None or isinstance(schedule, type | str):
         raise ValueError(f"{schedule!r} is not a schedule: give one, such as HeatTreatment()")
@@ -43,6 +44,13 @@ def check_schedule(schedule: object, default_tau: float = 8.0) -> None:
         raise ValueError(f"{name}.by must say when tau is set anew, epoch or step, and is {by!r}")
     if not callable(schedule):
         raise ValueError(f"{name} needs __call__(self, progress, default_tau), which returns tau")
+    try:
+        inspect.signature(schedule).bind(0.0, default_tau)
+    except TypeError as error:
+        raise ValueError(
+            f"{name}.__call__ does not take what the lab calls it with: begin it with "
+            "def __call__(self, progress, default_tau)"
+        ) from error
     tried: Any = schedule
     with suppress(Exception):  # one that cannot be copied is tried itself
         tried = copy.deepcopy(schedule)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import lightning as L
@@ -25,7 +25,7 @@ from lab.callbacks.preemption import Preemption
 from lab.config.check import HALF, no_half_on_a_cpu, takes
 from lab.config.command_line import composed
 from lab.console import LabError, blamed, tell
-from lab.datasets.contract import check_parts
+from lab.datasets.contract import check_parts, facts_of
 from lab.datasets.loading import IGNORED, DataModule
 from lab.models.composed_softmax import softmax_factory
 from lab.models.observable import normalisers_of, rules_of
@@ -111,9 +111,7 @@ def build_options(config: DictConfig, overrides: Iterable[str] = ()) -> None:
 
 def build_module(config: DictConfig, data: DataModule, kind: type[TwoStepModule] = TwoStepModule) -> TwoStepModule:
     """The model with its softmax, in its LightningModule."""
-    facts = data.model_arguments()
-    if not isinstance(facts, Mapping) or "num_classes" not in facts:
-        raise LabError(f"{config.data._target_}.model_arguments() gives no num_classes, the number of labels")
+    facts = facts_of(data)
     model = build_model(config.model, config.softmax, facts)
     if config.softmax.get("schedule"):
         if not rules_of(model):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -30,7 +31,8 @@ class Even(DataModule):
         return self.change(self._draw(self.batch_size, generator_of("train", epoch, step)))
 
     def draw_validation(self, index: int) -> Any:
-        return self.change(self._draw(self.validation_size, generator_of("validation", index)))
+        size = len(self.validation_samples(index, self.batch_size))
+        return self.change(self._draw(size, generator_of("validation", index)))
 
     def change(self, batch: Batch) -> Any:
         return batch
@@ -44,7 +46,7 @@ def test_right_data_pass_and_no_random_number_of_training_is_drawn() -> None:
     data, before = Even(), torch.get_rng_state()
     check_parts(data)
     first = check_data(data)
-    assert (len(first.train["y"]), len(first.validation["y"])) == (6, 8)
+    assert (len(first.train["y"]), len(first.validation["y"])) == (6, 6)
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -76,6 +78,11 @@ def with_(**parts: Any) -> Any:
     return lambda batch: {**batch, **parts}
 
 
+def with_latent(name: str, change: Any) -> Any:
+    """Gives batches a latent, which is what ``change`` makes of the place of the answer, 0 or 1."""
+    return lambda batch: {**batch, "latents": {**batch["latents"], name: change(batch["latents"]["target_location"])}}
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -89,6 +96,12 @@ def with_(**parts: Any) -> Any:
         (lambda batch: {**batch, "y": batch["y"][:, None]}, r"the place of each answer, \[6, 1\] from 0 to 1"),
         (with_(latents={}), "but .* has none"),
         (with_(latents=[]), "latents of .* must be a dict"),
+        (with_latent("color_1", lambda a: a.float()), "color_1 of .* must be a tensor of int64, .* float32 from"),
+        (with_latent("height", lambda a: a == 0), "latent height of .* must be a tensor of int64, .* bool from"),
+        (with_latent("target_1", lambda a: a - 1), r"target_1 of .* must count its values from 0, and is .* from -1"),
+        (with_latent("indicator_1", lambda a: a - 1), "latent indicator_1 of .* must count its values from 0"),
+        (with_latent("color_1", lambda a: a - 1), "latent color_1 of .* must count its values from 0"),
+        (with_latent("target_location", lambda a: a - 1), "latent target_location of .* must count its values from 0"),
         (lambda batch: {**batch, "latents": {"target_location": batch["y"] + 2}}, "has .* int64 from"),
         (lambda batch: {**batch, "latents": {**batch["latents"], "a": torch.zeros(2)}}, "latent a of"),
         (lambda batch: {**batch, "x": batch["x"] / 0}, "hold NaN or infinity"),
@@ -111,17 +124,80 @@ def test_the_validation_batch_is_checked_too(monkeypatch: pytest.MonkeyPatch) ->
         check_data(Even())
 
 
-def test_nan_in_a_latent_is_no_other_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    unknown = {"height": torch.tensor(float("nan"))}
+def whole_at_each_index(self: Even, index: int) -> Any:
+    return self._draw(self.validation_size, generator_of("validation", index))
+
+
+def full_at_each_index(self: Even, index: int) -> Any:
+    return self._draw(self.batch_size, generator_of("validation", index))
+
+
+def only_the_first_seeded(self: Even, index: int) -> Any:
+    size = len(self.validation_samples(index, self.batch_size))
+    return self._draw(size, None if index else generator_of("validation"))
+
+
+@pytest.mark.parametrize(
+    ("draw", "words"),
+    [
+        (
+            whole_at_each_index,
+            r"draw_validation\(0\) gives 8 samples, .* of 8 in batches of 6 leaves 6 for it: draw len",
+        ),
+        (
+            full_at_each_index,
+            r"Even.draw_validation\(1\) gives 6 samples, .* of 8 in batches of 6 leaves 2 for it: draw",
+        ),
+        (only_the_first_seeded, r"Even.draw_validation\(1\) gives another batch when it is called again"),
+    ],
+)
+def test_the_last_validation_batch_is_drawn_and_counted(draw: Any, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Even, "draw_validation", draw)
+    with pytest.raises(LabError, match=words):
+        check_data(Even())
+    # Batches of a loader of one's own may be of any size, and there may be one only.
+    monkeypatch.setattr(Even, "val_dataloader", lambda self: self.validation_loader(self.validation_size))
+    check_data(Even())
+
+
+def test_batches_that_are_cut_in_ones_own_way_are_drawn_and_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[int] = []
+    whole = lambda self, index: drawn.append(index) or whole_at_each_index(self, index)  # noqa: E731
+    monkeypatch.setattr(Even, "draw_validation", whole)
+    monkeypatch.setattr(Even, "validation_batches", lambda self, batch_size: range(5))
+    check_data(Even())
+    assert drawn == [0, 0, 4, 4]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_each_of_several_processes_checks_the_whole_set(rank: int) -> None:
+    data = Even()
+    data.trainer = SimpleNamespace(world_size=2, global_rank=rank)  # type: ignore[assignment]
+    assert len(check_data(data).validation["y"]) == 6
+
+
+def test_data_are_set_up_unless_a_trainer_has_done_so() -> None:
+    class Few(Even):
+        def setup(self, stage: str | None = None) -> None:
+            self.validation_size = 3
+
+    assert len(check_data(Few()).validation["y"]) == 3
+    data = Few()
+    data.trainer = SimpleNamespace(world_size=1, global_rank=0)  # type: ignore[assignment]
+    assert len(check_data(data).validation["y"]) == 6
+
+
+def test_nan_in_a_part_of_ones_own_is_no_other_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        Even,
-        "change",
-        lambda self, batch: {
-            **batch,
-            "latents": {**batch["latents"], **{name: value.expand(len(batch["y"])) for name, value in unknown.items()}},
-        },
+        Even, "change", lambda self, batch: {**batch, "height": torch.full((len(batch["y"]),), math.nan)}
     )
     check_data(Even())
+
+
+def test_data_without_a_number_of_labels_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Even, "model_arguments", lambda self: {"tokens": 10})
+    with pytest.raises(LabError, match=r"Even.model_arguments\(\) gives no num_classes, the number of labels"):
+        check_data(Even())
 
 
 def test_a_batch_of_another_size_and_names_that_are_a_text_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,8 +231,9 @@ def test_parts_are_asked_for_before_anything_is_drawn() -> None:
         def __init__(self) -> None:
             self.batch_size = 3
 
-    with pytest.raises(LabError, match=r"NotCalled does not call super\(\).__init__\(\)"):
-        check_parts(NotCalled())
+    for check in (check_parts, check_data):
+        with pytest.raises(LabError, match=r"NotCalled does not call super\(\).__init__\(\)"):
+            check(NotCalled())
 
 
 @pytest.mark.parametrize(

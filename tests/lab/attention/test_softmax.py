@@ -65,6 +65,15 @@ class Calls(Heats):
         return self.tau(progress)  # type: ignore[attr-defined]
 
 
+class Short(Heats):
+    """A schedule that leaves out the rule's own tau."""
+
+    by = "step"
+
+    def __call__(self, progress: float) -> float:
+        return 1.0
+
+
 @pytest.mark.parametrize(
     ("schedule", "words"),
     [
@@ -73,6 +82,7 @@ class Calls(Heats):
         (Heats(), "Heats.by must say when tau is set anew, epoch or step, and is None"),
         (Calls(by="week"), "and is 'week'"),
         (Heats(by="step"), r"needs __call__\(self, progress, default_tau\)"),
+        (Short(), r"Short.__call__ does not take .*: begin it with def __call__\(self, progress, default_tau\)$"),
         (Calls(by="step", tau=lambda progress: None), "gives tau=None when 0% of training is done"),
         (Calls(by="step", tau=lambda progress: -1.0 if 0.8 < progress < 0.9 else 1.0), "gives tau=-1.0 when 81% of"),
         (Calls(by="step", tau=lambda progress: 1 - progress), "gives tau=0.0 when 100% of training is done"),
