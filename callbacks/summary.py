@@ -25,8 +25,9 @@ from lab.runs.peak import forget_peak, peak_memory
 from lab.runs.provenance import now
 from lab.runs.summary import VERSION, Best, Eureka, Status, Summary, read_summary, write_summary
 
-# Least time between two writes while training.
-_EVERY_SECONDS = 30.0
+# Time between two writes while training: a share of the time so far, from 2 s to half a minute. What a kill leaves is
+# not far behind, and a short run can be watched.
+_SHARE, _LEAST_SECONDS, _MOST_SECONDS = 0.1, 2.0, 30.0
 
 
 class RunSummary(Callback):
@@ -64,7 +65,8 @@ class RunSummary(Callback):
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        if time.monotonic() - self._written > _EVERY_SECONDS:
+        due = min(max(_LEAST_SECONDS, _SHARE * self._seconds), _MOST_SECONDS)
+        if time.monotonic() - self._written > due:
             self.write(trainer, "running")
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:

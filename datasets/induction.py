@@ -126,6 +126,3 @@ class InductionData(DataModule):
 
     def train_dataloader(self) -> StepLoader:
         return self.training_loader(self.epoch_steps)
-
-    def val_dataloader(self) -> StepLoader:
-        return self.validation_loader(self.batch_size)

@@ -141,7 +141,10 @@ class ImageBank:
 
     def _range(self, source: str) -> tuple[int, int]:
         if source not in self._ranges:
-            raise ValueError(f"the task asks for images {source!r}, but the data holds {sorted(self._ranges)}")
+            raise ValueError(
+                f"the task asks for images {source!r}, but the data holds {sorted(self._ranges)}: a task with the "
+                "class attribute sources has to name there all that it shows"
+            )
         return self._ranges[source]
 
 

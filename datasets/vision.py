@@ -17,7 +17,7 @@ from lab.datasets.seeding import Shuffle, generator_of
 from lab.datasets.sizes import BatchSize, Samples, Size
 from lab.datasets.sources import Source, Split
 from lab.datasets.tasks.check import check_definition, check_scenes
-from lab.datasets.tasks.task import Task
+from lab.datasets.tasks.task import Task, sources_of
 
 
 class VisionData(DataModule):
@@ -67,7 +67,7 @@ class VisionData(DataModule):
         self.task = task
         self.locations = tuple(task.locations)
         # Images that the task never shows need not be there.
-        self.source = {name: one for name, one in source.items() if task.sources is None or name in task.sources}
+        self.source = sources_of(task, source)
         self.batch_size = batch_size
         self.epoch_size = epoch_size
         self.validation_size = validation_size

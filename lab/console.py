@@ -283,11 +283,11 @@ def _reader_has_gone() -> bool:
 
 
 def tables() -> Console:
-    """Returns the console for tables; by default rich would fold output to a file or a pipe to 80 columns."""
+    """Returns the console for tables; to a file or a pipe each row is one line, which rich would fold to 80 columns."""
     from rich.console import Console  # here: most commands print no table
 
     class Tables(Console):
         def on_broken_pipe(self) -> None:
             raise  # to refusals; rich would end with status 1
 
-    return Tables() if sys.stdout.isatty() or "COLUMNS" in os.environ else Tables(width=150)
+    return Tables() if sys.stdout.isatty() or "COLUMNS" in os.environ else Tables(width=1000)

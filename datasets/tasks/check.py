@@ -17,9 +17,13 @@ from lab.datasets.contract import CLASSES, same
 from lab.datasets.scenes import TILES, ImageBank, Scenes
 from lab.datasets.seeding import generator_of
 from lab.datasets.sources import Source, Split
-from lab.datasets.tasks.task import Task
+from lab.datasets.tasks.task import Task, sources_of
 
 SPLITS: tuple[Split, ...] = ("train", "test")
+
+# In as many scenes, a location that z chooses in one of a hundred is not missed (0.99 ** 1,000 is 0.00004). Before
+# training fewer are drawn, so that a prior of 1 can still be trained with.
+_ENOUGH = 1000
 
 
 def check_task(task: Task, source: Mapping[str, Source], scenes: int = 4096, tile_size: int = 28) -> None:
@@ -39,12 +43,12 @@ def check_task(task: Task, source: Mapping[str, Source], scenes: int = 4096, til
     """
     check_definition(task, source)
     for split in SPLITS:
-        images = {name: one.load(split) for name, one in source.items()}
+        images = {name: one.load(split) for name, one in sources_of(task, source).items()}
         check_scenes(task, ImageBank(images, tile_size), scenes)
 
 
 def check_definition(task: Task, sources: Collection[str]) -> None:
-    """Checks methods, label source and locations, which need no image.
+    """Checks methods, sources and locations, which need no image.
 
     Args:
         task: to be checked.
@@ -71,6 +75,14 @@ def check_definition(task: Task, sources: Collection[str]) -> None:
         raise ValueError(f"{name}.label_source has to be the name of images, one of {known}, and is {what}")
     if own not in sources:
         raise ValueError(f"{name}.label_source={own!r} is none of the data's images: {known}")
+    shown: Any = task.sources
+    if shown is not None and not (isinstance(shown, tuple) and set(shown) <= set(sources)):
+        raise ValueError(
+            f'{name}.sources has to be a tuple of names of images, such as ("{own}",), out of {known}, or None for '
+            f"all, and is {shown!r}"
+        )
+    if shown is not None and own not in shown:
+        raise ValueError(f"{name}.sources has to name label_source, {own!r}, too, and is {shown!r}")
     places: Any = task.locations
     if isinstance(places, str) or len(set(places)) < max(2, len(places)) or not all(isinstance(p, str) for p in places):
         raise ValueError(
@@ -87,24 +99,26 @@ def check_definition(task: Task, sources: Collection[str]) -> None:
 
 
 def check_scenes(task: Task, bank: ImageBank, scenes: int = 256) -> None:
-    """Checks drawn scenes: shapes, latents, labels, and that draws follow from the generator alone.
+    """Checks drawn scenes: shapes, latents, labels, and that draws follow from walk and generator alone.
 
     Args:
         task: one that has passed :func:`check_definition`.
         bank: the images of a split.
-        scenes: how many to draw.
+        scenes: how many to draw; from 1,000 on, z has to choose each location in one of them, and latents have to
+            belong to the image on their tile.
 
     Raises:
         ValueError: if something is missing or not what it has to be.
     """
     name = type(task).__name__
+    walk = torch.arange(scenes)
     for size in (scenes, 1):
         with blamed(f"{name}.sample fails"):
             drawn = task.sample(bank, torch.arange(size), generator_of("check", 0))
         _check_draws(name, drawn, size, len(bank.labels))
         _check_latents(name, task, drawn.latents)
         _check_labels(name, task, drawn.latents, len(task.label_names(bank.class_names)))
-    first, again, other = (task.sample(bank, torch.arange(scenes), generator_of("check", n)) for n in (0, 0, 1))
+    first, again, other = (task.sample(bank, walk, generator_of("check", n)) for n in (0, 0, 1))
     if not same(vars(first), vars(again)):
         raise ValueError(
             f"{name}.sample draws other scenes from a generator of the same seed: draw every random number from the "
@@ -113,6 +127,21 @@ def check_scenes(task: Task, bank: ImageBank, scenes: int = 256) -> None:
     if same(vars(first), vars(other)):
         raise ValueError(
             f"{name}.sample draws the same scenes whatever the seed of its generator: all epochs would be the same"
+        )
+    if torch.equal(first.images, task.sample(bank, walk + 1, generator_of("check", 0)).images):
+        raise ValueError(
+            f"{name}.sample shows the same images whatever its walk: show bank.walk(self.label_source, walk), so that "
+            "an epoch uses each image once"
+        )
+    if scenes < _ENOUGH:
+        return
+    _check_places(name, task, bank, first, walk)
+    chosen = first.latents["target_location"].unique().tolist()
+    idle = [location for place, location in enumerate(task.locations) if place not in chosen]
+    if idle:
+        raise ValueError(
+            f"{name}.sample: target_location never says {', '.join(idle)} in {scenes} scenes: z has to choose each "
+            "location at times"
         )
 
 
@@ -124,6 +153,8 @@ def _check_draws(name: str, drawn: Any, size: int, images: int) -> None:
         raise ValueError(f"{name}.sample: latents have to be a dict by name, and are {type(drawn.latents).__name__}")
     _check_tensor(f"{name}.sample: images", drawn.images, (size, len(TILES)), torch.int64)
     _check_tensor(f"{name}.sample: colors", drawn.colors, (size, len(TILES), 3), torch.get_default_dtype())
+    if not drawn.colors.isfinite().all():
+        raise ValueError(f"{name}.sample: colors have to be finite, and some are nan or infinite")
     for latent, value in drawn.latents.items():
         _check_tensor(f"{name}.sample: latent {latent}", value, (size,), torch.int64)
     _check_range(f"{name}.sample: images", drawn.images, images, "as many images as there are")
@@ -210,3 +241,41 @@ def _check_told(name: str, location: str, part: str, target: Tensor, labels: Ten
                 f"comes with the labels {', '.join(map(str, found))}: target_location in sample and the rule in label "
                 "do not agree"
             )
+
+
+def _check_places(name: str, task: Task, bank: ImageBank, drawn: Scenes, walk: Tensor) -> None:
+    """Checks that no latent is the class of another image than the one on its tile.
+
+    A latent that no class decides is left alone, as it may be a colour or compare tiles, and so is one that its own
+    tile tells in most scenes, as it may be noisy.
+    """
+    scene, latents = torch.arange(len(walk)), drawn.latents
+    tiles = {latent: tile for latent, tile in latents.items() if latent.endswith("_tile")}
+    images = {f"on {latent}": drawn.images[scene, tile] for latent, tile in tiles.items()}
+    images |= {f"on the tile {tile}": drawn.images[:, place] for place, tile in enumerate(TILES)}
+    images["that walk names"] = bank.walk(task.label_source, walk)
+    sizes = torch.tensor([bank.size(source) for source in bank.class_names])
+    # A digit 1 is of another kind than a garment 1.
+    kinds = torch.stack([bank.labels, torch.arange(len(sizes)).repeat_interleave(sizes)], dim=1)
+    for part in [latent for latent in latents if f"{latent}_tile" in tiles]:
+        # Steps of 1/4, five times the noise of colours.
+        color = (4 * drawn.colors[scene, tiles[f"{part}_tile"]]).round().long()
+        if _told(torch.cat([kinds[images[f"on {part}_tile"]], color], dim=1), latents[part]) > 0.75:
+            continue
+        for where, image in images.items():
+            # Classes that hardly occur twice would decide anything.
+            often = 10 * len(kinds[image].unique(dim=0)) <= len(walk)
+            if often and _told(kinds[image], latents[part]) == 1:
+                raise ValueError(
+                    f"{name}.sample: latent {part} follows from the class of the image {where}, not of the one on "
+                    f"{part}_tile: images, latents and tiles have to fit, and a part of several tiles has no such "
+                    "latent, but stands in placeless"
+                )
+
+
+def _told(seen: Tensor, latent: Tensor) -> float:
+    """The share of scenes in which what is seen [B, n] tells the latent [B]: that it is the commonest one with it."""
+    kind, value = seen.unique(dim=0, return_inverse=True)[1], latent.unique(return_inverse=True)[1]
+    values = int(value.max()) + 1
+    counts = torch.bincount(kind * values + value, minlength=values * (int(kind.max()) + 1))
+    return int(counts.view(-1, values).amax(1).sum()) / len(latent)

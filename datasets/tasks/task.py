@@ -10,6 +10,7 @@ from pydantic import Field
 from torch import Tensor
 
 from lab.datasets.scenes import ImageBank, Scenes
+from lab.datasets.sources import Source
 
 Probability = Annotated[float, Field(ge=0, le=1)]
 
@@ -67,6 +68,11 @@ class MatchTask(Task):
     def match(self, first: Tensor, second: Tensor) -> Tensor:
         """True where two indicators count as the same; all [B]."""
         return first == second
+
+
+def sources_of(task: Task, source: Mapping[str, Source]) -> dict[str, Source]:
+    """Picks the sources that a task shows: those that it names, or all."""
+    return {name: one for name, one in source.items() if task.sources is None or name in task.sources}
 
 
 def check_counts(one: str, names: Collection[Any], other: str, others: Collection[Any]) -> None:

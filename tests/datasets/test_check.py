@@ -65,6 +65,21 @@ def without(*names: str) -> type[Task]:
     return type("Own", (Task,), {name: value for name, value in own.items() if name not in names})
 
 
+def exchanged(one: str, other: str) -> type[Whole]:
+    """With two latents in each other's place."""
+
+    def change(scenes, _):
+        latents = scenes.latents
+        return replace(scenes, latents={**latents, one: latents[other], other: latents[one]})
+
+    return drawing(change)
+
+
+def walking(change) -> type[Task]:
+    """With another walk, a function of the one that is given."""
+    return having(sample=lambda self, bank, walk, dice: MainTask.sample(self, bank, change(walk), dice))
+
+
 def in_place(latents):
     latents["target_1"] += 1
     return latents["target_1"] * 0
@@ -82,6 +97,12 @@ DEFINITIONS = {
         having(label_source="shoes"),
         "Own.label_source='shoes' is none of the data's images: digits, gar",
     ),
+    "sources without label_source": (
+        having(sources=("digits",)),
+        r"Own.sources has to name label_source, 'garments', too, and is \('digits',\)",
+    ),
+    "a source": (having(sources="garments"), r"Own.sources has to be a tuple .*\(\"garments\",\).* and is 'garments'"),
+    "another source": (having(sources=("garments", "shoes")), "Own.sources has to be .* out of digits, garments"),
     "one location": (having(locations=("top",)), "Own.locations has to name two places or more"),
     "a word": (having(locations="top_right"), "Own.locations has to name two places or more.* and is 'top_right'"),
     "two of one name": (having(locations=("top", "top")), "Own.locations has to name two places"),
@@ -91,6 +112,7 @@ DEFINITIONS = {
 }
 
 SCENES = {
+    "a source left out": (having(sources=("garments",)), "for images 'digits', .* attribute sources has to name there"),
     "no target_location": (but(target_location=None), "Own.sample gives no latent target_location: metrics and"),
     "no target": (but(target_2=None), "gives no latent target_2"),
     "no indicator": (but(indicator_1=None, indicator_2=None), "gives no latent indicator_1"),
@@ -121,6 +143,8 @@ SCENES = {
     "three tiles": (drawing(lambda s, _: replace(s, images=s.images[:, :3])), r"images has to be .* \[256, 4\]"),
     "no colours": (drawing(lambda s, _: replace(s, colors=s.colors[..., 0])), r"colors has to be .* \[256, 4, 3\]"),
     "float64": (drawing(lambda s, _: replace(s, colors=s.colors.double())), "colors has to be torch.float32 .*float64"),
+    "no number": (drawing(lambda s, _: replace(s, colors=s.colors * torch.nan)), "colors have to be finite"),
+    "far colours": (drawing(lambda s, _: replace(s, colors=s.colors / 0)), "colors have to be finite"),
     "far images": (drawing(lambda s, _: replace(s, images=s.images + 9999)), "images has to lie in 0 ... "),
     "own dice": (
         drawing(lambda s, _: replace(s, colors=torch.rand(len(s), 4, 3))),
@@ -130,6 +154,7 @@ SCENES = {
         having(sample=lambda self, bank, walk, _: MainTask.sample(self, bank, walk, torch.Generator().manual_seed(0))),
         "draws the same scenes whatever the seed",
     ),
+    "no walk": (walking(torch.zeros_like), "Own.sample shows the same images whatever its walk: show bank.walk"),
     "unknown latent": (
         labelled(lambda z: z["digit"]),
         "Own.label reads the latent digit, which sample does not give; it ",
@@ -164,6 +189,61 @@ def test_what_scenes_show_is_told_before_training(name: str, drawn_sources: dict
     assert "\n" not in str(told.value)
     with pytest.raises(ValueError, match=words):
         check_task(make(), drawn_sources, scenes=256)
+
+
+# Mistakes that show only in many scenes.
+OF_PLACES = {
+    "exchanged tiles": (
+        exchanged("target_1_tile", "target_2_tile"),
+        "target_1 follows from the class of the image on target_2_tile, not of the one on target_1_tile",
+    ),
+    "exchanged targets": (
+        exchanged("target_1", "target_2"),
+        "target_1 follows from the class of the image on target_2_tile, not of the one on target_1_tile",
+    ),
+    "tiles the other way round": (
+        drawing(lambda s, _: replace(s, images=s.images.flip(1))),
+        "indicator_1 follows from the class of the image on indicator_2_tile, not",
+    ),
+    "images of other scenes": (
+        drawing(lambda s, _: replace(s, images=s.images.flip(0))),
+        "target_1 follows from the class of the image that walk names, not",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OF_PLACES)
+def test_latents_that_belong_to_the_image_of_another_tile_are_told(name: str, drawn_sources: dict) -> None:
+    make, words = OF_PLACES[name]
+    with pytest.raises(ValueError, match=words) as told:
+        check_task(make(), drawn_sources, scenes=1000)
+    assert "\n" not in str(told.value)
+
+
+def test_a_location_never_chosen_is_told_but_a_rare_one_is_not(drawn_sources: dict) -> None:
+    class Never(but(target_location=lambda s: 0 * s.latents["target_location"])):  # type: ignore[misc]
+        def label(self, latents):
+            return latents["target_1"]
+
+    third = but(target_3=lambda s: s.latents["target_2"], target_3_tile=lambda s: s.latents["target_2_tile"])
+    third.locations = ("a", "b", "c")
+    for task, location in ((Never, "bottom_left"), (third, "c")):
+        with pytest.raises(ValueError, match=f"target_location never says {location} in 1000 scenes"):
+            check_task(task(), drawn_sources, scenes=1000)
+    check_task(MainTask(top_right_probability=0.99), drawn_sources, scenes=1000)
+    # A task may be trained with a prior of 1, to compare with.
+    VisionData(MainTask(top_right_probability=1), drawn_sources, batch_size=4).setup()
+
+
+def test_latents_that_no_class_decides_are_left_alone(drawn_sources: dict) -> None:
+    def noisy(scenes, _):
+        images = scenes.images.clone()
+        # One time in six, as the noise of colours is random.
+        images[:, 1] = torch.where(scenes.colors[:, 1, 0] < 0.95, images[:, 2], images[:, 1])
+        return replace(scenes, images=images)
+
+    check_task(but(target_2=lambda s: (s.latents["target_2"] + s.latents["indicator_1"]) % 10)(), drawn_sources)
+    check_task(drawing(noisy)(), drawn_sources)
 
 
 def test_a_property_and_parts_without_a_place_will_do(drawn_sources: dict) -> None:

@@ -427,3 +427,19 @@ def test_a_run_that_is_a_command_of_its_own_keeps_its_share_of_the_cores(tmp_pat
     spec = RunSpec.compose(["experiment=reasoning", f"paths.runs={tmp_path}"])
     assert start_apart(spec, ["--config-dir=my"]) == [] == start_apart(spec.changed(threads=3), [])
     assert asked == [["--config-dir=my", *spec.overrides], [*spec.overrides, "threads=3"]]
+
+
+def test_a_summary_is_kept_up_to_date_often_at_first_and_every_half_minute_later(tmp_path: Path, monkeypatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr("lab.callbacks.summary.time", SimpleNamespace(monotonic=lambda: now))
+    written: list[float] = []
+    summary = RunSummary(tmp_path, Summary(status="running", seed=0, softmax="softmax"))
+    monkeypatch.setattr(summary, "write", lambda *_: (written.append(now), setattr(summary, "_written", now)))
+    trainer: Any = SimpleNamespace()
+    summary.on_fit_start(trainer, trainer)
+    summary.on_train_start(trainer, trainer)
+    for second in range(1, 1000):
+        now = 1000.0 + second
+        summary.on_train_batch_end(trainer, trainer, None, None, 0)
+    after = [moment - 1000 for moment in written]
+    assert after[:4] == [0, 3, 6, 9] and after[-1] - after[-2] == 31 and len(after) < 60
