@@ -23,13 +23,13 @@ from lab.config.compose import CONFIGS, initialized
 from lab.config.explained import explained, flattened
 from lab.config.hydra_internals import argument_parser, keys_of, loader, options_of, search_path
 from lab.config.identity import NOT_WHAT
-from lab.config.overrides import parsed, values_of
-from lab.config.suggestions import choices
+from lab.config.overrides import last_of_each, parsed, values_of
+from lab.config.suggestions import DEFAULTS_FOR, choices
 from lab.console import LabError, not_installed, refusals
 
 _WITH_M = "add -m, as in python -m lab.train -m"
-# Names that something reads at the top; the last two are defaults that an experiment gives for configs not chosen here.
-_READ = {"": {path.split(".")[0] for path in PLAIN_VALUES} | {"hydra", "norm_softmax", "drawn"}}
+# Names that something reads at the top, also those of defaults that an experiment gives for configs not chosen here.
+_READ = {"": {path.split(".")[0] for path in PLAIN_VALUES} | {"hydra", *DEFAULTS_FOR}}
 # And in each group of options that are no arguments of a class with a signature to check them against.
 for _group, _, _name in (path.partition(".") for path in PLAIN_VALUES if not path.endswith("._target_")):
     if _name:
@@ -87,10 +87,24 @@ def check_overrides(arguments: Sequence[str]) -> None:
             return
         typed, config_dir = given.overrides, config_dir_of(given)
         once = [] if _is_sweep(given) else [composed(typed, config_dir, sweep=False).config]
+        given_in_vain = _defaults(typed)
         for config in once or each_value(typed, config_dir):
             # A placeholder: the folder is named after what is run, which is not known yet.
             config.paths.run = "."
             check(config)
+            given_in_vain = {key: line for key, line in given_in_vain.items() if not _refers_to(config, key)}
+        for key, line in given_in_vain.items():
+            raise LabError(
+                f"{line} does nothing: it is a default for {DEFAULTS_FOR[key.split('.')[0]]}, which is not chosen or "
+                "has a value of its own; leave it out"
+            )
+
+
+def _defaults(typed: Sequence[str]) -> dict[str, str]:
+    """Overrides of defaults (:data:`lab.config.suggestions.DEFAULTS_FOR`) by their key, ``norm_softmax.tau``."""
+    # Without what is deeper: no such default is a mapping.
+    ours = {".".join(key.split(".")[:2]): one.text for key, one in last_of_each(typed).items()}
+    return {key: line for key, line in ours.items() if key.split(".")[0] in DEFAULTS_FOR and not line.startswith("~")}
 
 
 def composed(overrides: Sequence[str], config_dir: Path | None = None, sweep: bool | None = None) -> Composed:
@@ -249,7 +263,7 @@ def _refers_to(config: DictConfig, key: str) -> bool:
     """Tells if a value elsewhere refers to a key, by its whole path or from beside it (``${.name}``)."""
     plain: Any = OmegaConf.to_container(config, resolve=False)
     parent, _, name = key.rpartition(".")
-    (plain[parent] if parent else plain).pop(name)
+    (plain.get(parent, {}) if parent else plain).pop(name, None)
     refers = rf"\$\{{([^}}]*\b{re.escape(key)}\b|([^}}]*:)?\.+{re.escape(name)}\b)"
     return re.search(refers, OmegaConf.to_yaml(OmegaConf.create(plain))) is not None
 

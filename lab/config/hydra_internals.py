@@ -9,6 +9,7 @@ import os
 import pickle
 from argparse import ArgumentParser
 from collections.abc import Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,11 +24,20 @@ from hydra.core.config_search_path import ConfigSearchPath, SearchPathQuery
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import FloatRange, Override
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.config_source import ConfigResult
 from hydra.types import RunMode
 from omegaconf import DictConfig, open_dict
+
+
+def _as_typed(self: FloatRange) -> None:
+    self.start, self.stop, self.step = (Decimal(str(one)) for one in (self.start, self.stop, self.step))
+
+
+# Hydra takes the ends and the step of range(0.01,0.1,0.03) for binary numbers, which lie beside the typed ones: their
+# sums do too (0.06999999999999999), and rounding would decide whether a range has its end.
+FloatRange.__post_init__ = _as_typed  # type: ignore[method-assign]
 
 
 def argument_parser() -> ArgumentParser:

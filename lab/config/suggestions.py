@@ -15,6 +15,8 @@ from lab.config.identity import flatten
 
 # Keys that Hydra's instantiate reads itself.
 HYDRA_KEYS = {"_target_", "_partial_", "_recursive_", "_convert_", "_args_"}
+# Top-level keys that hold nothing but an experiment's defaults, each with the config that reads them once it is chosen.
+DEFAULTS_FOR = {"norm_softmax": "softmax=norm_softmax", "drawn": "data/source=drawn"}
 # Most characters of a list of valid names; a longer one is cut, to keep a message one sentence.
 LONGEST_LIST = 270
 # Names that other programs use for an option; unlike misspelt names, they do not look like the name used here.
@@ -75,12 +77,14 @@ def _elsewhere(config: DictConfig, key: str) -> str | None:
     """The option elsewhere whose name is the last part of ``key``; of several, the one most like ``key``.
 
     A key of a part, such as ``data.tokenizer.name``, was meant for its group, below which the option is looked for.
+    Defaults for a config that may not be chosen are no option.
     """
     parts = key.split(".")
     last = parts[-1]
     below = f"{parts[0]}." if len(parts) > 2 and parts[0] in config else ""
     plain: Any = OmegaConf.to_container(config, resolve=False)
     options = [option for option in flatten(plain) if "." in option and option.startswith(below)]
+    options = [option for option in options if option.split(".")[0] not in DEFAULTS_FOR]
     for name in filter(None, (last, _ALSO_CALLED.get(last))):
         if found := [option for option in options if option.rsplit(".", 1)[1] == name]:
             return max(found, key=lambda option: difflib.SequenceMatcher(None, key, option).ratio())

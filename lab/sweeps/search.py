@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import optuna
 from filelock import FileLock, Timeout
@@ -31,7 +30,7 @@ from lab.console import LabError, Unfinished, counted, first_line, tell
 from lab.runs.spec import runs_folder
 from lab.runs.study import PRUNED_AT, PRUNER, PRUNERS, SAMPLERS, chosen, shown, storage_at, without_half_line
 from lab.sweeps.plan import FOLDER
-from lab.sweeps.search_space import all_values, by_key, distribution, study_name, what_is_searched
+from lab.sweeps.search_space import all_values, by_key, distribution, drawn_values, study_name, what_is_searched
 from lab.sweeps.unfinished import lost_process
 from lab.sweeps.waiting import end_if_told
 
@@ -60,7 +59,7 @@ def search(config: DictConfig, launch: Launch) -> None:
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     settings, runs = config.hydra.sweeper, runs_folder(config)
-    _check_options(settings)
+    _check_options(config.hydra)
     typed = by_key(config)
     swept = {key: override for key, override in typed.items() if override.is_sweep_override()}
     fixed = [str(override.input_line) for key, override in typed.items() if key not in swept]
@@ -79,8 +78,11 @@ def search(config: DictConfig, launch: Launch) -> None:
             if settings.sampler.name == "grid":
                 asked = min(asked, _ask_for_all(study, swept, settings.sampler.get("seed")))
         if known:
-            done = f"{_finished(study)} of {counted(asked, 'trial')} done"
-            tell(f"going on with search {name}: {done}, {len(cut_short)} cut short")
+            done, cut = _finished(study), f"{len(cut_short)} cut short"
+            if done < asked:
+                tell(f"going on with search {name}: {done} of {counted(asked, 'trial')} done, {cut}")
+            else:
+                tell(f"nothing is left to do in search {name}: {counted(done, 'trial')} done, {asked} asked for, {cut}")
         # A trial that was cut short goes on: force=true would begin it anew.
         without_force = [one for one in fixed if read_override(one).key != "force"]
         pruned = settings.pruner.name != "none"
@@ -92,7 +94,7 @@ def search(config: DictConfig, launch: Launch) -> None:
                 new = _asked(study, space, size - len(again), pruned)
             batch = {
                 trial.number: (
-                    tuple(_overrides(trial.params)),
+                    tuple(_overrides(trial)),
                     [*others, *([reference(name, trial.number, where)] if pruned else [])],
                 )
                 for trials, others in ((again, without_force), (new, fixed))
@@ -109,14 +111,23 @@ def reference(study: str, number: int, storage: str) -> str:
     return f"trial={{study:{quoted(study)},number:{number},storage:{quoted(storage)}}}"
 
 
-def _check_options(settings: DictConfig) -> None:
+def _check_options(hydra: DictConfig) -> None:
     """Raises LabError at an option that does not exist, or whose value is wrong."""
+    settings = hydra.sweeper
     known = [str(key) for key in OmegaConf.load(CONFIGS / "hydra" / "sweeper" / "search.yaml") if key != "_target_"]
     if unknown := [str(key) for key in settings if key not in ("_target_", *known)]:
         raise LabError(f"hydra.sweeper has no {unknown[0]!r}; {choices(unknown[0], known)}")
     for key in ("n_trials", "n_jobs"):
         if not is_whole(settings[key], 1):
             raise LabError(f"hydra.sweeper.{key}={settings[key]} is wrong: give a whole number, at least 1")
+    if settings.n_jobs > 1 and hydra.runtime.choices["hydra/launcher"] == "basic":
+        raise LabError(
+            f"hydra.sweeper.n_jobs={settings.n_jobs} needs a launcher that runs jobs side by side: add "
+            "hydra/launcher=joblib, or leave n_jobs out"
+        )
+    if settings.storage is not None and "://" not in str(settings.storage):
+        where = settings.storage
+        raise LabError(f"hydra.sweeper.storage={where} is no URL of a database: did you mean sqlite:///{where}?")
     name, seed = settings.study_name, settings.sampler.get("seed")
     if name is not None and not re.fullmatch(r"[\w.-]+", str(name)):
         raise LabError(f"hydra.sweeper.study_name={name} is wrong: give letters, digits, dots and hyphens")
@@ -257,12 +268,13 @@ def _ask_for_all(study: optuna.Study, swept: Mapping[str, Override], seed: int |
     random.Random(seed).shuffle(points)
     for point in points:
         study.enqueue_trial(dict(zip(swept, point, strict=True)), skip_if_exists=True)
-    tried = [tuple(trial.params.get(key) for key in swept) for trial in study.trials if trial.state.is_finished()]
+    ended = [drawn_values(trial) for trial in study.trials if trial.state.is_finished()]
+    tried = [tuple(values.get(key) for key in swept) for values in ended]
     return len(points) + len(tried) - len({*tried} & {*points})
 
 
-def _overrides(params: Mapping[str, Any]) -> list[str]:
-    return [f"{key}={value}" for key, value in params.items()]
+def _overrides(trial: FrozenTrial | optuna.Trial) -> list[str]:
+    return [f"{key}={value}" for key, value in drawn_values(trial).items()]
 
 
 def _asked(study: optuna.Study, space: Mapping[str, BaseDistribution], count: int, pruned: bool) -> list[optuna.Trial]:
@@ -274,13 +286,13 @@ def _asked(study: optuna.Study, space: Mapping[str, BaseDistribution], count: in
     for _ in range(count):
         trial = study.ask(dict(space))
         given_up = study.get_trials(deepcopy=False, states=[TrialState.PRUNED]) if pruned else []
-        before = next((one for one in given_up if one.params == trial.params), None)
+        before = next((one for one in given_up if drawn_values(one) == drawn_values(trial)), None)
         if before is None or before.last_step is None:
             new.append(trial)
             continue
         trial.report(before.intermediate_values[before.last_step], before.last_step)
         study.tell(trial.number, state=TrialState.PRUNED)
-        tell(f"pruned at epoch {before.last_step}, as before, with {' '.join(_overrides(trial.params))}")
+        tell(f"pruned at epoch {before.last_step}, as before, with {' '.join(_overrides(trial))}")
     return new
 
 
@@ -371,8 +383,10 @@ def _tell_of_best(study: optuna.Study, where: str) -> None:
             "trials do not run again: once the cause is mended (or the pruner less strict), give a larger "
             "hydra.sweeper.n_trials, or another hydra.sweeper.study_name"
         )
-    for trial in study.best_trials:
-        tell(f"best: {trial.value:.6g} with {' '.join(_overrides(trial.params))}")
+    # Once each: a sampler may draw the same values again.
+    best = dict.fromkeys(f"best: {one.value:.6g} with {' '.join(_overrides(one))}" for one in study.best_trials)
+    for line in best:
+        tell(line)
 
 
 def _last_reason(study: optuna.Study) -> str:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+from decimal import Decimal
 from typing import Any
 
 from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
 from omegaconf import DictConfig
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.trial import FrozenTrial, Trial
 
 from lab.config.identity import NOT_WHAT
+from lab.config.suggestions import choices
 from lab.console import LabError
 from lab.sweeps.record import overrides_of
 
@@ -37,9 +40,10 @@ def distribution(override: Override) -> BaseDistribution:
     ``range()`` its numbers in their order; ``choice()``, ``a,b`` and ``glob()`` any of the values, without an order.
 
     Raises:
-        LabError: if the range is empty or its ends are in the wrong order.
+        LabError: if the range is empty or its ends are in the wrong order, or if a tag says nothing there.
     """
     value = override.value()
+    _check_tags(override)
     try:
         if isinstance(value, IntervalSweep):
             low, high, step = value.start, value.end, None
@@ -60,6 +64,25 @@ def distribution(override: Override) -> BaseDistribution:
 def all_values(override: Override) -> list[Any]:
     """All values of an override: numbers of a range; of a choice, as they are typed."""
     return list(override.sweep_iterator() if override.is_range_sweep() else override.sweep_string_iterator())
+
+
+def drawn_values(trial: FrozenTrial | Trial) -> dict[str, Any]:
+    """Values of a trial; those of a range as it lists them: Optuna's are rounded (0.06999999999999999 for 0.07)."""
+    values = dict(trial.params)
+    for key, one in trial.distributions.items():
+        if isinstance(one, FloatDistribution) and one.step is not None:
+            steps = round((values[key] - one.low) / one.step)
+            values[key] = float(Decimal(str(one.low)) + steps * Decimal(str(one.step)))
+    return values
+
+
+def _check_tags(override: Override) -> None:
+    """Raises LabError at a tag that would be ignored."""
+    for tag in sorted(getattr(override.value(), "tags", ())):
+        if tag != "log":
+            raise LabError(f"{override.input_line}: there is no tag {tag!r}; {choices(tag, ['log'])}")
+        if override.is_choice_sweep():
+            raise LabError(f"{override.input_line}: values to choose from have no scale, so leave tag(log, ...) out")
 
 
 def by_key(config: DictConfig) -> dict[str, Override]:

@@ -107,6 +107,11 @@ def test_a_search_without_optuna_says_what_to_install(monkeypatch: pytest.Monkey
         ("epochs=10", ["did you mean 'trainer.max_epochs'"]),
         ("trainer.epochs=10", ["did you mean 'trainer.max_epochs'"]),
         ("wd=0.1", ["did you mean 'optim.weight_decay'"]),
+        # A default for a config that is not chosen does nothing.
+        (
+            "experiment=reasoning softmax.statistic=var",
+            ["softmax has no 'statistic'; valid: normaliser, schedule, tau"],
+        ),
         # That of another group would be no help.
         ("experiment=clrs_text_small data.tokenizer.name=x", ["data.tokenizer has no 'name'; it has no options"]),
         # Added, not overridden; and the other way round.
@@ -547,6 +552,13 @@ def test_an_experiments_default_of_norm_softmax_that_there_is_none_of_is_refused
         (["optim.schedule=multistep"], "optim.schedule='multistep' is wrong"),
         (["+optims.lr=1"], "+optims.lr=1: nothing reads optims; did you mean 'optim'?"),
         (["-m", "seed=0,1", "++warmup=2"], "++warmup=2: nothing reads warmup; valid: callbacks, "),
+        (["softmax=hard", "+norm_softmax.tau=1"], "+norm_softmax.tau=1 does nothing: it is a default for"),
+        (
+            ["softmax=norm_softmax", "softmax.tau=2", "+norm_softmax.tau=1"],
+            "which is not chosen or has a value of its own",
+        ),
+        (["-m", "softmax=hard,linear", "+norm_softmax.tau=1,2"], "+norm_softmax.tau=1,2 does nothing"),
+        (["+drawn.train_size=9"], "+drawn.train_size=9 does nothing: it is a default for data/source=drawn"),
         (["++diagnostics.every_n_epoch=5"], "nothing reads diagnostics.every_n_epoch; did you mean 'every_n_epochs'?"),
         (["+checkpoints.every_hours=3"], "nothing reads checkpoints.every_hours; did you mean 'every_minutes'?"),
         (["++diagnostics.every_n_epochs.foo=3"], "diagnostics.every_n_epochs={'foo': 3} is wrong: it must be a whole"),
@@ -563,6 +575,14 @@ def test_what_would_be_ignored_or_go_astray_is_refused(typed: list[str], words: 
         check_overrides(typed)
     told = capsys.readouterr().err
     assert words in told and "full_key" not in told
+
+
+def test_a_default_for_a_config_that_some_run_chooses_is_taken() -> None:
+    task = "experiment=reasoning"
+    check_overrides([task, "softmax=norm_softmax", "norm_softmax.statistic=var"])
+    check_overrides([task, "softmax=hard", "~norm_softmax"])
+    check_overrides(["-m", task, "softmax=softmax,norm_softmax", "norm_softmax.statistic=var,std"])
+    check_overrides(["-m", "experiment=main_task", "+row=vit,norm_softmax", "+norm_softmax.tau=1"])
 
 
 def test_a_key_that_a_config_of_ones_own_refers_to_is_read(tmp_path: Path, capsys) -> None:

@@ -88,6 +88,17 @@ def test_split_into_jobs_is_the_product_of_the_values() -> None:
     ]
 
 
+def test_a_range_of_decimals_has_the_typed_numbers_and_not_its_end() -> None:
+    ranges = {
+        "range(0.01,0.1,0.03)": [0.01, 0.04, 0.07],
+        "range(0.01,0.02,0.01)": [0.01],
+        "range(0.3,0,-0.1)": [0.3, 0.2, 0.1],
+    }
+    for text, numbers in ranges.items():
+        typed = OverridesParser.create().parse_overrides([f"lr={text}"])
+        assert [job for (job,) in hydra_internals.split_into_jobs(typed)] == [f"lr={number}" for number in numbers]
+
+
 def test_choices_are_those_of_composing(hydra) -> None:
     overrides = ["experiment=reasoning", "softmax=norm_softmax"]
     chosen = hydra_internals.Choices("train").of(OverridesParser.create().parse_overrides(overrides))

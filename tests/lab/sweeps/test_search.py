@@ -42,7 +42,8 @@ SMALL = (
 )
 
 
-# A process group of its own, which takes a Ctrl-C as all that runs in a terminal does.
+# A launcher that runs jobs side by side, of the lab's own configs; the tests put another in its place.
+SIDE_BY_SIDE = "hydra/launcher=slurm"
 
 
 def study_in(runs: Path) -> Any:
@@ -81,7 +82,7 @@ def test_trials_are_runs_and_the_same_command_goes_on(tmp_path: Path) -> None:
     assert len(Gathering(runs).look()) == len(complete) and len(trials(runs)) == 4
 
     finished_already = lab_train(*SMALL, "hydra.sweeper.n_trials=4", folder=tmp_path)
-    assert "4 of 4 trials done" in finished_already.stderr and len(trials(runs)) == 4
+    assert ": 4 trials done, 4 asked for, 0 cut short" in finished_already.stderr and len(trials(runs)) == 4
 
 
 def test_a_search_without_any_success_says_so(tmp_path: Path) -> None:
@@ -197,7 +198,7 @@ def test_every_sampler_is_chosen_by_its_name_and_repeats_under_its_seed(multirun
     for folder in ("one", "other"):
         launcher = Launcher()
         options = (f"hydra.sweeper.sampler.name={sampler}", "hydra.sweeper.n_trials=4", "hydra.sweeper.n_jobs=3")
-        search.search(multirun(*options, f"paths.runs={tmp_path / folder}"), launcher.launch)
+        search.search(multirun(*options, SIDE_BY_SIDE, f"paths.runs={tmp_path / folder}"), launcher.launch)
         assert [len(batch) for batch in launcher.batches] == [3, 1]
         asked.append([one["optim.lr"] for batch in launcher.batches for one in batch])
     assert asked[0] == asked[1] and len(set(asked[0])) == 4
@@ -228,6 +229,22 @@ def test_a_grid_after_another_sampler_still_has_every_point(multirun, tmp_path: 
     before, after = ([one["optim.lr"] for batch in one.batches for one in batch] for one in (known, grid))
     assert len(before) == 5 > len(set(before))  # some points were drawn twice
     assert {*before} | {*after} == {"0.1", "0.2", "0.3", "0.4"} and not {*before} & {*after}
+
+
+def test_numbers_of_a_range_are_those_that_were_typed(multirun, tmp_path: Path, recwarn) -> None:
+    drawn, grid = Launcher(), Launcher()
+    few = (
+        "optim.lr=range(0.01,0.1,0.03)",
+        "optim.weight_decay=1",
+        "softmax.tau=1",
+        "hydra.sweeper.study_name=mine",
+        f"paths.runs={tmp_path}",
+    )
+    search.search(multirun(*few, "hydra.sweeper.n_trials=12"), drawn.launch)
+    search.search(multirun(*few, "hydra.sweeper.sampler.name=grid", "hydra.sweeper.n_trials=13"), grid.launch)
+    asked = {job["optim.lr"] for batch in (*drawn.batches, *grid.batches) for job in batch}
+    assert asked == {"0.01", "0.04", "0.07"} and grid.batches == [], "the grid knows what was drawn"
+    assert not [one for one in recwarn if "divisible" in str(one.message)]
 
 
 def test_a_study_may_lie_in_a_database(multirun, tmp_path: Path) -> None:
@@ -265,15 +282,25 @@ def test_a_trial_that_was_not_drawn_whole_is_not_run(multirun, tmp_path: Path) -
     assert [trial.state.name for trial in study.trials] == ["COMPLETE", "FAIL", "COMPLETE"]
 
 
-def test_trials_of_equal_values_are_one_run(multirun, tmp_path: Path) -> None:
+def test_trials_of_equal_values_are_one_run_and_one_line_of_the_best(multirun, tmp_path: Path, capsys) -> None:
     launcher = Launcher()
-    side_by_side = ("hydra.sweeper.n_trials=6", "hydra.sweeper.n_jobs=6", "hydra.sweeper.sampler.name=random")
+    side_by_side = (
+        SIDE_BY_SIDE,
+        "hydra.sweeper.n_trials=6",
+        "hydra.sweeper.n_jobs=6",
+        "hydra.sweeper.sampler.name=random",
+    )
     few = ("optim.lr=choice(0.1,0.2)", "optim.weight_decay=1", "softmax.tau=1")
     search.search(multirun(*few, *side_by_side, f"paths.runs={tmp_path}"), launcher.launch)
     ((*jobs,),) = launcher.batches
     assert sorted(job["optim.lr"] for job in jobs) == ["0.1", "0.2"]
     assert {trial.value == float(trial.params["optim.lr"]) for trial in trials(tmp_path)} == {True}
     assert len(trials(tmp_path)) == 6
+    assert sum(trial.value == 0.2 for trial in trials(tmp_path)) > 1
+    assert capsys.readouterr().err.count("best: ") == 1
+    search.search(multirun(*few, "hydra.sweeper.n_trials=4", f"paths.runs={tmp_path}"), launcher.launch)
+    told = capsys.readouterr().err
+    assert ": 6 trials done, 4 asked for, 0 cut short" in told and "going on" not in told
 
 
 def test_what_was_cut_short_goes_on_with_its_values(multirun, tmp_path: Path) -> None:
@@ -380,14 +407,15 @@ def test_a_database_is_told_without_its_password() -> None:
         ("+hydra.sweeper.n_startup_trials=3", "hydra.sweeper has no 'n_startup_trials'; .*valid: direction, .*sampler"),
         ("hydra.sweeper.sampler.seed=abc", "hydra.sweeper.sampler.seed=abc is wrong: give a whole number"),
         ("hydra.sweeper.study_name=a/b", "hydra.sweeper.study_name=a/b is wrong: give letters"),
-        (
-            "hydra.sweeper.storage=nowhere/it.journal",
-            "at nowhere/it.journal cannot be opened: .*No such",
-        ),
+        ("hydra.sweeper.storage=study.db", r"storage=study\.db is no URL .* did you mean sqlite:///study\.db\?$"),
         ("hydra.sweeper.storage='sqlite:////nowhere/it.db'", "at sqlite:////nowhere/it.db cannot be opened: "),
         ("hydra.sweeper.storage='nosuch://x'", "at nosuch://x cannot be opened: "),
         ("hydra.sweeper.n_trials=0", "hydra.sweeper.n_trials=0 is wrong"),
         ("hydra.sweeper.n_jobs=many", "hydra.sweeper.n_jobs=many is wrong"),
+        ("hydra.sweeper.n_jobs=2", "n_jobs=2 needs a launcher .*: add hydra/launcher=joblib, or leave n_jobs out$"),
+        ("optim.lr=tag(lgo,interval(1e-3,1e-1))", "there is no tag 'lgo'; did you mean 'log'"),
+        ("optim.lr=tag(lgo,choice(1e-3,1e-1))", "there is no tag 'lgo'; did you mean 'log'"),
+        ("optim.lr=tag(log,choice(1e-3,1e-1))", "values to choose from have no scale"),
         ("hydra.sweeper.sampler.name=grid", r"a grid needs values .* and not optim.lr=tag\(log"),
         ("hydra.sweeper.params=null", "a search needs something to search"),
         ("optim.lr=range(3,3)", r"optim.lr=range\(3,3\) is no range to search in"),
@@ -412,6 +440,8 @@ def test_hydras_grammar_says_what_is_searched() -> None:
         "x=range(1,8,3)": d.IntDistribution(1, 7, step=3),
         "x=range(3,0,-1)": d.IntDistribution(1, 3),
         "x=range(0,1,0.25)": d.FloatDistribution(0, 0.75, step=0.25),
+        "x=range(0.01,0.1,0.03)": d.FloatDistribution(0.01, 0.07, step=0.03),
+        "x=range(0.1,0,-0.03)": d.FloatDistribution(0.01, 0.1, step=0.03),
         "x=choice(a,1,true)": d.CategoricalDistribution(["a", "1", "True"]),
         "x=null,'a b'": d.CategoricalDistribution(["null", "'a b'"]),
     }
