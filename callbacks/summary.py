@@ -44,6 +44,7 @@ class RunSummary(Callback):
         self._seconds_before = 0.0
         self._clock: float | None = None  # None until training starts
         self._written = -math.inf
+        self._took = 0.0  # the last write, in seconds
         self._happened: bool | None = None
         self._best: dict[str, Any] | None = None
         self._trainer: L.Trainer | None = None
@@ -66,6 +67,8 @@ class RunSummary(Callback):
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         due = min(max(_LEAST_SECONDS, _SHARE * self._seconds), _MOST_SECONDS)
+        # With many seeds, or a slow disk, writing takes a fiftieth of the time at most.
+        due = max(due, 50 * self._took * (self.what.seeds_together or 1))
         if time.monotonic() - self._written > due:
             self.write(trainer, "running")
 
@@ -110,7 +113,10 @@ class RunSummary(Callback):
     def write(self, trainer: L.Trainer | None, status: Status, error: str | None = None, pruned: bool = False) -> None:
         """Writes the summary now; ``trainer`` is None for a run that failed before it had one."""
         self._written = time.monotonic()
-        told: dict[str, Any] = {"status": status, "written": now(), "pruned": pruned}
+        told: dict[str, Any] = {"status": status, "written": now()}
+        # Once a search has given the run up, this is known of it until it is trained to its end after all.
+        given_up = self._before is not None and self._before.pruned
+        told["pruned"] = status != "finished" and (pruned or given_up)
         if trainer is not None:
             told |= self._progress(trainer)
         if self._before is not None and self._trainer is None and (trainer is None or trainer.global_step == 0):
@@ -122,6 +128,7 @@ class RunSummary(Callback):
             told["error"] = error
         try:
             write_summary(self.folder, self.what.model_copy(update=told))
+            self._took = time.monotonic() - self._written
         except (OSError, LabError) as lost:
             if status == "running":
                 raise

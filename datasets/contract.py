@@ -11,8 +11,8 @@ from torch import Tensor
 from lab.console import LabError, blamed, name_of
 from lab.datasets.loading import IGNORED, Batch, DataModule, parts_of
 
-# How names of latents begin that are classes, which are counted from 0.
-CLASSES = ("indicator_", "target_", "color_")
+# How names of latents begin that are classes, which are counted from 0, and what probes are fitted to.
+CLASSES = ("indicator_", "target_", "color_", "largest", "second_largest", "smallest")
 
 
 class FirstBatches(NamedTuple):
@@ -150,14 +150,13 @@ def _check_form(data: DataModule, batch: object, where: str) -> None:
     if not isinstance(latents, Mapping):
         raise LabError(f"latents of {where} must be a dict, name -> tensor, and are {_told(latents)}")
     for name, values in latents.items():
-        whole = isinstance(values, Tensor) and values.dtype == torch.int64
-        if not whole or values.shape not in (y.shape[:1], y.shape):
+        if not isinstance(values, Tensor) or values.shape not in (y.shape[:1], y.shape):
             raise LabError(
-                f"latent {name} of {where} must be a tensor of int64, with one value for each of {len(y)} samples or, "
-                f"as y, one for each answer, and is {_told(values)}"
+                f"latent {name} of {where} must have one value for each of {len(y)} samples, or, as y, one for each "
+                f"answer, and is {_told(values)}"
             )
-        if name.startswith(CLASSES) and (values < 0).any():
-            raise LabError(f"latent {name} of {where} must count its values from 0, and is {_told(values)}")
+        if name.startswith(CLASSES) and (values.dtype != torch.int64 or (values < 0).any()):
+            raise LabError(f"latent {name} of {where} must be a class, int64 from 0 on, and is {_told(values)}")
     if data.locations and type(data).scored is DataModule.scored:
         _check_locations(data, y, latents, where)
 

@@ -405,11 +405,9 @@ def assert_resumed_alike(folder: Path, *overrides: str) -> None:
 @pytest.fixture(autouse=True)
 def modules_of_their_own() -> Iterator[None]:
     """Tests do as pages tell a reader, who calls modules my_rules and the like: each test has its own."""
-    before = len(sys.modules)
     yield
-    if len(sys.modules) != before:
-        for name in [name for name in sys.modules if name.startswith("my_")]:
-            del sys.modules[name]
+    for name in [name for name in sys.modules if name.startswith("my_")]:
+        del sys.modules[name]
 
 
 @pytest.fixture(autouse=True)

@@ -22,7 +22,7 @@ class SoftmaxJacobian(Diagnostic):
 
     Table: layer, head, jacobian (Frobenius norm of diag(w) - w w^T, mean over scenes and the queries that see a key).
     It is 0 where attention is one-hot, and sqrt(1/n - 1/n^2) where it is uniform over n keys: little over many (0.07
-    over 197), but 0.40 over five, about as much as it can be. The column is left empty, and a note says so once, under
+    over 197), but 0.40 over five; it is at most 0.5. The column is left empty, and a note says so once, under
     normalisers whose weights are no exponentials over their sum.
 
     Source: Eureka-moments in Transformers, section 3 (uniform) and A.11 (one-hot).

@@ -76,10 +76,11 @@ def check_definition(task: Task, sources: Collection[str]) -> None:
     if own not in sources:
         raise ValueError(f"{name}.label_source={own!r} is none of the data's images: {known}")
     shown: Any = task.sources
-    if shown is not None and not (isinstance(shown, tuple) and set(shown) <= set(sources)):
+    names = isinstance(shown, Collection) and not isinstance(shown, str)
+    if shown is not None and not (names and set(shown) <= set(sources)):
         raise ValueError(
-            f'{name}.sources has to be a tuple of names of images, such as ("{own}",), out of {known}, or None for '
-            f"all, and is {shown!r}"
+            f'{name}.sources has to hold names of images, such as ("{own}",), out of {known}, or be None for all, and '
+            f"is {shown!r}"
         )
     if shown is not None and own not in shown:
         raise ValueError(f"{name}.sources has to name label_source, {own!r}, too, and is {shown!r}")
@@ -104,8 +105,8 @@ def check_scenes(task: Task, bank: ImageBank, scenes: int = 256) -> None:
     Args:
         task: one that has passed :func:`check_definition`.
         bank: the images of a split.
-        scenes: how many to draw; from 1,000 on, z has to choose each location in one of them, and latents have to
-            belong to the image on their tile.
+        scenes: how many to draw; from 1,000 on, z has to choose each location in one of them, latents have to belong to
+            the image on their tile, and another walk has to show other images.
 
     Raises:
         ValueError: if something is missing or not what it has to be.
@@ -128,13 +129,13 @@ def check_scenes(task: Task, bank: ImageBank, scenes: int = 256) -> None:
         raise ValueError(
             f"{name}.sample draws the same scenes whatever the seed of its generator: all epochs would be the same"
         )
+    if scenes < _ENOUGH:
+        return
     if torch.equal(first.images, task.sample(bank, walk + 1, generator_of("check", 0)).images):
         raise ValueError(
             f"{name}.sample shows the same images whatever its walk: show bank.walk(self.label_source, walk), so that "
             "an epoch uses each image once"
         )
-    if scenes < _ENOUGH:
-        return
     _check_places(name, task, bank, first, walk)
     chosen = first.latents["target_location"].unique().tolist()
     idle = [location for place, location in enumerate(task.locations) if place not in chosen]

@@ -9,6 +9,7 @@ import copy
 import functools
 import inspect
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import chain, product
 from typing import NamedTuple
 
@@ -80,7 +81,7 @@ def check_names(part: nn.Module, base: type[nn.Module]) -> None:
             f"{base.__name__}: give it another name"
         )
     for name, value in vars(part).items():
-        if isinstance(value, Tensor) and value.requires_grad and value.is_leaf:
+        if isinstance(value, Tensor) and value.requires_grad and not isinstance(value, nn.Parameter):
             raise ValueError(
                 f"{name_of(type(part))}.{name} is a tensor with requires_grad, which no optimiser would train and no "
                 "checkpoint keep: make it an nn.Parameter"
@@ -96,9 +97,9 @@ def check_rule(rule: object) -> None:
 
     Raises:
         ValueError: if it is no temperature rule, if an attribute hides a method or is no parameter and to be trained,
-            if it fails, if its beta is not finite or not broadcastable to queries, if it changes a buffer in evaluation
-            mode, if its temperatures are no dict of tensors, or if it declares to be independent of something that beta
-            depends on.
+            if it fails, if its beta is not finite or not broadcastable to queries, if it assigns a buffer or changes
+            one in evaluation mode, if its temperatures are no dict of tensors, or if it declares to be independent of
+            something that beta depends on.
     """
     if not isinstance(rule, TemperatureRule):
         raise ValueError(
@@ -124,16 +125,17 @@ def check_rule(rule: object) -> None:
         q_BHND, k_BHMD = (numbers(B, H, rows, D, step) for rows, step in ((N, 1.7), (M, 2.3)))
         where = f"{name_of(type(rule))}.inverse_temperature"
         for training in (True, False):
-            kept = {name: buffer.clone() for name, buffer in tried.named_buffers()}
-            if not _beta_of(tried.train(training), q_BHND, k_BHMD).isfinite().all():
+            with _checked_state(tried.train(training), where):
+                beta = _beta_of(tried, q_BHND, k_BHMD)
+            if not beta.isfinite().all():
                 raise ValueError(f"{where} returns NaN or infinity for plain queries and keys")
-        for name, buffer in tried.named_buffers():
-            if not torch.equal(buffer, kept[name]):
-                raise ValueError(
-                    f"{where} changes the buffer {name} in evaluation mode, too, so that every validation would change "
-                    "training: write it only where self.training is true"
-                )
         _check_declared(rule, _dependence(tried, q_BHND, k_BHMD))
+        more_keys = torch.cat([2 * k_BHMD, k_BHMD], dim=2)
+        if not rule.reads_keys and not same(beta, _beta_of(tried, q_BHND, more_keys)):
+            raise ValueError(
+                f"{where} changes with the keys, but the class declares reads_keys = False: leave the declaration out, "
+                "because logit_spread would tell a critical number of keys that is none"
+            )
         undeclared = [name for name in _Dependence._fields if getattr(rule, name) is None]
         everywhere = list(_everywhere(tried, q_BHND, k_BHMD)) if undeclared else []
     for name in undeclared:
@@ -142,6 +144,30 @@ def check_rule(rule: object) -> None:
         setattr(rule, name, any(unknown if seen is None else getattr(seen, name) for seen in everywhere))
     if type(rule).keys is not TemperatureRule.keys:
         rule.weighs_channels = True
+
+
+@contextmanager
+def _checked_state(part: nn.Module, where: str) -> Iterator[None]:
+    """Checks that a block writes the part's saved buffers in place, and in training alone.
+
+    Raises:
+        ValueError: if it does not. A buffer that is not saved may be a cache, which changes no number.
+    """
+    before = part.state_dict(keep_vars=True)
+    held = {name: one.clone() for name, one in before.items() if not isinstance(one, nn.Parameter)}
+    yield
+    after = part.state_dict(keep_vars=True)
+    for name, kept in held.items():
+        if after.get(name) is not before[name]:
+            raise ValueError(
+                f"{where} assigns the buffer {name}, which seeds that train together would lose: write it in place, as "
+                f"in self.{name}.copy_(...)"
+            )
+        if not part.training and not (after[name].isnan() & kept.isnan() | (after[name] == kept)).all():
+            raise ValueError(
+                f"{where} changes the buffer {name} in evaluation mode, too, so that every validation would change "
+                "training: write it only where self.training is true"
+            )
 
 
 def copy_properties(layer: nn.Module, checked: nn.Module) -> None:

@@ -78,8 +78,9 @@ class Reasoner(OfBlocks):
         Raises:
             ValueError: if inputs have another number of tokens.
         """
-        if x.shape[1] != len(self.position):
-            raise ValueError(f"inputs of {x.shape[1]} tokens in a model that is made for context={len(self.position)}")
+        context = self.position.shape[0]
+        if x.shape[1] != context:
+            raise ValueError(f"inputs of {x.shape[1]} tokens in a model that is made for context={context}")
         first = self.blocks[0]
         if len(self.blocks) == 1 and first.attention.reads_one_query:
             state = self._only_layer(first, x)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from lab.attention.precision import at_least_float32
 from lab.console import LabError
+from lab.datasets.contract import CLASSES
 from lab.observation.observe import Chunk
 
 # z, q, k and v belong to a head. The others have the whole width: what attention adds to the residual stream
@@ -66,8 +67,7 @@ def probe_labels(chunk: Chunk, names: Sequence[str] | None) -> dict[str, Tensor]
     latents: Mapping[str, Tensor] = chunk.batch["latents"]
     every = {**latents, "label": chunk.batch["y"]}
     if names is None:
-        kinds = ("indicator_", "target_", "color_", "largest", "second_largest", "smallest")
-        names = [n for n in latents if n.startswith(kinds) and not n.endswith("_tile")] + ["label"]
+        names = [n for n in latents if n.startswith(CLASSES) and not n.endswith("_tile")] + ["label"]
     missing = [name for name in names if name not in every]
     if missing:
         raise LabError(f"the data has no {', '.join(missing)} to probe for; it has {', '.join(every)}")

@@ -169,7 +169,8 @@ def _cells(
         return {name: Measured(row.cells.get(name), "", None) for name in table.columns}
     runs = [run for setting in group for run in setting.runs]
     found = outcome(group[0], baseline, confidence, runs)
-    short = [*_short(runs, published), *still_waiting(runs), *given_up(runs)]
+    missing = [*_short(runs, published), *still_waiting(runs), *given_up(runs)]
+    short = [run for run in runs if run in missing]
     cut = [run for run in runs if run.cut_short]
     tried = [setting for setting in group if setting.finished]
     cells = {}
@@ -188,8 +189,9 @@ def _cells(
         if name in _RELATIVE:
             reasons += [f"the baseline: {reason}" for reason in of_baseline if reason not in reasons]
         told_by_length = {"trainer.max_epochs", "trainer.max_steps"} & beyond.keys()
-        if short and name in _OF_ALL_MOMENTS and not told_by_length:
-            reasons.append(without_one(short))
+        without = [run for run in short if run.moment is None]
+        if without and name in _OF_ALL_MOMENTS and not told_by_length:
+            reasons.append(without_one(without))
         if cut and name not in _OF_ALL_MOMENTS:
             reasons.append(f"a run ended early, at epoch {min(run.epochs for run in cut):,}")
         after = group[0].config.get("callbacks.eureka.stop_after")
@@ -254,7 +256,7 @@ def _measured(
     if name == "ratio_95":
         ratios = found.reach.ratio_95 if found.reach else {}
         return Measured(cell, ", ".join(f"{ratio} ({name})" for name, ratio in ratios.items()), None)
-    if column.metric is None:
+    if column.metric is None or given_up(runs):
         return Measured(cell, "", None)
     scale = 100 if column.unit == "%" else 1
     values = [run.summary.metrics.get(column.metric) for run in finished]

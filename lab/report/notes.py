@@ -16,7 +16,7 @@ def notes_of(setting: Setting) -> list[str]:
         found.append(f"trained with different versions of {', '.join(changed)}")
     if len(commits := list(dict.fromkeys(filter(None, map(commit_of, setting.runs))))) > 1:
         found.append(f"trained at different commits: {', '.join(commits)}")
-    if lost := given_up(setting.runs):
+    if len(lost := given_up(setting.runs)) in range(1, len(setting.runs)):
         found.append(
             f"in {len(lost)} of {len(setting.runs)} cases ended by the pruner of a search for their accuracy, so that "
             "the others are no fair sample and stand as counts alone"

@@ -40,7 +40,7 @@ class Outcome:
     Attributes:
         setting: the setting.
         ratio, exact: Eureka-ratio over runs that finished or diverged, with Wilson's interval and the exact one.
-        counts: text in place of the ratio, where some runs might still have had a moment (:func:`undecided`); else "".
+        counts: text in place of the ratio, where the runs that count are no fair sample (:func:`undecided`); else "".
         accuracy: final validation accuracy in % over finished runs with a Eureka-moment.
         plateau: the same over finished runs without one.
         watched: final value of another metric that was watched, over finished runs; None where it is the accuracy.
@@ -83,7 +83,8 @@ def outcome(
     runs = setting.runs if runs is None else runs
     if given_up(runs):
         # What is left was chosen by how it came out.
-        return Outcome(setting, None, None, counts_alone(runs, undecided(runs)), *[None] * 8)
+        counts = counts_alone(runs, undecided(runs)) if looked_at(runs) else ""
+        return Outcome(setting, None, None, counts, *[None] * 8)
     finished = [run for run in runs if run.finished]
     looked = looked_at(runs)
     moments = [run.moment for run in looked if run.moment is not None]
@@ -265,7 +266,7 @@ def decided(run: Record) -> bool:
 
 
 def counts_alone(runs: Sequence[Record], unknown: Sequence[Record]) -> str:
-    """Text in place of a ratio: how many runs had a moment, how many ended without, and which might have one yet."""
+    """Text in place of a ratio: how many runs had a moment, how many ended without, and how many are not counted."""
     ended = [run for run in looked_at(runs) if run not in unknown]
     with_moment = sum(run.moment is not None for run in ended)
     without = f", {len(ended) - with_moment} without" if with_moment < len(ended) else ""

@@ -96,7 +96,7 @@ class Record:
     @property
     def pruned(self) -> bool:
         """True if the pruner of a search ended the run, because its accuracy was low."""
-        return self.summary.pruned and not self.finished
+        return self.summary.pruned
 
     @property
     def validated_epochs(self) -> int:

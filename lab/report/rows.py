@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from lab.report.outcomes import Against, Outcome, decided, not_counted
+from lab.report.outcomes import Against, Outcome, decided, given_up, not_counted
 from lab.report.records import Record
 from lab.report.settings import Setting
 from lab.runs.metric_names import is_accuracy
@@ -98,6 +98,7 @@ def run_row(setting: Setting, run: Record, out: Path) -> dict[str, Any]:
     """
     summary = run.summary
     machine = summary.machine
+    sample = run in setting.runs and not given_up(setting.runs)
     return {
         "experiment": setting.experiment,
         "setting": setting.name,
@@ -117,8 +118,8 @@ def run_row(setting: Setting, run: Record, out: Path) -> dict[str, Any]:
         "seeds_together": summary.seeds_together,
         "diverged": summary.diverged,
         "pruned": run.pruned,
-        "counted": run in setting.runs and decided(run),
-        "looked": run in setting.runs and run.watched_for,
+        "counted": sample and decided(run),
+        "looked": sample and run.watched_for,
         "commit": summary.git.commit,
         "modified": summary.git.modified,
         "machine": machine.get("gpu") or machine.get("processor"),

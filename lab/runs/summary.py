@@ -136,7 +136,7 @@ class Summary(_Part):
         peak_memory_bytes: by "host" and "device".
         error: why it failed.
         diverged: whether it failed because its loss was no finite number, so that training it again would not help.
-        pruned: whether the pruner of a search ended it, because its accuracy was low.
+        pruned: whether the pruner of a search ended it, because its accuracy was low; no longer once it has finished.
     """
 
     version: int = 0

@@ -94,7 +94,7 @@ def status_of(folder: Path) -> RunStatus:
         moment=summary.moment,
         change=summary.change,
         seconds_left=left if running else None,
-        reason=summary.error or "pruned by its search" * summary.pruned,
+        reason=summary.error or "pruned by its search" * (summary.pruned and summary.status == "stopped"),
     )
 
 

@@ -308,6 +308,34 @@ class AlwaysCounting(Counting):
         return 1 / self.tau
 
 
+class Assigning(Counting):
+    """Counts in training, but not in place."""
+
+    def inverse_temperature(self, q_BHND: Tensor, k_BHMD: Tensor, mask: Tensor | None = None) -> Tensor:
+        self.calls = self.calls + 1 if self.training else self.calls
+        return 1 / self.tau
+
+
+class Cached(TemperatureRule):
+    """Keeps what is not saved: a table that is made when it is needed; and a number that is none yet."""
+
+    def __init__(self, heads: int, head_dim: int, tau: float | None = None) -> None:
+        super().__init__(heads, head_dim, tau)
+        self.register_buffer("table", None, persistent=False)
+        self.register_buffer("seen", torch.tensor(float("nan")))
+
+    def inverse_temperature(self, q_BHND: Tensor, k_BHMD: Tensor, mask: Tensor | None = None) -> Tensor:
+        self.table = torch.arange(1.0, k_BHMD.shape[-2] + 1).log()
+        return self.table[-1] / self.tau
+
+
+class SaysNothingOfKeys(TemperatureRule):
+    reads_keys = False
+
+    def inverse_temperature(self, q_BHND: Tensor, k_BHMD: Tensor, mask: Tensor | None = None) -> Tensor:
+        return k_BHMD.std() / self.tau
+
+
 class Untrained(TemperatureRule):
     """Has a factor that looks trained."""
 
@@ -655,6 +683,8 @@ def built(
         ("NotANumber", True, "NotANumber.inverse_temperature returns NaN or infinity for plain queries and keys"),
         ("Endless", True, "Endless.inverse_temperature returns NaN or infinity for plain queries and keys"),
         ("AlwaysCounting", True, "changes the buffer calls in evaluation mode, too"),
+        ("Assigning", True, "assigns the buffer calls, which seeds that train together would lose: write it in place"),
+        ("SaysNothingOfKeys", True, "changes with the keys, but the class declares reads_keys = False"),
         ("Untrained", True, "Untrained.gain is a tensor with requires_grad, which no optimiser would train"),
         ("Tells", True, "Tells.temperatures must return a dict of tensors, and returned {'mine': 3.0}"),
         ("NoRule", True, "is not a temperature rule: derive it from lab.attention.rule.TemperatureRule"),
@@ -693,6 +723,13 @@ def test_what_is_found_is_known_of_every_layer_and_of_copies() -> None:
         assert [(rule.couples_queries, rule.weighs_channels) for rule in twin.rules()] == [(False, False)] * 3
     with torch.device("meta"):
         assert Reasoner().rules()[0].couples_queries is None
+
+
+def test_what_a_rule_does_not_save_is_its_own_affair() -> None:
+    check_rule(Cached(2, 4))
+    twice = Fixed(2, 4)
+    vars(twice)["same"] = twice.weight = nn.Parameter(torch.ones(()))  # type: ignore[assignment]
+    check_rule(twice)
 
 
 def test_what_a_rule_keeps_is_not_touched_by_the_trial() -> None:

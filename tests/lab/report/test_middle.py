@@ -21,7 +21,7 @@ from lab.report.settings import settings
 
 def run(value: float, moment: int | None = None, finished: bool = True, epochs: int = 4) -> Any:
     curves = {"epoch": np.arange(1.0, epochs + 1), "val/accuracy": np.full(epochs, value)}
-    return SimpleNamespace(finished=finished, moment=moment, curve=curves.__getitem__)
+    return SimpleNamespace(finished=finished, pruned=False, moment=moment, curve=curves.__getitem__)
 
 
 def test_the_middle_is_of_finished_seeds_while_all_of_them_train() -> None:

@@ -26,6 +26,7 @@ from lab.report.figures import (
 )
 from lab.report.gather import gather
 from lab.report.make import report
+from lab.report.middle import middle
 from lab.report.notes import notes_of
 from lab.report.outcomes import baseline_of, change_times, compare, outcome, times
 from lab.report.published import Cell, Column, load
@@ -311,6 +312,13 @@ def test_a_setting_of_which_runs_were_pruned_has_counts_alone(write, tmp_path: P
     (against,) = compare(found, plain)
     assert (against.ratio, against.time, against.change_time, against.watched) == (None, None, None, None)
     assert "in 2 of 6 cases ended by the pruner of a search" in notes_of(other)[0] and not notes_of(plain)
+    assert not any(run_row(other, run, tmp_path)[name] for run in other.runs for name in ("counted", "looked"))
+    assert middle(plain.runs, "val/accuracy") is not None and middle(other.runs, "val/accuracy") is None
+    beside = figure_8_beside(tmp_path)["NormSoftmax"].cells["eureka_ratio"]
+    assert beside.text == found[1].told_ratio()
+    # Where a search gave up all there is, nothing is left to be told of.
+    only = replace(other, runs=[run for run in other.runs if run.pruned])
+    assert outcome(only).told_ratio() == "" and not notes_of(only)
     # Trained to their end after all, they count.
     for seed, moment in ((4, None), (5, 10)):
         write(seed, moment, softmax="norm_softmax")

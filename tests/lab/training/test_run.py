@@ -232,6 +232,13 @@ def test_a_start_that_fails_does_not_take_back_what_a_run_had_come_to(tmp_path: 
     assert after["error"] == "no MNIST there"
 
 
+def test_a_run_that_a_search_gave_up_stays_so_until_it_has_finished(tmp_path: Path) -> None:
+    fixed = Summary(status="running", seed=0, softmax="softmax", epochs=1)
+    for status, pruned, then in (("stopped", True, True), ("failed", False, True), ("finished", False, False)):
+        RunSummary(tmp_path, fixed).write(None, status, pruned=pruned)
+        assert summary_of(tmp_path)["pruned"] is then
+
+
 def test_a_folder_that_cannot_be_written_hides_no_error_that_ended_the_run(tmp_path: Path, monkeypatch) -> None:
     def refuse(*_: Any) -> None:
         raise PermissionError(errno.EPERM, "Operation not permitted", str(tmp_path / "summary.json"))
