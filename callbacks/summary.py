@@ -42,6 +42,7 @@ class RunSummary(Callback):
         self.folder = folder
         self.what = what.model_copy(update={"version": VERSION, "started": now()})
         self._seconds_before = 0.0
+        self._fitting = 0.0
         self._clock: float | None = None  # None until training starts
         self._written = -math.inf
         self._took = 0.0  # the last write, in seconds
@@ -56,10 +57,11 @@ class RunSummary(Callback):
         # The runs of a sweep follow one another in one process, and each has its own peak.
         for device in _devices().values():
             forget_peak(device)
-        # Before any callback looks at the model: the whole takes no less time than the way to the moment.
-        self._clock = time.monotonic()
+        self._fitting = time.monotonic()
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        # From before any callback looked at the model: the whole takes no less time than the way to the moment.
+        self._clock = self._fitting
         self._trainer = trainer
         self.write(trainer, "running")
 
