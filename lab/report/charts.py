@@ -91,7 +91,7 @@ def aligned_chart(
         moved = [[number, run.moment] for number, run in enumerate(runs) if run.moment is not None]
         own = [run for run in runs if run.moment is not None]
         if moved:
-            found = middle(own, f"val/{quantity}", aligned=True)
+            found = middle(runs, f"val/{quantity}", aligned=True)
             shown = {"of": place, "moved": moved, "middle": _middle(found, quantity), "stars": []}
             groups.append(_named(setting, styles[setting], of_the_finished(found, own)) | shown)
     if not groups:

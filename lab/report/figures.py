@@ -85,7 +85,7 @@ def curves(
             if len(seed) == 1:
                 panel.plot(*seed.T, "o", color=own, markersize=3, alpha=alpha)
         panel.plot([], [], color=GUIDE, linewidth=0.6, label="a seed")
-        found = middle(runs, f"val/{quantity}", aligned)
+        found = middle(validated(setting, quantity), f"val/{quantity}", aligned)
         if found:
             panel.fill_between(found.epochs, scale * found.low, scale * found.high, color=own, alpha=0.2, linewidth=0)
             panel.plot(found.epochs, scale * found.median, color=own, linewidth=1.8)

@@ -42,10 +42,13 @@ def points(run: Record, name: str, aligned: bool = False) -> NDArray[np.float32]
 def middle(runs: Sequence[Record], name: str, aligned: bool = False) -> Middle | None:
     """Median of the finished seeds at each epoch that all of them were trained to; None for fewer than three seeds.
 
+    Aligned, of those with a moment, by epochs since it.
+
     None, too, where a search gave up seeds by how they did, as the others are no fair sample. Runs may stop soon after
     their moment: a median at later epochs would be that of the runs without one.
     """
-    curves = [own for run in runs if run.finished and len(own := points(run, name, aligned))]
+    chosen = [run for run in runs if run.finished and (run.moment is not None or not aligned)]
+    curves = [own for run in chosen if len(own := points(run, name, aligned))]
     if len(curves) < _SEEDS or any(run.pruned for run in runs):
         return None
     shared = reduce(np.intersect1d, (curve[:, 0] for curve in curves))

@@ -313,7 +313,9 @@ def test_a_setting_of_which_runs_were_pruned_has_counts_alone(write, tmp_path: P
     assert (against.ratio, against.time, against.change_time, against.watched) == (None, None, None, None)
     assert "in 2 of 6 cases ended by the pruner of a search" in notes_of(other)[0] and not notes_of(plain)
     assert not any(run_row(other, run, tmp_path)[name] for run in other.runs for name in ("counted", "looked"))
-    assert middle(plain.runs, "val/accuracy") is not None and middle(other.runs, "val/accuracy") is None
+    for aligned in (False, True):
+        assert middle(plain.runs, "val/accuracy", aligned) is not None
+        assert middle(other.runs, "val/accuracy", aligned) is None
     beside = figure_8_beside(tmp_path)["NormSoftmax"].cells["eureka_ratio"]
     assert beside.text == found[1].told_ratio()
     # Where a search gave up all there is, nothing is left to be told of.
