@@ -42,8 +42,7 @@ class RunSummary(Callback):
         self.folder = folder
         self.what = what.model_copy(update={"version": VERSION, "started": now()})
         self._seconds_before = 0.0
-        self._fitting = 0.0
-        self._clock: float | None = None  # None until training starts
+        self._clock = 0.0
         self._written = -math.inf
         self._took = 0.0  # the last write, in seconds
         self._happened: bool | None = None
@@ -57,11 +56,10 @@ class RunSummary(Callback):
         # The runs of a sweep follow one another in one process, and each has its own peak.
         for device in _devices().values():
             forget_peak(device)
-        self._fitting = time.monotonic()
+        # Before any callback looks at the model: the whole takes no less time than the way to the moment.
+        self._clock = time.monotonic()
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        # From before any callback looked at the model: the whole takes no less time than the way to the moment.
-        self._clock = self._fitting
         self._trainer = trainer
         self.write(trainer, "running")
 
@@ -104,7 +102,8 @@ class RunSummary(Callback):
 
     @property
     def _seconds(self) -> float:
-        return self._seconds_before + (time.monotonic() - self._clock if self._clock is not None else 0.0)
+        # What loading takes is no training time, if there is nothing left to train.
+        return self._seconds_before + (time.monotonic() - self._clock if self._trainer is not None else 0.0)
 
     def _metrics(self, trainer: L.Trainer | None) -> dict[str, float]:
         """The newest value of every logged metric, including values from before an interruption."""

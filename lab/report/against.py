@@ -169,8 +169,7 @@ def _cells(
         return {name: Measured(row.cells.get(name), "", None) for name in table.columns}
     runs = [run for setting in group for run in setting.runs]
     found = outcome(group[0], baseline, confidence, runs)
-    missing = [*_short(runs, published), *still_waiting(runs), *given_up(runs)]
-    short = [run for run in runs if run in missing]
+    short = [*_short(runs, published), *still_waiting(runs), *given_up(runs)]
     cut = [run for run in runs if run.cut_short]
     tried = [setting for setting in group if setting.finished]
     cells = {}

@@ -9,6 +9,7 @@ from functools import reduce
 import numpy as np
 from numpy.typing import NDArray
 
+from lab.report.outcomes import given_up
 from lab.report.records import Record
 
 # With fewer seeds, a median says no more than the seeds themselves.
@@ -49,7 +50,7 @@ def middle(runs: Sequence[Record], name: str, aligned: bool = False) -> Middle |
     """
     chosen = [run for run in runs if run.finished and (run.moment is not None or not aligned)]
     curves = [own for run in chosen if len(own := points(run, name, aligned))]
-    if len(curves) < _SEEDS or any(run.pruned for run in runs):
+    if len(curves) < _SEEDS or given_up(runs):
         return None
     shared = reduce(np.intersect1d, (curve[:, 0] for curve in curves))
     if len(shared) < 2:

@@ -236,12 +236,13 @@ def _fisher(one: Setting, other: Setting) -> float | None:
 
 
 def still_waiting(runs: Sequence[Record]) -> list[Record]:
-    """Runs without a moment that may go on, in a setting that stops runs after their moment.
+    """Runs without a moment that may go on, in a setting that stops runs after their moment; none is :func:`given_up`.
 
     Runs with a moment finish earlier there, so that a ratio of finished runs alone would be too high. A run that failed
     goes on, too (after a full disk, say), unless it diverged.
     """
-    return [run for run in runs if run.stops_early and run.watched_for and run.moment is None and not run.settled]
+    without = [run for run in runs if run.stops_early and run.watched_for and run.moment is None]
+    return [run for run in without if not (run.settled or run.pruned)]
 
 
 def given_up(runs: Sequence[Record]) -> list[Record]:
@@ -256,8 +257,7 @@ def undecided(runs: Sequence[Record]) -> list[Record]:
     (``trainer.max_time``) ended early and :func:`still_waiting`; and those :func:`given_up`.
     """
     cut = [run for run in runs if run.watched_for and run.moment is None and run.cut_short]
-    missing = [*cut, *still_waiting(runs), *given_up(runs)]
-    return [run for run in runs if run in missing]
+    return [*cut, *still_waiting(runs), *given_up(runs)]
 
 
 def decided(run: Record) -> bool:

@@ -9,17 +9,14 @@ from __future__ import annotations
 import itertools
 import random
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
-from pathlib import Path
 
 import optuna
-from filelock import FileLock, Timeout
 from hydra.core.override_parser.types import Override
 from hydra.core.utils import JobReturn
 from omegaconf import DictConfig, OmegaConf
-from optuna.distributions import BaseDistribution, check_distribution_compatibility
+from optuna.distributions import BaseDistribution
 from optuna.trial import FrozenTrial, TrialState
 
 from lab.config.compose import CONFIGS
@@ -28,16 +25,15 @@ from lab.config.overrides import is_whole, quoted, read_override
 from lab.config.suggestions import choices
 from lab.console import LabError, Unfinished, counted, first_line, tell
 from lab.runs.spec import runs_folder
-from lab.runs.study import PRUNED_AT, PRUNER, PRUNERS, SAMPLERS, chosen, shown, storage_at, without_half_line
+from lab.runs.study import PRUNED_AT, PRUNERS, SAMPLERS, chosen, shown
 from lab.sweeps.plan import FOLDER
 from lab.sweeps.search_space import all_values, by_key, distribution, drawn_values, study_name, what_is_searched
+from lab.sweeps.search_study import check_same_search, check_same_space, cut_short_trials, held, opened, written
 from lab.sweeps.unfinished import lost_process
 from lab.sweeps.waiting import end_if_told
 
 # User attribute of a study: why the trial that failed last did so.
 _REASON = "last failure"
-# What all trials of a study have in common.
-_FIXED = "fixed"
 # Runs jobs side by side, given the overrides of each job and the number of the first.
 Launch = Callable[[Sequence[Sequence[str]], int], Sequence[JobReturn]]
 
@@ -67,13 +63,13 @@ def search(config: DictConfig, launch: Launch) -> None:
         raise LabError("a search needs something to search: a key with an interval(), a choice() or a range()")
     space = {key: distribution(override) for key, override in swept.items()}
     name = str(settings.study_name or study_name(config))
-    with _held(runs / FOLDER, name):
+    with held(runs / FOLDER, name):
         where = settings.storage or str(runs / FOLDER / f"{name}.journal")
-        with _written(name):
-            study = _opened(name, where, settings)
-            _check_same_search(study, [one for one in what_is_searched(config) if one.partition("=")[0] not in swept])
-            _check_same_space(study, space)
-            cut_short = _cut_short(study, space)
+        with written(name):
+            study = opened(name, where, settings)
+            check_same_search(study, [one for one in what_is_searched(config) if one.partition("=")[0] not in swept])
+            check_same_space(study, space)
+            cut_short = cut_short_trials(study, space)
             asked, known = settings.n_trials, len(study.trials)
             if settings.sampler.name == "grid":
                 asked = min(asked, _ask_for_all(study, swept, settings.sampler.get("seed")))
@@ -90,7 +86,7 @@ def search(config: DictConfig, launch: Launch) -> None:
         while (left := asked - _finished(study)) > 0:
             size = min(left, settings.n_jobs)
             again, cut_short = cut_short[:size], cut_short[size:]
-            with _written(name):
+            with written(name):
                 new = _asked(study, space, size - len(again), pruned)
             batch = {
                 trial.number: (
@@ -137,120 +133,6 @@ def _check_options(hydra: DictConfig) -> None:
         raise LabError(f"hydra.sweeper.direction={settings.direction} is wrong: it must be maximize or minimize")
     chosen("sampler", SAMPLERS, settings.sampler)
     chosen("pruner", PRUNERS, settings.pruner)
-
-
-def _check_same_search(study: optuna.Study, fixed: Sequence[str]) -> None:
-    """Raises LabError if a study that was given a name began with another experiment or another fixed value."""
-    begun = study.user_attrs.get(_FIXED)
-    if begun is None and not study.trials:
-        study.set_user_attr(_FIXED, list(fixed))
-    elif begun is not None and (unlike := sorted({*begun} ^ {*fixed})):
-        raise LabError(
-            f"study {study.study_name} has begun with other values than these ({', '.join(unlike)}), and its best "
-            "trial would be chosen among unlike ones: give another hydra.sweeper.study_name, or none"
-        )
-
-
-def _check_same_space(study: optuna.Study, space: Mapping[str, BaseDistribution]) -> None:
-    """Raises LabError if earlier trials had other keys, or values that Optuna cannot combine with those of now."""
-    for trial in study.trials:
-        whole = trial.state in (TrialState.COMPLETE, TrialState.PRUNED)
-        if unlike := sorted(trial.params.keys() ^ space.keys() if whole else trial.params.keys() - space.keys()):
-            raise LabError(
-                f"study {study.study_name} has searched {', '.join(sorted(trial.params))}, and this search differs in "
-                f"{', '.join(unlike)}: give another hydra.sweeper.study_name, or none"
-            )
-        for key in trial.distributions.keys() & space.keys():
-            try:
-                check_distribution_compatibility(trial.distributions[key], space[key])
-            except ValueError as error:
-                raise LabError(
-                    f"study {study.study_name} has searched other values of {key}: give another "
-                    "hydra.sweeper.study_name, or none"
-                ) from error
-
-
-def _cut_short(study: optuna.Study, space: Mapping[str, BaseDistribution]) -> list[FrozenTrial]:
-    """Trials that were begun and never ended; marks those that were pruned, or whose values were not all drawn."""
-    left = []
-    for trial in study.get_trials(states=[TrialState.RUNNING]):
-        if PRUNED_AT in trial.user_attrs:  # the search had ended before its job told it so
-            study.tell(trial.number, state=TrialState.PRUNED)
-        elif trial.params.keys() != space.keys():
-            study.tell(trial.number, state=TrialState.FAIL)
-        else:
-            left.append(trial)
-    return left
-
-
-@contextmanager
-def _written(name: str) -> Iterator[None]:
-    """Says in one sentence that a study could not be written in the block, as on a full disk.
-
-    Raises:
-        Unfinished: in place of the error of the operating system.
-    """
-    try:
-        yield
-    except OSError as error:
-        raise Unfinished(f"study {name} cannot be written ({error}): the same command goes on with it") from error
-
-
-@contextmanager
-def _held(folder: Path, name: str) -> Iterator[None]:
-    """Keeps other processes from running the same search within the block.
-
-    Raises:
-        LabError: if one runs it already, or the folder cannot be locked.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder / f".{name}.lock", fallback_to_soft=False)
-    try:
-        lock.acquire(blocking=False)
-    except Timeout:
-        raise LabError(
-            f"another process is searching {name} below {folder.parent}: wait for it, or search something else"
-        ) from None
-    except OSError as error:
-        raise LabError(
-            f"{folder} cannot be locked, so that two processes might search the same: {error}; name another folder "
-            "with paths.runs"
-        ) from error
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-def _opened(name: str, where: str, settings: DictConfig) -> optuna.Study:
-    """Opens the study, a new one or the one to go on with, and sets its sampler and pruner.
-
-    Raises:
-        LabError: if the study cannot be opened or has another direction.
-    """
-    wanted = str(settings.direction)
-    try:
-        if without_half_line(where):
-            tell(f"study {name}: its last line was not whole, as after a full disk, and is left out")
-        study = optuna.create_study(
-            study_name=name, storage=storage_at(where), direction=settings.direction, load_if_exists=True
-        )
-        known = study.trials
-    except Exception as error:  # the errors of a database or of somebody else's file cannot be listed
-        raise LabError(f"study {name} at {shown(where)} cannot be opened: {first_line(error)}") from error
-    if known and study.direction.name.lower() != wanted:
-        raise LabError(
-            f"hydra.sweeper.direction={wanted}, but study {name} has {study.direction.name.lower()}: give another "
-            "hydra.sweeper.study_name, or none"
-        )
-    options = dict(settings.sampler)
-    if options.get("seed") is not None:
-        # A sampler starts over in each process: with the same seed it would propose the same values again.
-        options["seed"] += len(known)
-    study.sampler = chosen("sampler", SAMPLERS, options)
-    # Read by the processes of the trials.
-    study.set_user_attr(PRUNER, dict(settings.pruner))
-    return study
 
 
 def _ask_for_all(study: optuna.Study, swept: Mapping[str, Override], seed: int | None) -> int:
@@ -330,7 +212,7 @@ def _run(
         raise LabError(f"{told}: the same command goes on") from error
     cut_short = 0
     for number, (values, _) in batch.items():
-        with _written(study.study_name):
+        with written(study.study_name):
             outcome = _note(study, number, first[values], ends[values])
         if outcome is None:
             cut_short += 1

@@ -141,15 +141,11 @@ def test_heads_must_divide_the_width() -> None:
 
 @pytest.mark.slow
 @needs_compiler
-@pytest.mark.parametrize(
-    ("name", "backend"),
-    [("fixed", "aot_eager"), ("norm_row_var", "inductor"), ("learnable", "aot_eager"), ("adaptive", "inductor")],
-)
-def test_compiles_whole_and_a_new_temperature_compiles_nothing(name, backend) -> None:
-    """Down to C++, which takes seconds apiece, under those with most operations."""
+@pytest.mark.parametrize("name", ["fixed", "norm_row_var", "learnable", "adaptive"])
+def test_compiles_whole_and_a_new_temperature_compiles_nothing(name) -> None:
     rule = RULES[name](heads=4, head_dim=16)
     layer = Attention(64, 4, rule)
-    compiled = torch.compile(layer, fullgraph=True, backend=backend)
+    compiled = torch.compile(layer, fullgraph=True)
     x = torch.randn(2, 24, 64)
     torch.testing.assert_close(compiled(x), layer(x), rtol=1e-4, atol=1e-5)
     with torch._dynamo.config.patch(error_on_recompile=True):
