@@ -23,6 +23,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torchmetrics import Metric
 
+from lab.attention import precision
+
 CUDA = torch.device("cuda", 0)
 _ATEN = torch.ops.aten
 _COPIES = (_ATEN._to_copy.default, _ATEN.copy_.default)
@@ -45,11 +47,12 @@ class FakeGPU(TorchDispatchMode):
             line that reads. These are operations whose result or its shape depends on numbers (``.item()``,
             ``.tolist()``, ``bool(tensor)``, ``nonzero``, indexing by a mask), and copies to or from the GPU that are
             not ``non_blocking``.
+        float64: whether there are 64-bit floats; on Apple's GPUs there are none, and to make one is a TypeError.
     """
 
-    def __init__(self, may_wait: bool = False) -> None:
+    def __init__(self, may_wait: bool = False, float64: bool = True) -> None:
         super().__init__()
-        self.may_wait = may_wait
+        self.may_wait, self.float64 = may_wait, float64
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}
@@ -65,8 +68,14 @@ class FakeGPU(TorchDispatchMode):
         if func is _ATEN.bincount.default:
             return args[0].new_zeros(args[2] if len(args) > 2 else kwargs["minlength"])
         made = func(*args, **kwargs)
+        if not self.float64 and any(map(_is_wide, tree_leaves(made))):
+            raise TypeError(f"{func} makes 64-bit floats, which this GPU has none of, in {_asked_by()}")
         with unset_fake_temporarily():
             return tree_map_only(FakeTensor, _arrived, made)
+
+
+def _is_wide(made: Any) -> bool:
+    return isinstance(made, FakeTensor) and made.device.type == "cuda" and made.dtype in (torch.float64, torch.cdouble)
 
 
 def _arrived(tensor: FakeTensor) -> Tensor:
@@ -104,7 +113,7 @@ def _asked_by() -> str:
 
 
 @contextmanager
-def fake_gpu(may_wait: bool = False) -> Iterator[FakeGPU]:
+def fake_gpu(may_wait: bool = False, float64: bool = True) -> Iterator[FakeGPU]:
     """``device="cuda"`` is there within the block, autograd and autocast included; see :class:`FakeGPU`."""
     states = "torch.cuda.get_rng_state", "torch.cuda.set_rng_state"
     with ExitStack() as stack:
@@ -115,7 +124,9 @@ def fake_gpu(may_wait: bool = False) -> Iterator[FakeGPU]:
         stack.enter_context(patch("torch.autograd._engine_run_backward", run_backward))
         # Below the other, where torch looks for it before it asks for a driver.
         stack.enter_context(_FAKE)
-        yield stack.enter_context(FakeGPU(may_wait))
+        if not float64:
+            stack.enter_context(patch.object(precision, "NO_FLOAT64", ["cuda"]))
+        yield stack.enter_context(FakeGPU(may_wait, float64))
 
 
 def moved(module: nn.Module) -> nn.Module:

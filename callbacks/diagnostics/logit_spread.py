@@ -107,7 +107,7 @@ class LogitSpread(Diagnostic):
                 log_critical_items(spread_BHN, self.epsilon) if grows else undefined,
                 entropy_slope(weights, logits) if is_softmax and "bias" not in layer else undefined,
             )
-            values.append(torch.stack([mean.double() for mean in query_means(columns, logits)], dim=1).cpu())
+            values.append(torch.stack(query_means(columns, logits), dim=1).cpu().double())
         return values
 
     def conclude(self, seen: list[Any]) -> Findings:

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from lab.attention.masks import key_counts
+from lab.attention.precision import in_float64
 from lab.callbacks.diagnostics.base import Diagnostic
 from lab.observation.attention_statistics import temperature_of
 from lab.observation.observe import Chunk, Findings, head_rows
@@ -36,13 +37,14 @@ class TemperatureInUse(Diagnostic):
         values = []
         for rule, normaliser, layer in zip(chunk.rules, chunk.normalisers, chunk.layers, strict=True):
             q, k, mask = layer["q"], layer["k"], layer.get("mask")
-            tau = temperature_of(rule, q, k, mask).double()
+            tau = temperature_of(rule, q, k, mask)
             known = tau.isfinite() & (key_counts(mask, k) > 1) & normaliser.takes_temperature
             tau_BHX, known_BHX = (
                 x.expand(*q.shape[:2], -1, -1).flatten(2) for x in torch.broadcast_tensors(tau, known)
             )
-            tau_BHX = tau_BHX.where(known_BHX, 0)
-            values.append(torch.stack([x.sum((0, 2)).double() for x in (known_BHX, tau_BHX, tau_BHX.square())]).cpu())
+            tau_BHX = in_float64(tau_BHX.where(known_BHX, 0))
+            sums = (in_float64(known_BHX), tau_BHX, tau_BHX.square())
+            values.append(torch.stack([x.sum((0, 2)) for x in sums]).cpu())
         return values
 
     def conclude(self, seen: list[Any]) -> Findings:

@@ -106,7 +106,7 @@ class _Validated:
                 continue
             self._means.append(float(self._optim.loss(answers, target)))
             each = [self._optim.loss(answers[i : i + 1], target[i : i + 1]) for i in range(len(target))]
-            each_B, count_B = torch.stack(each).double().cpu(), _sums(asked, asked)[:, 1]
+            each_B, count_B = torch.stack(each).cpu().double(), _sums(asked, asked)[:, 1]
             # The mean of no answers is NaN.
             self._losses.append(torch.stack([each_B.where(count_B > 0, 0.0) * count_B, count_B], dim=1))
             self._several = target.dim() == 2
@@ -154,7 +154,7 @@ class _Validated:
 
 def _sums(right: Tensor, asked: Tensor) -> Tensor:
     """Right answers of each sample, and answers asked for, from bool [B] or [B, M]; [B, 2] float64 on the CPU."""
-    return torch.stack([one.reshape(len(one), -1).sum(1).double() for one in (right, asked)], dim=1).cpu()
+    return torch.stack([one.reshape(len(one), -1).sum(1) for one in (right, asked)], dim=1).cpu().double()
 
 
 def _mean(sums: Sequence[Tensor]) -> dict[str, Any]:

@@ -12,10 +12,18 @@ from torch import Tensor
 # Of shapes alone: PyTorch raises an error when it is asked about autocast there.
 _NO_AUTOCAST = ("meta",)
 
+# Apple's GPUs have no 64-bit floats.
+NO_FLOAT64 = ["mps"]
+
 
 def at_least_float32(*tensors: Tensor) -> tuple[Tensor, ...]:
     """The tensors, half precision raised to float32: statistics of 16-bit numbers are too coarse."""
     return tuple(t.float() if t.dtype in (torch.bfloat16, torch.float16) else t for t in tensors)
+
+
+def in_float64(tensor: Tensor) -> Tensor:
+    """The tensor in float64, on the processor where its own device has no 64-bit floats."""
+    return (tensor.cpu() if tensor.device.type in NO_FLOAT64 else tensor).double()
 
 
 def without_autocast(tensor: Tensor) -> AbstractContextManager[object]:

@@ -14,6 +14,7 @@ from torch import Tensor
 from lab.attention.functional import attend_explicit
 from lab.attention.layers import MultiHead
 from lab.attention.normaliser import Normaliser, Total
+from lab.attention.precision import in_float64
 from lab.attention.rule import TemperatureRule
 
 
@@ -86,9 +87,10 @@ def softmax_jacobian(weights_BHNM: Tensor) -> Tensor:
     Source: Eureka-moments in Transformers, A.11.
     """
     # In float32 the three sums cancel to noise where a row is within 3e-4 of one-hot.
-    w = weights_BHNM.double()
+    w = in_float64(weights_BHNM)
     squares = w.square().sum(-1)
-    return (squares - 2 * w.pow(3).sum(-1) + squares.square()).clamp_min(0).sqrt().float()
+    norm_BHN = (squares - 2 * w.pow(3).sum(-1) + squares.square()).clamp_min(0).sqrt()
+    return norm_BHN.float().to(weights_BHNM.device)
 
 
 def sink_value_norms(weights_BHNM: Tensor, v_BHMD: Tensor) -> tuple[Tensor, Tensor]:
@@ -198,7 +200,7 @@ def log_critical_items(spread_BHN: Tensor, epsilon: float) -> Tensor:
 
     Source: "softmax is not enough", Lemma 2.1 (equation 2) and Theorem 2.2.
     """
-    return spread_BHN.double() - math.log(epsilon)
+    return spread_BHN - math.log(epsilon)
 
 
 def entropy_slope(weights_BHNM: Tensor, logits_BHNM: Tensor) -> Tensor:
@@ -263,4 +265,4 @@ def output_derivatives(
 
 def _log(counts: Tensor, like: Tensor) -> Tensor:
     """Logarithms of whole numbers, computed in float64 and then rounded to the precision of ``like``."""
-    return counts.double().log().to(like.dtype)
+    return in_float64(counts).log().to(like.dtype).to(like.device)

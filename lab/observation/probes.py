@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lab.attention.precision import at_least_float32
+from lab.attention.precision import at_least_float32, in_float64
 
 # Scenes times features times representations of one batched solve: 512 MiB in float32.
 _BATCH_ELEMENTS = 2**27
@@ -170,7 +170,7 @@ def code_length(features_PND: Tensor, targets: Targets, portions: Sequence[float
     bits = []
     for group in _groups(features_PND):
         # In float32, rounding moves probabilities by more than the tolerance, and fits would not end early.
-        group = group.double()
+        group = in_float64(group)
         mean_P1D, scale_P1D = _mean_and_scale(group)
         group = (group - mean_P1D) / scale_P1D
         total = torch.tensor([ends[0] * math.log2(c) for c in targets.classes]).repeat(len(group), 1).double()
@@ -232,7 +232,7 @@ def predict_standardised(
     """
     if x.shape[-1] < x.shape[1]:
         if tolerance < _OF_FLOAT32:
-            x, new = x.double(), new.double()
+            x, new = in_float64(x), in_float64(new)
         x, new, y = _with_intercept(x), _with_intercept(new), y.to(x)
         gram = _plus_diagonal(x.mT @ x / 2, l2)
         weights_PKD = fit(
@@ -261,7 +261,7 @@ def dual_predict(
 ) -> Tensor:
     """Logits [P, m, K] of probes from inner products alone: of the fitted scenes, and of new with fitted scenes."""
     # Products of many features are large beside l2: in float32 the factorisation would lose it.
-    given, products_Pnn = products_Pnn.dtype, products_Pnn.double()
+    products_Pnn = in_float64(products_Pnn)
     y = y.to(products_Pnn)
     factor = _plus_diagonal(products_Pnn / 2, l2)
     alpha_PKN = fit(
@@ -273,7 +273,7 @@ def dual_predict(
         iterations,
         tolerance,
     )
-    return new_Pmn @ alpha_PKN.mT.to(given)
+    return new_Pmn @ alpha_PKN.mT.to(new_Pmn)
 
 
 # In float32, rounding moves probabilities by up to this in a step: a fit to less would not end early.

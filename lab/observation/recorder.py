@@ -162,7 +162,8 @@ def own_random_numbers(device: torch.device) -> Iterator[None]:
     """Keeps, within the block, the random numbers of Python, NumPy, CPU and device from the program outside it."""
     of_python, of_numpy = random.getstate(), np.random.get_state()
     try:
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        devices = [] if device.type == "cpu" else [device]
+        with torch.random.fork_rng(devices, device_type=device.type if devices else "cuda"):
             yield
     finally:
         random.setstate(of_python)

@@ -103,7 +103,7 @@ def _gpu() -> str | None:
     import torch
 
     if not torch.cuda.is_available():
-        return None
+        return "Apple GPU" if torch.backends.mps.is_available() else None
     if not torch.cuda.is_initialized():
         # PyTorch would open the GPU to ask it, which takes memory there, and runs on the CPU have no use for it.
         first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]

@@ -84,7 +84,7 @@ def start(spec: RunSpec) -> list[Summary]:
     """
     # Finished runs need no devices: any machine can tell that nothing is left to train.
     if spec.force or not all(is_finished(one.folder) for one in spec.each):
-        _check_devices(spec.config.trainer)
+        _check_devices(spec.config)
     keep_freed_memory()
     with noted_if_slow("loading PyTorch"):
         from lab.training.fit import train  # takes seconds: torch, Lightning, timm
@@ -132,13 +132,14 @@ def share_of_threads(side_by_side: int | None) -> int | None:
     return max(1, cores // (cores if side_by_side < 0 else int(side_by_side)))
 
 
-def _check_devices(trainer: DictConfig) -> None:
-    """Refuses devices that are not there before anything is built for them.
+def _check_devices(config: DictConfig) -> None:
+    """Refuses devices that are not there, or cannot do what is asked of them, before anything is built for them.
 
     Raises:
         LabError: if the trainer asks for GPUs, and this machine has none, or has fewer; for more processes than this
-            machine has cores; or for nodes whose processes nobody starts.
+            machine has cores; for nodes whose processes nobody starts; or for 64-bit floats on Apple's GPU.
     """
+    trainer = config.trainer
     # NODE_RANK and MASTER_ADDR: somebody starts a process on each node by hand.
     alone = slurm.job() is None and not {"LOCAL_RANK", "NODE_RANK", "MASTER_ADDR"} & set(os.environ)
     if trainer.num_nodes > 1 and alone:
@@ -152,12 +153,19 @@ def _check_devices(trainer: DictConfig) -> None:
         cores = max(2, os.cpu_count() or 1)
         if asked > cores and "LOCAL_RANK" not in os.environ:
             raise LabError(f"trainer.devices={devices} starts too many processes: there are only {cores} CPU cores")
-    if accelerator not in ("gpu", "cuda"):
+    if accelerator not in ("gpu", "cuda", "mps", "auto"):
         return
     import torch  # takes seconds
 
+    apple = accelerator != "cuda" and torch.backends.mps.is_available()
+    precisions = {"trainer.precision": trainer.precision, "optim.loss_precision": config.optim.get("loss_precision")}
+    for name, precision in precisions.items():
+        if apple and precision is not None and "64" in str(precision):
+            raise LabError(f"{name}={precision}: Apple's GPU knows no 64-bit floats; trainer=cpu trains with them")
+    if accelerator in ("mps", "auto"):
+        return
     there = torch.cuda.device_count()
-    if not there and not (accelerator == "gpu" and torch.backends.mps.is_available()):
+    if not there and not apple:
         raise LabError(
             f"trainer.accelerator={accelerator}, and PyTorch finds no GPU here: trainer=cpu trains without one"
         )

@@ -1,4 +1,7 @@
-"""The GPU's code, run without one: no tensor lies on the wrong device, and no training step waits for the GPU."""
+"""The GPU's code, run without one: no tensor lies on the wrong device, and no training step waits for the GPU.
+
+Nor has any 64-bit floats, which Apple's GPUs do not know.
+"""
 
 from __future__ import annotations
 
@@ -178,7 +181,7 @@ def step_in_small(experiment: str, stand_ins: Path, *overrides: str) -> Any:
     """The module of an experiment in small, after a training step and a validation step on the fake GPU."""
     module, data = build_model_and_data(small(experiment, stand_ins, *overrides))
     data.setup("fit")
-    with fake_gpu() as gpu:
+    with fake_gpu(float64=False) as gpu:
         train_a_step(moved(module), data, gpu)
     return module
 
@@ -232,7 +235,7 @@ def test_a_step_of_seeds_together(softmax: str, stand_ins: Path) -> None:
         )
         data.setup("fit")
         seeds.append(Seed(number, module, data))
-    with fake_gpu() as gpu:
+    with fake_gpu(float64=False) as gpu:
         together = moved(SeedsModule(seeds))
         for seed in seeds:
             moved(seed.module)
@@ -275,11 +278,12 @@ def test_every_callback_is_tried_or_is_known_not_to_be() -> None:
     assert diagnostics().keys() & ELSEWHERE.keys() == {"exact_match", "induction_heads"}
 
 
+@pytest.mark.parametrize("float64", [True, False], ids=["NVIDIA", "Apple"])
 @pytest.mark.parametrize("diagnostic", sorted(diagnostics().keys() - ELSEWHERE.keys()))
-def test_every_diagnostic_looks(diagnostic: str, looked_at: tuple[Any, Any], tmp_path: Path) -> None:
+def test_every_diagnostic_looks(diagnostic: str, float64: bool, looked_at: tuple[Any, Any], tmp_path: Path) -> None:
     model, data = looked_at
     own = diagnostics()[diagnostic](folder=str(tmp_path), scenes=16)
-    with fake_gpu(may_wait=True):
+    with fake_gpu(may_wait=True, float64=float64):
         (found,) = observe(model, data, [own], CUDA, MixedPrecision("bf16-mixed", "cuda"))
     own.keep(found, 1, 1)
     assert own.path.exists() == bool(found.rows)
@@ -292,7 +296,7 @@ def test_induction_heads_are_looked_for(stand_ins: Path, tmp_path: Path, monkeyp
     monkeypatch.setattr(own, "_drawn", lambda self, seen: torch.arange(8).repeat(2, 2))
     module, data = build_model_and_data(small("causal_language_small", stand_ins, "softmax=norm_softmax"))
     data.setup("fit")
-    with fake_gpu(may_wait=True):
+    with fake_gpu(may_wait=True, float64=False):
         (found,) = observe(moved(module).model, data, [own(folder=str(tmp_path))], CUDA)
     assert [row["layer"] for row in found.rows] == [0, 0, -1]
 
@@ -312,6 +316,11 @@ def test_induction_heads_are_looked_for(stand_ins: Path, tmp_path: Path, monkeyp
 def test_who_waits_is_named(read: Any, words: str) -> None:
     with fake_gpu(), pytest.raises(Waits, match=rf"{words}.*tests/lab/test_fake_cuda.py:\d+: .*lambda x"):
         read(torch.ones(2, device="cuda"))
+
+
+def test_a_gpu_without_64_bit_floats_makes_none() -> None:
+    with fake_gpu(float64=False), pytest.raises(TypeError, match=r"64-bit floats.*tests/lab/test_fake_cuda.py:\d+: "):
+        torch.ones(2, device="cuda").double()
 
 
 def test_a_tensor_on_the_wrong_device_is_an_error() -> None:

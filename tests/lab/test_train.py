@@ -605,6 +605,19 @@ def test_devices_that_are_not_there_are_told_before_anything_is_built(
     assert not list(tmp_path.rglob("*"))
 
 
+@pytest.mark.parametrize("overrides", [["optim.loss_precision=float64"], ["trainer.precision=64-true"]])
+@pytest.mark.parametrize("accelerator", ["gpu", "mps", "auto"])
+def test_64_bit_floats_are_refused_on_a_gpu_without_them(
+    tmp_path: Path, accelerator: str, overrides: list[str], monkeypatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    command = [*SMALL, f"trainer.accelerator={accelerator}", *overrides, f"paths.runs={tmp_path}"]
+    with pytest.raises(LabError, match=rf"^{re.escape(overrides[0])}: Apple's GPU knows no 64-bit floats; trainer=cpu"):
+        train_with(command)
+    assert not list(tmp_path.rglob("*"))
+
+
 def test_processes_that_would_each_train_alone_in_one_folder_are_refused(tmp_path: Path, monkeypatch) -> None:
     """torchrun has started two, and the trainer knows of one."""
     for name, value in {"LOCAL_RANK": "1", "WORLD_SIZE": "2"}.items():
