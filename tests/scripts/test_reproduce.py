@@ -821,6 +821,29 @@ def test_names_of_rows_are_not_cut_off(labels: list[str], tmp_path: Path) -> Non
     assert is_whole(maps.derivatives(runs, ["q", "k", "v"], 20))
 
 
+def test_maps_of_attention_have_one_scale_and_their_shares_below(tmp_path: Path) -> None:
+    runs = []
+    for label, most in (("even", 0.2), ("sharp", 0.8)):
+        folder = tmp_path / label / "diagnostics"
+        (folder / "attention_maps").mkdir(parents=True)
+        received_LBHM = np.full((1, 2, 1, 5), 0.05)
+        received_LBHM[..., 1] = most
+        np.savez(folder / "attention_maps" / "epoch_00040.npz", received=received_LBHM)
+        rows = [(step, 0, 0, kind, mass, 2) for step, kind, mass in (
+            (1, "indicator", 0.1), (2, "indicator", most), (2, "target", 0.15), (2, "sink", 0.9)
+        )]  # fmt: skip
+        columns = ["step", "layer", "head", "region", "mass", "tokens"]
+        pd.DataFrame(rows, columns=columns).to_csv(folder / "attention_mass.csv", index=False)
+        runs.append(Shown(label, label, (tmp_path / label,)))
+    images = [axes.images[0] for axes in maps.attention(runs).axes[:2]]
+    assert [image.get_clim() for image in images] == [(0, 0.8)] * 2
+    about, shares = numbers.attention_shares(runs)
+    assert "(even attention: 40.0% and 40.0%)" in about
+    assert shares.to_dict("list") == {
+        "run": ["even", "sharp"], "layer": ["0", "0"], "indicators": ["20.0%", "80.0%"], "targets": ["15.0%"] * 2
+    }  # fmt: skip
+
+
 def is_whole(drawn: Figure) -> bool:
     """Tells whether nothing of a figure lies outside of it."""
     lay_out(drawn)

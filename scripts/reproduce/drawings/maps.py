@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
@@ -20,13 +19,14 @@ def attention(runs: Sequence[Shown]) -> Figure:
     """Attention to each patch of a scene, over queries and heads; a row per run, a column per layer (Figure 3)."""
     pictures = {}
     for run in runs:
-        received_LBHM = _arrays(run, "attention_maps", None)["received"].astype(float)
+        received_LBHM = run.arrays("attention_maps")["received"].astype(float)
         pictures[run.label] = [_on_grid(layer) for layer in received_LBHM[:, 0].mean(1)]
     figure, axes = _maps(pictures)
+    most = max(picture.max() for layers in pictures.values() for picture in layers)
     for run, panels in zip(runs, axes, strict=True):
         for panel, picture in zip(panels, pictures[run.label], strict=True):
-            panel.imshow(picture, cmap="gray", interpolation="nearest")
-    figure.suptitle("white: most attention; each map has its own scale", fontsize=8)
+            image = panel.imshow(picture, vmin=0, vmax=most, cmap="gray", interpolation="nearest")
+    figure.colorbar(image, ax=axes, shrink=0.8, label="share of attention")
     return figure
 
 
@@ -45,7 +45,7 @@ def derivatives(runs: Sequence[Shown], of: Sequence[str], epoch: int | str) -> F
     at = _epoch(runs, epoch)
     pictures: dict[str, list[NDArray[Any]]] = {}
     for run in runs:
-        arrays = _arrays(run, "attention_gradients", at)
+        arrays = run.arrays("attention_gradients", at)
         pictures |= {f"{run.label}\n{name.upper()}": [_on_grid(layer) for layer in arrays[name]] for name in of}
     figure, axes = _maps(pictures)
     for panels, maps in zip(axes, pictures.values(), strict=True):
@@ -65,16 +65,6 @@ def _epoch(runs: Sequence[Shown], asked: int | str) -> int:
     if not moments or moments[0] is None:
         raise LabError(f"{name} has had no Eureka-moment at whose epoch maps could be drawn")
     return moments[0]
-
-
-def _arrays(run: Shown, diagnostic: str, epoch: int | None) -> dict[str, NDArray[Any]]:
-    folder = run.folder / "diagnostics" / diagnostic
-    name = "epoch_*.npz" if epoch is None else f"epoch_{epoch:05d}.npz"
-    found = sorted(folder.glob(name))
-    if not found:
-        raise LabError(f"{folder} has no {name}: run it with 'callbacks=[default,figures]', to that epoch")
-    with np.load(found[-1], allow_pickle=False) as arrays:
-        return dict(arrays)
 
 
 def _on_grid(values: NDArray[Any]) -> NDArray[Any]:

@@ -47,6 +47,21 @@ def derivative_ratios(runs: Sequence[Shown]) -> tuple[str, pd.DataFrame]:
     return f"Mean |derivative| on indicators over that on targets, the median {_BEFORE}", pd.DataFrame(rows)
 
 
+def attention_shares(runs: Sequence[Shown]) -> tuple[str, pd.DataFrame]:
+    """Shares of attention on indicators and on targets, of what :func:`maps.attention` draws."""
+    rows, even = [], ""
+    for run in runs:
+        table = last_look(run.table("attention_mass"))
+        tokens = run.arrays("attention_maps")["received"].shape[-1]
+        for layer, own in table.groupby("layer"):
+            kinds = own[own["region"].isin(["indicator", "target"])].groupby("region")[["mass", "tokens"]].mean()
+            shares = {f"{kind}s": f"{mass:.1%}" for kind, mass in kinds["mass"].items()}
+            rows.append({"run": run.label, "layer": str(layer)} | shares)
+            even = " and ".join(f"{count / tokens:.1%}" for count in kinds["tokens"])
+    about = f"Share of attention at the end of training, mean over queries, heads and scenes (even attention: {even})"
+    return about, pd.DataFrame(rows)
+
+
 def score_shares(runs: Sequence[Shown]) -> tuple[str, pd.DataFrame]:
     """Shares of small and large attention weights, of what :func:`training.attention_scores` draws."""
     rows = []

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from lab.console import LabError
 from lab.runs.metrics import FILE as METRICS
@@ -55,6 +58,20 @@ class Shown:
         if not path.exists():
             raise LabError(f"{self.folder} has nothing of {diagnostic}: run it with 'callbacks=[default,figures]'")
         return pd.read_csv(path)
+
+    def arrays(self, diagnostic: str, epoch: int | None = None) -> dict[str, NDArray[Any]]:
+        """Arrays of what a diagnostic found in the first run after an epoch, by default the last one it looked at.
+
+        Raises:
+            LabError: if it did not look then.
+        """
+        folder = self.folder / "diagnostics" / diagnostic
+        name = "epoch_*.npz" if epoch is None else f"epoch_{epoch:05d}.npz"
+        found = sorted(folder.glob(name))
+        if not found:
+            raise LabError(f"{folder} has no {name}: run it with 'callbacks=[default,figures]', to that epoch")
+        with np.load(found[-1], allow_pickle=False) as arrays:
+            return dict(arrays)
 
 
 def curves(folder: Path, *names: str) -> pd.DataFrame:
