@@ -13,6 +13,7 @@ from torch import Tensor
 from lab.attention.masks import Mask, fully_masked_rows, written_out
 from lab.attention.precision import at_least_float32
 from lab.attention.rule import inverse_temperature
+from lab.attention.torch_internals import softmax_backward
 
 if TYPE_CHECKING:
     from lab.attention.normaliser import Normaliser
@@ -119,7 +120,7 @@ class SoftmaxIn16Bit(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, Tensor, None]:
         q, k, weights = ctx.saved_tensors
-        of_logits = torch._softmax_backward_data(grad_output, weights, -1, weights.dtype)
+        of_logits = softmax_backward(grad_output, weights)
         return (of_logits @ k).float(), of_logits.transpose(-2, -1) @ q.to(k.dtype), None
 
 

@@ -13,6 +13,7 @@ from torch.func import vjp
 
 from lab.attention.precision import without_autocast
 from lab.attention.score_variance import rounding_variance
+from lab.attention.torch_internals import softmax_backward
 
 
 class NormWeights(torch.autograd.Function):
@@ -56,7 +57,7 @@ class NormWeights(torch.autograd.Function):
             with without_autocast(q):
                 back = vjp(lambda q, k: NormWeights.forward(q, k, tau, ctx.factor, ctx.root)[0], q, k)[1]
                 return *back(grad_output), None, None, None
-        of_logits = torch._softmax_backward_data(grad_output, weights, -1, weights.dtype)
+        of_logits = softmax_backward(grad_output, weights)
         of_sigma = torch.linalg.vecdot(of_logits, logits).unsqueeze(-1).float() * by_sigma
         of_scores = of_logits.mul_(beta.to(q.dtype)).addcmul_(logits, of_sigma.to(q.dtype))
         # Rows of ``of_scores`` sum to 0, so that the gradient of k needs no centring.

@@ -319,43 +319,44 @@ def fit(
         size: number of representations P.
     """
     sizes, columns = torch.tensor(targets.classes, device=y_KN.device), len(y_KN)
-    runs = _runs(targets.classes)
-    start = _probabilities(torch.zeros_like(y_KN).unsqueeze(0), runs)
+    blocks = _equal_blocks(targets.classes)
+    start = _probabilities(torch.zeros_like(y_KN).unsqueeze(0), blocks)
     weights = solve((y_KN - start).expand(size, -1, -1).contiguous())
     before = torch.zeros_like(weights)
-    ages = torch.ones(size, len(targets.classes), device=y_KN.device, dtype=y_KN.dtype)
+    since_restart = torch.ones(size, len(targets.classes), device=y_KN.device, dtype=y_KN.dtype)
     old_p: Tensor | None = None
     for step in range(iterations):
-        momentum = ((ages - 1) / (ages + 2)).repeat_interleave(sizes, dim=1, output_size=columns).unsqueeze(-1)
+        momentum = (since_restart - 1) / (since_restart + 2)
+        momentum = momentum.repeat_interleave(sizes, dim=1, output_size=columns).unsqueeze(-1)
         ahead = weights + momentum * (weights - before)
         f = apply(ahead)
-        p = _probabilities(f, runs)
-        # Comparing costs a pass over all probabilities, so only two steps of every ten are compared.
+        p = _probabilities(f, blocks)
+        # Comparing costs a pass over all probabilities: one step of every ten is compared with the one before it.
         if old_p is not None and float((p - old_p).abs_().max()) < tolerance:
             break
         old_p = p if step % 10 == 8 else None
         before, weights = weights, solve(f.mul_(0.5).sub_(p).add_(y_KN))
-        turned = ((ahead - weights) * (weights - before)).sum(-1)
-        back = torch.stack([own.sum(1) for own in turned.split(targets.classes, dim=1)], dim=1) > 0
-        ages = torch.where(back, torch.ones_like(ages), ages + 1)
+        against_step = ((ahead - weights) * (weights - before)).sum(-1)
+        turns_back = torch.stack([own.sum(1) for own in against_step.split(targets.classes, dim=1)], dim=1) > 0
+        since_restart = torch.where(turns_back, torch.ones_like(since_restart), since_restart + 1)
     return weights
 
 
-def _runs(classes: Sequence[int]) -> list[tuple[slice, int]]:
+def _equal_blocks(classes: Sequence[int]) -> list[tuple[slice, int]]:
     """Neighbouring targets with equally many classes, as (their columns, classes): one softmax serves them all."""
-    runs: list[tuple[slice, int]] = []
+    blocks: list[tuple[slice, int]] = []
     start = 0
     for size in classes:
-        if runs and runs[-1][1] == size:
-            runs[-1] = (slice(runs[-1][0].start, start + size), size)
+        if blocks and blocks[-1][1] == size:
+            blocks[-1] = (slice(blocks[-1][0].start, start + size), size)
         else:
-            runs.append((slice(start, start + size), size))
+            blocks.append((slice(start, start + size), size))
         start += size
-    return runs
+    return blocks
 
 
-def _probabilities(f_PKN: Tensor, runs: Sequence[tuple[slice, int]]) -> Tensor:
-    parts = [f_PKN[:, columns].unflatten(1, (-1, size)).softmax(2).flatten(1, 2) for columns, size in runs]
+def _probabilities(f_PKN: Tensor, blocks: Sequence[tuple[slice, int]]) -> Tensor:
+    parts = [f_PKN[:, columns].unflatten(1, (-1, size)).softmax(2).flatten(1, 2) for columns, size in blocks]
     return torch.cat(parts, dim=1)
 
 

@@ -64,7 +64,7 @@ def gather(root: str | Path, processes: int | None = None) -> Gathered:
     def leave_out(folder: Path, why: str) -> None:
         left_out[folder] = f"{folder.name} {why}"
 
-    found = walk_runs(root, left_out=leave_out, no_run=leave_out)
+    found = walk_runs(root, on_skipped=leave_out, on_no_run=leave_out)
     stamps = {str(one.path.relative_to(root)): _stamp(one.entries) for one in found}
     known = _read_index(root)
     fresh = {name: known[name][1] for name, stamp in stamps.items() if name in known and known[name][0] == stamp}

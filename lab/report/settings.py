@@ -42,7 +42,7 @@ class Setting:
 
     @property
     def finished(self) -> tuple[Record, ...]:
-        """Runs that were trained to their end; ratios and means count only these."""
+        """Runs that were trained to their end; ratios and times also count those that diverged."""
         return tuple(run for run in self.runs if run.finished)
 
     @property

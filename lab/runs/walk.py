@@ -32,21 +32,21 @@ class FoundRun:
 
 def walk_runs(
     root: Path,
-    passing: Callable[[Path], object] | None = None,
-    left_out: Callable[[Path, str], object] | None = None,
-    no_run: Callable[[Path, str], object] | None = None,
+    on_folder: Callable[[Path], object] | None = None,
+    on_skipped: Callable[[Path, str], object] | None = None,
+    on_no_run: Callable[[Path, str], object] | None = None,
 ) -> Iterator[FoundRun]:
     """Finds the run folders below ``root`` (or ``root`` itself); runs set aside by ``force=true`` are left out.
 
     Args:
         root: where to look.
-        passing: called with every folder on the way that is no run.
-        left_out: called with every folder that may hold runs and is not looked into, and why: a link, which is not
+        on_folder: called with every folder on the way that is no run.
+        on_skipped: called with every folder that may hold runs and is not looked into, and why: a link, which is not
             followed, or one that may not be read.
-        no_run: called with every folder that was a run and counts as none, and why: it was set aside, or has no
+        on_no_run: called with every folder that was a run and counts as none, and why: it was set aside, or has no
             summary.
     """
-    leave_out, pass_over = left_out or _ignore, no_run or _ignore
+    on_skipped, on_no_run = on_skipped or _ignore, on_no_run or _ignore
     waiting = [root]
     while waiting:
         folder = waiting.pop()
@@ -56,19 +56,19 @@ def walk_runs(
         except (FileNotFoundError, NotADirectoryError):  # moved away meanwhile
             continue
         except OSError as error:
-            leave_out(folder, f"cannot be read: {error.strerror}")
+            on_skipped(folder, f"cannot be read: {error.strerror}")
             continue
         if FILE in inside:
             if was_set_aside(folder):
-                pass_over(folder, f"has a {_ASIDE} in its name, as a run that force=true has set aside")
+                on_no_run(folder, f"has a {_ASIDE} in its name, as a run that force=true has set aside")
             else:
                 yield FoundRun(folder, inside)
             continue
         if PROVENANCE in inside:
-            pass_over(folder, f"has no {FILE}: it has only just begun, or has lost it")
+            on_no_run(folder, f"has no {FILE}: it has only just begun, or has lost it")
             continue
-        if passing is not None:
-            passing(folder)
+        if on_folder is not None:
+            on_folder(folder)
         for entry in inside.values():
             if entry.name in _SKIP:
                 continue
@@ -76,7 +76,7 @@ def walk_runs(
                 if entry.is_dir(follow_symlinks=False):
                     waiting.append(Path(entry.path))
                 elif entry.is_dir():
-                    leave_out(Path(entry.path), "is a link, which is not followed: name what it points to")
+                    on_skipped(Path(entry.path), "is a link, which is not followed: name what it points to")
 
 
 def _ignore(folder: Path, why: str) -> None:

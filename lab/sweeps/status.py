@@ -128,8 +128,8 @@ class Gathering:
         runs: dict[Path, RunStatus] = {}
         for one in walk_runs(
             here,
-            passing=lambda folder: plans.extend(read_plans(folder / FOLDER)),
-            left_out=lambda folder, why: runs.update({folder: RunStatus(folder, "left out", reason=why)}),
+            on_folder=lambda folder: plans.extend(read_plans(folder / FOLDER)),
+            on_skipped=lambda folder, why: runs.update({folder: RunStatus(folder, "left out", reason=why)}),
         ):
             runs[one.path] = self._status(one.path)
         missing: dict[Path, tuple[Plan, ...]] = {}

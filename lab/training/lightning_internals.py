@@ -1,7 +1,8 @@
 """Uses private parts of Lightning and PyTorch where they have no public API: one small function for each.
 
-Nothing else in ``lab/training`` but ``onednn.py`` uses their private names. Once a new version removes one or changes
-its meaning, ``tests/lab/training/test_lightning_internals.py`` fails with the name of the function here.
+Nothing else in ``lab/training`` but ``onednn.py`` uses their private names, and ``torch_internals.py`` in
+``lab/attention`` those that attention calls. Once a new version removes one or changes its meaning,
+``tests/lab/training/test_lightning_internals.py`` fails with the name of the function here.
 """
 
 from __future__ import annotations

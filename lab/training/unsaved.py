@@ -65,7 +65,8 @@ def _plain_state(model: nn.Module, names: list[str]) -> Iterator[tuple[tuple[str
     """Copies of what the named modules hold and their state dict does not, by module and name."""
     for module in names:
         one = model.get_submodule(module)
-        unsaved = {name: buffer for name, buffer in one._buffers.items() if name in one._non_persistent_buffers_set}
+        saved = one.state_dict()
+        unsaved = {name: buffer for name, buffer in one.named_buffers(recurse=False) if name not in saved}
         for name, value in (vars(one) | unsaved).items():
             if isinstance(value, torch.Generator):
                 yield (module, name), value.get_state()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from importlib import metadata, resources
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from conftest import ROOT
 
 import lab
 from lab.bench.gathering import write_runs
@@ -43,6 +45,14 @@ def test_each_public_name_is_there_and_listed() -> None:
     assert lab.__version__ == metadata.version("eureka-lab")
     with pytest.raises(AttributeError, match=r"lab.* attribute 'atend'|No lab attribute atend"):
         vars(lab)["__getattr__"]("atend")
+
+
+def test_all_that_tells_the_version_tells_the_same() -> None:
+    (cff,) = re.findall(r"^version: (\S+)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)
+    (bib,) = re.findall(r"version = {(\S+)}", (ROOT / "CITATION.bib").read_text())
+    heading = next(line for line in (ROOT / "CHANGELOG.md").read_text().splitlines() if line.startswith("## "))
+    assert re.fullmatch(r"## \S+ \((not released yet|\d{4}-\d\d-\d\d)\)", heading), heading
+    assert {cff, bib, heading.split()[1]} == {lab.__version__}
 
 
 def test_the_package_says_that_it_is_typed() -> None:
