@@ -64,6 +64,7 @@ def save(number, frame):
 class Again:
     def __del__(self, kill=os.kill, own=os.getpid(), number=signal.SIGHUP):
         kill(own, number)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # tests may run under nohup, which ignores it
 again = Again()  # goes when Python has taken its handlers back: a shell, too, hangs up what its terminal has hung up
 signal.signal(signal.SIGTERM, save)
 ends_with_its_terminal()
