@@ -21,7 +21,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 # Side by side (make test), each worker takes one core: two of several threads would wait for each other.
 if "PYTEST_XDIST_WORKER" in os.environ:
@@ -42,27 +42,24 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN and threading.current_threa
 
 import numpy as np
 import pytest
-import torch
 import yaml
 from filelock import FileLock
 from hypothesis import HealthCheck, settings
-from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
 from PIL import Image
 
 import lab
 from lab.console import LabError
-from lab.datasets.drawn import DrawnDigits, DrawnGarments
-from lab.datasets.tasks.main import MainTask
-from lab.datasets.vision import VisionData
-from lab.plotting import figures
 from lab.runs import lock
 from lab.runs.folder import Run
 from lab.runs.lock import Holder
 from lab.runs.summary import FILE, read_summary
-from lab.training.machine import cpp_compiler
 from scripts.process import Process
-from scripts.reproduce import common
+
+if TYPE_CHECKING:
+    from lab.datasets.vision import VisionData
+
+# Here, torch and what imports it are imported within functions: of several workers (make test) none begins until the
+# process that controls them has imported this file, and it has no use for them.
 
 # The same examples each time, and none kept; a fixture's folder may serve many of them.
 settings.register_profile(
@@ -106,11 +103,6 @@ TWO_PROCESSES = ("trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2", 
 OPTUNA = importlib.util.find_spec("optuna") is not None
 
 
-needs_compiler = pytest.mark.skipif(
-    shutil.which(cpp_compiler()) is None, reason=f"torch.compile needs {cpp_compiler()} on a CPU"
-)
-
-
 @pytest.fixture(scope="session")
 def real_data() -> Path:
     """Folder of real MNIST and Fashion-MNIST, from EUREKA_DATA."""
@@ -123,6 +115,8 @@ def real_data() -> Path:
 @pytest.fixture(scope="session")
 def drawn_sources() -> dict:
     """Small drawn sources, drawn once a session."""
+    from lab.datasets.drawn import DrawnDigits, DrawnGarments
+
     return {
         "digits": DrawnDigits(train_size=400, test_size=200),
         "garments": DrawnGarments(train_size=300, test_size=200),
@@ -132,6 +126,9 @@ def drawn_sources() -> dict:
 @pytest.fixture
 def vision_data(drawn_sources: dict) -> VisionData:
     """The main task on drawn images, in small."""
+    from lab.datasets.tasks.main import MainTask
+    from lab.datasets.vision import VisionData
+
     data = VisionData(MainTask(), drawn_sources, batch_size=32, epoch_size=256, validation_size=100)
     data.setup()
     return data
@@ -140,6 +137,8 @@ def vision_data(drawn_sources: dict) -> VisionData:
 @pytest.fixture
 def trained_here(monkeypatch: pytest.MonkeyPatch, one_thread) -> list[list[str]]:
     """Overrides of each training that a script asks for, which is done in this process: a new one imports torch."""
+    from scripts.reproduce import common
+
     asked: list[list[str]] = []
 
     def train_here(overrides: list[str], log: object = None) -> int:
@@ -154,6 +153,8 @@ def trained_here(monkeypatch: pytest.MonkeyPatch, one_thread) -> list[list[str]]
 @pytest.fixture
 def one_thread():
     """Sums in one order, whatever the machine."""
+    import torch
+
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -163,6 +164,8 @@ def one_thread():
 @pytest.fixture
 def traced_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """``torch.compile`` traces graphs and gradients, and does without the C++ of each kernel, two seconds apiece."""
+    import torch
+
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
     monkeypatch.setenv("CXX", "true")
 
@@ -170,6 +173,8 @@ def traced_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def seeded() -> None:
     """Makes random numbers those of the last time: what fails once in a hundred times is found by nobody else."""
+    import torch
+
     random.seed(0)
     np.random.seed(0)
     torch.manual_seed(0)
@@ -182,6 +187,11 @@ def blank_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
     Drawing is most of the time of a short run, and few tests look at what was drawn. Fixtures of a module and forks
     (:class:`Process`) draw.
     """
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    from lab.plotting import figures
+
     if request.node.get_closest_marker("pictures") is None:
         monkeypatch.setattr(Figure, "draw", lambda self, renderer: None)
         monkeypatch.setattr(ConstrainedLayoutEngine, "execute", lambda self, figure: None)
@@ -350,6 +360,8 @@ def set_status(run: Path, status: str) -> None:
 
 def write_alphabets(folder: Path, characters: dict[str, int], drawings: int, size: int = 21) -> None:
     """Writes ``<alphabet>/character<n>/<drawing>.png`` of random strokes: so many characters of each alphabet."""
+    import torch
+
     generator = torch.Generator().manual_seed(0)
     for alphabet, count in characters.items():
         for number in range(1, count + 1):
@@ -380,11 +392,15 @@ def held_by(folder: Path, holder: Holder, duration: float | None = None) -> Path
 
 def newest(run: Path) -> dict:
     """The newest checkpoint of a run, loaded as plain values."""
+    import torch
+
     return torch.load(sorted((run / "checkpoints").glob("last-*.ckpt"))[-1], weights_only=True)
 
 
 def assert_same_weights(one: dict, other: dict) -> None:
     """Two checkpoints are of the same step, and of the same weights bit for bit."""
+    import torch
+
     assert one["global_step"] == other["global_step"]
     assert one["state_dict"].keys() == other["state_dict"].keys()
     for name, tensor in one["state_dict"].items():
@@ -424,6 +440,8 @@ def handlers_as_before() -> Iterator[None]:
 
 def small_gpt2(folder: Path) -> None:
     """Saves a GPT-2 of two layers with random weights, and a tokenizer of single bytes and a few words."""
+    import torch
+
     tokenizers = pytest.importorskip("tokenizers.implementations", reason="the extra language is not installed")
     transformers = pytest.importorskip("transformers", reason="the extra language is not installed")
     folder.mkdir()

@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 import torch
-from conftest import needs_compiler
+from marks import needs_compiler
 
 from lab.attention import cpu_paths
 from lab.attention import fused as fused_path

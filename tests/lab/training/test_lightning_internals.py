@@ -12,10 +12,10 @@ import torch._dynamo
 import torch._functorch.config
 import torch._inductor.config
 import torch.nn.functional as F
-from conftest import needs_compiler
 from lightning.pytorch.callbacks import Callback, Timer
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
+from marks import needs_compiler
 from torch import Tensor, nn
 from torch._functorch.aot_autograd import aot_function, make_boxed_func
 from torch._functorch.partitioners import min_cut_rematerialization_partition
