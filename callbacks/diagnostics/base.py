@@ -171,7 +171,7 @@ class Keeper(Callback):
             tag = f"{self.name}/{name}" if name else self.name
             for board in boards(trainer):
                 # At the step of the epoch's other metrics, so that a resumed run keeps it where it keeps them.
-                board.show_figure(tag, figure, max(0, trainer.global_step - 1))
+                board.show_picture(tag, path, max(0, trainer.global_step - 1))
         return path
 
     def history(self, table: pd.DataFrame, moment: float | None) -> Figure | None:

@@ -43,10 +43,9 @@ class SampleScenes(Callback):
             return
         count = min(self.count, len(batch["y"]))
         titles = titles_of(data, batch)[:count]
-        figure = scenes_figure(batch["x"][:count], titles)
-        save_figure(figure, self.folder / "scenes.png")
+        (png,) = save_figure(scenes_figure(batch["x"][:count], titles), self.folder / "scenes.png")
         for board in boards(trainer):
-            board.show_figure("scenes", figure, trainer.global_step)
+            board.show_picture("scenes", png, trainer.global_step)
 
 
 def titles_of(data: DataModule, batch: Batch) -> list[str]:

@@ -16,7 +16,6 @@ from typing import Any, ClassVar
 
 import lightning as L
 from lightning.pytorch.loggers import Logger
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from lab.console import LabError, duration, first_line, not_installed, tell
@@ -33,7 +32,7 @@ THRESHOLD_OF = "eureka/threshold_of/"
 
 
 class Board(Logger):
-    """Logger that takes figures and histograms as well as numbers; a board that cannot show one kind ignores it.
+    """Logger that takes pictures and histograms as well as numbers; a board that cannot show one kind ignores it.
 
     Tags are as in ``attention_entropy/layers``; steps are optimiser steps.
 
@@ -93,8 +92,8 @@ class Board(Logger):
                 "for it to take what is logged; a higher trainer.log_every_n_steps sends less often"
             )
 
-    def show_figure(self, tag: str, figure: Figure, step: int) -> None:
-        """Takes a finished figure."""
+    def show_picture(self, tag: str, png: str | Path, step: int) -> None:
+        """Takes a picture, as it lies in the run folder: to draw it once more would take as long again."""
 
     def show_histogram(self, tag: str, values: Tensor, step: int) -> None:
         """Takes numbers of any shape and shows their distribution."""

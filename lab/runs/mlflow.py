@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import re
 from collections.abc import Mapping
@@ -12,7 +11,7 @@ from urllib.parse import quote
 
 from lightning.pytorch.loggers import MLFlowLogger
 from lightning.pytorch.utilities import rank_zero_only
-from matplotlib.figure import Figure
+from PIL import Image
 
 from lab.console import LabError, first_line, noted_if_slow
 from lab.files import one_line
@@ -120,14 +119,9 @@ class MLflow(MLFlowLogger, Board):
         self.send(lambda: end(status), at_last=True)
 
     @rank_zero_only
-    def show_figure(self, tag: str, figure: Figure, step: int) -> None:
-        from PIL import Image
-
-        file = io.BytesIO()
-        figure.savefig(file, format="png", dpi=110)
-        file.seek(0)
+    def show_picture(self, tag: str, png: str | Path, step: int) -> None:
         key = re.sub(r"[^\w./ -]", "_", tag)
-        self.send(lambda: self.experiment.log_image(self.run_id, Image.open(file), key=key, step=step))
+        self.send(lambda: self.experiment.log_image(self.run_id, Image.open(png), key=key, step=step))
 
 
 @rank_zero_only

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 import time
 from argparse import Namespace
@@ -11,8 +12,8 @@ from typing import Any
 
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
-from matplotlib.figure import Figure
 from omegaconf import OmegaConf
+from PIL import Image
 from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
 from tensorboard.compat.proto.tensor_pb2 import TensorProto
 from tensorboard.plugins.custom_scalar import layout_pb2
@@ -103,8 +104,13 @@ class TensorBoard(TensorBoardLogger, Board):
         self._describe(metadata.SESSION_START_INFO_TAG, plugin_data_pb2.HParamsPluginData(session_start_info=start))
 
     @rank_zero_only
-    def show_figure(self, tag: str, figure: Figure, step: int) -> None:
-        self.experiment.add_figure(tag, figure, global_step=step, close=False)
+    def show_picture(self, tag: str, png: str | Path, step: int) -> None:
+        content = Path(png).read_bytes()
+        # As it is: the writer's own add_image would take it apart and pack it anew.
+        with Image.open(io.BytesIO(content)) as opened:
+            size = {"width": opened.width, "height": opened.height, "colorspace": len(opened.getbands())}
+        image = Summary.Image(**size, encoded_image_string=content)
+        self._add(Summary.Value(tag=tag, image=image), step)
 
     @rank_zero_only
     def show_histogram(self, tag: str, values: Tensor, step: int) -> None:
@@ -132,8 +138,11 @@ class TensorBoard(TensorBoardLogger, Board):
         self._write(tag, metadata.create_summary_metadata(data), metadata.NULL_TENSOR)
 
     def _write(self, tag: str, what: SummaryMetadata, tensor: TensorProto) -> None:
+        self._add(Summary.Value(tag=tag, metadata=what, tensor=tensor))
+
+    def _add(self, value: Summary.Value, step: int | None = None) -> None:
         writer: Any = self.experiment
-        writer.file_writer.add_summary(Summary(value=[Summary.Value(tag=tag, metadata=what, tensor=tensor)]))
+        writer.file_writer.add_summary(Summary(value=[value]), step)
 
 
 @rank_zero_only

@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.utilities import rank_zero_only
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from lab.console import LabError, noted_if_slow
@@ -67,8 +66,8 @@ class WeightsAndBiases(WandbLogger, Board):
         self.send(lambda: log(metrics, step))
 
     @rank_zero_only
-    def show_figure(self, tag: str, figure: Figure, step: int) -> None:
-        self.log_image(tag, [figure], step)
+    def show_picture(self, tag: str, png: str | Path, step: int) -> None:
+        self.log_image(tag, [str(png)], step)
 
     @rank_zero_only
     def show_histogram(self, tag: str, values: Tensor, step: int) -> None:

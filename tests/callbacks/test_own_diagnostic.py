@@ -147,7 +147,7 @@ def test_wrong_regions_are_told_with_who_gives_them(regions: Any, words: str, tm
 
 def test_a_picture_keeps_its_name_on_the_boards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[str] = []
-    monkeypatch.setattr(TensorBoard, "show_figure", lambda self, tag, figure, step: shown.append(tag))
+    monkeypatch.setattr(TensorBoard, "show_picture", lambda self, tag, png, step: shown.append(tag))
     figures = {"loss_epoch_mean": Figure, "loss_epoch_wise": Figure}
     monkeypatch.setattr(Sharpest, "finding", Findings(figures=figures))
     train_with(tmp_path, monkeypatch, logger="tensorboard")

@@ -6,6 +6,7 @@ import json
 import re
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import summary_of
@@ -213,13 +214,24 @@ def test_a_resumed_run_keeps_the_pictures_of_its_checkpoint(tmp_path: Path) -> N
     (run / "summary.json").write_text(json.dumps({**summary_of(run), "status": "stopped"}))
     train_with(command)
     assert shown(run) == before
+    # They are the files of the run folder.
+    for tag, images in seen_in(run).items():
+        *_, newest = sorted((run / "pictures").glob(f"{tag}*.png"))
+        assert images[-1].encoded_image_string == newest.read_bytes()
+        assert images[-1].width > images[-1].height > 10
 
 
 def shown(run: Path) -> dict[str, list[int]]:
     """Tag of a picture or histogram -> its steps."""
-    events = EventAccumulator(str(run), size_guidance={"images": 0, "histograms": 0, "tensors": 0}).Reload()
-    steps = {tag: [one.step for one in events.Images(tag)] for tag in events.Tags()["images"]}
+    events = EventAccumulator(str(run), size_guidance={"histograms": 0, "tensors": 0}).Reload()
+    steps = {tag: [one.step for one in images] for tag, images in seen_in(run).items()}
     return steps | {tag: [one.step for one in events.Histograms(tag)] for tag in events.Tags()["histograms"]}
+
+
+def seen_in(run: Path) -> dict[str, list[Any]]:
+    """Tag of a picture -> what TensorBoard has of it, look by look."""
+    events = EventAccumulator(str(run), size_guidance={"images": 0}).Reload()
+    return {tag: events.Images(tag) for tag in events.Tags()["images"]}
 
 
 def test_a_run_that_fails_is_not_called_a_success(tmp_path: Path) -> None:
