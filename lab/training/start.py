@@ -24,8 +24,8 @@ def run(overrides: Sequence[str]) -> list[Summary]:
     """Trains what ``python -m lab.train <overrides>`` trains; returns one summary per seed.
 
     Trains in PyTorch's own default type, float32. Afterwards the default type, the CPU's random number generators and
-    PyTorch's number of threads are as before. What stays changed: the process keeps the CPU memory that it frees,
-    Lightning prints warnings only, and after a run on one device it takes this process for rank 0.
+    PyTorch's number of threads are as before. What stays changed: the process keeps the CPU memory that it frees, and
+    after a run on one device Lightning takes this process for rank 0.
 
     Args:
         overrides: as on the command line: ``["experiment=reasoning", "seed=3"]``.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import sys
 import tomllib
+import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -56,10 +58,13 @@ def test_what_is_no_list_of_overrides_is_refused(overrides: Any, told: str) -> N
         lab.run(overrides)
 
 
-def test_a_run_leaves_generators_threads_and_type_as_they_were(tmp_path: Path, one_thread: None, monkeypatch) -> None:
+def test_a_run_leaves_the_process_as_it_was(tmp_path: Path, one_thread: None, monkeypatch) -> None:
     """And it trains in float32, as on the command line."""
     monkeypatch.delenv("PL_GLOBAL_SEED", raising=False)
     torch.set_num_threads(2)
+    logger = logging.getLogger("lightning.pytorch")
+    monkeypatch.setattr(logger, "level", logging.INFO)
+    filters = list(warnings.filters)
     states = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
     typed = ["experiment=reasoning_small", "data.numbers=4", "trainer.max_epochs=1", "threads=1"]
     torch.set_default_dtype(torch.float64)
@@ -72,6 +77,7 @@ def test_a_run_leaves_generators_threads_and_type_as_they_were(tmp_path: Path, o
     weights = newest(only_run(tmp_path))["state_dict"].values()
     assert {weight.dtype for weight in weights if weight.is_floating_point()} == {torch.float32}
     assert torch.get_num_threads() == 2 and "PL_GLOBAL_SEED" not in os.environ
+    assert logger.level == logging.INFO and warnings.filters == filters
 
 
 def test_softmaxes_are_composed_within_a_program_that_hydra_runs() -> None:
