@@ -50,6 +50,10 @@ from lab.training.load import read_trained
         (None, "lab.run takes a list of overrides"),
         (["experiment=reasoning", 3], "an override is a text, as in 'seed=3', got 3"),
         (["-m", "experiment=reasoning"], "-m is for the command line only: from Python, sweep with a loop"),
+        (
+            ["experiment=reasoning", "seed=0,1"],
+            "^seed=0,1 asks for several runs, and this is one: loop over lab.run, or train seeds",
+        ),
         (["--config-dir=conf"], "--config-dir=conf is for the command line only"),
     ],
 )

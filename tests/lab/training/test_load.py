@@ -114,7 +114,11 @@ def test_another_softmax_has_the_trained_temperature_where_it_says_none(tmp_path
 
 
 def test_a_default_of_null_is_read(tmp_path: Path) -> None:
-    folder = train_in(tmp_path, *SETS, "softmax=softmax", "+norm_softmax.tau=null", "trainer.max_epochs=1")
+    (tmp_path / "experiment").mkdir()
+    text = "# @package _global_\ndefaults: [max_retrieval, _self_]\nnorm_softmax: {tau: null}\n"
+    (tmp_path / "experiment" / "mine.yaml").write_text(text)
+    mine = (f"hydra.searchpath=[file://{tmp_path}]", "experiment=mine", "softmax=softmax", "trainer.max_epochs=1")
+    folder = train_in(tmp_path, *SETS, *mine)
     model: Any = read_trained(folder).model("norm_softmax")
     assert type(model.rules()[0]).__name__ == "NormSoftmax"
 
