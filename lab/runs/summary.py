@@ -214,6 +214,8 @@ class Summary(_Part):
         told += [self.error] if self.error else []
         return f"{self.status}: {', '.join(told)}"
 
+    __repr__ = __str__  # a notebook shows the list that lab.run returns by it
+
     @property
     def watched_told(self) -> str:
         """The watched metric and its newest value, as in "loss 5.61"; "" before there is one, and for the accuracy."""

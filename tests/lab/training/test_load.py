@@ -45,6 +45,14 @@ def test_the_newest_weights_are_loaded(folder: Path) -> None:
     assert all(torch.equal(value, saved[f"model.{name}"]) for name, value in model.state_dict().items())
 
 
+def test_a_notebook_shows_it_in_one_line(folder: Path) -> None:
+    trained, summary = read_trained(folder), load_summary(folder)
+    numbers = sum(one.numel() for one in trained.state.values())
+    assert repr(trained) == f"Trained({folder}/checkpoints/last-000000006.ckpt: 6 steps, {numbers:,} numbers)"
+    assert repr(trained.data()) == "MaxRetrievalData(batch_size=8, validation_size=8, epoch_steps=3)"
+    assert repr([summary]) == f"[{summary}]" and repr(summary).startswith("finished: ")
+
+
 @pytest.mark.parametrize(
     ("which", "file"), [(3, "last-000000003.ckpt"), ("6", "last-000000006.ckpt"), ("best", "best.ckpt")]
 )
