@@ -25,7 +25,7 @@ from lab.config.hydra_internals import argument_parser, keys_of, loader, options
 from lab.config.identity import NOT_WHAT
 from lab.config.overrides import last_of_each, parsed, values_of
 from lab.config.suggestions import DEFAULTS_FOR, choices
-from lab.console import LabError, not_installed, refusals
+from lab.console import LabError, cause_of, not_installed, refusals
 
 # How several runs are asked for, the end of a sentence that refuses them here; {} stands for what was typed.
 BY_A_SWEEP = "add -m, as in python -m lab.train -m {}"
@@ -189,17 +189,19 @@ def _composed(single: Sequence[str]) -> DictConfig:
     try:
         config = compose("train", overrides=list(single), return_hydra_config=True)
     except HydraException as error:
-        raise LabError(explained(error, single)) from error
+        raise LabError(explained(error, single)) from cause_of(error)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f"{mark.name}, line {mark.line + 1}: " if mark else ""
-        raise LabError(f"{where}{error.problem}: this is no YAML") from error
+        raise LabError(f"{where}{error.problem}: this is no YAML") from cause_of(error)
     except (OmegaConfBaseException, ValueError) as error:
         for override in parsed(single):
             key = override.key_or_group
             if (options := options_of(key)) and not isinstance(override.value(), str | list):
-                raise LabError(f"{override.input_line} is no name of a config; {choices('', options)}") from error
-        raise LabError(flattened(str(error))) from error
+                raise LabError(f"{override.input_line} is no name of a config; {choices('', options)}") from cause_of(
+                    error
+                )
+        raise LabError(flattened(str(error))) from cause_of(error)
     if config.hydra.runtime.choices["hydra/sweeper"] == "search" and find_spec("optuna") is None:
         raise LabError(f"a search needs {not_installed('Optuna', 'optuna')}")
     return config

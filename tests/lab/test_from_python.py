@@ -20,6 +20,7 @@ import torch
 from conftest import ROOT, newest, only_run
 from hydra import compose, initialize
 from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException
 from omegaconf import OmegaConf
 
 import lab
@@ -60,6 +61,24 @@ from lab.training.load import read_trained
 def test_what_is_no_list_of_overrides_is_refused(overrides: Any, told: str) -> None:
     with pytest.raises(LabError, match=told):
         lab.run(overrides)
+
+
+def test_a_sentence_stands_without_the_errors_of_libraries(tmp_path: Path, monkeypatch) -> None:
+    """In a notebook they are 200 lines above it; those of the user's own code, and what is asked for, are shown."""
+    wrong = ["experiment=reasoning", "softmax=norm_softmx"], ["seed=[1"], ["optim.lr=abc"]
+    for typed in wrong:
+        with pytest.raises(LabError) as told:
+            lab.run(typed)
+        assert told.value.__cause__ is None and told.value.__suppress_context__
+    (tmp_path / "own_broken.py").write_text("import math\n\nmath.sqrt(-1)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(LabError, match=r"own_broken\.py, line 3") as own:
+        lab.run(["experiment=reasoning", "model._target_=own_broken.Model"])
+    assert own.value.__cause__ is not None
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+    with pytest.raises(LabError) as full:
+        lab.run(wrong[0])
+    assert isinstance(full.value.__cause__, HydraException)
 
 
 def test_a_run_leaves_the_process_as_it_was(tmp_path: Path, one_thread: None, monkeypatch) -> None:
