@@ -151,6 +151,8 @@ def test_what_is_missing_is_named(tmp_path: Path, folder: Path) -> None:
         read_trained(tmp_path / "nowhere")
     with pytest.raises(LabError, match=f"holds no run: name one below it, such as {re.escape(str(folder))}"):
         read_trained(folder.parent)
+    with pytest.raises(LabError, match=f"^{folder.parent} holds no run: name one below it, such as {folder}$"):
+        load_summary(folder.parent)
     (tmp_path / "config.yaml").write_text((folder / "config.yaml").read_text())
     with pytest.raises(LabError, match="no checkpoint yet"):
         read_trained(tmp_path)
