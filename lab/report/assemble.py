@@ -65,7 +65,7 @@ class Report:
     counts: Mapping[str, int] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        """What it is of, in one line: all that it holds would fill a notebook."""
+        """Folders and how many runs and settings, in one line: all that it holds would fill a notebook."""
         of = f"{counted(len(self.runs), 'run')} in {counted(len(self.settings), 'setting')}"
         damaged = f", {len(self.damaged):,} damaged" if self.damaged else ""
         return f"Report({', '.join(map(str, self.roots))}: {of}{damaged})"
